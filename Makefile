@@ -1,0 +1,113 @@
+# WarrenMQ. `make` alone prints what there is. No step asks a question.
+#
+# Two environments, so that compiled and uncompiled never mix:
+#   .venv       editable install; the compiled modules lie beside their .py under src/
+#   .venv-pure  a plain install of the package built with WARREN_PURE=1: its own copy, where no compiled file exists
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+BIN := .venv/bin
+JOBS := $(shell nproc 2>/dev/null || echo 2)
+PURE_BIN := .venv-pure/bin
+PIP_FLAGS := -qq --disable-pip-version-check --no-input
+SOURCES := $(shell find src -name '*.py' -o -name '*.pxd')
+
+# Any python3 that is new enough; `make install PYTHON=/path/to/python` chooses another.
+PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+
+# With a C compiler at hand a failed compilation is an error; without one the install goes on, slower, and says so.
+CC_FOUND := $(shell command -v $${CC:-cc} 2>/dev/null)
+export WARREN_REQUIRE_COMPILED ?= $(if $(CC_FOUND),1,0)
+
+# Tests of one file stay in one process; `make test WORKERS=0` runs all in one, `ARGS=...` goes to pytest.
+WORKERS ?= auto
+PYTEST_FLAGS := -n $(WORKERS) --dist loadfile $(ARGS)
+
+.PHONY: help install run test test-pure lint format bench fuzz interop-tools clean
+
+help: ## print this table
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+install: .venv/.compiled ## build everything into .venv (quick when nothing changed)
+
+run: install ## start the broker in the foreground (ARGS="--port 5673" passes flags on)
+	@exec $(BIN)/warren serve $(ARGS)
+
+test: install ## the whole test suite, compiled
+	@$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+test-pure: .venv-pure/.installed ## the same suite with no compiled module
+	@$(PURE_BIN)/python -c 'import warrenmq; assert not warrenmq.COMPILED, warrenmq.__file__'
+	@$(PURE_BIN)/python -m pytest $(PYTEST_FLAGS)
+
+lint: .venv/.linters ## ruff, mypy --strict, import contracts
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy --strict src
+	@$(BIN)/lint-imports --no-cache
+
+format: .venv/.linters ## rewrite the layout of the code as lint wants it
+	@$(BIN)/ruff check --fix-only --select I .
+	@$(BIN)/ruff format .
+
+bench: install ## measure beside RabbitMQ, print ratios (ARGS="--quick" for a short look)
+	@$(BIN)/python benchmarks/run.py $(ARGS)
+
+fuzz: install ## feed random bytes to the protocol until stopped (ARGS="-max_total_time=600")
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/pip install $(PIP_FLAGS) atheris \
+		|| { echo 'make fuzz: atheris could not be installed here (it needs Linux and a Python it supports)' >&2; exit 1; }
+	@$(BIN)/python tests/fuzz/fuzz_protocol.py $(ARGS)
+
+interop-tools: ## install the non-Python clients that the interop tests drive (Debian, Ubuntu)
+	@command -v apt-get >/dev/null || { echo 'make interop-tools: no apt-get here; install amqp-tools, RabbitMQ'"'"'s Java client' \
+		'(amqp-client.jar in /usr/share/java), a JDK and npm yourself' >&2; exit 1; }
+	@as_root=; [ "$$(id -u)" = 0 ] || as_root='sudo -n'; \
+	DEBIAN_FRONTEND=noninteractive $$as_root apt-get install -y -q amqp-tools librabbitmq-client-java default-jdk-headless nodejs npm \
+		|| { echo 'make interop-tools: apt-get failed (root or password-free sudo is needed, and "apt-get update" may be due)' >&2; exit 1; }
+
+clean: ## remove everything that was built
+	rm -rf .venv .venv-pure build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+	find src -name '*.so' -delete
+
+# --- what the above stand on ---
+
+define make_environment
+	@[ -n "$(PYTHON)" ] || { echo 'make: Python 3.11 or newer is needed; none found. Say which: make install PYTHON=...' >&2; exit 1; }
+	@[ -x $(1)/bin/pip ] || { echo "creating $(1) with $$($(PYTHON) --version)"; rm -rf $(1); $(PYTHON) -m venv $(1) >/dev/null 2>&1 || { \
+		rm -rf $(1); echo 'make: $(PYTHON) cannot create a virtual environment (no ensurepip).' \
+		'On Debian and Ubuntu: apt-get install python3-venv' >&2; exit 1; }; }
+endef
+
+.venv/.installed: pyproject.toml constraints.txt
+	$(call make_environment,.venv)
+	@echo 'installing what WarrenMQ needs into .venv'
+	@$(BIN)/pip install $(PIP_FLAGS) -c constraints.txt setuptools Cython
+	@WARREN_PURE=1 $(BIN)/pip install $(PIP_FLAGS) -c constraints.txt --no-build-isolation -e '.[test]'
+	@touch $@
+
+.venv/.compiled: .venv/.installed setup.py $(SOURCES)
+	@[ -n "$(CC_FOUND)" ] || echo 'no C compiler found: WarrenMQ will run uncompiled (slower)'
+	@echo 'compiling the hot modules'
+	@mkdir -p build
+	@$(BIN)/python setup.py --quiet build_ext --inplace --parallel $(JOBS) > build/compile.log 2>&1 || { cat build/compile.log >&2; exit 1; }
+	@grep 'warrenmq: WARNING' build/compile.log || true
+	@touch $@
+
+.venv/.linters: .venv/.compiled
+	@$(BIN)/pip install $(PIP_FLAGS) -c constraints.txt --no-build-isolation ruff mypy types-setuptools
+	@touch $@
+
+# build/lib is removed first: files deleted from src would otherwise live on in the package.
+.venv-pure/.installed: pyproject.toml constraints.txt setup.py $(SOURCES)
+	$(call make_environment,.venv-pure)
+	@echo 'installing WarrenMQ uncompiled into .venv-pure'
+	@rm -rf build/lib build/bdist.*
+	@$(PURE_BIN)/pip install $(PIP_FLAGS) -c constraints.txt setuptools Cython
+	@$(PURE_BIN)/pip uninstall $(PIP_FLAGS) -y warrenmq 2>/dev/null || true
+	@WARREN_PURE=1 $(PURE_BIN)/pip install $(PIP_FLAGS) -c constraints.txt --no-build-isolation '.[test]'
+	@touch $@

@@ -1,0 +1,237 @@
+"""Brokers to measure: each started on a free port with a fresh data folder, and ended with all that it started.
+
+Every broker runs with its defaults. A started broker is known by an `Endpoint`; whoever opened it with `with` owns the
+processes behind it, and leaving the `with` ends exactly those.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+SOURCES = HERE.parent / "src"
+READY_LINE = re.compile(
+    r"WarrenMQ (?P<version>\S+) ready: amqp://[^/\s]*:(?P<port>\d+)\S* .*compiled=(?P<compiled>yes|no)"
+)
+# Debian's /usr/sbin wrapper changes the user; the script behind it runs as whoever calls it.
+RABBITMQ_SCRIPTS = ("/usr/lib/rabbitmq/bin/rabbitmq-server",)
+START_LIMIT = 90.0
+STOP_LIMIT = 30.0
+
+
+class BrokerError(Exception):
+    """A broker did not start, or is not what it should be; the text is one line for the reader."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a running broker listens, and the processes whose CPU and memory are its own."""
+
+    name: str
+    port: int
+    pids: tuple[int, ...]
+    version: str
+    compiled: bool | None = None
+
+
+def raise_file_limit() -> int:
+    """Allow this process, and the brokers it starts, as many open files as the machine permits."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
+@contextmanager
+def running_warren(*, pure: bool = False) -> Iterator[Endpoint]:
+    """WarrenMQ from this checkout; with `pure`, the same sources where no compiled module lies beside them."""
+    with ExitStack() as stack:
+        folder = stack.enter_context(_scratch_folder())
+        sources = copy_uncompiled(folder / "src") if pure else SOURCES
+        environment = os.environ | {"PYTHONPATH": str(sources), "PYTHONUNBUFFERED": "1"}
+        command = [sys.executable, "-m", "warrenmq", "serve", "--host", "127.0.0.1", "--port", "0", "--http-port", "0"]
+        command += ["--data-dir", str(folder / "data")]
+        log = folder / "log"
+        process = stack.enter_context(_running(command, log, environment))
+        ready = _await_ready_line(process, log)
+        compiled = ready["compiled"] == "yes"
+        if pure and compiled:
+            raise BrokerError("the uncompiled WarrenMQ says that it is compiled")
+        yield Endpoint(
+            "uncompiled" if pure else "warrenmq", int(ready["port"]), (process.pid,), ready["version"], compiled
+        )
+
+
+def copy_uncompiled(folder: Path) -> Path:
+    """Copy the package without what was built from it: on PYTHONPATH it comes before the installed one."""
+    shutil.copytree(
+        SOURCES, folder, ignore=shutil.ignore_patterns("*.so", "*.pyd", "*.c", "build", "__pycache__", "*.egg-info")
+    )
+    return folder
+
+
+def find_rabbitmq() -> str | None:
+    """The script that starts RabbitMQ, or None where it is not installed."""
+    for script in RABBITMQ_SCRIPTS:
+        if os.access(script, os.X_OK):
+            return script
+    return shutil.which("rabbitmq-server")
+
+
+@contextmanager
+def running_rabbitmq() -> Iterator[Endpoint]:
+    """The machine's RabbitMQ as a private node with its default settings and no plugins."""
+    script = find_rabbitmq()
+    if script is None:
+        raise BrokerError("RabbitMQ is not installed")
+    with ExitStack() as stack:
+        folder = stack.enter_context(_scratch_folder())
+        port, distribution_port, name_port = _free_port(), _free_port(), _free_port()
+        environment = os.environ | {"ERL_EPMD_PORT": str(name_port), "ERL_EPMD_ADDRESS": "127.0.0.1"}
+        environment |= _rabbitmq_settings(folder, port, distribution_port)
+        (folder / "plugins").write_text("[].\n")
+        epmd = shutil.which("epmd")
+        if epmd is not None:
+            # A name server of its own, else the node leaves a shared one running behind it.
+            stack.enter_context(_running([epmd], folder / "epmd.log", environment))
+        log = folder / "console.log"
+        process = stack.enter_context(_running([script], log, environment))
+        version = _await_greeting(port, process, log)
+        beam = int((folder / "pid").read_text())
+        stack.callback(_end_pid, beam)
+        yield Endpoint("rabbitmq", port, (beam,), version)
+
+
+def attached(definition: str) -> Endpoint:
+    """A broker that already runs, given as NAME=PORT[,PID...]."""
+    match = re.fullmatch(r"(?P<name>[\w.-]+)=(?P<port>\d+)(?P<pids>(,\d+)*)", definition)
+    if match is None:
+        raise BrokerError(f"{definition}: a target is written NAME=PORT or NAME=PORT,PID")
+    port = int(match["port"])
+    try:
+        version = greeted_version(port)
+    except OSError as error:
+        raise BrokerError(f"{definition}: no AMQP broker answers on port {port} ({error})") from error
+    return Endpoint(match["name"], port, tuple(int(pid) for pid in match["pids"].split(",") if pid), version)
+
+
+def greeted_version(port: int) -> str:
+    """The version that a broker tells in connection.start; raises OSError where none greets."""
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as peer:
+        peer.sendall(b"AMQP\x00\x00\x09\x01")
+        greeting = b""
+        while len(greeting) < 7 or len(greeting) < 8 + int.from_bytes(greeting[3:7], "big"):
+            received = peer.recv(65536)
+            if not received:
+                raise ConnectionError("it closed the connection instead of greeting")
+            greeting += received
+    _, found, value = greeting.partition(b"\x07versionS")
+    return value[4 : 4 + int.from_bytes(value[:4], "big")].decode() if found else "unknown"
+
+
+def _rabbitmq_settings(folder: Path, port: int, distribution_port: int) -> dict[str, str]:
+    return {
+        "HOME": str(folder),
+        "RABBITMQ_NODENAME": f"bench{port}@localhost",
+        "RABBITMQ_NODE_PORT": str(port),
+        "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+        "RABBITMQ_DIST_PORT": str(distribution_port),
+        "RABBITMQ_BASE": str(folder),
+        "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
+        "RABBITMQ_LOG_BASE": str(folder / "log"),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins"),
+        "RABBITMQ_PID_FILE": str(folder / "pid"),
+        "RABBITMQ_CONFIG_FILE": str(folder / "none"),
+        "RABBITMQ_ADVANCED_CONFIG_FILE": str(folder / "none.config"),
+        "RABBITMQ_CONF_ENV_FILE": str(folder / "none-env"),
+    }
+
+
+@contextmanager
+def _scratch_folder() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="warren-bench-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _running(command: list[str], log: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A child process in its own session, so that Ctrl-C reaches only us and we end it in order."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_LIMIT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _end_pid(pid: int) -> None:
+    """End a process that our child started, and wait until it is gone."""
+    deadline = time.monotonic() + STOP_LIMIT
+    try:
+        os.kill(pid, signal.SIGTERM)
+        while time.monotonic() < deadline:
+            os.kill(pid, 0)
+            time.sleep(0.05)
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _await_ready_line(process: subprocess.Popen[bytes], log: Path) -> re.Match[str]:
+    deadline = time.monotonic() + START_LIMIT
+    while time.monotonic() < deadline:
+        ended = process.poll() is not None
+        if match := READY_LINE.search(log.read_text(errors="replace")):
+            return match
+        if ended:
+            break
+        time.sleep(0.05)
+    raise BrokerError(f"WarrenMQ did not start: {_last_words(log)}")
+
+
+def _await_greeting(port: int, process: subprocess.Popen[bytes], log: Path) -> str:
+    deadline = time.monotonic() + START_LIMIT
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            return greeted_version(port)
+        except OSError:
+            time.sleep(0.2)
+    raise BrokerError(f"RabbitMQ did not start: {_last_words(log)}")
+
+
+def _last_words(log: Path) -> str:
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "it said nothing"

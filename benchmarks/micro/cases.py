@@ -1,0 +1,221 @@
+"""The hot functions, one case each. Run as a program it measures them in this process and prints JSON.
+
+A case prepares its data once and gives a call that does a number of operations; the result is the least time of several
+repetitions, in nanoseconds per operation. Ports and handlers are silent ones written here, in plain Python: a case that
+goes through one pays that call too, compiled or not.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from timeit import Timer
+from typing import Any
+
+import warrenmq
+from warrenmq.core.broker import DEFAULT_VHOST, Broker
+from warrenmq.core.channel import Channel
+from warrenmq.core.exchange import Route
+from warrenmq.core.message import Message, address_of
+from warrenmq.core.ports import Outbox
+from warrenmq.core.routing import DirectMatcher, TopicMatcher
+from warrenmq.protocol.frames import FrameHandler, FrameReader
+from warrenmq.protocol.frames import frame as make_frame
+from warrenmq.protocol.output import OutputBuffer, ScratchPool
+from warrenmq.protocol.values import decode_table, encode_table
+from warrenmq.storage.memory_store import MemoryStorage
+
+COUNT = 500
+REPETITIONS = 5
+FRAME_MAX = 131_072
+PUBLISH = b"\x00\x3c\x00\x28\x00\x00"
+ACK = b"\x00\x3c\x00\x50"
+TRANSIENT_HEADER = b"\x00\x3c\x00\x00" + (16).to_bytes(8, "big") + b"\x10\x00\x01"
+BODY = b"x" * 16
+HEADERS = {"trace-id": "4bf92f3577b34da6a3ce929d0e0e4736", "attempt": 1, "is-test": True, "tags": ["a", "b"]}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A call that does `operations` of what the name says."""
+
+    name: str
+    operations: int
+    call: Callable[[], Any]
+
+    def nanoseconds(self) -> float:
+        """The least time of one operation over some repetitions: the one that was disturbed least."""
+        timer = Timer(self.call)
+        loops, _ = timer.autorange()
+        return min(timer.repeat(REPETITIONS, loops)) / loops / self.operations * 1e9
+
+
+class SilentHandler(FrameHandler):
+    """Hears all, does nothing."""
+
+    def on_method(self, channel: int, payload: bytes) -> None:
+        return None
+
+    def on_ack(self, channel: int, delivery_tag: int, multiple: bool) -> None:
+        return None
+
+    def on_content_header(self, channel: int, body_size: int) -> bool:
+        return True
+
+    def on_content(self, channel: int, method: bytes, header: bytes, body: bytes) -> None:
+        return None
+
+    def on_heartbeat(self) -> None:
+        return None
+
+
+class SilentOutbox(Outbox):
+    """Remembers the last delivery tag, says nothing to anybody."""
+
+    __slots__ = ("last_tag",)
+
+    def deliver(
+        self, channel: int, consumer_tag: bytes, delivery_tag: int, redelivered: bool, message: Message
+    ) -> None:
+        self.last_tag = delivery_tag
+
+    def get_ok(self, channel: int, delivery_tag: int, redelivered: bool, message: Message, remaining: int) -> None:
+        self.last_tag = delivery_tag
+
+    def confirm(self, channel: int, delivery_tag: int, multiple: bool) -> None:
+        self.last_tag = delivery_tag
+
+
+def all_cases() -> list[Case]:
+    return [
+        parse_publishes(),
+        parse_acks(),
+        decode_headers(),
+        encode_headers(),
+        match_direct(),
+        match_topic(1000),
+        match_topic(100_000),
+        publish_to_waiting_consumer(),
+        publish_deliver_and_ack(),
+        publish_and_get(),
+        publish_with_confirm(),
+        encode_deliveries(),
+    ]
+
+
+def parse_publishes() -> Case:
+    method = make_frame(1, 1, PUBLISH + address_of("", "orders") + b"\x00")
+    buffer = (method + make_frame(2, 1, TRANSIENT_HEADER) + make_frame(3, 1, BODY)) * COUNT
+    reader = FrameReader(SilentHandler(), FRAME_MAX)
+    return Case("parse a publish, 16 B", COUNT, lambda: reader.receive(buffer, len(buffer)))
+
+
+def parse_acks() -> Case:
+    buffer = b"".join(make_frame(1, 1, ACK + tag.to_bytes(8, "big") + b"\x00") for tag in range(1, COUNT + 1))
+    reader = FrameReader(SilentHandler(), FRAME_MAX)
+    return Case("parse an ack", COUNT, lambda: reader.receive(buffer, len(buffer)))
+
+
+def decode_headers() -> Case:
+    encoded = encode_table(HEADERS)
+    return Case("decode a table of 4 headers", 1, lambda: decode_table(encoded, 0, len(encoded)))
+
+
+def encode_headers() -> Case:
+    return Case("encode a table of 4 headers", 1, lambda: encode_table(HEADERS))
+
+
+def match_direct() -> Case:
+    matcher = DirectMatcher()
+    for number in range(1000):
+        matcher.bind(f"k{number:05}", {}, number)
+    return Case("match a key, direct, 1,000 bindings", 1, lambda: matcher.match("k00500", None, {}))
+
+
+def match_topic(bindings: int) -> Case:
+    matcher = TopicMatcher()
+    for number in range(bindings):
+        matcher.bind(f"k{number:05}.*.log", {}, number)
+    return Case(f"match a key, topic, {bindings:,} bindings", 1, lambda: matcher.match("k00500.a.log", None, {}))
+
+
+def publish_to_waiting_consumer() -> Case:
+    channel, route = open_channel(no_ack=True)
+
+    def publish() -> None:
+        for _ in range(COUNT):
+            channel.publish(route, TRANSIENT_HEADER, BODY)
+
+    return Case("publish to a waiting auto-ack consumer", COUNT, publish)
+
+
+def publish_deliver_and_ack() -> Case:
+    channel, route = open_channel(no_ack=False)
+    outbox = channel.outbox
+    assert isinstance(outbox, SilentOutbox)
+
+    def publish_and_ack() -> None:
+        for _ in range(COUNT):
+            channel.publish(route, TRANSIENT_HEADER, BODY)
+            channel.ack(outbox.last_tag, False)
+
+    return Case("publish, deliver, ack", COUNT, publish_and_ack)
+
+
+def publish_and_get() -> Case:
+    channel, route = open_channel()
+    queue = channel.vhost.queues["orders"]
+
+    def publish_and_get_all() -> None:
+        for _ in range(COUNT):
+            channel.publish(route, TRANSIENT_HEADER, BODY)
+        while channel.get(queue, True):
+            pass
+
+    return Case("publish to an idle queue, get it", COUNT, publish_and_get_all)
+
+
+def publish_with_confirm() -> Case:
+    channel, route = open_channel(no_ack=True)
+    channel.select_confirms()
+
+    def publish_a_turn() -> None:
+        for _ in range(COUNT):
+            channel.publish(route, TRANSIENT_HEADER, BODY)
+        channel.broker.end_turn()
+
+    return Case("publish with confirm, a turn of 500", COUNT, publish_a_turn)
+
+
+def encode_deliveries() -> Case:
+    output = OutputBuffer(FRAME_MAX, ScratchPool())
+    tag, address = b"\x05ctag1", address_of("", "orders")
+
+    def encode() -> None:
+        for number in range(COUNT):
+            output.put_delivery(1, tag, number, False, address, TRANSIENT_HEADER, BODY)
+        output.take()
+
+    return Case("encode a delivery, 16 B", COUNT, encode)
+
+
+def open_channel(no_ack: bool | None = None) -> tuple[Channel, Route]:
+    """A channel and the route to its queue, with a consumer unless `no_ack` is None."""
+    broker = Broker(MemoryStorage())
+    vhost = broker.vhosts[DEFAULT_VHOST]
+    channel = Channel(broker, vhost, object(), 1, SilentOutbox(), "guest")
+    queue = vhost.declare_queue("orders", False, False, False, {}, channel.connection)
+    if no_ack is not None:
+        channel.start(channel.consume(queue, "ctag", no_ack, False, 0, {}))
+    return channel, vhost.make_route(vhost.exchange(""), "orders", address_of("", "orders"), False)
+
+
+def main() -> None:
+    figures = {case.name: case.nanoseconds() for case in all_cases()}
+    json.dump({"compiled": warrenmq.COMPILED, "nanoseconds": figures}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""Measures WarrenMQ beside RabbitMQ on this machine and prints how many times faster it is.
+
+    python benchmarks/run.py                    all workloads, medians of 5 interleaved rounds
+    python benchmarks/run.py --quick            one short round: does it run, roughly how fast
+    python benchmarks/run.py --only 'ack-*'     some workloads (a shell pattern or part of the name)
+    python benchmarks/run.py --list             the workloads and their targets
+
+The table is kept as results/latest.json and results/latest.md (a partial or quick run as results/partial.*).
+Ends with 1 when a run had a fault: a message lost, out of order, redelivered; a broker that did not start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import signal
+import sys
+from contextlib import ExitStack
+from functools import partial
+
+import brokers
+import loadgen
+import machine
+import report
+import scale
+from measure import Contender, Opener, Pace, measure, takes_part
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from workloads import WORKLOADS, Workload
+
+QUICK = Pace(rounds=1, duration=1.0, warmup=0.5)
+
+
+def parse_arguments(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="run.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, metavar="N", help="interleaved rounds per workload (default 5)")
+    parser.add_argument("--quick", action="store_true", help="one short round")
+    parser.add_argument("--only", action="append", metavar="PATTERN", help="workloads whose name matches; repeatable")
+    parser.add_argument("--list", action="store_true", help="list the workloads and end")
+    parser.add_argument(
+        "--pure", action="store_true", help="measure uncompiled WarrenMQ in every row, not only in its own"
+    )
+    parser.add_argument("--no-rabbitmq", action="store_true", help="measure WarrenMQ alone")
+    parser.add_argument("--no-warren", action="store_true", help="start no WarrenMQ (with --target or RabbitMQ alone)")
+    parser.add_argument(
+        "--target", action="append", default=[], metavar="NAME=PORT,PID", help="a further broker that already runs"
+    )
+    parser.add_argument("--strict", action="store_true", help="end with 2 when a target is missed")
+    parser.add_argument("--scale", action="store_true", help="afterwards measure many connections, queues and bindings")
+    return parser.parse_args(arguments)
+
+
+def choose_workloads(patterns: list[str] | None) -> list[Workload]:
+    """The workloads that the patterns name, in the table's order."""
+    if not patterns:
+        return list(WORKLOADS)
+    return [
+        workload
+        for workload in WORKLOADS
+        if any(fnmatch.fnmatch(workload.key, pattern) or pattern in workload.key for pattern in patterns)
+    ]
+
+
+def main(arguments: list[str]) -> int:
+    options = parse_arguments(arguments)
+    console = report.wide_console()
+    chosen = choose_workloads(options.only)
+    if options.list:
+        list_workloads(console, chosen)
+        return 0
+    if not chosen:
+        console.print(f"no workload matches {' '.join(options.only)}; --list shows them", style="red")
+        return 1
+    pace = QUICK if options.quick else Pace()
+    if options.rounds:
+        pace = Pace(max(1, options.rounds), pace.duration, pace.warmup)
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(143)
+    )  # leave through every `with`, so that no broker stays behind
+    brokers.raise_file_limit()
+    try:
+        loadgen.build()
+        measured = run_all(console, options, chosen, pace)
+    except (brokers.BrokerError, loadgen.BuildError) as error:
+        console.print(str(error), style="red", markup=False)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    show(console, measured)
+    is_whole = not (options.only or options.quick or options.no_warren)
+    name = "latest" if is_whole else "partial"
+    report.write(measured, name)
+    console.print(f"kept as benchmarks/results/{name}.md and {name}.json")
+    failed = measured.failed
+    if options.scale:
+        failed |= scale.main([]) != 0
+    return 1 if failed else 2 if options.strict and measured.missed else 0
+
+
+def run_all(console: Console, options: argparse.Namespace, chosen: list[Workload], pace: Pace) -> report.Report:
+    """Start what is to be compared, measure every workload, end what was started."""
+    rows: list[report.Row] = []
+    with ExitStack() as stack:
+        always, uncompiled = start_contenders(console, options, chosen, stack)
+        described = {c.name: report.describe_broker(c.endpoint) for c in [*always, *uncompiled]}
+        plan = [(workload, contenders_of(workload, always, uncompiled, options.pure)) for workload in chosen]
+        total = sum(pace.rounds_of(w) * sum(takes_part(w, c) for c in contenders) for w, contenders in plan)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        progress = stack.enter_context(Progress(*columns, console=console, transient=True))
+        task = progress.add_task("", total=total)
+        for workload, contenders in plan:
+
+            def show_run(broker: str, title: str = workload.title) -> None:
+                progress.update(task, description=f"{title}: {report.LABELS.get(broker, broker)}")
+
+            outcomes = measure(workload, contenders, pace, show_run, partial(progress.advance, task))
+            new_rows = report.rows_of(workload, outcomes)
+            rows += new_rows
+            for line in report.ratio_texts(new_rows):
+                progress.console.print(line, markup=False, highlight=False)
+    return report.Report(machine.describe(), described, report.describe_pace(pace), rows)
+
+
+def start_contenders(
+    console: Console, options: argparse.Namespace, chosen: list[Workload], stack: ExitStack
+) -> tuple[list[Contender], list[Contender]]:
+    """Those that take part in every row, and the uncompiled WarrenMQ where a row wants it."""
+
+    def started(opener: Opener) -> Contender:
+        return Contender(stack.enter_context(opener()), opener)
+
+    always: list[Contender] = []
+    uncompiled: list[Contender] = []
+    if not options.no_warren:
+        always.append(started(brokers.running_warren))
+        if always[0].endpoint.compiled is False:
+            console.print("WarrenMQ runs uncompiled here: its figures are those of plain Python", style="yellow")
+        if options.pure or any(workload.uncompiled for workload in chosen):
+            uncompiled.append(started(partial(brokers.running_warren, pure=True)))
+    if options.no_rabbitmq:
+        console.print("RabbitMQ left out: no ratios")
+    elif brokers.find_rabbitmq() is None:
+        console.print("RabbitMQ is not installed here (Debian, Ubuntu: apt-get install rabbitmq-server): no ratios")
+    else:
+        always.append(started(brokers.running_rabbitmq))
+    always += [Contender(brokers.attached(definition)) for definition in options.target]
+    if not always:
+        raise brokers.BrokerError("there is no broker to measure")
+    return always, uncompiled
+
+
+def contenders_of(
+    workload: Workload, always: list[Contender], uncompiled: list[Contender], pure: bool
+) -> list[Contender]:
+    """Who runs a workload: in the uncompiled row the uncompiled WarrenMQ stands in for the compiled one."""
+    if workload.uncompiled:
+        return uncompiled + [contender for contender in always if contender.name != report.OURS]
+    return always + (uncompiled if pure else [])
+
+
+def show(console: Console, measured: report.Report) -> None:
+    console.print(report.table_of(measured))
+    if note := report.disturbance(measured):
+        console.print(note, style="yellow")
+    for line in report.fault_lines(measured):
+        console.print(f"FAIL {line}", style="bold red", markup=False)
+
+
+def list_workloads(console: Console, chosen: list[Workload]) -> None:
+    for workload in chosen:
+        targets = ", ".join(filter(None, (report.target_text(figure) for figure in workload.figures)))
+        console.print(
+            f"{workload.key:20} {workload.title}  {targets}  ({workload.options})", markup=False, highlight=False
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

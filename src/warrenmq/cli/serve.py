@@ -1,0 +1,81 @@
+"""`warren serve`: the broker in the foreground, from reading its settings to a clean end.
+
+Standard output carries one line, when clients can connect. Everything else goes to the log on standard error.
+What keeps the broker from starting is one line there, and exit code 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import warrenmq
+from warrenmq import config
+from warrenmq.embedded import event_loop_factory
+from warrenmq.node import Node, NodeOptions, StartError
+
+STOP_DEADLINE = 15.0
+
+log = logging.getLogger("warrenmq.serve")
+
+
+def serve(flags: Mapping[str, object], config_file: Path | None) -> int:
+    """Run until told to stop; the result is the exit code."""
+    try:
+        settings = config.load(flags, os.environ, config_file)
+        start_logging(settings.log_level)
+        with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
+            runner.run(_run_until_signalled(node_options(settings)))
+    except (config.ConfigError, StartError) as failure:
+        print(f"warren: {failure}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def node_options(settings: config.Settings) -> NodeOptions:
+    return NodeOptions(
+        host=settings.host,
+        port=settings.port,
+        http_port=settings.http_port,
+        data_dir=settings.data_dir,
+        server=config.server_options(settings),
+    )
+
+
+def start_logging(level: str) -> None:
+    logging.basicConfig(
+        level=level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", force=True
+    )
+
+
+def ready_line(node: Node, options: NodeOptions) -> str:
+    host = f"[{node.host}]" if ":" in node.host else node.host
+    compiled = "yes" if warrenmq.COMPILED else "no"
+    data = "none" if options.data_dir is None else options.data_dir
+    return f"WarrenMQ {warrenmq.__version__} ready: amqp://{host}:{node.amqp_port} data={data} compiled={compiled}"
+
+
+async def _run_until_signalled(options: NodeOptions) -> None:
+    told_to_stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):  # before starting: a signal that comes early is not lost
+        loop.add_signal_handler(number, told_to_stop.set)
+    if not warrenmq.COMPILED:
+        log.warning("the compiled modules are missing: running as plain Python, which is several times slower")
+    node = Node(options)
+    await node.start()
+    print(ready_line(node, options), flush=True)
+    if node.http_port is not None:
+        log.info("HTTP on http://%s:%d: /healthz /metrics", node.host, node.http_port)
+    await told_to_stop.wait()
+    log.info("stopping")
+    try:
+        async with asyncio.timeout(STOP_DEADLINE):
+            await node.stop()
+    except TimeoutError:
+        log.error("could not stop in order within %g seconds; leaving", STOP_DEADLINE)

@@ -1,0 +1,256 @@
+"""Configuration: a TOML file, `WARREN_*` variables and command-line flags become one frozen `Settings`.
+
+A flag wins over the environment, that over the file, that over the default. A key that does not exist is refused
+with the nearest one that does; a value that does not fit is refused with what would. Nothing below this module
+reads the environment or a file: each package declares the options it takes, and is given them.
+
+To add a key, add its line to `Settings` and its row to docs/configuration.md.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from warrenmq.server.options import ServerOptions
+
+VARIABLE_PREFIX = "WARREN_"
+CONFIG_VARIABLE = "WARREN_CONFIG"
+# These belong to building and testing WarrenMQ; a broker that inherits them is not misconfigured.
+FOREIGN_VARIABLES = ("WARREN_PURE", "WARREN_REQUIRE_COMPILED", "WARREN_TEST_", "WARREN_BENCH_")
+MIB = 1024 * 1024
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; the text is one line for the person who wrote it."""
+
+
+class Unfit(Exception):
+    """A value does not fit its key; the text says what would."""
+
+
+# --- readers: one value as it came (TOML value, or text from a variable or flag) -> the value as it is used ---
+
+
+def text(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise Unfit("a text that is not empty")
+    return value
+
+
+def whole_number(low: int, high: int, meaning: str = "a whole number") -> Callable[[object], int]:
+    def read(value: object) -> int:
+        number = _integer(value)
+        if number is None or not low <= number <= high:
+            raise Unfit(f"{meaning} from {low} to {high}")
+        return number
+
+    return read
+
+
+port_number = whole_number(0, 65535, "a port number (0 = any free one)")
+
+
+def port_or_off(value: object) -> int | None:
+    if value is False or value in ("off", "none"):
+        return None
+    try:
+        return port_number(value)
+    except Unfit as unfit:
+        raise Unfit(f'{unfit}, or "off"') from None
+
+
+def folder_or_none(value: object) -> Path | None:
+    if value == "none":
+        return None
+    if isinstance(value, Path):
+        return value.expanduser()
+    if not isinstance(value, str) or not value:
+        raise Unfit('the path of a folder, or "none"')
+    return Path(value).expanduser()
+
+
+def log_level(value: object) -> str:
+    levels = ("debug", "info", "warning", "error")
+    if not isinstance(value, str) or value.lower() not in levels:
+        raise Unfit("one of " + ", ".join(levels))
+    return value.lower()
+
+
+def seconds(value: object) -> float:
+    try:
+        if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+            raise ValueError
+        number = float(value)
+        if not 0 < number < float("inf"):
+            raise ValueError
+    except ValueError:
+        raise Unfit("a number of seconds greater than 0") from None
+    return number
+
+
+def size(value: object) -> int:
+    number = _size(value)
+    if number is None or number < 1:
+        raise Unfit('a size in bytes, or as text such as "64MiB" or "2GiB"')
+    return number
+
+
+def memory(value: object) -> int:
+    """A size, or a share of this machine's memory; 0 is no limit."""
+    if isinstance(value, str) and (share := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", value)):
+        percent = float(share[1])
+        if 0 < percent <= 100:
+            return int(machine_memory() * percent / 100)
+    elif (number := _size(value)) is not None and number >= 0:
+        return number
+    raise Unfit('a size in bytes (0 = no limit), as text such as "2GiB", or a share of the memory such as "60%"')
+
+
+def names(value: object) -> frozenset[str]:
+    """A list of names; in a variable, names with commas between them."""
+    if isinstance(value, str):
+        return frozenset(name.strip() for name in value.split(",") if name.strip())
+    if isinstance(value, (list, tuple, set, frozenset)) and all(isinstance(name, str) and name for name in value):
+        return frozenset(value)
+    raise Unfit("a list of names")
+
+
+def setting(default: object, read: Callable[[object], object], *, is_secret: bool = False) -> Any:
+    """Declare one key: its default as a person would write it, and the reader of its values."""
+    return field(default_factory=lambda: read(default), metadata={"read": read, "is_secret": is_secret})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Every key of the configuration, checked. docs/configuration.md says what each means."""
+
+    host: str = setting("127.0.0.1", text)
+    port: int = setting(5672, port_number)
+    http_port: int | None = setting(15672, port_or_off)
+    data_dir: Path | None = field(
+        default_factory=lambda: default_data_dir(os.environ), metadata={"read": folder_or_none, "is_secret": False}
+    )
+    log_level: str = setting("info", log_level)
+    heartbeat: int = setting(60, whole_number(0, 65535, "a number of seconds (0 = none)"))
+    frame_max: int = setting(131072, whole_number(4096, 2**31 - 1, "a number of bytes"))
+    channel_max: int = setting(2047, whole_number(1, 65535))
+    handshake_timeout: float = setting(10.0, seconds)
+    max_message_size: int = setting(128 * MIB, size)
+    memory_limit: int = setting("60%", memory)
+    default_user: str = setting("guest", text)
+    default_pass: str = setting("guest", text, is_secret=True)
+    loopback_users: frozenset[str] = setting(["guest"], names)
+
+
+KEYS: Mapping[str, Mapping[str, Any]] = {entry.name: entry.metadata for entry in fields(Settings)}
+
+
+def load(flags: Mapping[str, object], environ: Mapping[str, str], config_file: Path | None) -> Settings:
+    """Read and check everything; a flag that is None was not given. Raises ConfigError."""
+    if config_file is None and environ.get(CONFIG_VARIABLE):
+        config_file = Path(environ[CONFIG_VARIABLE]).expanduser()
+    chosen: dict[str, Any] = {"data_dir": default_data_dir(environ)}
+    if config_file is not None:
+        for key, value in _read_file(config_file).items():
+            _require_known(key, KEYS, f"{config_file}: unknown key")
+            chosen[key] = _checked(key, value, f"{config_file}: {key}")
+    for variable, value in _variables(environ).items():
+        key = variable.removeprefix(VARIABLE_PREFIX).lower()
+        chosen[key] = _checked(key, value, variable)
+    for key, value in flags.items():
+        if value is not None:
+            chosen[key] = _checked(key, value, "--" + key.replace("_", "-"))
+    return Settings(**chosen)
+
+
+def server_options(settings: Settings) -> ServerOptions:
+    """The part of the settings that the AMQP server takes: the keys that both name."""
+    shared = {entry.name for entry in fields(ServerOptions)} & KEYS.keys()
+    return ServerOptions(**{name: getattr(settings, name) for name in shared})
+
+
+def default_data_dir(environ: Mapping[str, str]) -> Path:
+    """Where a user's programs keep their data by convention (XDG Base Directory)."""
+    base = environ.get("XDG_DATA_HOME", "")
+    if os.path.isabs(base):
+        return Path(base) / "warrenmq"
+    return Path(environ.get("HOME") or Path.home()) / ".local" / "share" / "warrenmq"
+
+
+def machine_memory() -> int:
+    """The bytes of memory this process may count on: the machine's, or its container's where that is less."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+    except OSError:
+        return total
+    return min(total, int(limit)) if limit.isdigit() else total
+
+
+def _checked(key: str, value: object, source: str) -> object:
+    read, is_secret = KEYS[key]["read"], KEYS[key]["is_secret"]
+    try:
+        return read(value)
+    except Unfit as unfit:
+        shown = "(not shown)" if is_secret else repr(value)
+        raise ConfigError(f"{source} = {shown}: expected {unfit}") from None
+
+
+def _variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """The WARREN_ variables that set a key; an empty one counts as not set."""
+    known = {VARIABLE_PREFIX + key.upper() for key in KEYS}
+    found = {}
+    for variable, value in environ.items():
+        if not variable.startswith(VARIABLE_PREFIX) or variable.startswith(FOREIGN_VARIABLES):
+            continue
+        if variable == CONFIG_VARIABLE:
+            continue
+        _require_known(variable, known | {CONFIG_VARIABLE}, "unknown variable")
+        if value:
+            found[variable] = value
+    return found
+
+
+def _require_known(name: str, known: Iterable[str], complaint: str) -> None:
+    known = sorted(known)
+    if name in known:
+        return
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"did you mean {nearest[0]}?" if nearest else "known: " + ", ".join(known)
+    raise ConfigError(f"{complaint} {name!r}; {hint}")
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as source:
+            return tomllib.load(source)
+    except OSError as failure:
+        raise ConfigError(f"{path}: cannot read the configuration: {failure.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as failure:
+        raise ConfigError(f"{path}: not valid TOML: {failure}") from None
+
+
+def _integer(value: object) -> int | None:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and re.fullmatch(r"\s*-?\d{1,20}\s*", value, re.ASCII):
+        return int(value)
+    return None
+
+
+def _size(value: object) -> int | None:
+    number = _integer(value)
+    if number is not None:
+        return number
+    units = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+    if isinstance(value, str) and (parts := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value, re.ASCII)):
+        unit = units.get(parts[2].lower())
+        return None if unit is None else int(float(parts[1]) * unit)
+    return None

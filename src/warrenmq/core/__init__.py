@@ -1,0 +1,1 @@
+"""The broker itself, pure: no sockets, files, threads or clock."""

@@ -1,0 +1,46 @@
+cimport cython
+
+from warrenmq.core.exchange cimport Route
+from warrenmq.core.ledger cimport Ledger
+from warrenmq.core.message cimport Message, QueuedMessage
+from warrenmq.core.ports cimport Outbox
+from warrenmq.core.publish_rules cimport needs_inspection
+from warrenmq.core.queue cimport Queue
+from warrenmq.core.stats cimport Stats
+
+
+cdef class Channel:
+    cdef readonly object broker
+    cdef readonly object vhost
+    cdef readonly object connection
+    cdef readonly int number
+    cdef readonly Outbox outbox
+    cdef readonly str user
+    cdef readonly Stats stats
+    cdef readonly Ledger ledger
+    cdef readonly dict consumers
+    cdef readonly Py_ssize_t default_prefetch
+    cdef readonly bint is_open
+    cdef readonly object transaction
+    cdef readonly object reply_queue
+    cdef readonly bint is_confirming
+    cdef readonly unsigned long long published_tag
+    cdef readonly unsigned long long confirmed_tag
+    cdef readonly object awaiting_epoch
+    cdef readonly bint is_in_turn
+
+    @cython.locals(queues=list, message=Message)
+    cpdef publish(self, Route route, bytes header, bytes body)
+    cdef _publish_inspected(self, Route route, bytes header, bytes body)
+    @cython.locals(queue=Queue)
+    cdef _deliver_to(self, Message message, list queues, bint is_mandatory)
+    cpdef note_published(self)
+    cpdef end_turn(self, unsigned long long epoch)
+    cpdef bint epoch_is_durable(self, unsigned long long epoch) except -1
+    @cython.locals(first="unsigned long long")
+    cdef _confirm_up_to(self, unsigned long long tag)
+    @cython.locals(entry=QueuedMessage, queue=Queue)
+    cpdef ack(self, unsigned long long tag, bint multiple)
+    @cython.locals(entry=QueuedMessage, queue=Queue)
+    cdef _settle_all(self, list entries)
+    cdef _wake_parked(self)

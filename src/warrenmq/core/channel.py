@@ -1,0 +1,383 @@
+"""A channel: publishes, consumers, unacked deliveries, confirms and transactions of one conversation.
+
+A publish is answered by its confirm at the end of the turn, after its epoch where it must be durable; confirms never
+overtake each other. Inside a transaction publishes and acks are held, and applied together on commit.
+
+Owned by the loop thread. Compiled when the package is built (channel.pxd).
+"""
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from warrenmq.core.consumer import Consumer
+from warrenmq.core.errors import AccessRefused, NotAllowed, PreconditionFailed
+from warrenmq.core.exchange import Route
+from warrenmq.core.ledger import Ledger
+from warrenmq.core.message import Message, QueuedMessage
+from warrenmq.core.ports import Outbox
+from warrenmq.core.publish_rules import needs_inspection, prepare_header
+from warrenmq.core.queue import Queue
+from warrenmq.core.stats import Stats
+from warrenmq.core.transaction import Transaction
+
+if TYPE_CHECKING:
+    from warrenmq.core.broker import Broker
+    from warrenmq.core.reply_to import ReplyQueue
+    from warrenmq.core.vhost import VHost
+
+NO_ROUTE = 312
+
+
+class Channel:
+    """`connection` is whatever stands for the connection to the virtual host: it owns exclusive queues."""
+
+    __slots__ = (
+        "awaiting_epoch",
+        "broker",
+        "confirmed_tag",
+        "connection",
+        "consumers",
+        "default_prefetch",
+        "is_confirming",
+        "is_in_turn",
+        "is_open",
+        "ledger",
+        "number",
+        "outbox",
+        "published_tag",
+        "reply_queue",
+        "stats",
+        "transaction",
+        "user",
+        "vhost",
+    )
+
+    def __init__(
+        self, broker: "Broker", vhost: "VHost", connection: object, number: int, outbox: Outbox, user: str
+    ) -> None:
+        self.broker: Broker = broker
+        self.vhost: VHost = vhost
+        self.connection = connection
+        self.number = number
+        self.outbox = outbox
+        self.user = user
+        self.stats: Stats = broker.stats
+        self.ledger = Ledger()
+        self.consumers: dict[str, Consumer] = {}
+        self.default_prefetch = 0
+        self.is_open = True
+        self.transaction: Transaction | None = None
+        self.reply_queue: ReplyQueue | None = None
+        self.is_confirming = False
+        self.published_tag = 0  # the last publish of a confirming channel
+        self.confirmed_tag = 0  # all publishes up to here are answered
+        self.awaiting_epoch: deque[tuple[int, int]] | None = None  # (epoch, last tag in it)
+        self.is_in_turn = False
+
+    # -- publishing --------------------------------------------------------------------------------------------------
+
+    def publish(self, route: Route, header: bytes, body: bytes) -> None:
+        """Route a message to its queues, or hold it for the transaction."""
+        self.stats.published += 1
+        queues = route.queues
+        if queues is None or needs_inspection(header):
+            self._publish_inspected(route, header, body)
+            return
+        message = Message(route.address, header, body)
+        if self.transaction is not None:
+            self.transaction.publishes.append((message, queues, route.is_mandatory))
+            return
+        self._deliver_to(message, queues, route.is_mandatory)
+
+    def _publish_inspected(self, route: Route, header: bytes, body: bytes) -> None:
+        """Publish a message whose own headers matter: CC, BCC, reply-to, user-id, expiration, a headers exchange."""
+        header, extra_keys, headers = prepare_header(self, header)
+        message = Message(route.address, header, body)
+        if not extra_keys and route.queues is not None:
+            queues = route.queues
+        else:
+            found: dict[Queue, None] = {}
+            for key in (route.routing_key, *extra_keys):
+                for queue in self.vhost.route(route.exchange, key, headers)[0]:
+                    found[queue] = None
+            queues = list(found)
+        if self.transaction is not None:
+            self.transaction.publishes.append((message, queues, route.is_mandatory))
+        else:
+            self._deliver_to(message, queues, route.is_mandatory)
+
+    def _deliver_to(self, message: Message, queues: list[Queue], is_mandatory: bool) -> None:
+        if queues:
+            for queue in queues:
+                queue.enqueue(message)
+        else:
+            self.stats.unroutable += 1
+            if is_mandatory:
+                self.stats.returned += 1
+                self.outbox.returned(self.number, NO_ROUTE, "NO_ROUTE", message)
+        if self.is_confirming:
+            self.note_published()
+
+    def note_published(self) -> None:
+        """Give the publish its confirm number, to be answered when the turn's work is safe."""
+        self.published_tag += 1
+        if not self.is_in_turn:
+            self.is_in_turn = True
+            self.broker.confirming.append(self)
+
+    # -- confirms ----------------------------------------------------------------------------------------------------
+
+    def select_confirms(self) -> None:
+        if self.transaction is not None:
+            raise PreconditionFailed("cannot switch from tx to confirm mode")
+        self.is_confirming = True
+
+    def end_turn(self, epoch: int) -> None:
+        """The turn is over: answer its publishes now, or when their epoch is durable."""
+        self.is_in_turn = False
+        if epoch == 0 and self.awaiting_epoch is None:
+            self._confirm_up_to(self.published_tag)
+            return
+        if self.awaiting_epoch is None:
+            self.awaiting_epoch = deque()
+        self.awaiting_epoch.append((epoch, self.published_tag))
+        self.broker.awaiting_epoch[self] = None
+
+    def epoch_is_durable(self, epoch: int) -> bool:
+        """Answer what waited for epochs up to this one; says whether nothing waits any more."""
+        waiting = self.awaiting_epoch
+        if waiting is None:
+            return True
+        up_to = 0
+        while waiting and waiting[0][0] <= epoch:
+            up_to = waiting.popleft()[1]
+        if up_to and self.is_open:
+            self._confirm_up_to(up_to)
+        if waiting:
+            return False
+        self.awaiting_epoch = None
+        return True
+
+    def _confirm_up_to(self, tag: int) -> None:
+        first = self.confirmed_tag + 1
+        if tag >= first:
+            self.stats.confirmed += tag - self.confirmed_tag
+            self.confirmed_tag = tag
+            self.outbox.confirm(self.number, tag, tag > first)
+
+    # -- consuming ---------------------------------------------------------------------------------------------------
+
+    def consume(
+        self, queue: Queue, tag: str, no_ack: bool, is_exclusive: bool, priority: int, arguments: dict[str, Any]
+    ) -> Consumer:
+        """Register a consumer. The caller answers consume-ok, then calls `start`."""
+        if tag in self.consumers or (self.reply_queue is not None and self.reply_queue.tag == tag):
+            raise NotAllowed(f"attempt to reuse consumer tag '{tag}'")
+        if queue.exclusive_consumer is not None or (is_exclusive and queue.consumers):
+            raise AccessRefused(f"queue '{queue.name}' in vhost '{queue.vhost}' in exclusive use")
+        consumer = Consumer(tag, self, queue, no_ack, is_exclusive, self.default_prefetch, priority, arguments)
+        self.consumers[tag] = consumer
+        return consumer
+
+    def start(self, consumer: Consumer) -> None:
+        """Let the messages flow."""
+        consumer.queue.add_consumer(consumer)
+        self.broker.emit_resource("consumer.opened", self.vhost.name, consumer.tag)
+
+    def cancel(self, tag: str) -> None:
+        """Stop a consumer; what it holds stays unacked. An unknown tag is fine."""
+        if self.reply_queue is not None and self.reply_queue.tag == tag:
+            self._stop_replies()
+            return
+        consumer = self.consumers.pop(tag, None)
+        if consumer is not None:
+            self._detach(consumer)
+
+    def wait_for_replies(self, reply_queue: "ReplyQueue") -> None:
+        """Take answers that are published to the address from now on."""
+        if reply_queue.tag in self.consumers:
+            raise NotAllowed(f"attempt to reuse consumer tag '{reply_queue.tag}'")
+        self.reply_queue = reply_queue
+        self.broker.reply_queues[reply_queue.name] = reply_queue
+
+    def _stop_replies(self) -> None:
+        if self.reply_queue is not None:
+            del self.broker.reply_queues[self.reply_queue.name]
+            self.reply_queue = None
+
+    def consumer_lost(self, consumer: Consumer) -> None:
+        """Its queue is gone: forget it and tell the client."""
+        self.consumers.pop(consumer.tag, None)
+        self._unpark(consumer)
+        self.outbox.cancelled(self.number, consumer.tag)
+
+    def _detach(self, consumer: Consumer) -> None:
+        self._unpark(consumer)
+        self.vhost.consumer_left(consumer.queue, consumer)
+        self.broker.emit_resource("consumer.closed", self.vhost.name, consumer.tag)
+
+    def _unpark(self, consumer: Consumer) -> None:
+        self.ledger.parked.pop(consumer, None)
+        self.outbox.parked.pop(consumer, None)
+
+    def get(self, queue: Queue, no_ack: bool) -> bool:
+        """Send the first waiting message as get-ok; says whether there was one."""
+        entry = queue.get()
+        if entry is None:
+            return False
+        self.stats.delivered += 1
+        if entry.redelivered:
+            self.stats.redelivered += 1
+        if no_ack:
+            queue.discard(entry)
+            tag = self.ledger.next_tag()
+        else:
+            entry.queue = queue
+            queue.note_unacked()
+            tag = self.ledger.add(entry)
+        self.outbox.get_ok(self.number, tag, entry.redelivered, entry.message, len(queue.ready))
+        return True
+
+    def limit_prefetch(self, count: int, is_global: bool) -> None:
+        """basic.qos: for the whole channel at once, or for each consumer that is started from now on."""
+        if is_global:
+            self.ledger.prefetch = count
+            self._wake_parked()
+        else:
+            self.default_prefetch = count
+
+    # -- settling ----------------------------------------------------------------------------------------------------
+
+    def ack(self, tag: int, multiple: bool) -> None:
+        """Settle one delivery, or all up to the tag (0: all there are)."""
+        if not multiple and self.transaction is None:
+            entry = self.ledger.take(tag)
+            if entry is None:
+                raise PreconditionFailed(f"unknown delivery tag {tag}")
+            self.stats.acked += 1
+            queue: Queue = entry.queue  # type: ignore[assignment]
+            queue.settle(entry)
+            if self.ledger.parked:
+                self._wake_parked()
+            return
+        taken = self._take(tag, multiple)
+        if self.transaction is not None:
+            self.transaction.hold(taken, True, False)
+        else:
+            self._settle_all([entry for _, entry in taken])
+
+    def reject(self, tag: int, multiple: bool, requeue: bool) -> None:
+        """basic.nack and basic.reject."""
+        taken = self._take(tag, multiple)
+        if self.transaction is not None:
+            self.transaction.hold(taken, False, requeue)
+        elif requeue:
+            self._requeue_all([entry for _, entry in taken])
+        else:
+            self._drop_all([entry for _, entry in taken])
+
+    def recover(self) -> None:
+        """Requeue everything that is unacked."""
+        self._requeue_all(self.ledger.take_all())
+
+    def _take(self, tag: int, multiple: bool) -> list[tuple[int, QueuedMessage]]:
+        """Strike deliveries from the ledger; 406 if the tag is not out."""
+        if multiple:
+            if tag == 0:
+                tag = self.ledger.last_tag
+            elif tag not in self.ledger.unacked:
+                raise PreconditionFailed(f"unknown delivery tag {tag}")
+            return self.ledger.take_up_to(tag)
+        entry = self.ledger.take(tag)
+        if entry is None:
+            raise PreconditionFailed(f"unknown delivery tag {tag}")
+        return [(tag, entry)]
+
+    def _settle_all(self, entries: list[QueuedMessage]) -> None:
+        self.stats.acked += len(entries)
+        for entry in entries:
+            queue: Queue = entry.queue  # type: ignore[assignment]
+            queue.settle(entry)
+        self._wake_parked()
+
+    def _drop_all(self, entries: list[QueuedMessage]) -> None:
+        for entry in entries:
+            queue: Queue = entry.queue  # type: ignore[assignment]
+            queue.settle(entry)
+        self._wake_parked()
+
+    def _requeue_all(self, entries: list[QueuedMessage]) -> None:
+        by_queue: dict[Queue, list[QueuedMessage]] = {}
+        for entry in entries:
+            queue: Queue = entry.queue  # type: ignore[assignment]
+            by_queue.setdefault(queue, []).append(entry)
+        for queue, returning in by_queue.items():
+            queue.requeue(returning)
+        for queue in by_queue:
+            queue.dispatch()
+        self._wake_parked()
+
+    def _wake_parked(self) -> None:
+        """Consumers that waited for the channel's own credit may go on."""
+        parked = self.ledger.parked
+        if parked and not self.ledger.is_full():
+            waiting = list(parked)
+            parked.clear()
+            for consumer in waiting:
+                consumer.queue.wake(consumer)
+
+    # -- transactions ------------------------------------------------------------------------------------------------
+
+    def select_transactions(self) -> None:
+        if self.is_confirming:
+            raise PreconditionFailed("cannot switch from confirm to tx mode")
+        if self.transaction is None:
+            self.transaction = Transaction()
+
+    def commit(self) -> None:
+        """Apply everything held, together: one turn, one epoch."""
+        transaction = self._open_transaction()
+        self.transaction = Transaction()
+        for message, queues, is_mandatory in transaction.publishes:
+            self._deliver_to(message, [queue for queue in queues if not queue.is_deleted], is_mandatory)
+        for taken, is_ack, requeue in transaction.settlements:
+            entries = [entry for _, entry in taken]
+            if is_ack:
+                self._settle_all(entries)
+            elif requeue:
+                self._requeue_all(entries)
+            else:
+                self._drop_all(entries)
+
+    def rollback(self) -> None:
+        """Forget the held publishes; held acks are undone, their deliveries are unacked again."""
+        transaction = self._open_transaction()
+        self.transaction = Transaction()
+        self.ledger.put_back(transaction.held_deliveries())
+
+    def _open_transaction(self) -> Transaction:
+        if self.transaction is None:
+            raise PreconditionFailed("channel is not transactional")
+        return self.transaction
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Stop the consumers and give back all that is unacked; publishes held for a commit are dropped."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        if self.transaction is not None:
+            self.ledger.put_back(self.transaction.held_deliveries())
+            self.transaction = None
+        self._stop_replies()
+        consumers = list(self.consumers.values())
+        self.consumers.clear()
+        for consumer in consumers:
+            consumer.queue.remove_consumer(consumer)
+        self._requeue_all(self.ledger.take_all())
+        for consumer in consumers:
+            self._detach(consumer)
+        self.broker.awaiting_epoch.pop(self, None)
+
+

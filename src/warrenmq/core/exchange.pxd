@@ -1,0 +1,22 @@
+cimport cython
+
+
+cdef class Exchange:
+    cdef readonly str name
+    cdef readonly str type
+    cdef readonly bint is_durable
+    cdef readonly bint is_auto_delete
+    cdef readonly bint is_internal
+    cdef readonly dict arguments
+    cdef readonly str alternate
+    cdef readonly object matcher
+    cdef public Py_ssize_t binding_count
+
+
+@cython.final
+cdef class Route:
+    cdef readonly Exchange exchange
+    cdef readonly str routing_key
+    cdef readonly bytes address
+    cdef readonly bint is_mandatory
+    cdef readonly list queues

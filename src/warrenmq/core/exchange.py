@@ -1,0 +1,104 @@
+"""Exchanges and routes: from an exchange and a key to the queues.
+
+A route is computed once for each (exchange, routing key, flags) and kept by the virtual host until its topology
+changes. Only headers exchanges look into the message, so routes that pass one are computed per message.
+
+Compiled when the package is built (exchange.pxd).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from warrenmq.core.queue import Queue
+from warrenmq.core.routing import MATCHERS, Matcher
+
+DEFAULT_EXCHANGE = ""
+
+
+class Exchange:
+    """A name, a type and a matcher full of bindings. A destination is a Queue or another Exchange."""
+
+    __slots__ = (
+        "alternate",
+        "arguments",
+        "binding_count",
+        "is_auto_delete",
+        "is_durable",
+        "is_internal",
+        "matcher",
+        "name",
+        "type",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        type: str,
+        is_durable: bool = False,
+        is_auto_delete: bool = False,
+        is_internal: bool = False,
+        arguments: dict[str, Any] | None = None,
+    ) -> None:
+        self.name = name
+        self.type = type
+        self.is_durable = is_durable
+        self.is_auto_delete = is_auto_delete
+        self.is_internal = is_internal
+        self.arguments: dict[str, Any] = arguments or {}
+        alternate = self.arguments.get("alternate-exchange")
+        self.alternate: str | None = alternate if isinstance(alternate, str) else None
+        self.matcher: Matcher = MATCHERS[type]()
+        self.binding_count = 0
+
+
+class Route:
+    """Where messages with one publish method go. `queues` is None where it depends on each message's headers."""
+
+    __slots__ = ("address", "exchange", "is_mandatory", "queues", "routing_key")
+
+    def __init__(
+        self, exchange: Exchange, routing_key: str, address: bytes, is_mandatory: bool, queues: list[Queue] | None
+    ) -> None:
+        self.exchange = exchange
+        self.routing_key = routing_key
+        self.address = address
+        self.is_mandatory = is_mandatory
+        self.queues = queues
+
+
+def collect_queues(
+    exchange: Exchange,
+    routing_key: str,
+    headers: Mapping[str, Any] | None,
+    exchanges: Mapping[str, Exchange],
+    queues: Mapping[str, Queue],
+    found: dict[Queue, None],
+) -> bool:
+    """Add every queue that the key reaches, each once; says whether the answer depends on the headers."""
+    uses_headers = False
+    seen = {exchange}
+    pending = [exchange]
+    while pending:
+        current = pending.pop()
+        if current.name == DEFAULT_EXCHANGE:
+            queue = queues.get(routing_key)
+            if queue is not None:
+                found[queue] = None
+                continue
+            destinations: dict[Any, None] = {}
+        else:
+            destinations = {}
+            current.matcher.match(routing_key, headers, destinations)
+            uses_headers = uses_headers or current.matcher.uses_headers
+        for destination in destinations:
+            if isinstance(destination, Queue):
+                found[destination] = None
+            elif destination not in seen:
+                seen.add(destination)
+                pending.append(destination)
+        if not destinations and current.alternate is not None:
+            alternate = exchanges.get(current.alternate)
+            if alternate is not None and alternate not in seen:
+                seen.add(alternate)
+                pending.append(alternate)
+    return uses_headers

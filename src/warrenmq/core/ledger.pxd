@@ -1,0 +1,22 @@
+cimport cython
+
+from warrenmq.core.message cimport QueuedMessage
+
+
+@cython.final
+cdef class Ledger:
+    cdef public unsigned long long last_tag
+    cdef public unsigned long long oldest
+    cdef public Py_ssize_t prefetch
+    cdef public Py_ssize_t outstanding
+    cdef readonly dict unacked
+    cdef readonly dict parked
+
+    cpdef unsigned long long next_tag(self) noexcept
+    cpdef unsigned long long add(self, QueuedMessage entry) except 0
+    cpdef bint is_full(self) noexcept
+    cpdef QueuedMessage take(self, unsigned long long tag)
+    @cython.locals(known="unsigned long long", entry=QueuedMessage, unacked=dict)
+    cpdef list take_up_to(self, unsigned long long tag)
+    cpdef put_back(self, list deliveries)
+    cpdef list take_all(self)

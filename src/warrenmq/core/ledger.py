@@ -1,0 +1,88 @@
+"""The unacked ledger of a channel: which delivery tags are out, and how many more may go.
+
+Tags grow by one for every delivery of the channel, acked or not, and are never used twice (AMQP 0-9-1 §1.8.3.13).
+Compiled when the package is built (ledger.pxd).
+"""
+
+from typing import Any
+
+from warrenmq.core.message import QueuedMessage
+
+
+class Ledger:
+    """`prefetch` limits what all consumers of the channel hold together (0: no limit); basic.get does not count."""
+
+    __slots__ = ("last_tag", "oldest", "outstanding", "parked", "prefetch", "unacked")
+
+    def __init__(self) -> None:
+        self.last_tag = 0
+        self.oldest = 1  # no tag below it is out
+        self.prefetch = 0
+        self.outstanding = 0
+        self.unacked: dict[int, QueuedMessage] = {}
+        self.parked: dict[Any, None] = {}  # consumers that wait for the channel's credit
+
+    def next_tag(self) -> int:
+        """A tag for a delivery that nobody will ack."""
+        self.last_tag += 1
+        return self.last_tag
+
+    def add(self, entry: QueuedMessage) -> int:
+        """Note a delivery that waits for its ack; gives its tag."""
+        self.last_tag += 1
+        self.unacked[self.last_tag] = entry
+        if entry.consumer is not None:
+            self.outstanding += 1
+        return self.last_tag
+
+    def is_full(self) -> bool:
+        return self.prefetch != 0 and self.outstanding >= self.prefetch
+
+    def take(self, tag: int) -> QueuedMessage | None:
+        """Strike one tag; None if it is not out."""
+        entry = self.unacked.pop(tag, None)
+        if entry is not None and entry.consumer is not None:
+            self.outstanding -= 1
+        return entry
+
+    def take_up_to(self, tag: int) -> list[tuple[int, QueuedMessage]]:
+        """Strike every tag up to and including this one, oldest first."""
+        unacked = self.unacked
+        if tag - self.oldest > 2 * len(unacked):
+            # Deliveries without ack left a long gap: walk what is out instead of the gap.
+            tags = [known for known in unacked if known <= tag]
+        else:
+            tags = [known for known in range(self.oldest, tag + 1) if known in unacked]
+        self.oldest = tag + 1
+        taken = []
+        for known in tags:
+            entry = unacked.pop(known)
+            if entry.consumer is not None:
+                self.outstanding -= 1
+            taken.append((known, entry))
+        return taken
+
+    def put_back(self, deliveries: list[tuple[int, QueuedMessage]]) -> None:
+        """Note deliveries as out again that a transaction had struck."""
+        if not deliveries:
+            return
+        everything = [*deliveries, *self.unacked.items()]
+        everything.sort(key=_tag_of)
+        self.unacked.clear()
+        self.unacked.update(everything)
+        self.oldest = min(self.oldest, everything[0][0])
+        for _, entry in deliveries:
+            if entry.consumer is not None:
+                self.outstanding += 1
+
+    def take_all(self) -> list[QueuedMessage]:
+        """Strike everything, oldest first."""
+        taken = list(self.unacked.values())
+        self.unacked.clear()
+        self.outstanding = 0
+        self.oldest = self.last_tag + 1
+        return taken
+
+
+def _tag_of(delivery: tuple[int, QueuedMessage]) -> int:
+    return delivery[0]

@@ -1,0 +1,27 @@
+cimport cython
+
+
+@cython.final
+@cython.freelist(1024)
+cdef class Message:
+    cdef readonly bytes address
+    cdef readonly bytes header
+    cdef readonly bytes body
+
+    cpdef bint is_persistent(self)
+    cpdef Py_ssize_t footprint(self)
+
+
+# No cycle lasts: queue and consumer are set only while the message is unacked, and every ledger is emptied on close.
+@cython.final
+@cython.no_gc
+@cython.freelist(1024)
+cdef class QueuedMessage:
+    cdef readonly Message message
+    cdef readonly long long position
+    cdef public bint redelivered
+    cdef public object queue
+    cdef public object consumer
+
+
+cpdef bytes address_of(str exchange, str routing_key)

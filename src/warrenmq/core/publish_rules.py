@@ -1,0 +1,82 @@
+"""What a message's own properties demand when it is published.
+
+Most messages demand nothing: `needs_inspection` tells by the property flags alone, so that they pay two octets.
+Compiled when the package is built (publish_rules.pxd).
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from warrenmq.core.errors import PreconditionFailed
+from warrenmq.core.routing.erlang_text import field_type
+from warrenmq.protocol import properties
+
+if TYPE_CHECKING:
+    from warrenmq.core.channel import Channel
+
+_HEADERS = 0x2000
+_REPLY_TO = 0x0200
+_EXPIRATION = 0x0100
+_USER_ID = 0x0010
+
+DIRECT_REPLY_TO = "amq.rabbitmq.reply-to"
+
+
+def needs_inspection(header: bytes) -> bool:
+    """Whether some property may change where the message goes or whether it is accepted."""
+    flags = header[12] << 8 | header[13]
+    if flags & (_REPLY_TO | _EXPIRATION | _USER_ID):
+        return True
+    # CC and BCC are the only headers that matter here; looking for the two letters is far cheaper than a decode.
+    return bool(flags & _HEADERS) and b"CC" in header
+
+
+def prepare_header(channel: "Channel", header: bytes) -> tuple[bytes, list[str], dict[str, Any] | None]:
+    """Check the properties; gives the header to store, the keys of CC and BCC, and the decoded headers."""
+    flags = header[12] << 8 | header[13]
+    if flags & _USER_ID:
+        _require_own_user(channel.user, properties.user_id(header))
+    if flags & _EXPIRATION:
+        _require_valid_expiration(properties.expiration(header))
+    if flags & _REPLY_TO and properties.reply_to(header) == DIRECT_REPLY_TO:
+        if channel.reply_queue is None:
+            raise PreconditionFailed("fast reply consumer does not exist")
+        header = properties.with_reply_to(header, channel.reply_queue.name)
+    if not flags & _HEADERS:
+        return header, [], None
+    headers = properties.headers(header)
+    extra_keys: list[str] = []
+    if headers is not None:
+        extra_keys = find_extra_keys(headers)
+        if "BCC" in headers:
+            header = properties.without_header(header, "BCC")
+    return header, extra_keys, headers
+
+
+def find_extra_keys(headers: dict[str, Any]) -> list[str]:
+    """The routing keys in CC and BCC; anything but an array of strings is refused."""
+    keys: list[str] = []
+    for name in ("CC", "BCC"):
+        value = headers.get(name)
+        if value is None:
+            continue
+        if not isinstance(value, list):
+            raise _unacceptable(name, value)
+        for key in value:
+            if not isinstance(key, str):
+                raise _unacceptable(name, key)
+            keys.append(key)
+    return keys
+
+
+def _unacceptable(name: str, value: Any) -> PreconditionFailed:
+    return PreconditionFailed(f'invalid message: {{unacceptable_type_in_header,"{name}",{field_type(value)}}}')
+
+
+def _require_own_user(user: str, claimed: str | None) -> None:
+    if claimed != user:
+        raise PreconditionFailed(f"user_id property set to '{claimed}' but authenticated user was '{user}'")
+
+
+def _require_valid_expiration(expiration: str | None) -> None:
+    if expiration is None or not (expiration.isascii() and expiration.isdigit()):
+        raise PreconditionFailed(f"invalid expiration '{expiration}': no_integer")

@@ -1,0 +1,264 @@
+"""A queue: what waits, who waits for it, and what is out unacked.
+
+Messages stand in order of their position. A message that meets a waiting consumer never enters the line. Whatever
+comes back (nack, reject, recover, a closed channel) returns to its old place.
+
+Owned by the loop thread. Compiled when the package is built (queue.pxd).
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+from warrenmq.core.consumer import Consumer, ConsumerRing
+from warrenmq.core.message import Message, QueuedMessage
+from warrenmq.core.ports import EventSink, MessageStore
+from warrenmq.core.stats import Stats
+
+
+class Queue:
+    """One classic queue. Names, ownership and lifetime are the virtual host's; the messages are the queue's."""
+
+    __slots__ = (
+        "arguments",
+        "consumers",
+        "events",
+        "exclusive_consumer",
+        "has_had_consumer",
+        "is_auto_delete",
+        "is_deleted",
+        "is_durable",
+        "name",
+        "next_position",
+        "owner",
+        "ready",
+        "ring",
+        "stats",
+        "store",
+        "unacked_count",
+        "vhost",
+    )
+
+    def __init__(
+        self,
+        vhost: str,
+        name: str,
+        is_durable: bool,
+        is_auto_delete: bool,
+        owner: object,
+        arguments: dict[str, Any],
+        stats: Stats,
+        store: MessageStore | None = None,
+        events: EventSink | None = None,
+    ) -> None:
+        self.vhost = vhost
+        self.name = name
+        self.is_durable = is_durable
+        self.is_auto_delete = is_auto_delete
+        self.owner = owner  # the connection of an exclusive queue, else None
+        self.arguments = arguments
+        self.stats = stats
+        self.store = store
+        self.events = events
+        self.ready: deque[QueuedMessage] = deque()
+        self.ring = ConsumerRing()
+        self.consumers: dict[Consumer, None] = {}
+        self.exclusive_consumer: Consumer | None = None
+        self.has_had_consumer = False
+        self.is_deleted = False
+        self.unacked_count = 0
+        self.next_position = 0
+
+    # -- messages in -------------------------------------------------------------------------------------------------
+
+    def enqueue(self, message: Message) -> None:
+        """Hand the message to a waiting consumer, or keep it; never waits."""
+        position = self.next_position
+        self.next_position = position + 1
+        if self.events is not None:
+            self.events.message_event("enqueued", message, self.vhost, self.name)
+        if self.store is not None and message.is_persistent():
+            self._enqueue_persistent(QueuedMessage(message, position))
+            return
+        if not self.ready:
+            consumer = self.ring.next_ready()
+            if consumer is not None:
+                if consumer.no_ack:
+                    self.stats.delivered += 1
+                    if self.events is not None:
+                        self.events.message_event("delivered", message, self.vhost, self.name)
+                    consumer.deliver_no_ack(message, False)
+                else:
+                    self.stats.held_bytes += message.footprint()
+                    self._hand_over(QueuedMessage(message, position), consumer)
+                return
+        self.stats.held_bytes += message.footprint()
+        self.stats.ready += 1
+        self.ready.append(QueuedMessage(message, position))
+
+    def _enqueue_persistent(self, entry: QueuedMessage) -> None:
+        """The store hears of it before anybody else: delivery and confirm belong to the same epoch or a later one."""
+        assert self.store is not None
+        self.store.append(entry)
+        self.stats.held_bytes += entry.message.footprint()
+        self.stats.ready += 1
+        self.ready.append(entry)
+        self.dispatch()
+
+    def restore(self, entries: Iterable[QueuedMessage]) -> None:
+        """Take back what the store kept, before the first message."""
+        for entry in entries:
+            entry.redelivered = True  # it may have been delivered before the stop
+            self.ready.append(entry)
+            self.stats.ready += 1
+            self.stats.held_bytes += entry.message.footprint()
+            self.next_position = entry.position + 1
+
+    # -- messages out ------------------------------------------------------------------------------------------------
+
+    def dispatch(self) -> None:
+        """Hand out what waits, as far as there are consumers with credit."""
+        ready = self.ready
+        while ready:
+            consumer = self.ring.next_ready()
+            if consumer is None:
+                return
+            entry = ready.popleft()
+            self.stats.ready -= 1
+            self._hand_over(entry, consumer)
+
+    def get(self) -> QueuedMessage | None:
+        """Take the first message out of the line for basic.get; the caller settles it or notes it as unacked."""
+        if not self.ready:
+            return None
+        self.stats.ready -= 1
+        return self.ready.popleft()
+
+    def _hand_over(self, entry: QueuedMessage, consumer: Consumer) -> None:
+        self.stats.delivered += 1
+        if entry.redelivered:
+            self.stats.redelivered += 1
+        if self.events is not None:
+            self.events.message_event("delivered", entry.message, self.vhost, self.name)
+        if consumer.no_ack:
+            self.discard(entry)
+            consumer.deliver_no_ack(entry.message, entry.redelivered)
+        else:
+            self.note_unacked()
+            consumer.deliver(entry)
+
+    def note_unacked(self) -> None:
+        self.unacked_count += 1
+        self.stats.unacked += 1
+
+    # -- settling ----------------------------------------------------------------------------------------------------
+
+    def discard(self, entry: QueuedMessage) -> None:
+        """The message left the queue for good."""
+        self.stats.held_bytes -= entry.message.footprint()
+        if self.store is not None and entry.message.is_persistent():
+            self.store.forget(entry)
+
+    def settle(self, entry: QueuedMessage) -> None:
+        """An unacked message was acked, or rejected for good."""
+        self.unacked_count -= 1
+        self.stats.unacked -= 1
+        if self.events is not None:
+            self.events.message_event("acked", entry.message, self.vhost, self.name)
+        if not self.is_deleted:
+            self.discard(entry)
+        else:
+            self.stats.held_bytes -= entry.message.footprint()
+        self._release(entry)
+
+    def requeue(self, entries: list[QueuedMessage]) -> None:
+        """Put unacked messages back at their old places, marked as redelivered, without handing them out yet."""
+        self.unacked_count -= len(entries)
+        self.stats.unacked -= len(entries)
+        for entry in entries:
+            if self.events is not None:
+                self.events.message_event("requeued", entry.message, self.vhost, self.name)
+            entry.redelivered = True
+        if self.is_deleted:
+            for entry in entries:
+                self.stats.held_bytes -= entry.message.footprint()
+        else:
+            self._insert(entries)
+        for entry in entries:
+            self._release(entry)
+
+    def _insert(self, entries: list[QueuedMessage]) -> None:
+        """Merge returning messages into the line; they nearly always belong at its head."""
+        ready = self.ready
+        returning = sorted(entries, key=_position_of)
+        last = returning[-1].position
+        passed = 0
+        while ready and ready[0].position < last:
+            returning.append(ready.popleft())
+            passed += 1
+        if passed:
+            returning.sort(key=_position_of)
+        returning.reverse()
+        ready.extendleft(returning)
+        self.stats.ready += len(entries)
+
+    def _release(self, entry: QueuedMessage) -> None:
+        """Give the consumer its credit back."""
+        if entry.consumer is not None:
+            consumer: Consumer = entry.consumer  # type: ignore[assignment]
+            consumer.unacked -= 1
+            entry.consumer = None
+            if not consumer.is_waiting:
+                self.wake(consumer)
+        entry.queue = None
+
+    def purge(self) -> int:
+        """Drop all that waits; what is unacked stays. Gives the number dropped."""
+        dropped = len(self.ready)
+        for entry in self.ready:
+            self.discard(entry)
+        self.stats.ready -= dropped
+        self.ready.clear()
+        return dropped
+
+    # -- consumers ---------------------------------------------------------------------------------------------------
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        self.consumers[consumer] = None
+        self.has_had_consumer = True
+        self.stats.consumers += 1
+        if consumer.is_exclusive:
+            self.exclusive_consumer = consumer
+        self.wake(consumer)
+
+    def wake(self, consumer: Consumer) -> None:
+        """The consumer may have credit again: let it wait for messages, and hand out what is there."""
+        if consumer in self.consumers:
+            self.ring.add(consumer)
+            if self.ready:
+                self.dispatch()
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """It gets nothing more; what it holds unacked stays with its channel."""
+        self.ring.remove(consumer)
+        if consumer in self.consumers:
+            del self.consumers[consumer]
+            self.stats.consumers -= 1
+        if self.exclusive_consumer is consumer:
+            self.exclusive_consumer = None
+
+    def delete(self) -> tuple[int, list[Consumer]]:
+        """Drop everything. Gives the number of messages dropped and the consumers to be told."""
+        dropped = self.purge()
+        consumers = list(self.consumers)
+        for consumer in consumers:
+            self.remove_consumer(consumer)
+        self.is_deleted = True
+        if self.store is not None:
+            self.store.delete()
+            self.store = None
+        return dropped, consumers
+
+
+def _position_of(entry: QueuedMessage) -> int:
+    return entry.position

@@ -1,0 +1,179 @@
+"""Topic: a message goes where the words of its key fit the binding's pattern.
+
+Words stand between dots; in a pattern `*` is exactly one word and `#` any number of them, none included. Patterns are
+kept in a trie, one node per word, so that a match costs the words of the key times the nodes that they keep alive,
+whatever the number of bindings.
+
+A match walks all fitting paths at once, word by word. A `#` that was reached once fits every longer prefix too: it is
+opened once per match and stays open, so that no two paths meet in a node and patterns such as `#.#.#.a` cost no more
+than their nodes.
+
+RabbitMQ's reading of odd keys (observed on 3.10.8): the empty key has no words at all, so that `#` fits it and `*` does
+not; every other key is split at each dot, and empty words are words (`.` has two, which `*.*` fits). Wildcards are
+whole words: `a#` is an ordinary word, and so are `*` and `#` in the key of a message.
+
+Compiled when the package is built: see topic.pxd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import ClassVar
+
+from warrenmq.core.routing.matcher import add_destination, drop_destination
+
+
+class TopicNode:
+    """One word of one or more patterns that begin alike."""
+
+    __slots__ = ("destinations", "opened_in", "rest", "star", "words")
+
+    def __init__(self) -> None:
+        self.words: dict[str, TopicNode] = {}
+        self.star: TopicNode | None = None
+        self.rest: TopicNode | None = None
+        self.destinations: dict[Hashable, int] = {}
+        # For a `#` node: the number of the match that opened it last.
+        self.opened_in: int = 0
+
+    def child(self, word: str) -> TopicNode | None:
+        """The node of the pattern's next word."""
+        if word == "*":
+            return self.star
+        if word == "#":
+            return self.rest
+        return self.words.get(word)
+
+    def attach(self, word: str, node: TopicNode) -> None:
+        """Put a node under this one."""
+        if word == "*":
+            self.star = node
+        elif word == "#":
+            self.rest = node
+        else:
+            self.words[word] = node
+
+    def detach(self, word: str) -> None:
+        """Take the node of this word away."""
+        if word == "*":
+            self.star = None
+        elif word == "#":
+            self.rest = None
+        else:
+            del self.words[word]
+
+    def is_bare(self) -> bool:
+        """Whether no pattern ends here or goes on from here."""
+        return not self.destinations and not self.words and self.star is None and self.rest is None
+
+
+class TopicMatcher:
+    """Destinations by pattern; in the order of the trie, which is the same for the same bindings."""
+
+    __slots__ = ("_match_number", "_root", "visited")
+
+    uses_headers: ClassVar = False
+
+    def __init__(self) -> None:
+        self._root: TopicNode = TopicNode()
+        self._match_number: int = 0
+        # Nodes looked at by all matches so far: what the cost of matching is measured by.
+        self.visited: int = 0
+
+    def bind(self, key: str, arguments: Mapping[str, object], destination: Hashable) -> None:
+        """Lead messages whose key fits the pattern to the destination."""
+        node = self._root
+        for word in split_words(key):
+            child = node.child(word)
+            if child is None:
+                child = TopicNode()
+                node.attach(word, child)
+            node = child
+        add_destination(node.destinations, destination)
+
+    def unbind(self, key: str, arguments: Mapping[str, object], destination: Hashable) -> None:
+        """Undo one earlier bind, and forget the nodes that only it needed."""
+        words = split_words(key)
+        path = [self._root]
+        for word in words:
+            child = path[-1].child(word)
+            if child is None:
+                raise KeyError(key)
+            path.append(child)
+        drop_destination(path[-1].destinations, destination)
+        while words and path.pop().is_bare():
+            path[-1].detach(words.pop())
+
+    def match(self, key: str, headers: Mapping[str, object] | None, found: dict[Hashable, None]) -> None:
+        """Add the destinations of every pattern that the key fits."""
+        self._match_number += 1
+        here: list[TopicNode] = []
+        opened: list[TopicNode] = []
+        self._reach(self._root, here, opened, found)
+        for word in split_words(key):
+            ahead: list[TopicNode] = []
+            # Those that this word opens wait for the next one.
+            opened_before = opened[:]
+            self.visited += len(here) + len(opened_before)
+            for node in here:
+                self._step(node, word, ahead, opened, found)
+            for node in opened_before:
+                self._step(node, word, ahead, opened, found)
+            here = ahead
+        for node in here:
+            for destination in node.destinations:
+                found[destination] = None
+
+    def is_empty(self) -> bool:
+        """Whether no binding is left."""
+        return self._root.is_bare()
+
+    def count_nodes(self) -> int:
+        """How many words the trie holds; walks all of it."""
+        count = 0
+        nodes = [self._root]
+        while nodes:
+            node = nodes.pop()
+            below = [*node.words.values()]
+            if node.star is not None:
+                below.append(node.star)
+            if node.rest is not None:
+                below.append(node.rest)
+            count += len(below)
+            nodes += below
+        return count
+
+    def _step(
+        self,
+        node: TopicNode,
+        word: str,
+        ahead: list[TopicNode],
+        opened: list[TopicNode],
+        found: dict[Hashable, None],
+    ) -> None:
+        """Reach the nodes that follow this one by the key's next word."""
+        child = node.words.get(word)
+        if child is not None:
+            self._reach(child, ahead, opened, found)
+        if node.star is not None:
+            self._reach(node.star, ahead, opened, found)
+
+    def _reach(
+        self, node: TopicNode, ahead: list[TopicNode], opened: list[TopicNode], found: dict[Hashable, None]
+    ) -> None:
+        """Stand on a node, and open the `#` below it."""
+        ahead.append(node)
+        rest = node.rest
+        while rest is not None and rest.opened_in != self._match_number:
+            rest.opened_in = self._match_number
+            # A pattern that ends in `#` fits already, whatever words follow.
+            for destination in rest.destinations:
+                found[destination] = None
+            if rest.words or rest.star is not None:
+                opened.append(rest)
+            rest = rest.rest
+
+
+def split_words(key: str) -> list[str]:
+    """The words between the dots; the empty key has none."""
+    return key.split(".") if key else []

@@ -1,0 +1,20 @@
+cimport cython
+
+
+@cython.final
+cdef class Stats:
+    cdef public long long published
+    cdef public long long delivered
+    cdef public long long redelivered
+    cdef public long long acked
+    cdef public long long confirmed
+    cdef public long long returned
+    cdef public long long unroutable
+    cdef public long long ready
+    cdef public long long unacked
+    cdef public long long consumers
+    cdef public long long held_bytes
+    cdef public long long bytes_in
+    cdef public long long bytes_out
+    cdef public long long connections_opened
+    cdef public long long connections_closed

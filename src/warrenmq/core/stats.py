@@ -1,0 +1,44 @@
+"""Counters of one broker, shared by everything in it.
+
+Plain additions on the message path, read by snapshots. Totals only: what each queue holds is the queue's own.
+Compiled when the package is built (stats.pxd).
+"""
+
+
+class Stats:
+    """`held_bytes` is the memory that waiting and unacked messages take: the memory alarm judges it."""
+
+    __slots__ = (
+        "acked",
+        "bytes_in",
+        "bytes_out",
+        "confirmed",
+        "connections_closed",
+        "connections_opened",
+        "consumers",
+        "delivered",
+        "held_bytes",
+        "published",
+        "ready",
+        "redelivered",
+        "returned",
+        "unacked",
+        "unroutable",
+    )
+
+    def __init__(self) -> None:
+        self.published = 0
+        self.delivered = 0
+        self.redelivered = 0
+        self.acked = 0
+        self.confirmed = 0
+        self.returned = 0
+        self.unroutable = 0
+        self.ready = 0
+        self.unacked = 0
+        self.consumers = 0
+        self.held_bytes = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.connections_opened = 0
+        self.connections_closed = 0

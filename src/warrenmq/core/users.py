@@ -1,0 +1,101 @@
+"""Users, their passwords and what they may touch.
+
+A permission is three patterns per user and virtual host, as in RabbitMQ: what may be configured, written and read.
+A pattern must match somewhere in the name (`^` and `$` anchor it); an empty one matches only the empty name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from dataclasses import dataclass, field
+
+from warrenmq.core.errors import AccessRefused
+
+EVERYTHING = ".*"
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """What one user may do in one virtual host."""
+
+    configure: re.Pattern[str]
+    write: re.Pattern[str]
+    read: re.Pattern[str]
+
+    def allows(self, action: str, name: str) -> bool:
+        pattern: re.Pattern[str] = getattr(self, action)
+        if not pattern.pattern:
+            return not name
+        return pattern.search(name) is not None
+
+
+@dataclass(slots=True)
+class User:
+    """A name, a salted hash, and permissions by virtual host. `everywhere` holds where no other is set."""
+
+    name: str
+    salt: bytes
+    password_hash: bytes
+    permissions: dict[str, Permission] = field(default_factory=dict)
+    everywhere: Permission | None = None
+
+    def permission(self, vhost: str) -> Permission | None:
+        return self.permissions.get(vhost, self.everywhere)
+
+
+class Users:
+    """The users of one broker."""
+
+    def __init__(self) -> None:
+        self._users: dict[str, User] = {}
+
+    def add(self, name: str, password: str) -> None:
+        """Make a user without permissions, or change the password of one."""
+        salt = secrets.token_bytes(4)
+        existing = self._users.get(name)
+        user = User(name, salt, _hash(salt, password))
+        if existing is not None:
+            user.permissions, user.everywhere = existing.permissions, existing.everywhere
+        self._users[name] = user
+
+    def remove(self, name: str) -> None:
+        del self._users[name]
+
+    def grant(self, name: str, vhost: str | None, configure: str, write: str, read: str) -> None:
+        """Set the permission for one virtual host, or (None) for every one that has no own."""
+        permission = Permission(re.compile(configure), re.compile(write), re.compile(read))
+        if vhost is None:
+            self._users[name].everywhere = permission
+        else:
+            self._users[name].permissions[vhost] = permission
+
+    def authenticate(self, name: str, password: str) -> bool:
+        user = self._users.get(name)
+        if user is None:
+            return False
+        return hmac.compare_digest(user.password_hash, _hash(user.salt, password))
+
+    def exists(self, name: str) -> bool:
+        return name in self._users
+
+    def may_enter(self, name: str, vhost: str) -> bool:
+        user = self._users.get(name)
+        return user is not None and user.permission(vhost) is not None
+
+    def require(self, name: str, vhost: str, action: str, kind: str, resource: str) -> None:
+        """403 unless the user may configure, write or read the exchange or queue."""
+        user = self._users.get(name)
+        permission = user.permission(vhost) if user is not None else None
+        # RabbitMQ knows the default exchange by this name where permissions are concerned.
+        checked = "amq.default" if kind == "exchange" and not resource else resource
+        if permission is None or not permission.allows(action, checked):
+            raise AccessRefused(
+                f"{action} access to {kind} '{checked}' in vhost '{vhost}' refused for user '{name}'"
+            )
+
+
+def _hash(salt: bytes, password: str) -> bytes:
+    return hashlib.sha256(salt + password.encode()).digest()

@@ -1,0 +1,341 @@
+"""A virtual host: names of exchanges and queues, and the bindings between them.
+
+Declares, binds, deletes and resolves routes. What it refuses it refuses with RabbitMQ's codes and words. Anything that
+changes where a key leads drops the cached routes.
+
+Owned by the loop thread.
+"""
+
+from __future__ import annotations
+
+import secrets
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from warrenmq.core import definitions
+from warrenmq.core.binding import Binding, BindingIndex, Destination, make_binding
+from warrenmq.core.equivalence import require_same_arguments, require_same_flag
+from warrenmq.core.errors import (
+    AccessRefused,
+    CommandInvalid,
+    NotFound,
+    PreconditionFailed,
+    ResourceLocked,
+)
+from warrenmq.core.exchange import DEFAULT_EXCHANGE, Exchange, Route, collect_queues
+from warrenmq.core.queue import Queue
+from warrenmq.core.queue_arguments import COMPARED_ARGUMENTS, validate_queue_arguments
+from warrenmq.core.routing import MATCHERS
+from warrenmq.core.routing.headers import validate as validate_headers_binding
+
+if TYPE_CHECKING:
+    from warrenmq.core.broker import Broker
+    from warrenmq.core.consumer import Consumer
+
+# A cached route is a few hundred bytes; keys that are never used again must not fill the memory.
+MAX_CACHED_ROUTES = 100_000
+
+PREDECLARED = (
+    (DEFAULT_EXCHANGE, "direct"),
+    ("amq.direct", "direct"),
+    ("amq.fanout", "fanout"),
+    ("amq.headers", "headers"),
+    ("amq.match", "headers"),
+    ("amq.topic", "topic"),
+)
+
+
+class VHost:
+    """One isolated name space of a broker."""
+
+    def __init__(self, broker: Broker, name: str) -> None:
+        self.broker = broker
+        self.name = name
+        self.exchanges: dict[str, Exchange] = {}
+        self.queues: dict[str, Queue] = {}
+        self.bindings = BindingIndex()
+        self.routes: dict[bytes, Route] = {}
+        self._owned: dict[object, dict[Queue, None]] = {}  # exclusive queues by connection
+        for exchange_name, type in PREDECLARED:
+            self.exchanges[exchange_name] = Exchange(exchange_name, type, is_durable=True)
+        trace = Exchange("amq.rabbitmq.trace", "topic", is_durable=True, is_internal=True)
+        self.exchanges[trace.name] = trace
+
+    # -- routing -----------------------------------------------------------------------------------------------------
+
+    def route(self, exchange: Exchange, routing_key: str, headers: Mapping[str, Any] | None) -> tuple[list[Queue], bool]:
+        """The queues that a message reaches, and whether that depends on its headers."""
+        found: dict[Queue, None] = {}
+        uses_headers = collect_queues(exchange, routing_key, headers, self.exchanges, self.queues, found)
+        return list(found), uses_headers
+
+    def make_route(self, exchange: Exchange, routing_key: str, address: bytes, is_mandatory: bool) -> Route:
+        """A route that can be used for every message with the same publish method."""
+        queues, uses_headers = self.route(exchange, routing_key, None)
+        return Route(exchange, routing_key, address, is_mandatory, None if uses_headers else queues)
+
+    def remember_route(self, method: bytes, route: Route) -> None:
+        """Find the route by the publish method's own bytes the next time."""
+        if len(self.routes) >= MAX_CACHED_ROUTES:
+            self.routes.clear()
+        self.routes[method] = route
+
+    def _topology_changed(self) -> None:
+        self.routes.clear()
+
+    # -- exchanges ---------------------------------------------------------------------------------------------------
+
+    def exchange(self, name: str) -> Exchange:
+        """The exchange of that name; 404 if there is none."""
+        exchange = self.exchanges.get(name)
+        if exchange is None:
+            raise NotFound(f"no exchange '{name}' in vhost '{self.name}'")
+        return exchange
+
+    def declare_exchange(
+        self, name: str, type: str, is_durable: bool, is_auto_delete: bool, is_internal: bool, arguments: dict[str, Any]
+    ) -> Exchange:
+        """Make the exchange, or find that it is the same already."""
+        if type not in MATCHERS:
+            raise CommandInvalid(f"unknown exchange type '{type}'")
+        existing = self.exchanges.get(name)
+        if existing is not None:
+            what = self._named("exchange", name)
+            require_same_flag("type", what, type, existing.type)
+            require_same_flag("durable", what, is_durable, existing.is_durable)
+            require_same_flag("auto_delete", what, is_auto_delete, existing.is_auto_delete)
+            require_same_flag("internal", what, is_internal, existing.is_internal)
+            require_same_arguments(what, arguments, existing.arguments, ("alternate-exchange",))
+            return existing
+        if name.startswith("amq."):
+            raise AccessRefused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
+        exchange = Exchange(name, type, is_durable, is_auto_delete, is_internal, arguments)
+        self.exchanges[name] = exchange
+        self._topology_changed()
+        if is_durable:
+            self.broker.catalog.save("exchange", (self.name, name), definitions.of_exchange(self.name, exchange))
+        self.broker.emit_resource("exchange.declared", self.name, name)
+        return exchange
+
+    def delete_exchange(self, name: str, if_unused: bool) -> None:
+        """Remove the exchange with its bindings; a name that does not exist is fine."""
+        self.require_not_default(name)
+        if name.startswith("amq."):
+            raise AccessRefused(f"deletion of system {self._named('exchange', name)} not allowed")
+        exchange = self.exchanges.get(name)
+        if exchange is None:
+            return
+        if if_unused and exchange.binding_count:
+            raise PreconditionFailed(f"{self._named('exchange', name)} in use")
+        self._remove_exchange(exchange)
+
+    def _remove_exchange(self, exchange: Exchange) -> None:
+        del self.exchanges[exchange.name]
+        for binding in self.bindings.of_source(exchange):
+            self._remove_binding(binding)
+        self._unbind_destination(exchange)
+        self._topology_changed()
+        if exchange.is_durable:
+            self.broker.catalog.delete("exchange", (self.name, exchange.name))
+        self.broker.emit_resource("exchange.deleted", self.name, exchange.name)
+
+    def require_not_default(self, name: str) -> None:
+        if name == DEFAULT_EXCHANGE:
+            raise AccessRefused("operation not permitted on the default exchange")
+
+    # -- queues ------------------------------------------------------------------------------------------------------
+
+    def queue(self, name: str, connection: object) -> Queue:
+        """The queue of that name; 404 if there is none, 405 if it is exclusive to another connection."""
+        queue = self.queues.get(name)
+        if queue is None:
+            raise NotFound(f"no queue '{name}' in vhost '{self.name}'")
+        self._require_access(queue, connection)
+        return queue
+
+    def declare_queue(
+        self,
+        name: str,
+        is_durable: bool,
+        is_exclusive: bool,
+        is_auto_delete: bool,
+        arguments: dict[str, Any],
+        connection: object,
+    ) -> Queue:
+        """Make the queue, or find that it is the same already. An empty name asks the broker for one."""
+        existing = self.queues.get(name) if name else None
+        if existing is not None:
+            what = self._named("queue", name)
+            self._require_access(existing, connection)
+            require_same_flag("durable", what, is_durable, existing.is_durable)
+            if is_exclusive != (existing.owner is not None):
+                raise ResourceLocked(self._locked(name))
+            require_same_flag("auto_delete", what, is_auto_delete, existing.is_auto_delete)
+            require_same_arguments(what, arguments, existing.arguments, COMPARED_ARGUMENTS)
+            return existing
+        if name.startswith("amq."):
+            raise AccessRefused(f"queue name '{name}' contains reserved prefix 'amq.*'")
+        validate_queue_arguments(self._named("queue", name), arguments, is_durable, is_exclusive, is_auto_delete)
+        name = name or self._generate_name()
+        queue = self._make_queue(name, is_durable, is_auto_delete, connection if is_exclusive else None, arguments)
+        # An exclusive queue dies with its connection: nothing of it needs to outlive the broker.
+        if is_durable and not is_exclusive:
+            self.broker.catalog.save("queue", (self.name, name), definitions.of_queue(queue))
+        self.broker.emit_resource("queue.declared", self.name, name)
+        return queue
+
+    def _make_queue(
+        self, name: str, is_durable: bool, is_auto_delete: bool, owner: object, arguments: dict[str, Any]
+    ) -> Queue:
+        store = self.broker.storage.message_store(self.name, name) if is_durable and owner is None else None
+        queue = Queue(
+            self.name, name, is_durable, is_auto_delete, owner, arguments, self.broker.stats, store, self.broker.events
+        )
+        self.queues[name] = queue
+        if owner is not None:
+            self._owned.setdefault(owner, {})[queue] = None
+        self._topology_changed()
+        return queue
+
+    def delete_queue(self, name: str, connection: object, if_unused: bool, if_empty: bool) -> int:
+        """Remove the queue; gives the number of messages that waited. A name that does not exist is fine."""
+        queue = self.queues.get(name)
+        if queue is None:
+            return 0
+        self._require_access(queue, connection)
+        if if_unused and queue.consumers:
+            raise PreconditionFailed(f"{self._named('queue', name)} in use")
+        if if_empty and queue.ready:
+            raise PreconditionFailed(f"{self._named('queue', name)} not empty")
+        return self.remove_queue(queue)
+
+    def remove_queue(self, queue: Queue) -> int:
+        """Take the queue away and tell its consumers."""
+        if self.queues.get(queue.name) is not queue:
+            return 0
+        del self.queues[queue.name]
+        if queue.owner is not None:
+            owned = self._owned[queue.owner]
+            del owned[queue]
+            if not owned:
+                del self._owned[queue.owner]
+        was_kept = queue.store is not None
+        dropped, consumers = queue.delete()
+        self._unbind_destination(queue)
+        self._topology_changed()
+        if was_kept:
+            self.broker.catalog.delete("queue", (self.name, queue.name))
+        for consumer in consumers:
+            consumer.channel.consumer_lost(consumer)
+        self.broker.emit_resource("queue.deleted", self.name, queue.name)
+        return dropped
+
+    def consumer_left(self, queue: Queue, consumer: Consumer) -> None:
+        """Take a consumer off a queue; an auto-delete queue goes with its last one."""
+        queue.remove_consumer(consumer)
+        if queue.is_auto_delete and not queue.consumers:
+            self.remove_queue(queue)
+
+    def connection_closed(self, connection: object) -> None:
+        """Exclusive queues go with their connection."""
+        for queue in list(self._owned.get(connection, ())):
+            self.remove_queue(queue)
+
+    def _require_access(self, queue: Queue, connection: object) -> None:
+        if queue.owner is not None and queue.owner is not connection:
+            raise ResourceLocked(self._locked(queue.name))
+
+    def _generate_name(self) -> str:
+        while True:
+            name = "amq.gen-" + urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=").decode()
+            if name not in self.queues:
+                return name
+
+    # -- bindings ----------------------------------------------------------------------------------------------------
+
+    def bind(self, source: str, destination: Destination, key: str, arguments: dict[str, Any]) -> None:
+        """Lead messages from an exchange to a queue or another exchange; the same binding again changes nothing."""
+        exchange = self.exchange(source)
+        if exchange.type == "headers":
+            try:
+                validate_headers_binding(arguments)
+            except ValueError as error:
+                raise PreconditionFailed(str(error)) from None
+        binding = make_binding(exchange, destination, key, arguments)
+        if self.bindings.add(binding):
+            self._topology_changed()
+            if self._is_kept(binding):
+                self.broker.catalog.save(
+                    "binding", definitions.binding_key(self.name, binding), definitions.of_binding(self.name, binding)
+                )
+
+    def unbind(self, source: str, destination: Destination, key: str, arguments: dict[str, Any]) -> None:
+        """Undo a bind; one that was never made is fine."""
+        exchange = self.exchange(source)
+        binding = make_binding(exchange, destination, key, arguments)
+        if self._remove_binding(binding):
+            self._topology_changed()
+            self._delete_if_unused(exchange)
+
+    def _remove_binding(self, binding: Binding) -> bool:
+        if not self.bindings.remove(binding):
+            return False
+        if self._is_kept(binding):
+            self.broker.catalog.delete("binding", definitions.binding_key(self.name, binding))
+        return True
+
+    def _unbind_destination(self, destination: Destination) -> None:
+        """Remove all that leads to it; auto-delete exchanges that lead nowhere any more go too."""
+        sources: dict[Exchange, None] = {}
+        for binding in self.bindings.of_destination(destination):
+            self._remove_binding(binding)
+            sources[binding.source] = None
+        for source in sources:
+            self._delete_if_unused(source)
+
+    def _delete_if_unused(self, exchange: Exchange) -> None:
+        if exchange.is_auto_delete and not exchange.binding_count and exchange.name in self.exchanges:
+            self._remove_exchange(exchange)
+
+    def _is_kept(self, binding: Binding) -> bool:
+        destination = binding.destination
+        return binding.is_durable and not (isinstance(destination, Queue) and destination.owner is not None)
+
+    # -- recovery ----------------------------------------------------------------------------------------------------
+
+    def restore_exchange(self, definition: dict[str, Any]) -> None:
+        self.exchanges[definition["name"]] = Exchange(
+            definition["name"],
+            definition["type"],
+            True,
+            definition["auto_delete"],
+            definition["internal"],
+            definition["arguments"],
+        )
+
+    def restore_queue(self, definition: dict[str, Any]) -> None:
+        queue = self._make_queue(
+            definition["name"], True, definition["auto_delete"], None, definition["arguments"]
+        )
+        assert queue.store is not None
+        queue.restore(queue.store.recover())
+
+    def restore_binding(self, definition: dict[str, Any]) -> None:
+        kinds: Mapping[str, Mapping[str, Destination]] = {"queue": self.queues, "exchange": self.exchanges}
+        destination = kinds[definition["destination_type"]][definition["destination"]]
+        source = self.exchanges[definition["source"]]
+        self.bindings.add(make_binding(source, destination, definition["routing_key"], definition["arguments"]))
+        self._topology_changed()
+
+    # -- words -------------------------------------------------------------------------------------------------------
+
+    def _named(self, kind: str, name: str) -> str:
+        return f"{kind} '{name}' in vhost '{self.name}'"
+
+    def _locked(self, name: str) -> str:
+        return (
+            f"cannot obtain exclusive access to locked {self._named('queue', name)}. It could be originally "
+            "declared on another connection or the exclusive property value does not match that of the original "
+            "declaration."
+        )

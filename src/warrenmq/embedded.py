@@ -1,0 +1,193 @@
+"""A private broker inside a program: for tests, and for programs small enough to carry their own.
+
+`with Broker() as broker` runs it in a background thread with an event loop of its own; `async with Broker()` runs it
+in the caller's loop. Either way it listens on a free port of the loopback address and keeps nothing on disk unless
+asked to, and leaving the block stops it: connections are told, the port is closed, the thread has ended.
+
+The node belongs to the loop that started it. The thread's owner shares two things with it: the future that says
+"started" (or why not), and a stop request handed to the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+from warrenmq.node import Node, NodeOptions
+from warrenmq.server.options import ServerOptions
+
+
+def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    """What makes the fastest event loop of this machine: uvloop's where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
+
+
+class Broker:
+    """A broker of one's own. Starts on entering a `with` or `async with` block (or `start()`), once."""
+
+    def __init__(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        http: bool = False,
+        http_port: int = 0,
+        data_dir: str | Path | None = None,
+        server: ServerOptions | None = None,
+    ) -> None:
+        options = NodeOptions(
+            host=host,
+            port=port,
+            http_port=http_port if http else None,
+            data_dir=None if data_dir is None else Path(data_dir),
+        )
+        self._options = options if server is None else replace(options, server=server)
+        self._node: Node | None = None
+        self._thread: _BrokerThread | None = None
+
+    @property
+    def url(self) -> str:
+        """What a client connects to: `amqp://guest:guest@127.0.0.1:PORT/`."""
+        return self._running_node().url
+
+    @property
+    def host(self) -> str:
+        return self._running_node().host
+
+    @property
+    def port(self) -> int:
+        return self._running_node().amqp_port
+
+    @property
+    def http_url(self) -> str:
+        """Where `/healthz` and `/metrics` are; only of a broker made with `http=True`."""
+        node = self._running_node()
+        if node.http_port is None:
+            raise RuntimeError("this broker has no HTTP port: make it with Broker(http=True)")
+        return f"http://{node.host}:{node.http_port}"
+
+    @property
+    def is_running(self) -> bool:
+        return self._node is not None
+
+    def start(self) -> Broker:
+        """Start in a background thread and return when clients can connect; raises what keeps it from starting."""
+        self._require_stopped()
+        thread = _BrokerThread(self._options)
+        self._node = thread.start()
+        self._thread = thread
+        return self
+
+    def stop(self) -> None:
+        """Stop, and return when the thread has ended; does nothing on a broker that is not running."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._node = None
+            thread.stop()
+        elif self._node is not None:
+            raise RuntimeError("this broker runs in an event loop: await astop(), or leave its async with block")
+
+    async def astart(self) -> Broker:
+        """Start in the running event loop."""
+        self._require_stopped()
+        node = Node(self._options)
+        await node.start()
+        self._node = node
+        return self
+
+    async def astop(self) -> None:
+        """Stop what `astart` started; does nothing on a broker that is not running."""
+        if self._thread is not None:
+            raise RuntimeError("this broker runs in a thread: call stop(), or leave its with block")
+        node, self._node = self._node, None
+        if node is not None:
+            await node.stop()
+
+    def __enter__(self) -> Broker:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Broker:
+        return await self.astart()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.astop()
+
+    def __repr__(self) -> str:
+        return f"<warrenmq.Broker {self.url}>" if self.is_running else "<warrenmq.Broker, not running>"
+
+    def _running_node(self) -> Node:
+        if self._node is None:
+            raise RuntimeError("the broker is not running: use it as `with warrenmq.Broker() as broker:`")
+        return self._node
+
+    def _require_stopped(self) -> None:
+        if self._node is not None:
+            raise RuntimeError("the broker is already running")
+
+
+class _BrokerThread:
+    """One run of a node in a thread of its own, from start to stop."""
+
+    def __init__(self, options: NodeOptions) -> None:
+        self._options = options
+        self._started: Future[Node] = Future()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop_requested: asyncio.Event | None = None
+        self._failure: BaseException | None = None
+        # A daemon, so that a program which forgets to stop its broker can still end.
+        self._thread = threading.Thread(target=self._run, name="warrenmq-broker", daemon=True)
+
+    def start(self) -> Node:
+        self._thread.start()
+        try:
+            return self._started.result()
+        except BaseException:  # not started, or the caller was interrupted while waiting: leave no thread behind
+            self._end()
+            raise
+
+    def stop(self) -> None:
+        """End the run; raises what went wrong while stopping."""
+        self._end()
+        if self._failure is not None:
+            raise self._failure
+
+    def _end(self) -> None:
+        if self._loop is not None and self._stop_requested is not None:
+            try:
+                self._loop.call_soon_threadsafe(self._stop_requested.set)
+            except RuntimeError:  # the loop is closed: the run has ended by itself
+                pass
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
+                runner.run(self._serve())
+        except BaseException as failure:  # noqa: BLE001 - handed to the thread that owns this one, which raises it
+            if self._started.done():
+                self._failure = failure
+            else:
+                self._started.set_exception(failure)
+
+    async def _serve(self) -> None:
+        self._stop_requested = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        node = Node(self._options)
+        await node.start()
+        self._started.set_result(node)
+        await self._stop_requested.wait()
+        await node.stop()

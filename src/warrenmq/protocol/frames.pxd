@@ -1,0 +1,80 @@
+cimport cython
+
+# C-level copies of the constants: a module global of Python would be looked up for every frame.
+cdef int _METHOD
+cdef int _HEADER
+cdef int _BODY
+cdef int _HEARTBEAT
+cdef int _END
+cdef int _BASIC_CLASS
+cdef unsigned int _BASIC_PUBLISH
+cdef unsigned int _BASIC_RETURN
+cdef unsigned int _BASIC_DELIVER
+cdef unsigned int _BASIC_GET_OK
+cdef unsigned int _BASIC_ACK
+cdef Py_ssize_t _HEADER_MIN_SIZE
+cdef Py_ssize_t _FRAME_OVERHEAD
+cdef Py_ssize_t _ACK_SIZE
+
+
+cdef class FrameHandler:
+    cpdef on_method(self, int channel, bytes payload)
+    cpdef on_ack(self, int channel, unsigned long long delivery_tag, bint multiple)
+    cpdef bint on_content_header(self, int channel, unsigned long long body_size) except -1
+    cpdef on_content(self, int channel, bytes method, bytes header, bytes body)
+    cpdef on_heartbeat(self)
+
+
+@cython.final
+cdef class PendingContent:
+    cdef bytes method
+    cdef bytes header
+    cdef list chunks
+    cdef unsigned long long missing
+
+
+@cython.final
+cdef class FrameReader:
+    cdef readonly FrameHandler handler
+    cdef public Py_ssize_t frame_max
+    cdef readonly dict pending
+    cdef readonly set ignored_channels
+    cdef public bint is_closing
+
+    @cython.locals(
+        octets="const unsigned char *",
+        position=Py_ssize_t,
+        frame_type=int,
+        channel=int,
+        size="unsigned int",
+        start=Py_ssize_t,
+        stop=Py_ssize_t,
+        index="unsigned int",
+    )
+    cpdef Py_ssize_t receive(self, data, Py_ssize_t end) except -1
+    @cython.locals(
+        size=Py_ssize_t,
+        start=Py_ssize_t,
+        stop=Py_ssize_t,
+        body_size="unsigned long long",
+        body_position=Py_ssize_t,
+        body_start=Py_ssize_t,
+        body_stop=Py_ssize_t,
+    )
+    cdef Py_ssize_t _read_content_at_once(
+        self, const unsigned char *octets, Py_ssize_t position, Py_ssize_t end, int channel, bytes method
+    ) except -1
+    @cython.locals(pending=PendingContent)
+    cdef _receive_other(self, int frame_type, int channel, bytes payload)
+    cdef _receive_header(self, int channel, PendingContent pending, bytes payload)
+    cdef _receive_body(self, int channel, PendingContent pending, bytes payload)
+    cdef _complete(self, int channel, PendingContent pending)
+    @cython.locals(pending=PendingContent)
+    cdef _refuse_in_content(self, int channel)
+    cpdef ignore_channel(self, int channel)
+    cpdef attend_channel(self, int channel)
+    cdef bint _is_ignored(self, int frame_type, int channel, bytes payload) except -1
+
+
+@cython.locals(value="unsigned long long", index=Py_ssize_t)
+cdef unsigned long long _read_u64(const unsigned char *octets, Py_ssize_t at) noexcept

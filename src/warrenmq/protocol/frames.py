@@ -1,0 +1,280 @@
+"""Bytes to frames, frames to methods and contents: one loop over everything that was received.
+
+Sans-I/O. The reader calls its handler for each complete method or content, in order; how the input was cut into
+chunks makes no difference. What is not complete yet is left to the caller, who offers it again in front of the next
+chunk. Nothing grows beyond the frame limit and the message limit, whatever the peer announces.
+
+The common case, a publish whose three frames lie in one buffer, is read in one go (`_read_content_at_once`).
+Compiled when the package is built (frames.pxd): there `data` is read as a C pointer.
+"""
+
+from warrenmq.protocol import spec
+from warrenmq.protocol.errors import FrameError, UnexpectedFrame, describe_payload
+
+_METHOD = spec.FRAME_METHOD
+_HEADER = spec.FRAME_HEADER
+_BODY = spec.FRAME_BODY
+_HEARTBEAT = spec.FRAME_HEARTBEAT
+_END = spec.FRAME_END
+
+_BASIC_CLASS = 60
+_BASIC_PUBLISH = spec.BasicPublish.index
+_BASIC_RETURN = spec.BasicReturn.index
+_BASIC_DELIVER = spec.BasicDeliver.index
+_BASIC_GET_OK = spec.BasicGetOk.index
+_BASIC_ACK = spec.BasicAck.index
+_CHANNEL_CLOSE = spec.ChannelClose.index
+_CHANNEL_CLOSE_OK = spec.ChannelCloseOk.index
+
+# Header frame payload: class id, weight, body size, property flags.
+_HEADER_MIN_SIZE = 14
+_FRAME_OVERHEAD = 8
+_ACK_SIZE = 13
+
+
+class FrameHandler:
+    """Who hears what the peer sent. Payloads are those of the frames: a method's begins with its ids."""
+
+    __slots__ = ()
+
+    def on_method(self, channel: int, payload: bytes) -> None:
+        raise NotImplementedError
+
+    def on_ack(self, channel: int, delivery_tag: int, multiple: bool) -> None:
+        """basic.ack, decoded here because it comes once per message."""
+        raise NotImplementedError
+
+    def on_content_header(self, channel: int, body_size: int) -> bool:
+        """A body of that size is about to come in several frames; False: ignore the channel from here on."""
+        raise NotImplementedError
+
+    def on_content(self, channel: int, method: bytes, header: bytes, body: bytes) -> None:
+        raise NotImplementedError
+
+    def on_heartbeat(self) -> None:
+        raise NotImplementedError
+
+
+class PendingContent:
+    """A content of which some frames are still to come."""
+
+    __slots__ = ("chunks", "header", "method", "missing")
+
+    def __init__(self, method: bytes) -> None:
+        self.method = method
+        self.header: bytes | None = None
+        self.chunks: list[bytes] = []
+        self.missing = 0
+
+
+class FrameReader:
+    """Reads one direction of one connection."""
+
+    __slots__ = ("frame_max", "handler", "ignored_channels", "is_closing", "pending")
+
+    def __init__(self, handler: FrameHandler, frame_max: int) -> None:
+        self.handler = handler
+        self.frame_max = frame_max
+        self.pending: dict[int, PendingContent] = {}
+        # Channels that this side has closed: nothing but the peer's close or close-ok is heard on them.
+        self.ignored_channels: set[int] = set()
+        # This side has closed the connection: only channel 0 is heard.
+        self.is_closing = False
+
+    def receive(self, data: bytes, end: int) -> int:
+        """Read every complete frame of data[:end]; gives the number of bytes used."""
+        octets = data
+        position = 0
+        while end - position >= 7:
+            frame_type = octets[position]
+            channel = octets[position + 1] << 8 | octets[position + 2]
+            size = (
+                octets[position + 3] << 24
+                | octets[position + 4] << 16
+                | octets[position + 5] << 8
+                | octets[position + 6]
+            )
+            if size > self.frame_max:
+                raise FrameError(
+                    f"type {frame_type}, all octets = <<>>: {{frame_too_large,{size},{self.frame_max - _FRAME_OVERHEAD}}}"
+                )
+            start = position + 7
+            stop = start + size
+            if stop >= end:
+                break
+            if octets[stop] != _END:
+                raise FrameError(
+                    describe_payload(frame_type, octets[start:stop]) + f": {{invalid_frame_end_marker,{octets[stop]}}}"
+                )
+            position = stop + 1
+            if self.is_closing or self.ignored_channels:
+                if self._is_ignored(frame_type, channel, octets[start:stop]):
+                    continue
+            if frame_type == _METHOD and size >= 4:
+                index = octets[start] << 24 | octets[start + 1] << 16 | octets[start + 2] << 8 | octets[start + 3]
+                if self.pending and channel in self.pending:
+                    self._refuse_in_content(channel)
+                if index == _BASIC_ACK and size == _ACK_SIZE and channel != 0:
+                    self.handler.on_ack(channel, _read_u64(octets, start + 4), octets[start + 12] & 1 == 1)
+                elif (
+                    index == _BASIC_PUBLISH
+                    or index == _BASIC_DELIVER
+                    or index == _BASIC_GET_OK
+                    or index == _BASIC_RETURN
+                ) and channel != 0:
+                    position = self._read_content_at_once(octets, position, end, channel, octets[start:stop])
+                else:
+                    self.handler.on_method(channel, octets[start:stop])
+            else:
+                self._receive_other(frame_type, channel, octets[start:stop])
+        return position
+
+    def _read_content_at_once(self, octets: bytes, position: int, end: int, channel: int, method: bytes) -> int:
+        """Read the header and body frames behind a method if they are all here, else leave them to come one by one."""
+        start = position + 7
+        if end - position >= 7 + _HEADER_MIN_SIZE + 1 and octets[position] == _HEADER:
+            size = octets[position + 5] << 8 | octets[position + 6]
+            stop = start + size
+            if (
+                (octets[position + 1] << 8 | octets[position + 2]) == channel
+                and octets[position + 3] == 0
+                and octets[position + 4] == 0
+                and size >= _HEADER_MIN_SIZE
+                and size <= self.frame_max
+                and stop < end
+                and octets[stop] == _END
+                and octets[start + 1] == _BASIC_CLASS
+                and octets[start] == 0
+                and octets[start + 2] == 0
+                and octets[start + 3] == 0
+            ):
+                body_size = _read_u64(octets, start + 4)
+                body_position = stop + 1
+                if body_size == 0:
+                    self.handler.on_content(channel, method, octets[start:stop], b"")
+                    return body_position
+                body_start = body_position + 7
+                # body_size is compared with what is here before it is added to anything: it may be any 64-bit number.
+                if body_size <= self.frame_max and body_start + body_size < end:
+                    body_stop = body_start + body_size
+                    if (
+                        octets[body_position] == _BODY
+                        and (octets[body_position + 1] << 8 | octets[body_position + 2]) == channel
+                        and (
+                            octets[body_position + 3] << 24
+                            | octets[body_position + 4] << 16
+                            | octets[body_position + 5] << 8
+                            | octets[body_position + 6]
+                        )
+                        == body_size
+                        and octets[body_stop] == _END
+                    ):
+                        self.handler.on_content(channel, method, octets[start:stop], octets[body_start:body_stop])
+                        return body_stop + 1
+        self.pending[channel] = PendingContent(method)
+        return position
+
+    def _receive_other(self, frame_type: int, channel: int, payload: bytes) -> None:
+        """Headers, bodies and heartbeats that come on their own, and everything that is wrong."""
+        if frame_type == _HEARTBEAT:
+            if payload:
+                raise FrameError(describe_payload(frame_type, payload) + ": unknown_frame")
+            if channel != 0:
+                raise UnexpectedFrame(describe_payload(frame_type, payload))
+            self.handler.on_heartbeat()
+            return
+        if frame_type not in (_HEADER, _BODY) or (frame_type == _HEADER and len(payload) < _HEADER_MIN_SIZE):
+            raise FrameError(describe_payload(frame_type, payload) + ": unknown_frame")
+        if channel == 0:
+            raise UnexpectedFrame(describe_payload(frame_type, payload))
+        pending = self.pending.get(channel)
+        if pending is None:
+            raise UnexpectedFrame("expected method frame, got non method frame instead")
+        if frame_type == _HEADER:
+            self._receive_header(channel, pending, payload)
+        else:
+            self._receive_body(channel, pending, payload)
+
+    def _receive_header(self, channel: int, pending: PendingContent, payload: bytes) -> None:
+        class_id = payload[0] << 8 | payload[1]
+        if pending.header is not None or payload[2] or payload[3]:
+            self._refuse_in_content(channel)
+        if class_id != _BASIC_CLASS:
+            raise UnexpectedFrame(
+                f"expected content header for class {_BASIC_CLASS}, got one for class {class_id} instead",
+                *_ids(pending.method),
+            )
+        pending.header = payload
+        pending.missing = _read_u64(payload, 4)
+        if pending.missing == 0:
+            self._complete(channel, pending)
+        elif not self.handler.on_content_header(channel, pending.missing):
+            self.ignore_channel(channel)
+
+    def _receive_body(self, channel: int, pending: PendingContent, payload: bytes) -> None:
+        if pending.header is None:
+            self._refuse_in_content(channel)
+        if len(payload) > pending.missing:
+            raise UnexpectedFrame(
+                f"content body is longer than announced by {len(payload) - pending.missing} octets",
+                *_ids(pending.method),
+            )
+        pending.chunks.append(payload)
+        pending.missing -= len(payload)
+        if pending.missing == 0:
+            self._complete(channel, pending)
+
+    def _complete(self, channel: int, pending: PendingContent) -> None:
+        del self.pending[channel]
+        assert pending.header is not None
+        self.handler.on_content(channel, pending.method, pending.header, b"".join(pending.chunks))
+
+    def _refuse_in_content(self, channel: int) -> None:
+        pending = self.pending[channel]
+        if pending.header is None:
+            expected = f"content header for class {_BASIC_CLASS}, got non content header frame instead"
+        else:
+            expected = "content body, got non content body frame instead"
+        raise UnexpectedFrame(f"expected {expected}", *_ids(pending.method))
+
+    def ignore_channel(self, channel: int) -> None:
+        """Hear nothing but close and close-ok on this channel until `attend_channel`."""
+        self.ignored_channels.add(channel)
+        self.pending.pop(channel, None)
+
+    def attend_channel(self, channel: int) -> None:
+        """Hear the channel again, as one on which nothing has happened."""
+        self.ignored_channels.discard(channel)
+        self.pending.pop(channel, None)
+
+    def _is_ignored(self, frame_type: int, channel: int, payload: bytes) -> bool:
+        if channel == 0:
+            return False
+        if self.is_closing:
+            return True
+        if channel not in self.ignored_channels:
+            return False
+        if frame_type != _METHOD or len(payload) < 4:
+            return True
+        index = payload[0] << 24 | payload[1] << 16 | payload[2] << 8 | payload[3]
+        return index not in (_CHANNEL_CLOSE, _CHANNEL_CLOSE_OK)
+
+
+def frame(frame_type: int, channel: int, payload: bytes) -> bytes:
+    """One whole frame."""
+    return b"%c%b%b%b\xce" % (frame_type, channel.to_bytes(2, "big"), len(payload).to_bytes(4, "big"), payload)
+
+
+def _read_u64(octets: bytes, at: int) -> int:
+    value = 0
+    for index in range(at, at + 8):
+        value = value << 8 | octets[index]
+    return value
+
+
+def _ids(method: bytes) -> tuple[int, int]:
+    return method[0] << 8 | method[1], method[2] << 8 | method[3]
+
+
+PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
+HEARTBEAT_FRAME = frame(_HEARTBEAT, 0, b"")

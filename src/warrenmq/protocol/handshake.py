@@ -1,0 +1,166 @@
+"""How a connection begins, from both ends: start, tune, open (AMQP 0-9-1 §1.4.2).
+
+    server: header? -> start     start-ok? -> tune     tune-ok?     open? -> open-ok
+    client: header               start? -> start-ok    tune? -> tune-ok, open      open-ok?
+
+Sans-I/O: each side is given methods and says what to send. Whether a login is right is for the caller to decide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from warrenmq.protocol import spec
+from warrenmq.protocol.errors import ChannelError, NotAllowed
+
+CAPABILITIES = {
+    "publisher_confirms": True,
+    "exchange_exchange_bindings": True,
+    "basic.nack": True,
+    "consumer_cancel_notify": True,
+    "connection.blocked": True,
+    "consumer_priorities": True,
+    "authentication_failure_close": True,
+    "per_consumer_qos": True,
+    "direct_reply_to": True,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What both sides agree on. 0 means: no heartbeat; in an offer also: no limit."""
+
+    channel_max: int
+    frame_max: int
+    heartbeat: int
+
+
+class State(Enum):
+    """What the server waits for; the values are RabbitMQ's names of its states."""
+
+    STARTING = "starting"
+    TUNING = "tuning"
+    OPENING = "opening"
+    RUNNING = "running"
+
+
+class ServerHandshake:
+    """The server's side. Call `start_ok` ... `open` with what the client sent, in any order: wrong orders are refused."""
+
+    __slots__ = ("capabilities", "client_properties", "offer", "state", "tuning")
+
+    def __init__(self, offer: Tuning) -> None:
+        self.offer = offer
+        self.tuning = offer
+        self.state = State.STARTING
+        self.client_properties: dict[str, Any] = {}
+        self.capabilities: dict[str, Any] = {}
+
+    def start_ok(self, method: spec.Method) -> spec.ConnectionStartOk:
+        """Note who the client is; the caller judges its login and then calls `authenticated`."""
+        if not isinstance(method, spec.ConnectionStartOk):
+            raise self.unexpected(method)
+        self.client_properties = method.client_properties
+        capabilities = method.client_properties.get("capabilities")
+        if isinstance(capabilities, dict):
+            self.capabilities = capabilities
+        return method
+
+    def authenticated(self) -> spec.ConnectionTune:
+        self.state = State.TUNING
+        return spec.ConnectionTune(self.offer.channel_max, self.offer.frame_max, self.offer.heartbeat)
+
+    def tune_ok(self, method: spec.Method) -> Tuning:
+        """The client may ask for less than was offered, not for more; the heartbeat is its choice."""
+        if not isinstance(method, spec.ConnectionTuneOk):
+            raise self.unexpected(method)
+        for name, wanted, offered, least in (
+            ("frame_max", method.frame_max, self.offer.frame_max, spec.FRAME_MIN_SIZE),
+            ("channel_max", method.channel_max, self.offer.channel_max, 1),
+        ):
+            if offered and not least <= wanted <= offered:
+                side = "above" if not wanted or wanted > offered else "below"
+                limit = offered if side == "above" else least
+                raise NotAllowed(f"negotiated {name} = {wanted} is {side} the allowed {limit}")
+        self.tuning = Tuning(method.channel_max, method.frame_max, method.heartbeat)
+        self.state = State.OPENING
+        return self.tuning
+
+    def open(self, method: spec.Method) -> str:
+        """The virtual host that the client asks for; the caller lets it in by `opened`."""
+        if not isinstance(method, spec.ConnectionOpen):
+            raise self.unexpected(method)
+        return method.virtual_host
+
+    def opened(self) -> spec.ConnectionOpenOk:
+        self.state = State.RUNNING
+        return spec.ConnectionOpenOk()
+
+    def unexpected(self, method: spec.Method) -> ChannelError:
+        """The refusal of a method that does not belong here."""
+        return ChannelError(
+            f"unexpected method in connection state {self.state.value}", method.index >> 16, method.index & 0xFFFF
+        )
+
+
+class ClientHandshake:
+    """The client's side. `receive` gives the methods to send; `tuning` holds once `is_done`."""
+
+    __slots__ = (
+        "_client_properties",
+        "_mechanism",
+        "_response",
+        "_wanted",
+        "is_done",
+        "server_properties",
+        "tuning",
+        "virtual_host",
+    )
+
+    def __init__(
+        self,
+        mechanism: str,
+        response: bytes,
+        virtual_host: str = "/",
+        wanted: Tuning | None = None,
+        client_properties: dict[str, Any] | None = None,
+    ) -> None:
+        self._mechanism = mechanism
+        self._response = response
+        self._wanted = wanted or Tuning(channel_max=0, frame_max=0, heartbeat=60)
+        self._client_properties = {"capabilities": dict(CAPABILITIES), **(client_properties or {})}
+        self.virtual_host = virtual_host
+        self.server_properties: dict[str, Any] = {}
+        self.tuning: Tuning | None = None
+        self.is_done = False
+
+    def receive(self, method: spec.Method) -> list[spec.Method]:
+        """Answer one method of the server."""
+        if isinstance(method, spec.ConnectionStart) and self.tuning is None:
+            self.server_properties = method.server_properties
+            if self._mechanism.encode() not in method.mechanisms.split():
+                raise NotAllowed(f"the server does not offer the mechanism {self._mechanism}")
+            return [spec.ConnectionStartOk(self._client_properties, self._mechanism, self._response)]
+        if isinstance(method, spec.ConnectionTune) and self.tuning is None:
+            self.tuning = Tuning(
+                _lower(self._wanted.channel_max, method.channel_max) or 65535,
+                _lower(self._wanted.frame_max, method.frame_max) or 131072,
+                _lower(self._wanted.heartbeat, method.heartbeat) if self._wanted.heartbeat else 0,
+            )
+            return [
+                spec.ConnectionTuneOk(self.tuning.channel_max, self.tuning.frame_max, self.tuning.heartbeat),
+                spec.ConnectionOpen(self.virtual_host),
+            ]
+        if isinstance(method, spec.ConnectionOpenOk) and self.tuning is not None:
+            self.is_done = True
+            return []
+        raise ChannelError(
+            f"unexpected method {method.name} during the handshake", method.index >> 16, method.index & 0xFFFF
+        )
+
+
+def _lower(ours: int, theirs: int) -> int:
+    """The lower of two limits, where 0 is none."""
+    return min(ours, theirs) if ours and theirs else ours or theirs

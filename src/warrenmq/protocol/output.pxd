@@ -1,0 +1,59 @@
+cimport cython
+
+cdef Py_ssize_t BIG_BODY
+cdef Py_ssize_t _SCRATCH_SIZE
+cdef Py_ssize_t _FRAME_OVERHEAD
+
+
+@cython.final
+cdef class ScratchPool:
+    cdef list free
+
+
+cdef class OutputBuffer:
+    cdef public Py_ssize_t frame_max
+    cdef ScratchPool pool
+    cdef list chunks
+    cdef bytearray scratch
+    cdef Py_ssize_t capacity
+    cdef Py_ssize_t length
+    cdef readonly Py_ssize_t size
+
+    cpdef put(self, bytes frames)
+    cpdef put_method(self, int channel, bytes payload)
+    cpdef put_ack(self, int channel, unsigned long long delivery_tag, bint multiple)
+    cpdef put_content(self, int channel, bytes method, bytes header, bytes body)
+    @cython.locals(
+        tag_size=Py_ssize_t,
+        address_size=Py_ssize_t,
+        header_size=Py_ssize_t,
+        body_size=Py_ssize_t,
+        method_size=Py_ssize_t,
+        total=Py_ssize_t,
+        is_small=bint,
+        at="unsigned char *",
+    )
+    cpdef put_delivery(
+        self,
+        int channel,
+        bytes consumer_tag,
+        unsigned long long delivery_tag,
+        bint redelivered,
+        bytes address,
+        bytes header,
+        bytes body,
+    )
+    cdef _put_body(self, int channel, bytes body)
+    cpdef list take(self)
+    @cython.locals(at="unsigned char *")
+    cdef _seal(self)
+    @cython.locals(size=Py_ssize_t)
+    cdef _append(self, bytes frames)
+    @cython.locals(at="unsigned char *")
+    cdef unsigned char *_reserve(self, Py_ssize_t size) except NULL
+
+
+cdef unsigned char *_write_head(unsigned char *at, int frame_type, int channel, Py_ssize_t size) noexcept
+cdef unsigned char *_write_u64(unsigned char *at, unsigned long long value) noexcept
+@cython.locals(source="const unsigned char *")
+cdef unsigned char *_write_bytes(unsigned char *at, bytes data, Py_ssize_t size) noexcept

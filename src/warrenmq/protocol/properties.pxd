@@ -1,0 +1,65 @@
+cimport cython
+
+from warrenmq.protocol.values cimport ValueReader
+
+cdef int _HEADERS
+cdef int _DELIVERY_MODE
+cdef int _PRIORITY
+cdef int _CORRELATION_ID
+cdef int _REPLY_TO
+cdef int _EXPIRATION
+cdef int _MESSAGE_ID
+cdef int _TIMESTAMP
+cdef int _USER_ID
+
+cdef int _FIRST
+cdef int _KNOWN
+cdef int _CONTINUATION
+cdef int _OCTETS
+
+cdef int _FLAGS_AT
+cdef int _LIST_AT
+
+cdef object _pack_start
+
+@cython.locals(flags=int, flag=int, reader=ValueReader)
+cpdef object decode(bytes data, Py_ssize_t offset=*)
+@cython.locals(flags=int, flag=int, reader=ValueReader)
+cpdef object validate(bytes header)
+
+cpdef int property_flags(bytes header) except -1
+@cython.locals(flags=int)
+cpdef int delivery_mode(bytes header) except -1
+@cython.locals(flags=int)
+cpdef int priority(bytes header) except -2
+cpdef str correlation_id(bytes header)
+cpdef str reply_to(bytes header)
+cpdef str expiration(bytes header)
+cpdef str message_id(bytes header)
+cpdef str user_id(bytes header)
+@cython.locals(flags=int, reader=ValueReader)
+cpdef dict headers(bytes header)
+@cython.locals(flags=int, start=Py_ssize_t)
+cpdef tuple headers_span(bytes header)
+
+cpdef bytes with_reply_to(bytes header, str value)
+cpdef bytes without_expiration(bytes header)
+@cython.locals(start=Py_ssize_t, end=Py_ssize_t, entry=bytes)
+cpdef bytes with_header(bytes header, str key, object value)
+@cython.locals(start=Py_ssize_t, end=Py_ssize_t, kept_from=Py_ssize_t, entry=Py_ssize_t, unwanted=bytes, reader=ValueReader)
+cpdef bytes without_header(bytes header, str key)
+
+@cython.locals(flags=int, start=Py_ssize_t, end=Py_ssize_t)
+cdef bytes _spliced(bytes header, int flag, bytes value)
+@cython.locals(flags=int, reader=ValueReader)
+cdef str _text_of(bytes header, int flag)
+@cython.locals(flags=int)
+cdef int _flags_at(bytes data, Py_ssize_t offset) except -1
+@cython.locals(flag=int, place=Py_ssize_t)
+cdef Py_ssize_t _place_of(bytes header, int flags, int wanted) except -1
+@cython.locals(size=Py_ssize_t, end=Py_ssize_t, length=cython.longlong)
+cdef Py_ssize_t _end_of(bytes header, Py_ssize_t place, int flag) except -1
+cdef int _octet_at(bytes header, Py_ssize_t place) except -1
+cdef int _skip_property(ValueReader reader, int flag) except -1
+cdef object _read_property(ValueReader reader, int flag)
+cdef object _encode_property(int flag, object value)

@@ -1,0 +1,400 @@
+# cython: boundscheck=False, wraparound=False, annotation_typing=False
+"""The properties of a message, whole or one at a time.
+
+A *header* here is the payload of a content header frame, kept as it came from the publisher:
+
+    0        2        4              12       14
+    | class  | weight | body size    | flags  | the properties whose flag is set, in flag order ...
+
+`BasicProperties` with `decode` and `encode` is for those who want them all. The broker's own path asks the header for
+one property at a time, which steps over the ones before it and makes no object for them; and it changes a header by
+cutting and joining its octets, so that whatever was not named stays as the publisher wrote it, bit for bit.
+
+Whatever the octets, reading raises nothing but MalformedProperties. `validate` is what makes sure of a header once;
+the single questions check only as far as they have to read.
+
+Compiled when the package is built (properties.pxd).
+"""
+
+from datetime import datetime
+from struct import Struct
+from typing import Any
+
+from warrenmq.protocol.errors import LocalMisuse, MalformedProperties, MalformedValue
+from warrenmq.protocol.values import (
+    Timestamp,
+    ValueReader,
+    encode_shortstr,
+    encode_table,
+    encode_timestamp,
+    encode_value,
+)
+
+BASIC_CLASS = 60
+
+# The flags. Those with an underscore are the same numbers, as C integers where this file is compiled.
+CONTENT_TYPE = 0x8000
+CONTENT_ENCODING = 0x4000
+HEADERS = _HEADERS = 0x2000
+DELIVERY_MODE = _DELIVERY_MODE = 0x1000
+PRIORITY = _PRIORITY = 0x0800
+CORRELATION_ID = _CORRELATION_ID = 0x0400
+REPLY_TO = _REPLY_TO = 0x0200
+EXPIRATION = _EXPIRATION = 0x0100
+MESSAGE_ID = _MESSAGE_ID = 0x0080
+TIMESTAMP = _TIMESTAMP = 0x0040
+TYPE = 0x0020
+USER_ID = _USER_ID = 0x0010
+APP_ID = 0x0008
+CLUSTER_ID = 0x0004
+
+_FIRST = 0x8000
+_KNOWN = 0xFFFC
+_CONTINUATION = 0x0001  # another word of flags follows; AMQP 0-9-1 has no property for it
+_OCTETS = _DELIVERY_MODE | _PRIORITY  # the properties that are one octet
+
+_FLAGS_AT = 12
+_LIST_AT = 14
+
+_pack_start = Struct(">HHQ").pack
+
+_NAMES = (
+    ("content_type", CONTENT_TYPE),
+    ("content_encoding", CONTENT_ENCODING),
+    ("headers", HEADERS),
+    ("delivery_mode", DELIVERY_MODE),
+    ("priority", PRIORITY),
+    ("correlation_id", CORRELATION_ID),
+    ("reply_to", REPLY_TO),
+    ("expiration", EXPIRATION),
+    ("message_id", MESSAGE_ID),
+    ("timestamp", TIMESTAMP),
+    ("type", TYPE),
+    ("user_id", USER_ID),
+    ("app_id", APP_ID),
+    ("cluster_id", CLUSTER_ID),
+)
+
+
+class BasicProperties:
+    """The properties of a message; None where it has not got one."""
+
+    __slots__ = (
+        "app_id",
+        "cluster_id",
+        "content_encoding",
+        "content_type",
+        "correlation_id",
+        "delivery_mode",
+        "expiration",
+        "headers",
+        "message_id",
+        "priority",
+        "reply_to",
+        "timestamp",
+        "type",
+        "user_id",
+    )
+
+    def __init__(
+        self,
+        content_type: str | None = None,
+        content_encoding: str | None = None,
+        headers: dict[str, Any] | None = None,
+        delivery_mode: int | None = None,
+        priority: int | None = None,
+        correlation_id: str | None = None,
+        reply_to: str | None = None,
+        expiration: str | None = None,
+        message_id: str | None = None,
+        timestamp: datetime | Timestamp | None = None,
+        type: str | None = None,
+        user_id: str | None = None,
+        app_id: str | None = None,
+        cluster_id: str | None = None,
+    ) -> None:
+        self.content_type = content_type
+        self.content_encoding = content_encoding
+        self.headers = headers
+        self.delivery_mode = delivery_mode
+        self.priority = priority
+        self.correlation_id = correlation_id
+        self.reply_to = reply_to
+        self.expiration = expiration
+        self.message_id = message_id
+        self.timestamp = timestamp
+        self.type = type
+        self.user_id = user_id
+        self.app_id = app_id
+        self.cluster_id = cluster_id
+
+    def encode(self) -> bytes:
+        """The flags and the properties that are there."""
+        flags = 0
+        parts = [b""]
+        for name, flag in _NAMES:
+            value = getattr(self, name)
+            if value is not None:
+                flags |= flag
+                parts.append(_encode_property(flag, value))
+        parts[0] = flags.to_bytes(2, "big")
+        return b"".join(parts)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, BasicProperties):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name, _ in _NAMES)
+
+    def __repr__(self) -> str:
+        values = ((name, getattr(self, name)) for name, _ in _NAMES)
+        return f"BasicProperties({', '.join(f'{name}={value!r}' for name, value in values if value is not None)})"
+
+
+def decode(data: bytes, offset: int = 0) -> BasicProperties:
+    """All properties, from flags at the offset to the end of the data."""
+    flags = _flags_at(data, offset)
+    properties = BasicProperties()
+    try:
+        reader = ValueReader(data, offset + 2, len(data))
+        for name, flag in _NAMES:
+            if flags & flag:
+                setattr(properties, name, _read_property(reader, flag))
+    except MalformedValue as malformed:
+        raise MalformedProperties(malformed.text) from malformed
+    if reader.position != reader.end:
+        raise MalformedProperties("octets left over after the last property")
+    return properties
+
+
+def content_header(body_size: int, properties: BasicProperties) -> bytes:
+    """The payload of the content header frame before a body of that size."""
+    return _pack_start(BASIC_CLASS, 0, body_size) + properties.encode()
+
+
+def validate(header: bytes) -> None:
+    """Make sure that the whole property list, with its headers table, can be read and ends with the header."""
+    flags = _flags_at(header, _FLAGS_AT)
+    if flags == 0 and len(header) == _LIST_AT:
+        return
+    try:
+        reader = ValueReader(header, _LIST_AT, len(header))
+        flags &= _KNOWN
+        flag = _FIRST
+        while flags:
+            if flags & flag:
+                _skip_property(reader, flag)
+                flags ^= flag
+            flag >>= 1
+    except MalformedValue as malformed:
+        raise MalformedProperties(malformed.text) from malformed
+    if reader.position != reader.end:
+        raise MalformedProperties("octets left over after the last property")
+
+
+def property_flags(header: bytes) -> int:
+    return _flags_at(header, _FLAGS_AT)
+
+
+def delivery_mode(header: bytes) -> int:
+    """2 is persistent; 0 where the publisher did not say."""
+    flags = _flags_at(header, _FLAGS_AT)
+    if flags & _DELIVERY_MODE == 0:
+        return 0
+    return _octet_at(header, _place_of(header, flags, _DELIVERY_MODE))
+
+
+def priority(header: bytes) -> int:
+    """-1 where the publisher did not say."""
+    flags = _flags_at(header, _FLAGS_AT)
+    if flags & _PRIORITY == 0:
+        return -1
+    return _octet_at(header, _place_of(header, flags, _PRIORITY))
+
+
+def correlation_id(header: bytes) -> str | None:
+    return _text_of(header, _CORRELATION_ID)
+
+
+def reply_to(header: bytes) -> str | None:
+    return _text_of(header, _REPLY_TO)
+
+
+def expiration(header: bytes) -> str | None:
+    return _text_of(header, _EXPIRATION)
+
+
+def message_id(header: bytes) -> str | None:
+    return _text_of(header, _MESSAGE_ID)
+
+
+def user_id(header: bytes) -> str | None:
+    return _text_of(header, _USER_ID)
+
+
+def headers(header: bytes) -> dict[str, Any] | None:
+    """The headers table, decoded."""
+    flags = _flags_at(header, _FLAGS_AT)
+    if flags & _HEADERS == 0:
+        return None
+    try:
+        return ValueReader(header, _place_of(header, flags, _HEADERS), len(header)).read_table()
+    except MalformedValue as malformed:
+        raise MalformedProperties(malformed.text) from malformed
+
+
+def headers_span(header: bytes) -> tuple[int, int]:
+    """Where the headers table begins, with its length field, and ends; (0, 0) where there is none."""
+    flags = _flags_at(header, _FLAGS_AT)
+    if flags & _HEADERS == 0:
+        return 0, 0
+    start = _place_of(header, flags, _HEADERS)
+    return start, _end_of(header, start, _HEADERS)
+
+
+def with_reply_to(header: bytes, value: str) -> bytes:
+    """The same header, answering to that address."""
+    return _spliced(header, _REPLY_TO, encode_shortstr(value))
+
+
+def without_expiration(header: bytes) -> bytes:
+    """The same header, never expiring."""
+    return _spliced(header, _EXPIRATION, b"")
+
+
+def with_header(header: bytes, key: str, value: Any) -> bytes:
+    """The same header with that entry at the end of its headers table, in place of any of the same key."""
+    header = without_header(header, key)
+    start, end = headers_span(header)
+    entry = encode_shortstr(key) + encode_value(value)
+    if start == end:
+        return _spliced(header, _HEADERS, len(entry).to_bytes(4, "big") + entry)
+    length = end - start - 4 + len(entry)
+    return _spliced(header, _HEADERS, length.to_bytes(4, "big") + header[start + 4 : end] + entry)
+
+
+def without_header(header: bytes, key: str) -> bytes:
+    """The same header without that entry of its headers table; every one, where the key was written twice."""
+    start, end = headers_span(header)
+    if start == end:
+        return header
+    unwanted = encode_shortstr(key)
+    kept = []
+    kept_from = start + 4
+    try:
+        reader = ValueReader(header, start + 4, end)
+        while reader.position < end:
+            entry = reader.position
+            reader.skip_shortstr()
+            is_unwanted = header[entry : reader.position] == unwanted
+            reader.skip_value()
+            if is_unwanted:
+                kept.append(header[kept_from:entry])
+                kept_from = reader.position
+    except MalformedValue as malformed:
+        raise MalformedProperties(malformed.text) from malformed
+    if kept_from == start + 4:
+        return header
+    kept.append(header[kept_from:end])
+    table = b"".join(kept)
+    return _spliced(header, _HEADERS, len(table).to_bytes(4, "big") + table)
+
+
+def _spliced(header: bytes, flag: int, value: bytes) -> bytes:
+    """The header with that property's octets in place of the old ones, if any; empty takes the property away."""
+    flags = _flags_at(header, _FLAGS_AT)
+    start = end = _place_of(header, flags, flag)
+    if flags & flag:
+        end = _end_of(header, start, flag)
+    flags = flags | flag if value else flags & ~flag
+    return b"".join((header[:_FLAGS_AT], flags.to_bytes(2, "big"), header[_LIST_AT:start], value, header[end:]))
+
+
+def _text_of(header: bytes, flag: int) -> str | None:
+    flags = _flags_at(header, _FLAGS_AT)
+    if flags & flag == 0:
+        return None
+    try:
+        return ValueReader(header, _place_of(header, flags, flag), len(header)).read_label()
+    except MalformedValue as malformed:
+        raise MalformedProperties(malformed.text) from malformed
+
+
+def _flags_at(data: bytes, offset: int) -> int:
+    if offset < 0 or len(data) < offset + 2:
+        raise MalformedProperties("no property flags")
+    flags = data[offset] << 8 | data[offset + 1]
+    if flags & _CONTINUATION:
+        raise MalformedProperties("property flags continue, and AMQP 0-9-1 has no more of them")
+    return flags
+
+
+def _place_of(header: bytes, flags: int, wanted: int) -> int:
+    """Where that property begins, or would begin."""
+    place = _LIST_AT
+    flag = _FIRST
+    while flag > wanted:
+        if flags & flag:
+            place = _end_of(header, place, flag)
+        flag >>= 1
+    return place
+
+
+def _end_of(header: bytes, place: int, flag: int) -> int:
+    """Where the property that begins there ends."""
+    size = len(header)
+    if flag & _OCTETS:
+        end = place + 1
+    elif flag == _TIMESTAMP:
+        end = place + 8
+    elif flag == _HEADERS:
+        if place + 4 > size:
+            raise MalformedProperties("the headers table is cut short")
+        length = header[place]
+        length = length << 8 | header[place + 1]
+        length = length << 8 | header[place + 2]
+        length = length << 8 | header[place + 3]
+        end = place + 4 + length
+    else:
+        end = place + 1 + _octet_at(header, place)
+    if end > size:
+        raise MalformedProperties("the property list is cut short")
+    return end
+
+
+def _octet_at(header: bytes, place: int) -> int:
+    if place >= len(header):
+        raise MalformedProperties("the property list is cut short")
+    return header[place]
+
+
+def _skip_property(reader: ValueReader, flag: int) -> None:
+    if flag & _OCTETS:
+        reader.read_octet()
+    elif flag == _TIMESTAMP:
+        reader.read_longlong()
+    elif flag == _HEADERS:
+        reader.skip_table()
+    else:
+        reader.skip_shortstr()
+
+
+def _read_property(reader: ValueReader, flag: int) -> Any:
+    if flag & _OCTETS:
+        return reader.read_octet()
+    if flag == _TIMESTAMP:
+        return reader.read_timestamp()
+    if flag == _HEADERS:
+        return reader.read_table()
+    return reader.read_label()
+
+
+def _encode_property(flag: int, value: Any) -> bytes:
+    if flag & _OCTETS:
+        if not 0 <= value <= 255:
+            raise LocalMisuse(f"delivery mode and priority are octets, not {value}")
+        return bytes((value,))
+    if flag == _TIMESTAMP:
+        return encode_timestamp(value)
+    if flag == _HEADERS:
+        return encode_table(value)
+    return encode_shortstr(value)

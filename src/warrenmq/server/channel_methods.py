@@ -1,0 +1,336 @@
+"""What the methods of one channel mean: from queue.declare to tx.rollback.
+
+One small function per method, found by its class in `_HANDLERS`. Each checks what the user may do, calls the core and
+answers; what the core refuses passes through to the session.
+"""
+
+from __future__ import annotations
+
+import secrets
+from base64 import urlsafe_b64encode
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from warrenmq.core.channel import Channel
+from warrenmq.core.errors import NotFound, NotImplementedHere, PreconditionFailed
+from warrenmq.core.exchange import Exchange
+from warrenmq.core.publish_rules import DIRECT_REPLY_TO
+from warrenmq.core.reply_to import ADDRESS_PREFIX, ReplyQueue
+from warrenmq.core.routing.erlang_text import field_type
+from warrenmq.protocol import spec
+from warrenmq.protocol.errors import CommandInvalid
+
+if TYPE_CHECKING:
+    from warrenmq.server.session import Session
+
+
+class ChannelMethods:
+    """One open channel of a session."""
+
+    __slots__ = ("_last_queue", "_outbox", "_session", "_user", "_vhost", "channel", "number", "writable_exchange")
+
+    def __init__(self, session: Session, number: int) -> None:
+        assert session.vhost is not None
+        self._session = session
+        self._vhost = session.vhost
+        self._outbox = session.outbox
+        self._user = session.user
+        self._last_queue: str | None = None
+        self.number = number
+        self.channel = Channel(session.broker, session.vhost, session, number, session.outbox, session.user)
+        self.writable_exchange: Exchange | None = None  # the last one that the user was found to be allowed to
+
+    def handle(self, method: spec.Method) -> None:
+        """Do what the method asks."""
+        handler = _HANDLERS.get(type(method))
+        if handler is None:
+            raise CommandInvalid("unimplemented method", method.index >> 16, method.index & 0xFFFF)
+        handler(self, method)
+
+    def require_writable(self, exchange: Exchange) -> None:
+        """403 unless the user may publish to it; remembered until the channel publishes elsewhere."""
+        self._require("write", "exchange", exchange.name)
+        self.writable_exchange = exchange
+
+    # -- channel -----------------------------------------------------------------------------------------------------
+
+    def flow(self, method: spec.ChannelFlow) -> None:
+        if not method.active:
+            raise NotImplementedHere("active=false")
+        self._answer(spec.ChannelFlowOk(active=True))
+
+    def request_access(self, method: spec.AccessRequest) -> None:
+        """Tickets are of an older protocol: every client may have the only one."""
+        self._answer(spec.AccessRequestOk(ticket=1))
+
+    # -- exchanges ---------------------------------------------------------------------------------------------------
+
+    def declare_exchange(self, method: spec.ExchangeDeclare) -> None:
+        self._vhost.require_not_default(method.exchange)
+        if method.passive:
+            self._vhost.exchange(_clean(method.exchange))
+        else:
+            name = _clean(method.exchange)
+            self._require("configure", "exchange", name)
+            self._require_alternate(name, method.arguments)
+            self._vhost.declare_exchange(
+                name, method.type, method.durable, method.auto_delete, method.internal, method.arguments
+            )
+        if not method.no_wait:
+            self._answer(spec.ExchangeDeclareOk())
+
+    def _require_alternate(self, name: str, arguments: dict[str, Any]) -> None:
+        alternate = arguments.get("alternate-exchange")
+        if alternate is None:
+            return
+        if not isinstance(alternate, str):
+            raise PreconditionFailed(
+                f"invalid type '{field_type(alternate)}' for arg 'alternate-exchange' "
+                f"in exchange '{name}' in vhost '{self._vhost.name}'"
+            )
+        self._require("read", "exchange", name)
+        self._require("write", "exchange", alternate)
+
+    def delete_exchange(self, method: spec.ExchangeDelete) -> None:
+        self._vhost.require_not_default(method.exchange)
+        self._require("configure", "exchange", method.exchange)
+        self._vhost.delete_exchange(method.exchange, method.if_unused)
+        if not method.no_wait:
+            self._answer(spec.ExchangeDeleteOk())
+
+    def bind_exchange(self, method: spec.ExchangeBind) -> None:
+        self._require_bindable(method.source, "exchange", method.destination)
+        self._vhost.exchange(method.source)
+        destination = self._vhost.exchange(method.destination)
+        self._vhost.bind(method.source, destination, method.routing_key, method.arguments)
+        if not method.no_wait:
+            self._answer(spec.ExchangeBindOk())
+
+    def unbind_exchange(self, method: spec.ExchangeUnbind) -> None:
+        self._require_bindable(method.source, "exchange", method.destination)
+        destination = self._vhost.exchanges.get(method.destination)
+        if destination is not None and method.source in self._vhost.exchanges:
+            self._vhost.unbind(method.source, destination, method.routing_key, method.arguments)
+        if not method.no_wait:
+            self._answer(spec.ExchangeUnbindOk())
+
+    def _require_bindable(self, source: str, destination_kind: str, destination: str) -> None:
+        self._vhost.require_not_default(source)
+        if destination_kind == "exchange":
+            self._vhost.require_not_default(destination)
+        self._require("write", destination_kind, destination)
+        self._require("read", "exchange", source)
+
+    # -- queues ------------------------------------------------------------------------------------------------------
+
+    def declare_queue(self, method: spec.QueueDeclare) -> None:
+        name = _clean(method.queue)
+        if method.passive and (name == DIRECT_REPLY_TO or name.startswith(ADDRESS_PREFIX)):
+            self._declare_reply_queue(name)
+            return
+        if method.passive:
+            queue = self._vhost.queue(name, self._session)
+        else:
+            if name:
+                self._require("configure", "queue", name)
+            self._require_dead_letters(name, method.arguments)
+            queue = self._vhost.declare_queue(
+                name, method.durable, method.exclusive, method.auto_delete, method.arguments, self._session
+            )
+        self._last_queue = queue.name
+        if not method.no_wait:
+            self._answer(spec.QueueDeclareOk(queue.name, len(queue.ready), len(queue.consumers)))
+
+    def _declare_reply_queue(self, name: str) -> None:
+        """Passive only: is somebody still waiting for this answer?"""
+        if name != DIRECT_REPLY_TO and name not in self._session.broker.reply_queues:
+            raise NotFound(f"no queue '{name}' in vhost '{self._vhost.name}'")
+        self._answer(spec.QueueDeclareOk(name, 0, 1))
+
+    def _require_dead_letters(self, name: str, arguments: dict[str, Any]) -> None:
+        exchange = arguments.get("x-dead-letter-exchange")
+        if exchange is None:
+            return
+        if not isinstance(exchange, str):
+            raise PreconditionFailed(
+                f"invalid type '{field_type(exchange)}' for arg 'x-dead-letter-exchange' "
+                f"in queue '{name}' in vhost '{self._vhost.name}'"
+            )
+        if name:
+            self._require("read", "queue", name)
+        self._require("write", "exchange", exchange)
+
+    def delete_queue(self, method: spec.QueueDelete) -> None:
+        name = self._queue_name(method.queue)
+        self._require("configure", "queue", name)
+        count = self._vhost.delete_queue(name, self._session, method.if_unused, method.if_empty)
+        if not method.no_wait:
+            self._answer(spec.QueueDeleteOk(count))
+
+    def purge_queue(self, method: spec.QueuePurge) -> None:
+        name = self._queue_name(method.queue)
+        self._require("read", "queue", name)
+        count = self._vhost.queue(name, self._session).purge()
+        if not method.no_wait:
+            self._answer(spec.QueuePurgeOk(count))
+
+    def bind_queue(self, method: spec.QueueBind) -> None:
+        name = self._queue_name(method.queue)
+        self._require_bindable(method.exchange, "queue", name)
+        # An empty queue and an empty key mean the last queue by its own name (AMQP 0-9-1 §1.7.2.3).
+        key = name if not method.queue and not method.routing_key else method.routing_key
+        self._vhost.exchange(method.exchange)
+        queue = self._vhost.queue(name, self._session)
+        self._vhost.bind(method.exchange, queue, key, method.arguments)
+        if not method.no_wait:
+            self._answer(spec.QueueBindOk())
+
+    def unbind_queue(self, method: spec.QueueUnbind) -> None:
+        name = self._queue_name(method.queue)
+        self._require_bindable(method.exchange, "queue", name)
+        queue = self._vhost.queues.get(name)
+        if queue is not None and method.exchange in self._vhost.exchanges:
+            key = name if not method.queue and not method.routing_key else method.routing_key
+            self._vhost.unbind(method.exchange, queue, key, method.arguments)
+        self._answer(spec.QueueUnbindOk())
+
+    # -- basic -------------------------------------------------------------------------------------------------------
+
+    def limit_prefetch(self, method: spec.BasicQos) -> None:
+        if method.prefetch_size:
+            raise NotImplementedHere(f"prefetch_size!=0 ({method.prefetch_size})")
+        self.channel.limit_prefetch(method.prefetch_count, method.global_)
+        self._answer(spec.BasicQosOk())
+
+    def consume(self, method: spec.BasicConsume) -> None:
+        if method.queue == DIRECT_REPLY_TO:
+            self._consume_replies(method)
+            return
+        name = self._queue_name(method.queue)
+        self._require("read", "queue", name)
+        queue = self._vhost.queue(name, self._session)
+        tag = method.consumer_tag or _generate_tag()
+        consumer = self.channel.consume(
+            queue, tag, method.no_ack, method.exclusive, _priority(method.arguments), method.arguments
+        )
+        if not method.no_wait:
+            self._answer(spec.BasicConsumeOk(tag))
+        self.channel.start(consumer)
+
+    def _consume_replies(self, method: spec.BasicConsume) -> None:
+        if not method.no_ack:
+            raise PreconditionFailed("reply consumer cannot acknowledge")
+        if self.channel.reply_queue is not None:
+            raise PreconditionFailed("reply consumer already set")
+        tag = method.consumer_tag or _generate_tag()
+        self.channel.wait_for_replies(ReplyQueue(self.channel, tag))
+        if not method.no_wait:
+            self._answer(spec.BasicConsumeOk(tag))
+
+    def cancel(self, method: spec.BasicCancel) -> None:
+        self.channel.cancel(method.consumer_tag)
+        if not method.no_wait:
+            self._answer(spec.BasicCancelOk(method.consumer_tag))
+
+    def get(self, method: spec.BasicGet) -> None:
+        name = self._queue_name(method.queue)
+        self._require("read", "queue", name)
+        queue = self._vhost.queue(name, self._session)
+        if not self.channel.get(queue, method.no_ack):
+            self._answer(spec.BasicGetEmpty())
+
+    def nack(self, method: spec.BasicNack) -> None:
+        self.channel.reject(method.delivery_tag, method.multiple, method.requeue)
+
+    def reject(self, method: spec.BasicReject) -> None:
+        self.channel.reject(method.delivery_tag, False, method.requeue)
+
+    def recover(self, method: spec.BasicRecover) -> None:
+        self._recover(method.requeue)
+        self._answer(spec.BasicRecoverOk())
+
+    def recover_async(self, method: spec.BasicRecoverAsync) -> None:
+        self._recover(method.requeue)
+
+    def _recover(self, requeue: bool) -> None:
+        if not requeue:
+            raise NotImplementedHere("requeue=false")
+        self.channel.recover()
+
+    # -- confirms and transactions -----------------------------------------------------------------------------------
+
+    def select_confirms(self, method: spec.ConfirmSelect) -> None:
+        self.channel.select_confirms()
+        if not method.no_wait:
+            self._answer(spec.ConfirmSelectOk())
+
+    def select_transactions(self, method: spec.TxSelect) -> None:
+        self.channel.select_transactions()
+        self._answer(spec.TxSelectOk())
+
+    def commit(self, method: spec.TxCommit) -> None:
+        self.channel.commit()
+        self._answer(spec.TxCommitOk())
+
+    def rollback(self, method: spec.TxRollback) -> None:
+        self.channel.rollback()
+        self._answer(spec.TxRollbackOk())
+
+    # -- helpers -----------------------------------------------------------------------------------------------------
+
+    def _answer(self, method: spec.Method) -> None:
+        self._outbox.send(self.number, method)
+
+    def _queue_name(self, name: str) -> str:
+        """An empty name is the queue that this channel declared last."""
+        if name:
+            return name
+        if self._last_queue is None:
+            raise NotFound("no previously declared queue")
+        return self._last_queue
+
+    def _require(self, action: str, kind: str, name: str) -> None:
+        self._session.broker.users.require(self._user, self._vhost.name, action, kind, name)
+
+
+def _clean(name: str) -> str:
+    """Line ends are dropped from names of new things, as RabbitMQ does."""
+    return name.replace("\r", "").replace("\n", "")
+
+
+def _generate_tag() -> str:
+    return "amq.ctag-" + urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=").decode()
+
+
+def _priority(arguments: dict[str, Any]) -> int:
+    value = arguments.get("x-priority", 0)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise PreconditionFailed(f"invalid arg 'x-priority' for consumer: expected integer, got {field_type(value)}")
+    return value
+
+
+_HANDLERS: dict[type[spec.Method], Callable[[ChannelMethods, Any], None]] = {
+    spec.ChannelFlow: ChannelMethods.flow,
+    spec.AccessRequest: ChannelMethods.request_access,
+    spec.ExchangeDeclare: ChannelMethods.declare_exchange,
+    spec.ExchangeDelete: ChannelMethods.delete_exchange,
+    spec.ExchangeBind: ChannelMethods.bind_exchange,
+    spec.ExchangeUnbind: ChannelMethods.unbind_exchange,
+    spec.QueueDeclare: ChannelMethods.declare_queue,
+    spec.QueueDelete: ChannelMethods.delete_queue,
+    spec.QueuePurge: ChannelMethods.purge_queue,
+    spec.QueueBind: ChannelMethods.bind_queue,
+    spec.QueueUnbind: ChannelMethods.unbind_queue,
+    spec.BasicQos: ChannelMethods.limit_prefetch,
+    spec.BasicConsume: ChannelMethods.consume,
+    spec.BasicCancel: ChannelMethods.cancel,
+    spec.BasicGet: ChannelMethods.get,
+    spec.BasicNack: ChannelMethods.nack,
+    spec.BasicReject: ChannelMethods.reject,
+    spec.BasicRecover: ChannelMethods.recover,
+    spec.BasicRecoverAsync: ChannelMethods.recover_async,
+    spec.ConfirmSelect: ChannelMethods.select_confirms,
+    spec.TxSelect: ChannelMethods.select_transactions,
+    spec.TxCommit: ChannelMethods.commit,
+    spec.TxRollback: ChannelMethods.rollback,
+}

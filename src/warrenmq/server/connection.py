@@ -1,0 +1,264 @@
+"""One client's socket: bytes in to the session, the session's output out, and the time limits of both.
+
+All connections of a server read into one shared buffer: a connection owns memory only for a frame that has not come
+whole. The server's sweep (see listener.py) calls `check_time` a few times a second; there are no timers here.
+
+Owned by the loop thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import TYPE_CHECKING, Any
+
+from warrenmq.protocol import spec
+from warrenmq.protocol.errors import ProtocolError
+from warrenmq.protocol.frames import HEARTBEAT_FRAME, PROTOCOL_HEADER
+from warrenmq.protocol.handshake import State
+from warrenmq.protocol.output import IS_COMPILED
+from warrenmq.server.flow import REASON
+from warrenmq.server.outbox import ConnectionOutbox
+from warrenmq.server.sasl import Peer
+from warrenmq.server.session import Session
+
+if TYPE_CHECKING:
+    from warrenmq.server.listener import AmqpServer
+
+log = logging.getLogger("warrenmq.connection")
+
+# The transport may hold this much for a slow reader before its consumers wait.
+WRITE_HIGH_WATER = 512 * 1024
+# A peer that neither reads nor stops asking is not heard any more from here on.
+DEAF_PEER_LIMIT = 16 * 1024 * 1024
+# How long a closing handshake may take.
+CLOSE_TIMEOUT = 5.0
+
+# RabbitMQ takes the header of AMQP 0-9 for 0-9-1 too, and some old clients send it.
+_HEADERS = (PROTOCOL_HEADER, b"AMQP\x01\x01\x00\x09")
+
+
+class AmqpConnection(asyncio.BufferedProtocol):
+    """Speaks AMQP with one client."""
+
+    __slots__ = (
+        "_close_deadline",
+        "_has_begun",
+        "_heard",
+        "_is_blocked",
+        "_is_deaf",
+        "_last_heard",
+        "_last_said",
+        "_leftover",
+        "_opened_at",
+        "_outbox",
+        "_transport",
+        "name",
+        "peer",
+        "server",
+        "session",
+    )
+
+    def __init__(self, server: AmqpServer) -> None:
+        self.server = server
+        self.name = "?"
+        self.peer = Peer("")
+        self._transport: Any = None
+        self._leftover = b""
+        self._has_begun = False
+        self._heard = False
+        self._is_blocked = False
+        self._is_deaf = False
+        self._close_deadline = 0.0
+        self._opened_at = self._last_heard = self._last_said = server.now()
+        self._outbox = ConnectionOutbox(server.ticker, server.broker.stats, server.pool, 4096)
+        self.session = Session(self, self._outbox, server.alarm)
+
+    # -- asyncio -----------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
+        self._outbox.transport = transport
+        address = transport.get_extra_info("peername")
+        if address:
+            self.peer = Peer(str(address[0]), _certificate_name(transport))
+            self.name = f"{address[0]}:{address[1]}"
+        raw_socket = transport.get_extra_info("socket")
+        if raw_socket is not None and raw_socket.family in (socket.AF_INET, socket.AF_INET6):
+            raw_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.server.add(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """The shared buffer, behind what is left of the last read."""
+        view = self.server.receive_view
+        if self._leftover:
+            size = len(self._leftover)
+            view[:size] = self._leftover
+            return view[size:]
+        return view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._heard = True
+        end = len(self._leftover) + nbytes
+        self.server.broker.stats.bytes_in += nbytes
+        if not self._has_begun:
+            end = self._begin(end)
+            if not self._has_begun:
+                return
+        used = self._read_frames(end)
+        self._leftover = bytes(self.server.receive_view[used:end]) if used < end else b""
+        if self._outbox.is_peer_slow:
+            self._stop_listening_if_deaf()
+        self.server.ticker.schedule()
+
+    def _read_frames(self, end: int) -> int:
+        """Give the buffer to the session; says how much of it is done with."""
+        # Compiled, the buffer is read in place; plain Python needs bytes, whose slices can be kept and hashed.
+        data: Any = self.server.receive_buffer if IS_COMPILED else bytes(self.server.receive_view[:end])
+        try:
+            return self.session.reader.receive(data, end)
+        except ProtocolError as error:
+            self.session.fail_connection(error)
+        except Exception:
+            # A bug, not the peer's fault: it costs this connection, and the others go on.
+            log.exception("%s: internal error", self.name)
+            self.session.close_connection(spec.INTERNAL_ERROR, "INTERNAL_ERROR")
+        return end
+
+    def _begin(self, end: int) -> int:
+        """Read the protocol header; gives the number of bytes behind it, moved to the front of the buffer."""
+        view = self.server.receive_view
+        if end < len(PROTOCOL_HEADER):
+            self._leftover = bytes(view[:end])
+            return 0
+        header = bytes(view[: len(PROTOCOL_HEADER)])
+        if header not in _HEADERS:
+            log.warning("%s: not AMQP 0-9-1: %r", self.name, header)
+            self._outbox.send_raw(PROTOCOL_HEADER)
+            self._outbox.flush()
+            self._transport.close()
+            self._has_begun = True
+            return 0
+        self._has_begun = True
+        self.session.begin()
+        rest = bytes(view[len(PROTOCOL_HEADER) : end])
+        view[: len(rest)] = rest
+        return len(rest)
+
+    def eof_received(self) -> bool:
+        return False  # close the transport
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if error is not None or not self.session.is_closed:
+            log.info("%s: connection lost%s", self.name, f": {error}" if error else "")
+        self._outbox.transport = None
+        self._transport = None
+        self.session.end()
+        self.server.remove(self)
+        self.server.ticker.schedule()
+
+    def pause_writing(self) -> None:
+        self._outbox.peer_is_slow()
+
+    def resume_writing(self) -> None:
+        if self._is_deaf:
+            self._is_deaf = False
+            self._resume_reading()
+        self._outbox.peer_caught_up()
+
+    # -- reading and not reading -------------------------------------------------------------------------------------
+
+    def block_publisher(self) -> None:
+        """The memory alarm is raised and this client publishes: stop reading it."""
+        if not self._is_blocked and self._transport is not None:
+            self._is_blocked = True
+            self.server.alarm.blocked[self] = None
+            self._transport.pause_reading()
+            self.session.tell_blocked(REASON)
+
+    def unblock_publisher(self) -> None:
+        self._is_blocked = False
+        self._resume_reading()
+        self.session.tell_unblocked()
+
+    def _stop_listening_if_deaf(self) -> None:
+        waiting = self._transport.get_write_buffer_size() + self._outbox.buffer.size
+        if not self._is_deaf and waiting > DEAF_PEER_LIMIT:
+            self._is_deaf = True
+            self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if self._transport is not None and not self._is_blocked and not self._is_deaf:
+            self._transport.resume_reading()
+            self._last_heard = self.server.now()
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    def check_time(self, now: float) -> None:
+        """Send a heartbeat that is due; hang up on a peer that is silent, or too slow to begin or to end."""
+        if self._transport is None:
+            return
+        if self._close_deadline:
+            if now >= self._close_deadline:
+                self.abort()
+            return
+        if self.session.handshake.state is not State.RUNNING:
+            if now - self._opened_at >= self.server.options.handshake_timeout:
+                log.warning("%s: handshake timed out", self.name)
+                self.abort()
+            return
+        self._check_heartbeat(now)
+
+    def _check_heartbeat(self, now: float) -> None:
+        if self._heard or self._is_blocked or self._is_deaf:
+            self._heard = False
+            self._last_heard = now
+        if self._outbox.has_written:
+            self._outbox.has_written = False
+            self._last_said = now
+        interval = self.session.handshake.tuning.heartbeat
+        if not interval:
+            return
+        if now - self._last_heard > 2 * interval:
+            log.warning("%s: missed heartbeats, timeout: %d s", self.name, interval)
+            self.abort()
+        elif now - self._last_said >= interval / 2:
+            self._outbox.send_raw(HEARTBEAT_FRAME)
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def opened(self) -> None:
+        """The handshake is over."""
+        log.info("%s: user '%s' opened vhost '%s'", self.name, self.session.user, self.session.vhost.name)
+        self._last_heard = self._last_said = self.server.now()
+
+    def finish(self) -> None:
+        """The closing handshake is over: write what is left, then close."""
+        self._outbox.flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def finish_later(self) -> None:
+        """A close was said: the peer answers, or closes its end, or has a few seconds to."""
+        self._close_deadline = self.server.now() + CLOSE_TIMEOUT
+        if self._is_blocked:
+            self._is_blocked = False
+            self.server.alarm.blocked.pop(self, None)
+        self._resume_reading()
+
+    def abort(self) -> None:
+        """Hang up at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _certificate_name(transport: asyncio.BaseTransport) -> str | None:
+    """The common name of the client's certificate, where TLS asked for one."""
+    certificate = transport.get_extra_info("peercert")
+    for part in certificate.get("subject", ()) if certificate else ():
+        for key, value in part:
+            if key == "commonName":
+                return str(value)
+    return None

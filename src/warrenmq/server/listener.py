@@ -1,0 +1,115 @@
+"""The AMQP server: accepts connections, shares what they share, and sweeps over them for what time demands.
+
+Owned by the loop thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import platform
+
+from warrenmq import __version__
+from warrenmq.core.broker import Broker
+from warrenmq.protocol import spec
+from warrenmq.protocol.handshake import CAPABILITIES
+from warrenmq.protocol.output import ScratchPool
+from warrenmq.server.connection import CLOSE_TIMEOUT, AmqpConnection
+from warrenmq.server.flow import MemoryAlarm
+from warrenmq.server.options import ServerOptions
+from warrenmq.server.sasl import Authenticator
+from warrenmq.server.ticker import Ticker
+
+log = logging.getLogger("warrenmq.listener")
+
+# All connections read into one buffer of this size (or two frames, if those are larger).
+RECEIVE_BUFFER = 256 * 1024
+SWEEP_INTERVAL = 0.25
+BACKLOG = 1024
+
+
+class AmqpServer:
+    """One listening address and its connections."""
+
+    def __init__(self, broker: Broker, options: ServerOptions) -> None:
+        self.broker = broker
+        self.options = options
+        self.authenticator = Authenticator(broker.users, options.loopback_users)
+        self.alarm = MemoryAlarm(broker.stats, options.memory_limit)
+        self.pool = ScratchPool()
+        self.receive_buffer = bytearray(max(RECEIVE_BUFFER, 2 * (options.frame_max + 8)))
+        self.receive_view = memoryview(self.receive_buffer)
+        self.loop_lag = 0.0
+        self.properties = {
+            "product": "WarrenMQ",
+            "version": __version__,
+            "platform": f"Python {platform.python_version()}",
+            "copyright": "Copyright (c) the WarrenMQ authors",
+            "information": "Licensed under the Apache License, Version 2.0",
+            "cluster_name": f"warren@{platform.node()}",
+            "capabilities": dict(CAPABILITIES),
+        }
+        self._connections: dict[AmqpConnection, None] = {}
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._sweep_due = 0.0
+
+    @property
+    def port(self) -> int:
+        assert self._server is not None
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def now(self) -> float:
+        return self._loop.time()
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen; OSError if the address cannot be had."""
+        self._loop = asyncio.get_running_loop()
+        self.ticker = Ticker(self._loop, self.broker)
+        self.ticker.after_turn = self.alarm.judge
+        self._server = await self._loop.create_server(lambda: AmqpConnection(self), host, port, backlog=BACKLOG)
+        self._sweep()
+
+    async def stop(self) -> None:
+        """Close every connection with 320 and wait for the clients to agree, for a few seconds."""
+        if self._server is None:
+            return
+        self._server.close()
+        for connection in list(self._connections):
+            connection.session.close_connection(
+                spec.CONNECTION_FORCED, "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'"
+            )
+        self.ticker.end_turn()
+        deadline = self.now() + CLOSE_TIMEOUT
+        while self._connections and self.now() < deadline:
+            await asyncio.sleep(0.01)
+        for connection in list(self._connections):
+            connection.abort()
+        while self._connections:
+            await asyncio.sleep(0)
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        await self._server.wait_closed()
+
+    def add(self, connection: AmqpConnection) -> None:
+        self._connections[connection] = None
+        self.broker.connection_count += 1
+        self.broker.stats.connections_opened += 1
+        self.broker.emit_resource("connection.opened", "", connection.name)
+
+    def remove(self, connection: AmqpConnection) -> None:
+        del self._connections[connection]
+        self.alarm.blocked.pop(connection, None)
+        self.broker.connection_count -= 1
+        self.broker.stats.connections_closed += 1
+        self.broker.emit_resource("connection.closed", "", connection.name)
+
+    def _sweep(self) -> None:
+        """Let time pass for all connections; how late this comes is the loop's lag."""
+        now = self.now()
+        if self._sweep_due:
+            self.loop_lag = max(0.0, now - self._sweep_due)
+        for connection in list(self._connections):
+            connection.check_time(now)
+        self._sweep_due = self.now() + SWEEP_INTERVAL
+        self._sweeper = self._loop.call_at(self._sweep_due, self._sweep)

@@ -1,0 +1,18 @@
+"""What can be set about the AMQP edge."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """Defaults are RabbitMQ's, where it has them. `memory_limit` 0 means none."""
+
+    heartbeat: int = 60
+    frame_max: int = 131072
+    channel_max: int = 2047
+    handshake_timeout: float = 10.0
+    max_message_size: int = 134217728
+    memory_limit: int = 0
+    default_user: str = "guest"
+    default_pass: str = "guest"
+    loopback_users: frozenset[str] = frozenset({"guest"})

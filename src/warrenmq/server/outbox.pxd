@@ -1,0 +1,29 @@
+cimport cython
+
+from warrenmq.core.message cimport Message
+from warrenmq.core.ports cimport Outbox
+from warrenmq.core.stats cimport Stats
+from warrenmq.protocol.output cimport OutputBuffer
+from warrenmq.server.ticker cimport Ticker
+
+cdef Py_ssize_t TURN_LIMIT
+
+
+cdef class ConnectionOutbox(Outbox):
+    cdef readonly OutputBuffer buffer
+    cdef readonly Ticker ticker
+    cdef readonly Stats stats
+    cdef public object transport
+    cdef readonly bint is_dirty
+    cdef readonly bint is_peer_slow
+    cdef public bint has_written
+    cdef public bint notifies_cancel
+
+    cpdef deliver(self, int channel, bytes consumer_tag, unsigned long long delivery_tag, bint redelivered, Message message)
+    cpdef get_ok(self, int channel, unsigned long long delivery_tag, bint redelivered, Message message, Py_ssize_t remaining)
+    cpdef returned(self, int channel, int reply_code, str reply_text, Message message)
+    cpdef confirm(self, int channel, unsigned long long delivery_tag, bint multiple)
+    cpdef refuse(self, int channel, unsigned long long delivery_tag, bint multiple)
+    cpdef cancelled(self, int channel, str consumer_tag)
+    cdef _mark_dirty(self)
+    cpdef flush(self)

@@ -1,0 +1,371 @@
+"""A session: what one connection's methods mean to the broker.
+
+Hears methods and contents from the frame reader, calls the core, and answers through the outbox. Refusals of the core
+and of the protocol become close methods here and nowhere else: the channel's, or the connection's.
+
+Owned by the loop thread. The message path (`on_content`, `on_ack`) is compiled when the package is built (session.pxd).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from warrenmq.core.errors import AccessRefused, BrokerError, NotAllowed, NotImplementedHere, PreconditionFailed
+from warrenmq.core.exchange import DEFAULT_EXCHANGE, Route
+from warrenmq.core.reply_to import ADDRESS_PREFIX
+from warrenmq.core.vhost import VHost
+from warrenmq.protocol import methods, properties, spec
+from warrenmq.protocol.errors import (
+    ChannelError,
+    CommandInvalid,
+    ProtocolError,
+    Scope,
+    UnexpectedFrame,
+    clip_reply_text,
+    describe_payload,
+)
+from warrenmq.protocol.frames import FrameHandler, FrameReader
+from warrenmq.protocol.handshake import ServerHandshake, State, Tuning
+from warrenmq.server.channel_methods import ChannelMethods
+from warrenmq.server.flow import MemoryAlarm
+from warrenmq.server.outbox import ConnectionOutbox
+from warrenmq.server.sasl import LoginRefused
+
+if TYPE_CHECKING:
+    from warrenmq.server.connection import AmqpConnection
+
+log = logging.getLogger("warrenmq.session")
+
+_PUBLISH = spec.BasicPublish.index
+_ACK = spec.BasicAck.index
+_MANDATORY = 1
+_IMMEDIATE = 2
+
+
+class Session(FrameHandler):
+    """One connection's conversation, from its first method to its last."""
+
+    __slots__ = (
+        "_connection",
+        "alarm",
+        "broker",
+        "channels",
+        "handshake",
+        "is_closed",
+        "is_finished",
+        "max_message_size",
+        "outbox",
+        "reader",
+        "routes",
+        "user",
+        "vhost",
+    )
+
+    def __init__(self, connection: AmqpConnection, outbox: ConnectionOutbox, alarm: MemoryAlarm) -> None:
+        options = connection.server.options
+        self._connection = connection
+        self.broker = connection.server.broker
+        self.outbox = outbox
+        self.alarm = alarm
+        self.max_message_size = options.max_message_size
+        self.handshake = ServerHandshake(Tuning(options.channel_max, options.frame_max, options.heartbeat))
+        # Until the client has tuned, no frame may be longer than the protocol's least maximum.
+        self.reader = FrameReader(self, spec.FRAME_MIN_SIZE)
+        self.channels: dict[int, ChannelMethods] = {}
+        self.user = ""
+        self.vhost: VHost | None = None
+        self.routes: dict[bytes, Route] = {}  # the virtual host's own
+        self.is_closed = False  # a close was sent or received: nothing more is done for this client
+        self.is_finished = False  # the closing handshake is over too
+
+    def begin(self) -> None:
+        """The client has sent the protocol header."""
+        authenticator = self._connection.server.authenticator
+        self.outbox.send(
+            0,
+            spec.ConnectionStart(
+                server_properties=self._connection.server.properties,
+                mechanisms=" ".join(authenticator.mechanisms).encode(),
+            ),
+        )
+
+    # -- messages ----------------------------------------------------------------------------------------------------
+
+    def on_content(self, channel: int, method: bytes, header: bytes, body: bytes) -> None:
+        """A whole message was published."""
+        state = self.channels.get(channel)
+        if state is None:
+            self._fail(ChannelError("expected 'channel.open'"), channel, _index_of(method))
+            return
+        try:
+            properties.validate(header)
+            route = self.routes.get(method)
+            if route is None:
+                route = self._find_route(method)
+            if route.exchange is not state.writable_exchange:
+                state.require_writable(route.exchange)
+            if len(body) > self.max_message_size:
+                raise self._too_large(len(body))
+            state.channel.publish(route, header, body)
+        except (BrokerError, ProtocolError) as refusal:
+            self._fail(refusal, channel, _index_of(method))
+        if self.alarm.is_raised:
+            self._connection.block_publisher()
+
+    def on_ack(self, channel: int, delivery_tag: int, multiple: bool) -> None:
+        state = self.channels.get(channel)
+        if state is None:
+            self._fail(ChannelError("expected 'channel.open'"), channel, _ACK)
+            return
+        try:
+            state.channel.ack(delivery_tag, multiple)
+        except BrokerError as refusal:
+            self._fail(refusal, channel, _ACK)
+
+    def on_content_header(self, channel: int, body_size: int) -> bool:
+        """Refuse a body that is too large before it fills the memory."""
+        if body_size <= self.max_message_size:
+            return True
+        self._fail(self._too_large(body_size), channel, _PUBLISH)
+        return False
+
+    def _too_large(self, body_size: int) -> PreconditionFailed:
+        return PreconditionFailed(
+            f"message size {body_size} is larger than configured max size {self.max_message_size}"
+        )
+
+    def _find_route(self, method: bytes) -> Route:
+        """Read a publish method that was not seen before (or not since the topology changed)."""
+        index = _index_of(method)
+        if index != _PUBLISH:
+            raise _unimplemented(index)
+        # The address is kept as it came: a key need not be text (RabbitMQ does not look either).
+        exchange_size = method[6] if len(method) > 6 else 0
+        address = method[6:-1]
+        if len(method) < 9 or len(method) < 9 + exchange_size or len(address) != 2 + exchange_size + address[1 + exchange_size]:
+            methods.decode(method)  # says what is wrong with it
+        name = address[1 : 1 + exchange_size].decode("utf-8", "surrogateescape")
+        key = address[2 + exchange_size :].decode("utf-8", "surrogateescape")
+        bits = method[-1]
+        assert self.vhost is not None
+        exchange = self.vhost.exchange(name)
+        if exchange.is_internal:
+            raise AccessRefused(f"cannot publish to internal exchange '{name}' in vhost '{self.vhost.name}'")
+        if bits & _IMMEDIATE:
+            raise NotImplementedHere("immediate=true")
+        is_mandatory = bool(bits & _MANDATORY)
+        if name == DEFAULT_EXCHANGE and key.startswith(ADDRESS_PREFIX):
+            reply_queue = self.broker.reply_queues.get(key)
+            return Route(exchange, key, address, is_mandatory, [] if reply_queue is None else [reply_queue])
+        route = self.vhost.make_route(exchange, key, address, is_mandatory)
+        self.vhost.remember_route(method, route)
+        return route
+
+    # -- methods -----------------------------------------------------------------------------------------------------
+
+    def on_method(self, channel: int, payload: bytes) -> None:
+        index = _index_of(payload)
+        if channel == 0:
+            self._on_connection_method(methods.decode(payload))
+            return
+        if self.handshake.state is not State.RUNNING:
+            raise _unexpected_frame(payload)
+        state = self.channels.get(channel)
+        if index == spec.ChannelOpen.index:
+            self._open_channel(channel, payload)
+            return
+        if channel in self.reader.ignored_channels:
+            self._on_closing_channel(channel, index)
+            return
+        if state is None:
+            self._fail(ChannelError("expected 'channel.open'"), channel, index)
+            return
+        try:
+            method = methods.decode(payload)
+            if index == spec.ChannelClose.index:
+                self._close_channel(channel, state)
+            else:
+                state.handle(method)
+        except (BrokerError, ProtocolError) as refusal:
+            self._fail(refusal, channel, index)
+
+    def on_heartbeat(self) -> None:
+        """Hearing anything is enough, and the connection has noted that."""
+
+    def _on_connection_method(self, method: spec.Method) -> None:
+        if self.is_closed:
+            if isinstance(method, spec.ConnectionCloseOk):
+                self.is_finished = True
+                self._connection.finish()
+            elif isinstance(method, spec.ConnectionClose):
+                self.outbox.send(0, spec.ConnectionCloseOk())
+        elif self.handshake.state is State.RUNNING:
+            self._on_running_method(method)
+        elif self.handshake.state is State.STARTING:
+            self._log_in(self.handshake.start_ok(method))
+        elif self.handshake.state is State.TUNING:
+            tuning = self.handshake.tune_ok(method)
+            self.reader.frame_max = tuning.frame_max
+            self.outbox.buffer.frame_max = tuning.frame_max
+        else:
+            self._open_vhost(method)
+
+    def _on_running_method(self, method: spec.Method) -> None:
+        if isinstance(method, spec.ConnectionClose):
+            self._end_channels()
+            self.is_closed = True
+            self.reader.is_closing = True
+            self.outbox.send(0, spec.ConnectionCloseOk())
+            self._connection.finish_later()
+        elif isinstance(method, spec.ConnectionUpdateSecret):
+            self.outbox.send(0, spec.ConnectionUpdateSecretOk())
+        else:
+            raise self.handshake.unexpected(method)
+
+    def _log_in(self, start_ok: spec.ConnectionStartOk) -> None:
+        server = self._connection.server
+        try:
+            self.user = server.authenticator.login(start_ok.mechanism, start_ok.response, self._connection.peer)
+        except LoginRefused as refusal:
+            log.warning("%s: login refused: %s", self._connection.name, refusal)
+            if self.handshake.capabilities.get("authentication_failure_close") is True:
+                # The log says why; the client is told only what RabbitMQ would tell it.
+                text = (
+                    f"Login was refused using authentication mechanism {refusal.mechanism}. "
+                    "For details see the broker logfile."
+                )
+                self._close_connection(AccessRefused(text), 0)
+            else:
+                self._connection.abort()
+            return
+        self.outbox.notifies_cancel = self.handshake.capabilities.get("consumer_cancel_notify") is True
+        self.outbox.send(0, self.handshake.authenticated())
+
+    def _open_vhost(self, method: spec.Method) -> None:
+        try:
+            self.vhost = self.broker.open_vhost(self.handshake.open(method), self.user)
+        except BrokerError as refusal:
+            self._close_connection(refusal, method.index)
+            return
+        self.routes = self.vhost.routes
+        self.outbox.send(0, self.handshake.opened())
+        self._connection.opened()
+
+    # -- channels ----------------------------------------------------------------------------------------------------
+
+    def _open_channel(self, number: int, payload: bytes) -> None:
+        methods.decode(payload)
+        if number in self.channels:
+            self._fail(ChannelError("second 'channel.open' seen"), number, spec.ChannelOpen.index)
+            return
+        limit = self.handshake.tuning.channel_max
+        if len(self.channels) >= limit:
+            text = f"number of channels opened ({len(self.channels)}) has reached the negotiated channel_max ({limit})"
+            self._close_connection(NotAllowed(text), 0)
+            return
+        self.channels[number] = ChannelMethods(self, number)
+        self.broker.channel_count += 1
+        self.outbox.send(number, spec.ChannelOpenOk())
+
+    def _close_channel(self, number: int, state: ChannelMethods) -> None:
+        """The client closes it."""
+        self._drop_channel(number, state)
+        self.reader.attend_channel(number)
+        self.outbox.send(number, spec.ChannelCloseOk())
+
+    def _on_closing_channel(self, number: int, index: int) -> None:
+        """This side has closed it: the client's own close may cross ours, its close-ok frees the number."""
+        if index == spec.ChannelClose.index:
+            self.outbox.send(number, spec.ChannelCloseOk())
+        else:
+            self.reader.attend_channel(number)
+
+    def _drop_channel(self, number: int, state: ChannelMethods) -> None:
+        del self.channels[number]
+        self.broker.channel_count -= 1
+        state.channel.close()
+
+    # -- refusals ----------------------------------------------------------------------------------------------------
+
+    def _fail(self, refusal: BrokerError | ProtocolError, channel: int, index: int) -> None:
+        """Close the channel, or the connection, with the refusal's words."""
+        if refusal.scope is Scope.CONNECTION or channel not in self.channels:
+            self._close_connection(refusal, index)
+            return
+        log.info("%s channel %d: closed: %s", self._connection.name, channel, refusal.reply_text)
+        self._drop_channel(channel, self.channels[channel])
+        self.reader.ignore_channel(channel)
+        self.outbox.send(
+            channel,
+            spec.ChannelClose(refusal.reply_code, clip_reply_text(refusal.reply_text), index >> 16, index & 0xFFFF),
+        )
+
+    def fail_connection(self, error: ProtocolError) -> None:
+        """The peer broke the protocol; before it has opened its virtual host it is just hung up on."""
+        if self.is_closed:
+            self._connection.abort()
+        elif self.handshake.state in (State.STARTING, State.TUNING):
+            log.warning("%s: handshake failed: %s", self._connection.name, error.reply_text)
+            self._connection.abort()
+        else:
+            self._close_connection(error, error.class_id << 16 | error.method_id)
+
+    def _close_connection(self, refusal: BrokerError | ProtocolError, index: int) -> None:
+        if isinstance(refusal, ProtocolError) and (refusal.class_id or not _carries_method(refusal)):
+            index = refusal.class_id << 16 | refusal.method_id
+        self.close_connection(refusal.reply_code, refusal.reply_text, index)
+
+    def close_connection(self, reply_code: int, reply_text: str, index: int = 0) -> None:
+        """Say goodbye first; the connection ends when the client has answered, or has not for a while."""
+        if self.is_closed:
+            return
+        log.info("%s: closed: %s", self._connection.name, reply_text)
+        self._end_channels()
+        self.is_closed = True
+        self.reader.is_closing = True
+        self.outbox.send(
+            0, spec.ConnectionClose(reply_code, clip_reply_text(reply_text), index >> 16, index & 0xFFFF)
+        )
+        self._connection.finish_later()
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """The connection is gone, politely or not."""
+        self._end_channels()
+        self.is_closed = True
+
+    def _end_channels(self) -> None:
+        for number, state in list(self.channels.items()):
+            self._drop_channel(number, state)
+        if self.vhost is not None:
+            self.vhost.connection_closed(self)
+
+    # -- blocking ----------------------------------------------------------------------------------------------------
+
+    def tell_blocked(self, reason: str) -> None:
+        if self.handshake.capabilities.get("connection.blocked") is True and not self.is_closed:
+            self.outbox.send(0, spec.ConnectionBlocked(reason))
+
+    def tell_unblocked(self) -> None:
+        if self.handshake.capabilities.get("connection.blocked") is True and not self.is_closed:
+            self.outbox.send(0, spec.ConnectionUnblocked())
+
+
+def _index_of(payload: bytes) -> int:
+    return payload[0] << 24 | payload[1] << 16 | payload[2] << 8 | payload[3]
+
+
+def _carries_method(refusal: ProtocolError) -> bool:
+    """Whether the close names the method at hand even though the error does not."""
+    return isinstance(refusal, ChannelError)
+
+
+def _unimplemented(index: int) -> ProtocolError:
+    return CommandInvalid("unimplemented method", index >> 16, index & 0xFFFF)
+
+
+def _unexpected_frame(payload: bytes) -> ProtocolError:
+    return UnexpectedFrame(describe_payload(spec.FRAME_METHOD, payload))
+

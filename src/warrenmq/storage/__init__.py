@@ -1,0 +1,1 @@
+"""Keeps what the core decides."""

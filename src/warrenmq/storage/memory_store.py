@@ -1,0 +1,74 @@
+"""Storage in memory: everything is safe as soon as it is said, and gone with the process.
+
+A broker built again on the same storage finds its durable definitions and persistent messages, as it will with files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from warrenmq.core.message import QueuedMessage
+from warrenmq.core.ports import Catalog, CommitLog, MessageStore, Storage
+
+
+class MemoryMessageStore(MessageStore):
+    """The persistent messages of one queue, by position."""
+
+    __slots__ = ("_kept",)
+
+    def __init__(self, kept: dict[int, QueuedMessage]) -> None:
+        self._kept = kept
+
+    def append(self, entry: QueuedMessage) -> None:
+        self._kept[entry.position] = entry
+
+    def forget(self, entry: QueuedMessage) -> None:
+        self._kept.pop(entry.position, None)
+
+    def recover(self) -> Iterable[QueuedMessage]:
+        return [QueuedMessage(entry.message, position) for position, entry in sorted(self._kept.items())]
+
+    def delete(self) -> None:
+        self._kept.clear()
+
+
+class MemoryCatalog(Catalog):
+    """Definitions in dictionaries."""
+
+    __slots__ = ("_kept",)
+
+    def __init__(self) -> None:
+        self._kept: dict[str, dict[tuple[str, ...], dict[str, Any]]] = {}
+
+    def save(self, kind: str, key: tuple[str, ...], definition: dict[str, Any]) -> None:
+        self._kept.setdefault(kind, {})[key] = definition
+
+    def delete(self, kind: str, key: tuple[str, ...]) -> None:
+        self._kept.get(kind, {}).pop(key, None)
+
+    def load(self, kind: str) -> Iterable[dict[str, Any]]:
+        return list(self._kept.get(kind, {}).values())
+
+
+class MemoryLog(CommitLog):
+    """Nothing to wait for."""
+
+    __slots__ = ()
+
+    def end_turn(self) -> int:
+        return 0
+
+
+class MemoryStorage(Storage):
+    """All of it together."""
+
+    __slots__ = ("_messages", "catalog", "log")
+
+    def __init__(self) -> None:
+        self.catalog = MemoryCatalog()
+        self.log = MemoryLog()
+        self._messages: dict[tuple[str, str], dict[int, QueuedMessage]] = {}
+
+    def message_store(self, vhost: str, queue: str) -> MemoryMessageStore:
+        return MemoryMessageStore(self._messages.setdefault((vhost, queue), {}))

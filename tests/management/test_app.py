@@ -1,0 +1,123 @@
+"""What the HTTP paths answer, and how the server starts and stops."""
+
+import asyncio
+import signal
+import socket
+
+import httpx
+import pika
+import pytest
+
+import warrenmq
+from warrenmq.core.broker import Broker
+from warrenmq.management.app import NodeView, create_app
+from warrenmq.management.server import HttpServer
+from warrenmq.storage.memory_store import MemoryStorage
+
+
+def view(is_ready: bool = True, reason: str = "") -> NodeView:
+    return NodeView(Broker(MemoryStorage()), lambda: (is_ready, reason), lambda: 0.5, "9.9")
+
+
+def get(path: str, node: NodeView | None = None) -> httpx.Response:
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(create_app(node or view()))
+        async with httpx.AsyncClient(transport=transport, base_url="http://broker") as client:
+            return await client.get(path)
+
+    return asyncio.run(ask())
+
+
+def test_health_of_a_ready_node() -> None:
+    response = get("/healthz")
+    assert (response.status_code, response.json()) == (200, {"status": "ready"})
+
+
+def test_health_of_a_node_that_is_not_ready_says_why() -> None:
+    response = get("/healthz", view(is_ready=False, reason="stopping"))
+    assert (response.status_code, response.json()) == (503, {"status": "not ready", "reason": "stopping"})
+
+
+def test_metrics_are_prometheus_text() -> None:
+    response = get("/metrics")
+    assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert "warren_loop_lag_seconds 0.5\n" in response.text
+    assert 'warren_build_info{version="9.9"} 1\n' in response.text
+
+
+def test_no_documentation_pages_are_served() -> None:
+    assert [get(path).status_code for path in ("/docs", "/redoc", "/openapi.json", "/")] == [404] * 4
+
+
+def test_metrics_follow_what_clients_do() -> None:
+    with warrenmq.Broker(http=True) as broker:
+
+        def metric(name: str) -> float:
+            lines = httpx.get(broker.http_url + "/metrics").text.splitlines()
+            return next(float(line.split()[1]) for line in lines if line.startswith(name + " "))
+
+        assert metric("warren_connections") == 0
+        with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+            channel = connection.channel()
+            channel.queue_declare("q")
+            for _ in range(3):
+                channel.basic_publish("", "q", b"x")
+            method, _, _ = channel.basic_get("q")
+            assert metric("warren_connections") == metric("warren_channels") == metric("warren_queues") == 1
+            assert metric("warren_messages_published_total") == 3
+            assert metric("warren_messages_ready") == 2
+            assert metric("warren_messages_unacked") == 1
+            channel.basic_ack(method.delivery_tag)
+            channel.queue_declare("q", passive=True)  # answered after the ack was handled
+            assert metric("warren_messages_acked_total") == 1
+            assert metric("warren_messages_unacked") == 0
+            assert metric("warren_received_bytes_total") > 0
+            assert metric("warren_sent_bytes_total") > 0
+        assert metric("warren_connections_opened_total") == 1
+
+
+def test_server_reports_the_port_it_bound_and_frees_it_on_stop() -> None:
+    async def scenario() -> None:
+        server = HttpServer(view())
+        await server.start("127.0.0.1", 0)
+        assert server.port != 0
+        async with httpx.AsyncClient() as client:
+            assert (await client.get(f"http://127.0.0.1:{server.port}/healthz")).status_code == 200
+        await server.stop()
+        await server.stop()
+        again = HttpServer(view())
+        await again.start("127.0.0.1", server.port)
+        await again.stop()
+
+    asyncio.run(scenario())
+
+
+def test_server_stops_although_a_client_keeps_its_connection() -> None:
+    async def scenario() -> None:
+        server = HttpServer(view())
+        await server.start("127.0.0.1", 0)
+        async with httpx.AsyncClient() as client:
+            await client.get(f"http://127.0.0.1:{server.port}/healthz")
+            await server.stop()
+
+    asyncio.run(scenario())
+
+
+def test_port_in_use_is_the_callers_error() -> None:
+    async def scenario() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
+            await HttpServer(view()).start("127.0.0.1", taken.getsockname()[1])
+
+    asyncio.run(scenario())
+
+
+def test_signals_of_the_process_are_left_alone() -> None:
+    async def scenario() -> list[object]:
+        server = HttpServer(view())
+        before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+        await server.start("127.0.0.1", 0)
+        during = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+        await server.stop()
+        return before == during
+
+    assert asyncio.run(scenario())

@@ -1,0 +1,39 @@
+"""The text that Prometheus scrapes."""
+
+import re
+from dataclasses import fields
+
+from warrenmq.core.snapshot import Overview
+from warrenmq.management import prometheus
+
+NUMBERS = {entry.name: place for place, entry in enumerate(fields(Overview), start=100)}
+
+
+def scrape() -> dict[str, float]:
+    text = prometheus.render(Overview(**NUMBERS), loop_lag=0.25, version="1.2")
+    samples = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, value in samples}
+
+
+def test_every_field_of_the_overview_is_published_with_its_value() -> None:
+    published = {metric.field: scrape()[metric.name] for metric in prometheus.METRICS}
+    assert published == NUMBERS
+
+
+def test_version_and_loop_lag_are_published() -> None:
+    assert scrape()['warren_build_info{version="1.2"}'] == 1
+    assert scrape()["warren_loop_lag_seconds"] == 0.25
+
+
+def test_counters_end_in_total_and_every_metric_is_described_once() -> None:
+    text = prometheus.render(Overview(**NUMBERS), loop_lag=0.0, version="1")
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
+    described = re.findall(r"^# HELP (\S+) .+\.$", text, re.MULTILINE)
+    assert described == list(kinds)
+    assert all(name.startswith("warren_") for name in kinds)
+    assert all((kind == "counter") == name.endswith("_total") for name, kind in kinds.items())
+    assert text.endswith("\n")
+
+
+def test_label_values_are_escaped() -> None:
+    assert prometheus._escaped('a"b\\c\nd') == 'a\\"b\\\\c\\nd'
