@@ -16,7 +16,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 # Only directives that keep the semantics of the plain .py; a module may relax more for itself in its first lines.
-DIRECTIVES = {"language_level": 3, "embedsignature": False, "annotation_typing": False}
+DIRECTIVES = {"language_level": 3, "embedsignature": False, "annotation_typing": False, "nonecheck": True}
 
 ROOT = Path(__file__).resolve().parent
 SOURCE = ROOT / "src"

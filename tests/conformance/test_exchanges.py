@@ -364,3 +364,54 @@ def test_a_deleted_exchange_takes_its_bindings_along(channel: WireChannel, queue
     channel.call("exchange.declare", exchange=exchange, type="direct")
     channel.publish(b"nobody's", exchange=exchange, routing_key="key", mandatory=True)
     assert channel.content("basic.return").body == b"nobody's"
+
+
+def test_what_an_exchange_cannot_route_goes_to_its_alternate(channel: WireChannel, queue: str, name: Namer) -> None:
+    exchange, spare = name("exchange"), name("spare")
+    channel.call("exchange.declare", exchange=spare, type="fanout")
+    channel.call("exchange.declare", exchange=exchange, type="direct", arguments={"alternate-exchange": spare})
+    channel.call("queue.bind", queue=queue, exchange=spare)
+    channel.publish(b"found a way", exchange=exchange, routing_key="unbound", mandatory=True)
+    message = channel.get(queue)
+    assert message is not None
+    assert (message.body, message["exchange"], message["routing_key"]) == (b"found a way", exchange, "unbound")
+
+
+def test_a_missing_alternate_routes_nothing(channel: WireChannel, name: Namer) -> None:
+    arguments = {"alternate-exchange": name("missing")}
+    channel.call("exchange.declare", exchange=name("exchange"), type="direct", arguments=arguments)
+    channel.publish(b"nobody's", exchange=name("exchange"), mandatory=True)
+    assert channel.content("basic.return").body == b"nobody's"
+
+
+def test_alternates_in_a_circle_route_nothing(channel: WireChannel, name: Namer) -> None:
+    for exchange, spare in ((name("one"), name("two")), (name("two"), name("one"))):
+        arguments = {"alternate-exchange": spare}
+        channel.call("exchange.declare", exchange=exchange, type="direct", arguments=arguments)
+    channel.publish(b"nobody's", exchange=name("one"), mandatory=True)
+    assert channel.content("basic.return").body == b"nobody's"
+
+
+def test_an_internal_exchange_is_reached_through_a_binding(channel: WireChannel, queue: str, name: Namer) -> None:
+    outer, inner = name("outer"), name("inner")
+    channel.call("exchange.declare", exchange=outer, type="direct")
+    channel.call("exchange.declare", exchange=inner, type="fanout", internal=True)
+    channel.call("exchange.bind", source=outer, destination=inner, routing_key="key")
+    channel.call("queue.bind", queue=queue, exchange=inner)
+    channel.publish(b"inside", exchange=outer, routing_key="key", mandatory=True)
+    message = channel.get(queue)
+    assert message is not None
+    assert message.body == b"inside"
+
+
+def test_exchanges_bound_in_a_circle_deliver_once(channel: WireChannel, queue: str, name: Namer) -> None:
+    one, two = name("one"), name("two")
+    for exchange in (one, two):
+        channel.call("exchange.declare", exchange=exchange, type="fanout")
+        channel.call("queue.bind", queue=queue, exchange=exchange)
+    channel.call("exchange.bind", source=one, destination=two)
+    channel.call("exchange.bind", source=two, destination=one)
+    channel.publish(b"once", exchange=one)
+    channel.barrier(queue)
+    assert channel.get(queue) is not None
+    assert channel.get(queue) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -321,7 +322,8 @@ def test_properties_come_back_bit_for_bit(channel: WireChannel, queue: str) -> N
 
 
 def test_absent_and_empty_properties_stay_different(channel: WireChannel, queue: str, name: Namer) -> None:
-    for properties in ({}, {"headers": {}}, {"message_id": "", "priority": 0}):
+    variants: list[dict[str, Any]] = [{}, {"headers": {}}, {"message_id": "", "priority": 0}]
+    for properties in variants:
         channel.publish(b"", properties, routing_key=queue)
         message = channel.get(queue)
         assert message is not None

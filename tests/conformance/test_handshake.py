@@ -235,7 +235,7 @@ def test_after_tuning_a_refusal_says_why(dial: Dial, method: str, arguments: dic
     connection.start()
     connection.log_in()
     connection.tune()
-    connection.send(method, **arguments)
+    connection.send(method, 0, **arguments)
     assert connection.expect_refusal() == expected
 
 

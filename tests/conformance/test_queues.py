@@ -81,6 +81,20 @@ REDECLARED = [
         "received '2000' but current is '1000'",
     ),
     inequivalent(
+        "x-message-ttl of the same size but no integer",
+        {"arguments": {"x-message-ttl": 5}},
+        {"arguments": {"x-message-ttl": 5.0}},
+        "x-message-ttl",
+        "received '5.0' but current is '5'",
+    ),
+    inequivalent(
+        "x-message-ttl that could not be declared",
+        {},
+        {"arguments": {"x-message-ttl": -1}},
+        "x-message-ttl",
+        "received the value '-1' of type 'signedint' but current is none",
+    ),
+    inequivalent(
         "x-dead-letter-exchange changed",
         {"arguments": {"x-dead-letter-exchange": "here"}},
         {"arguments": {"x-dead-letter-exchange": "there"}},
@@ -95,6 +109,13 @@ REDECLARED = [
         "received the value 'key' of type 'longstr' but current is none",
     ),
     RefusedCase("redeclare as exclusive", declare_queue(exclusive=True), 405, LOCKED, given=(declare_queue(),)),
+    RefusedCase(
+        "redeclare as exclusive and durable",
+        declare_queue(exclusive=True, durable=True),
+        405,
+        LOCKED,
+        given=(declare_queue(),),
+    ),
     RefusedCase(
         "redeclare an exclusive one as shared", declare_queue(), 405, LOCKED, given=(declare_queue(exclusive=True),)
     ),
@@ -362,8 +383,8 @@ def test_binding_a_given_name_with_an_empty_key_keeps_the_key_empty(channel: Wir
 
 
 def test_bindings_that_differ_in_arguments_are_two(channel: WireChannel, queue: str, name: Namer) -> None:
-    binding = {"queue": queue, "exchange": "amq.direct", "routing_key": name("key")}
-    message = {"exchange": "amq.direct", "routing_key": name("key"), "mandatory": True}
+    binding: dict[str, Any] = {"queue": queue, "exchange": "amq.direct", "routing_key": name("key")}
+    message: dict[str, Any] = {"exchange": "amq.direct", "routing_key": name("key"), "mandatory": True}
     channel.call("queue.bind", **binding)
     channel.call("queue.bind", **binding, arguments={"note": 1})
     channel.publish(b"once", **message)

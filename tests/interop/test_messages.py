@@ -94,9 +94,8 @@ def test_every_header_type_arrives_as_sent(client_class: type[Client], channel: 
     channel.consume(queue, no_ack=True)
     headers = channel.take(1)[0].headers
     assert dict(headers) == dict(client_class.header_samples)
-    assert {key: type(value) for key, value in headers.items()} == {
-        key: type(value) for key, value in client_class.header_samples.items()
-    }
+    for key, sample in client_class.header_samples.items():
+        assert isinstance(headers[key], type(sample)), f"{key} came as {headers[key]!r}"
 
 
 def test_confirm_comes_for_each_message(channel: Channel, name: Namer) -> None:

@@ -14,6 +14,7 @@ from warrenmq.core.errors import NotAllowed
 from warrenmq.core.ports import Catalog, EventSink, Storage
 from warrenmq.core.reply_to import ReplyQueue
 from warrenmq.core.stats import Stats
+from warrenmq.core.turn import Turn
 from warrenmq.core.users import Users
 from warrenmq.core.vhost import VHost
 
@@ -34,7 +35,7 @@ class Broker:
         self.users = Users()
         self.vhosts: dict[str, VHost] = {}
         self.reply_queues: dict[str, ReplyQueue] = {}  # by address
-        self.confirming: list[Channel] = []  # channels with publishes in this turn
+        self.turn = Turn()
         self.awaiting_epoch: dict[Channel, None] = {}
         self.connection_count = 0
         self.channel_count = 0
@@ -58,9 +59,8 @@ class Broker:
         vhost = self.vhosts.pop(name)
         for queue in list(vhost.queues.values()):
             vhost.remove_queue(queue)
-        for exchange in list(vhost.exchanges):
-            if exchange and not exchange.startswith("amq."):
-                vhost.delete_exchange(exchange, if_unused=False)
+        for exchange in list(vhost.exchanges.values()):
+            vhost.remove_exchange(exchange)
         self.catalog.delete("vhost", (name,))
         self.emit_resource("vhost.deleted", name, name)
 
@@ -86,10 +86,15 @@ class Broker:
     # -- the turn ----------------------------------------------------------------------------------------------------
 
     def end_turn(self) -> None:
-        """Close the turn's epoch and confirm its publishes, now or when the epoch is durable."""
+        """Hand out what is due, close the epoch, and confirm the turn's publishes, now or when the epoch is durable."""
+        turn = self.turn
+        if turn.due:
+            due, turn.due = turn.due, []
+            for queue in due:
+                queue.dispatch()
         epoch = self.storage.log.end_turn()
-        if self.confirming:
-            confirming, self.confirming = self.confirming, []
+        if turn.confirming:
+            confirming, turn.confirming = turn.confirming, []
             for channel in confirming:
                 if channel.is_open:
                     channel.end_turn(epoch)

@@ -7,6 +7,7 @@ from warrenmq.core.ports cimport Outbox
 from warrenmq.core.publish_rules cimport needs_inspection
 from warrenmq.core.queue cimport Queue
 from warrenmq.core.stats cimport Stats
+from warrenmq.core.turn cimport Turn
 
 
 cdef class Channel:
@@ -17,6 +18,7 @@ cdef class Channel:
     cdef readonly Outbox outbox
     cdef readonly str user
     cdef readonly Stats stats
+    cdef readonly Turn turn
     cdef readonly Ledger ledger
     cdef readonly dict consumers
     cdef readonly Py_ssize_t default_prefetch

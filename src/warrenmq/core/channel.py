@@ -19,6 +19,7 @@ from warrenmq.core.publish_rules import needs_inspection, prepare_header
 from warrenmq.core.queue import Queue
 from warrenmq.core.stats import Stats
 from warrenmq.core.transaction import Transaction
+from warrenmq.core.turn import Turn
 
 if TYPE_CHECKING:
     from warrenmq.core.broker import Broker
@@ -48,6 +49,7 @@ class Channel:
         "reply_queue",
         "stats",
         "transaction",
+        "turn",
         "user",
         "vhost",
     )
@@ -62,6 +64,7 @@ class Channel:
         self.outbox = outbox
         self.user = user
         self.stats: Stats = broker.stats
+        self.turn: Turn = broker.turn
         self.ledger = Ledger()
         self.consumers: dict[str, Consumer] = {}
         self.default_prefetch = 0
@@ -123,7 +126,7 @@ class Channel:
         self.published_tag += 1
         if not self.is_in_turn:
             self.is_in_turn = True
-            self.broker.confirming.append(self)
+            self.turn.confirming.append(self)
 
     # -- confirms ----------------------------------------------------------------------------------------------------
 
@@ -314,7 +317,7 @@ class Channel:
         for queue, returning in by_queue.items():
             queue.requeue(returning)
         for queue in by_queue:
-            queue.dispatch()
+            queue.make_due()
         self._wake_parked()
 
     def _wake_parked(self) -> None:

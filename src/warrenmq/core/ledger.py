@@ -10,7 +10,10 @@ from warrenmq.core.message import QueuedMessage
 
 
 class Ledger:
-    """`prefetch` limits what all consumers of the channel hold together (0: no limit); basic.get does not count."""
+    """`prefetch` limits what all consumers of the channel hold together (0: no limit); basic.get does not count.
+
+    A tag that is struck is not settled yet (a transaction may hold it): `outstanding` falls when the queue settles it.
+    """
 
     __slots__ = ("last_tag", "oldest", "outstanding", "parked", "prefetch", "unacked")
 
@@ -40,10 +43,7 @@ class Ledger:
 
     def take(self, tag: int) -> QueuedMessage | None:
         """Strike one tag; None if it is not out."""
-        entry = self.unacked.pop(tag, None)
-        if entry is not None and entry.consumer is not None:
-            self.outstanding -= 1
-        return entry
+        return self.unacked.pop(tag, None)
 
     def take_up_to(self, tag: int) -> list[tuple[int, QueuedMessage]]:
         """Strike every tag up to and including this one, oldest first."""
@@ -54,13 +54,7 @@ class Ledger:
         else:
             tags = [known for known in range(self.oldest, tag + 1) if known in unacked]
         self.oldest = tag + 1
-        taken = []
-        for known in tags:
-            entry = unacked.pop(known)
-            if entry.consumer is not None:
-                self.outstanding -= 1
-            taken.append((known, entry))
-        return taken
+        return [(known, unacked.pop(known)) for known in tags]
 
     def put_back(self, deliveries: list[tuple[int, QueuedMessage]]) -> None:
         """Note deliveries as out again that a transaction had struck."""
@@ -71,15 +65,11 @@ class Ledger:
         self.unacked.clear()
         self.unacked.update(everything)
         self.oldest = min(self.oldest, everything[0][0])
-        for _, entry in deliveries:
-            if entry.consumer is not None:
-                self.outstanding += 1
 
     def take_all(self) -> list[QueuedMessage]:
         """Strike everything, oldest first."""
         taken = list(self.unacked.values())
         self.unacked.clear()
-        self.outstanding = 0
         self.oldest = self.last_tag + 1
         return taken
 

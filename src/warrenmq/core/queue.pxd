@@ -1,9 +1,11 @@
 cimport cython
 
 from warrenmq.core.consumer cimport Consumer, ConsumerRing
+from warrenmq.core.line cimport Line
 from warrenmq.core.message cimport Message, QueuedMessage
 from warrenmq.core.ports cimport MessageStore
 from warrenmq.core.stats cimport Stats
+from warrenmq.core.turn cimport Turn
 
 
 cdef class Queue:
@@ -14,22 +16,25 @@ cdef class Queue:
     cdef readonly object owner
     cdef readonly dict arguments
     cdef readonly Stats stats
+    cdef readonly Turn turn
     cdef readonly MessageStore store
     cdef readonly object events
-    cdef readonly object ready
+    cdef readonly Line ready
     cdef readonly ConsumerRing ring
     cdef readonly dict consumers
     cdef readonly Consumer exclusive_consumer
     cdef readonly bint has_had_consumer
     cdef readonly bint is_deleted
+    cdef readonly bint is_due
     cdef readonly Py_ssize_t unacked_count
     cdef readonly long long next_position
 
     @cython.locals(consumer=Consumer, position="long long")
     cpdef enqueue(self, Message message)
     cdef _enqueue_persistent(self, QueuedMessage entry)
-    @cython.locals(consumer=Consumer, entry=QueuedMessage)
+    @cython.locals(consumer=Consumer, entry=QueuedMessage, ready=Line)
     cpdef dispatch(self)
+    @cython.locals(entry=QueuedMessage)
     cpdef QueuedMessage get(self)
     cdef _hand_over(self, QueuedMessage entry, Consumer consumer)
     cpdef note_unacked(self)
@@ -37,8 +42,7 @@ cdef class Queue:
     cpdef settle(self, QueuedMessage entry)
     @cython.locals(entry=QueuedMessage)
     cpdef requeue(self, list entries)
-    @cython.locals(entry=QueuedMessage, last="long long")
-    cdef _insert(self, list entries)
     @cython.locals(consumer=Consumer)
     cdef _release(self, QueuedMessage entry)
     cpdef wake(self, Consumer consumer)
+    cpdef make_due(self)

@@ -6,14 +6,15 @@ comes back (nack, reject, recover, a closed channel) returns to its old place.
 Owned by the loop thread. Compiled when the package is built (queue.pxd).
 """
 
-from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
 from warrenmq.core.consumer import Consumer, ConsumerRing
+from warrenmq.core.line import Line
 from warrenmq.core.message import Message, QueuedMessage
 from warrenmq.core.ports import EventSink, MessageStore
 from warrenmq.core.stats import Stats
+from warrenmq.core.turn import Turn
 
 
 class Queue:
@@ -27,6 +28,7 @@ class Queue:
         "has_had_consumer",
         "is_auto_delete",
         "is_deleted",
+        "is_due",
         "is_durable",
         "name",
         "next_position",
@@ -35,6 +37,7 @@ class Queue:
         "ring",
         "stats",
         "store",
+        "turn",
         "unacked_count",
         "vhost",
     )
@@ -48,6 +51,7 @@ class Queue:
         owner: object,
         arguments: dict[str, Any],
         stats: Stats,
+        turn: Turn,
         store: MessageStore | None = None,
         events: EventSink | None = None,
     ) -> None:
@@ -58,14 +62,16 @@ class Queue:
         self.owner = owner  # the connection of an exclusive queue, else None
         self.arguments = arguments
         self.stats = stats
+        self.turn = turn
         self.store = store
         self.events = events
-        self.ready: deque[QueuedMessage] = deque()
+        self.ready = Line()
         self.ring = ConsumerRing()
         self.consumers: dict[Consumer, None] = {}
         self.exclusive_consumer: Consumer | None = None
         self.has_had_consumer = False
         self.is_deleted = False
+        self.is_due = False  # will be dispatched at the end of the turn
         self.unacked_count = 0
         self.next_position = 0
 
@@ -80,7 +86,7 @@ class Queue:
         if self.store is not None and message.is_persistent():
             self._enqueue_persistent(QueuedMessage(message, position))
             return
-        if not self.ready:
+        if len(self.ready) == 0:
             consumer = self.ring.next_ready()
             if consumer is not None:
                 if consumer.no_ack:
@@ -118,21 +124,23 @@ class Queue:
 
     def dispatch(self) -> None:
         """Hand out what waits, as far as there are consumers with credit."""
+        self.is_due = False
         ready = self.ready
-        while ready:
+        while len(ready) != 0:
             consumer = self.ring.next_ready()
             if consumer is None:
                 return
-            entry = ready.popleft()
+            entry = ready.take_first()
+            assert entry is not None
             self.stats.ready -= 1
             self._hand_over(entry, consumer)
 
     def get(self) -> QueuedMessage | None:
         """Take the first message out of the line for basic.get; the caller settles it or notes it as unacked."""
-        if not self.ready:
-            return None
-        self.stats.ready -= 1
-        return self.ready.popleft()
+        entry = self.ready.take_first()
+        if entry is not None:
+            self.stats.ready -= 1
+        return entry
 
     def _hand_over(self, entry: QueuedMessage, consumer: Consumer) -> None:
         self.stats.delivered += 1
@@ -183,34 +191,21 @@ class Queue:
             for entry in entries:
                 self.stats.held_bytes -= entry.message.footprint()
         else:
-            self._insert(entries)
+            self.ready.put_back(list(entries))
+            self.stats.ready += len(entries)
         for entry in entries:
             self._release(entry)
 
-    def _insert(self, entries: list[QueuedMessage]) -> None:
-        """Merge returning messages into the line; they nearly always belong at its head."""
-        ready = self.ready
-        returning = sorted(entries, key=_position_of)
-        last = returning[-1].position
-        passed = 0
-        while ready and ready[0].position < last:
-            returning.append(ready.popleft())
-            passed += 1
-        if passed:
-            returning.sort(key=_position_of)
-        returning.reverse()
-        ready.extendleft(returning)
-        self.stats.ready += len(entries)
-
     def _release(self, entry: QueuedMessage) -> None:
-        """Give the consumer its credit back."""
+        """Give the consumer and its channel their credit back."""
+        entry.queue = None
         if entry.consumer is not None:
             consumer: Consumer = entry.consumer  # type: ignore[assignment]
-            consumer.unacked -= 1
             entry.consumer = None
+            consumer.unacked -= 1
+            consumer.ledger.outstanding -= 1
             if not consumer.is_waiting:
                 self.wake(consumer)
-        entry.queue = None
 
     def purge(self) -> int:
         """Drop all that waits; what is unacked stays. Gives the number dropped."""
@@ -232,11 +227,16 @@ class Queue:
         self.wake(consumer)
 
     def wake(self, consumer: Consumer) -> None:
-        """The consumer may have credit again: let it wait for messages, and hand out what is there."""
+        """The consumer may have credit again: let it wait for messages."""
         if consumer in self.consumers:
             self.ring.add(consumer)
-            if self.ready:
-                self.dispatch()
+            self.make_due()
+
+    def make_due(self) -> None:
+        """See to it that what waits is handed out before the turn ends."""
+        if not self.is_due and len(self.ready) != 0:
+            self.is_due = True
+            self.turn.due.append(self)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """It gets nothing more; what it holds unacked stays with its channel."""
@@ -258,7 +258,3 @@ class Queue:
             self.store.delete()
             self.store = None
         return dropped, consumers
-
-
-def _position_of(entry: QueuedMessage) -> int:
-    return entry.position

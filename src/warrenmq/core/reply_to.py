@@ -29,7 +29,7 @@ class ReplyQueue(Queue):
 
     def __init__(self, channel: Channel, tag: str) -> None:
         address = ADDRESS_PREFIX + secrets.token_urlsafe(24)
-        super().__init__(channel.vhost.name, address, False, False, None, {}, channel.stats)
+        super().__init__(channel.vhost.name, address, False, False, None, {}, channel.stats, channel.turn)
         self._channel = channel
         self.tag = tag
         encoded = tag.encode()

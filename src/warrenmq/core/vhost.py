@@ -128,15 +128,16 @@ class VHost:
             return
         if if_unused and exchange.binding_count:
             raise PreconditionFailed(f"{self._named('exchange', name)} in use")
-        self._remove_exchange(exchange)
+        self.remove_exchange(exchange)
 
-    def _remove_exchange(self, exchange: Exchange) -> None:
+    def remove_exchange(self, exchange: Exchange) -> None:
+        """Take the exchange away with all bindings from it and to it."""
         del self.exchanges[exchange.name]
         for binding in self.bindings.of_source(exchange):
             self._remove_binding(binding)
         self._unbind_destination(exchange)
         self._topology_changed()
-        if exchange.is_durable:
+        if exchange.is_durable and not _is_predeclared(exchange.name):
             self.broker.catalog.delete("exchange", (self.name, exchange.name))
         self.broker.emit_resource("exchange.deleted", self.name, exchange.name)
 
@@ -190,7 +191,8 @@ class VHost:
     ) -> Queue:
         store = self.broker.storage.message_store(self.name, name) if is_durable and owner is None else None
         queue = Queue(
-            self.name, name, is_durable, is_auto_delete, owner, arguments, self.broker.stats, store, self.broker.events
+            self.name, name, is_durable, is_auto_delete, owner, arguments, self.broker.stats, self.broker.turn,
+            store, self.broker.events,
         )
         self.queues[name] = queue
         if owner is not None:
@@ -296,7 +298,7 @@ class VHost:
 
     def _delete_if_unused(self, exchange: Exchange) -> None:
         if exchange.is_auto_delete and not exchange.binding_count and exchange.name in self.exchanges:
-            self._remove_exchange(exchange)
+            self.remove_exchange(exchange)
 
     def _is_kept(self, binding: Binding) -> bool:
         destination = binding.destination
@@ -339,3 +341,7 @@ class VHost:
             "declared on another connection or the exclusive property value does not match that of the original "
             "declaration."
         )
+
+
+def _is_predeclared(name: str) -> bool:
+    return name == DEFAULT_EXCHANGE or name.startswith("amq.")

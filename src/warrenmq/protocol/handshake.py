@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any
 
 from warrenmq.protocol import spec
-from warrenmq.protocol.errors import ChannelError, NotAllowed
+from warrenmq.protocol.errors import ChannelError, LocalMisuse, NotAllowed
 
 CAPABILITIES = {
     "publisher_confirms": True,
@@ -37,6 +37,12 @@ class Tuning:
     heartbeat: int
 
 
+CHANNEL_MAX = 65535  # the wire has no more
+
+# What a client asks for. It names a frame size, so that no server can make it hold frames of any length.
+DEFAULT_WANTED = Tuning(channel_max=0, frame_max=131072, heartbeat=60)
+
+
 class State(Enum):
     """What the server waits for; the values are RabbitMQ's names of its states."""
 
@@ -47,7 +53,7 @@ class State(Enum):
 
 
 class ServerHandshake:
-    """The server's side. Call `start_ok` ... `open` with what the client sent, in any order: wrong orders are refused."""
+    """The server's side. Give `start_ok`, `tune_ok` and `open` what the client sent: wrong orders are refused."""
 
     __slots__ = ("capabilities", "client_properties", "offer", "state", "tuning")
 
@@ -60,7 +66,7 @@ class ServerHandshake:
 
     def start_ok(self, method: spec.Method) -> spec.ConnectionStartOk:
         """Note who the client is; the caller judges its login and then calls `authenticated`."""
-        if not isinstance(method, spec.ConnectionStartOk):
+        if self.state is not State.STARTING or not isinstance(method, spec.ConnectionStartOk):
             raise self.unexpected(method)
         self.client_properties = method.client_properties
         capabilities = method.client_properties.get("capabilities")
@@ -74,7 +80,7 @@ class ServerHandshake:
 
     def tune_ok(self, method: spec.Method) -> Tuning:
         """The client may ask for less than was offered, not for more; the heartbeat is its choice."""
-        if not isinstance(method, spec.ConnectionTuneOk):
+        if self.state is not State.TUNING or not isinstance(method, spec.ConnectionTuneOk):
             raise self.unexpected(method)
         for name, wanted, offered, least in (
             ("frame_max", method.frame_max, self.offer.frame_max, spec.FRAME_MIN_SIZE),
@@ -90,7 +96,7 @@ class ServerHandshake:
 
     def open(self, method: spec.Method) -> str:
         """The virtual host that the client asks for; the caller lets it in by `opened`."""
-        if not isinstance(method, spec.ConnectionOpen):
+        if self.state is not State.OPENING or not isinstance(method, spec.ConnectionOpen):
             raise self.unexpected(method)
         return method.virtual_host
 
@@ -110,6 +116,7 @@ class ClientHandshake:
 
     __slots__ = (
         "_client_properties",
+        "_expected",
         "_mechanism",
         "_response",
         "_wanted",
@@ -129,7 +136,10 @@ class ClientHandshake:
     ) -> None:
         self._mechanism = mechanism
         self._response = response
-        self._wanted = wanted or Tuning(channel_max=0, frame_max=0, heartbeat=60)
+        self._wanted = wanted or DEFAULT_WANTED
+        if 0 < self._wanted.frame_max < spec.FRAME_MIN_SIZE:
+            raise LocalMisuse(f"frame_max is {spec.FRAME_MIN_SIZE} at least, not {self._wanted.frame_max}")
+        self._expected: type[spec.Method] = spec.ConnectionStart
         self._client_properties = {"capabilities": dict(CAPABILITIES), **(client_properties or {})}
         self.virtual_host = virtual_host
         self.server_properties: dict[str, Any] = {}
@@ -137,28 +147,35 @@ class ClientHandshake:
         self.is_done = False
 
     def receive(self, method: spec.Method) -> list[spec.Method]:
-        """Answer one method of the server."""
-        if isinstance(method, spec.ConnectionStart) and self.tuning is None:
-            self.server_properties = method.server_properties
-            if self._mechanism.encode() not in method.mechanisms.split():
-                raise NotAllowed(f"the server does not offer the mechanism {self._mechanism}")
-            return [spec.ConnectionStartOk(self._client_properties, self._mechanism, self._response)]
-        if isinstance(method, spec.ConnectionTune) and self.tuning is None:
-            self.tuning = Tuning(
-                _lower(self._wanted.channel_max, method.channel_max) or 65535,
-                _lower(self._wanted.frame_max, method.frame_max) or 131072,
-                _lower(self._wanted.heartbeat, method.heartbeat) if self._wanted.heartbeat else 0,
+        """Answer one method of the server; anything but the next one due is refused."""
+        if self.is_done or not isinstance(method, self._expected):
+            raise ChannelError(
+                f"unexpected method {method.name} during the handshake", method.index >> 16, method.index & 0xFFFF
             )
-            return [
-                spec.ConnectionTuneOk(self.tuning.channel_max, self.tuning.frame_max, self.tuning.heartbeat),
-                spec.ConnectionOpen(self.virtual_host),
-            ]
-        if isinstance(method, spec.ConnectionOpenOk) and self.tuning is not None:
-            self.is_done = True
-            return []
-        raise ChannelError(
-            f"unexpected method {method.name} during the handshake", method.index >> 16, method.index & 0xFFFF
+        if isinstance(method, spec.ConnectionStart):
+            return [self._start(method)]
+        if isinstance(method, spec.ConnectionTune):
+            return [self._tune(method), spec.ConnectionOpen(self.virtual_host)]
+        self.is_done = True
+        return []
+
+    def _start(self, method: spec.ConnectionStart) -> spec.ConnectionStartOk:
+        self._expected = spec.ConnectionTune
+        self.server_properties = method.server_properties
+        if self._mechanism.encode() not in method.mechanisms.split():
+            raise NotAllowed(f"the server does not offer the mechanism {self._mechanism}")
+        return spec.ConnectionStartOk(self._client_properties, self._mechanism, self._response)
+
+    def _tune(self, method: spec.ConnectionTune) -> spec.ConnectionTuneOk:
+        self._expected = spec.ConnectionOpenOk
+        if 0 < method.frame_max < spec.FRAME_MIN_SIZE:
+            raise NotAllowed(f"the server offers frames of {method.frame_max} bytes, less than every peer must take")
+        self.tuning = Tuning(
+            _lower(self._wanted.channel_max, method.channel_max) or CHANNEL_MAX,
+            _lower(self._wanted.frame_max, method.frame_max) or DEFAULT_WANTED.frame_max,
+            _lower(self._wanted.heartbeat, method.heartbeat) if self._wanted.heartbeat else 0,
         )
+        return spec.ConnectionTuneOk(self.tuning.channel_max, self.tuning.frame_max, self.tuning.heartbeat)
 
 
 def _lower(ours: int, theirs: int) -> int:

@@ -24,8 +24,9 @@ cdef object _pack_start
 
 @cython.locals(flags=int, flag=int, reader=ValueReader)
 cpdef object decode(bytes data, Py_ssize_t offset=*)
-@cython.locals(flags=int, flag=int, reader=ValueReader)
+@cython.locals(flags=int, flag=int, place=Py_ssize_t, end=Py_ssize_t)
 cpdef object validate(bytes header)
+cdef object _require_valid_table(bytes header, Py_ssize_t start, Py_ssize_t end)
 
 cpdef int property_flags(bytes header) except -1
 @cython.locals(flags=int)
@@ -60,6 +61,5 @@ cdef Py_ssize_t _place_of(bytes header, int flags, int wanted) except -1
 @cython.locals(size=Py_ssize_t, end=Py_ssize_t, length=cython.longlong)
 cdef Py_ssize_t _end_of(bytes header, Py_ssize_t place, int flag) except -1
 cdef int _octet_at(bytes header, Py_ssize_t place) except -1
-cdef int _skip_property(ValueReader reader, int flag) except -1
 cdef object _read_property(ValueReader reader, int flag)
 cdef object _encode_property(int flag, object value)

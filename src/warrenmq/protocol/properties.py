@@ -176,19 +176,26 @@ def validate(header: bytes) -> None:
     flags = _flags_at(header, _FLAGS_AT)
     if flags == 0 and len(header) == _LIST_AT:
         return
+    place = _LIST_AT
+    flags &= _KNOWN
+    flag = _FIRST
+    while flags:
+        if flags & flag:
+            end = _end_of(header, place, flag)
+            if flag == _HEADERS:
+                _require_valid_table(header, place, end)
+            place = end
+            flags ^= flag
+        flag >>= 1
+    if place != len(header):
+        raise MalformedProperties("octets left over after the last property")
+
+
+def _require_valid_table(header: bytes, start: int, end: int) -> None:
     try:
-        reader = ValueReader(header, _LIST_AT, len(header))
-        flags &= _KNOWN
-        flag = _FIRST
-        while flags:
-            if flags & flag:
-                _skip_property(reader, flag)
-                flags ^= flag
-            flag >>= 1
+        ValueReader(header, start, end).skip_table()
     except MalformedValue as malformed:
         raise MalformedProperties(malformed.text) from malformed
-    if reader.position != reader.end:
-        raise MalformedProperties("octets left over after the last property")
 
 
 def property_flags(header: bytes) -> int:
@@ -365,17 +372,6 @@ def _octet_at(header: bytes, place: int) -> int:
     if place >= len(header):
         raise MalformedProperties("the property list is cut short")
     return header[place]
-
-
-def _skip_property(reader: ValueReader, flag: int) -> None:
-    if flag & _OCTETS:
-        reader.read_octet()
-    elif flag == _TIMESTAMP:
-        reader.read_longlong()
-    elif flag == _HEADERS:
-        reader.skip_table()
-    else:
-        reader.skip_shortstr()
 
 
 def _read_property(reader: ValueReader, flag: int) -> Any:

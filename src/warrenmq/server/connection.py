@@ -172,7 +172,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
 
     def block_publisher(self) -> None:
         """The memory alarm is raised and this client publishes: stop reading it."""
-        if not self._is_blocked and self._transport is not None:
+        if not self._is_blocked and not self.session.is_closed and self._transport is not None:
             self._is_blocked = True
             self.server.alarm.blocked[self] = None
             self._transport.pause_reading()
@@ -233,6 +233,15 @@ class AmqpConnection(asyncio.BufferedProtocol):
         """The handshake is over."""
         log.info("%s: user '%s' opened vhost '%s'", self.name, self.session.user, self.session.vhost.name)
         self._last_heard = self._last_said = self.server.now()
+
+    def shut_down(self) -> None:
+        """The broker stops: say so to a client that can understand it, hang up on one that has not begun."""
+        if self.session.handshake.state is State.RUNNING:
+            self.session.close_connection(
+                spec.CONNECTION_FORCED, "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'"
+            )
+        else:
+            self.abort()
 
     def finish(self) -> None:
         """The closing handshake is over: write what is left, then close."""

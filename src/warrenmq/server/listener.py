@@ -11,7 +11,6 @@ import platform
 
 from warrenmq import __version__
 from warrenmq.core.broker import Broker
-from warrenmq.protocol import spec
 from warrenmq.protocol.handshake import CAPABILITIES
 from warrenmq.protocol.output import ScratchPool
 from warrenmq.server.connection import CLOSE_TIMEOUT, AmqpConnection
@@ -76,9 +75,7 @@ class AmqpServer:
             return
         self._server.close()
         for connection in list(self._connections):
-            connection.session.close_connection(
-                spec.CONNECTION_FORCED, "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'"
-            )
+            connection.shut_down()
         self.ticker.end_turn()
         deadline = self.now() + CLOSE_TIMEOUT
         while self._connections and self.now() < deadline:

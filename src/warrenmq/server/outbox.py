@@ -131,3 +131,4 @@ class ConnectionOutbox(Outbox):
             self.parked.clear()
             for consumer in waiting:
                 consumer.queue.wake(consumer)
+            self.ticker.schedule()  # what they are due is handed out by the end of a turn

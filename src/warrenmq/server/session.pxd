@@ -3,6 +3,7 @@ cimport cython
 from warrenmq.core.channel cimport Channel
 from warrenmq.core.exchange cimport Exchange, Route
 from warrenmq.protocol.frames cimport FrameHandler, FrameReader
+from warrenmq.protocol.properties cimport validate
 from warrenmq.server.channel_methods cimport ChannelMethods
 from warrenmq.server.flow cimport MemoryAlarm
 from warrenmq.server.outbox cimport ConnectionOutbox

@@ -15,7 +15,7 @@ from warrenmq.core.errors import AccessRefused, BrokerError, NotAllowed, NotImpl
 from warrenmq.core.exchange import DEFAULT_EXCHANGE, Route
 from warrenmq.core.reply_to import ADDRESS_PREFIX
 from warrenmq.core.vhost import VHost
-from warrenmq.protocol import methods, properties, spec
+from warrenmq.protocol import methods, spec
 from warrenmq.protocol.errors import (
     ChannelError,
     CommandInvalid,
@@ -27,6 +27,7 @@ from warrenmq.protocol.errors import (
 )
 from warrenmq.protocol.frames import FrameHandler, FrameReader
 from warrenmq.protocol.handshake import ServerHandshake, State, Tuning
+from warrenmq.protocol.properties import validate
 from warrenmq.server.channel_methods import ChannelMethods
 from warrenmq.server.flow import MemoryAlarm
 from warrenmq.server.outbox import ConnectionOutbox
@@ -99,7 +100,7 @@ class Session(FrameHandler):
             self._fail(ChannelError("expected 'channel.open'"), channel, _index_of(method))
             return
         try:
-            properties.validate(header)
+            validate(header)
             route = self.routes.get(method)
             if route is None:
                 route = self._find_route(method)

@@ -1,9 +1,9 @@
 """Clients in other languages, each in one process that is told what to do in lines of JSON.
 
 A request is `{"id": 7, "op": "declare_queue", "channel": 3, ...}`; its answer has the same id and either `ok` with the
-result, `refused` with scope, code and text, or `failed` with what went wrong. Bytes travel as `{"$": "bytes", "v": base64}`,
-instants as `{"$": "time", "v": seconds}`, decimals as `{"$": "decimal", "v": text}`. The process lives as long as the test session; a client is one
-connection in it.
+result, `refused` with scope, code and text, or `failed` with what went wrong. Bytes travel as
+`{"$": "bytes", "v": base64}`, instants as `{"$": "time", "v": seconds}`, decimals as `{"$": "decimal", "v": text}`.
+The process lives as long as the test session; a client is one connection in it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ import atexit
 import base64
 import fcntl
 import json
+import queue
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -57,22 +59,45 @@ def from_wire(value: Any) -> Any:
 
 
 class Bridge:
-    """The process, and the conversation with it."""
+    """The process, and the conversation with it; one that does not answer in time is ended."""
 
     def __init__(self, command: list[str], folder: Path) -> None:
         self._process = subprocess.Popen(
-            command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
+            command,
+            cwd=folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            encoding="utf-8",
         )
         self._requests = 0
+        self._answers: queue.Queue[str] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, name="bridge", daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._answers.put(line)
+        self._answers.put("")
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
 
     def ask(self, op: str, **arguments: Any) -> Any:
         self._requests += 1
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         request = {"id": self._requests, "op": op, **{key: to_wire(value) for key, value in arguments.items()}}
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
+        try:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+            line = self._answers.get(timeout=3 * PATIENCE)
+        except BaseException:
+            # The answer, if it comes, would be taken for that of another question.
+            self._process.kill()
+            raise
         if not line:
             raise RuntimeError(f"the bridge ended with {self._process.wait()} while asked to {op}")
         answer = json.loads(line)
@@ -85,15 +110,16 @@ class Bridge:
         return from_wire(answer["ok"])
 
     def stop(self) -> None:
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         try:
+            self._process.stdin.close()
             self._process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
+        except (BrokenPipeError, subprocess.TimeoutExpired):
             self._process.kill()
             self._process.wait()
+        self._reader.join(PATIENCE)
+        self._process.stdout.close()
 
 
 def delivery_from(told: Mapping[str, Any]) -> Delivery:
@@ -302,6 +328,8 @@ class RemoteClient(Client):
 
     @classmethod
     def bridge(cls) -> Bridge:
+        if cls._bridge is not None and not cls._bridge.is_running:
+            cls.stop_bridge()
         if cls._bridge is None:
             cls._bridge = Bridge(*cls.command())
         return cls._bridge
@@ -313,20 +341,22 @@ class RemoteClient(Client):
             cls._bridge = None
 
     def __init__(self, url: str, *, heartbeat: int = 0, frame_max: int | None = None) -> None:
-        self._connection = self.bridge().ask("connect", url=url, heartbeat=heartbeat, frame_max=frame_max or 0)
+        self._own_bridge = self.bridge()
+        self._connection = self._own_bridge.ask("connect", url=url, heartbeat=heartbeat, frame_max=frame_max or 0)
 
     def channel(self) -> Channel:
-        return RemoteChannel(self.bridge(), self._connection)
+        return RemoteChannel(self._own_bridge, self._connection)
 
     def idle(self, seconds: float) -> None:
-        self.bridge().ask("idle", timeout_ms=int(seconds * 1000))
+        self._own_bridge.ask("idle", timeout_ms=int(seconds * 1000))
 
     @property
     def is_open(self) -> bool:
-        return bool(self.bridge().ask("is_open", connection=self._connection))
+        return bool(self._own_bridge.ask("is_open", connection=self._connection))
 
     def close(self) -> None:
-        self.bridge().ask("close_connection", connection=self._connection)
+        if self._own_bridge.is_running:
+            self._own_bridge.ask("close_connection", connection=self._connection)
 
 
 class NodeClient(RemoteClient):

@@ -9,8 +9,6 @@ import com.rabbitmq.client.GetResponse;
 import com.rabbitmq.client.LongString;
 import com.rabbitmq.client.Method;
 import com.rabbitmq.client.ShutdownSignalException;
-import com.rabbitmq.tools.json.JSONReader;
-import com.rabbitmq.tools.json.JSONWriter;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
@@ -37,13 +35,17 @@ public final class Bridge {
 
     public static void main(String[] arguments) throws Exception {
         Bridge bridge = new Bridge();
-        PrintStream out = new PrintStream(System.out, true, "UTF-8");
+        PrintStream out = new PrintStream(System.out, true, "US-ASCII");
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-        for (String line = in.readLine(); line != null; line = in.readLine()) {
-            Request request = new Request(line);
-            out.println(asciiOnly(new JSONWriter().write(bridge.answer(request))));
+        int status = 1;
+        try {
+            for (String line = in.readLine(); line != null; line = in.readLine()) {
+                out.println(Json.write(bridge.answer(new Request(line))));
+            }
+            status = 0;
+        } finally {
+            System.exit(status); // the client's threads would keep the process
         }
-        System.exit(0);
     }
 
     private Map<String, Object> answer(Request request) {
@@ -420,26 +422,12 @@ public final class Bridge {
         return value;
     }
 
-    /** The client's JSON writer leaves characters beyond Latin-1 as they are, whatever the stream makes of them. */
-    private static String asciiOnly(String json) {
-        StringBuilder made = new StringBuilder(json.length());
-        for (int position = 0; position < json.length(); position++) {
-            char each = json.charAt(position);
-            if (each < 0x80) {
-                made.append(each);
-            } else {
-                made.append(String.format("\\u%04x", (int) each));
-            }
-        }
-        return made.toString();
-    }
-
     /** One line of the conversation. */
     private static final class Request {
         private final Map<?, ?> fields;
 
         Request(String line) {
-            fields = (Map<?, ?>) new JSONReader().read(line);
+            fields = (Map<?, ?>) new Json(line).read();
         }
 
         boolean has(String field) {
@@ -491,6 +479,167 @@ public final class Bridge {
 
         private static Integer integer(Object value) {
             return value == null ? null : ((Number) value).intValue();
+        }
+    }
+
+    /** As much JSON as the conversation needs: what Python's json module writes, and ASCII back. */
+    private static final class Json {
+        private final String text;
+        private int position = 0;
+
+        Json(String text) {
+            this.text = text;
+        }
+
+        Object read() {
+            skipBlanks();
+            char first = text.charAt(position);
+            if (first == '{') {
+                return readObject();
+            }
+            if (first == '[') {
+                return readArray();
+            }
+            if (first == '"') {
+                return readString();
+            }
+            int start = position;
+            while (position < text.length() && ",]} ".indexOf(text.charAt(position)) < 0) {
+                position++;
+            }
+            return literal(text.substring(start, position));
+        }
+
+        private static Object literal(String word) {
+            switch (word) {
+                case "null":
+                    return null;
+                case "true":
+                    return true;
+                case "false":
+                    return false;
+                default:
+                    if (word.contains(".") || word.contains("e")) {
+                        return Double.valueOf(word);
+                    }
+                    long number = Long.parseLong(word);
+                    if (number == (int) number) {
+                        return (int) number;
+                    }
+                    return number;
+            }
+        }
+
+        private Map<String, Object> readObject() {
+            Map<String, Object> made = new LinkedHashMap<>();
+            position++;
+            while (!ends('}')) {
+                skipBlanks();
+                String key = readString();
+                skipBlanks();
+                position++; // the colon
+                made.put(key, read());
+            }
+            return made;
+        }
+
+        private List<Object> readArray() {
+            List<Object> made = new ArrayList<>();
+            position++;
+            while (!ends(']')) {
+                made.add(read());
+            }
+            return made;
+        }
+
+        /** Step over the closing bracket, or over the comma before another element. */
+        private boolean ends(char bracket) {
+            skipBlanks();
+            char next = text.charAt(position);
+            if (next == bracket || next == ',') {
+                position++;
+            }
+            return next == bracket;
+        }
+
+        private String readString() {
+            StringBuilder made = new StringBuilder();
+            position++;
+            for (char each = text.charAt(position++); each != '"'; each = text.charAt(position++)) {
+                made.append(each == '\\' ? readEscape() : each);
+            }
+            return made.toString();
+        }
+
+        private char readEscape() {
+            char kind = text.charAt(position++);
+            switch (kind) {
+                case 'n':
+                    return '\n';
+                case 't':
+                    return '\t';
+                case 'r':
+                    return '\r';
+                case 'b':
+                    return '\b';
+                case 'f':
+                    return '\f';
+                case 'u':
+                    position += 4;
+                    return (char) Integer.parseInt(text.substring(position - 4, position), 16);
+                default:
+                    return kind;
+            }
+        }
+
+        private void skipBlanks() {
+            while (text.charAt(position) == ' ') {
+                position++;
+            }
+        }
+
+        static String write(Object value) {
+            StringBuilder made = new StringBuilder();
+            write(value, made);
+            return made.toString();
+        }
+
+        private static void write(Object value, StringBuilder made) {
+            if (value instanceof Map) {
+                String separator = "{";
+                for (Map.Entry<?, ?> each : ((Map<?, ?>) value).entrySet()) {
+                    made.append(separator);
+                    writeString(each.getKey().toString(), made);
+                    made.append(':');
+                    write(each.getValue(), made);
+                    separator = ",";
+                }
+                made.append(separator.equals("{") ? "{}" : "}");
+            } else if (value instanceof List) {
+                String separator = "[";
+                for (Object each : (List<?>) value) {
+                    made.append(separator);
+                    write(each, made);
+                    separator = ",";
+                }
+                made.append(separator.equals("[") ? "[]" : "]");
+            } else if (value instanceof String) {
+                writeString((String) value, made);
+            } else {
+                made.append(value);
+            }
+        }
+
+        private static void writeString(String value, StringBuilder made) {
+            made.append('"');
+            for (char each : value.toCharArray()) {
+                if (each >= ' ' && each < 0x7f && each != '"' && each != '\\') {
+                    made.append(each);
+                } else {
+                    made.append(String.format("\\u%04x", (int) each));
+                }
+            }
+            made.append('"');
         }
     }
 }

@@ -1,0 +1,7 @@
+cimport cython
+
+
+@cython.final
+cdef class Turn:
+    cdef public list due
+    cdef public list confirming

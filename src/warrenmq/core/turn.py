@@ -1,0 +1,23 @@
+"""The turn: what has to be done before the work that arrived together is over.
+
+Credit that comes back (acks, a larger prefetch, a drained socket) makes a queue due once per turn, not once per ack;
+publishes of one turn are confirmed together.
+
+Owned by the loop thread. Compiled when the package is built (turn.pxd).
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from warrenmq.core.channel import Channel
+    from warrenmq.core.queue import Queue
+
+
+class Turn:
+    """One per broker, used again for every turn."""
+
+    __slots__ = ("confirming", "due")
+
+    def __init__(self) -> None:
+        self.due: list[Queue] = []  # queues with messages for consumers that have credit again
+        self.confirming: list[Channel] = []  # channels with publishes to be confirmed

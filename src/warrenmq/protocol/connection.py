@@ -1,0 +1,338 @@
+"""The client's side of a connection, without I/O: bytes in, events out, and what to write gathered for the caller.
+
+The caller owns the socket and the clock. It gives what it read to `receive`, writes what `take_output` hands over, and
+calls `check_time` when `next_deadline` has come. Whatever the server sends, nothing is raised: a server that breaks the
+protocol is told so, and the last event says why. What the caller does wrong raises LocalMisuse and sends nothing.
+
+Bounded: what is held is one incomplete frame, and per channel that the caller opened one body of `max_body_size`.
+Contents are expected on open channels only.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from warrenmq.protocol import methods, spec
+from warrenmq.protocol.content import decode_content_method
+from warrenmq.protocol.errors import (
+    ChannelError,
+    CommandInvalid,
+    LocalMisuse,
+    ProtocolError,
+    ResourceError,
+    clip_reply_text,
+)
+from warrenmq.protocol.events import (
+    Blocked,
+    ClosedBy,
+    ConnectionClosed,
+    ContentReceived,
+    Event,
+    MethodReceived,
+    Opened,
+    Unblocked,
+)
+from warrenmq.protocol.frames import HEARTBEAT_FRAME, PROTOCOL_HEADER, FrameHandler, FrameReader
+from warrenmq.protocol.handshake import ClientHandshake
+from warrenmq.protocol.heartbeat import Heartbeat
+from warrenmq.protocol.output import OutputBuffer, ScratchPool
+from warrenmq.protocol.properties import BasicProperties, content_header
+
+MAX_BODY_SIZE = 128 * 1024 * 1024
+
+_FRAME_OVERHEAD = 8
+_HEADER_MARK = PROTOCOL_HEADER[:4]
+_NO_PROPERTIES = BasicProperties()
+
+# What the caller may send by `send_method`: the handshake and the close are our own business.
+_ON_CHANNEL_ZERO = frozenset({spec.ConnectionUpdateSecret})
+_SENDABLE = _ON_CHANNEL_ZERO | {
+    method
+    for method in spec.METHODS.values()
+    if method.sender != "server" and not method.has_content and not method.name.startswith("connection.")
+}
+
+
+class Phase(Enum):
+    """How far a connection is. CLOSING: we said close, and wait for the answer."""
+
+    HANDSHAKE = "handshake"
+    OPEN = "open"
+    CLOSING = "closing"
+    CLOSED = "closed"
+
+
+class ClientConnection(FrameHandler):
+    """One connection, from the protocol header to the close. `phase` is for reading only."""
+
+    __slots__ = (
+        "_channels",
+        "_events",
+        "_goodbye",
+        "_handshake",
+        "_has_begun",
+        "_heartbeat",
+        "_leftover",
+        "_max_body_size",
+        "_output",
+        "_reader",
+        "phase",
+    )
+
+    def __init__(
+        self,
+        handshake: ClientHandshake,
+        now: float,
+        max_body_size: int = MAX_BODY_SIZE,
+        pool: ScratchPool | None = None,
+    ) -> None:
+        self._handshake = handshake
+        self._max_body_size = max_body_size
+        # Until both have tuned, no frame may be longer than the protocol's least maximum (AMQP 0-9-1 §4.2.3).
+        self._reader = FrameReader(self, spec.FRAME_MIN_SIZE)
+        self._output = OutputBuffer(spec.FRAME_MIN_SIZE, pool or ScratchPool())
+        self._output.put(PROTOCOL_HEADER)
+        self._channels: set[int] = set()
+        self._events: list[Event] = []
+        self._leftover = b""
+        self._has_begun = False
+        self._heartbeat = Heartbeat(0, now)
+        self._goodbye = spec.REPLY_SUCCESS, ""
+        self.phase = Phase.HANDSHAKE
+
+    # -- what the server says ----------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes, now: float) -> list[Event]:
+        """Take what was read from the socket, cut anywhere; gives what it amounts to."""
+        self._heartbeat.heard_at = now
+        data = self._leftover + data if self._leftover else bytes(data)
+        self._leftover = b""
+        if not self._has_begun and _HEADER_MARK.startswith(data[:4]):
+            self._receive_header(data)
+        elif self.phase is not Phase.CLOSED:
+            self._has_begun = True
+            self._read_frames(data)
+        return self._take_events()
+
+    def receive_end(self) -> list[Event]:
+        """The server closed its end of the socket, or the network did."""
+        if self.phase is Phase.HANDSHAKE:
+            # RabbitMQ hangs up without a word on a client that it cannot tell why the login failed.
+            self._end(ClosedBy.NETWORK, 0, "the server hung up during the handshake: is the login right?")
+        else:
+            self._end(ClosedBy.NETWORK, 0, "the server hung up")
+        return self._take_events()
+
+    def _receive_header(self, data: bytes) -> None:
+        """A server that speaks another protocol answers with the header of the one it wants."""
+        if len(data) < len(PROTOCOL_HEADER):
+            self._leftover = data
+            return
+        wanted = "-".join(map(str, data[4 : len(PROTOCOL_HEADER)]))
+        text = f"the server does not speak AMQP 0-9-1 (0-0-9-1 on the wire): it asks for {wanted}"
+        self._end(ClosedBy.SERVER, 0, text)
+
+    def _read_frames(self, data: bytes) -> None:
+        try:
+            self._leftover = data[self._reader.receive(data, len(data)) :]
+        except ProtocolError as error:
+            self._refuse(error)
+
+    def _take_events(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events
+
+    # -- what the caller says ----------------------------------------------------------------------------------------
+
+    def send_method(self, channel: int, method: spec.Method) -> None:
+        """Any method that a client may send and that has no content; closing the connection has its own `close`."""
+        if type(method) not in _SENDABLE or (channel == 0) is not (type(method) in _ON_CHANNEL_ZERO):
+            raise LocalMisuse(f"{method.name} cannot be sent this way on channel {channel}")
+        self._require_open()
+        payload = methods.encode(method)
+        self._require_fitting(method.name, payload)
+        if isinstance(method, spec.ChannelOpen):
+            self._open_channel(channel)
+        elif channel:
+            self._require_channel(channel)
+        if isinstance(method, spec.ChannelClose):
+            # Our peer may be talking on it still; the number is free again when it has answered.
+            self._channels.discard(channel)
+            self._reader.ignore_channel(channel)
+        self._output.put_method(channel, payload)
+
+    def publish(
+        self,
+        channel: int,
+        exchange: str,
+        routing_key: str,
+        body: bytes,
+        properties: BasicProperties = _NO_PROPERTIES,
+        mandatory: bool = False,
+    ) -> None:
+        """basic.publish with its content."""
+        self._require_open()
+        self._require_channel(channel)
+        method = methods.encode(spec.BasicPublish(exchange, routing_key, mandatory))
+        header = content_header(len(body), properties)
+        self._require_fitting("the content header", header)
+        self._output.put_content(channel, method, header, body)
+
+    def close(self, reply_code: int = spec.REPLY_SUCCESS, reply_text: str = "Goodbye") -> list[Event]:
+        """Say goodbye; ConnectionClosed comes with the server's answer, or here if there is none to wait for."""
+        if self.phase is Phase.OPEN:
+            self._say_close(reply_code, reply_text)
+            self._goodbye = reply_code, reply_text
+            self.phase = Phase.CLOSING
+        elif self.phase is Phase.HANDSHAKE:
+            self._end(ClosedBy.CLIENT, reply_code, reply_text)
+        return self._take_events()
+
+    def take_output(self, now: float) -> list[bytes | memoryview]:
+        """Everything to be written, in order; what is taken counts as said."""
+        if self._output.size:
+            self._heartbeat.said_at = now
+        return self._output.take()
+
+    def _require_open(self) -> None:
+        if self.phase is not Phase.OPEN:
+            raise LocalMisuse(f"the connection is not open: {self.phase.value}")
+
+    def _require_channel(self, channel: int) -> None:
+        if channel not in self._channels:
+            raise LocalMisuse(f"channel {channel} is not open")
+
+    def _require_fitting(self, what: str, payload: bytes) -> None:
+        if len(payload) + _FRAME_OVERHEAD > self._output.frame_max:
+            raise LocalMisuse(f"{what} takes {len(payload)} bytes, frames hold {self._output.frame_max} in all")
+
+    def _open_channel(self, channel: int) -> None:
+        assert self._handshake.tuning is not None
+        if not 0 < channel <= self._handshake.tuning.channel_max:
+            raise LocalMisuse(f"channels go from 1 to {self._handshake.tuning.channel_max}, not {channel}")
+        if channel in self._channels or channel in self._reader.ignored_channels:
+            raise LocalMisuse(f"channel {channel} is in use")
+        self._channels.add(channel)
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        """When `check_time` has something to do; None while nothing depends on the time."""
+        return None if self.phase is Phase.CLOSED else self._heartbeat.next_deadline()
+
+    def check_time(self, now: float) -> list[Event]:
+        """Say a heartbeat that is due; give up on a server that was silent for two intervals."""
+        if self.phase is Phase.CLOSED:
+            return []
+        if self._heartbeat.is_missed(now):
+            text = f"missed heartbeats: nothing heard for {2 * self._heartbeat.interval} seconds"
+            self._end(ClosedBy.NETWORK, 0, text)
+        elif self._heartbeat.is_due(now):
+            if not self._output.size:
+                self._output.put(HEARTBEAT_FRAME)
+            self._heartbeat.said_at = now
+        return self._take_events()
+
+    # -- the frame reader's calls ------------------------------------------------------------------------------------
+
+    def on_method(self, channel: int, payload: bytes) -> None:
+        if self.phase is Phase.CLOSED:
+            return
+        method = methods.decode(payload)
+        if method.sender == "client":
+            raise CommandInvalid(f"a server does not send {method.name}", method.index >> 16, method.index & 0xFFFF)
+        if (channel == 0) is not method.name.startswith("connection."):
+            raise _misplaced(channel, method)
+        if channel == 0:
+            self._on_connection_method(method)
+            return
+        self._on_channel_method(channel, method)
+
+    def on_ack(self, channel: int, delivery_tag: int, multiple: bool) -> None:
+        self._on_channel_method(channel, spec.BasicAck(delivery_tag, multiple))
+
+    def on_content_header(self, channel: int, body_size: int) -> bool:
+        self._admit_content(channel, body_size)
+        return True
+
+    def on_content(self, channel: int, method: bytes, header: bytes, body: bytes) -> None:
+        self._admit_content(channel, len(body))
+        self._events.append(ContentReceived(channel, decode_content_method(method), header, body))
+
+    def on_heartbeat(self) -> None:
+        """Hearing anything is enough, and `receive` has noted that."""
+
+    def _admit_content(self, channel: int, body_size: int) -> None:
+        if channel not in self._channels:
+            raise ChannelError(f"content on channel {channel}, which is not open")
+        if body_size > self._max_body_size:
+            raise ResourceError(f"a body of {body_size} bytes, {self._max_body_size} at most are taken")
+
+    def _on_connection_method(self, method: spec.Method) -> None:
+        if isinstance(method, spec.ConnectionClose):
+            self._output.put_method(0, methods.encode(spec.ConnectionCloseOk()))
+            self._end(ClosedBy.SERVER, method.reply_code, method.reply_text, method.class_id, method.method_id)
+        elif self.phase is Phase.HANDSHAKE:
+            self._on_handshake_method(method)
+        elif isinstance(method, spec.ConnectionCloseOk) and self.phase is Phase.CLOSING:
+            self._end(ClosedBy.CLIENT, *self._goodbye)
+        elif isinstance(method, spec.ConnectionBlocked):
+            self._events.append(Blocked(method.reason))
+        elif isinstance(method, spec.ConnectionUnblocked):
+            self._events.append(Unblocked())
+        elif isinstance(method, spec.ConnectionUpdateSecretOk):
+            self._events.append(MethodReceived(0, method))
+        else:
+            raise _misplaced(0, method)
+
+    def _on_handshake_method(self, method: spec.Method) -> None:
+        for answer in self._handshake.receive(method):
+            self._output.put_method(0, methods.encode(answer))
+        tuning = self._handshake.tuning
+        if tuning is not None:
+            self._reader.frame_max = self._output.frame_max = tuning.frame_max
+            self._heartbeat.interval = tuning.heartbeat
+            if self._handshake.is_done:
+                self.phase = Phase.OPEN
+                self._events.append(Opened(tuning, self._handshake.server_properties))
+
+    def _on_channel_method(self, channel: int, method: spec.Method) -> None:
+        """Keep count of the channels; of one that we closed, only close and close-ok come through the reader."""
+        if channel in self._reader.ignored_channels:
+            if isinstance(method, spec.ChannelCloseOk):
+                self._reader.attend_channel(channel)
+            else:
+                self._output.put_method(channel, methods.encode(spec.ChannelCloseOk()))
+        elif channel not in self._channels:
+            raise _misplaced(channel, method)
+        elif isinstance(method, spec.ChannelClose):
+            self._channels.discard(channel)
+            self._output.put_method(channel, methods.encode(spec.ChannelCloseOk()))
+        self._events.append(MethodReceived(channel, method))
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def _refuse(self, error: ProtocolError) -> None:
+        """The server broke the protocol: tell it, and wait for nothing more from it."""
+        if self.phase in (Phase.OPEN, Phase.HANDSHAKE):
+            self._say_close(error.reply_code, error.reply_text, error.class_id, error.method_id)
+        self._end(ClosedBy.CLIENT, error.reply_code, error.reply_text, error.class_id, error.method_id)
+
+    def _say_close(self, reply_code: int, reply_text: str, class_id: int = 0, method_id: int = 0) -> None:
+        close = spec.ConnectionClose(reply_code, clip_reply_text(reply_text), class_id, method_id)
+        self._output.put_method(0, methods.encode(close))
+        self._reader.is_closing = True
+
+    def _end(self, by: ClosedBy, reply_code: int, reply_text: str, class_id: int = 0, method_id: int = 0) -> None:
+        """Nothing more is heard."""
+        if self.phase is not Phase.CLOSED:
+            self.phase = Phase.CLOSED
+            self._leftover = b""
+            self._channels.clear()
+            self._reader.is_closing = True
+            self._events.append(ConnectionClosed(by, reply_code, reply_text, class_id, method_id))
+
+
+def _misplaced(channel: int, method: spec.Method) -> ProtocolError:
+    text = f"{method.name} is not expected on channel {channel} now"
+    return ChannelError(text, method.index >> 16, method.index & 0xFFFF)

@@ -1,0 +1,256 @@
+"""Publisher confirms: every publish once, in order, together, and not before its epoch is durable."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.client import PERSISTENT, Client, ClientChannel, make_broker
+from tests.support.storage import ManualStorage
+from warrenmq.core.broker import Broker
+from warrenmq.core.errors import PreconditionFailed
+from warrenmq.core.queue import Queue
+
+
+@pytest.fixture
+def storage() -> ManualStorage:
+    return ManualStorage()
+
+
+@pytest.fixture
+def broker(storage: ManualStorage) -> Broker:
+    return make_broker(storage)
+
+
+@pytest.fixture
+def confirming(channel: ClientChannel) -> ClientChannel:
+    channel.core.select_confirms()
+    return channel
+
+
+@pytest.fixture
+def durable(channel: ClientChannel) -> Queue:
+    return channel.declare("durable", durable=True)
+
+
+def publish_persistent(channel: ClientChannel, bodies: str) -> None:
+    channel.publish_all(bodies, "durable", delivery_mode=PERSISTENT)
+
+
+# -- transient work is confirmed with its turn
+
+
+def test_nothing_is_confirmed_on_an_ordinary_channel(broker: Broker, channel: ClientChannel, queue: Queue) -> None:
+    channel.publish_all("123", "q")
+    broker.end_turn()
+    assert channel.confirms() == []
+
+
+def test_a_publish_is_confirmed_when_its_turn_ends(broker: Broker, confirming: ClientChannel, queue: Queue) -> None:
+    confirming.publish(b"1", "q")
+    assert confirming.confirms() == []
+    broker.end_turn()
+    assert confirming.confirms() == [(1, False)]
+
+
+def test_the_publishes_of_a_turn_are_confirmed_together(
+    broker: Broker, confirming: ClientChannel, queue: Queue
+) -> None:
+    confirming.publish_all("123", "q")
+    broker.end_turn()
+    confirming.publish_all("4", "q")
+    broker.end_turn()
+    confirming.publish_all("56", "q")
+    broker.end_turn()
+    assert confirming.confirms() == [(3, True), (4, False), (6, True)]
+    assert broker.stats.confirmed == 6
+
+
+def test_a_turn_without_publishes_confirms_nothing(broker: Broker, confirming: ClientChannel, queue: Queue) -> None:
+    confirming.publish(b"1", "q")
+    broker.end_turn()
+    broker.end_turn()
+    assert confirming.confirms() == [(1, False)]
+
+
+def test_what_reached_no_queue_is_confirmed_too(broker: Broker, confirming: ClientChannel) -> None:
+    confirming.publish(b"1", "nowhere")
+    broker.end_turn()
+    assert confirming.confirms() == [(1, False)]
+
+
+def test_numbers_begin_when_confirms_are_selected(broker: Broker, channel: ClientChannel, queue: Queue) -> None:
+    channel.publish_all("12", "q")
+    channel.core.select_confirms()
+    channel.core.select_confirms()
+    channel.publish_all("3", "q")
+    broker.end_turn()
+    assert channel.confirms() == [(1, False)]
+
+
+def test_each_channel_counts_for_itself(broker: Broker, client: Client, queue: Queue) -> None:
+    first, second = client.channel(), client.channel()
+    first.core.select_confirms()
+    second.core.select_confirms()
+    first.publish_all("12", "q")
+    second.publish_all("3", "q")
+    broker.end_turn()
+    assert (first.confirms(), second.confirms()) == ([(2, True)], [(1, False)])
+
+
+def test_a_closed_channel_is_not_confirmed(broker: Broker, confirming: ClientChannel, queue: Queue) -> None:
+    confirming.publish(b"1", "q")
+    confirming.close()
+    broker.end_turn()
+    assert confirming.confirms() == []
+
+
+def test_confirms_and_transactions_exclude_each_other(channel: ClientChannel, other: ClientChannel) -> None:
+    channel.core.select_confirms()
+    with pytest.raises(PreconditionFailed, match="cannot switch from confirm to tx mode"):
+        channel.core.select_transactions()
+    other.core.select_transactions()
+    with pytest.raises(PreconditionFailed, match="cannot switch from tx to confirm mode"):
+        other.core.select_confirms()
+
+
+# -- durable work waits for its epoch
+
+
+def test_a_persistent_publish_is_confirmed_when_its_epoch_is_durable(
+    broker: Broker, confirming: ClientChannel, durable: Queue
+) -> None:
+    publish_persistent(confirming, "12")
+    broker.end_turn()
+    assert confirming.confirms() == []
+    broker.epoch_is_durable(1)
+    assert confirming.confirms() == [(2, True)]
+    broker.epoch_is_durable(2)
+    assert confirming.confirms() == []
+
+
+def test_a_durable_epoch_covers_all_before_it(broker: Broker, confirming: ClientChannel, durable: Queue) -> None:
+    for letter in "123":
+        publish_persistent(confirming, letter)
+        broker.end_turn()
+    broker.epoch_is_durable(2)
+    assert confirming.confirms() == [(2, True)]
+    broker.epoch_is_durable(3)
+    assert confirming.confirms() == [(3, False)]
+
+
+def test_a_transient_turn_waits_behind_a_durable_one(
+    broker: Broker, confirming: ClientChannel, durable: Queue, queue: Queue
+) -> None:
+    publish_persistent(confirming, "1")
+    broker.end_turn()
+    confirming.publish_all("23", "q")
+    broker.end_turn()
+    assert confirming.confirms() == []
+    broker.epoch_is_durable(1)
+    assert confirming.confirms() == [(3, True)]
+
+
+def test_a_transient_turn_between_durable_ones_waits_only_for_the_first(
+    broker: Broker, confirming: ClientChannel, durable: Queue, queue: Queue
+) -> None:
+    publish_persistent(confirming, "1")
+    broker.end_turn()
+    confirming.publish_all("2", "q")
+    broker.end_turn()
+    publish_persistent(confirming, "3")
+    broker.end_turn()
+    broker.epoch_is_durable(1)
+    assert confirming.confirms() == [(2, True)]
+    broker.epoch_is_durable(2)
+    assert confirming.confirms() == [(3, False)]
+
+
+def test_once_nothing_is_pending_transient_turns_do_not_wait(
+    broker: Broker, confirming: ClientChannel, durable: Queue, queue: Queue
+) -> None:
+    publish_persistent(confirming, "1")
+    broker.end_turn()
+    broker.epoch_is_durable(1)
+    confirming.publish_all("2", "q")
+    broker.end_turn()
+    assert confirming.confirms() == [(1, False), (2, False)]
+
+
+def test_a_transient_publish_in_a_durable_turn_waits_with_it(
+    broker: Broker, confirming: ClientChannel, durable: Queue, queue: Queue
+) -> None:
+    confirming.publish_all("1", "q")
+    publish_persistent(confirming, "2")
+    broker.end_turn()
+    assert confirming.confirms() == []
+    broker.epoch_is_durable(1)
+    assert confirming.confirms() == [(2, True)]
+
+
+def test_delivery_does_not_wait_for_the_epoch(broker: Broker, confirming: ClientChannel, durable: Queue) -> None:
+    confirming.consume(durable, no_ack=True)
+    publish_persistent(confirming, "1")
+    assert confirming.bodies() == "1"
+    assert confirming.confirms() == []
+
+
+def test_a_channel_that_closed_while_waiting_is_forgotten(
+    broker: Broker, confirming: ClientChannel, durable: Queue
+) -> None:
+    publish_persistent(confirming, "1")
+    broker.end_turn()
+    confirming.close()
+    assert not broker.awaiting_epoch
+    broker.epoch_is_durable(1)
+    assert confirming.confirms() == []
+
+
+def test_several_channels_wait_for_the_same_epoch(broker: Broker, client: Client, durable: Queue) -> None:
+    channels = [client.channel() for _ in range(3)]
+    for channel in channels:
+        channel.core.select_confirms()
+        publish_persistent(channel, "12")
+    broker.end_turn()
+    broker.epoch_is_durable(1)
+    assert [channel.confirms() for channel in channels] == [[(2, True)]] * 3
+    assert not broker.awaiting_epoch
+
+
+# -- what the store is told
+
+
+def test_the_store_keeps_persistent_messages_of_durable_queues_only(
+    storage: ManualStorage, channel: ClientChannel, durable: Queue, queue: Queue
+) -> None:
+    publish_persistent(channel, "1")
+    channel.publish_all("2", "durable")
+    channel.publish_all("3", "q", delivery_mode=PERSISTENT)
+    assert (storage.kept("durable"), storage.kept("q")) == ("1", "")
+
+
+def test_the_store_keeps_a_message_until_it_is_settled(
+    storage: ManualStorage, channel: ClientChannel, durable: Queue
+) -> None:
+    publish_persistent(channel, "123456")
+    channel.get(durable)
+    assert storage.kept("durable") == "23456"
+    for _ in range(3):
+        channel.get(durable, no_ack=False)
+    assert storage.kept("durable") == "23456"
+    channel.ack(2)
+    channel.reject(3, requeue=True)
+    channel.reject(4, requeue=False)
+    assert storage.kept("durable") == "356"
+    durable.purge()
+    assert storage.kept("durable") == ""
+
+
+def test_the_store_forgets_a_deleted_queue(storage: ManualStorage, channel: ClientChannel, durable: Queue) -> None:
+    publish_persistent(channel, "12")
+    channel.get(durable, no_ack=False)
+    channel.delete(durable)
+    assert storage.kept("durable") == ""
+    channel.declare("durable", durable=True)
+    publish_persistent(channel, "3")
+    channel.ack(1)
+    assert storage.kept("durable") == "3"

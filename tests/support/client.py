@@ -1,0 +1,185 @@
+"""A client of the core without a socket: connections and channels as plain calls.
+
+Stands where `server/session.py` stands: it makes routes, opens channels, ends turns, and leaves every decision to the
+core. What the broker said back is read from the client's outbox.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.support.outbox import Cancelled, Confirmed, Delivered, Got, RecordingOutbox, Returned
+from warrenmq.core.broker import Broker
+from warrenmq.core.channel import Channel
+from warrenmq.core.consumer import Consumer
+from warrenmq.core.exchange import Exchange
+from warrenmq.core.message import address_of
+from warrenmq.core.ports import Storage
+from warrenmq.core.queue import Queue
+from warrenmq.core.reply_to import ADDRESS_PREFIX, ReplyQueue
+from warrenmq.core.users import EVERYTHING
+from warrenmq.protocol.properties import BasicProperties, content_header
+from warrenmq.storage.memory_store import MemoryStorage
+
+PERSISTENT = 2
+
+
+def make_broker(storage: Storage | None = None) -> Broker:
+    """A broker with nothing in it but the user that the clients here are."""
+    broker = Broker(storage or MemoryStorage())
+    broker.users.add("guest", "guest")
+    broker.users.grant("guest", None, EVERYTHING, EVERYTHING, EVERYTHING)
+    return broker
+
+
+class Client:
+    """One connection to one virtual host."""
+
+    def __init__(self, broker: Broker, vhost: str = "/", user: str = "guest") -> None:
+        self.broker = broker
+        self.vhost = broker.open_vhost(vhost, user)
+        self.user = user
+        self.outbox = RecordingOutbox()
+        self._channels: list[ClientChannel] = []
+
+    def channel(self) -> ClientChannel:
+        self._channels.append(ClientChannel(self, len(self._channels) + 1))
+        return self._channels[-1]
+
+    def close(self) -> None:
+        """The socket is gone: first the channels, then the exclusive queues."""
+        for channel in self._channels:
+            channel.close()
+        self.vhost.connection_closed(self)
+
+
+class ClientChannel:
+    """One channel, and what it heard."""
+
+    def __init__(self, client: Client, number: int) -> None:
+        self.client = client
+        self.vhost = client.vhost
+        self.number = number
+        self.core = Channel(client.broker, client.vhost, client, number, client.outbox, client.user)
+
+    # -- topology ----------------------------------------------------------------------------------------------------
+
+    def declare(
+        self,
+        name: str = "",
+        *,
+        durable: bool = False,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        arguments: dict[str, Any] | None = None,
+    ) -> Queue:
+        return self.vhost.declare_queue(name, durable, exclusive, auto_delete, arguments or {}, self.client)
+
+    def declare_exchange(
+        self,
+        name: str,
+        type: str = "direct",
+        *,
+        durable: bool = False,
+        auto_delete: bool = False,
+        internal: bool = False,
+        alternate: str | None = None,
+    ) -> Exchange:
+        arguments = {} if alternate is None else {"alternate-exchange": alternate}
+        return self.vhost.declare_exchange(name, type, durable, auto_delete, internal, arguments)
+
+    def bind(self, source: str, destination: Queue | Exchange, key: str = "", **arguments: Any) -> None:
+        self.vhost.bind(source, destination, key, arguments)
+
+    def unbind(self, source: str, destination: Queue | Exchange, key: str = "", **arguments: Any) -> None:
+        self.vhost.unbind(source, destination, key, arguments)
+
+    def delete(self, queue: Queue, *, if_unused: bool = False, if_empty: bool = False) -> int:
+        return self.vhost.delete_queue(queue.name, self.client, if_unused, if_empty)
+
+    # -- publishing --------------------------------------------------------------------------------------------------
+
+    def publish(self, body: bytes, key: str, exchange: str = "", *, mandatory: bool = False, **properties: Any) -> None:
+        """Publish by a route that is made for this message, as a session does when it has none cached."""
+        source, address = self.vhost.exchange(exchange), address_of(exchange, key)
+        route = self.vhost.make_route(source, key, address, mandatory)
+        if not exchange and key.startswith(ADDRESS_PREFIX):
+            reply_queue = self.client.broker.reply_queues.get(key)
+            route = type(route)(source, key, address, mandatory, [] if reply_queue is None else [reply_queue])
+        self.core.publish(route, content_header(len(body), BasicProperties(**properties)), body)
+
+    def publish_all(self, bodies: str, key: str, **properties: Any) -> None:
+        """One message for each letter, to the default exchange."""
+        for letter in bodies:
+            self.publish(letter.encode(), key, **properties)
+
+    # -- consuming ---------------------------------------------------------------------------------------------------
+
+    def consume(
+        self,
+        queue: Queue,
+        tag: str = "consumer",
+        *,
+        no_ack: bool = False,
+        exclusive: bool = False,
+        priority: int = 0,
+        prefetch: int | None = None,
+    ) -> Consumer:
+        """Start a consumer; a prefetch is set first, and stays set, as with basic.qos."""
+        if prefetch is not None:
+            self.core.limit_prefetch(prefetch, False)
+        consumer = self.core.consume(queue, tag, no_ack, exclusive, priority, {})
+        self.core.start(consumer)
+        return consumer
+
+    def wait_for_replies(self, tag: str = "replies") -> str:
+        """Consume by direct reply-to; the address that answers go to."""
+        reply_queue = ReplyQueue(self.core, tag)
+        self.core.wait_for_replies(reply_queue)
+        return reply_queue.name
+
+    def get(self, queue: Queue, *, no_ack: bool = True) -> Got | None:
+        if not self.core.get(queue, no_ack):
+            return None
+        (got,) = self.client.outbox.take(Got, self.number)
+        return got
+
+    def ack(self, tag: int, *, multiple: bool = False) -> None:
+        self.core.ack(tag, multiple)
+
+    def reject(self, tag: int, *, multiple: bool = False, requeue: bool = True) -> None:
+        self.core.reject(tag, multiple, requeue)
+
+    def close(self) -> None:
+        self.core.close()
+
+    # -- what was heard ----------------------------------------------------------------------------------------------
+
+    def deliveries(self) -> list[Delivered]:
+        """End the turn; what was delivered since the last time."""
+        self.client.broker.end_turn()
+        return self.client.outbox.take(Delivered, self.number)
+
+    def bodies(self) -> str:
+        """End the turn; the bodies delivered since the last time, joined."""
+        return b"".join(delivered.body for delivered in self.deliveries()).decode()
+
+    def returns(self) -> list[Returned]:
+        return self.client.outbox.take(Returned, self.number)
+
+    def confirms(self) -> list[tuple[int, bool]]:
+        return [(confirmed.tag, confirmed.multiple) for confirmed in self.client.outbox.take(Confirmed, self.number)]
+
+    def cancels(self) -> list[str]:
+        return [cancelled.consumer for cancelled in self.client.outbox.take(Cancelled, self.number)]
+
+
+def waiting(queue: Queue) -> str:
+    """The bodies that stand in the queue's line, joined."""
+    return b"".join(entry.message.body for entry in queue.ready).decode()
+
+
+def assert_nothing_is_held(broker: Broker) -> None:
+    """No message is left anywhere, and the broker's sums know it."""
+    stats = broker.stats
+    assert (stats.ready, stats.unacked, stats.held_bytes) == (0, 0, 0)

@@ -1,0 +1,123 @@
+"""The broker's words, written down: an outbox for tests that drive the core without a socket.
+
+Everything the core says goes into one list, in order. Nothing is congested unless the test says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from warrenmq.core.message import Message
+from warrenmq.core.ports import Outbox
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One thing said on one channel."""
+
+    channel: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered(Said):
+    consumer: str
+    tag: int
+    redelivered: bool
+    message: Message
+
+    @property
+    def body(self) -> bytes:
+        return self.message.body
+
+
+@dataclass(frozen=True, slots=True)
+class Got(Said):
+    tag: int
+    redelivered: bool
+    message: Message
+    remaining: int
+
+    @property
+    def body(self) -> bytes:
+        return self.message.body
+
+
+@dataclass(frozen=True, slots=True)
+class Returned(Said):
+    code: int
+    text: str
+    message: Message
+
+    @property
+    def body(self) -> bytes:
+        return self.message.body
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed(Said):
+    tag: int
+    multiple: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Nacked(Said):
+    tag: int
+    multiple: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled(Said):
+    consumer: str
+
+
+Kind = TypeVar("Kind", bound=Said)
+
+
+class RecordingOutbox(Outbox):
+    """Keeps what was said until the test takes it. `on_deliver` lets a test act in the middle of a dispatch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[Said] = []
+        self.on_deliver: Callable[[], None] | None = None
+
+    def take(self, kind: type[Kind], channel: int) -> list[Kind]:
+        """All of one kind that was said on the channel since the last time, in order."""
+        taken = [said for said in self.said if isinstance(said, kind) and said.channel == channel]
+        self.said = [said for said in self.said if not (isinstance(said, kind) and said.channel == channel)]
+        return taken
+
+    def drain(self) -> None:
+        """The peer has read everything: consumers that waited for it go on."""
+        self.is_congested = False
+        waiting: list[Any] = list(self.parked)
+        self.parked.clear()
+        for consumer in waiting:
+            consumer.queue.wake(consumer)
+
+    # -- the port ----------------------------------------------------------------------------------------------------
+
+    def deliver(
+        self, channel: int, consumer_tag: bytes, delivery_tag: int, redelivered: bool, message: Message
+    ) -> None:
+        assert consumer_tag[0] == len(consumer_tag) - 1, "the consumer tag is a wire short string"
+        self.said.append(Delivered(channel, consumer_tag[1:].decode(), delivery_tag, bool(redelivered), message))
+        if self.on_deliver is not None:
+            self.on_deliver()
+
+    def get_ok(self, channel: int, delivery_tag: int, redelivered: bool, message: Message, remaining: int) -> None:
+        self.said.append(Got(channel, delivery_tag, bool(redelivered), message, remaining))
+
+    def returned(self, channel: int, reply_code: int, reply_text: str, message: Message) -> None:
+        self.said.append(Returned(channel, reply_code, reply_text, message))
+
+    def confirm(self, channel: int, delivery_tag: int, multiple: bool) -> None:
+        self.said.append(Confirmed(channel, delivery_tag, bool(multiple)))
+
+    def refuse(self, channel: int, delivery_tag: int, multiple: bool) -> None:
+        self.said.append(Nacked(channel, delivery_tag, bool(multiple)))
+
+    def cancelled(self, channel: int, consumer_tag: str) -> None:
+        self.said.append(Cancelled(channel, consumer_tag))
