@@ -24,8 +24,20 @@ def roundtrip(url: str) -> bytes | None:
         return channel.basic_get(queue, auto_ack=True)[2]
 
 
+_before: set[threading.Thread] = set()
+
+
+@pytest.fixture(autouse=True)
+def _note_other_brokers() -> None:
+    """Brokers that other tests of the same process keep running do not count here."""
+    _before.clear()
+    _before.update(threading.enumerate())
+
+
 def broker_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("warrenmq")]
+    return [
+        thread for thread in threading.enumerate() if thread.name.startswith("warrenmq") and thread not in _before
+    ]
 
 
 def test_clients_reach_a_broker_in_a_thread() -> None:

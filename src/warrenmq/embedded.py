@@ -21,6 +21,9 @@ from types import TracebackType
 from warrenmq.node import Node, NodeOptions
 from warrenmq.server.options import ServerOptions
 
+# A client in the same program that does not listen just now cannot answer; whoever leaves the block is in a hurry.
+STOP_GRACE = 0.25
+
 
 def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     """What makes the fastest event loop of this machine: uvloop's where it is installed."""
@@ -110,7 +113,7 @@ class Broker:
             raise RuntimeError("this broker runs in a thread: call stop(), or leave its with block")
         node, self._node = self._node, None
         if node is not None:
-            await node.stop()
+            await node.stop(grace=STOP_GRACE)
 
     def __enter__(self) -> Broker:
         return self.start()
@@ -190,4 +193,4 @@ class _BrokerThread:
         await node.start()
         self._started.set_result(node)
         await self._stop_requested.wait()
-        await node.stop()
+        await node.stop(grace=STOP_GRACE)

@@ -112,13 +112,16 @@ class Node:
             reason = error.strerror or os.strerror(error.errno) if error.errno else str(error)
             raise StartError(f"cannot listen for {what} on {where}: {reason}") from None
 
-    async def stop(self) -> None:
-        """Close connections with 320, stop listening, give the data folder back. Safe to call twice."""
+    async def stop(self, grace: float = 2.0) -> None:
+        """Close connections with 320, stop listening, give the data folder back. Safe to call twice.
+
+        Clients have `grace` seconds to answer before they are hung up on.
+        """
         self._state = "stopping"
         if self._http is not None:
             await self._http.stop()
             self._http = None
-        await self._amqp.stop()
+        await self._amqp.stop(grace)
         if self._data_dir is not None:
             self._data_dir.unlock()
         self._state = "stopped"

@@ -118,3 +118,19 @@ def test_answers_can_be_confirmed_and_held_in_transactions(
     assert channel.deliveries() == []
     other.core.commit()
     assert channel.bodies() == "!"
+
+
+@pytest.mark.parametrize("end", ["cancel", "close"])
+def test_an_answer_committed_after_nobody_waits_any_more_comes_back(
+    channel: ClientChannel, other: ClientChannel, end: str
+) -> None:
+    address = channel.wait_for_replies("tag")
+    other.core.select_transactions()
+    other.publish(b"!", address, mandatory=True)
+    if end == "cancel":
+        channel.core.cancel("tag")
+    else:
+        channel.close()
+    other.core.commit()
+    assert channel.deliveries() == []
+    assert [returned.body for returned in other.returns()] == [b"!"]

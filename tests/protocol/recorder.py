@@ -7,7 +7,7 @@ from warrenmq.protocol.frames import FrameHandler
 
 
 class Recorder(FrameHandler):
-    """`calls` in their order. Announced bodies stand apart: whether one is announced depends on how the input was cut."""
+    """`calls` in their order. Announced bodies stand apart: only those are announced that do not come in one piece."""
 
     def __init__(self, largest_body: int = 2**64 - 1) -> None:
         self.calls: list[tuple[object, ...]] = []

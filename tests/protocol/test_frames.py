@@ -75,7 +75,9 @@ def test_a_content_is_given_whole(name: str, body: bytes) -> None:
 def test_a_body_in_several_frames_is_joined() -> None:
     header = pack_header(6)
     data = pack_frame(METHOD, 1, PUBLISH) + pack_frame(HEADER, 1, header)
-    data += pack_frame(BODY, 1, b"abc") + pack_frame(BODY, 1, b"") + pack_frame(BODY, 1, b"de") + pack_frame(BODY, 1, b"f")
+    data += (
+        pack_frame(BODY, 1, b"abc") + pack_frame(BODY, 1, b"") + pack_frame(BODY, 1, b"de") + pack_frame(BODY, 1, b"f")
+    )
     assert read(data).calls == [("content", 1, PUBLISH, header, b"abcdef")]
 
 
@@ -257,7 +259,9 @@ def test_contents_do_not_come_on_channel_0(kind: int, payload: bytes) -> None:
 
 
 @pytest.mark.parametrize(("kind", "payload"), [(HEADER, pack_header(1)), (BODY, b"x")], ids=["header", "body"])
-@pytest.mark.parametrize("before", [b"", pack_publish(1, b"whole"), pack_publish(1, b"")], ids=["first", "body", "empty"])
+@pytest.mark.parametrize(
+    "before", [b"", pack_publish(1, b"whole"), pack_publish(1, b"")], ids=["first", "body", "empty"]
+)
 def test_a_content_frame_needs_its_method(kind: int, payload: bytes, before: bytes) -> None:
     error = refusal(before + pack_frame(kind, 1, payload))
     assert isinstance(error, UnexpectedFrame)
@@ -275,7 +279,9 @@ def test_behind_a_publish_comes_its_header(kind: int, payload: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "payload"), [(METHOD, DECLARE), (METHOD, CLOSE), (HEADER, pack_header(3))], ids=["method", "close", "header"]
+    ("kind", "payload"),
+    [(METHOD, DECLARE), (METHOD, CLOSE), (HEADER, pack_header(3))],
+    ids=["method", "close", "header"],
 )
 def test_behind_a_header_comes_its_body(kind: int, payload: bytes) -> None:
     begun = pack_frame(METHOD, 1, PUBLISH) + pack_frame(HEADER, 1, pack_header(3))

@@ -93,9 +93,7 @@ def _as_table(octets: bytes) -> bytes:
 
 
 @given(st.sampled_from(FRAME_MAXES), st.lists(calls(), max_size=12), st.sets(st.integers(0, 12)))
-def test_bytes_and_order_are_those_of_a_plain_encoder(
-    frame_max: int, sequence: list[Call], takes: set[int]
-) -> None:
+def test_bytes_and_order_are_those_of_a_plain_encoder(frame_max: int, sequence: list[Call], takes: set[int]) -> None:
     output = buffer(frame_max)
     expected, written = b"", b""
     for number, (put, encode) in enumerate(sequence):

@@ -171,6 +171,8 @@ class ClientChannel:
         return [(confirmed.tag, confirmed.multiple) for confirmed in self.client.outbox.take(Confirmed, self.number)]
 
     def cancels(self) -> list[str]:
+        """End the turn; the consumers that it took away."""
+        self.client.broker.end_turn()
         return [cancelled.consumer for cancelled in self.client.outbox.take(Cancelled, self.number)]
 
 

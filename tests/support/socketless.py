@@ -71,7 +71,7 @@ class Line:
 
     # -- the client's end --------------------------------------------------------------------------------------------
 
-    def send(self, data: bytes | memoryview) -> None:
+    def send(self, data: bytes | memoryview, ends_turn: bool = True) -> None:
         """Give the server these bytes, as its event loop would, and let the turn end."""
         rest = memoryview(data)
         while rest and not self.is_closed and self.is_reading:
@@ -81,7 +81,8 @@ class Line:
             buffer[:size] = rest[:size]
             rest = rest[size:]
             self.connection.buffer_updated(size)
-        self._server.loop.run()
+        if ends_turn:
+            self._server.loop.run()
 
     def receive(self) -> bytes:
         """What the server has written since the last call."""

@@ -92,6 +92,10 @@ class Broker:
             due, turn.due = turn.due, []
             for queue in due:
                 queue.dispatch()
+        if turn.lost:
+            lost, turn.lost = turn.lost, []
+            for consumer in lost:
+                consumer.channel.consumer_lost(consumer)
         epoch = self.storage.log.end_turn()
         if turn.confirming:
             confirming, turn.confirming = turn.confirming, []

@@ -210,9 +210,10 @@ class Channel:
 
     def consumer_lost(self, consumer: Consumer) -> None:
         """Its queue is gone: forget it and tell the client."""
-        self.consumers.pop(consumer.tag, None)
-        self._unpark(consumer)
-        self.outbox.cancelled(self.number, consumer.tag)
+        if self.consumers.get(consumer.tag) is consumer:
+            del self.consumers[consumer.tag]
+            self._unpark(consumer)
+            self.outbox.cancelled(self.number, consumer.tag)
 
     def _detach(self, consumer: Consumer) -> None:
         self._unpark(consumer)

@@ -29,12 +29,17 @@ def require_same_arguments(
         if name == "x-queue-type" and received.get(name, "classic") == current.get(name, "classic"):
             continue
         if name in received and name in current:
-            if comparable(received[name]) == comparable(current[name]):
+            if _are_equal(received[name], current[name]):
                 continue
             theirs, ours = f"'{_shown(received[name])}'", f"'{_shown(current[name])}'"
         else:
             theirs, ours = _described(name, received), _described(name, current)
         raise PreconditionFailed(f"inequivalent arg '{name}' for {what}: received {theirs} but current is {ours}")
+
+
+def _are_equal(theirs: Any, ours: Any) -> bool:
+    """Integers of any width are equal by value, but no float equals an integer."""
+    return isinstance(theirs, float) == isinstance(ours, float) and comparable(theirs) == comparable(ours)
 
 
 def _described(name: str, arguments: Mapping[str, Any]) -> str:

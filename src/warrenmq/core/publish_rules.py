@@ -4,19 +4,25 @@ Most messages demand nothing: `needs_inspection` tells by the property flags alo
 Compiled when the package is built (publish_rules.pxd).
 """
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from warrenmq.core.errors import PreconditionFailed
+from warrenmq.core.arguments import LONGEST_MS
 from warrenmq.core.routing.erlang_text import field_type
 from warrenmq.protocol import properties
+from warrenmq.protocol.properties import delivery_mode
 
 if TYPE_CHECKING:
     from warrenmq.core.channel import Channel
 
 _HEADERS = 0x2000
+_DELIVERY_MODE = 0x1000
 _REPLY_TO = 0x0200
 _EXPIRATION = 0x0100
 _USER_ID = 0x0010
+
+_INTEGER = re.compile("[+-]?[0-9]+")
 
 DIRECT_REPLY_TO = "amq.rabbitmq.reply-to"
 
@@ -26,6 +32,8 @@ def needs_inspection(header: bytes) -> bool:
     flags = header[12] << 8 | header[13]
     if flags & (_REPLY_TO | _EXPIRATION | _USER_ID):
         return True
+    if flags & _DELIVERY_MODE and delivery_mode(header) not in (1, 2):
+        return True
     # CC and BCC are the only headers that matter here; looking for the two letters is far cheaper than a decode.
     return bool(flags & _HEADERS) and b"CC" in header
 
@@ -33,6 +41,8 @@ def needs_inspection(header: bytes) -> bool:
 def prepare_header(channel: "Channel", header: bytes) -> tuple[bytes, list[str], dict[str, Any] | None]:
     """Check the properties; gives the header to store, the keys of CC and BCC, and the decoded headers."""
     flags = header[12] << 8 | header[13]
+    if flags & _DELIVERY_MODE and delivery_mode(header) not in (1, 2):
+        raise PreconditionFailed(f"invalid message: {{delivery_mode_unknown,{delivery_mode(header)}}}")
     if flags & _USER_ID:
         _require_own_user(channel.user, properties.user_id(header))
     if flags & _EXPIRATION:
@@ -53,23 +63,18 @@ def prepare_header(channel: "Channel", header: bytes) -> tuple[bytes, list[str],
 
 
 def find_extra_keys(headers: dict[str, Any]) -> list[str]:
-    """The routing keys in CC and BCC; anything but an array of strings is refused."""
+    """The routing keys in CC and BCC; anything but an array is refused, anything but a string in it is passed over."""
     keys: list[str] = []
     for name in ("CC", "BCC"):
         value = headers.get(name)
         if value is None:
             continue
         if not isinstance(value, list):
-            raise _unacceptable(name, value)
-        for key in value:
-            if not isinstance(key, str):
-                raise _unacceptable(name, key)
-            keys.append(key)
+            raise PreconditionFailed(
+                f'invalid message: {{unacceptable_type_in_header,"{name}",{field_type(value)}}}'
+            )
+        keys.extend(key for key in value if isinstance(key, str))
     return keys
-
-
-def _unacceptable(name: str, value: Any) -> PreconditionFailed:
-    return PreconditionFailed(f'invalid message: {{unacceptable_type_in_header,"{name}",{field_type(value)}}}')
 
 
 def _require_own_user(user: str, claimed: str | None) -> None:
@@ -78,5 +83,17 @@ def _require_own_user(user: str, claimed: str | None) -> None:
 
 
 def _require_valid_expiration(expiration: str | None) -> None:
-    if expiration is None or not (expiration.isascii() and expiration.isdigit()):
-        raise PreconditionFailed(f"invalid expiration '{expiration}': no_integer")
+    """Milliseconds as text: a sign may lead, nothing may follow."""
+    text = expiration or ""
+    number = _INTEGER.match(text)
+    if number is None:
+        fault = "no_integer"
+    elif number.end() != len(text):
+        fault = f'{{leftover_string,"{text[number.end() :]}"}}'
+    elif int(number[0]) < 0:
+        fault = f"{{value_negative,{int(number[0])}}}"
+    elif int(number[0]) > LONGEST_MS:
+        fault = f"{{value_too_large,{int(number[0])}}}"
+    else:
+        return
+    raise PreconditionFailed(f"invalid expiration '{text}': {fault}")

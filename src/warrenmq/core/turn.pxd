@@ -5,3 +5,4 @@ cimport cython
 cdef class Turn:
     cdef public list due
     cdef public list confirming
+    cdef public list lost

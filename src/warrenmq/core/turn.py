@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from warrenmq.core.channel import Channel
+    from warrenmq.core.consumer import Consumer
     from warrenmq.core.queue import Queue
 
 
 class Turn:
     """One per broker, used again for every turn."""
 
-    __slots__ = ("confirming", "due")
+    __slots__ = ("confirming", "due", "lost")
 
     def __init__(self) -> None:
         self.due: list[Queue] = []  # queues with messages for consumers that have credit again
+        self.lost: list[Consumer] = []  # consumers whose queue is gone, to be told after whoever deleted it is answered
         self.confirming: list[Channel] = []  # channels with publishes to be confirmed

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from warrenmq.core import definitions
+from warrenmq.core.arguments import COMPARED_ARGUMENTS, validate_exchange_arguments, validate_queue_arguments
 from warrenmq.core.binding import Binding, BindingIndex, Destination, make_binding
 from warrenmq.core.equivalence import require_same_arguments, require_same_flag
 from warrenmq.core.errors import (
@@ -25,7 +26,6 @@ from warrenmq.core.errors import (
 )
 from warrenmq.core.exchange import DEFAULT_EXCHANGE, Exchange, Route, collect_queues
 from warrenmq.core.queue import Queue
-from warrenmq.core.queue_arguments import COMPARED_ARGUMENTS, validate_queue_arguments
 from warrenmq.core.routing import MATCHERS
 from warrenmq.core.routing.headers import validate as validate_headers_binding
 
@@ -110,6 +110,7 @@ class VHost:
             return existing
         if name.startswith("amq."):
             raise AccessRefused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
+        validate_exchange_arguments(self._named("exchange", name), arguments)
         exchange = Exchange(name, type, is_durable, is_auto_delete, is_internal, arguments)
         self.exchanges[name] = exchange
         self._topology_changed()
@@ -169,9 +170,9 @@ class VHost:
         if existing is not None:
             what = self._named("queue", name)
             self._require_access(existing, connection)
-            require_same_flag("durable", what, is_durable, existing.is_durable)
             if is_exclusive != (existing.owner is not None):
                 raise ResourceLocked(self._locked(name))
+            require_same_flag("durable", what, is_durable, existing.is_durable)
             require_same_flag("auto_delete", what, is_auto_delete, existing.is_auto_delete)
             require_same_arguments(what, arguments, existing.arguments, COMPARED_ARGUMENTS)
             return existing
@@ -228,8 +229,7 @@ class VHost:
         self._topology_changed()
         if was_kept:
             self.broker.catalog.delete("queue", (self.name, queue.name))
-        for consumer in consumers:
-            consumer.channel.consumer_lost(consumer)
+        self.broker.turn.lost.extend(consumers)
         self.broker.emit_resource("queue.deleted", self.name, queue.name)
         return dropped
 

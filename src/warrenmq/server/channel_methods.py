@@ -15,6 +15,7 @@ from warrenmq.core.channel import Channel
 from warrenmq.core.errors import NotFound, NotImplementedHere, PreconditionFailed
 from warrenmq.core.exchange import Exchange
 from warrenmq.core.publish_rules import DIRECT_REPLY_TO
+from warrenmq.core.queue import Queue
 from warrenmq.core.reply_to import ADDRESS_PREFIX, ReplyQueue
 from warrenmq.core.routing.erlang_text import field_type
 from warrenmq.protocol import spec
@@ -81,20 +82,15 @@ class ChannelMethods:
 
     def _require_alternate(self, name: str, arguments: dict[str, Any]) -> None:
         alternate = arguments.get("alternate-exchange")
-        if alternate is None:
-            return
-        if not isinstance(alternate, str):
-            raise PreconditionFailed(
-                f"invalid type '{field_type(alternate)}' for arg 'alternate-exchange' "
-                f"in exchange '{name}' in vhost '{self._vhost.name}'"
-            )
-        self._require("read", "exchange", name)
-        self._require("write", "exchange", alternate)
+        if isinstance(alternate, str):
+            self._require("read", "exchange", name)
+            self._require("write", "exchange", alternate)
 
     def delete_exchange(self, method: spec.ExchangeDelete) -> None:
-        self._vhost.require_not_default(method.exchange)
-        self._require("configure", "exchange", method.exchange)
-        self._vhost.delete_exchange(method.exchange, method.if_unused)
+        name = _clean(method.exchange)
+        self._vhost.require_not_default(name)
+        self._require("configure", "exchange", name)
+        self._vhost.delete_exchange(name, method.if_unused)
         if not method.no_wait:
             self._answer(spec.ExchangeDeleteOk())
 
@@ -125,8 +121,8 @@ class ChannelMethods:
 
     def declare_queue(self, method: spec.QueueDeclare) -> None:
         name = _clean(method.queue)
-        if method.passive and (name == DIRECT_REPLY_TO or name.startswith(ADDRESS_PREFIX)):
-            self._declare_reply_queue(name)
+        if name == DIRECT_REPLY_TO or name.startswith(ADDRESS_PREFIX):
+            self._declare_reply_queue(name, method.no_wait)
             return
         if method.passive:
             queue = self._vhost.queue(name, self._session)
@@ -141,24 +137,19 @@ class ChannelMethods:
         if not method.no_wait:
             self._answer(spec.QueueDeclareOk(queue.name, len(queue.ready), len(queue.consumers)))
 
-    def _declare_reply_queue(self, name: str) -> None:
-        """Passive only: is somebody still waiting for this answer?"""
+    def _declare_reply_queue(self, name: str, no_wait: bool) -> None:
+        """Is somebody still waiting for this answer?"""
         if name != DIRECT_REPLY_TO and name not in self._session.broker.reply_queues:
             raise NotFound(f"no queue '{name}' in vhost '{self._vhost.name}'")
-        self._answer(spec.QueueDeclareOk(name, 0, 1))
+        if not no_wait:
+            self._answer(spec.QueueDeclareOk(name, 0, 1))
 
     def _require_dead_letters(self, name: str, arguments: dict[str, Any]) -> None:
         exchange = arguments.get("x-dead-letter-exchange")
-        if exchange is None:
-            return
-        if not isinstance(exchange, str):
-            raise PreconditionFailed(
-                f"invalid type '{field_type(exchange)}' for arg 'x-dead-letter-exchange' "
-                f"in queue '{name}' in vhost '{self._vhost.name}'"
-            )
-        if name:
-            self._require("read", "queue", name)
-        self._require("write", "exchange", exchange)
+        if isinstance(exchange, str):
+            if name:
+                self._require("read", "queue", name)
+            self._require("write", "exchange", exchange)
 
     def delete_queue(self, method: spec.QueueDelete) -> None:
         name = self._queue_name(method.queue)
@@ -211,7 +202,7 @@ class ChannelMethods:
         queue = self._vhost.queue(name, self._session)
         tag = method.consumer_tag or _generate_tag()
         consumer = self.channel.consume(
-            queue, tag, method.no_ack, method.exclusive, _priority(method.arguments), method.arguments
+            queue, tag, method.no_ack, method.exclusive, _priority(queue, method.arguments), method.arguments
         )
         if not method.no_wait:
             self._answer(spec.BasicConsumeOk(tag))
@@ -302,10 +293,13 @@ def _generate_tag() -> str:
     return "amq.ctag-" + urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=").decode()
 
 
-def _priority(arguments: dict[str, Any]) -> int:
+def _priority(queue: Queue, arguments: dict[str, Any]) -> int:
     value = arguments.get("x-priority", 0)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise PreconditionFailed(f"invalid arg 'x-priority' for consumer: expected integer, got {field_type(value)}")
+        raise PreconditionFailed(
+            f"invalid arg 'x-priority' for queue '{queue.name}' in vhost '{queue.vhost}': "
+            f'"expected integer, got {field_type(value)}"'
+        )
     return value
 
 

@@ -13,7 +13,7 @@ from warrenmq import __version__
 from warrenmq.core.broker import Broker
 from warrenmq.protocol.handshake import CAPABILITIES
 from warrenmq.protocol.output import ScratchPool
-from warrenmq.server.connection import CLOSE_TIMEOUT, AmqpConnection
+from warrenmq.server.connection import AmqpConnection
 from warrenmq.server.flow import MemoryAlarm
 from warrenmq.server.options import ServerOptions
 from warrenmq.server.sasl import Authenticator
@@ -69,15 +69,15 @@ class AmqpServer:
         self._server = await self._loop.create_server(lambda: AmqpConnection(self), host, port, backlog=BACKLOG)
         self._sweep()
 
-    async def stop(self) -> None:
-        """Close every connection with 320 and wait for the clients to agree, for a few seconds."""
+    async def stop(self, grace: float) -> None:
+        """Close every connection with 320 and wait so many seconds for the clients to agree."""
         if self._server is None:
             return
         self._server.close()
         for connection in list(self._connections):
             connection.shut_down()
         self.ticker.end_turn()
-        deadline = self.now() + CLOSE_TIMEOUT
+        deadline = self.now() + grace
         while self._connections and self.now() < deadline:
             await asyncio.sleep(0.01)
         for connection in list(self._connections):

@@ -48,7 +48,8 @@ class Authenticator:
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
-        return ("PLAIN", "AMQPLAIN", "EXTERNAL")
+        """What is offered to a client without a certificate: EXTERNAL is not, for some libraries would choose it."""
+        return ("PLAIN", "AMQPLAIN")
 
     def login(self, mechanism: str, response: bytes, peer: Peer) -> str:
         """The user's name, or LoginRefused; SyntaxRefused for a response that is no such response."""

@@ -1,4 +1,4 @@
-"""The optional arguments of queue.declare: which are known, what each may be, and which a redeclaration must repeat.
+"""The optional arguments of queue.declare and exchange.declare: which are known, what each may be, and which a redeclaration must repeat.
 
 Checked when the queue is declared, in RabbitMQ's words, and kept with it. What the broker does not act on yet is named
 in `NOT_ACTED_ON`, so that the edge can say so.
@@ -30,7 +30,8 @@ COMPARED_ARGUMENTS = (
 # Kept and compared, but without effect in this version.
 NOT_ACTED_ON = frozenset(COMPARED_ARGUMENTS) - {"x-queue-mode", "x-queue-type", "x-queue-version", "x-queue-master-locator"}
 
-_ONLY_OTHER_TYPES = frozenset(
+_NOT_FOR_QUORUM = frozenset({"x-max-priority", "x-queue-mode"})
+_NOT_FOR_CLASSIC = frozenset(
     {
         "x-delivery-limit",
         "x-max-age",
@@ -44,7 +45,7 @@ _ONLY_OTHER_TYPES = frozenset(
     }
 )
 
-_LONGEST_MS = 315_360_000_000  # ten years, RabbitMQ's limit for a time
+LONGEST_MS = 315_360_000_000  # ten years, RabbitMQ's limit for a time
 
 Check = Callable[[Any, Mapping[str, Any]], str]
 
@@ -56,8 +57,9 @@ def validate_queue_arguments(
     queue_type = arguments.get("x-queue-type", "classic")
     _require_known_type(what, queue_type, is_durable, is_exclusive, is_auto_delete)
     for name in arguments:
-        if name in _ONLY_OTHER_TYPES and queue_type == "classic":
-            raise PreconditionFailed(f"invalid arg '{name}' for {what} of queue type rabbit_classic_queue")
+        if name in (_NOT_FOR_CLASSIC if queue_type == "classic" else _NOT_FOR_QUORUM):
+            raise PreconditionFailed(f"invalid arg '{name}' for {what} of queue type rabbit_{queue_type}_queue")
+    _require_text(what, "x-dead-letter-exchange", arguments)
     for name, check in _CHECKS.items():
         if name in arguments:
             fault = check(arguments[name], arguments)
@@ -84,6 +86,16 @@ def _require_known_type(
             raise PreconditionFailed(f"invalid property '{property_name}' for {what}")
 
 
+def _require_text(what: str, name: str, arguments: Mapping[str, Any]) -> None:
+    if name in arguments and not isinstance(arguments[name], str):
+        raise PreconditionFailed(f"invalid type '{field_type(arguments[name])}' for arg '{name}' in {what}")
+
+
+def validate_exchange_arguments(what: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse with 406 what RabbitMQ refuses for an exchange."""
+    _require_text(what, "alternate-exchange", arguments)
+
+
 def _integer(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int):
         return f'"expected integer, got {field_type(value)}"'
@@ -95,7 +107,7 @@ def _count(value: Any, arguments: Mapping[str, Any]) -> str:
 
 
 def _ttl(value: Any, arguments: Mapping[str, Any]) -> str:
-    return _count(value, arguments) or (f"{{value_too_large,{value}}}" if value > _LONGEST_MS else "")
+    return _count(value, arguments) or (f"{{value_too_large,{value}}}" if value > LONGEST_MS else "")
 
 
 def _expiry(value: Any, arguments: Mapping[str, Any]) -> str:

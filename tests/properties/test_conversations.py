@@ -1,0 +1,50 @@
+"""A client that says almost the right thing: the server stays well, and so do its other clients."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.properties.test_chunking import cut_up, cuts, damages
+from tests.support.bystander import attack, frames_of
+from tests.support.conversations import CONVERSATIONS, Edit, EditKind, apply_edits
+from tests.support.wire_format import METHOD, Frame, read_method
+
+
+def test_the_undamaged_conversations_end_well() -> None:
+    for conversation in CONVERSATIONS:
+        frames = frames_of(attack(apply_edits(conversation, [])))
+        answers = [read_method(frame).name for frame in frames if frame.kind == METHOD]
+        assert answers[-1] == "connection.close-ok"
+        assert "channel.close" not in answers
+        assert "connection.close" not in answers
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(CONVERSATIONS), st.lists(damages, min_size=1, max_size=6))
+def test_damaged_conversations_harm_nobody(conversation: list[Frame], edits: list[Edit]) -> None:
+    attack(apply_edits(conversation, edits))
+
+
+@given(st.sampled_from(CONVERSATIONS), st.lists(damages, min_size=1, max_size=6), cuts)
+def test_damaged_conversations_cut_anywhere_harm_nobody(
+    conversation: list[Frame], edits: list[Edit], places: list[int]
+) -> None:
+    attack(cut_up(b"".join(apply_edits(conversation, edits)), places))
+
+
+@settings(max_examples=200)
+@given(
+    st.sampled_from(CONVERSATIONS),
+    st.lists(
+        damages.filter(lambda edit: edit.kind in (EditKind.SET_OCTET, EditKind.INSERT_OCTET, EditKind.REMOVE_OCTET)),
+        min_size=1,
+        max_size=3,
+    ),
+)
+def test_damaged_arguments_harm_nobody(conversation: list[Frame], edits: list[Edit]) -> None:
+    attack(apply_edits(conversation, edits))
+
+
+@given(st.sampled_from(CONVERSATIONS), st.integers(0, 1000))
+def test_a_client_may_vanish_anywhere(conversation: list[Frame], place: int) -> None:
+    pieces = apply_edits(conversation, [])
+    attack(pieces[: place % len(pieces)])
