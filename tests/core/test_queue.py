@@ -281,6 +281,7 @@ def test_a_lost_consumer_can_still_settle_what_it_holds_and_its_tag_is_free(
     channel.consume(queue, prefetch=1)
     channel.publish_all("12", "q")
     channel.delete(queue)
+    assert channel.cancels() == ["consumer"]
     channel.ack(1)
     channel.consume(channel.declare("q"))
     channel.publish_all("3", "q")

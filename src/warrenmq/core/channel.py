@@ -206,6 +206,7 @@ class Channel:
     def _stop_replies(self) -> None:
         if self.reply_queue is not None:
             del self.broker.reply_queues[self.reply_queue.name]
+            self.reply_queue.delete()  # a transaction may still hold an answer to it
             self.reply_queue = None
 
     def consumer_lost(self, consumer: Consumer) -> None:

@@ -191,7 +191,7 @@ class Queue:
             for entry in entries:
                 self.stats.held_bytes -= entry.message.footprint()
         else:
-            self.ready.put_back(list(entries))
+            self.ready.put_back(entries)
             self.stats.ready += len(entries)
         for entry in entries:
             self._release(entry)

@@ -98,4 +98,4 @@ class Users:
 
 
 def _hash(salt: bytes, password: str) -> bytes:
-    return hashlib.sha256(salt + password.encode()).digest()
+    return hashlib.sha256(salt + password.encode("utf-8", "surrogateescape")).digest()

@@ -29,7 +29,7 @@ cdef class FrameHandler:
 cdef class PendingContent:
     cdef bytes method
     cdef bytes header
-    cdef list chunks
+    cdef bytearray body
     cdef unsigned long long missing
 
 
@@ -39,6 +39,7 @@ cdef class FrameReader:
     cdef public Py_ssize_t frame_max
     cdef readonly dict pending
     cdef readonly set ignored_channels
+    cdef public bint accepts_content
     cdef public bint is_closing
 
     @cython.locals(

@@ -58,19 +58,19 @@ class FrameHandler:
 class PendingContent:
     """A content of which some frames are still to come."""
 
-    __slots__ = ("chunks", "header", "method", "missing")
+    __slots__ = ("body", "header", "method", "missing")
 
     def __init__(self, method: bytes) -> None:
         self.method = method
         self.header: bytes | None = None
-        self.chunks: list[bytes] = []
+        self.body = bytearray()  # not a list of pieces: a peer may send them one octet at a time
         self.missing = 0
 
 
 class FrameReader:
     """Reads one direction of one connection."""
 
-    __slots__ = ("frame_max", "handler", "ignored_channels", "is_closing", "pending")
+    __slots__ = ("accepts_content", "frame_max", "handler", "ignored_channels", "is_closing", "pending")
 
     def __init__(self, handler: FrameHandler, frame_max: int) -> None:
         self.handler = handler
@@ -78,6 +78,8 @@ class FrameReader:
         self.pending: dict[int, PendingContent] = {}
         # Channels that this side has closed: nothing but the peer's close or close-ok is heard on them.
         self.ignored_channels: set[int] = set()
+        # Before the handshake is over nothing is gathered for the peer, and messages are just methods out of place.
+        self.accepts_content = True
         # This side has closed the connection: only channel 0 is heard.
         self.is_closing = False
 
@@ -114,7 +116,9 @@ class FrameReader:
                 index = octets[start] << 24 | octets[start + 1] << 16 | octets[start + 2] << 8 | octets[start + 3]
                 if self.pending and channel in self.pending:
                     self._refuse_in_content(channel)
-                if index == _BASIC_ACK and size == _ACK_SIZE and channel != 0:
+                if channel == 0 or not self.accepts_content:
+                    self.handler.on_method(channel, octets[start:stop])
+                elif index == _BASIC_ACK and size == _ACK_SIZE:
                     self.handler.on_ack(channel, _read_u64(octets, start + 4), octets[start + 12] & 1 == 1)
                 elif (
                     index == _BASIC_PUBLISH
@@ -219,7 +223,7 @@ class FrameReader:
                 f"content body is longer than announced by {len(payload) - pending.missing} octets",
                 *_ids(pending.method),
             )
-        pending.chunks.append(payload)
+        pending.body += payload
         pending.missing -= len(payload)
         if pending.missing == 0:
             self._complete(channel, pending)
@@ -227,7 +231,7 @@ class FrameReader:
     def _complete(self, channel: int, pending: PendingContent) -> None:
         del self.pending[channel]
         assert pending.header is not None
-        self.handler.on_content(channel, pending.method, pending.header, b"".join(pending.chunks))
+        self.handler.on_content(channel, pending.method, pending.header, bytes(pending.body))
 
     def _refuse_in_content(self, channel: int) -> None:
         pending = self.pending[channel]

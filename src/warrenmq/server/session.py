@@ -73,6 +73,7 @@ class Session(FrameHandler):
         self.handshake = ServerHandshake(Tuning(options.channel_max, options.frame_max, options.heartbeat))
         # Until the client has tuned, no frame may be longer than the protocol's least maximum.
         self.reader = FrameReader(self, spec.FRAME_MIN_SIZE)
+        self.reader.accepts_content = False
         self.channels: dict[int, ChannelMethods] = {}
         self.user = ""
         self.vhost: VHost | None = None
@@ -125,11 +126,14 @@ class Session(FrameHandler):
             self._fail(refusal, channel, _ACK)
 
     def on_content_header(self, channel: int, body_size: int) -> bool:
-        """Refuse a body that is too large before it fills the memory."""
-        if body_size <= self.max_message_size:
-            return True
-        self._fail(self._too_large(body_size), channel, _PUBLISH)
-        return False
+        """Refuse a body that is too large, or on no channel, before it fills the memory."""
+        if channel not in self.channels:
+            self._fail(ChannelError("expected 'channel.open'"), channel, _PUBLISH)
+            return False
+        if body_size > self.max_message_size:
+            self._fail(self._too_large(body_size), channel, _PUBLISH)
+            return False
+        return True
 
     def _too_large(self, body_size: int) -> PreconditionFailed:
         return PreconditionFailed(
@@ -250,6 +254,7 @@ class Session(FrameHandler):
             self._close_connection(refusal, method.index)
             return
         self.routes = self.vhost.routes
+        self.reader.accepts_content = True
         self.outbox.send(0, self.handshake.opened())
         self._connection.opened()
 
