@@ -108,7 +108,9 @@ class Node:
         except OSError as error:
             where = f"{self.options.host}:{port}"
             if error.errno == errno.EADDRINUSE:
-                raise StartError(f"{what} port in use: {where} (choose another one, or stop what listens there)") from None
+                raise StartError(
+                    f"{what} port in use: {where} (choose another one, or stop what listens there)"
+                ) from None
             reason = error.strerror or os.strerror(error.errno) if error.errno else str(error)
             raise StartError(f"cannot listen for {what} on {where}: {reason}") from None
 

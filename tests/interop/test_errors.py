@@ -138,6 +138,15 @@ def test_reserved_names_are_refused(client: Client) -> None:
     )
 
 
+def test_queue_that_the_server_named_is_declared_again_only_passively(client: Client, channel: Channel) -> None:
+    queue = channel.declare_queue(exclusive=True).name
+    assert channel.declare_queue(queue, passive=True).name == queue
+    refused = refusal_of(lambda: channel.declare_queue(queue, exclusive=True))
+    assert_channel_refused(
+        client, refused, 403, f"ACCESS_REFUSED - queue name '{queue}' contains reserved prefix 'amq.*'"
+    )
+
+
 def test_predeclared_exchange_cannot_be_deleted(client: Client, channel: Channel) -> None:
     refused = refusal_of(lambda: channel.delete_exchange("amq.topic"))
     assert_channel_refused(

@@ -181,6 +181,12 @@ def test_exclusive_queue_goes_with_its_connection(connect: Connect, name: Namer)
     assert other.channel().declare_queue(queue, durable=True).name == queue
 
 
+def test_durable_is_no_matter_for_an_exclusive_queue(channel: Channel, name: Namer) -> None:
+    queue = name("queue")
+    channel.declare_queue(queue, exclusive=True)
+    assert channel.declare_queue(queue, exclusive=True, durable=True).name == queue
+
+
 def test_auto_delete_queue_goes_with_its_last_consumer(client: Client, name: Namer) -> None:
     channel = client.channel()
     queue = name("queue")

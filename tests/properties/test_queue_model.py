@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.properties.queue_model import Model, ModelChannel, ModelConsumer, ModelMessage, ModelQueue
 from tests.support.client import PERSISTENT, Client, ClientChannel, make_broker
@@ -36,9 +36,9 @@ class QueuesAndChannels(RuleBasedStateMachine):
         for name in QUEUES:
             self._declare(name)
 
-    # -- publishing, fetching, purging
+    # -- publishing and fetching
 
-    @rule(name=st.sampled_from(QUEUES), is_persistent=st.booleans(), count=st.integers(1, 4), size=st.integers(0, 50))
+    @rule(name=st.sampled_from(QUEUES), is_persistent=st.booleans(), count=st.integers(1, 6), size=st.integers(0, 50))
     def publish(self, name: str, is_persistent: bool, count: int, size: int) -> None:
         queue = self.model.queues[name]
         for _ in range(count):
@@ -49,36 +49,20 @@ class QueuesAndChannels(RuleBasedStateMachine):
             self._any_channel().publish(message.body, name, delivery_mode=PERSISTENT if is_persistent else 1)
             self._hear()
 
-    @rule(name=st.sampled_from(QUEUES), pick=picks, no_ack=st.booleans())
-    def get(self, name: str, pick: int, no_ack: bool) -> None:
+    @rule(name=st.sampled_from(QUEUES), pick=picks, no_ack=st.sampled_from([False, False, True]), count=st.integers(1, 4))
+    def get(self, name: str, pick: int, no_ack: bool, count: int) -> None:
         number = self._pick_channel(pick)
         queue = self.model.queues[name]
-        got = self.channels[number].get(self.client.vhost.queues[name], no_ack=no_ack)
-        if got is None:
-            assert queue.ready == []
-        else:
-            self.model.hear_get(got, queue, no_ack)
-
-    @rule(name=st.sampled_from(QUEUES))
-    def purge(self, name: str) -> None:
-        queue = self.model.queues[name]
-        assert self.client.vhost.queues[name].purge() == len(queue.ready)
-        queue.ready.clear()
-
-    @rule(name=st.sampled_from(QUEUES))
-    def delete_and_declare_again(self, name: str) -> None:
-        queue = self.model.queues[name]
-        assert self._any_channel().delete(self.client.vhost.queues[name]) == len(queue.ready)
-        queue.is_deleted = True
-        queue.ready.clear()
-        for channel in self.model.channels.values():
-            for tag in [tag for tag, consumer in channel.consumers.items() if consumer.queue is queue]:
-                del channel.consumers[tag]
-        self._declare(name)
+        for _ in range(count):
+            got = self.channels[number].get(self.client.vhost.queues[name], no_ack=no_ack)
+            if got is None:
+                assert queue.ready == []
+            else:
+                self.model.hear_get(got, queue, no_ack)
 
     # -- consuming
 
-    @rule(name=st.sampled_from(QUEUES), pick=picks, no_ack=st.booleans(), prefetch=prefetches)
+    @rule(name=st.sampled_from(QUEUES), pick=picks, no_ack=st.sampled_from([False, False, False, True]), prefetch=prefetches)
     def consume(self, name: str, pick: int, no_ack: bool, prefetch: int) -> None:
         number = self._pick_channel(pick)
         self.consumed += 1
@@ -86,15 +70,6 @@ class QueuesAndChannels(RuleBasedStateMachine):
         channel = self.model.channels[number]
         channel.consumers[tag] = ModelConsumer(channel, self.model.queues[name], no_ack, 0 if no_ack else prefetch)
         self.channels[number].consume(self.client.vhost.queues[name], tag, no_ack=no_ack, prefetch=prefetch)
-        self._hear()
-
-    @precondition(lambda self: any(channel.consumers for channel in self.model.channels.values()))
-    @rule(pick=picks)
-    def cancel(self, pick: int) -> None:
-        known = [(number, tag) for number, channel in self.model.channels.items() for tag in channel.consumers]
-        number, tag = known[pick % len(known)]
-        del self.model.channels[number].consumers[tag]
-        self.channels[number].core.cancel(tag)
         self._hear()
 
     @rule(pick=picks, prefetch=prefetches)
@@ -106,40 +81,30 @@ class QueuesAndChannels(RuleBasedStateMachine):
 
     # -- settling
 
-    @precondition(lambda self: self.model.unacked())
-    @rule(pick=picks, multiple=st.booleans(), everything=st.booleans())
-    def ack(self, pick: int, multiple: bool, everything: bool) -> None:
-        number, tag = self._pick_delivery(pick, multiple and everything)
-        self.model.channels[number].take(tag, multiple)
-        self.channels[number].ack(tag, multiple=multiple)
-        self._hear()
+    @rule(pick=picks, how=st.sampled_from(["one", "one", "up to", "all"]))
+    def ack(self, pick: int, how: str) -> None:
+        found = self._pick_delivery(pick, how)
+        if found is not None:
+            number, tag = found
+            self.model.channels[number].take(tag, how != "one")
+            self.channels[number].ack(tag, multiple=how != "one")
+            self._hear()
 
-    @precondition(lambda self: self.model.unacked())
-    @rule(pick=picks, multiple=st.booleans(), everything=st.booleans(), requeue=st.booleans())
-    def reject(self, pick: int, multiple: bool, everything: bool, requeue: bool) -> None:
-        number, tag = self._pick_delivery(pick, multiple and everything)
-        for out in self.model.channels[number].take(tag, multiple):
-            if requeue:
-                out.queue.put_back(out.message)
-        self.channels[number].reject(tag, multiple=multiple, requeue=requeue)
-        self._hear()
+    @rule(pick=picks, how=st.sampled_from(["one", "one", "up to", "all"]), requeue=st.sampled_from([True, True, False]))
+    def reject(self, pick: int, how: str, requeue: bool) -> None:
+        found = self._pick_delivery(pick, how)
+        if found is not None:
+            number, tag = found
+            for out in self.model.channels[number].take(tag, how != "one"):
+                if requeue:
+                    out.queue.put_back(out.message)
+            self.channels[number].reject(tag, multiple=how != "one", requeue=requeue)
+            self._hear()
 
-    @rule(pick=picks)
-    def recover(self, pick: int) -> None:
-        number = self._pick_channel(pick)
-        for out in self.model.channels[number].take(0, True):
-            out.queue.put_back(out.message)
-        self.channels[number].core.recover()
-        self._hear()
-
-    @rule(pick=picks)
-    def close_a_channel_and_open_another(self, pick: int) -> None:
-        number = self._pick_channel(pick)
-        for out in self.model.channels.pop(number).take(0, True):
-            out.queue.put_back(out.message)
-        self.channels.pop(number).close()
-        self._hear()
-        self._open_channel()
+    @rule(picks=st.lists(picks, min_size=2, max_size=6))
+    def requeue_some_one_by_one(self, picks: list[int]) -> None:
+        for pick in picks:
+            self.reject(pick, "one", True)
 
     # -- the turn, and a peer that reads slowly
 
@@ -149,15 +114,66 @@ class QueuesAndChannels(RuleBasedStateMachine):
         self._hear()
         assert self.model.hungry_consumers() == [], "a message waits, and a consumer for it"
 
-    @rule()
-    def congest(self) -> None:
+    @rule(name=st.sampled_from(QUEUES))
+    def read_slowly_for_a_while(self, name: str) -> None:
         self.model.is_congested = self.client.outbox.is_congested = True
-
-    @rule()
-    def drain(self) -> None:
+        self.publish(name, True, 2, 0)
+        self.end_the_turn()
         self.model.is_congested = False
         self.client.outbox.drain()
         self._hear()
+
+    # -- the end of things: one rule, so that most of a run is spent on what lives
+
+    @rule(what=st.sampled_from(["cancel", "cancel", "recover", "close", "purge", "delete"]), name=st.sampled_from(QUEUES), pick=picks)
+    def end_something(self, what: str, name: str, pick: int) -> None:
+        number = self._pick_channel(pick)
+        if what == "cancel":
+            self._cancel(number, pick)
+        elif what == "recover":
+            self._recover(number)
+        elif what == "close":
+            self._close_channel(number)
+        elif what == "purge":
+            self._purge(name)
+        else:
+            self._delete(name)
+        self._hear()
+
+    def _cancel(self, number: int, pick: int) -> None:
+        tags = list(self.model.channels[number].consumers)
+        if tags:
+            tag = tags[pick % len(tags)]
+            del self.model.channels[number].consumers[tag]
+            self.channels[number].core.cancel(tag)
+
+    def _recover(self, number: int) -> None:
+        for out in self.model.channels[number].take(0, True):
+            out.queue.put_back(out.message)
+        self.channels[number].core.recover()
+
+    def _close_channel(self, number: int) -> None:
+        """Open another one in its place."""
+        for out in self.model.channels.pop(number).take(0, True):
+            out.queue.put_back(out.message)
+        self.channels.pop(number).close()
+        self._open_channel()
+
+    def _purge(self, name: str) -> None:
+        queue = self.model.queues[name]
+        assert self.client.vhost.queues[name].purge() == len(queue.ready)
+        queue.ready.clear()
+
+    def _delete(self, name: str) -> None:
+        """Declare another one in its place; what is unacked of the old one belongs nowhere."""
+        queue = self.model.queues[name]
+        assert self._any_channel().delete(self.client.vhost.queues[name]) == len(queue.ready)
+        queue.is_deleted = True
+        queue.ready.clear()
+        for channel in self.model.channels.values():
+            for tag in [tag for tag, consumer in channel.consumers.items() if consumer.queue is queue]:
+                del channel.consumers[tag]
+        self._declare(name)
 
     # -- what always holds
 
@@ -213,10 +229,13 @@ class QueuesAndChannels(RuleBasedStateMachine):
     def _pick_channel(self, pick: int) -> int:
         return list(self.channels)[pick % len(self.channels)]
 
-    def _pick_delivery(self, pick: int, everything: bool) -> tuple[int, int]:
+    def _pick_delivery(self, pick: int, how: str) -> tuple[int, int] | None:
+        """A channel and a tag that is out on it (0: all), or None where nothing is."""
         out = [(number, tag) for number, channel in self.model.channels.items() for tag in channel.unacked]
+        if not out:
+            return None
         number, tag = out[pick % len(out)]
-        return number, 0 if everything else tag
+        return number, 0 if how == "all" else tag
 
 
 def _footprint(message: ModelMessage) -> int:
@@ -224,5 +243,5 @@ def _footprint(message: ModelMessage) -> int:
     return len(message.body) + len(header) + MESSAGE_OVERHEAD
 
 
-QueuesAndChannels.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+QueuesAndChannels.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
 TestQueuesAndChannels = QueuesAndChannels.TestCase

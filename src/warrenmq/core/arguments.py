@@ -1,4 +1,4 @@
-"""The optional arguments of queue.declare and exchange.declare: which are known, what each may be, and which a redeclaration must repeat.
+"""The optional arguments of queues and exchanges: what each may be, and which a redeclaration must repeat.
 
 Checked when the queue is declared, in RabbitMQ's words, and kept with it. What the broker does not act on yet is named
 in `NOT_ACTED_ON`, so that the edge can say so.
@@ -28,7 +28,12 @@ COMPARED_ARGUMENTS = (
 )
 
 # Kept and compared, but without effect in this version.
-NOT_ACTED_ON = frozenset(COMPARED_ARGUMENTS) - {"x-queue-mode", "x-queue-type", "x-queue-version", "x-queue-master-locator"}
+NOT_ACTED_ON = frozenset(COMPARED_ARGUMENTS) - {
+    "x-queue-mode",
+    "x-queue-type",
+    "x-queue-version",
+    "x-queue-master-locator",
+}
 
 _NOT_FOR_QUORUM = frozenset({"x-max-priority", "x-queue-mode"})
 _NOT_FOR_CLASSIC = frozenset(
@@ -67,9 +72,7 @@ def validate_queue_arguments(
                 raise PreconditionFailed(f"invalid arg '{name}' for {what}: {fault}")
 
 
-def _require_known_type(
-    what: str, queue_type: Any, is_durable: bool, is_exclusive: bool, is_auto_delete: bool
-) -> None:
+def _require_known_type(what: str, queue_type: Any, is_durable: bool, is_exclusive: bool, is_auto_delete: bool) -> None:
     if not isinstance(queue_type, str):
         raise PreconditionFailed(f"invalid arg 'x-queue-type' for {what}: {_unacceptable(queue_type)}")
     if queue_type == "classic":

@@ -6,7 +6,7 @@ which ones end here, which ones begin there. Every operation costs the bindings 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,7 +75,7 @@ class BindingIndex:
     def of_destination(self, destination: Destination) -> list[Binding]:
         return list(self._to.get(destination, ()))
 
-    def __iter__(self) -> Iterable[Binding]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[Binding]:
         for bindings in self._from.values():
             yield from bindings
 

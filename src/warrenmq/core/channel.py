@@ -384,5 +384,3 @@ class Channel:
         for consumer in consumers:
             self._detach(consumer)
         self.broker.awaiting_epoch.pop(self, None)
-
-

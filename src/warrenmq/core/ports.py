@@ -24,7 +24,9 @@ class Outbox:
         self.is_congested = False
         self.parked: dict[Any, None] = {}
 
-    def deliver(self, channel: int, consumer_tag: bytes, delivery_tag: int, redelivered: bool, message: "Message") -> None:
+    def deliver(
+        self, channel: int, consumer_tag: bytes, delivery_tag: int, redelivered: bool, message: "Message"
+    ) -> None:
         """basic.deliver; `consumer_tag` is a wire short string."""
         raise NotImplementedError
 

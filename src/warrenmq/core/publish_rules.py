@@ -7,8 +7,8 @@ Compiled when the package is built (publish_rules.pxd).
 import re
 from typing import TYPE_CHECKING, Any
 
-from warrenmq.core.errors import PreconditionFailed
 from warrenmq.core.arguments import LONGEST_MS
+from warrenmq.core.errors import PreconditionFailed
 from warrenmq.core.routing.erlang_text import field_type
 from warrenmq.protocol import properties
 from warrenmq.protocol.properties import delivery_mode
@@ -70,9 +70,7 @@ def find_extra_keys(headers: dict[str, Any]) -> list[str]:
         if value is None:
             continue
         if not isinstance(value, list):
-            raise PreconditionFailed(
-                f'invalid message: {{unacceptable_type_in_header,"{name}",{field_type(value)}}}'
-            )
+            raise PreconditionFailed(f'invalid message: {{unacceptable_type_in_header,"{name}",{field_type(value)}}}')
         keys.extend(key for key in value if isinstance(key, str))
     return keys
 

@@ -92,9 +92,7 @@ class Users:
         # RabbitMQ knows the default exchange by this name where permissions are concerned.
         checked = "amq.default" if kind == "exchange" and not resource else resource
         if permission is None or not permission.allows(action, checked):
-            raise AccessRefused(
-                f"{action} access to {kind} '{checked}' in vhost '{vhost}' refused for user '{name}'"
-            )
+            raise AccessRefused(f"{action} access to {kind} '{checked}' in vhost '{vhost}' refused for user '{name}'")
 
 
 def _hash(salt: bytes, password: str) -> bytes:

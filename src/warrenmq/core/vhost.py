@@ -64,7 +64,9 @@ class VHost:
 
     # -- routing -----------------------------------------------------------------------------------------------------
 
-    def route(self, exchange: Exchange, routing_key: str, headers: Mapping[str, Any] | None) -> tuple[list[Queue], bool]:
+    def route(
+        self, exchange: Exchange, routing_key: str, headers: Mapping[str, Any] | None
+    ) -> tuple[list[Queue], bool]:
         """The queues that a message reaches, and whether that depends on its headers."""
         found: dict[Queue, None] = {}
         uses_headers = collect_queues(exchange, routing_key, headers, self.exchanges, self.queues, found)
@@ -192,8 +194,16 @@ class VHost:
     ) -> Queue:
         store = self.broker.storage.message_store(self.name, name) if is_durable and owner is None else None
         queue = Queue(
-            self.name, name, is_durable, is_auto_delete, owner, arguments, self.broker.stats, self.broker.turn,
-            store, self.broker.events,
+            self.name,
+            name,
+            is_durable,
+            is_auto_delete,
+            owner,
+            arguments,
+            self.broker.stats,
+            self.broker.turn,
+            store,
+            self.broker.events,
         )
         self.queues[name] = queue
         if owner is not None:
@@ -317,9 +327,7 @@ class VHost:
         )
 
     def restore_queue(self, definition: dict[str, Any]) -> None:
-        queue = self._make_queue(
-            definition["name"], True, definition["auto_delete"], None, definition["arguments"]
-        )
+        queue = self._make_queue(definition["name"], True, definition["auto_delete"], None, definition["arguments"])
         assert queue.store is not None
         queue.restore(queue.store.recover())
 

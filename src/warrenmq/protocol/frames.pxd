@@ -51,6 +51,7 @@ cdef class FrameReader:
         start=Py_ssize_t,
         stop=Py_ssize_t,
         index="unsigned int",
+        after=Py_ssize_t,
     )
     cpdef Py_ssize_t receive(self, data, Py_ssize_t end) except -1
     @cython.locals(
@@ -63,13 +64,13 @@ cdef class FrameReader:
         body_stop=Py_ssize_t,
     )
     cdef Py_ssize_t _read_content_at_once(
-        self, const unsigned char *octets, Py_ssize_t position, Py_ssize_t end, int channel, bytes method
+        self, const unsigned char *octets, Py_ssize_t begin, Py_ssize_t position, Py_ssize_t end, int channel, bytes method
     ) except -1
     @cython.locals(pending=PendingContent)
     cdef _receive_other(self, int frame_type, int channel, bytes payload)
     cdef _receive_header(self, int channel, PendingContent pending, bytes payload)
     cdef _receive_body(self, int channel, PendingContent pending, bytes payload)
-    cdef _complete(self, int channel, PendingContent pending)
+    cdef _complete(self, int channel, PendingContent pending, bytes body)
     @cython.locals(pending=PendingContent)
     cdef _refuse_in_content(self, int channel)
     cpdef ignore_channel(self, int channel)
@@ -79,3 +80,8 @@ cdef class FrameReader:
 
 @cython.locals(value="unsigned long long", index=Py_ssize_t)
 cdef unsigned long long _read_u64(const unsigned char *octets, Py_ssize_t at) noexcept
+@cython.locals(value="unsigned int", index=Py_ssize_t)
+cdef unsigned int _read_u32(const unsigned char *octets, Py_ssize_t at) noexcept
+cdef bint _is_frame(
+    const unsigned char *octets, Py_ssize_t at, int frame_type, int channel, unsigned long long size
+) noexcept

@@ -8,6 +8,11 @@ The common case, a publish whose three frames lie in one buffer, is read in one 
 Compiled when the package is built (frames.pxd): there `data` is read as a C pointer.
 """
 
+try:
+    import cython
+except ImportError:
+    from warrenmq.protocol.uncompiled import cython
+
 from warrenmq.protocol import spec
 from warrenmq.protocol.errors import FrameError, UnexpectedFrame, describe_payload
 
@@ -90,16 +95,10 @@ class FrameReader:
         while end - position >= 7:
             frame_type = octets[position]
             channel = octets[position + 1] << 8 | octets[position + 2]
-            size = (
-                octets[position + 3] << 24
-                | octets[position + 4] << 16
-                | octets[position + 5] << 8
-                | octets[position + 6]
-            )
+            size = _read_u32(octets, position + 3)
             if size > self.frame_max:
-                raise FrameError(
-                    f"type {frame_type}, all octets = <<>>: {{frame_too_large,{size},{self.frame_max - _FRAME_OVERHEAD}}}"
-                )
+                limit = self.frame_max - _FRAME_OVERHEAD
+                raise FrameError(f"{describe_payload(frame_type, b'')}: {{frame_too_large,{size},{limit}}}")
             start = position + 7
             stop = start + size
             if stop >= end:
@@ -109,32 +108,35 @@ class FrameReader:
                     describe_payload(frame_type, octets[start:stop]) + f": {{invalid_frame_end_marker,{octets[stop]}}}"
                 )
             position = stop + 1
-            if self.is_closing or self.ignored_channels:
-                if self._is_ignored(frame_type, channel, octets[start:stop]):
-                    continue
+            if (self.is_closing or self.ignored_channels) and self._is_ignored(frame_type, channel, octets[start:stop]):
+                continue
             if frame_type == _METHOD and size >= 4:
-                index = octets[start] << 24 | octets[start + 1] << 16 | octets[start + 2] << 8 | octets[start + 3]
+                index = _read_u32(octets, start)
                 if self.pending and channel in self.pending:
                     self._refuse_in_content(channel)
                 if channel == 0 or not self.accepts_content:
                     self.handler.on_method(channel, octets[start:stop])
                 elif index == _BASIC_ACK and size == _ACK_SIZE:
                     self.handler.on_ack(channel, _read_u64(octets, start + 4), octets[start + 12] & 1 == 1)
-                elif (
-                    index == _BASIC_PUBLISH
-                    or index == _BASIC_DELIVER
-                    or index == _BASIC_GET_OK
-                    or index == _BASIC_RETURN
-                ) and channel != 0:
-                    position = self._read_content_at_once(octets, position, end, channel, octets[start:stop])
+                elif index in (_BASIC_PUBLISH, _BASIC_DELIVER, _BASIC_GET_OK, _BASIC_RETURN):
+                    after = self._read_content_at_once(octets, start - 7, position, end, channel, octets[start:stop])
+                    if after < position:
+                        return after
+                    position = after
                 else:
                     self.handler.on_method(channel, octets[start:stop])
             else:
                 self._receive_other(frame_type, channel, octets[start:stop])
         return position
 
-    def _read_content_at_once(self, octets: bytes, position: int, end: int, channel: int, method: bytes) -> int:
-        """Read the header and body frames behind a method if they are all here, else leave them to come one by one."""
+    def _read_content_at_once(
+        self, octets: bytes, begin: int, position: int, end: int, channel: int, method: bytes
+    ) -> int:
+        """Read the header and body frames behind the method that begins there; gives where to go on.
+
+        If only the end of a small content is missing, that is at the method again: reading it anew costs less than
+        keeping its parts. Otherwise its frames are taken one by one.
+        """
         start = position + 7
         if end - position >= 7 + _HEADER_MIN_SIZE + 1 and octets[position] == _HEADER:
             size = octets[position + 5] << 8 | octets[position + 6]
@@ -157,24 +159,20 @@ class FrameReader:
                 if body_size == 0:
                     self.handler.on_content(channel, method, octets[start:stop], b"")
                     return body_position
-                body_start = body_position + 7
                 # body_size is compared with what is here before it is added to anything: it may be any 64-bit number.
-                if body_size <= self.frame_max and body_start + body_size < end:
+                if body_size <= self.frame_max - _FRAME_OVERHEAD:
+                    body_start = body_position + 7
                     body_stop = body_start + body_size
-                    if (
-                        octets[body_position] == _BODY
-                        and (octets[body_position + 1] << 8 | octets[body_position + 2]) == channel
-                        and (
-                            octets[body_position + 3] << 24
-                            | octets[body_position + 4] << 16
-                            | octets[body_position + 5] << 8
-                            | octets[body_position + 6]
-                        )
-                        == body_size
-                        and octets[body_stop] == _END
+                    if body_stop < end:
+                        if octets[body_stop] == _END and _is_frame(octets, body_position, _BODY, channel, body_size):
+                            self.handler.on_content(channel, method, octets[start:stop], octets[body_start:body_stop])
+                            return body_stop + 1
+                    elif (
+                        body_stop - begin <= self.frame_max
+                        and body_start <= end
+                        and _is_frame(octets, body_position, _BODY, channel, body_size)
                     ):
-                        self.handler.on_content(channel, method, octets[start:stop], octets[body_start:body_stop])
-                        return body_stop + 1
+                        return begin
         self.pending[channel] = PendingContent(method)
         return position
 
@@ -211,7 +209,7 @@ class FrameReader:
         pending.header = payload
         pending.missing = _read_u64(payload, 4)
         if pending.missing == 0:
-            self._complete(channel, pending)
+            self._complete(channel, pending, b"")
         elif not self.handler.on_content_header(channel, pending.missing):
             self.ignore_channel(channel)
 
@@ -223,15 +221,18 @@ class FrameReader:
                 f"content body is longer than announced by {len(payload) - pending.missing} octets",
                 *_ids(pending.method),
             )
-        pending.body += payload
         pending.missing -= len(payload)
+        if pending.missing == 0 and not pending.body:
+            self._complete(channel, pending, payload)  # all in one frame: nothing to copy
+            return
+        pending.body += payload
         if pending.missing == 0:
-            self._complete(channel, pending)
+            self._complete(channel, pending, bytes(pending.body))
 
-    def _complete(self, channel: int, pending: PendingContent) -> None:
+    def _complete(self, channel: int, pending: PendingContent, body: bytes) -> None:
         del self.pending[channel]
         assert pending.header is not None
-        self.handler.on_content(channel, pending.method, pending.header, bytes(pending.body))
+        self.handler.on_content(channel, pending.method, pending.header, body)
 
     def _refuse_in_content(self, channel: int) -> None:
         pending = self.pending[channel]
@@ -270,10 +271,30 @@ def frame(frame_type: int, channel: int, payload: bytes) -> bytes:
 
 
 def _read_u64(octets: bytes, at: int) -> int:
-    value = 0
-    for index in range(at, at + 8):
-        value = value << 8 | octets[index]
-    return value
+    if cython.compiled:
+        value = 0
+        for index in range(at, at + 8):
+            value = value << 8 | octets[index]
+        return value
+    return int.from_bytes(octets[at : at + 8], "big")
+
+
+def _read_u32(octets: bytes, at: int) -> int:
+    if cython.compiled:
+        value = 0
+        for index in range(at, at + 4):
+            value = value << 8 | octets[index]
+        return value
+    return int.from_bytes(octets[at : at + 4], "big")
+
+
+def _is_frame(octets: bytes, at: int, frame_type: int, channel: int, size: int) -> bool:
+    """Whether a frame of that kind and size begins there."""
+    return (
+        octets[at] == frame_type
+        and (octets[at + 1] << 8 | octets[at + 2]) == channel
+        and _read_u32(octets, at + 3) == size
+    )
 
 
 def _ids(method: bytes) -> tuple[int, int]:

@@ -8,14 +8,17 @@ Compiled when the package is built (output.pxd).
 """
 
 import struct
+from typing import Any, TypeAlias
 
 try:
     import cython
 except ImportError:
-    from warrenmq.protocol.uncompiled import cython  # type: ignore[no-redef]
+    from warrenmq.protocol.uncompiled import cython
 
 if cython.compiled:
-    from cython.cimports.libc.string import memcpy  # type: ignore[import-not-found]
+    from cython.cimports.libc.string import memcpy
+
+Pointer: TypeAlias = Any  # an unsigned char * in compiled code, and never used in plain Python
 
 IS_COMPILED: bool = cython.compiled
 
@@ -176,8 +179,8 @@ class OutputBuffer:
     def _seal(self) -> None:
         """Move what lies in the scratch to the list."""
         if self.length:
-            at = self.scratch
-            self.chunks.append(at[: self.length])  # type: ignore[index]
+            at: Pointer = self.scratch
+            self.chunks.append(at[: self.length])
             self.length = 0
 
     def _append(self, frames: bytes) -> None:
@@ -185,7 +188,7 @@ class OutputBuffer:
         _write_bytes(self._reserve(size), frames, size)
         self.length += size
 
-    def _reserve(self, size):  # type: ignore[no-untyped-def]
+    def _reserve(self, size: int) -> Pointer:
         """A pointer to so many free bytes. A full scratch is sealed, so that none grows and all fit the pool."""
         if self.length + size > self.capacity:
             self._seal()
@@ -195,11 +198,11 @@ class OutputBuffer:
             elif self.capacity != _SCRATCH_SIZE:
                 self.scratch = self.pool.free.pop() if self.pool.free else bytearray(_SCRATCH_SIZE)
                 self.capacity = _SCRATCH_SIZE
-        at = self.scratch
-        return at + self.length  # type: ignore[operator]
+        at: Pointer = self.scratch
+        return at + self.length
 
 
-def _write_head(at, frame_type, channel, size):  # type: ignore[no-untyped-def]
+def _write_head(at: Pointer, frame_type: int, channel: int, size: int) -> Pointer:
     at[0] = frame_type
     at[1] = channel >> 8
     at[2] = channel & 255
@@ -210,7 +213,7 @@ def _write_head(at, frame_type, channel, size):  # type: ignore[no-untyped-def]
     return at + 7
 
 
-def _write_u64(at, value):  # type: ignore[no-untyped-def]
+def _write_u64(at: Pointer, value: int) -> Pointer:
     at[0] = value >> 56 & 255
     at[1] = value >> 48 & 255
     at[2] = value >> 40 & 255
@@ -222,7 +225,7 @@ def _write_u64(at, value):  # type: ignore[no-untyped-def]
     return at + 8
 
 
-def _write_bytes(at, data, size):  # type: ignore[no-untyped-def]
-    source = data
+def _write_bytes(at: Pointer, data: bytes, size: int) -> Pointer:
+    source: Pointer = data
     memcpy(at, source, size)
     return at + size

@@ -231,6 +231,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
 
     def opened(self) -> None:
         """The handshake is over."""
+        assert self.session.vhost is not None
         log.info("%s: user '%s' opened vhost '%s'", self.name, self.session.user, self.session.vhost.name)
         self._last_heard = self._last_said = self.server.now()
 

@@ -49,6 +49,8 @@ class AmqpServer:
             "capabilities": dict(CAPABILITIES),
         }
         self._connections: dict[AmqpConnection, None] = {}
+        self._is_empty = asyncio.Event()
+        self._is_empty.set()
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._sweep_due = 0.0
@@ -77,25 +79,28 @@ class AmqpServer:
         for connection in list(self._connections):
             connection.shut_down()
         self.ticker.end_turn()
-        deadline = self.now() + grace
-        while self._connections and self.now() < deadline:
-            await asyncio.sleep(0.01)
-        for connection in list(self._connections):
-            connection.abort()
-        while self._connections:
-            await asyncio.sleep(0)
+        try:
+            async with asyncio.timeout(grace):
+                await self._is_empty.wait()
+        except TimeoutError:
+            for connection in list(self._connections):
+                connection.abort()
+            await self._is_empty.wait()
         if self._sweeper is not None:
             self._sweeper.cancel()
         await self._server.wait_closed()
 
     def add(self, connection: AmqpConnection) -> None:
         self._connections[connection] = None
+        self._is_empty.clear()
         self.broker.connection_count += 1
         self.broker.stats.connections_opened += 1
         self.broker.emit_resource("connection.opened", "", connection.name)
 
     def remove(self, connection: AmqpConnection) -> None:
         del self._connections[connection]
+        if not self._connections:
+            self._is_empty.set()
         self.alarm.blocked.pop(connection, None)
         self.broker.connection_count -= 1
         self.broker.stats.connections_closed += 1

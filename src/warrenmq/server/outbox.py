@@ -58,7 +58,9 @@ class ConnectionOutbox(Outbox):
 
     def get_ok(self, channel: int, delivery_tag: int, redelivered: bool, message: Message, remaining: int) -> None:
         # By hand: the address goes out as the publisher sent it, whatever octets it holds.
-        method = _GET_OK.pack(spec.BasicGetOk.index, delivery_tag, redelivered) + message.address + _LONG.pack(remaining)
+        method = (
+            _GET_OK.pack(spec.BasicGetOk.index, delivery_tag, redelivered) + message.address + _LONG.pack(remaining)
+        )
         self.buffer.put_content(channel, method, message.header, message.body)
         self._mark_dirty()
 

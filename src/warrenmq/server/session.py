@@ -19,6 +19,7 @@ from warrenmq.protocol import methods, spec
 from warrenmq.protocol.errors import (
     ChannelError,
     CommandInvalid,
+    MalformedArguments,
     ProtocolError,
     Scope,
     UnexpectedFrame,
@@ -145,13 +146,7 @@ class Session(FrameHandler):
         index = _index_of(method)
         if index != _PUBLISH:
             raise _unimplemented(index)
-        # The address is kept as it came: a key need not be text (RabbitMQ does not look either).
-        exchange_size = method[6] if len(method) > 6 else 0
-        address = method[6:-1]
-        if len(method) < 9 or len(method) < 9 + exchange_size or len(address) != 2 + exchange_size + address[1 + exchange_size]:
-            methods.decode(method)  # says what is wrong with it
-        name = address[1 : 1 + exchange_size].decode("utf-8", "surrogateescape")
-        key = address[2 + exchange_size :].decode("utf-8", "surrogateescape")
+        address, name, key = _read_address(method)
         bits = method[-1]
         assert self.vhost is not None
         exchange = self.vhost.exchange(name)
@@ -330,9 +325,7 @@ class Session(FrameHandler):
         self._end_channels()
         self.is_closed = True
         self.reader.is_closing = True
-        self.outbox.send(
-            0, spec.ConnectionClose(reply_code, clip_reply_text(reply_text), index >> 16, index & 0xFFFF)
-        )
+        self.outbox.send(0, spec.ConnectionClose(reply_code, clip_reply_text(reply_text), index >> 16, index & 0xFFFF))
         self._connection.finish_later()
 
     # -- the end -----------------------------------------------------------------------------------------------------
@@ -363,6 +356,17 @@ def _index_of(payload: bytes) -> int:
     return payload[0] << 24 | payload[1] << 16 | payload[2] << 8 | payload[3]
 
 
+def _read_address(method: bytes) -> tuple[bytes, str, str]:
+    """The address of a publish as it came, and its exchange and key; these need not be text, as in RabbitMQ."""
+    address = method[6:-1]  # behind the ids and the ticket, before the flags
+    exchange_size = address[0] if address else 0
+    key_at = 2 + exchange_size
+    if len(address) < key_at or len(address) != key_at + address[key_at - 1]:
+        raise MalformedArguments(method[4:], _PUBLISH >> 16, _PUBLISH & 0xFFFF)
+    name = address[1 : key_at - 1].decode("utf-8", "surrogateescape")
+    return address, name, address[key_at:].decode("utf-8", "surrogateescape")
+
+
 def _carries_method(refusal: ProtocolError) -> bool:
     """Whether the close names the method at hand even though the error does not."""
     return isinstance(refusal, ChannelError)
@@ -374,4 +378,3 @@ def _unimplemented(index: int) -> ProtocolError:
 
 def _unexpected_frame(payload: bytes) -> ProtocolError:
     return UnexpectedFrame(describe_payload(spec.FRAME_METHOD, payload))
-

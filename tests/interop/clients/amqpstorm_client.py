@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import select
 import socket
 import time
 from collections import deque
@@ -360,11 +361,11 @@ class AmqpStormClient(Client):
             pass
 
     def _is_lost(self) -> bool:
-        if self._connection.socket is None:
+        stream = self._connection.socket
+        if stream is None or stream.fileno() < 0:
             return True
+        is_readable = bool(select.select([stream], [], [], 0)[0])
         try:
-            return self._connection.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
-        except BlockingIOError:
-            return False
+            return is_readable and stream.recv(1, socket.MSG_PEEK) == b""
         except OSError:
             return True
