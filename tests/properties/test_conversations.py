@@ -5,8 +5,9 @@ from hypothesis import strategies as st
 
 from tests.properties.test_chunking import cut_up, cuts, damages
 from tests.support.bystander import attack, frames_of
-from tests.support.conversations import CONVERSATIONS, Edit, EditKind, apply_edits
-from tests.support.wire_format import METHOD, Frame, read_method
+from tests.support.conversations import CONVERSATIONS, Edit, EditKind, apply_edits, handshake, method, publish
+from tests.support.socketless import SocketlessServer
+from tests.support.wire_format import BODY, METHOD, Frame, read_method
 
 
 def test_the_undamaged_conversations_end_well() -> None:
@@ -48,3 +49,18 @@ def test_damaged_arguments_harm_nobody(conversation: list[Frame], edits: list[Ed
 def test_a_client_may_vanish_anywhere(conversation: list[Frame], place: int) -> None:
     pieces = apply_edits(conversation, [])
     attack(pieces[: place % len(pieces)])
+
+
+@given(st.sampled_from([9, BODY]), st.integers(0, 1000))
+def test_the_clients_answer_to_a_close_is_heard_however_it_is_cut(mistaken_kind: int, place: int) -> None:
+    """A mistake that leaves the framing whole costs neither side its place in the stream."""
+    line = SocketlessServer().connect()
+    mistake = [*handshake(), *method(1, "channel.open"), Frame(mistaken_kind, 1, b"mistake")]
+    more = [*publish(1, b"x" * 150, routing_key="q"), *method(0, "connection.close-ok")]
+    before, behind = b"".join(apply_edits(mistake, [])), b"".join(apply_edits(more, [])[1:])
+    cut = place % len(behind)
+    line.send(before + behind[:cut])
+    assert not line.is_closed
+    line.send(behind[cut:])
+    assert line.connection.session.is_finished
+    assert line.is_closed

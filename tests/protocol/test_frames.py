@@ -112,6 +112,38 @@ def test_channels_may_interleave_their_contents() -> None:
     ]
 
 
+def test_a_header_belongs_to_its_own_channel() -> None:
+    begun = pack_frame(METHOD, 2, PUBLISH) + pack_frame(METHOD, 1, PUBLISH)
+    one, two = pack_header(1), pack_header(0)
+    recorder = read(begun + pack_frame(HEADER, 2, two) + pack_frame(HEADER, 1, one) + pack_frame(BODY, 1, b"x"))
+    assert recorder.calls == [("content", 2, PUBLISH, two, b""), ("content", 1, PUBLISH, one, b"x")]
+    stray = pack_frame(METHOD, 1, PUBLISH) + pack_frame(HEADER, 2, two)
+    assert refusal(stray).text == "expected method frame, got non method frame instead"
+
+
+def test_a_body_belongs_to_its_own_channel() -> None:
+    begun = pack_frame(METHOD, 2, PUBLISH) + pack_frame(HEADER, 2, pack_header(1))
+    begun += pack_frame(METHOD, 1, PUBLISH) + pack_frame(HEADER, 1, pack_header(1))
+    recorder = read(begun + pack_frame(BODY, 2, b"2") + pack_frame(BODY, 1, b"1"))
+    assert [(call[1], call[4]) for call in recorder.calls] == [(2, b"2"), (1, b"1")]
+
+
+@pytest.mark.parametrize("name", ["basic.ack", "basic.publish", "basic.deliver"])
+def test_without_contents_message_methods_are_plain_methods(name: str) -> None:
+    recorder = Recorder()
+    reader = FrameReader(recorder, FRAME_MAX)
+    reader.accepts_content = False
+    data = pack_frame(METHOD, 1, pack_method(name))
+    assert reader.receive(data, len(data)) == len(data)
+    assert recorder.calls == [("method", 1, pack_method(name))]
+    assert not reader.pending
+
+
+def test_a_message_method_too_long_to_be_one_is_left_to_the_method_decoder() -> None:
+    payload = PUBLISH + bytes(FRAME_MAX - len(PUBLISH) - 8)
+    assert read(pack_frame(METHOD, 1, payload)).calls == [("method", 1, payload)]
+
+
 def test_a_large_body_is_announced_before_it_is_gathered() -> None:
     recorder = Recorder()
     read(pack_frame(METHOD, 1, PUBLISH) + pack_frame(HEADER, 1, pack_header(2**63)), recorder)
@@ -153,6 +185,36 @@ def test_what_lies_behind_the_end_is_not_looked_at() -> None:
         recorder = Recorder()
         assert FrameReader(recorder, FRAME_MAX).receive(data, end) <= end
         assert recorder.calls == []
+
+
+# -- behind a mistake ----------------------------------------------------------------------------------------------
+
+MISTAKES = {
+    "unknown frame": pack_frame(9, 1, b"x"),
+    "stray body": pack_frame(BODY, 1, b"x"),
+    "short method": pack_frame(METHOD, 1, b"\0"),
+    "heartbeat on a channel": pack_frame(HEARTBEAT, 1, b""),
+}
+RUINS = {"too large": b"\x01\0\x01\xff\xff\xff\xff", "bad end": pack_frame(METHOD, 1, DECLARE, end=b"\0")}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_reading_can_go_on_behind_a_frame_at_fault(name: str) -> None:
+    before = pack_frame(METHOD, 1, DECLARE)
+    data = before + MISTAKES[name] + pack_frame(METHOD, 2, DECLARE)
+    reader = FrameReader(Recorder(), FRAME_MAX)
+    with pytest.raises(ProtocolError):
+        reader.receive(data, len(data))
+    assert reader.resume_at == len(before + MISTAKES[name])
+
+
+@pytest.mark.parametrize("name", RUINS)
+def test_reading_cannot_go_on_where_the_framing_is_broken(name: str) -> None:
+    data = pack_frame(METHOD, 1, DECLARE) + RUINS[name] + pack_frame(METHOD, 2, DECLARE)
+    reader = FrameReader(Recorder(), FRAME_MAX)
+    with pytest.raises(ProtocolError):
+        reader.receive(data, len(data))
+    assert reader.resume_at == 0
 
 
 # -- channels that are closed --------------------------------------------------------------------------------------

@@ -31,8 +31,8 @@ def amqplain(**fields: object) -> bytes:
     return pack_table(fields)[4:]
 
 
-def test_all_mechanisms_of_the_field_are_offered(authenticator: Authenticator) -> None:
-    assert authenticator.mechanisms == ("PLAIN", "AMQPLAIN", "EXTERNAL")
+def test_only_passwords_are_asked_for_where_there_is_no_certificate(authenticator: Authenticator) -> None:
+    assert authenticator.mechanisms == ("PLAIN", "AMQPLAIN")
 
 
 def test_the_right_password_is_let_in(authenticator: Authenticator) -> None:
@@ -89,7 +89,7 @@ def test_a_loopback_user_may_come_from_this_machine(authenticator: Authenticator
     assert authenticator.login("PLAIN", plain(b"guest", b"guest"), Peer(host)) == "guest"
 
 
-@pytest.mark.parametrize("host", ["192.0.2.7", "10.0.0.1", "2001:db8::1", "fe80::1%eth0", "::ffff:10.0.0.1", "somewhere"])
+@pytest.mark.parametrize("host", ["192.0.2.7", "10.0.0.1", "2001:db8::1", "fe80::1%eth0", "::ffff:10.0.0.1"])
 def test_a_loopback_user_may_not_come_from_elsewhere(authenticator: Authenticator, host: str) -> None:
     with pytest.raises(LoginRefused, match="user 'guest' can only connect via localhost"):
         authenticator.login("PLAIN", plain(b"guest", b"guest"), Peer(host))

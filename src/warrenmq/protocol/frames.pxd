@@ -41,6 +41,7 @@ cdef class FrameReader:
     cdef readonly set ignored_channels
     cdef public bint accepts_content
     cdef public bint is_closing
+    cdef readonly Py_ssize_t resume_at
 
     @cython.locals(
         octets="const unsigned char *",

@@ -75,7 +75,7 @@ class PendingContent:
 class FrameReader:
     """Reads one direction of one connection."""
 
-    __slots__ = ("accepts_content", "frame_max", "handler", "ignored_channels", "is_closing", "pending")
+    __slots__ = ("accepts_content", "frame_max", "handler", "ignored_channels", "is_closing", "pending", "resume_at")
 
     def __init__(self, handler: FrameHandler, frame_max: int) -> None:
         self.handler = handler
@@ -87,6 +87,8 @@ class FrameReader:
         self.accepts_content = True
         # This side has closed the connection: only channel 0 is heard.
         self.is_closing = False
+        # Behind the frame at fault, after a ProtocolError; 0 where the framing itself is broken and nothing can follow.
+        self.resume_at = 0
 
     def receive(self, data: bytes, end: int) -> int:
         """Read every complete frame of data[:end]; gives the number of bytes used."""
@@ -97,6 +99,7 @@ class FrameReader:
             channel = octets[position + 1] << 8 | octets[position + 2]
             size = _read_u32(octets, position + 3)
             if size > self.frame_max:
+                self.resume_at = 0
                 limit = self.frame_max - _FRAME_OVERHEAD
                 raise FrameError(f"{describe_payload(frame_type, b'')}: {{frame_too_large,{size},{limit}}}")
             start = position + 7
@@ -104,10 +107,12 @@ class FrameReader:
             if stop >= end:
                 break
             if octets[stop] != _END:
+                self.resume_at = 0
                 raise FrameError(
                     describe_payload(frame_type, octets[start:stop]) + f": {{invalid_frame_end_marker,{octets[stop]}}}"
                 )
             position = stop + 1
+            self.resume_at = position
             if (self.is_closing or self.ignored_channels) and self._is_ignored(frame_type, channel, octets[start:stop]):
                 continue
             if frame_type == _METHOD and size >= 4:

@@ -1,7 +1,7 @@
 """Methods and contents to bytes: what one connection has to say, gathered until it is written.
 
-The one file where compiled and uncompiled code differ, because the two are fast in different ways: C copies bytes into
-one growing buffer, Python joins a list of them (measured: doing it C's way in Python costs 1.3 us per delivery).
+One of two files that know whether they are compiled (docs/decisions/0002), because C and Python are fast in different
+ways: C copies bytes into one growing buffer, Python joins a list of them.
 Both give the same bytes; tests/protocol/test_output.py compares each with a plain encoder.
 
 Compiled when the package is built (output.pxd).

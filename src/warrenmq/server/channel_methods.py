@@ -6,11 +6,13 @@ answers; what the core refuses passes through to the session.
 
 from __future__ import annotations
 
+import logging
 import secrets
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from warrenmq.core.arguments import NOT_ACTED_ON
 from warrenmq.core.channel import Channel
 from warrenmq.core.errors import NotFound, NotImplementedHere, PreconditionFailed
 from warrenmq.core.exchange import Exchange
@@ -23,6 +25,9 @@ from warrenmq.protocol.errors import CommandInvalid
 
 if TYPE_CHECKING:
     from warrenmq.server.session import Session
+
+
+log = logging.getLogger("warrenmq.channel")
 
 
 class ChannelMethods:
@@ -130,9 +135,13 @@ class ChannelMethods:
             if name:
                 self._require("configure", "queue", name)
             self._require_dead_letters(name, method.arguments)
+            is_new = name not in self._vhost.queues
             queue = self._vhost.declare_queue(
                 name, method.durable, method.exclusive, method.auto_delete, method.arguments, self._session
             )
+            if is_new and not NOT_ACTED_ON.isdisjoint(method.arguments):
+                unheeded = ", ".join(sorted(NOT_ACTED_ON.intersection(method.arguments)))
+                log.warning("queue '%s': kept, but without effect in this version: %s", queue.name, unheeded)
         self._last_queue = queue.name
         if not method.no_wait:
             self._answer(spec.QueueDeclareOk(queue.name, len(queue.ready), len(queue.consumers)))

@@ -48,6 +48,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         "_heard",
         "_is_blocked",
         "_is_deaf",
+        "_is_lost",
         "_last_heard",
         "_last_said",
         "_leftover",
@@ -70,6 +71,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._heard = False
         self._is_blocked = False
         self._is_deaf = False
+        self._is_lost = False  # the peer's frames cannot be told apart any more, or nobody listens to them
         self._close_deadline = 0.0
         self._opened_at = self._last_heard = self._last_said = server.now()
         self._outbox = ConnectionOutbox(server.ticker, server.broker.stats, server.pool, 4096)
@@ -107,25 +109,33 @@ class AmqpConnection(asyncio.BufferedProtocol):
             end = self._begin(end)
             if not self._has_begun:
                 return
-        used = self._read_frames(end)
-        self._leftover = bytes(self.server.receive_view[used:end]) if used < end else b""
+        self._leftover = self._read_frames(end)
         if self._outbox.is_peer_slow:
             self._stop_listening_if_deaf()
         self.server.ticker.schedule()
 
-    def _read_frames(self, end: int) -> int:
-        """Give the buffer to the session; says how much of it is done with."""
-        # Compiled, the buffer is read in place; plain Python needs bytes, whose slices can be kept and hashed.
-        data: Any = self.server.receive_buffer if IS_COMPILED else bytes(self.server.receive_view[:end])
-        try:
-            return self.session.reader.receive(data, end)
-        except ProtocolError as error:
-            self.session.fail_connection(error)
-        except Exception:
-            # A bug, not the peer's fault: it costs this connection, and the others go on.
-            log.exception("%s: internal error", self.name)
-            self.session.close_connection(spec.INTERNAL_ERROR, "INTERNAL_ERROR")
-        return end
+    def _read_frames(self, end: int) -> bytes:
+        """Give the buffer to the session; what is left is the beginning of a frame."""
+        view = self.server.receive_view
+        while not self._is_lost:
+            # Compiled, the buffer is read in place; plain Python needs bytes, whose slices can be kept and hashed.
+            data: Any = self.server.receive_buffer if IS_COMPILED else bytes(view[:end])
+            try:
+                used = self.session.reader.receive(data, end)
+                return bytes(view[used:end]) if used < end else b""
+            except ProtocolError as error:
+                self.session.fail_connection(error)
+            except Exception:
+                # A bug, not the peer's fault: it costs this connection, and the others go on.
+                log.exception("%s: internal error", self.name)
+                self.session.close_connection(spec.INTERNAL_ERROR, "INTERNAL_ERROR")
+            # The peer's answer to our close comes behind the frame at fault, if the framing is whole.
+            resume_at = self.session.reader.resume_at
+            self._is_lost = self._is_lost or resume_at == 0
+            rest = bytes(view[resume_at:end])
+            end = len(rest)
+            view[:end] = rest
+        return b""
 
     def _begin(self, end: int) -> int:
         """Read the protocol header; gives the number of bytes behind it, moved to the front of the buffer."""
@@ -260,6 +270,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         """Hang up at once."""
+        self._is_lost = True
         if self._transport is not None:
             self._transport.abort()
 

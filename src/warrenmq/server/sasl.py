@@ -33,10 +33,13 @@ class Peer:
 
     @property
     def is_loopback(self) -> bool:
+        if not self.host:
+            return True  # a unix socket has no address and no network
         try:
-            return ip_address(self.host.split("%")[0]).is_loopback
+            address = ip_address(self.host.split("%")[0])
         except ValueError:
-            return not self.host  # a unix socket has no address and no network
+            return False
+        return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
 class Authenticator:
@@ -46,10 +49,9 @@ class Authenticator:
         self._users = users
         self._loopback_users = loopback_users
 
-    @property
-    def mechanisms(self) -> tuple[str, ...]:
-        """What is offered to a client without a certificate: EXTERNAL is not, for some libraries would choose it."""
-        return ("PLAIN", "AMQPLAIN")
+    def mechanisms_for(self, peer: Peer) -> tuple[str, ...]:
+        """What is offered: EXTERNAL only to a client with a certificate, for some libraries choose it if they can."""
+        return ("PLAIN", "AMQPLAIN") if peer.certificate_name is None else ("PLAIN", "AMQPLAIN", "EXTERNAL")
 
     def login(self, mechanism: str, response: bytes, peer: Peer) -> str:
         """The user's name, or LoginRefused; SyntaxRefused for a response that is no such response."""

@@ -84,12 +84,13 @@ class Session(FrameHandler):
 
     def begin(self) -> None:
         """The client has sent the protocol header."""
-        authenticator = self._connection.server.authenticator
+        connection = self._connection
+        mechanisms = connection.server.authenticator.mechanisms_for(connection.peer)
         self.outbox.send(
             0,
             spec.ConnectionStart(
-                server_properties=self._connection.server.properties,
-                mechanisms=" ".join(authenticator.mechanisms).encode(),
+                server_properties=connection.server.properties,
+                mechanisms=" ".join(mechanisms).encode(),
             ),
         )
 

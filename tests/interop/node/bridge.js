@@ -172,12 +172,15 @@ const operations = {
     } catch (error) {
       throw refusal('connection', error) || error;
     }
-    const connection = { model, reason: null, isOpen: true };
+    const connection = { model, reason: null, isOpen: true, stations: [] };
     model.on('error', (error) => {
       connection.reason = refusal('connection', error);
     });
-    model.on('close', () => {
+    model.on('close', (error) => {
       connection.isOpen = false;
+      // A broker that shuts down is no error to amqplib.
+      if (error && !connection.reason) connection.reason = refusal('connection', error);
+      for (const each of connection.stations) each.closes.put(connection.reason);
     });
     connections.set(++lastNumber, connection);
     return lastNumber;
@@ -185,6 +188,7 @@ const operations = {
   async open_channel(request) {
     const connection = connections.get(request.connection);
     const opened = new Station(connection, await connection.model.createChannel());
+    connection.stations.push(opened);
     channels.set(++lastNumber, opened);
     return lastNumber;
   },

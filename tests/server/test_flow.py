@@ -1,0 +1,188 @@
+"""The memory alarm: publishers wait, consumers drain, and those who can hear it are told."""
+
+from __future__ import annotations
+
+import threading
+
+import pika
+import pytest
+
+import warrenmq
+from tests.support.dialogue import Dialogue
+from tests.support.socketless import SocketlessServer
+from tests.support.wire import Address, WireConnection
+from warrenmq.core.stats import Stats
+from warrenmq.server.flow import MemoryAlarm
+from warrenmq.server.options import ServerOptions
+
+LIMIT = 100_000
+CAN_HEAR = {"connection.blocked": True}
+
+
+# -- when it is raised
+
+
+def judged(alarm: MemoryAlarm, stats: Stats, held: int) -> bool:
+    stats.held_bytes = held
+    alarm.judge()
+    return bool(alarm.is_raised)
+
+
+def test_it_is_raised_at_the_limit_and_ends_well_below_it() -> None:
+    stats = Stats()
+    alarm = MemoryAlarm(stats, 1000)
+    assert [judged(alarm, stats, held) for held in (0, 999, 1000, 999, 901, 900, 999, 1000, 0)] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]
+
+
+def test_without_a_limit_it_is_never_raised() -> None:
+    stats = Stats()
+    assert not judged(MemoryAlarm(stats, 0), stats, 1 << 60)
+
+
+# -- what it does, without sockets
+
+
+@pytest.fixture
+def server() -> SocketlessServer:
+    return SocketlessServer(ServerOptions(memory_limit=LIMIT))
+
+
+@pytest.fixture
+def publisher(server: SocketlessServer) -> Dialogue:
+    """A client that has published as much as may be held."""
+    client = Dialogue(server).open(CAN_HEAR)
+    client.say("queue.declare", 1, queue="q")
+    client.publish(b"x" * LIMIT, "q")
+    assert client.hear() == ["queue.declare-ok"]
+    return client
+
+
+def drain(server: SocketlessServer) -> Dialogue:
+    """A consumer that takes everything."""
+    consumer = Dialogue(server).open()
+    consumer.say("basic.consume", 1, queue="q", consumer_tag="c", no_ack=True)
+    return consumer
+
+
+def test_a_publisher_is_not_read_from_its_next_publish_on_and_is_told(publisher: Dialogue) -> None:
+    assert publisher.line.is_reading
+    publisher.publish(b"one more", "q")
+    assert not publisher.line.is_reading
+    (blocked,) = publisher.methods()
+    assert (blocked.name, blocked["reason"]) == ("connection.blocked", "low on memory")
+
+
+def test_it_goes_on_when_consumers_have_drained(server: SocketlessServer, publisher: Dialogue) -> None:
+    publisher.publish(b"one more", "q")
+    publisher.hear()
+    consumer = drain(server)
+    assert b"one more" in consumer.bodies()
+    assert publisher.line.is_reading
+    assert publisher.hear() == ["connection.unblocked"]
+    publisher.publish(b"and another", "q")
+    assert consumer.bodies() == [b"and another"]
+
+
+def test_publishers_that_cannot_hear_it_wait_without_a_word(server: SocketlessServer, publisher: Dialogue) -> None:
+    other = Dialogue(server).open()
+    other.publish(b"1", "q")
+    assert not other.line.is_reading
+    drain(server)
+    assert other.line.is_reading
+    assert other.hear() == []
+
+
+def test_connections_that_do_not_publish_go_on(server: SocketlessServer, publisher: Dialogue) -> None:
+    other = Dialogue(server).open(CAN_HEAR)
+    other.say("basic.get", 1, queue="q", no_ack=False)
+    other.say("basic.qos", 1, prefetch_count=1)
+    assert other.hear() == ["basic.get-ok", "basic.qos-ok"]
+    assert other.line.is_reading
+
+
+def test_unacked_messages_count_until_they_are_settled(server: SocketlessServer, publisher: Dialogue) -> None:
+    other = Dialogue(server).open()
+    other.say("basic.get", 1, queue="q", no_ack=False)
+    publisher.publish(b"1", "q")
+    assert not publisher.line.is_reading
+    other.say("basic.ack", 1, delivery_tag=1)
+    assert publisher.line.is_reading
+    assert publisher.hear() == ["connection.blocked", "connection.unblocked"]
+
+
+def test_every_publisher_is_blocked_and_unblocked_once(server: SocketlessServer, publisher: Dialogue) -> None:
+    clients = [publisher, *(Dialogue(server).open(CAN_HEAR) for _ in range(3))]
+    for client in clients:
+        client.publish(b"1", "q")
+    server.broker.vhosts["/"].queues["q"].purge()
+    server.ticker.schedule()
+    assert [client.hear() for client in clients] == [["connection.blocked", "connection.unblocked"]] * 4
+    assert not server.alarm.blocked
+
+
+def test_a_blocked_client_that_goes_away_is_forgotten(server: SocketlessServer, publisher: Dialogue) -> None:
+    publisher.publish(b"1", "q")
+    publisher.line.hang_up()
+    assert not server.alarm.blocked
+    drain(server)
+    assert not server.alarm.is_raised
+
+
+def test_confirms_of_what_was_taken_still_come(server: SocketlessServer, publisher: Dialogue) -> None:
+    publisher.say("confirm.select", 1)
+    publisher.publish(b"1", "q")
+    assert publisher.hear() == ["confirm.select-ok", "connection.blocked", "basic.ack"]
+
+
+def test_a_publisher_that_is_refused_while_the_alarm_is_raised_can_still_say_goodbye(publisher: Dialogue) -> None:
+    publisher.publish(b"1", "q", channel=9)
+    assert publisher.hear() == ["connection.close"]
+    assert publisher.line.is_reading
+    publisher.say("connection.close-ok")
+    publisher.line.receive()
+    assert publisher.line.is_closed
+
+
+# -- and with them
+
+
+def test_pika_hears_it_and_everything_arrives() -> None:
+    count, body = 100, b"x" * 10_000
+    blocked, unblocked = threading.Event(), threading.Event()
+    with warrenmq.Broker(server=ServerOptions(memory_limit=200_000)) as broker:
+        publisher = pika.BlockingConnection(pika.URLParameters(broker.url))
+        publisher.add_on_connection_blocked_callback(lambda *_: blocked.set())
+        publisher.add_on_connection_unblocked_callback(lambda *_: unblocked.set())
+        channel = publisher.channel()
+        channel.queue_declare("q")
+        for _ in range(count):
+            channel.basic_publish("", "q", body)
+        while not blocked.is_set():
+            publisher.process_data_events(0.05)
+
+        address = Address.of_url(broker.url)
+        with WireConnection(address).open() as connection:
+            consumer = connection.channel()
+            held = consumer.call("queue.declare", queue="q", passive=True)["message_count"]
+            assert held < count, "all was taken although the memory was full"
+            consumer.send("basic.consume", queue="q", no_ack=True, consumer_tag="c")
+            consumer.expect("basic.consume-ok")
+            received = 0
+            while received < count:
+                assert consumer.content().body == body
+                received += 1
+                publisher.process_data_events(0)
+        while not unblocked.is_set():
+            publisher.process_data_events(0.05)
+        channel.queue_delete("q")
+        publisher.close()

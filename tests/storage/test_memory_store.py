@@ -1,0 +1,80 @@
+"""Storage in memory: keeps what it is told for as long as it lives, and nothing else."""
+
+from __future__ import annotations
+
+from warrenmq.core.message import Message, QueuedMessage, address_of
+from warrenmq.protocol.properties import BasicProperties, content_header
+from warrenmq.storage.memory_store import MemoryCatalog, MemoryLog, MemoryStorage
+
+
+def entry(position: int) -> QueuedMessage:
+    body = b"%d" % position
+    header = content_header(len(body), BasicProperties(delivery_mode=2))
+    return QueuedMessage(Message(address_of("", "q"), header, body), position)
+
+
+def test_messages_come_back_by_position_with_nothing_of_their_past() -> None:
+    storage = MemoryStorage()
+    store = storage.message_store("/", "q")
+    first, second = entry(1), entry(2)
+    first.redelivered = True
+    first.consumer = first.queue = object()
+    store.append(second)
+    store.append(first)
+    recovered = list(storage.message_store("/", "q").recover())
+    assert [(each.position, each.message.body) for each in recovered] == [(1, b"1"), (2, b"2")]
+    assert recovered[0].message is first.message
+    assert (recovered[0].redelivered, recovered[0].queue, recovered[0].consumer) == (False, None, None)
+
+
+def test_a_forgotten_message_does_not_come_back() -> None:
+    storage = MemoryStorage()
+    store = storage.message_store("/", "q")
+    for position in range(3):
+        store.append(entry(position))
+    store.forget(entry(1))
+    store.forget(entry(1))
+    assert [each.position for each in store.recover()] == [0, 2]
+
+
+def test_a_deleted_queue_has_nothing_left() -> None:
+    storage = MemoryStorage()
+    storage.message_store("/", "q").append(entry(0))
+    storage.message_store("/", "q").delete()
+    assert list(storage.message_store("/", "q").recover()) == []
+
+
+def test_queues_of_one_name_in_two_virtual_hosts_do_not_meet() -> None:
+    storage = MemoryStorage()
+    storage.message_store("/", "q").append(entry(0))
+    assert list(storage.message_store("a", "q").recover()) == []
+
+
+def test_definitions_come_back_by_kind_in_the_order_they_were_saved() -> None:
+    catalog = MemoryCatalog()
+    catalog.save("queue", ("/", "b"), {"name": "b"})
+    catalog.save("queue", ("/", "a"), {"name": "a"})
+    catalog.save("exchange", ("/", "x"), {"name": "x"})
+    assert list(catalog.load("queue")) == [{"name": "b"}, {"name": "a"}]
+    assert list(catalog.load("exchange")) == [{"name": "x"}]
+    assert list(catalog.load("binding")) == []
+
+
+def test_a_definition_saved_again_replaces_the_old_one() -> None:
+    catalog = MemoryCatalog()
+    catalog.save("queue", ("/", "a"), {"name": "a", "arguments": {}})
+    catalog.save("queue", ("/", "a"), {"name": "a", "arguments": {"x": 1}})
+    assert list(catalog.load("queue")) == [{"name": "a", "arguments": {"x": 1}}]
+
+
+def test_a_deleted_definition_is_gone_and_deleting_nothing_is_fine() -> None:
+    catalog = MemoryCatalog()
+    catalog.save("queue", ("/", "a"), {"name": "a"})
+    catalog.delete("queue", ("/", "a"))
+    catalog.delete("queue", ("/", "a"))
+    catalog.delete("binding", ("/", "a"))
+    assert list(catalog.load("queue")) == []
+
+
+def test_there_is_nothing_to_wait_for() -> None:
+    assert MemoryLog().end_turn() == 0
