@@ -14,6 +14,7 @@ import struct
 import sys
 import time
 from importlib.machinery import FileFinder, SourceFileLoader
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,11 +22,19 @@ CORPUS = ROOT / "build" / "fuzz"
 
 
 def forget_compiled_modules() -> None:
-    """Let every import find the .py, even where a compiled module lies beside it."""
-    sys.path_hooks.insert(0, FileFinder.path_hook((SourceFileLoader, [".py"])))
-    for place in list(sys.path_importer_cache):
-        if place.startswith(str(ROOT)):
-            del sys.path_importer_cache[place]
+    """Let the package's imports find the .py, even where a compiled module lies beside it."""
+    found = find_spec("warrenmq")
+    assert found is not None
+    assert found.origin is not None
+    package = str(Path(found.origin).parent)
+    make_finder = FileFinder.path_hook((SourceFileLoader, [".py"]))
+
+    def find_sources_only(place: str) -> FileFinder:
+        if not place.startswith(package):
+            raise ImportError(f"{place} is for the usual finders")
+        return make_finder(place)
+
+    sys.path_hooks.insert(0, find_sources_only)
 
 
 def write_seeds() -> None:

@@ -121,6 +121,13 @@ class TestWithAWorker:
         assert by_eta.get(timeout=PATIENCE) == 4
         assert [result.get(timeout=PATIENCE) for result in by_countdown] == [number + 1 for number in range(10)]
 
+    def test_tasks_that_wait_long_do_not_hold_up_others(self, configured: celery.Celery) -> None:
+        # More than the prefetch: it must grow for a consumer that is already there, or the worker would stand still.
+        # kombu decides how to ask for that by the product and version that the broker announces.
+        waiting = [add.apply_async((number, 1), countdown=3600) for number in range(20)]
+        assert add.delay(1, 1).get(timeout=PATIENCE) == 2
+        configured.control.revoke([result.id for result in waiting], reply=True, timeout=2)
+
     def test_group_gathers_results(self) -> None:
         result = celery.group(add.s(number, 1) for number in range(10))()
         assert result.get(timeout=PATIENCE) == [number + 1 for number in range(10)]

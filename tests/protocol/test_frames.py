@@ -187,6 +187,15 @@ def test_what_lies_behind_the_end_is_not_looked_at() -> None:
         assert recorder.calls == []
 
 
+@pytest.mark.parametrize("header_size", [20, 2000, 4000])
+@pytest.mark.parametrize("body_size", [1, 2000, 4088])
+def test_never_more_than_a_frame_is_left_to_the_caller(header_size: int, body_size: int) -> None:
+    header = pack_header(body_size, {"headers": {"h": "x" * (header_size - 20)}})
+    data = pack_frame(METHOD, 1, PUBLISH) + pack_frame(HEADER, 1, header) + pack_frame(BODY, 1, bytes(body_size))
+    for end in range(len(data)):
+        assert end - FrameReader(Recorder(), FRAME_MAX).receive(data, end) < FRAME_MAX + 8
+
+
 # -- behind a mistake ----------------------------------------------------------------------------------------------
 
 MISTAKES = {
@@ -283,6 +292,16 @@ def test_a_wrong_end_marker_is_refused(kind: int) -> None:
     error = refusal(pack_frame(kind, 0, b"ab", end=b"\xcd"))
     assert isinstance(error, FrameError)
     assert error.text == f'type {kind}, all octets = <<"ab">>: {{invalid_frame_end_marker,205}}'
+
+
+@pytest.mark.parametrize("part", [0, 1, 2], ids=["method", "header", "body"])
+def test_a_wrong_end_marker_inside_a_content_is_refused(part: int) -> None:
+    frames = [(METHOD, PUBLISH), (HEADER, pack_header(1)), (BODY, b"x")]
+    data = b"".join(
+        pack_frame(kind, 1, payload, end=b"\0" if number == part else b"\xce")
+        for number, (kind, payload) in enumerate(frames)
+    )
+    assert refusal(data).text.endswith("{invalid_frame_end_marker,0}")
 
 
 @pytest.mark.parametrize("kind", [0, 4, 5, 6, 7, 9, 65, 255])

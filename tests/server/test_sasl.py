@@ -32,7 +32,8 @@ def amqplain(**fields: object) -> bytes:
 
 
 def test_only_passwords_are_asked_for_where_there_is_no_certificate(authenticator: Authenticator) -> None:
-    assert authenticator.mechanisms == ("PLAIN", "AMQPLAIN")
+    assert authenticator.mechanisms_for(HERE) == ("PLAIN", "AMQPLAIN")
+    assert authenticator.mechanisms_for(Peer("127.0.0.1", "alice")) == ("PLAIN", "AMQPLAIN", "EXTERNAL")
 
 
 def test_the_right_password_is_let_in(authenticator: Authenticator) -> None:

@@ -168,6 +168,9 @@ class VHost:
         connection: object,
     ) -> Queue:
         """Make the queue, or find that it is the same already. An empty name asks the broker for one."""
+        if name.startswith("amq."):
+            raise AccessRefused(f"queue name '{name}' contains reserved prefix 'amq.*'")
+        is_durable = is_durable and not is_exclusive  # an exclusive queue dies with its connection anyway
         existing = self.queues.get(name) if name else None
         if existing is not None:
             what = self._named("queue", name)
@@ -178,13 +181,10 @@ class VHost:
             require_same_flag("auto_delete", what, is_auto_delete, existing.is_auto_delete)
             require_same_arguments(what, arguments, existing.arguments, COMPARED_ARGUMENTS)
             return existing
-        if name.startswith("amq."):
-            raise AccessRefused(f"queue name '{name}' contains reserved prefix 'amq.*'")
         validate_queue_arguments(self._named("queue", name), arguments, is_durable, is_exclusive, is_auto_delete)
         name = name or self._generate_name()
         queue = self._make_queue(name, is_durable, is_auto_delete, connection if is_exclusive else None, arguments)
-        # An exclusive queue dies with its connection: nothing of it needs to outlive the broker.
-        if is_durable and not is_exclusive:
+        if is_durable:
             self.broker.catalog.save("queue", (self.name, name), definitions.of_queue(queue))
         self.broker.emit_resource("queue.declared", self.name, name)
         return queue
@@ -192,7 +192,7 @@ class VHost:
     def _make_queue(
         self, name: str, is_durable: bool, is_auto_delete: bool, owner: object, arguments: dict[str, Any]
     ) -> Queue:
-        store = self.broker.storage.message_store(self.name, name) if is_durable and owner is None else None
+        store = self.broker.storage.message_store(self.name, name) if is_durable else None
         queue = Queue(
             self.name,
             name,
@@ -277,7 +277,7 @@ class VHost:
         binding = make_binding(exchange, destination, key, arguments)
         if self.bindings.add(binding):
             self._topology_changed()
-            if self._is_kept(binding):
+            if binding.is_durable:
                 self.broker.catalog.save(
                     "binding", definitions.binding_key(self.name, binding), definitions.of_binding(self.name, binding)
                 )
@@ -293,7 +293,7 @@ class VHost:
     def _remove_binding(self, binding: Binding) -> bool:
         if not self.bindings.remove(binding):
             return False
-        if self._is_kept(binding):
+        if binding.is_durable:
             self.broker.catalog.delete("binding", definitions.binding_key(self.name, binding))
         return True
 
@@ -309,10 +309,6 @@ class VHost:
     def _delete_if_unused(self, exchange: Exchange) -> None:
         if exchange.is_auto_delete and not exchange.binding_count and exchange.name in self.exchanges:
             self.remove_exchange(exchange)
-
-    def _is_kept(self, binding: Binding) -> bool:
-        destination = binding.destination
-        return binding.is_durable and not (isinstance(destination, Queue) and destination.owner is not None)
 
     # -- recovery ----------------------------------------------------------------------------------------------------
 

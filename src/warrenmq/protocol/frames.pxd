@@ -15,6 +15,7 @@ cdef unsigned int _BASIC_ACK
 cdef Py_ssize_t _HEADER_MIN_SIZE
 cdef Py_ssize_t _FRAME_OVERHEAD
 cdef Py_ssize_t _ACK_SIZE
+cdef unsigned int _LONGEST_CONTENT_METHOD
 
 
 cdef class FrameHandler:

@@ -35,6 +35,8 @@ _CHANNEL_CLOSE_OK = spec.ChannelCloseOk.index
 _HEADER_MIN_SIZE = 14
 _FRAME_OVERHEAD = 8
 _ACK_SIZE = 13
+# Three short strings and a few octets: what is longer is no such method, and is not kept until its content comes.
+_LONGEST_CONTENT_METHOD = 1024
 
 
 class FrameHandler:
@@ -123,7 +125,12 @@ class FrameReader:
                     self.handler.on_method(channel, octets[start:stop])
                 elif index == _BASIC_ACK and size == _ACK_SIZE:
                     self.handler.on_ack(channel, _read_u64(octets, start + 4), octets[start + 12] & 1 == 1)
-                elif index in (_BASIC_PUBLISH, _BASIC_DELIVER, _BASIC_GET_OK, _BASIC_RETURN):
+                elif size <= _LONGEST_CONTENT_METHOD and index in (
+                    _BASIC_PUBLISH,
+                    _BASIC_DELIVER,
+                    _BASIC_GET_OK,
+                    _BASIC_RETURN,
+                ):
                     after = self._read_content_at_once(octets, start - 7, position, end, channel, octets[start:stop])
                     if after < position:
                         return after

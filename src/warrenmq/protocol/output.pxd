@@ -1,6 +1,6 @@
 cimport cython
 
-cdef Py_ssize_t BIG_BODY
+cdef Py_ssize_t _BIG_BODY
 cdef Py_ssize_t _SCRATCH_SIZE
 cdef Py_ssize_t _FRAME_OVERHEAD
 

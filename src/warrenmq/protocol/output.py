@@ -24,6 +24,7 @@ IS_COMPILED: bool = cython.compiled
 
 # A body from this size on is handed to the socket as it is, rather than copied into the buffer.
 BIG_BODY = 16 * 1024
+_BIG_BODY = BIG_BODY  # the same as a C integer
 
 _SCRATCH_SIZE = 64 * 1024
 _KEPT_SCRATCHES = 32
@@ -99,7 +100,7 @@ class OutputBuffer:
         method_size = 13 + tag_size + address_size
         if cython.compiled:
             total = method_size + header_size + 2 * _FRAME_OVERHEAD
-            is_small = body_size < BIG_BODY and body_size + _FRAME_OVERHEAD <= self.frame_max
+            is_small = body_size < _BIG_BODY and body_size + _FRAME_OVERHEAD <= self.frame_max
             if is_small and body_size != 0:
                 total += body_size + _FRAME_OVERHEAD
             at = self._reserve(total)
@@ -140,7 +141,7 @@ class OutputBuffer:
         )
         if body_size == 0:
             self.put(head)
-        elif body_size < BIG_BODY and body_size + _FRAME_OVERHEAD <= self.frame_max:
+        elif body_size < _BIG_BODY and body_size + _FRAME_OVERHEAD <= self.frame_max:
             self.put(head + _FRAME_HEAD.pack(3, channel, body_size) + body + b"\xce")
         else:
             self.put(head)
@@ -149,7 +150,7 @@ class OutputBuffer:
     def _put_body(self, channel: int, body: bytes) -> None:
         """Body frames of at most the negotiated size; large pieces are not copied."""
         limit = self.frame_max - _FRAME_OVERHEAD
-        if len(body) < BIG_BODY and len(body) <= limit:
+        if len(body) < _BIG_BODY and len(body) <= limit:
             self.put(_FRAME_HEAD.pack(3, channel, len(body)) + body + b"\xce")
             return
         view = memoryview(body)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import platform
+from collections import deque
 
 from warrenmq import __version__
 from warrenmq.core.broker import Broker
@@ -23,7 +24,10 @@ log = logging.getLogger("warrenmq.listener")
 
 # All connections read into one buffer of this size (or two frames, if those are larger).
 RECEIVE_BUFFER = 256 * 1024
+# Every connection is looked at four times a second, an eighth of them at a time: a sweep over thousands at once would
+# be felt by whoever waits for a message meanwhile.
 SWEEP_INTERVAL = 0.25
+SWEEP_SLICES = 8
 BACKLOG = 1024
 
 
@@ -49,6 +53,7 @@ class AmqpServer:
             "capabilities": dict(CAPABILITIES),
         }
         self._connections: dict[AmqpConnection, None] = {}
+        self._to_sweep: deque[AmqpConnection] = deque()  # those that are gone are dropped when their turn comes
         self._is_empty = asyncio.Event()
         self._is_empty.set()
         self._server: asyncio.Server | None = None
@@ -66,7 +71,7 @@ class AmqpServer:
     async def start(self, host: str, port: int) -> None:
         """Listen; OSError if the address cannot be had."""
         self._loop = asyncio.get_running_loop()
-        self.ticker = Ticker(self._loop, self.broker)
+        self.ticker = Ticker(self._loop, self.broker, self.options.busy_poll_us / 1e6)
         self.ticker.after_turn = self.alarm.judge
         self._server = await self._loop.create_server(lambda: AmqpConnection(self), host, port, backlog=BACKLOG)
         self._sweep()
@@ -92,6 +97,7 @@ class AmqpServer:
 
     def add(self, connection: AmqpConnection) -> None:
         self._connections[connection] = None
+        self._to_sweep.append(connection)
         self._is_empty.clear()
         self.broker.connection_count += 1
         self.broker.stats.connections_opened += 1
@@ -107,11 +113,14 @@ class AmqpServer:
         self.broker.emit_resource("connection.closed", "", connection.name)
 
     def _sweep(self) -> None:
-        """Let time pass for all connections; how late this comes is the loop's lag."""
+        """Let time pass for the next slice of connections; how late this comes is the loop's lag."""
         now = self.now()
         if self._sweep_due:
             self.loop_lag = max(0.0, now - self._sweep_due)
-        for connection in list(self._connections):
-            connection.check_time(now)
-        self._sweep_due = self.now() + SWEEP_INTERVAL
+        for _ in range(-(-len(self._to_sweep) // SWEEP_SLICES)):
+            connection = self._to_sweep.popleft()
+            if connection in self._connections:
+                connection.check_time(now)
+                self._to_sweep.append(connection)
+        self._sweep_due = self.now() + SWEEP_INTERVAL / SWEEP_SLICES
         self._sweeper = self._loop.call_at(self._sweep_due, self._sweep)

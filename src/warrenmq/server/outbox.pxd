@@ -6,7 +6,7 @@ from warrenmq.core.stats cimport Stats
 from warrenmq.protocol.output cimport OutputBuffer
 from warrenmq.server.ticker cimport Ticker
 
-cdef Py_ssize_t TURN_LIMIT
+cdef Py_ssize_t _TURN_LIMIT
 
 
 cdef class ConnectionOutbox(Outbox):

@@ -25,6 +25,7 @@ _LONG = struct.Struct(">I")
 
 # What one turn may gather for one connection before its consumers have to wait for the next turn.
 TURN_LIMIT = 1024 * 1024
+_TURN_LIMIT = TURN_LIMIT  # the same as a C integer
 
 
 class ConnectionOutbox(Outbox):
@@ -53,7 +54,7 @@ class ConnectionOutbox(Outbox):
         )
         if not self.is_dirty:
             self._mark_dirty()
-        if self.buffer.size > TURN_LIMIT:
+        if self.buffer.size > _TURN_LIMIT:
             self.is_congested = True
 
     def get_ok(self, channel: int, delivery_tag: int, redelivered: bool, message: Message, remaining: int) -> None:

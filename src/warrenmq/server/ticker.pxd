@@ -6,8 +6,14 @@ cdef class Ticker:
     cdef object _call_soon
     cdef object _broker
     cdef bint _is_scheduled
+    cdef double _busy_poll
+    cdef bint _is_looking
+    cdef double _look_until
+    cdef int _hope
+    cdef int _turns_without_hope
     cdef public object after_turn
     cdef readonly list dirty
 
     cpdef schedule(self)
     cpdef mark_dirty(self, outbox)
+    cdef _keep_looking(self)

@@ -3,27 +3,53 @@
 The first input of a turn schedules its end; by then the loop has read every socket that was ready. The end closes the
 broker's epoch, which confirms publishes, and writes each connection's output once.
 
+After a turn the loop may look for more input a little longer before it sleeps (`busy_poll` seconds, 0: never): waking a
+sleeping process takes longer than the work of a turn, and a client that waits for each answer would wait for that too.
+Looking pays only while input does come: after a few vain tries it stops, and tries again once in a while.
+
 Owned by the loop thread. Compiled when the package is built (ticker.pxd).
 """
 
 from __future__ import annotations
 
 from asyncio import AbstractEventLoop
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from warrenmq.core.broker import Broker
 
 
+# So many vain looks in a row end the looking; so many turns later it is tried again.
+_VAIN_LOOKS = 4
+_TRY_AGAIN_AFTER = 64
+
+
 class Ticker:
     """One per node. `dirty` holds the outboxes with something to write."""
 
-    __slots__ = ("_broker", "_call_soon", "_is_scheduled", "after_turn", "dirty")
+    __slots__ = (
+        "_broker",
+        "_busy_poll",
+        "_call_soon",
+        "_hope",
+        "_is_looking",
+        "_is_scheduled",
+        "_look_until",
+        "_turns_without_hope",
+        "after_turn",
+        "dirty",
+    )
 
-    def __init__(self, loop: AbstractEventLoop, broker: Broker) -> None:
+    def __init__(self, loop: AbstractEventLoop, broker: Broker, busy_poll: float = 0.0) -> None:
         self._call_soon = loop.call_soon
         self._broker = broker
         self._is_scheduled = False
+        self._busy_poll = busy_poll
+        self._is_looking = False
+        self._look_until = 0.0
+        self._hope = _VAIN_LOOKS
+        self._turns_without_hope = 0
         self.dirty: list[Any] = []
         self.after_turn: Any = None  # called after each turn, for the alarms
 
@@ -32,6 +58,8 @@ class Ticker:
         if not self._is_scheduled:
             self._is_scheduled = True
             self._call_soon(self.end_turn)
+            if self._is_looking:
+                self._hope = _VAIN_LOOKS
 
     def mark_dirty(self, outbox: Any) -> None:
         """The outbox has something to write at the end of the turn."""
@@ -49,3 +77,25 @@ class Ticker:
             outbox.flush()
         if self.after_turn is not None:
             self.after_turn()
+        if self._busy_poll != 0.0:
+            self._keep_looking()
+
+    def _keep_looking(self) -> None:
+        if self._hope == 0:
+            self._turns_without_hope += 1
+            if self._turns_without_hope < _TRY_AGAIN_AFTER:
+                return
+            self._turns_without_hope = 0
+            self._hope = 1
+        self._look_until = perf_counter() + self._busy_poll
+        if not self._is_looking:
+            self._is_looking = True
+            self._call_soon(self.look)
+
+    def look(self) -> None:
+        """While something is scheduled the loop polls its sockets without sleeping: that is all this is for."""
+        if perf_counter() < self._look_until:
+            self._call_soon(self.look)
+        else:
+            self._is_looking = False
+            self._hope -= 1
