@@ -19,7 +19,9 @@ def test_consumers_take_turns(channel: ClientChannel, queue: Queue) -> None:
     assert takers(channel) == "abcabca"
 
 
-def test_consumers_of_several_connections_take_turns(channel: ClientChannel, other: ClientChannel, queue: Queue) -> None:
+def test_consumers_of_several_connections_take_turns(
+    channel: ClientChannel, other: ClientChannel, queue: Queue
+) -> None:
     channel.consume(queue, "mine")
     other.consume(queue, "theirs")
     channel.publish_all("1234", "q")

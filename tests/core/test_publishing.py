@@ -102,7 +102,9 @@ def test_exchanges_bound_in_a_circle_deliver_once(channel: ClientChannel, queue:
     assert (waiting(queue), waiting(second)) == ("xxx", "xxx")
 
 
-def test_what_finds_no_queue_goes_to_the_alternate_exchange(channel: ClientChannel, queue: Queue, second: Queue) -> None:
+def test_what_finds_no_queue_goes_to_the_alternate_exchange(
+    channel: ClientChannel, queue: Queue, second: Queue
+) -> None:
     channel.declare_exchange("main", alternate="amq.fanout")
     channel.bind("main", queue, "known")
     channel.bind("amq.fanout", second)

@@ -41,7 +41,9 @@ def test_an_answer_reaches_the_channel_that_asked(
     assert_nothing_is_held(broker)
 
 
-def test_answers_and_other_deliveries_count_tags_together(channel: ClientChannel, other: ClientChannel, queue: Queue) -> None:
+def test_answers_and_other_deliveries_count_tags_together(
+    channel: ClientChannel, other: ClientChannel, queue: Queue
+) -> None:
     address = channel.wait_for_replies("replies")
     channel.consume(queue, "work")
     other.publish(b"1", address)

@@ -64,9 +64,21 @@ def test_without_a_permission_nothing_is_allowed(users: Users) -> None:
 
 def test_each_action_has_its_own_pattern(users: Users) -> None:
     users.grant("alice", "/", "^mine$", "^out", "in$")
-    assert [allowed(users, action, "queue", "mine") for action in ("configure", "write", "read")] == [True, False, False]
-    assert [allowed(users, action, "queue", "out.1") for action in ("configure", "write", "read")] == [False, True, False]
-    assert [allowed(users, action, "queue", "1.in") for action in ("configure", "write", "read")] == [False, False, True]
+    assert [allowed(users, action, "queue", "mine") for action in ("configure", "write", "read")] == [
+        True,
+        False,
+        False,
+    ]
+    assert [allowed(users, action, "queue", "out.1") for action in ("configure", "write", "read")] == [
+        False,
+        True,
+        False,
+    ]
+    assert [allowed(users, action, "queue", "1.in") for action in ("configure", "write", "read")] == [
+        False,
+        False,
+        True,
+    ]
 
 
 def test_a_pattern_matches_anywhere_unless_it_is_anchored(users: Users) -> None:

@@ -10,7 +10,14 @@ import pytest
 from tests.support.client import Client, ClientChannel, waiting
 from warrenmq.core import vhost as vhost_module
 from warrenmq.core.broker import Broker
-from warrenmq.core.errors import AccessRefused, BrokerError, CommandInvalid, NotFound, PreconditionFailed, ResourceLocked
+from warrenmq.core.errors import (
+    AccessRefused,
+    BrokerError,
+    CommandInvalid,
+    NotFound,
+    PreconditionFailed,
+    ResourceLocked,
+)
 from warrenmq.core.message import address_of
 from warrenmq.core.queue import Queue
 from warrenmq.core.vhost import VHost
@@ -57,7 +64,7 @@ def test_declaring_another_exchange_by_the_same_name_is_refused(
 def test_unknown_types_and_reserved_names_are_refused(channel: ClientChannel) -> None:
     with pytest.raises(CommandInvalid, match="unknown exchange type 'x-odd'"):
         channel.declare_exchange("x", "x-odd")
-    with pytest.raises(AccessRefused, match="exchange name 'amq.mine' contains reserved prefix 'amq\\.\\*'"):
+    with pytest.raises(AccessRefused, match=r"exchange name 'amq\.mine' contains reserved prefix 'amq\.\*'"):
         channel.declare_exchange("amq.mine")
     with pytest.raises(AccessRefused):
         channel.vhost.delete_exchange("amq.topic", if_unused=False)
@@ -142,7 +149,7 @@ def test_a_queue_without_a_name_gets_one_of_its_own(channel: ClientChannel) -> N
     names = {channel.declare().name for _ in range(100)}
     assert len(names) == 100
     assert all(name.startswith("amq.gen-") for name in names)
-    with pytest.raises(AccessRefused, match="queue name 'amq.mine' contains reserved prefix"):
+    with pytest.raises(AccessRefused, match=r"queue name 'amq\.mine' contains reserved prefix"):
         channel.declare("amq.mine")
 
 

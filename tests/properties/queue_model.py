@@ -86,7 +86,12 @@ class Model:
         self._leave(said, self.channels[said.channel], queue, None, no_ack)
 
     def _leave(
-        self, said: Delivered | Got, channel: ModelChannel, queue: ModelQueue, consumer: ModelConsumer | None, no_ack: bool
+        self,
+        said: Delivered | Got,
+        channel: ModelChannel,
+        queue: ModelQueue,
+        consumer: ModelConsumer | None,
+        no_ack: bool,
     ) -> None:
         message = queue.ready.pop(0)
         channel.last_tag += 1
@@ -111,4 +116,6 @@ class Model:
     def kept(self, queue: ModelQueue) -> list[ModelMessage]:
         """What the store of a durable queue must hold, in order."""
         alive = {*queue.ready, *(out.message for out in self.unacked() if out.queue is queue)}
-        return [message for message in queue.messages if message in alive and message.is_persistent and queue.is_durable]
+        return [
+            message for message in queue.messages if message in alive and message.is_persistent and queue.is_durable
+        ]

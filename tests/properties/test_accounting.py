@@ -22,11 +22,14 @@ from warrenmq.core.queue import Queue
 
 NAMES = ("plain", "durable", "automatic", "exclusive")
 LIVES = (
-    "publish", "publish", "publish to all", "publish to all", "consume", "consume without acks", "get", "get", "get without ack",
-    "ack", "ack", "ack up to", "reject", "requeue", "requeue", "requeue all", "limit consumers", "limit channel",
+    "publish", "publish", "publish to all", "publish to all", "consume", "consume without acks",
+    "get", "get", "get without ack", "ack", "ack", "ack up to", "reject", "requeue", "requeue", "requeue all", "limit consumers", "limit channel",
     "commit", "rollback", "ask", "answer", "bind", "end turn", "end turn", "make durable", "congest", "drain", "end",
 )  # fmt: skip
-ENDS = ("recover", "cancel", "unbind", "purge", "delete", "close channel", "close channel", "close connection", "select", "confirm")
+ENDS = (
+    "recover", "cancel", "unbind", "purge", "delete",
+    "close channel", "close channel", "close connection", "select", "confirm",
+)  # fmt: skip
 
 
 class World:

@@ -49,7 +49,9 @@ class QueuesAndChannels(RuleBasedStateMachine):
             self._any_channel().publish(message.body, name, delivery_mode=PERSISTENT if is_persistent else 1)
             self._hear()
 
-    @rule(name=st.sampled_from(QUEUES), pick=picks, no_ack=st.sampled_from([False, False, True]), count=st.integers(1, 4))
+    @rule(
+        name=st.sampled_from(QUEUES), pick=picks, no_ack=st.sampled_from([False, False, True]), count=st.integers(1, 4)
+    )
     def get(self, name: str, pick: int, no_ack: bool, count: int) -> None:
         number = self._pick_channel(pick)
         queue = self.model.queues[name]
@@ -62,7 +64,12 @@ class QueuesAndChannels(RuleBasedStateMachine):
 
     # -- consuming
 
-    @rule(name=st.sampled_from(QUEUES), pick=picks, no_ack=st.sampled_from([False, False, False, True]), prefetch=prefetches)
+    @rule(
+        name=st.sampled_from(QUEUES),
+        pick=picks,
+        no_ack=st.sampled_from([False, False, False, True]),
+        prefetch=prefetches,
+    )
     def consume(self, name: str, pick: int, no_ack: bool, prefetch: int) -> None:
         number = self._pick_channel(pick)
         self.consumed += 1
@@ -125,7 +132,11 @@ class QueuesAndChannels(RuleBasedStateMachine):
 
     # -- the end of things: one rule, so that most of a run is spent on what lives
 
-    @rule(what=st.sampled_from(["cancel", "cancel", "recover", "close", "purge", "delete"]), name=st.sampled_from(QUEUES), pick=picks)
+    @rule(
+        what=st.sampled_from(["cancel", "cancel", "recover", "close", "purge", "delete"]),
+        name=st.sampled_from(QUEUES),
+        pick=picks,
+    )
     def end_something(self, what: str, name: str, pick: int) -> None:
         number = self._pick_channel(pick)
         if what == "cancel":

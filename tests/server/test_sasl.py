@@ -43,7 +43,8 @@ def test_the_right_password_is_let_in(authenticator: Authenticator) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "password"), [(b"guest", b"wrong"), (b"nobody", b"guest"), (b"", b""), (b"guest", b"\xff"), (b"\xff", b"x")]
+    ("name", "password"),
+    [(b"guest", b"wrong"), (b"nobody", b"guest"), (b"", b""), (b"guest", b"\xff"), (b"\xff", b"x")],
 )
 def test_wrong_credentials_are_refused(authenticator: Authenticator, name: bytes, password: bytes) -> None:
     with pytest.raises(LoginRefused, match="unknown, or wrong password") as refusal:

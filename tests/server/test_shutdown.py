@@ -12,9 +12,7 @@ from tests.support.loops import on_a_loop
 from tests.support.wire import Address, ConnectionRefusal, Refusal, WireConnection
 from warrenmq.node import Node, NodeOptions, StartError
 
-FORCED = Refusal(
-    "connection", 320, "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'"
-)
+FORCED = Refusal("connection", 320, "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'")
 
 
 async def started(data_dir: Path | None = None, port: int = 0) -> Node:

@@ -101,7 +101,9 @@ def test_what_waits_for_it_is_bounded_and_comes_in_order_when_it_reads(
     assert received(slow) == list(range(1000))
 
 
-def test_a_backlog_does_not_go_out_at_once_either(server: SocketlessServer, publisher: Dialogue, slow: Dialogue) -> None:
+def test_a_backlog_does_not_go_out_at_once_either(
+    server: SocketlessServer, publisher: Dialogue, slow: Dialogue
+) -> None:
     publish_many(publisher, 1000)
     line_of(slow).is_peer_reading = False
     slow.say("basic.consume", 1, queue="q", consumer_tag="c", no_ack=True)

@@ -17,6 +17,7 @@ from warrenmq.protocol import spec
 from warrenmq.protocol.errors import ProtocolError
 from warrenmq.protocol.frames import HEARTBEAT_FRAME, PROTOCOL_HEADER
 from warrenmq.protocol.handshake import State
+from warrenmq.protocol.heartbeat import Heartbeat
 from warrenmq.protocol.output import IS_COMPILED
 from warrenmq.server.flow import REASON
 from warrenmq.server.outbox import ConnectionOutbox
@@ -46,11 +47,10 @@ class AmqpConnection(asyncio.BufferedProtocol):
         "_close_deadline",
         "_has_begun",
         "_heard",
+        "_heartbeat",
         "_is_blocked",
         "_is_deaf",
         "_is_lost",
-        "_last_heard",
-        "_last_said",
         "_leftover",
         "_opened_at",
         "_outbox",
@@ -73,7 +73,8 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._is_deaf = False
         self._is_lost = False  # the peer's frames cannot be told apart any more, or nobody listens to them
         self._close_deadline = 0.0
-        self._opened_at = self._last_heard = self._last_said = server.now()
+        self._opened_at = server.now()
+        self._heartbeat = Heartbeat(0, self._opened_at)
         self._outbox = ConnectionOutbox(server.ticker, server.broker.stats, server.pool, 4096)
         self.session = Session(self, self._outbox, server.alarm)
 
@@ -202,7 +203,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
     def _resume_reading(self) -> None:
         if self._transport is not None and not self._is_blocked and not self._is_deaf:
             self._transport.resume_reading()
-            self._last_heard = self.server.now()
+            self._heartbeat.heard_at = self.server.now()
 
     # -- time --------------------------------------------------------------------------------------------------------
 
@@ -222,19 +223,17 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._check_heartbeat(now)
 
     def _check_heartbeat(self, now: float) -> None:
+        heartbeat = self._heartbeat
         if self._heard or self._is_blocked or self._is_deaf:
             self._heard = False
-            self._last_heard = now
+            heartbeat.heard_at = now
         if self._outbox.has_written:
             self._outbox.has_written = False
-            self._last_said = now
-        interval = self.session.handshake.tuning.heartbeat
-        if not interval:
-            return
-        if now - self._last_heard > 2 * interval:
-            log.warning("%s: missed heartbeats, timeout: %d s", self.name, interval)
+            heartbeat.said_at = now
+        if heartbeat.is_missed(now):
+            log.warning("%s: missed heartbeats, timeout: %d s", self.name, heartbeat.interval)
             self.abort()
-        elif now - self._last_said >= interval / 2:
+        elif heartbeat.is_due(now):
             self._outbox.send_raw(HEARTBEAT_FRAME)
 
     # -- the end -----------------------------------------------------------------------------------------------------
@@ -243,7 +242,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         """The handshake is over."""
         assert self.session.vhost is not None
         log.info("%s: user '%s' opened vhost '%s'", self.name, self.session.user, self.session.vhost.name)
-        self._last_heard = self._last_said = self.server.now()
+        self._heartbeat = Heartbeat(self.session.handshake.tuning.heartbeat, self.server.now())
 
     def shut_down(self) -> None:
         """The broker stops: say so to a client that can understand it, hang up on one that has not begun."""

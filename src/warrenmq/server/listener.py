@@ -29,6 +29,8 @@ RECEIVE_BUFFER = 256 * 1024
 SWEEP_INTERVAL = 0.25
 SWEEP_SLICES = 8
 BACKLOG = 1024
+# The RabbitMQ whose behaviour clients may expect.
+DIALECT_VERSION = "3.13.7"
 
 
 class AmqpServer:
@@ -44,11 +46,13 @@ class AmqpServer:
         self.receive_view = memoryview(self.receive_buffer)
         self.loop_lag = 0.0
         self.properties = {
-            "product": "WarrenMQ",
-            "version": __version__,
+            # Clients choose their dialect by these two (docs/decisions/0006); who we are stands below.
+            "product": "RabbitMQ",
+            "version": DIALECT_VERSION,
+            "broker": f"WarrenMQ {__version__}",
             "platform": f"Python {platform.python_version()}",
             "copyright": "Copyright (c) the WarrenMQ authors",
-            "information": "Licensed under the Apache License, Version 2.0",
+            "information": "WarrenMQ speaks RabbitMQ's dialect. Licensed under the Apache License, Version 2.0",
             "cluster_name": f"warren@{platform.node()}",
             "capabilities": dict(CAPABILITIES),
         }
