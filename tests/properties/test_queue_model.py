@@ -217,7 +217,7 @@ class QueuesAndChannels(RuleBasedStateMachine):
             stats = self.broker.stats
             assert (stats.ready, stats.unacked, stats.held_bytes, stats.consumers) == (0, 0, 0, 0)
 
-    # -- helpers
+    # -- what the steps share
 
     def _hear(self) -> None:
         said, self.client.outbox.said = self.client.outbox.said, []

@@ -86,7 +86,7 @@ def test_a_client_may_hang_up_in_the_middle_of_anything(server: SocketlessServer
         client.line.hang_up()
     assert errors.found == []
     assert server.broker.connection_count == 0
-    assert server.broker.vhosts["/"].queues["q"].ready.__len__() == 0
+    assert len(server.broker.vhosts["/"].queues["q"].ready) == 0
 
 
 def test_a_connection_that_shuts_down_is_told_320(client: Dialogue) -> None:
@@ -112,9 +112,9 @@ def test_a_client_that_has_not_finished_its_handshake_is_just_hung_up_on(server:
 
 def test_a_bug_costs_the_connection_that_met_it_and_no_other(server: SocketlessServer, client: Dialogue) -> None:
     bystander = Dialogue(server).open()
-    server.broker.vhosts["/"].queues["broken"] = "not a queue at all"  # type: ignore[assignment]
+    server.broker.users = object()  # type: ignore[assignment]
     with InternalErrors() as errors:
-        client.say("queue.declare", 1, queue="broken", passive=True)
+        client.say("queue.declare", 1, queue="q")
     assert len(errors.found) == 1
     assert "Traceback" in errors.found[0]
     (close,) = client.methods()

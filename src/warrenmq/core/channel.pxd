@@ -2,7 +2,7 @@ cimport cython
 
 from warrenmq.core.exchange cimport Route
 from warrenmq.core.ledger cimport Ledger
-from warrenmq.core.message cimport Message, QueuedMessage
+from warrenmq.core.message cimport Message, QueuedMessage, make_message
 from warrenmq.core.ports cimport Outbox
 from warrenmq.core.publish_rules cimport needs_inspection
 from warrenmq.core.queue cimport Queue

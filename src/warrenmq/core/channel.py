@@ -13,7 +13,7 @@ from warrenmq.core.consumer import Consumer
 from warrenmq.core.errors import AccessRefused, NotAllowed, PreconditionFailed
 from warrenmq.core.exchange import Route
 from warrenmq.core.ledger import Ledger
-from warrenmq.core.message import Message, QueuedMessage
+from warrenmq.core.message import Message, QueuedMessage, make_message
 from warrenmq.core.ports import Outbox
 from warrenmq.core.publish_rules import needs_inspection, prepare_header
 from warrenmq.core.queue import Queue
@@ -86,7 +86,7 @@ class Channel:
         if queues is None or needs_inspection(header):
             self._publish_inspected(route, header, body)
             return
-        message = Message(route.address, header, body)
+        message = make_message(route.address, header, body)
         if self.transaction is not None:
             self.transaction.publishes.append((message, queues, route.is_mandatory))
             return

@@ -11,6 +11,7 @@ cdef class Line:
     cdef list _returned
     cdef Py_ssize_t _head
 
+    cpdef bint is_empty(self) noexcept
     cpdef append(self, QueuedMessage entry)
     @cython.locals(head=Py_ssize_t, entries=list, entry=QueuedMessage)
     cpdef QueuedMessage take_first(self)

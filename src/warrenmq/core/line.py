@@ -27,6 +27,9 @@ class Line:
     def __len__(self) -> int:
         return len(self._entries) - self._head + len(self._returned)
 
+    def is_empty(self) -> bool:
+        return len(self._entries) == self._head and not self._returned
+
     def __iter__(self) -> Iterator[QueuedMessage]:
         if self._returned:
             self._merge()

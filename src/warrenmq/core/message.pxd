@@ -24,4 +24,8 @@ cdef class QueuedMessage:
     cdef public object consumer
 
 
+@cython.locals(message=Message)
+cpdef Message make_message(bytes address, bytes header, bytes body)
+@cython.locals(entry=QueuedMessage)
+cpdef QueuedMessage enqueue_as(Message message, long long position)
 cpdef bytes address_of(str exchange, str routing_key)

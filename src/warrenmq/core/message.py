@@ -66,6 +66,26 @@ class QueuedMessage:
         self.consumer: object = None
 
 
+def make_message(address: bytes, header: bytes, body: bytes) -> Message:
+    """As Message(...), without the detour over a Python call when compiled (40 ns of a budget of 700)."""
+    message = Message.__new__(Message)
+    message.address = address
+    message.header = header
+    message.body = body
+    return message
+
+
+def enqueue_as(message: Message, position: int) -> QueuedMessage:
+    """As QueuedMessage(...), in the same way."""
+    entry = QueuedMessage.__new__(QueuedMessage)
+    entry.message = message
+    entry.position = position
+    entry.redelivered = False
+    entry.queue = None
+    entry.consumer = None
+    return entry
+
+
 def address_of(exchange: str, routing_key: str) -> bytes:
     """The two short strings that publish, deliver, get-ok and return share."""
     name, key = exchange.encode(), routing_key.encode()

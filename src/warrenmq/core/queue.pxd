@@ -2,7 +2,7 @@ cimport cython
 
 from warrenmq.core.consumer cimport Consumer, ConsumerRing
 from warrenmq.core.line cimport Line
-from warrenmq.core.message cimport Message, QueuedMessage
+from warrenmq.core.message cimport Message, QueuedMessage, enqueue_as
 from warrenmq.core.ports cimport MessageStore
 from warrenmq.core.stats cimport Stats
 from warrenmq.core.turn cimport Turn

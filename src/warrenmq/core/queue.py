@@ -11,7 +11,7 @@ from typing import Any
 
 from warrenmq.core.consumer import Consumer, ConsumerRing
 from warrenmq.core.line import Line
-from warrenmq.core.message import Message, QueuedMessage
+from warrenmq.core.message import Message, QueuedMessage, enqueue_as
 from warrenmq.core.ports import EventSink, MessageStore
 from warrenmq.core.stats import Stats
 from warrenmq.core.turn import Turn
@@ -84,9 +84,9 @@ class Queue:
         if self.events is not None:
             self.events.message_event("enqueued", message, self.vhost, self.name)
         if self.store is not None and message.is_persistent():
-            self._enqueue_persistent(QueuedMessage(message, position))
+            self._enqueue_persistent(enqueue_as(message, position))
             return
-        if len(self.ready) == 0:
+        if self.ready.is_empty():
             consumer = self.ring.next_ready()
             if consumer is not None:
                 if consumer.no_ack:
@@ -96,11 +96,11 @@ class Queue:
                     consumer.deliver_no_ack(message, False)
                 else:
                     self.stats.held_bytes += message.footprint()
-                    self._hand_over(QueuedMessage(message, position), consumer)
+                    self._hand_over(enqueue_as(message, position), consumer)
                 return
         self.stats.held_bytes += message.footprint()
         self.stats.ready += 1
-        self.ready.append(QueuedMessage(message, position))
+        self.ready.append(enqueue_as(message, position))
 
     def _enqueue_persistent(self, entry: QueuedMessage) -> None:
         """The store hears of it before anybody else: delivery and confirm belong to the same epoch or a later one."""
@@ -126,7 +126,7 @@ class Queue:
         """Hand out what waits, as far as there are consumers with credit."""
         self.is_due = False
         ready = self.ready
-        while len(ready) != 0:
+        while not ready.is_empty():
             consumer = self.ring.next_ready()
             if consumer is None:
                 return
@@ -234,7 +234,7 @@ class Queue:
 
     def make_due(self) -> None:
         """See to it that what waits is handed out before the turn ends."""
-        if not self.is_due and len(self.ready) != 0:
+        if not self.is_due and not self.ready.is_empty():
             self.is_due = True
             self.turn.due.append(self)
 
