@@ -35,9 +35,7 @@ def _note_other_brokers() -> None:
 
 
 def broker_threads() -> list[threading.Thread]:
-    return [
-        thread for thread in threading.enumerate() if thread.name.startswith("warrenmq") and thread not in _before
-    ]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("warrenmq") and thread not in _before]
 
 
 def test_clients_reach_a_broker_in_a_thread() -> None:

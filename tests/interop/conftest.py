@@ -57,7 +57,7 @@ def _bridges() -> Iterator[None]:
     stop_bridges()
 
 
-@pytest.fixture()
+@pytest.fixture
 def name(broker_url: str) -> Iterator[Namer]:
     """Make names for queues and exchanges; whatever has one is deleted afterwards."""
     made: list[str] = []
@@ -77,7 +77,7 @@ def name(broker_url: str) -> Iterator[Namer]:
         connection.close()
 
 
-@pytest.fixture()
+@pytest.fixture
 def client_class(request: pytest.FixtureRequest) -> type[Client]:
     chosen: type[Client] = request.param
     reason = chosen.unavailable()
@@ -86,7 +86,7 @@ def client_class(request: pytest.FixtureRequest) -> type[Client]:
     return chosen
 
 
-@pytest.fixture()
+@pytest.fixture
 def connect(client_class: type[Client], broker_url: str, name: Namer) -> Iterator[Connect]:
     """Connect with the library under test; closed afterwards."""
     opened: list[Client] = []
@@ -100,17 +100,17 @@ def connect(client_class: type[Client], broker_url: str, name: Namer) -> Iterato
         each.close()
 
 
-@pytest.fixture()
+@pytest.fixture
 def client(connect: Connect) -> Client:
     return connect()
 
 
-@pytest.fixture()
+@pytest.fixture
 def channel(client: Client) -> Channel:
     return client.channel()
 
 
-@pytest.fixture()
+@pytest.fixture
 def cable(broker_url: str) -> Iterator[Cable]:
     with Cable(broker_url) as laid:
         yield laid

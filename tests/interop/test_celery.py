@@ -66,7 +66,12 @@ def start_worker(
         command += ["--concurrency", str(concurrency), "--loglevel", "INFO", "--logfile", str(log)]
         environment = {**os.environ, "INTEROP_CELERY_BROKER": url, "INTEROP_CELERY_QUEUE": queue}
         worker = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
         workers.append(worker)
         # It answers over its own broadcast exchange and a reply queue of ours.

@@ -10,7 +10,7 @@ from .clients.contract import GLANCE, Channel, Client, Feature
 from .conftest import Connect, Namer
 
 
-@pytest.fixture()
+@pytest.fixture
 def queue(channel: Channel, name: Namer) -> str:
     made = name("queue")
     channel.declare_queue(made)
@@ -94,7 +94,9 @@ def test_multiple_ack_of_tag_zero_settles_all(client: Client, channel: Channel, 
     assert channel.purge_queue(queue) == 0
 
 
-def test_unacknowledged_messages_come_back_when_the_channel_closes(client: Client, channel: Channel, queue: str) -> None:
+def test_unacknowledged_messages_come_back_when_the_channel_closes(
+    client: Client, channel: Channel, queue: str
+) -> None:
     bodies = fill(channel, queue, 3)
     other = client.channel()
     other.consume(queue)

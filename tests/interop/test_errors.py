@@ -217,9 +217,7 @@ def test_publishing_as_another_user_is_refused(client: Client, channel: Channel,
 
 def test_reply_to_must_be_consumed_without_acknowledging(client: Client, channel: Channel) -> None:
     refused = refusal_of(lambda: channel.consume("amq.rabbitmq.reply-to"))
-    assert_channel_refused(
-        client, refused, 406, "PRECONDITION_FAILED - reply consumer cannot acknowledge"
-    )
+    assert_channel_refused(client, refused, 406, "PRECONDITION_FAILED - reply consumer cannot acknowledge")
 
 
 def test_unknown_exchange_type_closes_the_connection(client: Client, channel: Channel, name: Namer) -> None:

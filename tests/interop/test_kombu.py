@@ -15,13 +15,13 @@ from .clients.contract import PATIENCE
 from .conftest import Namer
 
 
-@pytest.fixture()
+@pytest.fixture
 def connection(broker_url: str, name: Namer) -> Iterator[kombu.Connection]:
     with kombu.Connection(broker_url, transport_options={"confirm_publish": True}) as opened:
         yield opened
 
 
-@pytest.fixture()
+@pytest.fixture
 def queue(name: Namer) -> kombu.Queue:
     exchange = kombu.Exchange(name("exchange"), type="topic", durable=True)
     return kombu.Queue(name("queue"), exchange, routing_key="task.#", durable=True)

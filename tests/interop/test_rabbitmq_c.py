@@ -34,12 +34,12 @@ class Tools:
         return done.stdout
 
 
-@pytest.fixture()
+@pytest.fixture
 def tools(broker_url: str) -> Tools:
     return Tools(broker_url)
 
 
-@pytest.fixture()
+@pytest.fixture
 def queue(tools: Tools, name: Namer) -> str:
     made = name("queue")
     assert tools.output("amqp-declare-queue", "-q", made, "-d").strip() == made.encode()
@@ -97,7 +97,11 @@ def test_properties_and_headers_are_sent(tools: Tools, queue: str, broker_url: s
     _method, properties, body = connection.channel().basic_get(queue, auto_ack=True)
     connection.close()
     assert body == b"body"
-    assert (properties.delivery_mode, properties.content_type, properties.content_encoding) == (2, "text/plain", "utf-8")
+    assert (properties.delivery_mode, properties.content_type, properties.content_encoding) == (
+        2,
+        "text/plain",
+        "utf-8",
+    )
     assert (properties.reply_to, properties.headers) == ("reply", {"a": "b"})
 
 

@@ -46,16 +46,14 @@ class Restartable:
             self._broker = None
 
 
-@pytest.fixture()
+@pytest.fixture
 def restartable() -> Iterator[Restartable]:
     broker = Restartable()
     yield broker
     broker.stop()
 
 
-def test_client_is_told_of_a_shutdown_and_connects_again(
-    client_class: type[Client], restartable: Restartable
-) -> None:
+def test_client_is_told_of_a_shutdown_and_connects_again(client_class: type[Client], restartable: Restartable) -> None:
     client = client_class(restartable.url)
     channel = client.channel()
     channel.declare_queue("jobs")

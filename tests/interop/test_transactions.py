@@ -10,13 +10,13 @@ from .conftest import Namer
 pytestmark = pytest.mark.needs(Feature.TRANSACTIONS)
 
 
-@pytest.fixture()
+@pytest.fixture
 def watcher(client: Client) -> Channel:
     """A second channel, which sees only what is committed."""
     return client.channel()
 
 
-@pytest.fixture()
+@pytest.fixture
 def queue(watcher: Channel, name: Namer) -> str:
     made = name("queue")
     watcher.declare_queue(made)
@@ -56,9 +56,7 @@ def test_messages_of_an_open_transaction_go_with_the_channel(channel: Channel, w
     assert depth(watcher, queue) == 0
 
 
-def test_acknowledgements_wait_for_the_commit(
-    client: Client, channel: Channel, watcher: Channel, queue: str
-) -> None:
+def test_acknowledgements_wait_for_the_commit(client: Client, channel: Channel, watcher: Channel, queue: str) -> None:
     watcher.publish("", queue, b"1")
     watcher.publish("", queue, b"2")
     channel.select_transactions()

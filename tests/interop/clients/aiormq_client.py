@@ -252,9 +252,7 @@ class AiormqChannel(Channel):
             method = failure.frame
             if isinstance(method, commands.Basic.Return):
                 content = bytes(failure.message.body) if failure.message else None
-                returned = Returned(
-                    method.reply_code, method.reply_text, method.exchange, method.routing_key, content
-                )
+                returned = Returned(method.reply_code, method.reply_text, method.exchange, method.routing_key, content)
                 return Outcome(True, returned)
             return Outcome(False)
         return Outcome(True)

@@ -353,7 +353,7 @@ class AmqpStormClient(Client):
 
     def close(self) -> None:
         if self._is_lost():
-            # AMQPStorm notices an ended connection only by its heartbeats, and would wait for the answer to its goodbye.
+            # AMQPStorm notices an ended connection only by its heartbeats: it would wait for an answer to its goodbye.
             self._connection.set_state(self._connection.CLOSED)
         try:
             self._connection.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -89,7 +88,7 @@ class PyAmqpChannel(Channel):
             while not is_there() and (left := deadline - time.monotonic()) > 0:
                 try:
                     self._connection.drain_events(timeout=left)
-                except (TimeoutError, socket.timeout):
+                except TimeoutError:
                     return
 
     def declare_exchange(
@@ -190,9 +189,7 @@ class PyAmqpChannel(Channel):
         message = message_for(body, properties)
         try:
             with refusals():
-                self._channel.basic_publish_confirm(
-                    message, exchange, routing_key, mandatory, confirm_timeout=PATIENCE
-                )
+                self._channel.basic_publish_confirm(message, exchange, routing_key, mandatory, confirm_timeout=PATIENCE)
         except MessageNacked:
             return Outcome(False)
         return Outcome(True, self._returns.popleft() if self._returns else None)
@@ -345,14 +342,14 @@ class PyAmqpClient(Client):
             self._connection.heartbeat_tick()
             try:
                 self._connection.drain_events(timeout=min(0.2, left))
-            except (TimeoutError, socket.timeout):
+            except TimeoutError:
                 continue
 
     @property
     def is_open(self) -> bool:
         try:
             self._connection.drain_events(timeout=0.01)
-        except (TimeoutError, socket.timeout):
+        except TimeoutError:
             return True
         except (OSError, RecoverableConnectionError, ConnectionError):
             return False
