@@ -205,6 +205,49 @@ def test_prefetch_of_the_channel_bounds_all_its_consumers(channel: Channel, queu
     assert channel.next_delivery(GLANCE) is None
 
 
+def test_channel_prefetch_starves_no_queue(channel: Channel, name: Namer) -> None:
+    queues = [name(f"queue {number}") for number in range(3)]
+    channel.qos(1, for_channel=True)
+    for queue in queues:
+        channel.declare_queue(queue)
+        fill(channel, queue, 20)
+        channel.consume(queue)
+    served = []
+    for _ in range(20):
+        delivery = channel.take(1)[0]
+        served.append(delivery.routing_key)
+        channel.ack(delivery.tag)
+    assert set(served) == set(queues)
+
+
+def test_channel_prefetch_starves_no_consumer(channel: Channel, queue: str) -> None:
+    channel.qos(1, for_channel=True)
+    consumers = {channel.consume(queue), channel.consume(queue)}
+    fill(channel, queue, 20)
+    served = set()
+    for _ in range(20):
+        delivery = channel.take(1)[0]
+        served.add(delivery.consumer)
+        channel.ack(delivery.tag)
+    assert served == consumers
+
+
+def test_used_up_prefetch_of_the_channel_holds_back_all_its_consumers(
+    channel: Channel, queue: str, name: Namer
+) -> None:
+    channel.qos(1, for_channel=True)
+    channel.consume(queue)
+    fill(channel, queue, 1)
+    first = channel.take(1)[0]
+    other = name("other")
+    channel.declare_queue(other)
+    channel.consume(other, no_ack=True)
+    fill(channel, other, 1)
+    assert channel.next_delivery(GLANCE) is None
+    channel.ack(first.tag)
+    assert channel.take(1)[0].routing_key == other
+
+
 def test_prefetch_does_not_bound_those_who_do_not_acknowledge(channel: Channel, queue: str) -> None:
     bodies = fill(channel, queue, 20)
     channel.qos(1)

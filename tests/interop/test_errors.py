@@ -113,7 +113,9 @@ def test_invalid_queue_argument_is_refused(client: Client, channel: Channel, nam
 def test_exclusive_queue_is_locked_for_others(connect: Connect, name: Namer) -> None:
     owner, other = connect(), connect()
     queue = name("queue")
-    owner.channel().declare_queue(queue, exclusive=True)
+    own_channel = owner.channel()
+    own_channel.declare_queue(queue, exclusive=True)
+    own_channel.bind_queue(queue, "amq.direct", "key")
     text = (
         f"RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{queue}' in vhost '/'. It could be "
         "originally declared on another connection or the exclusive property value does not match that of the "
@@ -122,6 +124,10 @@ def test_exclusive_queue_is_locked_for_others(connect: Connect, name: Namer) -> 
     for act in ("consume", "get", "purge_queue", "delete_queue", "declare_queue"):
         channel = other.channel()
         refused = refusal_of(lambda: getattr(channel, act)(queue))  # noqa: B023
+        assert_channel_refused(other, refused, 405, text)
+    for act in ("bind_queue", "unbind_queue"):
+        channel = other.channel()
+        refused = refusal_of(lambda: getattr(channel, act)(queue, "amq.direct", "key"))  # noqa: B023
         assert_channel_refused(other, refused, 405, text)
 
 

@@ -177,6 +177,18 @@ def test_copies_go_to_the_keys_of_cc_and_bcc(channel: Channel, name: Namer) -> N
     assert len({delivery.consumer for delivery in deliveries}) == 3
 
 
+def test_all_keys_count_at_every_exchange_on_the_way(channel: Channel, name: Namer) -> None:
+    first, second, queue = name("first"), name("second"), name("queue")
+    channel.declare_exchange(first, "direct")
+    channel.declare_exchange(second, "topic")
+    channel.declare_queue(queue)
+    channel.bind_exchange(second, first, "copied")
+    channel.bind_queue(queue, second, "blind")
+    channel.publish(first, "unknown", b"letter", {"headers": {"CC": ["copied"], "BCC": ["blind"]}})
+    channel.consume(queue, no_ack=True)
+    assert channel.take(1)[0].routing_key == "unknown"
+
+
 def test_request_is_answered_over_direct_reply_to(connect: Connect, name: Namer) -> None:
     requests = name("requests")
     server = connect().channel()

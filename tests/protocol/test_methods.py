@@ -52,6 +52,8 @@ def test_pamqp_reads_the_same_arguments(method: Method) -> None:
             their_value = getattr(theirs, their_name)
             if kind == "longstr" and isinstance(their_value, str):
                 their_value = their_value.encode()
+            if kind == "longlong":
+                their_value %= 1 << 64  # pamqp reads it signed
             assert their_value == getattr(method, name), name
 
 

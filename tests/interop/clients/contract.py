@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 PATIENCE = 10.0
 """How long a `next_*` or `wait_*` waits for something that must come."""
 
-GLANCE = 0.3
+GLANCE = 0.2
 """How long to look for something that must not come."""
 
 

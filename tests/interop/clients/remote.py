@@ -442,6 +442,15 @@ class JavaClient(RemoteClient):
         "empty list": [],
         "empty table": {},
     }
+
+    @classmethod
+    def recovering(cls, url: str) -> JavaClient:
+        """A connection that recovers itself and its topology when it is lost, as is the library's default."""
+        client = cls.__new__(cls)
+        client._own_bridge = cls.bridge()
+        client._connection = client._own_bridge.ask("connect", url=url, heartbeat=0, frame_max=0, recovers=True)
+        return client
+
     jars = (Path("/usr/share/java/amqp-client.jar"), Path("/usr/share/java/slf4j-api.jar"))
     _classes: ClassVar[Path | None] = None
 

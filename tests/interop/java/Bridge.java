@@ -120,7 +120,8 @@ public final class Bridge {
         }
         factory.setRequestedHeartbeat(request.number("heartbeat"));
         factory.setRequestedFrameMax(request.number("frame_max"));
-        factory.setAutomaticRecoveryEnabled(false);
+        factory.setAutomaticRecoveryEnabled(request.has("recovers"));
+        factory.setNetworkRecoveryInterval(1000); // time for the broker to let go of what was exclusive
         try {
             connections.put(++lastNumber, factory.newConnection());
         } catch (com.rabbitmq.client.AuthenticationFailureException refused) {
