@@ -69,10 +69,10 @@ class Model:
     def has_credit(self, consumer: ModelConsumer) -> bool:
         if self.is_congested:
             return False
-        if consumer.no_ack:
-            return True
         out = [each.consumer for each in consumer.channel.unacked.values() if each.consumer is not None]
-        return not (0 < consumer.prefetch <= out.count(consumer) or 0 < consumer.channel.prefetch <= len(out))
+        if 0 < consumer.channel.prefetch <= len(out):
+            return False  # holds back those without acks too
+        return consumer.no_ack or not 0 < consumer.prefetch <= out.count(consumer)
 
     def hear(self, said: Delivered) -> None:
         """The broker delivered something: it must have been allowed to, and it must be what was next."""

@@ -79,6 +79,9 @@ class BindingIndex:
         for bindings in self._from.values():
             yield from bindings
 
+    def __contains__(self, binding: Binding) -> bool:
+        return binding in self._from.get(binding.source, ())
+
     def __len__(self) -> int:
         return sum(len(bindings) for bindings in self._from.values())
 

@@ -96,14 +96,9 @@ class Channel:
         """Publish a message whose own headers matter: CC, BCC, reply-to, user-id, expiration, a headers exchange."""
         header, extra_keys, headers = prepare_header(self, header)
         message = Message(route.address, header, body)
-        if not extra_keys and route.queues is not None:
-            queues = route.queues
-        else:
-            found: dict[Queue, None] = {}
-            for key in (route.routing_key, *extra_keys):
-                for queue in self.vhost.route(route.exchange, key, headers)[0]:
-                    found[queue] = None
-            queues = list(found)
+        queues = route.queues
+        if extra_keys or queues is None:
+            queues, _ = self.vhost.route(route.exchange, (route.routing_key, *extra_keys), headers)
         if self.transaction is not None:
             self.transaction.publishes.append((message, queues, route.is_mandatory))
         else:
@@ -323,9 +318,13 @@ class Channel:
         self._wake_parked()
 
     def _wake_parked(self) -> None:
-        """Consumers that waited for the channel's own credit may go on."""
+        """Consumers that waited for the channel's own credit may go on, whoever was served last at the end."""
         parked = self.ledger.parked
         if parked and not self.ledger.is_full():
+            last_served = self.ledger.last_served
+            if last_served in parked:
+                del parked[last_served]
+                parked[last_served] = None
             waiting = list(parked)
             parked.clear()
             for consumer in waiting:

@@ -71,14 +71,12 @@ class Consumer:
         if self.outbox.is_congested:
             self.outbox.parked[self] = None
             return False
-        if self.no_ack:
-            return True
-        if self.prefetch != 0 and self.unacked >= self.prefetch:
-            return False  # its own next ack brings it back
         if self.ledger.is_full():
+            # Holds back consumers without acks too, though theirs do not count (as in RabbitMQ).
             self.ledger.parked[self] = None
             return False
-        return True
+        # Its own next ack brings it back.
+        return self.no_ack or self.prefetch == 0 or self.unacked < self.prefetch
 
     def deliver_no_ack(self, message: Message, redelivered: bool) -> None:
         """Send a message that is settled by being sent."""

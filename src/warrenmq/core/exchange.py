@@ -6,7 +6,7 @@ changes. Only headers exchanges look into the message, so routes that pass one a
 Compiled when the package is built (exchange.pxd).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from warrenmq.core.queue import Queue
@@ -68,28 +68,29 @@ class Route:
 
 def collect_queues(
     exchange: Exchange,
-    routing_key: str,
+    keys: Sequence[str],
     headers: Mapping[str, Any] | None,
     exchanges: Mapping[str, Exchange],
     queues: Mapping[str, Queue],
     found: dict[Queue, None],
 ) -> bool:
-    """Add every queue that the key reaches, each once; says whether the answer depends on the headers."""
+    """Add every queue that one of the keys reaches, each once; says whether the answer depends on the headers.
+
+    A message has several keys if it carries CC or BCC: every exchange on the way looks at all of them.
+    """
     uses_headers = False
     seen = {exchange}
     pending = [exchange]
     while pending:
         current = pending.pop()
-        if current.name == DEFAULT_EXCHANGE:
-            queue = queues.get(routing_key)
-            if queue is not None:
-                found[queue] = None
-                continue
-            destinations: dict[Any, None] = {}
-        else:
-            destinations = {}
-            current.matcher.match(routing_key, headers, destinations)
-            uses_headers = uses_headers or current.matcher.uses_headers
+        destinations: dict[Any, None] = {}
+        for key in keys:
+            if current.name == DEFAULT_EXCHANGE:
+                if key in queues:
+                    destinations[queues[key]] = None
+            else:
+                current.matcher.match(key, headers, destinations)
+        uses_headers = uses_headers or current.matcher.uses_headers
         for destination in destinations:
             if isinstance(destination, Queue):
                 found[destination] = None

@@ -5,6 +5,7 @@ from warrenmq.core.message cimport QueuedMessage
 
 @cython.final
 cdef class Ledger:
+    cdef readonly object last_served
     cdef public unsigned long long last_tag
     cdef public unsigned long long oldest
     cdef public Py_ssize_t prefetch

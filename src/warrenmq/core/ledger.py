@@ -15,9 +15,10 @@ class Ledger:
     A tag that is struck is not settled yet (a transaction may hold it): `outstanding` falls when the queue settles it.
     """
 
-    __slots__ = ("last_tag", "oldest", "outstanding", "parked", "prefetch", "unacked")
+    __slots__ = ("last_served", "last_tag", "oldest", "outstanding", "parked", "prefetch", "unacked")
 
     def __init__(self) -> None:
+        self.last_served: Any = None  # the consumer of the last delivery that counts against the prefetch
         self.last_tag = 0
         self.oldest = 1  # no tag below it is out
         self.prefetch = 0
@@ -36,6 +37,8 @@ class Ledger:
         self.unacked[self.last_tag] = entry
         if entry.consumer is not None:
             self.outstanding += 1
+            if self.prefetch != 0:
+                self.last_served = entry.consumer
         return self.last_tag
 
     def is_full(self) -> bool:

@@ -205,7 +205,10 @@ class Queue:
             consumer.unacked -= 1
             consumer.ledger.outstanding -= 1
             if not consumer.is_waiting:
-                self.wake(consumer)
+                if consumer.ledger.prefetch == 0:
+                    self.wake(consumer)
+                else:  # the channel's consumers take turns
+                    consumer.ledger.parked[consumer] = None
 
     def purge(self) -> int:
         """Drop all that waits; what is unacked stays. Gives the number dropped."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from warrenmq.core import definitions
@@ -65,16 +65,16 @@ class VHost:
     # -- routing -----------------------------------------------------------------------------------------------------
 
     def route(
-        self, exchange: Exchange, routing_key: str, headers: Mapping[str, Any] | None
+        self, exchange: Exchange, keys: Sequence[str], headers: Mapping[str, Any] | None
     ) -> tuple[list[Queue], bool]:
         """The queues that a message reaches, and whether that depends on its headers."""
         found: dict[Queue, None] = {}
-        uses_headers = collect_queues(exchange, routing_key, headers, self.exchanges, self.queues, found)
+        uses_headers = collect_queues(exchange, keys, headers, self.exchanges, self.queues, found)
         return list(found), uses_headers
 
     def make_route(self, exchange: Exchange, routing_key: str, address: bytes, is_mandatory: bool) -> Route:
         """A route that can be used for every message with the same publish method."""
-        queues, uses_headers = self.route(exchange, routing_key, None)
+        queues, uses_headers = self.route(exchange, (routing_key,), None)
         return Route(exchange, routing_key, address, is_mandatory, None if uses_headers else queues)
 
     def remember_route(self, method: bytes, route: Route) -> None:
@@ -282,10 +282,14 @@ class VHost:
                     "binding", definitions.binding_key(self.name, binding), definitions.of_binding(self.name, binding)
                 )
 
-    def unbind(self, source: str, destination: Destination, key: str, arguments: dict[str, Any]) -> None:
+    def unbind(
+        self, source: str, destination: Destination, key: str, arguments: dict[str, Any], connection: object = None
+    ) -> None:
         """Undo a bind; one that was never made is fine."""
         exchange = self.exchange(source)
         binding = make_binding(exchange, destination, key, arguments)
+        if isinstance(destination, Queue) and binding in self.bindings:
+            self._require_access(destination, connection)
         if self._remove_binding(binding):
             self._topology_changed()
             self._delete_if_unused(exchange)

@@ -111,7 +111,7 @@ class ChannelMethods:
         self._require_bindable(method.source, "exchange", method.destination)
         destination = self._vhost.exchanges.get(method.destination)
         if destination is not None and method.source in self._vhost.exchanges:
-            self._vhost.unbind(method.source, destination, method.routing_key, method.arguments)
+            self._vhost.unbind(method.source, destination, method.routing_key, method.arguments, self._session)
         if not method.no_wait:
             self._answer(spec.ExchangeUnbindOk())
 
@@ -191,7 +191,7 @@ class ChannelMethods:
         queue = self._vhost.queues.get(name)
         if queue is not None and method.exchange in self._vhost.exchanges:
             key = name if not method.queue and not method.routing_key else method.routing_key
-            self._vhost.unbind(method.exchange, queue, key, method.arguments)
+            self._vhost.unbind(method.exchange, queue, key, method.arguments, self._session)
         self._answer(spec.QueueUnbindOk())
 
     # -- basic -------------------------------------------------------------------------------------------------------

@@ -363,10 +363,15 @@ class PikaCallbackClient(Client):
 
     def close(self) -> None:
         if not self._closed.done():
-            self.run_soon(self.connection.close)
+            self.run_soon(self._close_if_open)
             self._closed.result(PATIENCE)
         if self._thread.is_alive():
             self._stop_loop()
+
+    def _close_if_open(self) -> None:
+        # Asked for in one thread, done in another: the connection may have been lost in between.
+        if self.connection.is_open:
+            self.connection.close()
 
 
 class PikaAsyncioClient(PikaCallbackClient):
