@@ -23,6 +23,7 @@ cdef class Channel:
     cdef readonly dict consumers
     cdef readonly Py_ssize_t default_prefetch
     cdef readonly bint is_open
+    cdef readonly bytes plain_header
     cdef readonly object transaction
     cdef readonly object reply_queue
     cdef readonly bint is_confirming

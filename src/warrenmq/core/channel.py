@@ -45,6 +45,7 @@ class Channel:
         "ledger",
         "number",
         "outbox",
+        "plain_header",
         "published_tag",
         "reply_queue",
         "stats",
@@ -69,6 +70,7 @@ class Channel:
         self.consumers: dict[str, Consumer] = {}
         self.default_prefetch = 0
         self.is_open = True
+        self.plain_header = b""  # the last one that needed no look inside: the next is often the same
         self.transaction: Transaction | None = None
         self.reply_queue: ReplyQueue | None = None
         self.is_confirming = False
@@ -83,9 +85,10 @@ class Channel:
         """Route a message to its queues, or hold it for the transaction."""
         self.stats.published += 1
         queues = route.queues
-        if queues is None or needs_inspection(header):
+        if queues is None or (header != self.plain_header and needs_inspection(header)):
             self._publish_inspected(route, header, body)
             return
+        self.plain_header = header
         message = make_message(route.address, header, body)
         if self.transaction is not None:
             self.transaction.publishes.append((message, queues, route.is_mandatory))

@@ -57,7 +57,10 @@ cdef class FrameReader:
     )
     cpdef Py_ssize_t receive(self, data, Py_ssize_t end) except -1
     @cython.locals(
-        size=Py_ssize_t,
+        header_type=int,
+        header_channel=int,
+        class_and_weight="unsigned int",
+        size="unsigned int",
         start=Py_ssize_t,
         stop=Py_ssize_t,
         body_size="unsigned long long",

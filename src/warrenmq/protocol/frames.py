@@ -8,6 +8,8 @@ The common case, a publish whose three frames lie in one buffer, is read in one 
 Compiled when the package is built (frames.pxd): there `data` is read as a C pointer.
 """
 
+import struct
+
 try:
     import cython
 except ImportError:
@@ -37,6 +39,10 @@ _FRAME_OVERHEAD = 8
 _ACK_SIZE = 13
 # Three short strings and a few octets: what is longer is no such method, and is not kept until its content comes.
 _LONGEST_CONTENT_METHOD = 1024
+
+
+_unpack_head = struct.Struct(">BHI").unpack_from
+_unpack_header = struct.Struct(">BHIIQ").unpack_from
 
 
 class FrameHandler:
@@ -97,9 +103,12 @@ class FrameReader:
         octets = data
         position = 0
         while end - position >= 7:
-            frame_type = octets[position]
-            channel = octets[position + 1] << 8 | octets[position + 2]
-            size = _read_u32(octets, position + 3)
+            if cython.compiled:
+                frame_type = octets[position]
+                channel = octets[position + 1] << 8 | octets[position + 2]
+                size = _read_u32(octets, position + 3)
+            else:
+                frame_type, channel, size = _unpack_head(octets, position)
             if size > self.frame_max:
                 self.resume_at = 0
                 limit = self.frame_max - _FRAME_OVERHEAD
@@ -149,24 +158,26 @@ class FrameReader:
         If only the end of a small content is missing, that is at the method again: reading it anew costs less than
         keeping its parts. Otherwise its frames are taken one by one.
         """
-        start = position + 7
-        if end - position >= 7 + _HEADER_MIN_SIZE + 1 and octets[position] == _HEADER:
-            size = octets[position + 5] << 8 | octets[position + 6]
+        if end - position >= 7 + _HEADER_MIN_SIZE + 1:
+            if cython.compiled:
+                header_type = octets[position]
+                header_channel = octets[position + 1] << 8 | octets[position + 2]
+                size = _read_u32(octets, position + 3)
+                class_and_weight = _read_u32(octets, position + 7)
+                body_size = _read_u64(octets, position + 11)
+            else:
+                header_type, header_channel, size, class_and_weight, body_size = _unpack_header(octets, position)
+            start = position + 7
             stop = start + size
             if (
-                (octets[position + 1] << 8 | octets[position + 2]) == channel
-                and octets[position + 3] == 0
-                and octets[position + 4] == 0
+                header_type == _HEADER
+                and header_channel == channel
+                and class_and_weight == _BASIC_CLASS << 16
                 and size >= _HEADER_MIN_SIZE
                 and size <= self.frame_max
                 and stop < end
                 and octets[stop] == _END
-                and octets[start + 1] == _BASIC_CLASS
-                and octets[start] == 0
-                and octets[start + 2] == 0
-                and octets[start + 3] == 0
             ):
-                body_size = _read_u64(octets, start + 4)
                 body_position = stop + 1
                 if body_size == 0:
                     self.handler.on_content(channel, method, octets[start:stop], b"")
@@ -302,11 +313,13 @@ def _read_u32(octets: bytes, at: int) -> int:
 
 def _is_frame(octets: bytes, at: int, frame_type: int, channel: int, size: int) -> bool:
     """Whether a frame of that kind and size begins there."""
-    return (
-        octets[at] == frame_type
-        and (octets[at + 1] << 8 | octets[at + 2]) == channel
-        and _read_u32(octets, at + 3) == size
-    )
+    if cython.compiled:
+        return (
+            octets[at] == frame_type
+            and (octets[at + 1] << 8 | octets[at + 2]) == channel
+            and _read_u32(octets, at + 3) == size
+        )
+    return _unpack_head(octets, at) == (frame_type, channel, size)
 
 
 def _ids(method: bytes) -> tuple[int, int]:

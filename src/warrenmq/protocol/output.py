@@ -29,11 +29,13 @@ _BIG_BODY = BIG_BODY  # the same as a C integer
 _SCRATCH_SIZE = 64 * 1024
 _KEPT_SCRATCHES = 32
 _FRAME_OVERHEAD = 8
-_DELIVER = b"\x00\x3c\x00\x3c"
+_DELIVER = 0x003C003C
 _ACK_FRAME = struct.Struct(">BHIIQBB")
 _ACK = 0x003C0050
 _FRAME_HEAD = struct.Struct(">BHI")
 _TAG = struct.Struct(">QB")
+_METHOD_HEAD = struct.Struct(">BHII")  # with the method's ids
+_NEXT_HEAD = struct.Struct(">BBHI")  # behind the end of the frame before
 
 
 class ScratchPool:
@@ -126,25 +128,23 @@ class OutputBuffer:
             if not is_small:
                 self._put_body(channel, body)
             return
-        head = b"".join(
-            (
-                _FRAME_HEAD.pack(1, channel, method_size),
-                _DELIVER,
-                consumer_tag,
-                _TAG.pack(delivery_tag, redelivered),
-                address,
-                b"\xce",
-                _FRAME_HEAD.pack(2, channel, header_size),
-                header,
-                b"\xce",
-            )
+        # Joined with everything else when it is taken.
+        self.chunks += (
+            _METHOD_HEAD.pack(1, channel, method_size, _DELIVER),
+            consumer_tag,
+            _TAG.pack(delivery_tag, redelivered),
+            address,
+            _NEXT_HEAD.pack(0xCE, 2, channel, header_size),
+            header,
         )
+        self.size += method_size + header_size + 2 * _FRAME_OVERHEAD
         if body_size == 0:
-            self.put(head)
+            self.chunks.append(b"\xce")
         elif body_size < _BIG_BODY and body_size + _FRAME_OVERHEAD <= self.frame_max:
-            self.put(head + _FRAME_HEAD.pack(3, channel, body_size) + body + b"\xce")
+            self.chunks += (_NEXT_HEAD.pack(0xCE, 3, channel, body_size), body, b"\xce")
+            self.size += body_size + _FRAME_OVERHEAD
         else:
-            self.put(head)
+            self.chunks.append(b"\xce")
             self._put_body(channel, body)
 
     def _put_body(self, channel: int, body: bytes) -> None:

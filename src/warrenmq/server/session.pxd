@@ -19,6 +19,7 @@ cdef class Session(FrameHandler):
     cdef readonly FrameReader reader
     cdef readonly dict channels
     cdef readonly str user
+    cdef readonly bytes valid_header
     cdef readonly object vhost
     cdef dict routes
     cdef readonly bint is_closed

@@ -61,6 +61,7 @@ class Session(FrameHandler):
         "reader",
         "routes",
         "user",
+        "valid_header",
         "vhost",
     )
 
@@ -77,6 +78,7 @@ class Session(FrameHandler):
         self.reader.accepts_content = False
         self.channels: dict[int, ChannelMethods] = {}
         self.user = ""
+        self.valid_header = b""  # the last one that was found to be well formed: the next is often the same
         self.vhost: VHost | None = None
         self.routes: dict[bytes, Route] = {}  # the virtual host's own
         self.is_closed = False  # a close was sent or received: nothing more is done for this client
@@ -103,7 +105,9 @@ class Session(FrameHandler):
             self._fail(ChannelError("expected 'channel.open'"), channel, _index_of(method))
             return
         try:
-            validate(header)
+            if header != self.valid_header:
+                validate(header)
+                self.valid_header = header
             route = self.routes.get(method)
             if route is None:
                 route = self._find_route(method)
