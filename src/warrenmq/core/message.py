@@ -67,7 +67,10 @@ class QueuedMessage:
 
 
 def make_message(address: bytes, header: bytes, body: bytes) -> Message:
-    """As Message(...), without the detour over a Python call when compiled (40 ns of a budget of 700)."""
+    """As Message(...), without the detour over a Python call when compiled.
+
+    With `enqueue_as`: 0.62 -> 0.57 us of broker CPU per 16 B message, medians of 4 interleaved runs on a busy machine.
+    """
     message = Message.__new__(Message)
     message.address = address
     message.header = header

@@ -23,7 +23,6 @@ cdef class Queue:
     cdef readonly ConsumerRing ring
     cdef readonly dict consumers
     cdef readonly Consumer exclusive_consumer
-    cdef readonly bint has_had_consumer
     cdef readonly bint is_deleted
     cdef readonly bint is_due
     cdef readonly Py_ssize_t unacked_count

@@ -25,7 +25,6 @@ class Queue:
         "consumers",
         "events",
         "exclusive_consumer",
-        "has_had_consumer",
         "is_auto_delete",
         "is_deleted",
         "is_due",
@@ -69,7 +68,6 @@ class Queue:
         self.ring = ConsumerRing()
         self.consumers: dict[Consumer, None] = {}
         self.exclusive_consumer: Consumer | None = None
-        self.has_had_consumer = False
         self.is_deleted = False
         self.is_due = False  # will be dispatched at the end of the turn
         self.unacked_count = 0
@@ -223,7 +221,6 @@ class Queue:
 
     def add_consumer(self, consumer: Consumer) -> None:
         self.consumers[consumer] = None
-        self.has_had_consumer = True
         self.stats.consumers += 1
         if consumer.is_exclusive:
             self.exclusive_consumer = consumer

@@ -233,7 +233,7 @@ class Session(FrameHandler):
         try:
             self.user = server.authenticator.login(start_ok.mechanism, start_ok.response, self._connection.peer)
         except LoginRefused as refusal:
-            log.warning("%s: login refused: %s", self._connection.name, refusal)
+            log.warning("%s: login refused: %s", self._connection.name, clip_reply_text(str(refusal)))
             if self.handshake.capabilities.get("authentication_failure_close") is True:
                 # The log says why; the client is told only what RabbitMQ would tell it.
                 text = (
@@ -299,12 +299,14 @@ class Session(FrameHandler):
         if refusal.scope is Scope.CONNECTION or channel not in self.channels:
             self._close_connection(refusal, index)
             return
-        log.info("%s channel %d: closed: %s", self._connection.name, channel, refusal.reply_text)
+        # Clipped before it is logged: names that are no text must not break the log either.
+        text = clip_reply_text(refusal.reply_text)
+        log.info("%s channel %d: closed: %s", self._connection.name, channel, text)
         self._drop_channel(channel, self.channels[channel])
         self.reader.ignore_channel(channel)
         self.outbox.send(
             channel,
-            spec.ChannelClose(refusal.reply_code, clip_reply_text(refusal.reply_text), index >> 16, index & 0xFFFF),
+            spec.ChannelClose(refusal.reply_code, text, index >> 16, index & 0xFFFF),
         )
 
     def fail_connection(self, error: ProtocolError) -> None:
@@ -326,11 +328,12 @@ class Session(FrameHandler):
         """Say goodbye first; the connection ends when the client has answered, or has not for a while."""
         if self.is_closed:
             return
+        reply_text = clip_reply_text(reply_text)
         log.info("%s: closed: %s", self._connection.name, reply_text)
         self._end_channels()
         self.is_closed = True
         self.reader.is_closing = True
-        self.outbox.send(0, spec.ConnectionClose(reply_code, clip_reply_text(reply_text), index >> 16, index & 0xFFFF))
+        self.outbox.send(0, spec.ConnectionClose(reply_code, reply_text, index >> 16, index & 0xFFFF))
         self._connection.finish_later()
 
     # -- the end -----------------------------------------------------------------------------------------------------
