@@ -13,7 +13,7 @@ BIN := .venv/bin
 JOBS := $(shell nproc 2>/dev/null || echo 2)
 PURE_BIN := .venv-pure/bin
 PIP_FLAGS := -qq --disable-pip-version-check --no-input
-SOURCES := $(shell find src -name '*.py' -o -name '*.pxd')
+SOURCES := $(shell find src -name '*.py' -o -name '*.pxd' -o -name '*.sql')
 
 # Any python3 that is new enough; `make install PYTHON=/path/to/python` chooses another.
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14; do \
@@ -27,7 +27,7 @@ export WARREN_REQUIRE_COMPILED ?= $(if $(CC_FOUND),1,0)
 WORKERS ?= auto
 PYTEST_FLAGS := -n $(WORKERS) --dist loadfile $(ARGS)
 
-.PHONY: help install run test test-pure lint format bench fuzz interop-tools clean
+.PHONY: help install run test test-pure lint format bench soak fuzz interop-tools clean
 
 help: ## print this table
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -56,6 +56,9 @@ format: .venv/.linters ## rewrite the layout of the code as lint wants it
 
 bench: install ## measure beside RabbitMQ, print ratios (ARGS="--quick" for a short look)
 	@$(BIN)/python benchmarks/run.py $(ARGS)
+
+soak: install ## ten minutes of steady load: does anything grow, is anything lost? (ARGS="--minutes 1" for less)
+	@$(BIN)/python tools/soak.py $(ARGS)
 
 fuzz: install ## feed random bytes to the protocol until stopped (ARGS="-max_total_time=600")
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/pip install $(PIP_FLAGS) atheris \

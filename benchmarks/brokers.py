@@ -54,24 +54,68 @@ def raise_file_limit() -> int:
     return hard
 
 
-@contextmanager
-def running_warren(*, pure: bool = False) -> Iterator[Endpoint]:
-    """WarrenMQ from this checkout; with `pure`, the same sources where no compiled module lies beside them."""
-    with ExitStack() as stack:
-        folder = stack.enter_context(_scratch_folder())
-        sources = copy_uncompiled(folder / "src") if pure else SOURCES
-        environment = os.environ | {"PYTHONPATH": str(sources), "PYTHONUNBUFFERED": "1"}
+class Warren:
+    """WarrenMQ from this checkout on a folder that outlives the process: stopped, killed and started again at will.
+
+    With `pure`, the same sources where no compiled module lies beside them; without `keeps_data`, no data folder.
+    """
+
+    def __init__(
+        self, folder: Path, *, pure: bool = False, keeps_data: bool = True, options: tuple[str, ...] = ()
+    ) -> None:
+        self.folder = folder
+        self.data = folder / "data"
+        self.log = folder / "log"
+        self.start_seconds = 0.0
+        self._name = "uncompiled" if pure else "warrenmq" if keeps_data else "memory"
+        self._pure = pure
+        self._sources = copy_uncompiled(folder / "src") if pure else SOURCES
+        self._options = ("--data-dir", str(self.data) if keeps_data else "none", *options)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Endpoint:
+        """Start and wait until clients can connect; `start_seconds` is how long that took, the interpreter included."""
+        environment = os.environ | {"PYTHONPATH": str(self._sources), "PYTHONUNBUFFERED": "1"}
         command = [sys.executable, "-m", "warrenmq", "serve", "--host", "127.0.0.1", "--port", "0", "--http-port", "0"]
-        command += ["--data-dir", str(folder / "data")]
-        log = folder / "log"
-        process = stack.enter_context(_running(command, log, environment))
-        ready = _await_ready_line(process, log)
+        began = time.monotonic()
+        self._process = _start([*command, *self._options], self.log, environment)
+        ready = _await_ready_line(self._process, self.log)
+        self.start_seconds = time.monotonic() - began
         compiled = ready["compiled"] == "yes"
-        if pure and compiled:
+        if self._pure and compiled:
             raise BrokerError("the uncompiled WarrenMQ says that it is compiled")
-        yield Endpoint(
-            "uncompiled" if pure else "warrenmq", int(ready["port"]), (process.pid,), ready["version"], compiled
-        )
+        return Endpoint(self._name, int(ready["port"]), (self._process.pid,), ready["version"], compiled)
+
+    def stop(self, limit: float = STOP_LIMIT) -> float:
+        """End it in order, if it runs; the seconds that took. After `limit` seconds it is killed."""
+        began = time.monotonic()
+        if self._process is not None:
+            _stop(self._process, limit)
+        self._process = None
+        return time.monotonic() - began
+
+    def kill(self) -> None:
+        """End it as a power cut would, as far as the process goes."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+    def has_ended(self) -> bool:
+        return self._process is None or self._process.poll() is not None
+
+    def last_words(self) -> str:
+        return _last_words(self.log)
+
+
+@contextmanager
+def running_warren(*, pure: bool = False, keeps_data: bool = True) -> Iterator[Endpoint]:
+    with scratch_folder() as folder:
+        broker = Warren(folder, pure=pure, keeps_data=keeps_data)
+        try:
+            yield broker.start()
+        finally:
+            broker.stop()
 
 
 def copy_uncompiled(folder: Path) -> Path:
@@ -97,7 +141,7 @@ def running_rabbitmq() -> Iterator[Endpoint]:
     if script is None:
         raise BrokerError("RabbitMQ is not installed")
     with ExitStack() as stack:
-        folder = stack.enter_context(_scratch_folder())
+        folder = stack.enter_context(scratch_folder())
         port, distribution_port, name_port = _free_port(), _free_port(), _free_port()
         environment = os.environ | {"ERL_EPMD_PORT": str(name_port), "ERL_EPMD_ADDRESS": "127.0.0.1"}
         environment |= _rabbitmq_settings(folder, port, distribution_port)
@@ -160,7 +204,8 @@ def _rabbitmq_settings(folder: Path, port: int, distribution_port: int) -> dict[
 
 
 @contextmanager
-def _scratch_folder() -> Iterator[Path]:
+def scratch_folder() -> Iterator[Path]:
+    """An empty folder on the disk that is measured; TMPDIR says where."""
     folder = Path(tempfile.mkdtemp(prefix="warren-bench-"))
     try:
         yield folder
@@ -170,9 +215,17 @@ def _scratch_folder() -> Iterator[Path]:
 
 @contextmanager
 def _running(command: list[str], log: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    process = _start(command, log, environment)
+    try:
+        yield process
+    finally:
+        _stop(process)
+
+
+def _start(command: list[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
     """A child process in its own session, so that Ctrl-C reaches only us and we end it in order."""
     with log.open("wb") as output:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -180,15 +233,15 @@ def _running(command: list[str], log: Path, environment: dict[str, str]) -> Iter
             env=environment,
             start_new_session=True,
         )
+
+
+def _stop(process: subprocess.Popen[bytes], limit: float = STOP_LIMIT) -> None:
+    process.terminate()
     try:
-        yield process
-    finally:
-        process.terminate()
-        try:
-            process.wait(STOP_LIMIT)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        process.wait(limit)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _end_pid(pid: int) -> None:
@@ -218,7 +271,7 @@ def _await_ready_line(process: subprocess.Popen[bytes], log: Path) -> re.Match[s
             return match
         if ended:
             break
-        time.sleep(0.05)
+        time.sleep(0.01)
     raise BrokerError(f"WarrenMQ did not start: {_last_words(log)}")
 
 

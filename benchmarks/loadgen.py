@@ -36,7 +36,8 @@ class Run:
     @property
     def foreign_cpu(self) -> float:
         """Cores that processes other than generator and broker kept busy during the run."""
-        return float(self.figures.get("foreign_cpu", 0.0))
+        names = ("foreign_cpu", "fill_foreign_cpu", "drain_foreign_cpu")
+        return max(float(self.figures.get(name, 0.0)) for name in names)
 
 
 def build() -> None:
@@ -49,12 +50,12 @@ def build() -> None:
         raise BuildError(f"the load generator could not be built: {made.stderr.strip()}")
 
 
-def run(broker: Endpoint, options: str) -> Run:
+def run(broker: Endpoint, options: str, limit: float = RUN_LIMIT) -> Run:
     """One measurement to its end."""
     try:
-        ended = subprocess.run(_command(broker, options), capture_output=True, text=True, timeout=RUN_LIMIT)
+        ended = subprocess.run(_command(broker, options), capture_output=True, text=True, timeout=limit)
     except subprocess.TimeoutExpired:
-        return Run({}, (f"no end after {RUN_LIMIT:.0f} s",))
+        return Run({}, (f"no end after {limit:.0f} s",))
     return _read(ended.stdout, ended.returncode, ended.stderr)
 
 

@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
+import disk
 import loadgen
 from brokers import BrokerError, Endpoint
 from workloads import Figure, Workload
 
 FOREIGN_CPU_LIMIT = 0.25
 REPEATS = 4
+LONG_REPEATS = 1  # where a run takes as long as its messages take
 FRESH_ROUNDS = 3
 
 Opener = Callable[[], AbstractContextManager[Endpoint]]
@@ -40,13 +42,22 @@ class Pace:
 
     rounds: int = 5
     duration: float = 2.0
-    warmup: float = 1.0
+    warmup: float = 0.5
+    part_of_messages: float = 1.0
 
-    def rounds_of(self, workload: Workload) -> int:
-        return min(self.rounds, FRESH_ROUNDS) if workload.fresh else self.rounds
+    def rounds_of(self, workload: Workload, broker: str) -> int:
+        """How often a broker runs a workload."""
+        rounds = min(self.rounds, FRESH_ROUNDS) if workload.fresh else self.rounds
+        is_reference = workload.reference_rounds is not None and broker != workload.ours
+        return min(rounds, workload.reference_rounds) if is_reference else rounds
 
     def options_of(self, workload: Workload) -> str:
-        return workload.options + (f" --duration {self.duration} --warmup {self.warmup}" if workload.timed else "")
+        options = workload.options
+        if workload.timed:
+            options += f" --duration {self.duration} --warmup {self.warmup}"
+        if workload.messages:
+            options += f" --messages {workload.messages * self.part_of_messages:.0f}"
+        return options
 
 
 @dataclass(slots=True)
@@ -62,9 +73,9 @@ class Outcome:
     def values(self, figure: Figure) -> list[float]:
         return [figure.read(run.figures) for run in self.runs]
 
-    def cpu_us(self) -> float | None:
+    def cpu_us(self, figure: Figure) -> float | None:
         """Median CPU time of the broker per message, where its processes are known."""
-        found = [run.figures["broker_cpu_us_per_msg"] for run in self.runs if "broker_cpu_us_per_msg" in run.figures]
+        found = [run.figures[figure.cpu] for run in self.runs if figure.cpu in run.figures]
         return statistics.median(found) if found else None
 
 
@@ -83,19 +94,28 @@ def measure(
     playing = [contender for contender in contenders if takes_part(workload, contender)]
     outcomes = {contender.name: Outcome(contender.name) for contender in playing}
     options = pace.options_of(workload)
-    for number in range(pace.rounds_of(workload)):
+    for number in range(pace.rounds):
         first = number % len(playing)
         for contender in playing[first:] + playing[:first]:
-            before_run(contender.name)
-            _run_once(workload, contender, options, outcomes[contender.name])
-            after_run()
+            if number < pace.rounds_of(workload, contender.name):
+                before_run(contender.name)
+                _run_once(workload, contender, options, outcomes[contender.name])
+                after_run()
     return outcomes
+
+
+def measure_disk(workload: Workload, pace: Pace) -> disk.DiskRate | None:
+    """What the disk does alone, for a durable row."""
+    if workload.syncs is None:
+        return None
+    rates = (disk.probe(workload.syncs) for _ in range(pace.rounds))
+    return disk.middle([rate for rate in rates if rate is not None])
 
 
 def _run_once(workload: Workload, contender: Contender, options: str, outcome: Outcome) -> None:
     try:
         with _broker_for(workload, contender) as endpoint:
-            run, repeats = run_quietly(endpoint, options)
+            run, repeats = run_quietly(endpoint, options, REPEATS if workload.timed else LONG_REPEATS)
     except BrokerError as error:
         outcome.faults.append(str(error))
         return
@@ -112,11 +132,11 @@ def _broker_for(workload: Workload, contender: Contender) -> AbstractContextMana
     return nullcontext(contender.endpoint)
 
 
-def run_quietly(endpoint: Endpoint, options: str) -> tuple[loadgen.Run, int]:
+def run_quietly(endpoint: Endpoint, options: str, limit: int = REPEATS) -> tuple[loadgen.Run, int]:
     """One run, repeated while others disturb it, and the number of repeats; a fault is never repeated away."""
     run = loadgen.run(endpoint, options)
     repeats = 0
-    while is_disturbed(endpoint, run) and not run.faults and repeats < REPEATS:
+    while is_disturbed(endpoint, run) and not run.faults and repeats < limit:
         run = loadgen.run(endpoint, options)
         repeats += 1
     return run, repeats

@@ -13,17 +13,37 @@ from pathlib import Path
 
 import machine
 from brokers import Endpoint
+from disk import DiskRate
 from measure import Outcome, Pace
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
-from workloads import Figure, Workload
+from workloads import IN_MEMORY, UNCOMPILED, WARREN, Figure, Workload
 
 RESULTS = Path(__file__).resolve().parent / "results"
 TABLE_WIDTH = 160
 REFERENCE = "rabbitmq"
-OURS = "warrenmq"
-LABELS = {OURS: "WarrenMQ", REFERENCE: "RabbitMQ", "uncompiled": "WarrenMQ uncompiled"}
+OURS = WARREN
+LABELS = {
+    OURS: "WarrenMQ",
+    REFERENCE: "RabbitMQ",
+    UNCOMPILED: "WarrenMQ uncompiled",
+    IN_MEMORY: "WarrenMQ without data folder",
+}
+DISK_HEADINGS = (
+    "workload",
+    "WarrenMQ msg/s",
+    "MB/s logged",
+    "in flight",
+    "disk alone msg/s",
+    "MB/s",
+    "syncs/s",
+    "share",
+)
+DISK_NOTE = (
+    "The disk alone: records of the same size into preallocated blocks, one fdatasync for all that may be in flight, "
+    "nothing else to do. `share` is how much of its messages per second WarrenMQ reaches."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +54,10 @@ class Cell:
     low: float
     high: float
     cpu_us: float | None
+    runs: int = 1
 
     def spread(self) -> str:
-        return f"{short(self.low)}-{short(self.high)}"
+        return f"{short(self.low)}-{short(self.high)}" if self.runs > 1 else "1 run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +75,7 @@ class Row:
     faults: dict[str, list[str]] = field(default_factory=dict)
     repeated: int = 0
     disturbed: int = 0
+    disk: DiskRate | None = None
 
     @property
     def failed(self) -> bool:
@@ -78,11 +100,10 @@ class Report:
         return any(row.verdict == "missed" for row in self.rows)
 
 
-def rows_of(workload: Workload, outcomes: Mapping[str, Outcome]) -> list[Row]:
-    """The rows of one workload: one per figure."""
+def rows_of(workload: Workload, outcomes: Mapping[str, Outcome], rate: DiskRate | None = None) -> list[Row]:
+    """The rows of one workload: one per figure; `rate` is what the disk does alone."""
     faults = {name: sorted(set(outcome.faults)) for name, outcome in outcomes.items() if outcome.faults}
-    ours = "uncompiled" if workload.uncompiled else OURS
-    return [_row(workload, figure, ours, outcomes, faults) for figure in workload.figures]
+    return [_row(workload, figure, outcomes, faults, rate) for figure in workload.figures]
 
 
 def describe_broker(endpoint: Endpoint) -> dict[str, str]:
@@ -113,6 +134,38 @@ def table_of(report: Report) -> Table:
         verdict = f"[{colours[row.verdict]}]{row.verdict}[/]" if row.verdict in colours else row.verdict
         table.add_row(row.title, row.unit, *cells, _ratio_text(row), row.target, _cpu_text(row), verdict)
     return table
+
+
+def disk_table_of(report: Report) -> Table | None:
+    """How far the durable rows are from what the disk does alone; None if there are none."""
+    lines = _disk_lines(report)
+    if not lines:
+        return None
+    table = Table(title="durable rows beside the disk", title_justify="left", box=SIMPLE_HEAD, caption_justify="left")
+    for heading in DISK_HEADINGS:
+        table.add_column(heading, justify="left" if heading == "workload" else "right")
+    for line in lines:
+        table.add_row(*line)
+    return table
+
+
+def _disk_lines(report: Report) -> list[list[str]]:
+    lines = []
+    for row in report.rows:
+        cell = row.cells.get(row.ours)
+        if row.disk is None or cell is None:
+            continue
+        rate = row.disk
+        share = cell.median / rate.messages_per_second if rate.messages_per_second else 0.0
+        alone = (rate.messages_per_second, rate.megabytes_per_second, rate.syncs_per_second)
+        cells = [
+            short(cell.median),
+            short(cell.median * rate.record / 1e6),
+            f"{rate.messages_per_sync:,}",
+            *map(short, alone),
+        ]
+        lines.append([f"{row.title}, {row.unit}", *cells, f"{share:.0%}"])
+    return lines
 
 
 def fault_lines(report: Report) -> list[str]:
@@ -155,7 +208,8 @@ def markdown_of(report: Report) -> str:
         f"Medians of {report.pace['rounds']:.0f} interleaved runs of {report.pace['duration']:g} s after "
         f"{report.pace['warmup']:g} s of warm-up, [lowest-highest]. Ratios are WarrenMQ to RabbitMQ, more is better "
         "(for latency and memory: how many times less). `cpu us/msg` is the broker's CPU time per message, "
-        "WarrenMQ / RabbitMQ.",
+        "WarrenMQ / RabbitMQ. Where RabbitMQ takes long (a queue to be filled, a broker to be "
+        "started) it has one run.",
         "",
         "| " + " | ".join(headings) + " |",
         "|" + " --- |" * len(headings),
@@ -164,6 +218,10 @@ def markdown_of(report: Report) -> str:
         cells = [_cell_text(row, name) for name in (row.ours, *names[1:])]
         columns = [row.title, row.unit, *cells, _ratio_text(row), row.target, _cpu_text(row), row.verdict]
         lines.append("| " + " | ".join(columns) + " |")
+    if disk_lines := _disk_lines(report):
+        lines += ["", "## Durable rows beside the disk", "", DISK_NOTE, ""]
+        lines += ["| " + " | ".join(DISK_HEADINGS) + " |", "|" + " --- |" * len(DISK_HEADINGS)]
+        lines += ["| " + " | ".join(line) + " |" for line in disk_lines]
     if note := disturbance(report):
         lines += ["", note]
     faults = fault_lines(report)
@@ -197,8 +255,13 @@ def short(value: float) -> str:
 
 
 def _row(
-    workload: Workload, figure: Figure, ours: str, outcomes: Mapping[str, Outcome], faults: dict[str, list[str]]
+    workload: Workload,
+    figure: Figure,
+    outcomes: Mapping[str, Outcome],
+    faults: dict[str, list[str]],
+    rate: DiskRate | None,
 ) -> Row:
+    ours = workload.ours
     cells = {name: _cell(outcome, figure) for name, outcome in outcomes.items() if outcome.runs}
     reference = cells.get(REFERENCE)
     ratios = {} if reference is None else _ratios(cells, reference, figure)
@@ -214,12 +277,13 @@ def _row(
         faults=faults,
         repeated=sum(outcome.repeated for outcome in outcomes.values()),
         disturbed=sum(outcome.disturbed for outcome in outcomes.values()),
+        disk=rate if figure.is_logged else None,
     )
 
 
 def _cell(outcome: Outcome, figure: Figure) -> Cell:
     values = outcome.values(figure)
-    return Cell(statistics.median(values), min(values), max(values), outcome.cpu_us())
+    return Cell(statistics.median(values), min(values), max(values), outcome.cpu_us(figure), len(values))
 
 
 def _ratios(cells: Mapping[str, Cell], reference: Cell, figure: Figure) -> dict[str, float]:

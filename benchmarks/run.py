@@ -16,19 +16,22 @@ import fnmatch
 import signal
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 
+import backlog
 import brokers
+import disk
 import loadgen
 import machine
 import report
 import scale
-from measure import Contender, Opener, Pace, measure, takes_part
+from measure import Contender, Opener, Pace, measure, measure_disk, takes_part
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from workloads import WORKLOADS, Workload
+from workloads import IN_MEMORY, UNCOMPILED, WORKLOADS, Workload
 
-QUICK = Pace(rounds=1, duration=1.0, warmup=0.5)
+QUICK = Pace(rounds=1, duration=1.0, warmup=0.5, part_of_messages=0.1)
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
@@ -48,6 +51,9 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         "--target", action="append", default=[], metavar="NAME=PORT,PID", help="a further broker that already runs"
     )
     parser.add_argument("--strict", action="store_true", help="end with 2 when a target is missed")
+    parser.add_argument(
+        "--backlog", action="store_true", help="afterwards measure 10 million messages and 100,000 queues"
+    )
     parser.add_argument("--scale", action="store_true", help="afterwards measure many connections, queues and bindings")
     return parser.parse_args(arguments)
 
@@ -75,7 +81,7 @@ def main(arguments: list[str]) -> int:
         return 1
     pace = QUICK if options.quick else Pace()
     if options.rounds:
-        pace = Pace(max(1, options.rounds), pace.duration, pace.warmup)
+        pace = replace(pace, rounds=max(1, options.rounds))
     signal.signal(
         signal.SIGTERM, lambda *_: sys.exit(143)
     )  # leave through every `with`, so that no broker stays behind
@@ -94,6 +100,8 @@ def main(arguments: list[str]) -> int:
     report.write(measured, name)
     console.print(f"kept as benchmarks/results/{name}.md and {name}.json")
     failed = measured.failed
+    if options.backlog:
+        failed |= backlog.main([]) == 1
     if options.scale:
         failed |= scale.main([]) != 0
     return 1 if failed else 2 if options.strict and measured.missed else 0
@@ -103,10 +111,15 @@ def run_all(console: Console, options: argparse.Namespace, chosen: list[Workload
     """Start what is to be compared, measure every workload, end what was started."""
     rows: list[report.Row] = []
     with ExitStack() as stack:
-        always, uncompiled = start_contenders(console, options, chosen, stack)
-        described = {c.name: report.describe_broker(c.endpoint) for c in [*always, *uncompiled]}
-        plan = [(workload, contenders_of(workload, always, uncompiled, options.pure)) for workload in chosen]
-        total = sum(pace.rounds_of(w) * sum(takes_part(w, c) for c in contenders) for w, contenders in plan)
+        always, stand_ins = start_contenders(console, options, chosen, stack)
+        described = {c.name: report.describe_broker(c.endpoint) for c in [*always, *stand_ins]}
+        plan = [(workload, contenders_of(workload, always, stand_ins, options.pure)) for workload in chosen]
+        total = sum(
+            pace.rounds_of(workload, contender.name)
+            for workload, contenders in plan
+            for contender in contenders
+            if takes_part(workload, contender)
+        )
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         progress = stack.enter_context(Progress(*columns, console=console, transient=True))
         task = progress.add_task("", total=total)
@@ -116,7 +129,7 @@ def run_all(console: Console, options: argparse.Namespace, chosen: list[Workload
                 progress.update(task, description=f"{title}: {report.LABELS.get(broker, broker)}")
 
             outcomes = measure(workload, contenders, pace, show_run, partial(progress.advance, task))
-            new_rows = report.rows_of(workload, outcomes)
+            new_rows = report.rows_of(workload, outcomes, measure_disk(workload, pace))
             rows += new_rows
             for line in report.ratio_texts(new_rows):
                 progress.console.print(line, markup=False, highlight=False)
@@ -126,19 +139,22 @@ def run_all(console: Console, options: argparse.Namespace, chosen: list[Workload
 def start_contenders(
     console: Console, options: argparse.Namespace, chosen: list[Workload], stack: ExitStack
 ) -> tuple[list[Contender], list[Contender]]:
-    """Those that take part in every row, and the uncompiled WarrenMQ where a row wants it."""
+    """Those that take part in every row, and the other forms of WarrenMQ that stand in for it where a row wants one."""
 
     def started(opener: Opener) -> Contender:
         return Contender(stack.enter_context(opener()), opener)
 
     always: list[Contender] = []
-    uncompiled: list[Contender] = []
+    stand_ins: list[Contender] = []
     if not options.no_warren:
         always.append(started(brokers.running_warren))
         if always[0].endpoint.compiled is False:
             console.print("WarrenMQ runs uncompiled here: its figures are those of plain Python", style="yellow")
-        if options.pure or any(workload.uncompiled for workload in chosen):
-            uncompiled.append(started(partial(brokers.running_warren, pure=True)))
+        wanted = {workload.ours for workload in chosen}
+        if options.pure or UNCOMPILED in wanted:
+            stand_ins.append(started(partial(brokers.running_warren, pure=True)))
+        if IN_MEMORY in wanted:
+            stand_ins.append(started(partial(brokers.running_warren, keeps_data=False)))
     if options.no_rabbitmq:
         console.print("RabbitMQ left out: no ratios")
     elif brokers.find_rabbitmq() is None:
@@ -148,20 +164,28 @@ def start_contenders(
     always += [Contender(brokers.attached(definition)) for definition in options.target]
     if not always:
         raise brokers.BrokerError("there is no broker to measure")
-    return always, uncompiled
+    if disk.is_memory() and any(workload.syncs for workload in chosen):
+        console.print(
+            "the scratch folder is in memory: durable rows mean nothing (TMPDIR chooses another)", style="yellow"
+        )
+    return always, stand_ins
 
 
 def contenders_of(
-    workload: Workload, always: list[Contender], uncompiled: list[Contender], pure: bool
+    workload: Workload, always: list[Contender], stand_ins: list[Contender], pure: bool
 ) -> list[Contender]:
-    """Who runs a workload: in the uncompiled row the uncompiled WarrenMQ stands in for the compiled one."""
-    if workload.uncompiled:
-        return uncompiled + [contender for contender in always if contender.name != report.OURS]
-    return always + (uncompiled if pure else [])
+    """Who runs a workload: where a row judges another form of WarrenMQ, that stands in for the usual one."""
+    if workload.ours != report.OURS:
+        judged = [contender for contender in stand_ins if contender.name == workload.ours]
+        return judged + [contender for contender in always if contender.name != report.OURS]
+    return always + [contender for contender in stand_ins if pure and contender.name == UNCOMPILED]
 
 
 def show(console: Console, measured: report.Report) -> None:
     console.print(report.table_of(measured))
+    if beside_disk := report.disk_table_of(measured):
+        console.print(beside_disk)
+        console.print(report.DISK_NOTE, highlight=False)
     if note := report.disturbance(measured):
         console.print(note, style="yellow")
     for line in report.fault_lines(measured):

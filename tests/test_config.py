@@ -6,7 +6,9 @@ import pytest
 
 from warrenmq import config
 from warrenmq.config import ConfigError, Settings, load
+from warrenmq.core.durability import Durability
 from warrenmq.server.options import ServerOptions
+from warrenmq.storage.options import StorageOptions
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 
@@ -102,6 +104,10 @@ def test_unknown_variable_is_refused_with_the_nearest() -> None:
         ("memory_limit", "0%", "a share of the memory"),
         ("memory_limit", "101%", "a share of the memory"),
         ("memory_limit", "much", "a share of the memory"),
+        ("disk_free_limit", "-1", "a size in bytes (0 = no limit)"),
+        ("durability", "sometimes", '"fsync", "interval=MS"'),
+        ("durability", "interval=0", '"fsync", "interval=MS"'),
+        ("log_limit", "1000", "a size of at least 1MiB"),
     ],
 )
 def test_unfit_value_is_refused_with_key_value_and_what_fits(key: str, value: str, expected: str) -> None:
@@ -195,6 +201,22 @@ def test_server_is_given_every_option_it_declares(tmp_path: Path) -> None:
     options = config.server_options(load({}, {"WARREN_HEARTBEAT": "7", "WARREN_DEFAULT_USER": "ann"}, None))
     assert (options.heartbeat, options.default_user) == (7, "ann")
     assert set(ServerOptions.__dataclass_fields__) <= set(config.KEYS)
+
+
+def test_storage_is_given_its_options() -> None:
+    environ = {"WARREN_DURABILITY": "interval=20", "WARREN_LOG_LIMIT": "1MiB"}
+    options = config.storage_options(load({}, environ, None))
+    assert options.durability == Durability("interval", 20)
+    assert (options.log_limit, options.log_file_size) == (2**20, 2**18)
+    assert config.storage_options(load({"durability": "os"}, environ, None)).durability == Durability("os")
+
+
+def test_defaults_of_the_storage_are_those_of_the_settings() -> None:
+    assert config.storage_options(Settings()) == StorageOptions()
+
+
+def test_disk_free_limit_of_0_is_no_limit() -> None:
+    assert load({}, {"WARREN_DISK_FREE_LIMIT": "0"}, None).disk_free_limit == 0
 
 
 def test_defaults_of_the_server_are_those_of_the_settings() -> None:

@@ -41,23 +41,23 @@
 /* 16-byte stamp: send time, publisher, sequence */
 static struct {
     const char *host, *port, *user, *pass, *vhost, *mode, *queue, *xname, *xtype, *qtype, *props, *dir, *label;
-    const char *topic;
+    const char *topic, *part;
     int publishers, consumers, queues, bindings, keys, size, confirm, prefetch, ackn, persistent, durable;
-    int mandatory, pin, keep, attach, hold, channels, count, group, prealloc, nosync;
-    long messages, outstanding, batch;
-    double rate, duration, warmup, timeout;
+    int mandatory, pin, keep, attach, hold, channels, count, group, prealloc, nosync, dense;
+    long messages, outstanding, batch, first;
+    double rate, duration, warmup, timeout, report;
     int npids; int pids[32];
     int nargs; char *argk[16], *argv[16];
 } o = {
     .host = "127.0.0.1", .port = "5672", .user = "guest", .pass = "guest", .vhost = "/", .mode = "run",
     .queue = "", .xname = "bench.x", .xtype = "default", .qtype = "", .props = "min", .dir = ".", .label = "",
-    .topic = "star", .publishers = 1, .consumers = 1, .queues = 1, .size = 16, .ackn = 0, .prefetch = 0,
+    .topic = "star", .part = "both", .publishers = 1, .consumers = 1, .queues = 1, .size = 16, .ackn = 0, .prefetch = 0,
     .batch = 65536, .duration = 5, .warmup = 1, .timeout = 600, .channels = 1, .count = 1000, .group = 1,
 };
 
 static void die(const char *f, ...) {
     va_list a; va_start(a, f); fprintf(stderr, "amqpbench: "); vfprintf(stderr, f, a); fprintf(stderr, "\n"); va_end(a);
-    exit(1);
+    _exit(1);                                                  /* half an object on stdout would be no JSON */
 }
 static uint64_t now_ns(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec * 1000000000ull + t.tv_nsec; }
 
@@ -127,16 +127,16 @@ typedef struct Conn {
     /* publisher */
     uint8_t *ring; size_t unit, stamp_off; int nunits, cursor;
     size_t woff, wend;                            /* pending slice of ring */
-    uint64_t published, base, outst; uint64_t *sent_at; uint8_t *cdone; uint64_t cmask;
+    uint64_t published, first_number, base, outst; uint64_t *sent_at; uint8_t *cdone; uint64_t cmask;
     int blocked, closed;
     /* consumer */
     uint64_t dtag, remaining; int first, getting; uint64_t ts, seq; unsigned pub;
-    uint64_t unacked; uint64_t *last;
+    uint64_t unacked; uint64_t *last, *missing;
     uint32_t frame_max;
 } Conn;
 
 static Conn *conns[MAXCONN]; static int nconns;
-static uint64_t g_pub, g_dlv, g_cfm, g_nack, g_ret, g_ooo, g_blocked, g_bad, g_redel;
+static uint64_t g_pub, g_dlv, g_cfm, g_nack, g_ret, g_ooo, g_blocked, g_bad, g_redel, g_gap, g_dup;
 static long g_lost;
 static uint64_t read_now;
 static int ep, latency_on, fan = 1;
@@ -248,16 +248,18 @@ static const char *qname(int i) { static char b[4][280]; static int k; k = (k + 
 /* ---------- topology ---------- */
 static Conn *ctl;
 static int is_default(void) { return !strcmp(o.xtype, "default"); }
+/* Every reader of a stream gets every message. */
+static void stream_fan(void) { if (!strcmp(o.qtype, "stream") && o.queues && o.consumers > o.queues) fan = o.consumers / o.queues; }
 static uint64_t queues_declared_at;                            /* so that mode topology can tell declares from binds */
 static void topology(void) {
     ctl = conn_open();
-    if (o.attach) { o.keep = 1; if (!strcmp(o.xtype, "fanout")) fan = o.queues; return; }
+    if (o.attach) { o.keep = 1; if (!strcmp(o.xtype, "fanout")) fan = o.queues; else if (is_default()) stream_fan(); return; }
     for (int i = 0; i < o.queues; i++) {
         if (!o.keep) q_delete(ctl, qname(i));
         q_declare(ctl, qname(i), 0);
     }
     queues_declared_at = now_ns();
-    if (is_default()) return;
+    if (is_default()) { stream_fan(); return; }
     if (!o.keep) x_delete(ctl, o.xname);
     x_declare(ctl, o.xname, o.xtype);
     if (!strcmp(o.xtype, "fanout")) { for (int i = 0; i < o.queues; i++) q_bind(ctl, qname(i), o.xname, ""); fan = o.queues; return; }
@@ -318,7 +320,7 @@ static void pub_setup(Conn *c, int idx) {
         size_t u = encode_publish(c->ring + i * unit, is_default() ? "" : o.xname, k, c->frame_max, &c->stamp_off);
         if (u != unit) die("uneven unit");
     }
-    c->idx = idx; c->is_pub = 1; c->base = 1;
+    c->idx = idx; c->is_pub = 1; c->base = 1; c->first_number = o.first ? o.first - 1 : 0;
     if (o.confirm) {
         uint64_t m = 1; while (m < (uint64_t)o.confirm + 2) m <<= 1;
         c->cmask = m - 1; c->sent_at = calloc(m, 8); c->cdone = calloc(m, 1);
@@ -326,7 +328,8 @@ static void pub_setup(Conn *c, int idx) {
     }
 }
 static void con_setup(Conn *c, int idx) {
-    uint8_t a[512], *p; c->idx = idx; c->last = calloc(65536, 8);
+    uint8_t a[512], *p; c->idx = idx; c->last = calloc(65536, 8); c->missing = calloc(65536, 8);
+    for (int i = 0; o.first && i < 65536; i++) c->last[i] = o.first - 1;
     if (o.prefetch) { p = w32(a, 0); p = w16(p, o.prefetch); p = w8(p, 0); send_method(c, 1, 0x003c000a, a, p - a); rpc_wait(c, 0x003c000b); }
     p = w16(a, 0); p = wss(p, qname(idx % (o.queues ? o.queues : 1))); p = wss(p, ""); p = w8(p, o.ackn == 0 ? 2 : 0);
     if (!strcmp(o.qtype, "stream")) { uint8_t t[64], *q = wss(t, "x-stream-offset"); *q++ = 'S'; q = wls(q, "first", 5); p = wls(p, t, q - t); }
@@ -360,11 +363,20 @@ static inline void send_ack(Conn *c, uint64_t tag, int multiple) {
     uint8_t *p = out_room(c, 21);
     p = w8(p, 1); p = w16(p, 1); p = w32(p, 13); p = w32(p, 0x003c0050); p = w64(p, tag); p = w8(p, multiple); w8(p, 0xCE);
 }
+/* With --dense a consumer gets every number of a publisher: one that was skipped is missing until it comes late, one that is
+   not missing comes twice. */
+static void dense_number(Conn *c) {
+    uint64_t *last = &c->last[c->pub], *missing = &c->missing[c->pub];
+    if (c->seq == *last + 1) { *last = c->seq; return; }
+    if (c->seq > *last) { uint64_t n = c->seq - *last - 1; *missing += n; g_gap += n; *last = c->seq; }
+    else if (*missing) { (*missing)--; g_gap--; g_ooo++; }
+    else g_dup++;
+}
 static void on_delivery(Conn *c) {
     g_dlv++;
     if (latency_on && read_now > c->ts) hrec(&h_dlv, read_now - c->ts);
-    if (c->seq <= c->last[c->pub]) g_ooo++;
-    c->last[c->pub] = c->seq;
+    if (o.dense) dense_number(c);
+    else { if (c->seq <= c->last[c->pub]) g_ooo++; c->last[c->pub] = c->seq; }
     if (o.ackn == 1) send_ack(c, c->dtag, 0);
     else if (o.ackn > 1 && ++c->unacked >= (uint64_t)o.ackn) { send_ack(c, c->dtag, 1); c->unacked = 0; }
 }
@@ -451,7 +463,7 @@ static int pub_some(Conn *c, long n, uint64_t t, double step) {
     c->woff = u - c->ring;
     for (long i = 0; i < n; i++, u += c->unit) {
         c->published++;
-        if (o.size >= STAMP) { w64(u + c->stamp_off, t + (uint64_t)(i * step)); w64(u + c->stamp_off + 8, ((uint64_t)c->idx << 48) | c->published); }
+        if (o.size >= STAMP) { w64(u + c->stamp_off, t + (uint64_t)(i * step)); w64(u + c->stamp_off + 8, ((uint64_t)c->idx << 48) | (c->first_number + c->published)); }
         if (o.confirm) c->sent_at[c->published & c->cmask] = now;
     }
     c->wend = c->woff + n * c->unit; c->cursor += n; if (c->cursor == c->nunits) c->cursor = 0;
@@ -459,6 +471,15 @@ static int pub_some(Conn *c, long n, uint64_t t, double step) {
     pub_push(c); return n;
 }
 
+/* With --report a line of JSON on standard error every so many seconds: what was counted so far. */
+static uint64_t report_at;
+static void report(uint64_t now) {
+    if (!report_at) report_at = now;
+    if (now < report_at) return;
+    report_at += (uint64_t)(o.report * 1e9);
+    fprintf(stderr, "{\"published\":%lu,\"delivered\":%lu,\"confirmed\":%lu,\"order\":%lu,\"duplicates\":%lu,\"gaps\":%lu,\"redelivered\":%lu,\"blocked\":%lu}\n",
+            g_pub, g_dlv, g_cfm, g_ooo, g_dup, g_gap, g_redel, g_blocked);
+}
 /* one turn of the event loop; timeout in ns (<0: for ever) */
 static void turn(int64_t tmo) {
     struct epoll_event ev[256]; struct timespec ts = { tmo / 1000000000, tmo % 1000000000 };
@@ -477,6 +498,7 @@ static void pump(uint64_t until, uint64_t total, Pace *pace, int npub, int wait_
     for (;;) {
         uint64_t now = now_ns();
         if (now >= until) return;
+        if (o.report > 0) report(now);
         if (total && g_pub >= total) {
             int done = 1;
             for (int i = 0; i < npub && done; i++) if (conns[i]->woff < conns[i]->wend || conns[i]->outst) done = 0;
@@ -504,6 +526,7 @@ static void pump(uint64_t until, uint64_t total, Pace *pace, int npub, int wait_
                 if (pub_some(c, n, 0, 0) > 0 && c->woff >= c->wend && (!o.confirm || c->outst < (uint64_t)o.confirm)) active = 1;
             }
         }
+        if (o.report > 0 && tmo > (int64_t)(o.report * 1e9)) tmo = (int64_t)(o.report * 1e9);
         turn(active ? 0 : tmo);
     }
 }
@@ -522,8 +545,8 @@ static void jhist(const char *name, Hist *h) {
            hpct(h, .99) / 1e3, hpct(h, .999) / 1e3, h->max / 1e3);
 }
 static void jfaults(void) {
-    printf(",\"faults\":{\"nacks\":%lu,\"returns\":%lu,\"order\":%lu,\"bad_size\":%lu,\"redelivered\":%lu,\"blocked\":%lu,\"lost\":%ld}",
-           g_nack, g_ret, g_ooo, g_bad, g_redel, g_blocked, g_lost);
+    printf(",\"faults\":{\"nacks\":%lu,\"returns\":%lu,\"order\":%lu,\"bad_size\":%lu,\"redelivered\":%lu,\"blocked\":%lu,\"duplicates\":%lu,\"gaps\":%lu,\"lost\":%ld}",
+           g_nack, g_ret, g_ooo, g_bad, g_redel, g_blocked, g_dup, g_gap, g_lost);
 }
 
 /* ---------- modes ---------- */
@@ -586,32 +609,46 @@ static void mode_run(void) {
     jhist("latency", &h_dlv); jhist("confirm", &h_cfm); jfaults(); printf("}\n"); fflush(stdout);
     cleanup();
 }
-static void mode_drain(void) {
-    if (!o.messages) o.messages = 1000000;
-    topology(); usleep(300000);
-    long rss0 = brss(); double b0 = bcpu();
+/* Part "fill" leaves the queues full, part "drain" finds them so; --attach keeps what is there. */
+static long waiting(void) { long n = 0; for (int i = 0; i < o.queues; i++) n += q_declare(ctl, qname(i), 1); return n; }
+static void drain_fill(void) {
+    long held = o.keep ? waiting() : 0, want = held + o.messages * fan;
+    usleep(300000);
+    long rss0 = brss(); double b0 = bcpu(), c0 = mycpu(), st, s0 = sys_busy(&st);
     open_clients(o.publishers, 0);
     uint64_t t0 = now_ns(); pump(t0 + (uint64_t)(o.timeout * 1e9), o.messages, NULL, o.publishers, 0);
-    for (;;) {                                              /* barrier: until the broker holds them all */
-        long n = 0; for (int i = 0; i < o.queues; i++) n += q_declare(ctl, qname(i), 1);
-        if (n >= o.messages * fan) break;
-        usleep(20000); if (now_ns() - t0 > o.timeout * 1e9) die("queue holds %ld of %ld after %.0f s", n, o.messages, o.timeout);
+    for (long n; (n = waiting()) < want;) {                 /* barrier: until the broker holds them all */
+        usleep(20000); if (now_ns() - t0 > o.timeout * 1e9) die("queue holds %ld of %ld after %.0f s", n, want, o.timeout);
     }
-    uint64_t t1 = now_ns(); double b1 = bcpu(); usleep(500000); long rss1 = brss();
+    uint64_t t1 = now_ns(); double b1 = bcpu(), c1 = mycpu(), s1 = sys_busy(&st), dt = (t1 - t0) / 1e9; usleep(500000); long rss1 = brss();
     settle(o.publishers, 0); for (int i = 0; i < nconns; i++) close(conns[i]->fd);
     close(ep); ep = epoll_create1(0); nconns = 0; latency_on = 0;
-    uint64_t t2 = now_ns(); double b2 = bcpu();
+    printf(",\"fill_s\":%.3f,\"fill_per_s\":%.0f,\"fill_foreign_cpu\":%.2f", dt, o.messages * fan / dt, (s1 - s0 - (c1 - c0) - (b1 - b0)) / dt);
+    if (o.npids) printf(",\"rss_before\":%ld,\"rss_full\":%ld,\"bytes_per_msg\":%.1f,\"fill_broker_cpu_s\":%.2f,\"fill_cpu_us_per_msg\":%.3f",
+                        rss0, rss1, (double)(rss1 - rss0) / (o.messages * fan), b1 - b0, (b1 - b0) * 1e6 / (o.messages * fan));
+}
+static void drain_drain(void) {
+    uint64_t t0 = now_ns(); double b0 = bcpu(), c0 = mycpu(), st, s0 = sys_busy(&st);
     open_clients(0, o.consumers ? o.consumers : 1);
-    pump(t2 + (uint64_t)(o.timeout * 1e9), o.messages, NULL, 0, 1);
-    uint64_t t3 = now_ns(); double b3 = bcpu(); usleep(500000); long rss3 = brss();
+    g_pub = o.messages; pump(t0 + (uint64_t)(o.timeout * 1e9), o.messages, NULL, 0, 1);
+    uint64_t t1 = now_ns(); double b1 = bcpu(), c1 = mycpu(), s1 = sys_busy(&st), dt = (t1 - t0) / 1e9;
+    for (int i = 0; i < nconns; i++) flush_out(conns[i]);   /* the last acks */
+    usleep(500000); long rss1 = brss();
     g_lost = (long)(o.messages * fan) - (long)g_dlv;
-    jhead();
-    printf(",\"messages\":%ld,\"fill_s\":%.3f,\"fill_per_s\":%.0f,\"drain_s\":%.3f,\"drain_per_s\":%.0f", o.messages, (t1 - t0) / 1e9,
-           o.messages * fan / ((t1 - t0) / 1e9), (t3 - t2) / 1e9, g_dlv / ((t3 - t2) / 1e9));
-    if (o.npids) printf(",\"rss_before\":%ld,\"rss_full\":%ld,\"rss_after\":%ld,\"bytes_per_msg\":%.1f,\"fill_broker_cpu_s\":%.2f,\"drain_broker_cpu_s\":%.2f",
-                        rss0, rss1, rss3, (double)(rss1 - rss0) / (o.messages * fan), b1 - b0, b3 - b2);
+    printf(",\"drain_s\":%.3f,\"drain_per_s\":%.0f,\"drain_foreign_cpu\":%.2f,\"left\":%ld", dt, g_dlv / dt, (s1 - s0 - (c1 - c0) - (b1 - b0)) / dt, waiting());
+    if (o.npids) printf(",\"rss_after\":%ld,\"drain_broker_cpu_s\":%.2f,\"drain_cpu_us_per_msg\":%.3f", rss1, b1 - b0, (b1 - b0) * 1e6 / (o.messages * fan));
+}
+static void mode_drain(void) {
+    int fill = strcmp(o.part, "drain"), drain = strcmp(o.part, "fill");
+    if (!o.messages) o.messages = 1000000;
+    if (!fill || !drain) o.keep = 1;
+    topology(); jhead(); printf(",\"messages\":%ld", o.messages);
+    if (fill) drain_fill();
+    if (drain) drain_drain();
     jfaults(); printf("}\n"); fflush(stdout); cleanup();
 }
+/* How many messages wait in the queues that are there. */
+static void mode_count(void) { ctl = conn_open(); long n = waiting(); jhead(); printf(",\"waiting\":%ld}\n", n); fflush(stdout); }
 /* Keep everything open until whoever started us closes our standard input. */
 static void hold(void) { char b[64]; fflush(stdout); if (o.hold) while (read(0, b, sizeof b) > 0) {} }
 static void mode_conns(void) {
@@ -695,7 +732,7 @@ static void mode_disk(void) {
 
 static void usage(void) {
     puts("amqpbench [options]            one JSON object on stdout; faults must all be 0\n"
-         "  --mode run|drain|conns|topology|churn|sink|relay|disk   (sink/relay: loopback TCP limit; disk: append+fdatasync)\n"
+         "  --mode run|drain|count|conns|topology|churn|sink|relay|disk   (sink/relay: loopback TCP limit; disk: append+fdatasync)\n"
          "  --host H --port P --user U --pass P --vhost V --label TEXT --broker-pid PID[,PID]  (adds broker CPU and RSS)\n"
          "  --publishers N --consumers M --queues Q --queue NAME --size BYTES (>=16) --props none|min|typical\n"
          "  --messages N | --duration S [--warmup S]     --timeout S     --rate R  (total msg/s; latency from the intended send time)\n"
@@ -707,7 +744,10 @@ static void usage(void) {
          "  --mandatory --pin (publisher i uses key i only) --keep (do not delete or recreate queues)\n"
          "  --attach (use queues and exchange as they are: declare and delete nothing)   --batch BYTES per write\n"
          "  run:   publish+consume; --consumers 0 publishes only, --publishers 0 consumes only (with --keep on both sides)\n"
-         "  drain: publish --messages with no consumer, wait until the queue holds all, then consume all\n"
+         "  drain: publish --messages with no consumer, wait until the queue holds all, then consume all; --part fill|drain does one half\n"
+         "  --dense (a consumer gets every number of its publishers: counts gaps and duplicates)   --first N (number of the first message)\n"
+         "  --report S        a line of JSON on standard error every S seconds\n"
+         "  count: how many messages wait in --queues of --queue NAME\n"
          "  conns: --count idle connections with --channels each; churn: open+close in a row\n"
          "  topology: declare --queues and --bindings and leave them; --hold (also conns): stay connected until standard input closes\n"
          "  disk:  --dir D --size BYTES --group RECORDS per sync [--prealloc MB] [--nosync]");
@@ -722,7 +762,8 @@ int main(int ac, char **av) {
         A("consumers", 10), A("queues", 11), A("queue", 12), A("size", 13), A("props", 14), A("messages", 15), A("duration", 16), A("warmup", 17),
         A("timeout", 18), A("rate", 19), A("outstanding", 20), F("persistent", 21), F("durable", 22), A("queue-type", 23), A("arg", 24), A("confirm", 25),
         A("ack", 26), A("prefetch", 27), A("exchange", 28), A("exchange-name", 29), A("bindings", 30), A("keys", 31), A("topic", 32), F("mandatory", 33),
-        F("pin", 34), F("keep", 35), A("batch", 36), A("count", 37), A("channels", 38), A("dir", 39), A("group", 40), A("prealloc", 41), F("nosync", 42), F("help", 43), F("attach", 44), F("hold", 45), { 0 } };
+        F("pin", 34), F("keep", 35), A("batch", 36), A("count", 37), A("channels", 38), A("dir", 39), A("group", 40), A("prealloc", 41), F("nosync", 42), F("help", 43), F("attach", 44), F("hold", 45),
+        A("part", 46), F("dense", 47), A("first", 48), A("report", 49), { 0 } };
     int k;
     while ((k = getopt_long(ac, av, "", lo, 0)) != -1) switch (k) {
         case 1: o.mode = optarg; break; case 2: o.host = optarg; break; case 3: o.port = optarg; break; case 4: o.user = optarg; break;
@@ -739,6 +780,7 @@ int main(int ac, char **av) {
         case 32: o.topic = optarg; break; case 33: o.mandatory = 1; break; case 34: o.pin = 1; break; case 35: o.keep = 1; break; case 36: o.batch = atol(optarg); break;
         case 37: o.count = atoi(optarg); break; case 38: o.channels = atoi(optarg); break; case 39: o.dir = optarg; break; case 40: o.group = atoi(optarg); break;
         case 41: o.prealloc = atoi(optarg); break; case 42: o.nosync = 1; break; case 43: usage(); break; case 44: o.attach = 1; break; case 45: o.hold = 1; break;
+        case 46: o.part = optarg; break; case 47: o.dense = 1; break; case 48: o.first = atol(optarg); break; case 49: o.report = atof(optarg); break;
         default: return 2;
     }
     if (optind < ac) die("unexpected argument %s", av[optind]);
@@ -746,7 +788,7 @@ int main(int ac, char **av) {
     if (o.publishers + o.consumers > MAXCONN) die("at most %d connections", MAXCONN);
     if (!*o.queue) { static char qn[32]; snprintf(qn, sizeof qn, "bench%d", getpid()); o.queue = qn; }
     ep = epoll_create1(EPOLL_CLOEXEC);
-    if (!strcmp(o.mode, "run")) mode_run(); else if (!strcmp(o.mode, "drain")) mode_drain(); else if (!strcmp(o.mode, "conns")) mode_conns();
+    if (!strcmp(o.mode, "run")) mode_run(); else if (!strcmp(o.mode, "drain")) mode_drain(); else if (!strcmp(o.mode, "count")) mode_count(); else if (!strcmp(o.mode, "conns")) mode_conns();
     else if (!strcmp(o.mode, "topology")) mode_topology(); else if (!strcmp(o.mode, "churn")) mode_churn(); else if (!strcmp(o.mode, "sink") || !strcmp(o.mode, "relay")) mode_loopback();
     else if (!strcmp(o.mode, "disk")) mode_disk(); else die("unknown mode %s", o.mode);
     return 0;

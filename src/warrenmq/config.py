@@ -18,7 +18,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from warrenmq.core.durability import EXPECTED as DURABILITIES
+from warrenmq.core.durability import parse_durability
 from warrenmq.server.options import ServerOptions
+from warrenmq.storage.options import LOG_FILE_SIZE, StorageOptions
 
 VARIABLE_PREFIX = "WARREN_"
 CONFIG_VARIABLE = "WARREN_CONFIG"
@@ -102,6 +105,34 @@ def size(value: object) -> int:
     return number
 
 
+def size_or_none(value: object) -> int:
+    """A size; 0 is no limit."""
+    number = _size(value)
+    if number is None or number < 0:
+        raise Unfit('a size in bytes (0 = no limit), or as text such as "50MB" or "2GiB"')
+    return number
+
+
+def size_from(least: int, shown: str) -> Callable[[object], int]:
+    def read(value: object) -> int:
+        number = _size(value)
+        if number is None or number < least:
+            raise Unfit(f'a size of at least {shown}, in bytes or as text such as "128MiB"')
+        return number
+
+    return read
+
+
+def durability(value: object) -> str:
+    try:
+        if isinstance(value, str):
+            parse_durability(value)
+            return value
+    except ValueError:
+        pass
+    raise Unfit(DURABILITIES)
+
+
 def memory(value: object) -> int:
     """A size, or a share of this machine's memory; 0 is no limit."""
     if isinstance(value, str) and (share := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", value)):
@@ -144,6 +175,9 @@ class Settings:
     handshake_timeout: float = setting(10.0, seconds)
     max_message_size: int = setting(128 * MIB, size)
     memory_limit: int = setting("60%", memory)
+    disk_free_limit: int = setting("50MB", size_or_none)
+    durability: str = setting("fsync", durability)
+    log_limit: int = setting("128MiB", size_from(MIB, "1MiB"))
     busy_poll_us: int = setting(50, whole_number(0, 1000, "a number of microseconds (0 = never)"))
     default_user: str = setting("guest", text)
     default_pass: str = setting("guest", text, is_secret=True)
@@ -175,6 +209,15 @@ def server_options(settings: Settings) -> ServerOptions:
     """The part of the settings that the AMQP server takes: the keys that both name."""
     shared = {entry.name for entry in fields(ServerOptions)} & KEYS.keys()
     return ServerOptions(**{name: getattr(settings, name) for name in shared})
+
+
+def storage_options(settings: Settings) -> StorageOptions:
+    """The part of the settings that the storage takes. The log has at least four files, to be let go one by one."""
+    return StorageOptions(
+        durability=parse_durability(settings.durability),
+        log_limit=settings.log_limit,
+        log_file_size=min(LOG_FILE_SIZE, settings.log_limit // 4),
+    )
 
 
 def default_data_dir(environ: Mapping[str, str]) -> Path:

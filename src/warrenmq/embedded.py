@@ -4,6 +4,8 @@
 in the caller's loop. Either way it listens on a free port of the loopback address and keeps nothing on disk unless
 asked to, and leaving the block stops it: connections are told, the port is closed, the thread has ended.
 
+A broker whose storage fails hangs up on its clients at once; stopping it then raises `StorageFailed`.
+
 The node belongs to the loop that started it. The thread's owner shares two things with it: the future that says
 "started" (or why not), and a stop request handed to the loop.
 """
@@ -14,12 +16,12 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
 from warrenmq.node import Node, NodeOptions
 from warrenmq.server.options import ServerOptions
+from warrenmq.storage.options import StorageOptions
 
 # A client in the same program that does not listen just now cannot answer; whoever leaves the block is in a hurry.
 STOP_GRACE = 0.25
@@ -46,14 +48,16 @@ class Broker:
         http_port: int = 0,
         data_dir: str | Path | None = None,
         server: ServerOptions | None = None,
+        storage: StorageOptions | None = None,
     ) -> None:
-        options = NodeOptions(
+        self._options = NodeOptions(
             host=host,
             port=port,
             http_port=http_port if http else None,
             data_dir=None if data_dir is None else Path(data_dir),
+            server=server or ServerOptions(),
+            storage=storage or StorageOptions(),
         )
-        self._options = options if server is None else replace(options, server=server)
         self._node: Node | None = None
         self._thread: _BrokerThread | None = None
 
@@ -114,6 +118,7 @@ class Broker:
         node, self._node = self._node, None
         if node is not None:
             await node.stop(grace=STOP_GRACE)
+            node.require_storage()
 
     def __enter__(self) -> Broker:
         return self.start()
@@ -194,3 +199,4 @@ class _BrokerThread:
         self._started.set_result(node)
         await self._stop_requested.wait()
         await node.stop(grace=STOP_GRACE)
+        node.require_storage()

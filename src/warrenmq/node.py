@@ -1,33 +1,57 @@
 """A node: one broker with its storage and its edges, started and stopped in order.
 
 The composition root: the only place that knows everybody. Needs a running event loop; `cli serve` and `embedded`
-provide one.
+provide one. When the storage fails the node closes its connections by itself and says so by `failed`: whoever started
+it stops it then.
 """
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import logging
 import os
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from warrenmq import __version__
 from warrenmq.core.broker import Broker
+from warrenmq.core.ports import Storage
 from warrenmq.core.users import EVERYTHING
+from warrenmq.journal.errors import JournalError
+from warrenmq.protocol import spec
+from warrenmq.server.disk_alarm import DiskAlarm
 from warrenmq.server.listener import AmqpServer
 from warrenmq.server.options import ServerOptions
 from warrenmq.storage.data_dir import DataDir, DataDirError
+from warrenmq.storage.definition_records import CatalogError
+from warrenmq.storage.file_storage import FileStorage
 from warrenmq.storage.memory_store import MemoryStorage
+from warrenmq.storage.options import StorageOptions
 
 if TYPE_CHECKING:
     from warrenmq.management.server import HttpServer
 
+log = logging.getLogger("warrenmq.node")
+
+# What is being done, how far it is, and how far it has to go; called from another thread.
+Progress = Callable[[str, int, int], None]
+
+# Clients of a node whose storage failed have so many seconds to answer.
+FAILURE_GRACE = 1.0
+
 
 class StartError(Exception):
     """The node cannot start; the text says why in one line."""
+
+
+class StorageFailed(Exception):
+    """The node stopped because its storage failed; the text says why in one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +63,27 @@ class NodeOptions:
     http_port: int | None = 15672
     data_dir: Path | None = None
     server: ServerOptions = field(default_factory=ServerOptions)
+    storage: StorageOptions = field(default_factory=StorageOptions)
 
 
 class Node:
-    """Everything that one process serves."""
+    """Everything that one process serves. `broker` is there from `start` on.
+
+    `failed` is done, with the reason, when the storage can keep nothing any more.
+    """
+
+    broker: Broker
+    failed: asyncio.Future[str]
 
     def __init__(self, options: NodeOptions) -> None:
         self.options = options
-        self.broker = Broker(MemoryStorage())
-        self.broker.users.add(options.server.default_user, options.server.default_pass)
-        self.broker.users.grant(options.server.default_user, None, EVERYTHING, EVERYTHING, EVERYTHING)
-        self._amqp = AmqpServer(self.broker, options.server)
+        self._amqp: AmqpServer | None = None
         self._http: HttpServer | None = None
         self._data_dir = DataDir(options.data_dir) if options.data_dir is not None else None
+        self._files: FileStorage | None = None
+        self._disk: DiskAlarm | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._state = "starting"
 
     @property
@@ -60,6 +92,7 @@ class Node:
 
     @property
     def amqp_port(self) -> int:
+        assert self._amqp is not None
         return self._amqp.port
 
     @property
@@ -79,28 +112,85 @@ class Node:
 
     def loop_lag(self) -> float:
         """Seconds by which the last regular job came late."""
-        return self._amqp.loop_lag
+        return self._amqp.loop_lag if self._amqp is not None else 0.0
 
-    async def start(self) -> None:
-        """Take the data folder, then listen; StartError if either cannot be had."""
+    def figures(self) -> dict[str, int]:
+        """What there is to show of the storage."""
+        figures = self._files.figures() if self._files is not None else {}
+        if self._disk is not None and self._disk.free_bytes is not None:
+            figures["disk_free_bytes"] = self._disk.free_bytes
+        return figures
+
+    def alarms(self) -> list[str]:
+        """What is short, if anything."""
+        return sorted(self._amqp.alarms.raised) if self._amqp is not None else []
+
+    # -- the start ---------------------------------------------------------------------------------------------------
+
+    async def start(self, progress: Progress | None = None) -> None:
+        """Take the data folder and recover what it holds, then listen; StartError if that cannot be done."""
+        self.failed = asyncio.get_running_loop().create_future()
         try:
-            if self._data_dir is not None:
-                self._data_dir.lock()
+            self._compose(await self._open_storage(progress))
+            assert self._amqp is not None
+            if self._disk is not None:
+                await self._disk.look()  # before the first publisher comes
+                self._watching = asyncio.create_task(self._disk.watch(), name="warrenmq-disk")
             await self._listen("AMQP", self.options.port, self._amqp.start)
             if self.options.http_port is not None:
                 # FastAPI is heavy: an embedded broker without HTTP must not pay for it.
                 from warrenmq.management.app import NodeView
                 from warrenmq.management.server import HttpServer
 
-                view = NodeView(self.broker, self.ready, self.loop_lag, __version__)
+                view = NodeView(self.broker, self.ready, self.loop_lag, __version__, self.alarms, self.figures)
                 self._http = HttpServer(view)
                 await self._listen("HTTP", self.options.http_port, self._http.start)
-        except DataDirError as error:
+        except (DataDirError, CatalogError, JournalError) as error:
+            await self.stop()
             raise StartError(str(error)) from None
         except BaseException:
             await self.stop()
             raise
-        self._state = "ready"
+        if not self.failed.done():
+            self._state = "ready"
+
+    async def _open_storage(self, progress: Progress | None) -> Storage:
+        if self._data_dir is None:
+            return MemoryStorage()
+        self._data_dir.lock()
+        begun_at = time.monotonic()
+        try:
+            # In a thread: the loop goes on hearing signals meanwhile.
+            storage = await asyncio.to_thread(FileStorage.open, self._data_dir, self.options.storage, progress)
+        except OSError as error:
+            raise StartError(f"cannot read the data folder {self._data_dir.path}: {error}") from None
+        self._files = storage
+        for line in storage.report:
+            log.warning("%s", line)
+        log.info(
+            "recovered %s in %.2f s, %d epochs from the log",
+            self._data_dir.path,
+            time.monotonic() - begun_at,
+            storage.replayed_epochs,
+        )
+        return storage
+
+    def _compose(self, storage: Storage) -> None:
+        """Build the broker on its storage, and the server on the broker."""
+        server = self.options.server
+        self.broker = broker = Broker(storage)
+        broker.users.add(server.default_user, server.default_pass)
+        broker.users.grant(server.default_user, None, EVERYTHING, EVERYTHING, EVERYTHING)
+        broker.on_failure = self._storage_failed
+        self._amqp = AmqpServer(broker, server)
+        if self._files is not None:
+            measure = partial(self._files.files.free_space, self._files.root)
+            self._disk = DiskAlarm(self._amqp.alarms, server.disk_free_limit, measure)
+            loop = asyncio.get_running_loop()
+            self._files.start(
+                loop, broker.epoch_is_written, broker.epoch_is_durable, broker.log_failed, self._disk.log_is_full
+            )
+            broker.end_turn()  # a new folder has its first definitions
 
     async def _listen(self, what: str, port: int, start: Callable[[str, int], Awaitable[None]]) -> None:
         try:
@@ -114,16 +204,43 @@ class Node:
             reason = error.strerror or os.strerror(error.errno) if error.errno else str(error)
             raise StartError(f"cannot listen for {what} on {where}: {reason}") from None
 
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def _storage_failed(self, reason: str) -> None:
+        """Nothing can be promised any more: hang up, and let whoever started the node know."""
+        log.error("storage failed: %s: nothing is confirmed from here on, the node stops", reason)
+        self.failed.set_result(reason)
+        if self._amqp is not None and self._state != "stopping":
+            self._state = f"storage failed: {reason}"
+            stopping = self._amqp.stop(FAILURE_GRACE, spec.INTERNAL_ERROR, f"INTERNAL_ERROR - storage failed: {reason}")
+            self._closing = asyncio.get_running_loop().create_task(stopping)
+
+    def require_storage(self) -> None:
+        """StorageFailed if the storage has."""
+        if self.failed.done():
+            raise StorageFailed(f"storage failed: {self.failed.result()}")
+
     async def stop(self, grace: float = 2.0) -> None:
-        """Close connections with 320, stop listening, give the data folder back. Safe to call twice.
+        """Close connections with 320, stop listening, flush, give the data folder back. Safe to call twice.
 
         Clients have `grace` seconds to answer before they are hung up on.
         """
         self._state = "stopping"
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait([self._watching])
+            self._watching = None
         if self._http is not None:
             await self._http.stop()
             self._http = None
-        await self._amqp.stop(grace)
+        if self._closing is not None:
+            await self._closing
+        elif self._amqp is not None:
+            await self._amqp.stop(grace)
+            self.broker.end_turn()
+        if self._files is not None:
+            files, self._files = self._files, None
+            await files.stop()
         if self._data_dir is not None:
             self._data_dir.unlock()
         self._state = "stopped"

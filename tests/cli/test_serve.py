@@ -126,6 +126,28 @@ def assert_refused(served: Served, *parts: str) -> None:
         assert part in lines[0]
 
 
+def test_restart_finds_what_was_confirmed_and_says_what_it_read(serve: Serve, tmp_path: Path) -> None:
+    arguments = ("--port", "0", "--http-port", "off", "--data-dir", str(tmp_path), "--durability", "os")
+    served = serve(*arguments)
+    with pika.BlockingConnection(pika.ConnectionParameters(port=int(served.ready()[2]))) as connection:
+        channel = connection.channel()
+        channel.queue_declare("q", durable=True)
+        channel.confirm_delivery()
+        channel.basic_publish("", "q", b"kept", pika.BasicProperties(delivery_mode=2))
+    served.end(signal.SIGKILL)
+    again = serve(*arguments)
+    with pika.BlockingConnection(pika.ConnectionParameters(port=int(again.ready()[2]))) as connection:
+        assert connection.channel().basic_get("q")[2] == b"kept"
+    _, _, log = again.end(signal.SIGTERM)
+    assert re.search(
+        rf"INFO    warrenmq\.node: recovered {tmp_path} in \d+\.\d\d s, \d+ epochs from the log$", log, re.M
+    )
+
+
+def test_unknown_durability_is_one_line_and_exit_1(serve: Serve) -> None:
+    assert_refused(serve("--durability", "sometimes"), "--durability = 'sometimes'", '"fsync"', '"interval=MS"', '"os"')
+
+
 def test_port_in_use_is_one_line_and_exit_1(serve: Serve) -> None:
     port = serve("--port", "0", "--http-port", "off", "--data-dir", "none").ready()[2]
     assert_refused(serve("--port", port, "--http-port", "off", "--data-dir", "none"), port, "in use")

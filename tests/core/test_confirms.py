@@ -1,4 +1,4 @@
-"""Publisher confirms: every publish once, in order, together, and not before its epoch is durable."""
+"""Publisher confirms: every publish once, in order, together, when its epoch is as safe as its queue wants it."""
 
 from __future__ import annotations
 
@@ -32,8 +32,14 @@ def durable(channel: ClientChannel) -> Queue:
     return channel.declare("durable", durable=True)
 
 
-def publish_persistent(channel: ClientChannel, bodies: str) -> None:
-    channel.publish_all(bodies, "durable", delivery_mode=PERSISTENT)
+@pytest.fixture
+def relaxed(channel: ClientChannel) -> Queue:
+    """A durable queue whose messages need not be on the disk."""
+    return channel.declare("relaxed", durable=True, arguments={"x-durability": "os"})
+
+
+def publish_persistent(channel: ClientChannel, bodies: str, queue: str = "durable") -> None:
+    channel.publish_all(bodies, queue, delivery_mode=PERSISTENT)
 
 
 # -- transient work is confirmed with its turn
@@ -188,10 +194,19 @@ def test_a_transient_publish_in_a_durable_turn_waits_with_it(
 
 
 def test_delivery_does_not_wait_for_the_epoch(broker: Broker, confirming: ClientChannel, durable: Queue) -> None:
-    confirming.consume(durable, no_ack=True)
+    confirming.consume(durable)
     publish_persistent(confirming, "1")
     assert confirming.bodies() == "1"
     assert confirming.confirms() == []
+
+
+def test_what_is_settled_by_being_delivered_is_confirmed_at_once(
+    broker: Broker, confirming: ClientChannel, durable: Queue
+) -> None:
+    confirming.consume(durable, no_ack=True)
+    publish_persistent(confirming, "1")
+    assert confirming.bodies() == "1"
+    assert confirming.confirms() == [(1, False)]
 
 
 def test_a_channel_that_closed_while_waiting_is_forgotten(
@@ -214,6 +229,124 @@ def test_several_channels_wait_for_the_same_epoch(broker: Broker, client: Client
     broker.epoch_is_durable(1)
     assert [channel.confirms() for channel in channels] == [[(2, True)]] * 3
     assert not broker.awaiting_epoch
+
+
+def test_transient_publishes_of_one_channel_do_not_wait_for_the_durable_ones_of_another(
+    broker: Broker, client: Client, durable: Queue, queue: Queue
+) -> None:
+    transient, persistent = client.channel(), client.channel()
+    transient.core.select_confirms()
+    persistent.core.select_confirms()
+    publish_persistent(persistent, "1")
+    transient.publish_all("2", "q")
+    broker.end_turn()
+    assert (persistent.confirms(), transient.confirms()) == ([], [(1, False)])
+
+
+def test_a_turn_waits_for_what_its_publishes_kept_and_not_for_the_acks_of_others(
+    broker: Broker, confirming: ClientChannel, other: ClientChannel, durable: Queue, queue: Queue
+) -> None:
+    publish_persistent(other, "1")
+    other.get(durable, no_ack=False)
+    broker.end_turn()
+    other.ack(1)
+    confirming.publish_all("2", "q")
+    broker.end_turn()
+    assert confirming.confirms() == [(1, False)]
+
+
+def test_what_was_published_before_confirms_were_selected_holds_nothing_up(
+    broker: Broker, channel: ClientChannel, durable: Queue, queue: Queue
+) -> None:
+    publish_persistent(channel, "1")
+    channel.core.select_confirms()
+    channel.publish_all("2", "q")
+    broker.end_turn()
+    assert channel.confirms() == [(1, False)]
+
+
+def test_a_long_wait_costs_no_memory_per_turn(
+    broker: Broker, storage: ManualStorage, confirming: ClientChannel, durable: Queue, queue: Queue
+) -> None:
+    for _ in range(100):
+        publish_persistent(confirming, "1")
+        broker.end_turn()
+        storage.log.epoch = 0  # the log is busy: the same epoch goes on gathering
+        confirming.publish_all("2", "q")
+        broker.end_turn()
+    assert len(confirming.core.awaiting_epoch) == 1
+    broker.epoch_is_durable(1)
+    assert confirming.confirms() == [(200, True)]
+
+
+# -- queues that ask for less than the disk
+
+
+def test_a_queue_that_asks_for_it_is_confirmed_when_the_epoch_is_written(
+    broker: Broker, confirming: ClientChannel, relaxed: Queue
+) -> None:
+    publish_persistent(confirming, "1", "relaxed")
+    broker.end_turn()
+    assert confirming.confirms() == []
+    broker.epoch_is_written(1)
+    assert confirming.confirms() == [(1, False)]
+    assert not broker.awaiting_epoch
+
+
+def test_a_written_epoch_is_not_enough_for_other_queues(
+    broker: Broker, confirming: ClientChannel, other: ClientChannel, durable: Queue, relaxed: Queue
+) -> None:
+    other.core.select_confirms()
+    publish_persistent(other, "1", "relaxed")
+    publish_persistent(confirming, "2")
+    broker.end_turn()
+    broker.epoch_is_written(1)
+    assert (confirming.confirms(), other.confirms()) == ([], [(1, False)])
+    broker.epoch_is_durable(1)
+    assert confirming.confirms() == [(1, False)]
+
+
+def test_a_durable_epoch_is_a_written_one(broker: Broker, confirming: ClientChannel, relaxed: Queue) -> None:
+    publish_persistent(confirming, "1", "relaxed")
+    broker.end_turn()
+    broker.epoch_is_durable(1)
+    assert confirming.confirms() == [(1, False)]
+
+
+def test_the_publishes_of_a_turn_wait_for_the_most_that_any_of_them_asks_for(
+    broker: Broker, confirming: ClientChannel, durable: Queue, relaxed: Queue
+) -> None:
+    publish_persistent(confirming, "1", "relaxed")
+    publish_persistent(confirming, "2")
+    publish_persistent(confirming, "3", "relaxed")
+    broker.end_turn()
+    broker.epoch_is_written(1)
+    assert confirming.confirms() == []
+    broker.epoch_is_durable(1)
+    assert confirming.confirms() == [(3, True)]
+
+
+def test_one_message_waits_for_the_most_that_any_of_its_queues_asks_for(
+    broker: Broker, confirming: ClientChannel, durable: Queue, relaxed: Queue
+) -> None:
+    for queue in (durable, relaxed):
+        confirming.bind("amq.fanout", queue)
+    confirming.publish(b"1", "", "amq.fanout", delivery_mode=PERSISTENT)
+    broker.end_turn()
+    broker.epoch_is_written(1)
+    assert confirming.confirms() == []
+
+
+def test_confirms_of_both_kinds_do_not_overtake_each_other(
+    broker: Broker, confirming: ClientChannel, durable: Queue, relaxed: Queue
+) -> None:
+    for queue in ("relaxed", "durable", "relaxed", "relaxed"):
+        publish_persistent(confirming, "1", queue)
+        broker.end_turn()
+    broker.epoch_is_written(4)
+    assert confirming.confirms() == [(1, False)]
+    broker.epoch_is_durable(2)
+    assert confirming.confirms() == [(4, True)]
 
 
 # -- what the store is told

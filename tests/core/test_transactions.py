@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.support.client import PERSISTENT, Client, ClientChannel, assert_nothing_is_held, make_broker, waiting
 from tests.support.storage import ManualStorage
 from warrenmq.core.broker import Broker
-from warrenmq.core.errors import PreconditionFailed
+from warrenmq.core.errors import NotImplementedHere, PreconditionFailed
+from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN
 from warrenmq.core.queue import Queue
 
 
@@ -219,6 +222,50 @@ def test_a_commit_is_one_epoch() -> None:
     channel.core.commit()
     broker.end_turn()
     assert (storage.log.epoch, storage.kept("first"), storage.kept("second")) == (epoch + 1, "2", "2")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settles", "delivery_mode", "level"),
+    [
+        ({}, False, PERSISTENT, SYNCED),
+        ({}, True, PERSISTENT, SYNCED),
+        ({"x-durability": "os"}, False, PERSISTENT, WRITTEN),
+        ({"x-durability": "os"}, True, PERSISTENT, WRITTEN),
+        ({}, False, 1, NOTHING),
+        ({}, True, 1, NOTHING),
+    ],
+)
+def test_a_commit_says_what_its_queues_wait_for(
+    arguments: dict[str, Any], settles: bool, delivery_mode: int, level: int
+) -> None:
+    channel = Client(make_broker(ManualStorage())).channel()
+    queue = channel.declare("q", durable=True, arguments=arguments)
+    if settles:
+        channel.publish_all("1", "q", delivery_mode=delivery_mode)
+        channel.get(queue, no_ack=False)
+    channel.core.select_transactions()
+    if settles:
+        channel.ack(1)
+    else:
+        channel.publish_all("1", "q", delivery_mode=delivery_mode)
+    assert channel.core.commit() == level
+    assert channel.core.commit() == NOTHING
+
+
+def test_a_commit_that_is_refused_does_nothing_of_it(broker: Broker, transaction: ClientChannel, queue: Queue) -> None:
+    stream = transaction.declare("stream", durable=True, arguments={"x-queue-type": "stream"})
+    transaction.consume(stream, prefetch=10)
+    Client(broker).channel().publish_all("12", "stream")
+    assert transaction.bodies() == "12"
+    hold(transaction, queue, "3")
+    transaction.publish_all("4", "q")
+    transaction.ack(3)
+    transaction.reject(1)  # a stream takes nothing back, but says so only when it is asked to
+    with pytest.raises(NotImplementedHere):
+        transaction.core.commit()
+    assert waiting(queue) == ""
+    assert queue.unacked_count == 1
+    assert broker.stats.acked == 0
 
 
 # -- the end of it

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import socket
+from collections.abc import Sequence
 
 import httpx
 import pika
@@ -15,8 +16,17 @@ from warrenmq.management.server import HttpServer
 from warrenmq.storage.memory_store import MemoryStorage
 
 
-def view(is_ready: bool = True, reason: str = "") -> NodeView:
-    return NodeView(Broker(MemoryStorage()), lambda: (is_ready, reason), lambda: 0.5, "9.9")
+def view(
+    is_ready: bool = True, reason: str = "", alarms: Sequence[str] = (), figures: dict[str, int] | None = None
+) -> NodeView:
+    return NodeView(
+        Broker(MemoryStorage()),
+        lambda: (is_ready, reason),
+        lambda: 0.5,
+        "9.9",
+        lambda: list(alarms),
+        lambda: figures or {},
+    )
 
 
 def get(path: str, node: NodeView | None = None) -> httpx.Response:
@@ -31,6 +41,21 @@ def get(path: str, node: NodeView | None = None) -> httpx.Response:
 def test_health_of_a_ready_node() -> None:
     response = get("/healthz")
     assert (response.status_code, response.json()) == (200, {"status": "ready"})
+
+
+def test_health_of_a_node_tells_what_is_short_and_how_its_storage_does() -> None:
+    response = get("/healthz", view(alarms=["disk"], figures={"log_bytes": 5}))
+    assert (response.status_code, response.json()) == (
+        200,
+        {"status": "ready", "alarms": ["disk"], "storage": {"log_bytes": 5}},
+    )
+
+
+def test_metrics_tell_of_alarms_and_storage() -> None:
+    text = get("/metrics", view(alarms=["disk"], figures={"log_bytes": 5, "disk_free_bytes": 7})).text
+    assert 'warren_alarm{resource="memory"} 0\nwarren_alarm{resource="disk"} 1\n' in text
+    assert "warren_log_bytes 5\n" in text
+    assert "warren_disk_free_bytes 7\n" in text
 
 
 def test_health_of_a_node_that_is_not_ready_says_why() -> None:

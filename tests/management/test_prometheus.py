@@ -2,7 +2,9 @@
 
 import re
 from dataclasses import fields
+from pathlib import Path
 
+import warrenmq
 from warrenmq.core.snapshot import Overview
 from warrenmq.management import prometheus
 
@@ -25,8 +27,19 @@ def test_version_and_loop_lag_are_published() -> None:
     assert scrape()["warren_loop_lag_seconds"] == 0.25
 
 
+def test_every_figure_of_the_storage_is_published_with_its_value(tmp_path: Path) -> None:
+    with warrenmq.Broker(data_dir=tmp_path) as broker:
+        assert broker._node is not None
+        figures = broker._node.figures()
+    assert figures.keys() == {metric.field for metric in prometheus.STORAGE_METRICS}
+    samples = prometheus.render(Overview(**NUMBERS), loop_lag=0.0, version="1", figures=figures).splitlines()
+    for metric in prometheus.STORAGE_METRICS:
+        assert f"{metric.name} {figures[metric.field]}" in samples
+
+
 def test_counters_end_in_total_and_every_metric_is_described_once() -> None:
-    text = prometheus.render(Overview(**NUMBERS), loop_lag=0.0, version="1")
+    figures = {metric.field: 1 for metric in prometheus.STORAGE_METRICS}
+    text = prometheus.render(Overview(**NUMBERS), loop_lag=0.0, version="1", figures=figures)
     kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
     described = re.findall(r"^# HELP (\S+) .+\.$", text, re.MULTILINE)
     assert described == list(kinds)

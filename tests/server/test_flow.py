@@ -1,18 +1,24 @@
-"""The memory alarm: publishers wait, consumers drain, and those who can hear it are told."""
+"""The alarms of memory and disk: publishers wait, consumers drain, and those who can hear it are told."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from pathlib import Path
 
+import httpx
 import pika
 import pytest
 
 import warrenmq
 from tests.support.dialogue import Dialogue
+from tests.support.loops import on_a_loop
 from tests.support.socketless import SocketlessServer
 from tests.support.wire import Address, WireConnection
 from warrenmq.core.stats import Stats
-from warrenmq.server.flow import MemoryAlarm
+from warrenmq.server import disk_alarm
+from warrenmq.server.disk_alarm import DiskAlarm
+from warrenmq.server.flow import DISK, MEMORY, Alarms
 from warrenmq.server.options import ServerOptions
 
 LIMIT = 100_000
@@ -22,7 +28,7 @@ CAN_HEAR = {"connection.blocked": True}
 # -- when it is raised
 
 
-def judged(alarm: MemoryAlarm, stats: Stats, held: int) -> bool:
+def judged(alarm: Alarms, stats: Stats, held: int) -> bool:
     stats.held_bytes = held
     alarm.judge()
     return bool(alarm.is_raised)
@@ -30,7 +36,7 @@ def judged(alarm: MemoryAlarm, stats: Stats, held: int) -> bool:
 
 def test_it_is_raised_at_the_limit_and_ends_well_below_it() -> None:
     stats = Stats()
-    alarm = MemoryAlarm(stats, 1000)
+    alarm = Alarms(stats, 1000)
     assert [judged(alarm, stats, held) for held in (0, 999, 1000, 999, 901, 900, 999, 1000, 0)] == [
         False,
         False,
@@ -46,7 +52,106 @@ def test_it_is_raised_at_the_limit_and_ends_well_below_it() -> None:
 
 def test_without_a_limit_it_is_never_raised() -> None:
     stats = Stats()
-    assert not judged(MemoryAlarm(stats, 0), stats, 1 << 60)
+    assert not judged(Alarms(stats, 0), stats, 1 << 60)
+
+
+def test_alarms_are_raised_until_none_is() -> None:
+    alarms = Alarms(Stats(), 0)
+    seen = []
+    for resource, is_short in ((MEMORY, True), (DISK, True), (DISK, True), (MEMORY, False), (DISK, False)):
+        alarms.set(resource, is_short)
+        seen.append((alarms.is_raised, alarms.reason() if alarms.is_raised else ""))
+    assert seen == [
+        (True, "low on memory"),
+        (True, "low on memory & disk"),
+        (True, "low on memory & disk"),
+        (True, "low on disk"),
+        (False, ""),
+    ]
+
+
+# -- the disk
+
+
+@pytest.fixture
+def alarms() -> Alarms:
+    return Alarms(Stats(), 0)
+
+
+def test_the_disk_is_short_below_its_limit(alarms: Alarms) -> None:
+    disk = DiskAlarm(alarms, 1000, lambda: 0)
+    seen = []
+    for free in (5000, 1000, 999, 0, 999, 1000):
+        disk.judge(free)
+        seen.append(alarms.is_raised)
+    assert seen == [False, False, True, True, True, False]
+    assert disk.free_bytes == 1000
+
+
+def test_the_disk_is_short_while_the_log_says_that_it_is_full(alarms: Alarms) -> None:
+    disk = DiskAlarm(alarms, 1000, lambda: 0)
+    disk.log_is_full(True)
+    assert alarms.raised == {DISK}
+    disk.judge(10)
+    disk.log_is_full(False)
+    assert alarms.raised == {DISK}
+    disk.log_is_full(True)
+    disk.judge(5000)
+    assert alarms.raised == {DISK}
+    disk.log_is_full(False)
+    assert not alarms.is_raised
+
+
+def test_the_disk_is_short_until_everybody_who_writes_has_got_space(alarms: Alarms) -> None:
+    disk = DiskAlarm(alarms, 1000, lambda: 0)
+    seen = []
+    for is_full in (True, True, False, False):
+        disk.log_is_full(is_full)
+        seen.append(alarms.is_raised)
+    assert seen == [True, True, True, False]
+
+
+def test_without_a_limit_only_a_full_disk_is_short(alarms: Alarms) -> None:
+    disk = DiskAlarm(alarms, 0, lambda: 0)
+    disk.judge(0)
+    assert not alarms.is_raised
+    disk.log_is_full(True)
+    assert alarms.is_raised
+
+
+@on_a_loop
+async def test_the_disk_is_looked_at_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_alarm, "LOOK_INTERVAL", 0.0)
+    alarms = Alarms(Stats(), 0)
+    found: list[int | OSError] = [5000, 10, OSError("gone"), OSError("gone"), 20, 5000]
+    seen: list[tuple[bool, int | None]] = []
+    is_over = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def measure() -> int:
+        loop.call_soon_threadsafe(lambda: seen.append((alarms.is_raised, disk.free_bytes)))
+        if not found:
+            loop.call_soon_threadsafe(is_over.set)
+            return 5000
+        result = found.pop(0)
+        if isinstance(result, OSError):
+            raise result
+        return result
+
+    disk = DiskAlarm(alarms, 1000, measure)
+    watching = asyncio.create_task(disk.watch())
+    await is_over.wait()
+    watching.cancel()
+    await asyncio.wait([watching])
+    assert seen[:7] == [
+        (False, None),
+        (False, 5000),
+        (True, 10),
+        (True, None),
+        (True, None),
+        (True, 20),
+        (False, 5000),
+    ]
 
 
 # -- what it does, without sockets
@@ -127,15 +232,15 @@ def test_every_publisher_is_blocked_and_unblocked_once(server: SocketlessServer,
     server.broker.vhosts["/"].queues["q"].purge()
     server.ticker.schedule()
     assert [client.hear() for client in clients] == [["connection.blocked", "connection.unblocked"]] * 4
-    assert not server.alarm.blocked
+    assert not server.alarms.blocked
 
 
 def test_a_blocked_client_that_goes_away_is_forgotten(server: SocketlessServer, publisher: Dialogue) -> None:
     publisher.publish(b"1", "q")
     publisher.line.hang_up()
-    assert not server.alarm.blocked
+    assert not server.alarms.blocked
     drain(server)
-    assert not server.alarm.is_raised
+    assert not server.alarms.is_raised
 
 
 def test_confirms_of_what_was_taken_still_come(server: SocketlessServer, publisher: Dialogue) -> None:
@@ -153,7 +258,37 @@ def test_a_publisher_that_is_refused_while_the_alarm_is_raised_can_still_say_goo
     assert publisher.line.is_closed
 
 
+def test_both_alarms_must_end_before_publishers_go_on(server: SocketlessServer, publisher: Dialogue) -> None:
+    server.alarms.set(DISK, True)
+    publisher.publish(b"1", "q")
+    (blocked,) = publisher.methods()
+    assert blocked["reason"] == "low on memory & disk"
+    drain(server)
+    assert not publisher.line.is_reading
+    server.alarms.set(DISK, False)
+    assert publisher.line.is_reading
+    assert publisher.hear() == ["connection.unblocked"]
+
+
 # -- and with them
+
+
+def test_a_broker_without_free_space_blocks_publishers_from_the_start(tmp_path: Path) -> None:
+    options = ServerOptions(disk_free_limit=1 << 60)
+    with warrenmq.Broker(server=options, data_dir=tmp_path, http=True) as broker:
+        with WireConnection(Address.of_url(broker.url)).open(capabilities=CAN_HEAR) as connection:
+            channel = connection.channel()
+            channel.call("queue.declare", queue="q", durable=True)
+            channel.publish(b"1", routing_key="q")
+            assert connection.expect("connection.blocked")["reason"] == "low on disk"
+            with WireConnection(Address.of_url(broker.url)).open() as other:
+                consumer = other.channel()
+                consumer.send("basic.get", queue="q", no_ack=True)
+                consumer.expect("basic.get-ok")
+        health = httpx.get(broker.http_url + "/healthz").json()
+        assert (health["status"], health["alarms"]) == ("ready", ["disk"])
+        assert health["storage"]["disk_free_bytes"] > 0
+        assert 'warren_alarm{resource="disk"} 1\n' in httpx.get(broker.http_url + "/metrics").text
 
 
 def test_pika_hears_it_and_everything_arrives() -> None:

@@ -15,13 +15,13 @@ def entry(position: int) -> QueuedMessage:
 
 def test_messages_come_back_by_position_with_nothing_of_their_past() -> None:
     storage = MemoryStorage()
-    store = storage.message_store("/", "q")
+    store = storage.message_store("/", "q", True, {})
     first, second = entry(1), entry(2)
     first.redelivered = True
     first.consumer = first.queue = object()
     store.append(second)
     store.append(first)
-    recovered = list(storage.message_store("/", "q").recover())
+    recovered = storage.message_store("/", "q", True, {}).recover().entries
     assert [(each.position, each.message.body) for each in recovered] == [(1, b"1"), (2, b"2")]
     assert recovered[0].message is first.message
     assert (recovered[0].redelivered, recovered[0].queue, recovered[0].consumer) == (False, None, None)
@@ -29,25 +29,25 @@ def test_messages_come_back_by_position_with_nothing_of_their_past() -> None:
 
 def test_a_forgotten_message_does_not_come_back() -> None:
     storage = MemoryStorage()
-    store = storage.message_store("/", "q")
+    store = storage.message_store("/", "q", True, {})
     for position in range(3):
         store.append(entry(position))
     store.forget(entry(1))
     store.forget(entry(1))
-    assert [each.position for each in store.recover()] == [0, 2]
+    assert [each.position for each in store.recover().entries] == [0, 2]
 
 
 def test_a_deleted_queue_has_nothing_left() -> None:
     storage = MemoryStorage()
-    storage.message_store("/", "q").append(entry(0))
-    storage.message_store("/", "q").delete()
-    assert list(storage.message_store("/", "q").recover()) == []
+    storage.message_store("/", "q", True, {}).append(entry(0))
+    storage.message_store("/", "q", True, {}).delete()
+    assert storage.message_store("/", "q", True, {}).recover().entries == []
 
 
 def test_queues_of_one_name_in_two_virtual_hosts_do_not_meet() -> None:
     storage = MemoryStorage()
-    storage.message_store("/", "q").append(entry(0))
-    assert list(storage.message_store("a", "q").recover()) == []
+    storage.message_store("/", "q", True, {}).append(entry(0))
+    assert storage.message_store("a", "q", True, {}).recover().entries == []
 
 
 def test_definitions_come_back_by_kind_in_the_order_they_were_saved() -> None:

@@ -124,11 +124,12 @@ class ClientChannel:
         exclusive: bool = False,
         priority: int = 0,
         prefetch: int | None = None,
+        arguments: dict[str, Any] | None = None,
     ) -> Consumer:
         """Start a consumer; a prefetch is set first, and stays set, as with basic.qos."""
         if prefetch is not None:
             self.core.limit_prefetch(prefetch, False)
-        consumer = self.core.consume(queue, tag, no_ack, exclusive, priority, {})
+        consumer = self.core.consume(queue, tag, no_ack, exclusive, priority, arguments or {})
         self.core.start(consumer)
         return consumer
 

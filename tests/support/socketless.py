@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from warrenmq.core.broker import Broker
+from warrenmq.core.ports import Storage
 from warrenmq.core.users import EVERYTHING
 from warrenmq.server.connection import AmqpConnection
 from warrenmq.server.listener import AmqpServer
@@ -40,16 +41,16 @@ class ManualLoop:
 class SocketlessServer(AmqpServer):
     """Listens nowhere. `clock` is its time; tests move it."""
 
-    def __init__(self, options: ServerOptions | None = None) -> None:
+    def __init__(self, options: ServerOptions | None = None, storage: Storage | None = None) -> None:
         options = options or ServerOptions()
-        broker = Broker(MemoryStorage())
+        broker = Broker(storage or MemoryStorage())
         broker.users.add(options.default_user, options.default_pass)
         broker.users.grant(options.default_user, None, EVERYTHING, EVERYTHING, EVERYTHING)
         super().__init__(broker, options)
         self.clock = 0.0
         self.loop = ManualLoop()
         self.ticker = Ticker(self.loop, broker)  # type: ignore[arg-type]
-        self.ticker.after_turn = self.alarm.judge
+        self.ticker.after_turn = self.alarms.judge
 
     def now(self) -> float:
         return self.clock
@@ -64,6 +65,7 @@ class Line:
     def __init__(self, server: SocketlessServer) -> None:
         self._server = server
         self._written: list[bytes] = []
+        self._unread = b""  # sent while the server did not read
         self.is_closed = False  # by the server
         self.is_reading = True
         self.connection = AmqpConnection(server)
@@ -73,7 +75,13 @@ class Line:
 
     def send(self, data: bytes | memoryview, ends_turn: bool = True) -> None:
         """Give the server these bytes, as its event loop would, and let the turn end."""
-        rest = memoryview(data)
+        self._unread += data
+        self._let_read()
+        if ends_turn:
+            self._server.loop.run()
+
+    def _let_read(self) -> None:
+        rest = memoryview(self._unread)
         while rest and not self.is_closed and self.is_reading:
             buffer = self.connection.get_buffer(-1)
             assert len(buffer) > 0, "the server has no room for what it has not read"
@@ -81,8 +89,7 @@ class Line:
             buffer[:size] = rest[:size]
             rest = rest[size:]
             self.connection.buffer_updated(size)
-        if ends_turn:
-            self._server.loop.run()
+        self._unread = bytes(rest)
 
     def receive(self) -> bytes:
         """What the server has written since the last call."""
@@ -123,7 +130,12 @@ class Line:
         self.is_reading = False
 
     def resume_reading(self) -> None:
-        self.is_reading = True
+        if not self.is_reading:
+            self.is_reading = True
+            self._server.loop.call_soon(self._let_read)
+
+    def is_closing(self) -> bool:
+        return self.is_closed
 
     def set_write_buffer_limits(self, high: int) -> None:
         """Nothing is ever held back here."""

@@ -2,57 +2,87 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.support.client import PERSISTENT
 from warrenmq.core.message import QueuedMessage
-from warrenmq.core.ports import CommitLog
+from warrenmq.core.ports import SYNCED, WRITTEN, CommitLog
 from warrenmq.protocol import properties
-from warrenmq.storage.memory_store import MemoryMessageStore, MemoryStorage
+from warrenmq.storage.memory_store import MemoryCatalog, MemoryMessageStore, MemoryStorage
 
 
 class ManualLog(CommitLog):
     """Numbers the turns in which something durable happened."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.epoch = 0
-        self.has_work = False
+        self._work_in_epochs = 0
+        self.flushes = 0
+
+    def flush(self) -> None:
+        self.flushes += 1
 
     def end_turn(self) -> int:
-        if not self.has_work:
+        if self.work == self._work_in_epochs:
             return 0
-        self.has_work = False
+        self._work_in_epochs = self.work
         self.epoch += 1
         return self.epoch
+
+
+class ManualCatalog(MemoryCatalog):
+    """Tells the log of its work, as a catalog on disk does."""
+
+    def __init__(self, log: ManualLog) -> None:
+        super().__init__()
+        self._log = log
+
+    def save(self, kind: str, key: tuple[str, ...], definition: dict[str, Any]) -> None:
+        self._log.work += 1
+        super().save(kind, key, definition)
+
+    def delete(self, kind: str, key: tuple[str, ...]) -> None:
+        self._log.work += 1
+        super().delete(kind, key)
 
 
 class ManualMessageStore(MemoryMessageStore):
     """Tells the log of its work, as a store on disk does."""
 
-    def __init__(self, kept: dict[int, QueuedMessage], log: ManualLog) -> None:
+    def __init__(self, kept: dict[int, QueuedMessage], log: ManualLog, promise: int) -> None:
         super().__init__(kept)
         self._log = log
+        self.promise = promise
 
     def append(self, entry: QueuedMessage) -> None:
         assert properties.delivery_mode(entry.message.header) == PERSISTENT, (
             "a transient message was given to the store"
         )
-        self._log.has_work = True
+        self._log.work += 1
         super().append(entry)
 
     def forget(self, entry: QueuedMessage) -> None:
-        self._log.has_work = True
+        self._log.work += 1
         super().forget(entry)
 
 
 class ManualStorage(MemoryStorage):
-    """Keeps everything in memory, as if its log were slow."""
+    """Keeps everything in memory, as if its log were slow. A queue with x-durability waits only for what is written."""
 
     def __init__(self) -> None:
         super().__init__()
         self.log: ManualLog = ManualLog()
+        self.catalog: ManualCatalog = ManualCatalog(self.log)
         self._kept: dict[tuple[str, str], dict[int, QueuedMessage]] = {}
 
-    def message_store(self, vhost: str, queue: str) -> ManualMessageStore:
-        return ManualMessageStore(self._kept.setdefault((vhost, queue), {}), self.log)
+    def message_store(  # type: ignore[override]
+        self, vhost: str, queue: str, is_durable: bool, arguments: dict[str, object]
+    ) -> ManualMessageStore | None:
+        if not is_durable:
+            return None
+        promise = WRITTEN if "x-durability" in arguments else SYNCED
+        return ManualMessageStore(self._kept.setdefault((vhost, queue), {}), self.log, promise)
 
     def kept(self, queue: str, vhost: str = "/") -> str:
         """The bodies that the store of a queue holds, joined in order of their positions."""

@@ -50,10 +50,34 @@ def serve(
     http_port: Annotated[
         str | None, typer.Option(metavar="PORT", help='Listen for HTTP on this port, or "off". [15672]')
     ] = None,
+    durability: Annotated[
+        str | None, typer.Option(metavar="D", help='What a confirm means: fsync, "interval=MS" or os. [fsync]')
+    ] = None,
     log_level: Annotated[str | None, typer.Option(metavar="L", help="debug, info, warning or error. [info]")] = None,
 ) -> None:
     """Run the broker in the foreground until SIGTERM or Ctrl-C."""
     from warrenmq.cli.serve import serve as run_broker
 
-    flags = {"data_dir": data_dir, "host": host, "port": port, "http_port": http_port, "log_level": log_level}
+    flags = {
+        "data_dir": data_dir,
+        "host": host,
+        "port": port,
+        "http_port": http_port,
+        "durability": durability,
+        "log_level": log_level,
+    }
     raise typer.Exit(run_broker(flags, config))
+
+
+@app.command()
+def check(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The data folder of a broker that does not run.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Verify a data folder and say what is in it; changes nothing.
+
+    Exits with 0 if nothing is damaged, 1 if something is, 2 if the folder cannot be read.
+    """
+    from warrenmq.cli.check import check as check_data
+
+    raise typer.Exit(check_data(folder, as_json))

@@ -1,7 +1,8 @@
 """`warren serve`: the broker in the foreground, from reading its settings to a clean end.
 
-Standard output carries one line, when clients can connect. Everything else goes to the log on standard error.
-What keeps the broker from starting is one line there, and exit code 1.
+Standard output carries one line, when clients can connect. Everything else goes to the log on standard error, and the
+progress of a long recovery, where a terminal is. What keeps the broker from starting is one line there, and exit code
+1; so is a storage that failed.
 """
 
 from __future__ import annotations
@@ -14,14 +15,20 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import warrenmq
 from warrenmq import config
+from warrenmq.cli.progress import progress_bar
 from warrenmq.embedded import event_loop_factory
-from warrenmq.node import Node, NodeOptions, StartError
+from warrenmq.node import Node, NodeOptions, StartError, StorageFailed
+from warrenmq.storage import crash_points
+from warrenmq.storage.options import StorageOptions
 
-STOP_DEADLINE = 15.0
+# Flushing many queues may take long. Whatever is not flushed by then is in the log, and the next start replays it.
+STOP_DEADLINE = 60.0
 
 # malloc.h
 M_TRIM_THRESHOLD = -1
@@ -35,10 +42,18 @@ def serve(flags: Mapping[str, object], config_file: Path | None) -> int:
     try:
         settings = config.load(flags, os.environ, config_file)
         start_logging(settings.log_level)
+        crash_points.arm_from(os.environ.get("WARREN_TEST_CRASH_AT", ""))
         with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
             runner.run(_run_until_signalled(node_options(settings)))
     except (config.ConfigError, StartError) as failure:
         print(f"warren: {failure}", file=sys.stderr)
+        return 1
+    except StorageFailed as failure:
+        print(
+            f"warren: {failure}. All that was confirmed is in the data folder: look after the disk (its log is "
+            "`dmesg`), check the folder with `warren check`, and start again",
+            file=sys.stderr,
+        )
         return 1
     return 0
 
@@ -50,7 +65,20 @@ def node_options(settings: config.Settings) -> NodeOptions:
         http_port=settings.http_port,
         data_dir=settings.data_dir,
         server=config.server_options(settings),
+        storage=shrunk(config.storage_options(settings), os.environ.get("WARREN_TEST_LIMITS", "")),
     )
+
+
+def shrunk(options: StorageOptions, limits: str) -> StorageOptions:
+    """Tests make the storage small (`name=number,...`), so that little traffic brings about much."""
+    known = {entry.name for entry in fields(StorageOptions)}
+    wanted: dict[str, Any] = {}
+    for name, _, value in (limit.partition("=") for limit in limits.split(",") if limit):
+        if name in known:
+            wanted[name] = int(value)
+        else:
+            log.warning("WARREN_TEST_LIMITS: the storage has no option %r", name)
+    return replace(options, **wanted)
 
 
 def start_logging(level: str) -> None:
@@ -96,12 +124,14 @@ async def _run_until_signalled(options: NodeOptions) -> None:
     if not warrenmq.COMPILED:
         log.warning("the compiled modules are missing: running as plain Python, which is several times slower")
     node = Node(options)
-    await node.start()
+    with progress_bar() as progress:
+        await node.start(progress)
     calm_garbage_collector()
     keep_freed_memory()
     print(ready_line(node, options), flush=True)
     if node.http_port is not None:
         log.info("HTTP on http://%s:%d: /healthz /metrics", node.host, node.http_port)
+    node.failed.add_done_callback(lambda _: told_to_stop.set())
     await told_to_stop.wait()
     log.info("stopping")
     try:
@@ -109,3 +139,4 @@ async def _run_until_signalled(options: NodeOptions) -> None:
             await node.stop()
     except TimeoutError:
         log.error("could not stop in order within %g seconds; leaving", STOP_DEADLINE)
+    node.require_storage()

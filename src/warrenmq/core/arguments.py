@@ -4,14 +4,18 @@ Checked when the queue is declared, in RabbitMQ's words, and kept with it. What 
 in `NOT_ACTED_ON`, so that the edge can say so.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from warrenmq.core.durability import parse_durability
 from warrenmq.core.errors import PreconditionFailed
 from warrenmq.core.routing.erlang_text import field_type
 
-# RabbitMQ compares these when a queue is declared again, and no others; x-queue-type is compared by meaning.
+# RabbitMQ compares these when a queue is declared again, and no others; x-queue-type is compared by meaning. One is
+# ours.
 COMPARED_ARGUMENTS = (
+    "x-durability",
     "x-expires",
     "x-message-ttl",
     "x-dead-letter-exchange",
@@ -25,17 +29,46 @@ COMPARED_ARGUMENTS = (
     "x-queue-type",
     "x-queue-version",
     "x-queue-master-locator",
+    "x-max-age",
+    "x-stream-max-segment-size-bytes",
+    "x-initial-cluster-size",
+    "x-queue-leader-locator",
 )
 
 # Kept and compared, but without effect in this version.
 NOT_ACTED_ON = frozenset(COMPARED_ARGUMENTS) - {
+    "x-durability",
     "x-queue-mode",
     "x-queue-type",
     "x-queue-version",
     "x-queue-master-locator",
+    "x-max-age",
+    "x-stream-max-segment-size-bytes",
+    "x-initial-cluster-size",
+    "x-queue-leader-locator",
 }
 
 _NOT_FOR_QUORUM = frozenset({"x-max-priority", "x-queue-mode"})
+_NOT_FOR_STREAM = frozenset(
+    {
+        "x-expires",
+        "x-message-ttl",
+        "x-dead-letter-exchange",
+        "x-dead-letter-routing-key",
+        "x-dead-letter-strategy",
+        "x-delivery-limit",
+        "x-max-length",
+        "x-max-in-memory-length",
+        "x-max-in-memory-bytes",
+        "x-max-priority",
+        "x-overflow",
+        "x-queue-mode",
+        "x-queue-version",
+        "x-queue-master-locator",
+        "x-quorum-initial-group-size",
+        "x-single-active-consumer",
+    }
+)
 _NOT_FOR_CLASSIC = frozenset(
     {
         "x-delivery-limit",
@@ -50,7 +83,13 @@ _NOT_FOR_CLASSIC = frozenset(
     }
 )
 
+_NOT_FOR = {"classic": _NOT_FOR_CLASSIC, "quorum": _NOT_FOR_QUORUM, "stream": _NOT_FOR_STREAM}
+
 LONGEST_MS = 315_360_000_000  # ten years, RabbitMQ's limit for a time
+LARGEST_STREAM_SEGMENT = 3_000_000_000
+
+_AGE = re.compile("([0-9]{1,18})([YMDhms])")
+_UNITS_MS = {"Y": 31_536_000_000, "M": 2_592_000_000, "D": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000}
 
 Check = Callable[[Any, Mapping[str, Any]], str]
 
@@ -58,11 +97,11 @@ Check = Callable[[Any, Mapping[str, Any]], str]
 def validate_queue_arguments(
     what: str, arguments: Mapping[str, Any], is_durable: bool, is_exclusive: bool, is_auto_delete: bool
 ) -> None:
-    """Refuse with 406 what RabbitMQ refuses for a classic queue."""
+    """Refuse with 406 what RabbitMQ refuses for a queue of that type."""
     queue_type = arguments.get("x-queue-type", "classic")
-    _require_known_type(what, queue_type, is_durable, is_exclusive, is_auto_delete)
+    _require_known_type(what, queue_type)
     for name in arguments:
-        if name in (_NOT_FOR_CLASSIC if queue_type == "classic" else _NOT_FOR_QUORUM):
+        if name in _NOT_FOR[queue_type]:
             raise PreconditionFailed(f"invalid arg '{name}' for {what} of queue type rabbit_{queue_type}_queue")
     _require_text(what, "x-dead-letter-exchange", arguments)
     for name, check in _CHECKS.items():
@@ -70,20 +109,48 @@ def validate_queue_arguments(
             fault = check(arguments[name], arguments)
             if fault:
                 raise PreconditionFailed(f"invalid arg '{name}' for {what}: {fault}")
+    if queue_type != "classic":
+        _require_lasting(what, is_durable, is_exclusive, is_auto_delete)
+    if queue_type == "stream" and arguments.get("x-stream-max-segment-size-bytes", 0) > LARGEST_STREAM_SEGMENT:
+        raise PreconditionFailed("Exceeded max value for x-stream-max-segment-size-bytes")
 
 
-def _require_known_type(what: str, queue_type: Any, is_durable: bool, is_exclusive: bool, is_auto_delete: bool) -> None:
+def require_own_name(name: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse to make up a name for what is meant to last."""
+    queue_type = arguments.get("x-queue-type", "classic")
+    if not name and queue_type in ("quorum", "stream"):
+        raise PreconditionFailed(f"Cannot declare a server-named queue for type rabbit_{queue_type}_queue")
+
+
+def find_unheeded(arguments: Mapping[str, Any]) -> list[str]:
+    """Those that are kept with the queue, but without effect."""
+    unheeded = NOT_ACTED_ON.intersection(arguments)
+    if arguments.get("x-queue-type") == "stream":
+        unheeded -= {"x-max-length-bytes"}
+    return sorted(unheeded)
+
+
+def parse_age(text: str) -> int | None:
+    """The milliseconds that a text such as "7D" or "12h" stands for; None for any other text."""
+    match = _AGE.fullmatch(text)
+    if match is None or int(match[1]) == 0:
+        return None
+    return int(match[1]) * _UNITS_MS[match[2]]
+
+
+def _require_known_type(what: str, queue_type: Any) -> None:
     if not isinstance(queue_type, str):
         raise PreconditionFailed(f"invalid arg 'x-queue-type' for {what}: {_unacceptable(queue_type)}")
-    if queue_type == "classic":
-        return
-    if queue_type != "quorum":
+    if queue_type not in _NOT_FOR:
         raise PreconditionFailed(f"invalid arg 'x-queue-type' for {what}: \"unsupported queue type '{queue_type}'\"")
+
+
+def _require_lasting(what: str, is_durable: bool, is_exclusive: bool, is_auto_delete: bool) -> None:
     # A quorum queue is here a durable queue like any other: there is one node, and it keeps what it confirms.
     for property_name, is_wrong in (
-        ("non-durable", not is_durable),
-        ("exclusive-owner", is_exclusive),
         ("auto-delete", is_auto_delete),
+        ("exclusive-owner", is_exclusive),
+        ("non-durable", not is_durable),
     ):
         if is_wrong:
             raise PreconditionFailed(f"invalid property '{property_name}' for {what}")
@@ -147,6 +214,32 @@ def _flag(value: Any, arguments: Mapping[str, Any]) -> str:
     return "" if isinstance(value, bool) else _unacceptable(value)
 
 
+def _age(value: Any, arguments: Mapping[str, Any]) -> str:
+    if not isinstance(value, str):
+        return _unacceptable(value)
+    return "" if parse_age(value) is not None else "invalid_max_age"
+
+
+def _positive(value: Any, arguments: Mapping[str, Any]) -> str:
+    return _integer(value) or ("{value_zero,0}" if value == 0 else _count(value, arguments))
+
+
+def _leader(value: Any, arguments: Mapping[str, Any]) -> str:
+    if not isinstance(value, str):
+        return _unacceptable(value)
+    return "" if value in ("client-local", "balanced", "random", "least-leaders") else "invalid_queue_locator_arg"
+
+
+def _durability(value: Any, arguments: Mapping[str, Any]) -> str:
+    if not isinstance(value, str):
+        return _unacceptable(value)
+    try:
+        parse_durability(value)
+    except ValueError:
+        return f"\"expected fsync, interval=MS or os, got '{value}'\""
+    return ""
+
+
 def _unacceptable(value: Any) -> str:
     return f"{{unacceptable_type,{field_type(value)}}}"
 
@@ -163,4 +256,9 @@ _CHECKS: dict[str, Check] = {
     "x-queue-mode": _mode,
     "x-single-active-consumer": _flag,
     "x-queue-version": _version,
+    "x-max-age": _age,
+    "x-stream-max-segment-size-bytes": _count,
+    "x-initial-cluster-size": _positive,
+    "x-queue-leader-locator": _leader,
+    "x-durability": _durability,
 }

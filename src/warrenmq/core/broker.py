@@ -1,17 +1,19 @@
 """The broker: virtual hosts, users, and the turn in which work becomes safe.
 
 The object that the outside holds. A turn is whatever arrived together: the edge calls into channels and virtual hosts,
-then `end_turn` once. Publishes are confirmed there, or when the epoch that holds them is durable.
+then `end_turn` once. Publishes are confirmed there, or when the epoch that holds them is durable; so are the answers
+that promise something durable. When the log has failed, nothing is confirmed or answered any more.
 
 Owned by the loop thread.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from warrenmq.core.errors import NotAllowed
-from warrenmq.core.ports import Catalog, EventSink, Storage
+from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, Catalog, EventSink, Storage
 from warrenmq.core.reply_to import ReplyQueue
 from warrenmq.core.stats import Stats
 from warrenmq.core.turn import Turn
@@ -29,14 +31,23 @@ class Broker:
 
     def __init__(self, storage: Storage, events: EventSink | None = None) -> None:
         self.storage = storage
-        self.catalog: Catalog = storage.catalog
+        self.catalog: Catalog = NotedCatalog(self)
         self.events = events
         self.stats = Stats()
+        storage.count_in(self.stats)
         self.users = Users()
         self.vhosts: dict[str, VHost] = {}
         self.reply_queues: dict[str, ReplyQueue] = {}  # by address
         self.turn = Turn()
         self.awaiting_epoch: dict[Channel, None] = {}
+        self.awaits_written = False  # somebody waits for an epoch to be written, not synced
+        self.promises: dict[object, tuple[int, int, Callable[[], None]]] = {}  # (epoch, what of it, what to do then)
+        self.last_epoch = 0
+        self.defined_epoch = 0  # the last one with definitions
+        self.written_epoch = 0
+        self.durable_epoch = 0
+        self.failure: str | None = None  # why the log can keep nothing any more
+        self.on_failure: Callable[[str], None] | None = None
         self.connection_count = 0
         self.channel_count = 0
         self._restore()
@@ -87,6 +98,8 @@ class Broker:
 
     def end_turn(self) -> None:
         """Hand out what is due, close the epoch, and confirm the turn's publishes, now or when the epoch is durable."""
+        if self.failure is not None:
+            return
         turn = self.turn
         if turn.due:
             due, turn.due = turn.due, []
@@ -95,22 +108,120 @@ class Broker:
         if turn.lost:
             lost, turn.lost = turn.lost, []
             for consumer in lost:
-                consumer.channel.consumer_lost(consumer)
-        epoch = self.storage.log.end_turn()
+                if consumer.channel.connection in turn.promises or consumer.channel.connection in self.promises:
+                    turn.lost.append(consumer)  # delete-ok comes first
+                else:
+                    consumer.channel.consumer_lost(consumer)
+        log = self.storage.log
+        if turn.promises and any(level == SYNCED for level, _ in turn.promises.values()):
+            log.flush()
+        epoch = log.end_turn()
+        if epoch:
+            self.last_epoch = epoch
+            if turn.has_defined:
+                self.defined_epoch = epoch
+        turn.has_defined = False
         if turn.confirming:
             confirming, turn.confirming = turn.confirming, []
             for channel in confirming:
                 if channel.is_open:
                     channel.end_turn(epoch)
+        if turn.promises:
+            promises, turn.promises = turn.promises, {}
+            for owner, (level, keep) in promises.items():
+                self.promises[owner] = (self.last_epoch, level, keep)
+                if level == WRITTEN:
+                    self.awaits_written = True
+            self._keep_promises()  # those that have nothing to wait for
+
+    def epoch_is_written(self, epoch: int) -> None:
+        """The commit log says that all epochs up to this one are in the operating system's hands."""
+        if self.failure is None and epoch > self.written_epoch:
+            self.written_epoch = epoch
+            if self.awaits_written:
+                self._answer_waiting()
 
     def epoch_is_durable(self, epoch: int) -> None:
-        """The commit log says that all epochs up to this one are safe."""
+        """The commit log says that all epochs up to this one are on the disk."""
+        if self.failure is None and epoch > self.durable_epoch:
+            self.durable_epoch = epoch
+            self.written_epoch = max(epoch, self.written_epoch)
+            self._answer_waiting()
+
+    def _answer_waiting(self) -> None:
         for channel in list(self.awaiting_epoch):
-            if channel.epoch_is_durable(epoch):
+            if channel.epochs_are_safe(self.written_epoch, self.durable_epoch):
                 del self.awaiting_epoch[channel]
+        if self.promises:
+            self._keep_promises()
+        elif not self.awaiting_epoch:
+            self.awaits_written = False
+
+    # -- promises ----------------------------------------------------------------------------------------------------
+
+    def promise(self, owner: object, level: int, keep: Callable[[], None]) -> None:
+        """Do this when all that was said until now is written or synced, at the end of the turn at the earliest.
+
+        One for each owner at a time. `keep` is called between turns, never in the middle of somebody's input.
+        """
+        self.turn.promises[owner] = (level, keep)
+
+    def withdraw(self, owner: object) -> None:
+        """Nobody waits for it any more."""
+        self.turn.promises.pop(owner, None)
+        self.promises.pop(owner, None)
+
+    def are_definitions_safe(self) -> bool:
+        """Whether all that was declared, bound and removed until now is as safe as an answer wants it."""
+        return not self.turn.has_defined and self._is_safe(self.defined_epoch, self.storage.log.reply_level)
+
+    def _is_safe(self, epoch: int, level: int) -> bool:
+        return level == NOTHING or epoch <= (self.durable_epoch if level == SYNCED else self.written_epoch)
+
+    def _keep_promises(self) -> None:
+        safe = [owner for owner, (epoch, level, _) in self.promises.items() if self._is_safe(epoch, level)]
+        for owner in safe:
+            promise = self.promises.pop(owner, None)  # None: one that was kept before it has withdrawn it
+            if promise is not None:
+                promise[2]()
+
+    # -- failure -----------------------------------------------------------------------------------------------------
+
+    def log_failed(self, reason: str) -> None:
+        """The log can keep nothing any more: no confirm and no answer is safe, so none is given."""
+        if self.failure is None:
+            self.failure = reason
+            if self.on_failure is not None:
+                self.on_failure(reason)
 
     # -- watching ----------------------------------------------------------------------------------------------------
 
     def emit_resource(self, kind: str, vhost: str, name: str) -> None:
         if self.events is not None:
             self.events.resource_event(kind, vhost, name)
+
+
+class NotedCatalog(Catalog):
+    """The storage's catalog, and a note for the turn where it left durable work."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._catalog = broker.storage.catalog
+        self._log = broker.storage.log
+
+    def save(self, kind: str, key: tuple[str, ...], definition: dict[str, Any]) -> None:
+        work = self._log.work
+        self._catalog.save(kind, key, definition)
+        self._note(work)
+
+    def delete(self, kind: str, key: tuple[str, ...]) -> None:
+        work = self._log.work
+        self._catalog.delete(kind, key)
+        self._note(work)
+
+    def load(self, kind: str) -> Iterable[dict[str, Any]]:
+        return self._catalog.load(kind)
+
+    def _note(self, work_before: int) -> None:
+        if self._log.work != work_before:
+            self._broker.turn.has_defined = True

@@ -10,6 +10,11 @@ from warrenmq.core.stats cimport Stats
 from warrenmq.core.turn cimport Turn
 
 
+cdef int NOTHING
+cdef int WRITTEN
+cdef int SYNCED
+
+
 cdef class Channel:
     cdef readonly object broker
     cdef readonly object vhost
@@ -31,15 +36,19 @@ cdef class Channel:
     cdef readonly unsigned long long confirmed_tag
     cdef readonly object awaiting_epoch
     cdef readonly bint is_in_turn
+    cdef readonly int turn_level
 
     @cython.locals(queues=list, message=Message)
     cpdef publish(self, Route route, bytes header, bytes body)
     cdef _publish_inspected(self, Route route, bytes header, bytes body)
-    @cython.locals(queue=Queue)
+    @cython.locals(queue=Queue, level=int)
     cdef _deliver_to(self, Message message, list queues, bint is_mandatory)
     cpdef note_published(self)
+    @cython.locals(level=int)
     cpdef end_turn(self, unsigned long long epoch)
-    cpdef bint epoch_is_durable(self, unsigned long long epoch) except -1
+    cdef _await_epoch(self, unsigned long long epoch, int level)
+    @cython.locals(epoch="unsigned long long", level=int, tag="unsigned long long", up_to="unsigned long long")
+    cpdef bint epochs_are_safe(self, unsigned long long written, unsigned long long durable) except -1
     @cython.locals(first="unsigned long long")
     cdef _confirm_up_to(self, unsigned long long tag)
     @cython.locals(entry=QueuedMessage, queue=Queue)

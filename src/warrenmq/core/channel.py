@@ -10,11 +10,11 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from warrenmq.core.consumer import Consumer
-from warrenmq.core.errors import AccessRefused, NotAllowed, PreconditionFailed
+from warrenmq.core.errors import NotAllowed, NotImplementedHere, PreconditionFailed
 from warrenmq.core.exchange import Route
 from warrenmq.core.ledger import Ledger
 from warrenmq.core.message import Message, QueuedMessage, make_message
-from warrenmq.core.ports import Outbox
+from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, Outbox
 from warrenmq.core.publish_rules import needs_inspection, prepare_header
 from warrenmq.core.queue import Queue
 from warrenmq.core.stats import Stats
@@ -51,6 +51,7 @@ class Channel:
         "stats",
         "transaction",
         "turn",
+        "turn_level",
         "user",
         "vhost",
     )
@@ -76,8 +77,9 @@ class Channel:
         self.is_confirming = False
         self.published_tag = 0  # the last publish of a confirming channel
         self.confirmed_tag = 0  # all publishes up to here are answered
-        self.awaiting_epoch: deque[tuple[int, int]] | None = None  # (epoch, last tag in it)
+        self.awaiting_epoch: deque[tuple[int, int, int]] | None = None  # (epoch, what of it, last tag in it)
         self.is_in_turn = False
+        self.turn_level = NOTHING  # what the publishes of this turn have to wait for
 
     # -- publishing --------------------------------------------------------------------------------------------------
 
@@ -110,7 +112,9 @@ class Channel:
     def _deliver_to(self, message: Message, queues: list[Queue], is_mandatory: bool) -> None:
         if queues:
             for queue in queues:
-                queue.enqueue(message)
+                level = queue.enqueue(message)
+                if level > self.turn_level:
+                    self.turn_level = level
         else:
             self.stats.unroutable += 1
             if is_mandatory:
@@ -131,27 +135,47 @@ class Channel:
     def select_confirms(self) -> None:
         if self.transaction is not None:
             raise PreconditionFailed("cannot switch from tx to confirm mode")
-        self.is_confirming = True
+        if not self.is_confirming:
+            self.is_confirming = True
+            self.turn_level = NOTHING
 
     def end_turn(self, epoch: int) -> None:
-        """The turn is over: answer its publishes now, or when their epoch is durable."""
+        """The turn is over: answer its publishes now, or when their epoch is written or durable."""
         self.is_in_turn = False
-        if epoch == 0 and self.awaiting_epoch is None:
-            self._confirm_up_to(self.published_tag)
-            return
-        if self.awaiting_epoch is None:
-            self.awaiting_epoch = deque()
-        self.awaiting_epoch.append((epoch, self.published_tag))
-        self.broker.awaiting_epoch[self] = None
+        level = self.turn_level
+        self.turn_level = NOTHING
+        if level == NOTHING or epoch == 0 or (level == WRITTEN and epoch <= self.broker.written_epoch):
+            if self.awaiting_epoch is None:
+                self._confirm_up_to(self.published_tag)
+                return
+            # It has nothing to wait for but its turn: confirms never overtake each other.
+            epoch = level = 0
+        self._await_epoch(epoch, level)
 
-    def epoch_is_durable(self, epoch: int) -> bool:
-        """Answer what waited for epochs up to this one; says whether nothing waits any more."""
+    def _await_epoch(self, epoch: int, level: int) -> None:
+        waiting = self.awaiting_epoch
+        if waiting is None:
+            waiting = self.awaiting_epoch = deque()
+            self.broker.awaiting_epoch[self] = None
+        if waiting and epoch <= waiting[-1][0] and level <= waiting[-1][1]:
+            waiting[-1] = (waiting[-1][0], waiting[-1][1], self.published_tag)
+        else:
+            waiting.append((epoch, level, self.published_tag))
+        if level == WRITTEN:
+            self.broker.awaits_written = True
+
+    def epochs_are_safe(self, written: int, durable: int) -> bool:
+        """Answer what waited for epochs up to these; says whether nothing waits any more."""
         waiting = self.awaiting_epoch
         if waiting is None:
             return True
         up_to = 0
-        while waiting and waiting[0][0] <= epoch:
-            up_to = waiting.popleft()[1]
+        while waiting:
+            epoch, level, tag = waiting[0]
+            if epoch > (durable if level == SYNCED else written):
+                break
+            up_to = tag
+            waiting.popleft()
         if up_to and self.is_open:
             self._confirm_up_to(up_to)
         if waiting:
@@ -174,8 +198,7 @@ class Channel:
         """Register a consumer. The caller answers consume-ok, then calls `start`."""
         if tag in self.consumers or (self.reply_queue is not None and self.reply_queue.tag == tag):
             raise NotAllowed(f"attempt to reuse consumer tag '{tag}'")
-        if queue.exclusive_consumer is not None or (is_exclusive and queue.consumers):
-            raise AccessRefused(f"queue '{queue.name}' in vhost '{queue.vhost}' in exclusive use")
+        queue.require_admissible(self, no_ack, is_exclusive, arguments)
         consumer = Consumer(tag, self, queue, no_ack, is_exclusive, self.default_prefetch, priority, arguments)
         self.consumers[tag] = consumer
         return consumer
@@ -263,24 +286,31 @@ class Channel:
             if self.ledger.parked:
                 self._wake_parked()
             return
-        taken = self._take(tag, multiple)
         if self.transaction is not None:
-            self.transaction.hold(taken, True, False)
-        else:
-            self._settle_all([entry for _, entry in taken])
+            self.transaction.hold(self._take(tag, multiple), True, False)
+            return
+        if tag == 0:
+            tag = self.ledger.last_tag
+        elif tag not in self.ledger.unacked:
+            raise PreconditionFailed(f"unknown delivery tag {tag}")
+        self._settle_all(self.ledger.strike_up_to(tag))
 
     def reject(self, tag: int, multiple: bool, requeue: bool) -> None:
         """basic.nack and basic.reject."""
         taken = self._take(tag, multiple)
         if self.transaction is not None:
             self.transaction.hold(taken, False, requeue)
-        elif requeue:
+            return
+        self._require_returnable(taken, taken)
+        if requeue:
             self._requeue_all([entry for _, entry in taken])
         else:
             self._drop_all([entry for _, entry in taken])
 
     def recover(self) -> None:
         """Requeue everything that is unacked."""
+        out = list(self.ledger.unacked.items())
+        self._require_returnable(out, [])
         self._requeue_all(self.ledger.take_all())
 
     def _take(self, tag: int, multiple: bool) -> list[tuple[int, QueuedMessage]]:
@@ -295,6 +325,18 @@ class Channel:
         if entry is None:
             raise PreconditionFailed(f"unknown delivery tag {tag}")
         return [(tag, entry)]
+
+    def _require_returnable(
+        self, returning: list[tuple[int, QueuedMessage]], struck: list[tuple[int, QueuedMessage]]
+    ) -> None:
+        """Refuse before anything is done; what was struck from the ledger is out again."""
+        try:
+            for _, entry in returning:
+                queue: Queue = entry.queue  # type: ignore[assignment]
+                queue.require_returnable()
+        except NotImplementedHere:
+            self.ledger.put_back(struck)
+            raise
 
     def _settle_all(self, entries: list[QueuedMessage]) -> None:
         self.stats.acked += len(entries)
@@ -341,10 +383,13 @@ class Channel:
         if self.transaction is None:
             self.transaction = Transaction()
 
-    def commit(self) -> None:
-        """Apply everything held, together: one turn, one epoch."""
+    def commit(self) -> int:
+        """Apply everything held, together: one turn, one epoch. Gives what the answer has to wait for at least."""
         transaction = self._open_transaction()
         self.transaction = Transaction()
+        returning = [delivery for taken, is_ack, _ in transaction.settlements if not is_ack for delivery in taken]
+        self._require_returnable(returning, transaction.held_deliveries())
+        self.turn_level = transaction.settled_level()
         for message, queues, is_mandatory in transaction.publishes:
             self._deliver_to(message, [queue for queue in queues if not queue.is_deleted], is_mandatory)
         for taken, is_ack, requeue in transaction.settlements:
@@ -355,6 +400,8 @@ class Channel:
                 self._requeue_all(entries)
             else:
                 self._drop_all(entries)
+        self.broker.storage.log.transaction_is_said()
+        return self.turn_level
 
     def rollback(self) -> None:
         """Forget the held publishes; held acks are undone, their deliveries are unacked again."""

@@ -59,6 +59,19 @@ class Ledger:
         self.oldest = tag + 1
         return [(known, unacked.pop(known)) for known in tags]
 
+    def strike_up_to(self, tag: int) -> list[QueuedMessage]:
+        """The same, where nobody asks for the tags again."""
+        unacked = self.unacked
+        if tag - self.oldest > 2 * len(unacked):
+            return [entry for _, entry in self.take_up_to(tag)]
+        struck: list[QueuedMessage] = []
+        for known in range(self.oldest, tag + 1):
+            entry = unacked.pop(known, None)
+            if entry is not None:
+                struck.append(entry)
+        self.oldest = tag + 1
+        return struck
+
     def put_back(self, deliveries: list[tuple[int, QueuedMessage]]) -> None:
         """Note deliveries as out again that a transaction had struck."""
         if not deliveries:

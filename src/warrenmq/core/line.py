@@ -3,6 +3,9 @@
 A list with a moving head: both ends cost the same as a list's end. What comes back is gathered and merged in once, when
 somebody next looks at the head: a client that requeues thousands one by one costs one merge.
 
+A long line has three parts: the window in memory that messages are taken from, the part that is paged out (only its
+length is known here), and the tail in memory that waits to follow it.
+
 Compiled when the package is built (line.pxd).
 """
 
@@ -15,31 +18,42 @@ _COMPACT_FROM = 1024
 
 
 class Line:
-    """Messages in the order of their positions."""
+    """Messages in the order of their positions. `paged` of them are not in memory."""
 
-    __slots__ = ("_entries", "_head", "_returned")
+    __slots__ = ("_entries", "_head", "_returned", "_tail", "paged")
 
     def __init__(self) -> None:
         self._entries: list[QueuedMessage | None] = []
         self._head = 0
         self._returned: list[QueuedMessage] = []
+        self._tail: list[QueuedMessage] = []
+        self.paged = 0
 
     def __len__(self) -> int:
-        return len(self._entries) - self._head + len(self._returned)
+        return len(self._entries) - self._head + len(self._returned) + self.paged + len(self._tail)
 
     def is_empty(self) -> bool:
-        return len(self._entries) == self._head and not self._returned
+        return len(self._entries) == self._head and not self._returned and self.paged == 0
+
+    def has_first(self) -> bool:
+        """Whether the message at the head is in memory."""
+        return len(self._entries) > self._head or len(self._returned) > 0
 
     def __iter__(self) -> Iterator[QueuedMessage]:
+        """All that are in memory."""
         if self._returned:
             self._merge()
         for entry in self._entries[self._head :]:
             assert entry is not None
             yield entry
+        yield from self._tail
 
     def append(self, entry: QueuedMessage) -> None:
         """Put a message behind all others; its position is higher than theirs."""
-        self._entries.append(entry)
+        if self.paged == 0:
+            self._entries.append(entry)
+        else:
+            self._tail.append(entry)
 
     def take_first(self) -> QueuedMessage | None:
         """Take the message at the head, or None if nobody waits."""
@@ -83,10 +97,58 @@ class Line:
         entries[start:passed] = returning
         self._head = start
 
+    # -- paging ------------------------------------------------------------------------------------------------------
+
+    def begin_with(self, paged: int, entries: list[QueuedMessage]) -> None:
+        """So many are paged out, and these stand behind them."""
+        self.paged = paged
+        for entry in entries:
+            self.append(entry)
+
+    def cut_window(self, keep_bytes: int, behind: int) -> list[QueuedMessage]:
+        """Take out of the window what stands behind that position and behind the first so many bytes."""
+        if self._returned:
+            self._merge()
+        entries = self._entries
+        at = self._head
+        kept = 0
+        while at < len(entries):
+            entry = entries[at]
+            assert entry is not None
+            if kept >= keep_bytes and entry.position > behind:
+                break
+            kept += entry.message.footprint()
+            at += 1
+        leaving: list[QueuedMessage] = entries[at:]  # type: ignore[assignment]
+        del entries[at:]
+        self.paged += len(leaving)
+        return leaving
+
+    def cut_tail(self) -> list[QueuedMessage]:
+        """Take the tail out: it follows what is paged out already."""
+        leaving = self._tail
+        self._tail = []
+        self.paged += len(leaving)
+        return leaving
+
+    def page_in(self, entries: list[QueuedMessage]) -> None:
+        """Put the next of those paged out into the window; behind the last of them stands the tail."""
+        self._entries.extend(entries)
+        self.pages_are_gone(len(entries))
+
+    def pages_are_gone(self, count: int) -> None:
+        """So many fewer are paged out."""
+        self.paged -= count
+        if self.paged == 0:
+            self._entries.extend(self._tail)
+            self._tail.clear()
+
     def clear(self) -> None:
         self._entries.clear()
         self._returned.clear()
+        self._tail.clear()
         self._head = 0
+        self.paged = 0
 
 
 def _position_of(entry: QueuedMessage) -> int:

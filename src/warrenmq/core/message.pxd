@@ -1,5 +1,10 @@
 cimport cython
 
+from warrenmq.protocol.properties cimport delivery_mode
+
+cdef Py_ssize_t _OVERHEAD
+cdef int _PERSISTENT
+
 
 @cython.final
 @cython.freelist(1024)
@@ -19,6 +24,7 @@ cdef class Message:
 cdef class QueuedMessage:
     cdef readonly Message message
     cdef readonly long long position
+    cdef public long long epoch
     cdef public bint redelivered
     cdef public object queue
     cdef public object consumer

@@ -7,13 +7,17 @@ Compiled when the package is built (message.pxd).
 """
 
 from warrenmq.protocol import properties
-from warrenmq.protocol.properties import BasicProperties
+from warrenmq.protocol.properties import BasicProperties, delivery_mode
 
 # What one waiting message costs beside its header and body: two objects, two bytes headers and a place in the queue.
 # Measured with benchmarks/run.py (row "bytes per queued message").
 MESSAGE_OVERHEAD = 240
 
 PERSISTENT = 2
+
+# The same as C integers.
+_OVERHEAD = MESSAGE_OVERHEAD
+_PERSISTENT = PERSISTENT
 
 
 class Message:
@@ -43,24 +47,27 @@ class Message:
         return properties.decode(self.header, 12)
 
     def is_persistent(self) -> bool:
-        return properties.delivery_mode(self.header) == PERSISTENT
+        return delivery_mode(self.header) == _PERSISTENT
 
     def footprint(self) -> int:
         """Bytes of memory that the message takes while it waits."""
-        return len(self.body) + len(self.header) + MESSAGE_OVERHEAD
+        return len(self.body) + len(self.header) + _OVERHEAD
 
 
 class QueuedMessage:
     """A message's place in one queue: its position never changes, so a requeue finds the place again.
 
     `queue` and `consumer` are set only while it is delivered and unacked (consumer None: fetched with basic.get).
+    `epoch` is the one of the commit log that keeps it; 0 for what is in memory alone, -1 for a transient message that
+    was paged out: its page has to hear when it is gone.
     """
 
-    __slots__ = ("consumer", "message", "position", "queue", "redelivered")
+    __slots__ = ("consumer", "epoch", "message", "position", "queue", "redelivered")
 
     def __init__(self, message: Message, position: int) -> None:
         self.message = message
         self.position = position
+        self.epoch = 0
         self.redelivered = False
         self.queue: object = None
         self.consumer: object = None
@@ -83,6 +90,7 @@ def enqueue_as(message: Message, position: int) -> QueuedMessage:
     entry = QueuedMessage.__new__(QueuedMessage)
     entry.message = message
     entry.position = position
+    entry.epoch = 0
     entry.redelivered = False
     entry.queue = None
     entry.consumer = None

@@ -13,6 +13,34 @@ cdef class Outbox:
     cpdef cancelled(self, int channel, str consumer_tag)
 
 
+cdef class PageSizes:
+    cdef readonly Py_ssize_t window
+    cdef readonly Py_ssize_t kept
+    cdef readonly Py_ssize_t read_below
+    cdef readonly Py_ssize_t page
+    cdef readonly Py_ssize_t budget
+    cdef readonly Py_ssize_t small_window
+
+
 cdef class MessageStore:
+    cdef public PageSizes sizes
+    cdef public bint is_reading
+    cdef public int promise
+
     cpdef append(self, QueuedMessage entry)
     cpdef forget(self, QueuedMessage entry)
+    cpdef long long last_position(self) except? -2
+    cpdef page_out(self, list entries)
+    cpdef page_in(self)
+
+
+cdef class CommitLog:
+    cdef public long long work
+    cdef public bint is_committing
+    cdef public int reply_level
+
+    cpdef long long end_turn(self) except? -2
+
+
+cdef class StreamStore(MessageStore):
+    cdef public long long first_position

@@ -5,11 +5,14 @@ Methods never block and never raise for the peer's sake. Compiled, because `Outb
 per message (ports.pxd).
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from warrenmq.core.message import Message, QueuedMessage
+    from warrenmq.core.queue import Queue
+    from warrenmq.core.stats import Stats
+    from warrenmq.core.stream import Stream
 
 
 class Outbox:
@@ -51,21 +54,69 @@ class Outbox:
         raise NotImplementedError
 
 
-class MessageStore:
-    """Keeps the persistent messages of one durable queue. Each call belongs to the open epoch of the commit log."""
+# What the confirm of a message waits for.
+NOTHING = 0
+WRITTEN = 1  # it is in the operating system's hands
+SYNCED = 2  # it is on the disk
 
-    __slots__ = ()
+
+class PageSizes:
+    """How much of a line stays in memory, in bytes of memory (`Message.footprint`; some 400 for a body of 100)."""
+
+    __slots__ = ("budget", "kept", "page", "read_below", "small_window", "window")
+
+    def __init__(self, window: int = 8 << 20, page: int = 768 << 10, budget: int = 96 << 20) -> None:
+        self.window = window  # a longer line is paged out
+        self.kept = window // 2  # but for this much at its head
+        self.read_below = window // 2  # the next page is asked for when there is less than this left
+        self.page = page  # the tail of a line that is paged out follows when it has grown to this
+        self.budget = budget  # when all messages in memory take more than this, short lines are paged out too
+        self.small_window = window // 32
+
+
+class MessageStore:
+    """Keeps messages of one queue outside of memory: the persistent ones of a durable queue, and what does not fit.
+
+    `append` and `forget` belong to the open epoch of the commit log. What is paged out comes back page by page, in
+    order, through `Queue.paged_in`; everything paged out stands behind all that is in memory and was ever delivered.
+    """
+
+    __slots__ = ("is_reading", "promise", "sizes")
+
+    def __init__(self, promise: int = NOTHING, sizes: PageSizes | None = None) -> None:
+        self.promise = promise  # what the confirm of a kept message waits for
+        self.sizes = sizes  # None: nothing is paged out
+        self.is_reading = False  # a page was asked for and has not come yet
+
+    def attach(self, queue: "Queue") -> None:
+        """This queue is the one that pages come back to."""
 
     def append(self, entry: "QueuedMessage") -> None:
-        """Keep a message at its position."""
+        """Keep a persistent message, and note its epoch in the entry."""
         raise NotImplementedError
 
     def forget(self, entry: "QueuedMessage") -> None:
-        """The message at this position was acked, dropped or purged."""
+        """A kept message was acked, dropped or purged."""
         raise NotImplementedError
 
-    def recover(self) -> "Iterable[QueuedMessage]":
-        """What was kept and not forgotten, by position; once, before the first append."""
+    def last_position(self) -> int:
+        """What is paged out must stand behind this position."""
+        return -1
+
+    def page_out(self, entries: "list[QueuedMessage]") -> None:
+        """Take these from memory, in order."""
+        raise NotImplementedError
+
+    def page_in(self) -> None:
+        """Ask for the next page."""
+        raise NotImplementedError
+
+    def forget_pages(self) -> None:
+        """All that is paged out was purged."""
+        raise NotImplementedError
+
+    def recover(self) -> "Recovered":
+        """What was kept and not forgotten; once, before the first append."""
         raise NotImplementedError
 
     def delete(self) -> None:
@@ -73,17 +124,44 @@ class MessageStore:
         raise NotImplementedError
 
 
-class CommitLog:
-    """Decides when a turn's work is safe."""
+class Recovered:
+    """What a queue begins with: so many messages paged out, and behind them those that are in memory."""
 
-    __slots__ = ()
+    __slots__ = ("entries", "next_position", "paged")
+
+    def __init__(self, entries: "list[QueuedMessage]", paged: int = 0, next_position: int = 0) -> None:
+        self.entries = entries
+        self.paged = paged
+        self.next_position = next_position
+
+
+class CommitLog:
+    """Decides when a turn's work is safe. `work` grows with everything durable that is said.
+
+    `reply_level` is what an answer such as declare-ok or commit-ok waits for: WRITTEN or SYNCED. `is_committing`: an
+    epoch is on its way, by a thread that needs the interpreter now and then.
+    """
+
+    __slots__ = ("is_committing", "reply_level", "work")
+
+    def __init__(self, reply_level: int = SYNCED) -> None:
+        self.work = 0
+        self.is_committing = False
+        self.reply_level = reply_level
 
     def end_turn(self) -> int:
         """Close the open epoch. Gives its number, or 0 if there is nothing to wait for.
 
-        Later, when that epoch is durable, `Broker.epoch_is_durable` is called with the number; numbers only grow.
+        Later `Broker.epoch_is_written` and `Broker.epoch_is_durable` are called with the number; numbers only grow, and
+        each stands for all before it.
         """
         raise NotImplementedError
+
+    def transaction_is_said(self) -> None:
+        """All of a transaction was said; its epoch is still open."""
+
+    def flush(self) -> None:
+        """Somebody waits until all that was said so far is on the disk: see to it soon."""
 
 
 class Catalog:
@@ -113,7 +191,15 @@ class Storage:
     catalog: Catalog
     log: CommitLog
 
-    def message_store(self, vhost: str, queue: str) -> MessageStore:
+    def count_in(self, stats: "Stats") -> None:
+        """Add what is on its way to the disk to the bytes held in memory: the memory alarm must see it."""
+
+    def message_store(self, vhost: str, queue: str, is_durable: bool, arguments: dict[str, Any]) -> MessageStore | None:
+        """The store of a queue; None for one that lives in memory alone."""
+        raise NotImplementedError
+
+    def stream_store(self, vhost: str, queue: str, arguments: dict[str, Any]) -> "StreamStore":
+        """The store of a stream."""
         raise NotImplementedError
 
 
@@ -128,4 +214,40 @@ class EventSink:
 
     def resource_event(self, kind: str, vhost: str, name: str) -> None:
         """connection, channel, consumer, queue, exchange: opened, closed, declared, deleted."""
+        raise NotImplementedError
+
+
+class StreamStore(MessageStore):
+    """Keeps all messages of one stream, until its limits of size and age say otherwise.
+
+    `attach` gives it the stream, which it tells what is gone (`Stream.forget_before`) and, where more than NOTHING is
+    promised, what readers may have (`Stream.readable_up_to`). Positions are offsets: from 0 on, and none is left out.
+    """
+
+    __slots__ = ("first_position",)
+
+    def __init__(self, promise: int = NOTHING) -> None:
+        super().__init__(promise)
+        self.first_position = 0  # of what is still kept
+
+    def attach(self, queue: "Stream") -> None:  # type: ignore[override]
+        raise NotImplementedError
+
+    def read(self, position: int, receive: "Callable[[int, list[Message]], None]") -> None:
+        """Give the page that holds this position, or the next one if it is gone: its first position and its messages.
+
+        The messages carry their offsets in a header already. Calls back at once or later, on the loop; with no messages
+        where there are none from there on.
+        """
+        raise NotImplementedError
+
+    def find_time(self, time_ms: int, receive: "Callable[[int], None]") -> None:
+        """Give the position to read from so as to miss nothing of that time or later; it may be a page too early.
+
+        Calls back at once or later, on the loop; with the next position where everything is older.
+        """
+        raise NotImplementedError
+
+    def now_ms(self) -> int:
+        """The time that an append would have now."""
         raise NotImplementedError

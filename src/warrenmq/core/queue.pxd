@@ -3,9 +3,12 @@ cimport cython
 from warrenmq.core.consumer cimport Consumer, ConsumerRing
 from warrenmq.core.line cimport Line
 from warrenmq.core.message cimport Message, QueuedMessage, enqueue_as
-from warrenmq.core.ports cimport MessageStore
+from warrenmq.core.ports cimport MessageStore, PageSizes
 from warrenmq.core.stats cimport Stats
 from warrenmq.core.turn cimport Turn
+
+
+cdef int NOTHING
 
 
 cdef class Queue:
@@ -27,10 +30,31 @@ cdef class Queue:
     cdef readonly bint is_due
     cdef readonly Py_ssize_t unacked_count
     cdef readonly long long next_position
+    cdef readonly bint keeps
+    cdef long long _handed_out
+    cdef Py_ssize_t _window_bytes
+    cdef Py_ssize_t _tail_bytes
+    cdef Py_ssize_t _page_out_at
+    cdef list _page_waiters
+    cdef PageSizes _sizes
+    cdef Py_ssize_t _small_page_out_at
 
-    @cython.locals(consumer=Consumer, position="long long")
-    cpdef enqueue(self, Message message)
-    cdef _enqueue_persistent(self, QueuedMessage entry)
+    @cython.locals(consumer=Consumer, entry=QueuedMessage, position="long long", promise=int)
+    cpdef int enqueue(self, Message message) except -1
+    @cython.locals(size=Py_ssize_t, sizes=PageSizes)
+    cdef _let_wait(self, QueuedMessage entry)
+    @cython.locals(store=MessageStore, keep=Py_ssize_t, leaving=list, size=Py_ssize_t)
+    cdef _page_out_window(self, PageSizes sizes)
+    cdef _page_out_tail(self)
+    cpdef page_out_tail(self)
+    @cython.locals(size=Py_ssize_t)
+    cpdef paged_in(self, list entries, Py_ssize_t lost=*)
+    cpdef bint needs_page(self)
+    cpdef await_page(self, waiter)
+    @cython.locals(store=MessageStore)
+    cdef _ask_for_page(self)
+    @cython.locals(entry=QueuedMessage, size=Py_ssize_t)
+    cdef Py_ssize_t _footprint_of(self, list entries) except -1
     @cython.locals(consumer=Consumer, entry=QueuedMessage, ready=Line)
     cpdef dispatch(self)
     @cython.locals(entry=QueuedMessage)

@@ -1,26 +1,38 @@
 """A queue: what waits, who waits for it, and what is out unacked.
 
 Messages stand in order of their position. A message that meets a waiting consumer never enters the line. Whatever
-comes back (nack, reject, recover, a closed channel) returns to its old place.
+comes back (nack, reject, recover, a closed channel) returns to its old place. Of a long line only the head is in
+memory.
 
 Owned by the loop thread. Compiled when the package is built (queue.pxd).
 """
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from warrenmq.core.consumer import Consumer, ConsumerRing
+from warrenmq.core.errors import AccessRefused, PreconditionFailed
 from warrenmq.core.line import Line
 from warrenmq.core.message import Message, QueuedMessage, enqueue_as
-from warrenmq.core.ports import EventSink, MessageStore
+from warrenmq.core.ports import NOTHING, EventSink, MessageStore, PageSizes, Recovered
 from warrenmq.core.stats import Stats
 from warrenmq.core.turn import Turn
+
+if TYPE_CHECKING:
+    from warrenmq.core.channel import Channel
 
 
 class Queue:
     """One classic queue. Names, ownership and lifetime are the virtual host's; the messages are the queue's."""
 
     __slots__ = (
+        "_handed_out",
+        "_page_out_at",
+        "_page_waiters",
+        "_sizes",
+        "_small_page_out_at",
+        "_tail_bytes",
+        "_window_bytes",
         "arguments",
         "consumers",
         "events",
@@ -29,6 +41,7 @@ class Queue:
         "is_deleted",
         "is_due",
         "is_durable",
+        "keeps",
         "name",
         "next_position",
         "owner",
@@ -72,51 +85,147 @@ class Queue:
         self.is_due = False  # will be dispatched at the end of the turn
         self.unacked_count = 0
         self.next_position = 0
+        self.keeps = is_durable and store is not None  # its persistent messages
+        self._handed_out = -1  # the highest position that was ever delivered
+        self._window_bytes = 0  # of the part of the line that messages are taken from
+        self._tail_bytes = 0  # of the part that stands behind what is paged out
+        self._sizes = store.sizes if store is not None else None
+        self._page_out_at = self._sizes.window if self._sizes is not None else 0
+        self._small_page_out_at = self._sizes.small_window if self._sizes is not None else 0
+        self._page_waiters: list[Callable[[], None]] = []
+        if store is not None:
+            store.attach(self)
 
     # -- messages in -------------------------------------------------------------------------------------------------
 
-    def enqueue(self, message: Message) -> None:
-        """Hand the message to a waiting consumer, or keep it; never waits."""
+    def enqueue(self, message: Message) -> int:
+        """Hand the message to a waiting consumer, or keep it; never waits. Gives what its confirm has to wait for."""
         position = self.next_position
         self.next_position = position + 1
         if self.events is not None:
             self.events.message_event("enqueued", message, self.vhost, self.name)
-        if self.store is not None and message.is_persistent():
-            self._enqueue_persistent(enqueue_as(message, position))
-            return
-        if self.ready.is_empty():
-            consumer = self.ring.next_ready()
-            if consumer is not None:
-                if consumer.no_ack:
-                    self.stats.delivered += 1
-                    if self.events is not None:
-                        self.events.message_event("delivered", message, self.vhost, self.name)
-                    consumer.deliver_no_ack(message, False)
-                else:
-                    self.stats.held_bytes += message.footprint()
-                    self._hand_over(enqueue_as(message, position), consumer)
-                return
-        self.stats.held_bytes += message.footprint()
-        self.stats.ready += 1
-        self.ready.append(enqueue_as(message, position))
+        consumer = self.ring.next_ready() if self.ready.is_empty() else None
+        if consumer is not None and consumer.no_ack:
+            # Settled by being sent: there is nothing to keep.
+            self.stats.delivered += 1
+            if self.events is not None:
+                self.events.message_event("delivered", message, self.vhost, self.name)
+            consumer.deliver_no_ack(message, False)
+            return NOTHING
+        entry = enqueue_as(message, position)
+        promise = NOTHING
+        if self.keeps and message.is_persistent():
+            # The store hears of it before anybody else: delivery and confirm belong to the same epoch or a later one.
+            self.store.append(entry)  # type: ignore[union-attr]
+            promise = self.store.promise  # type: ignore[union-attr]
+        if consumer is not None:
+            self.stats.held_bytes += message.footprint()
+            self._hand_over(entry, consumer)
+        else:
+            self._let_wait(entry)
+        return promise
 
-    def _enqueue_persistent(self, entry: QueuedMessage) -> None:
-        """The store hears of it before anybody else: delivery and confirm belong to the same epoch or a later one."""
-        assert self.store is not None
-        self.store.append(entry)
-        self.stats.held_bytes += entry.message.footprint()
+    def _let_wait(self, entry: QueuedMessage) -> None:
+        size = entry.message.footprint()
+        self.stats.held_bytes += size
         self.stats.ready += 1
         self.ready.append(entry)
-        self.dispatch()
+        if self.ready.paged != 0:
+            self._tail_bytes += size
+            if self._tail_bytes >= self._sizes.page:  # type: ignore[union-attr]
+                self._page_out_tail()
+            return
+        self._window_bytes += size
+        sizes = self._sizes
+        if sizes is not None and (
+            self._window_bytes >= self._page_out_at
+            or (self.stats.held_bytes > sizes.budget and self._window_bytes >= self._small_page_out_at)
+        ):
+            self._page_out_window(sizes)
 
-    def restore(self, entries: Iterable[QueuedMessage]) -> None:
+    def restore(self, recovered: Recovered) -> None:
         """Take back what the store kept, before the first message."""
-        for entry in entries:
+        for entry in recovered.entries:
             entry.redelivered = True  # it may have been delivered before the stop
-            self.ready.append(entry)
-            self.stats.ready += 1
-            self.stats.held_bytes += entry.message.footprint()
-            self.next_position = entry.position + 1
+        size = self._footprint_of(recovered.entries)
+        self.stats.held_bytes += size
+        if recovered.paged:
+            self._tail_bytes = size
+        else:
+            self._window_bytes = size
+        self.ready.begin_with(recovered.paged, recovered.entries)
+        self.stats.ready += len(self.ready)
+        self.next_position = recovered.next_position
+
+    # -- paging: a long line is kept on disk but for its head --------------------------------------------------------
+
+    def _page_out_window(self, sizes: PageSizes) -> None:
+        """Keep the head of the line in memory, and whatever was delivered before or is on disk already."""
+        store = self.store
+        assert store is not None
+        keep = sizes.kept if self._window_bytes >= sizes.window else sizes.small_window // 2
+        leaving = self.ready.cut_window(keep, max(store.last_position(), self._handed_out))
+        if not leaving:
+            self._small_page_out_at = self._window_bytes + sizes.small_window
+            self._page_out_at = self._window_bytes + sizes.window  # do not try again with every message
+            return
+        size = self._footprint_of(leaving)
+        self._window_bytes -= size
+        self._page_out_at = sizes.window
+        self._small_page_out_at = sizes.small_window
+        self.stats.held_bytes -= size
+        store.page_out(leaving)
+
+    def _page_out_tail(self) -> None:
+        self.stats.held_bytes -= self._tail_bytes
+        self._tail_bytes = 0
+        assert self.store is not None
+        self.store.page_out(self.ready.cut_tail())
+
+    def page_out_tail(self) -> None:
+        """The store is about to write all it has: what stands behind the pages goes with it."""
+        if self._tail_bytes:
+            self._page_out_tail()
+
+    def paged_in(self, entries: list[QueuedMessage], lost: int = 0) -> None:
+        """The next page is here; `lost` messages of it could not be read."""
+        size = self._footprint_of(entries)
+        self._window_bytes += size
+        self.stats.held_bytes += size
+        self.ready.page_in(entries)
+        if lost:
+            self.stats.ready -= lost
+            self.ready.pages_are_gone(lost)
+        if self.ready.paged == 0:
+            self._window_bytes += self._tail_bytes
+            self._tail_bytes = 0
+        self.dispatch()
+        if self._page_waiters:
+            waiters, self._page_waiters = self._page_waiters, []
+            for waiter in waiters:
+                waiter()
+
+    def needs_page(self) -> bool:
+        """Whether messages wait, and none of them is in memory."""
+        return self.ready.paged != 0 and not self.ready.has_first()
+
+    def await_page(self, waiter: Callable[[], None]) -> None:
+        """Call when the next page is here, or there is none any more."""
+        self._page_waiters.append(waiter)
+        self._ask_for_page()
+
+    def _ask_for_page(self) -> None:
+        store = self.store
+        if store is None or store.is_reading or self.ready.paged == 0:
+            return
+        if self._window_bytes < self._sizes.read_below:  # type: ignore[union-attr]
+            store.page_in()
+
+    def _footprint_of(self, entries: list[QueuedMessage]) -> int:
+        size = 0
+        for entry in entries:
+            size += entry.message.footprint()
+        return size
 
     # -- messages out ------------------------------------------------------------------------------------------------
 
@@ -124,20 +233,28 @@ class Queue:
         """Hand out what waits, as far as there are consumers with credit."""
         self.is_due = False
         ready = self.ready
-        while not ready.is_empty():
+        while ready.has_first():
             consumer = self.ring.next_ready()
             if consumer is None:
-                return
+                break
             entry = ready.take_first()
             assert entry is not None
             self.stats.ready -= 1
+            self._window_bytes -= entry.message.footprint()
             self._hand_over(entry, consumer)
+        if ready.paged != 0:
+            self._ask_for_page()
 
     def get(self) -> QueuedMessage | None:
         """Take the first message out of the line for basic.get; the caller settles it or notes it as unacked."""
         entry = self.ready.take_first()
         if entry is not None:
             self.stats.ready -= 1
+            self._window_bytes -= entry.message.footprint()
+            if entry.position > self._handed_out:
+                self._handed_out = entry.position
+        if self.ready.paged != 0:
+            self._ask_for_page()
         return entry
 
     def _hand_over(self, entry: QueuedMessage, consumer: Consumer) -> None:
@@ -150,8 +267,14 @@ class Queue:
             self.discard(entry)
             consumer.deliver_no_ack(entry.message, entry.redelivered)
         else:
+            if entry.position > self._handed_out:
+                self._handed_out = entry.position
             self.note_unacked()
             consumer.deliver(entry)
+
+    def message_count(self) -> int:
+        """Messages that wait; those of a stream stay, whoever reads them."""
+        return len(self.ready)
 
     def note_unacked(self) -> None:
         self.unacked_count += 1
@@ -162,8 +285,8 @@ class Queue:
     def discard(self, entry: QueuedMessage) -> None:
         """The message left the queue for good."""
         self.stats.held_bytes -= entry.message.footprint()
-        if self.store is not None and entry.message.is_persistent():
-            self.store.forget(entry)
+        if entry.epoch != 0:
+            self.store.forget(entry)  # type: ignore[union-attr]
 
     def settle(self, entry: QueuedMessage) -> None:
         """An unacked message was acked, or rejected for good."""
@@ -191,6 +314,7 @@ class Queue:
         else:
             self.ready.put_back(entries)
             self.stats.ready += len(entries)
+            self._window_bytes += self._footprint_of(entries)
         for entry in entries:
             self._release(entry)
 
@@ -208,16 +332,40 @@ class Queue:
                 else:  # the channel's consumers take turns
                     consumer.ledger.parked[consumer] = None
 
+    def require_returnable(self) -> None:
+        """540 if what was delivered cannot be given back."""
+
     def purge(self) -> int:
         """Drop all that waits; what is unacked stays. Gives the number dropped."""
         dropped = len(self.ready)
         for entry in self.ready:
             self.discard(entry)
+        if self.ready.paged != 0:
+            assert self.store is not None
+            self.store.forget_pages()
         self.stats.ready -= dropped
         self.ready.clear()
+        self._window_bytes = 0
+        self._tail_bytes = 0
+        waiters, self._page_waiters = self._page_waiters, []
+        for waiter in waiters:
+            waiter()
         return dropped
 
     # -- consumers ---------------------------------------------------------------------------------------------------
+
+    def require_admissible(
+        self, channel: "Channel", no_ack: bool, is_exclusive: bool, arguments: dict[str, Any]
+    ) -> None:
+        """Refuse a consumer that cannot be served as it asks to be."""
+        if self.exclusive_consumer is not None or (is_exclusive and self.consumers):
+            raise AccessRefused(f"queue '{self.name}' in vhost '{self.vhost}' in exclusive use")
+        if "x-stream-offset" in arguments:
+            queue_type = self.arguments.get("x-queue-type", "classic")
+            raise PreconditionFailed(
+                f"invalid arg 'x-stream-offset' for queue '{self.name}' in vhost '{self.vhost}' "
+                f"of queue type rabbit_{queue_type}_queue"
+            )
 
     def add_consumer(self, consumer: Consumer) -> None:
         self.consumers[consumer] = None
@@ -254,6 +402,7 @@ class Queue:
         for consumer in consumers:
             self.remove_consumer(consumer)
         self.is_deleted = True
+        self.keeps = False
         if self.store is not None:
             self.store.delete()
             self.store = None

@@ -10,6 +10,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 from warrenmq.core.message import Message
+from warrenmq.core.ports import NOTHING
 from warrenmq.core.publish_rules import DIRECT_REPLY_TO
 from warrenmq.core.queue import Queue
 
@@ -35,9 +36,10 @@ class ReplyQueue(Queue):
         encoded = tag.encode()
         self._wire_tag = bytes((len(encoded),)) + encoded
 
-    def enqueue(self, message: Message) -> None:
+    def enqueue(self, message: Message) -> int:
         """Send the answer; one that finds the peer's socket full is dropped, as nothing may wait without bound."""
         outbox = self._channel.outbox
         if not outbox.is_congested:
             self.stats.delivered += 1
             outbox.deliver(self._channel.number, self._wire_tag, self._channel.ledger.next_tag(), False, message)
+        return NOTHING

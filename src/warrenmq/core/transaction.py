@@ -1,6 +1,7 @@
 """What a channel holds between tx.select (or the last commit) and the next commit or rollback."""
 
 from warrenmq.core.message import Message, QueuedMessage
+from warrenmq.core.ports import NOTHING
 from warrenmq.core.queue import Queue
 
 Taken = list[tuple[int, QueuedMessage]]
@@ -18,6 +19,15 @@ class Transaction:
     def hold(self, taken: Taken, is_ack: bool, requeue: bool) -> None:
         """Settle these on commit."""
         self.settlements.append((taken, is_ack, requeue))
+
+    def settled_level(self) -> int:
+        """What the settlements wait for until they are safe: the most that any queue of a kept message asks for."""
+        level = NOTHING
+        for _, entry in self.held_deliveries():
+            queue: Queue = entry.queue  # type: ignore[assignment]
+            if entry.epoch and queue.store is not None and queue.store.promise > level:
+                level = queue.store.promise
+        return level
 
     def held_deliveries(self) -> Taken:
         """Everything that a rollback makes unacked again."""

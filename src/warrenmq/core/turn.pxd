@@ -6,3 +6,5 @@ cdef class Turn:
     cdef public list due
     cdef public list confirming
     cdef public list lost
+    cdef public bint has_defined
+    cdef public dict promises

@@ -1,11 +1,12 @@
 """The turn: what has to be done before the work that arrived together is over.
 
 Credit that comes back (acks, a larger prefetch, a drained socket) makes a queue due once per turn, not once per ack;
-publishes of one turn are confirmed together.
+publishes of one turn are confirmed together, and what was promised in it is kept together.
 
 Owned by the loop thread. Compiled when the package is built (turn.pxd).
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,9 +18,12 @@ if TYPE_CHECKING:
 class Turn:
     """One per broker, used again for every turn."""
 
-    __slots__ = ("confirming", "due", "lost")
+    __slots__ = ("confirming", "due", "has_defined", "lost", "promises")
 
     def __init__(self) -> None:
         self.due: list[Queue] = []  # queues with messages for consumers that have credit again
         self.lost: list[Consumer] = []  # consumers whose queue is gone, to be told after whoever deleted it is answered
         self.confirming: list[Channel] = []  # channels with publishes to be confirmed
+        self.has_defined = False  # something durable was declared, bound or removed
+        # By who is to be answered: what it waits for, and what to do then (see `Broker.promise`).
+        self.promises: dict[object, tuple[int, Callable[[], None]]] = {}

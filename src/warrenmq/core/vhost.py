@@ -14,7 +14,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from warrenmq.core import definitions
-from warrenmq.core.arguments import COMPARED_ARGUMENTS, validate_exchange_arguments, validate_queue_arguments
+from warrenmq.core.arguments import (
+    COMPARED_ARGUMENTS,
+    require_own_name,
+    validate_exchange_arguments,
+    validate_queue_arguments,
+)
 from warrenmq.core.binding import Binding, BindingIndex, Destination, make_binding
 from warrenmq.core.equivalence import require_same_arguments, require_same_flag
 from warrenmq.core.errors import (
@@ -28,6 +33,7 @@ from warrenmq.core.exchange import DEFAULT_EXCHANGE, Exchange, Route, collect_qu
 from warrenmq.core.queue import Queue
 from warrenmq.core.routing import MATCHERS
 from warrenmq.core.routing.headers import validate as validate_headers_binding
+from warrenmq.core.stream import Stream
 
 if TYPE_CHECKING:
     from warrenmq.core.broker import Broker
@@ -181,6 +187,7 @@ class VHost:
             require_same_flag("auto_delete", what, is_auto_delete, existing.is_auto_delete)
             require_same_arguments(what, arguments, existing.arguments, COMPARED_ARGUMENTS)
             return existing
+        require_own_name(name, arguments)
         validate_queue_arguments(self._named("queue", name), arguments, is_durable, is_exclusive, is_auto_delete)
         name = name or self._generate_name()
         queue = self._make_queue(name, is_durable, is_auto_delete, connection if is_exclusive else None, arguments)
@@ -192,19 +199,25 @@ class VHost:
     def _make_queue(
         self, name: str, is_durable: bool, is_auto_delete: bool, owner: object, arguments: dict[str, Any]
     ) -> Queue:
-        store = self.broker.storage.message_store(self.name, name) if is_durable else None
-        queue = Queue(
-            self.name,
-            name,
-            is_durable,
-            is_auto_delete,
-            owner,
-            arguments,
-            self.broker.stats,
-            self.broker.turn,
-            store,
-            self.broker.events,
-        )
+        broker = self.broker
+        queue: Queue
+        if arguments.get("x-queue-type") == "stream":
+            streams = broker.storage.stream_store(self.name, name, arguments)
+            queue = Stream(self.name, name, arguments, broker.stats, broker.turn, streams, broker.events)
+        else:
+            store = broker.storage.message_store(self.name, name, is_durable, arguments)
+            queue = Queue(
+                self.name,
+                name,
+                is_durable,
+                is_auto_delete,
+                owner,
+                arguments,
+                broker.stats,
+                broker.turn,
+                store,
+                broker.events,
+            )
         self.queues[name] = queue
         if owner is not None:
             self._owned.setdefault(owner, {})[queue] = None
@@ -219,7 +232,7 @@ class VHost:
         self._require_access(queue, connection)
         if if_unused and queue.consumers:
             raise PreconditionFailed(f"{self._named('queue', name)} in use")
-        if if_empty and queue.ready:
+        if if_empty and queue.message_count():
             raise PreconditionFailed(f"{self._named('queue', name)} not empty")
         return self.remove_queue(queue)
 
@@ -233,11 +246,10 @@ class VHost:
             del owned[queue]
             if not owned:
                 del self._owned[queue.owner]
-        was_kept = queue.store is not None
         dropped, consumers = queue.delete()
         self._unbind_destination(queue)
         self._topology_changed()
-        if was_kept:
+        if queue.is_durable:
             self.broker.catalog.delete("queue", (self.name, queue.name))
         self.broker.turn.lost.extend(consumers)
         self.broker.emit_resource("queue.deleted", self.name, queue.name)

@@ -5,7 +5,7 @@ The names are part of what WarrenMQ promises to its users: dashboards are built 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from warrenmq.core.snapshot import Overview
@@ -15,7 +15,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One field of the overview and the name it is published under."""
+    """One field of the overview, or one figure of the storage, and the name it is published under."""
 
     name: str
     field: str
@@ -50,14 +50,38 @@ METRICS = (
     Metric("warren_connections_closed_total", "connections_closed", "Connections closed since the start."),
 )
 
+STORAGE_METRICS = (
+    Metric("warren_log_bytes", "log_bytes", "Size of the commit log's files."),
+    Metric("warren_log_epochs_total", "log_epochs", "Epochs of the commit log, since the folder was made."),
+    Metric("warren_log_syncs_total", "log_syncs", "Times that the commit log was brought to the disk."),
+    Metric("warren_log_checkpoints_total", "log_checkpoints", "Times that the log was shortened by flushing messages."),
+    Metric("warren_compactions_total", "compactions", "Segment files that were rewritten without their dead messages."),
+    Metric("warren_page_out_pending_bytes", "page_out_pending_bytes", "Messages on their way from memory to segments."),
+    Metric("warren_disk_free_bytes", "disk_free_bytes", "Free space where the data folder lies."),
+)
+RESOURCES = ("memory", "disk")
 
-def render(overview: Overview, *, loop_lag: float, version: str) -> str:
+
+def render(
+    overview: Overview,
+    *,
+    loop_lag: float,
+    version: str,
+    alarms: Collection[str] = (),
+    figures: Mapping[str, int] | None = None,
+) -> str:
     """All metrics as one text, ready to be scraped."""
     lines = list(_described("warren_build_info", "gauge", "The running version; always 1."))
     lines.append(f'warren_build_info{{version="{_escaped(version)}"}} 1')
     for metric in METRICS:
         lines.extend(_described(metric.name, metric.kind, metric.meaning))
         lines.append(f"{metric.name} {getattr(overview, metric.field)}")
+    for metric in STORAGE_METRICS:
+        if figures is not None and metric.field in figures:
+            lines.extend(_described(metric.name, metric.kind, metric.meaning))
+            lines.append(f"{metric.name} {figures[metric.field]}")
+    lines.extend(_described("warren_alarm", "gauge", "Whether publishers wait because of this resource."))
+    lines.extend(f'warren_alarm{{resource="{resource}"}} {int(resource in alarms)}' for resource in RESOURCES)
     lines.extend(_described("warren_loop_lag_seconds", "gauge", "How late the event loop last ran a timed call."))
     lines.append(f"warren_loop_lag_seconds {float(loop_lag)!r}")
     return "\n".join(lines) + "\n"

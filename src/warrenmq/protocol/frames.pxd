@@ -42,6 +42,7 @@ cdef class FrameReader:
     cdef readonly set ignored_channels
     cdef public bint accepts_content
     cdef public bint is_closing
+    cdef public bint is_paused
     cdef readonly Py_ssize_t resume_at
 
     @cython.locals(

@@ -2,7 +2,8 @@
 
 Sans-I/O. The reader calls its handler for each complete method or content, in order; how the input was cut into
 chunks makes no difference. What is not complete yet is left to the caller, who offers it again in front of the next
-chunk. Nothing grows beyond the frame limit and the message limit, whatever the peer announces.
+chunk. Nothing grows beyond the frame limit and the message limit, whatever the peer announces. A handler that cannot
+go on yet says so by `is_paused`: the reader stops behind that method, and all that follows is left to the caller.
 
 The common case, a publish whose three frames lie in one buffer, is read in one go (`_read_content_at_once`).
 Compiled when the package is built (frames.pxd): there `data` is read as a C pointer.
@@ -83,7 +84,16 @@ class PendingContent:
 class FrameReader:
     """Reads one direction of one connection."""
 
-    __slots__ = ("accepts_content", "frame_max", "handler", "ignored_channels", "is_closing", "pending", "resume_at")
+    __slots__ = (
+        "accepts_content",
+        "frame_max",
+        "handler",
+        "ignored_channels",
+        "is_closing",
+        "is_paused",
+        "pending",
+        "resume_at",
+    )
 
     def __init__(self, handler: FrameHandler, frame_max: int) -> None:
         self.handler = handler
@@ -95,11 +105,13 @@ class FrameReader:
         self.accepts_content = True
         # This side has closed the connection: only channel 0 is heard.
         self.is_closing = False
+        # Set by a handler of methods: hear nothing more for now.
+        self.is_paused = False
         # Behind the frame at fault, after a ProtocolError; 0 where the framing itself is broken and nothing can follow.
         self.resume_at = 0
 
     def receive(self, data: bytes, end: int) -> int:
-        """Read every complete frame of data[:end]; gives the number of bytes used."""
+        """Read every complete frame of data[:end], or up to a pause; gives the number of bytes used."""
         octets = data
         position = 0
         while end - position >= 7:
@@ -146,6 +158,8 @@ class FrameReader:
                     position = after
                 else:
                     self.handler.on_method(channel, octets[start:stop])
+                    if self.is_paused:
+                        break
             else:
                 self._receive_other(frame_type, channel, octets[start:stop])
         return position

@@ -45,8 +45,9 @@ cpdef tuple headers_span(bytes header)
 
 cpdef bytes with_reply_to(bytes header, str value)
 cpdef bytes without_expiration(bytes header)
-@cython.locals(start=Py_ssize_t, end=Py_ssize_t, entry=bytes)
 cpdef bytes with_header(bytes header, str key, object value)
+@cython.locals(start=Py_ssize_t, end=Py_ssize_t, length=Py_ssize_t)
+cpdef bytes with_entry(bytes header, bytes entry)
 @cython.locals(start=Py_ssize_t, end=Py_ssize_t, kept_from=Py_ssize_t, entry=Py_ssize_t, unwanted=bytes, reader=ValueReader)
 cpdef bytes without_header(bytes header, str key)
 

@@ -270,9 +270,12 @@ def without_expiration(header: bytes) -> bytes:
 
 def with_header(header: bytes, key: str, value: Any) -> bytes:
     """The same header with that entry at the end of its headers table, in place of any of the same key."""
-    header = without_header(header, key)
+    return with_entry(without_header(header, key), encode_shortstr(key) + encode_value(value))
+
+
+def with_entry(header: bytes, entry: bytes) -> bytes:
+    """The same header with an entry, as it is on the wire, at the end of its headers table, which lacks that key."""
     start, end = headers_span(header)
-    entry = encode_shortstr(key) + encode_value(value)
     if start == end:
         return _spliced(header, _HEADERS, len(entry).to_bytes(4, "big") + entry)
     length = end - start - 4 + len(entry)

@@ -10,12 +10,14 @@ import logging
 import secrets
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from warrenmq.core.arguments import NOT_ACTED_ON
+from warrenmq.core.arguments import find_unheeded
 from warrenmq.core.channel import Channel
 from warrenmq.core.errors import NotFound, NotImplementedHere, PreconditionFailed
 from warrenmq.core.exchange import Exchange
+from warrenmq.core.ports import NOTHING, CommitLog
 from warrenmq.core.publish_rules import DIRECT_REPLY_TO
 from warrenmq.core.queue import Queue
 from warrenmq.core.reply_to import ADDRESS_PREFIX, ReplyQueue
@@ -33,7 +35,18 @@ log = logging.getLogger("warrenmq.channel")
 class ChannelMethods:
     """One open channel of a session."""
 
-    __slots__ = ("_last_queue", "_outbox", "_session", "_user", "_vhost", "channel", "number", "writable_exchange")
+    __slots__ = (
+        "_last_queue",
+        "_log",
+        "_outbox",
+        "_session",
+        "_user",
+        "_vhost",
+        "_work_before",
+        "channel",
+        "number",
+        "writable_exchange",
+    )
 
     def __init__(self, session: Session, number: int) -> None:
         assert session.vhost is not None
@@ -42,6 +55,8 @@ class ChannelMethods:
         self._outbox = session.outbox
         self._user = session.user
         self._last_queue: str | None = None
+        self._log: CommitLog = session.broker.storage.log
+        self._work_before = 0  # how much durable work there was when the method at hand came
         self.number = number
         self.channel = Channel(session.broker, session.vhost, session, number, session.outbox, session.user)
         self.writable_exchange: Exchange | None = None  # the last one that the user was found to be allowed to
@@ -51,6 +66,7 @@ class ChannelMethods:
         handler = _HANDLERS.get(type(method))
         if handler is None:
             raise CommandInvalid("unimplemented method", method.index >> 16, method.index & 0xFFFF)
+        self._work_before = self._log.work
         handler(self, method)
 
     def require_writable(self, exchange: Exchange) -> None:
@@ -73,9 +89,11 @@ class ChannelMethods:
 
     def declare_exchange(self, method: spec.ExchangeDeclare) -> None:
         self._vhost.require_not_default(method.exchange)
+        is_promise = False
         if method.passive:
             self._vhost.exchange(_clean(method.exchange))
         else:
+            is_promise = method.durable
             name = _clean(method.exchange)
             self._require("configure", "exchange", name)
             self._require_alternate(name, method.arguments)
@@ -83,7 +101,7 @@ class ChannelMethods:
                 name, method.type, method.durable, method.auto_delete, method.internal, method.arguments
             )
         if not method.no_wait:
-            self._answer(spec.ExchangeDeclareOk())
+            self._answer_when_safe(spec.ExchangeDeclareOk(), is_promise)
 
     def _require_alternate(self, name: str, arguments: dict[str, Any]) -> None:
         alternate = arguments.get("alternate-exchange")
@@ -95,9 +113,10 @@ class ChannelMethods:
         name = _clean(method.exchange)
         self._vhost.require_not_default(name)
         self._require("configure", "exchange", name)
+        is_gone = name not in self._vhost.exchanges
         self._vhost.delete_exchange(name, method.if_unused)
         if not method.no_wait:
-            self._answer(spec.ExchangeDeleteOk())
+            self._answer_when_safe(spec.ExchangeDeleteOk(), is_gone)
 
     def bind_exchange(self, method: spec.ExchangeBind) -> None:
         self._require_bindable(method.source, "exchange", method.destination)
@@ -105,7 +124,7 @@ class ChannelMethods:
         destination = self._vhost.exchange(method.destination)
         self._vhost.bind(method.source, destination, method.routing_key, method.arguments)
         if not method.no_wait:
-            self._answer(spec.ExchangeBindOk())
+            self._answer_when_safe(spec.ExchangeBindOk(), destination.is_durable)
 
     def unbind_exchange(self, method: spec.ExchangeUnbind) -> None:
         self._require_bindable(method.source, "exchange", method.destination)
@@ -113,7 +132,7 @@ class ChannelMethods:
         if destination is not None and method.source in self._vhost.exchanges:
             self._vhost.unbind(method.source, destination, method.routing_key, method.arguments, self._session)
         if not method.no_wait:
-            self._answer(spec.ExchangeUnbindOk())
+            self._answer_when_safe(spec.ExchangeUnbindOk(), destination is None or destination.is_durable)
 
     def _require_bindable(self, source: str, destination_kind: str, destination: str) -> None:
         self._vhost.require_not_default(source)
@@ -129,6 +148,7 @@ class ChannelMethods:
         if name == DIRECT_REPLY_TO or name.startswith(ADDRESS_PREFIX):
             self._declare_reply_queue(name, method.no_wait)
             return
+        is_promise = False
         if method.passive:
             queue = self._vhost.queue(name, self._session)
         else:
@@ -139,12 +159,14 @@ class ChannelMethods:
             queue = self._vhost.declare_queue(
                 name, method.durable, method.exclusive, method.auto_delete, method.arguments, self._session
             )
-            if is_new and not NOT_ACTED_ON.isdisjoint(method.arguments):
-                unheeded = ", ".join(sorted(NOT_ACTED_ON.intersection(method.arguments)))
-                log.warning("queue '%s': kept, but without effect in this version: %s", queue.name, unheeded)
+            is_promise = queue.is_durable
+            if is_new and (unheeded := find_unheeded(method.arguments)):
+                log.warning("queue '%s': kept, but without effect in this version: %s", queue.name, ", ".join(unheeded))
         self._last_queue = queue.name
         if not method.no_wait:
-            self._answer(spec.QueueDeclareOk(queue.name, len(queue.ready), len(queue.consumers)))
+            self._answer_when_safe(
+                spec.QueueDeclareOk(queue.name, queue.message_count(), len(queue.consumers)), is_promise
+            )
 
     def _declare_reply_queue(self, name: str, no_wait: bool) -> None:
         """Is somebody still waiting for this answer?"""
@@ -163,16 +185,17 @@ class ChannelMethods:
     def delete_queue(self, method: spec.QueueDelete) -> None:
         name = self._queue_name(method.queue)
         self._require("configure", "queue", name)
+        is_gone = name not in self._vhost.queues
         count = self._vhost.delete_queue(name, self._session, method.if_unused, method.if_empty)
         if not method.no_wait:
-            self._answer(spec.QueueDeleteOk(count))
+            self._answer_when_safe(spec.QueueDeleteOk(count), is_gone)
 
     def purge_queue(self, method: spec.QueuePurge) -> None:
         name = self._queue_name(method.queue)
         self._require("read", "queue", name)
         count = self._vhost.queue(name, self._session).purge()
         if not method.no_wait:
-            self._answer(spec.QueuePurgeOk(count))
+            self._answer_when_safe(spec.QueuePurgeOk(count))
 
     def bind_queue(self, method: spec.QueueBind) -> None:
         name = self._queue_name(method.queue)
@@ -183,7 +206,7 @@ class ChannelMethods:
         queue = self._vhost.queue(name, self._session)
         self._vhost.bind(method.exchange, queue, key, method.arguments)
         if not method.no_wait:
-            self._answer(spec.QueueBindOk())
+            self._answer_when_safe(spec.QueueBindOk(), queue.is_durable)
 
     def unbind_queue(self, method: spec.QueueUnbind) -> None:
         name = self._queue_name(method.queue)
@@ -192,7 +215,7 @@ class ChannelMethods:
         if queue is not None and method.exchange in self._vhost.exchanges:
             key = name if not method.queue and not method.routing_key else method.routing_key
             self._vhost.unbind(method.exchange, queue, key, method.arguments, self._session)
-        self._answer(spec.QueueUnbindOk())
+        self._answer_when_safe(spec.QueueUnbindOk(), queue is None or queue.is_durable)
 
     # -- basic -------------------------------------------------------------------------------------------------------
 
@@ -236,8 +259,14 @@ class ChannelMethods:
         name = self._queue_name(method.queue)
         self._require("read", "queue", name)
         queue = self._vhost.queue(name, self._session)
-        if not self.channel.get(queue, method.no_ack):
+        if queue.needs_page():
+            self._session.hold()
+            queue.await_page(partial(self._get_again, method))
+        elif not self.channel.get(queue, method.no_ack):
             self._answer(spec.BasicGetEmpty())
+
+    def _get_again(self, method: spec.BasicGet) -> None:
+        self._session.go_on_when(NOTHING, partial(self._session.do_again, self.number, method))
 
     def nack(self, method: spec.BasicNack) -> None:
         self.channel.reject(method.delivery_tag, method.multiple, method.requeue)
@@ -269,8 +298,8 @@ class ChannelMethods:
         self._answer(spec.TxSelectOk())
 
     def commit(self, method: spec.TxCommit) -> None:
-        self.channel.commit()
-        self._answer(spec.TxCommitOk())
+        level = self.channel.commit()
+        self._answer_when_safe(spec.TxCommitOk(), False, level)
 
     def rollback(self, method: spec.TxRollback) -> None:
         self.channel.rollback()
@@ -280,6 +309,18 @@ class ChannelMethods:
 
     def _answer(self, method: spec.Method) -> None:
         self._outbox.send(self.number, method)
+
+    def _answer_when_safe(self, answer: spec.Method, is_promise: bool = False, level: int = NOTHING) -> None:
+        """Answer now if the method left nothing to be made durable, else hold the answer and the client until it is.
+
+        `is_promise`: the answer speaks of something durable that may have been made or removed before, perhaps by
+        another client, and need not be safe yet.
+        """
+        if self._log.work == self._work_before and (not is_promise or self._session.broker.are_definitions_safe()):
+            self._answer(answer)
+            return
+        self._session.hold()
+        self._session.go_on_when(max(level, self._log.reply_level), partial(self._answer, answer))
 
     def _queue_name(self, name: str) -> str:
         """An empty name is the queue that this channel declared last."""

@@ -1,7 +1,9 @@
 """One client's socket: bytes in to the session, the session's output out, and the time limits of both.
 
 All connections of a server read into one shared buffer: a connection owns memory only for a frame that has not come
-whole. The server's sweep (see listener.py) calls `check_time` a few times a second; there are no timers here.
+whole, and for what came behind a method whose answer is held back: until that is given, nothing more is read, so that
+all answers keep their order. The server's sweep (see listener.py) calls `check_time` a few times a second; there are
+no timers here.
 
 Owned by the loop thread.
 """
@@ -11,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from warrenmq.protocol import spec
@@ -19,7 +22,6 @@ from warrenmq.protocol.frames import HEARTBEAT_FRAME, PROTOCOL_HEADER
 from warrenmq.protocol.handshake import State
 from warrenmq.protocol.heartbeat import Heartbeat
 from warrenmq.protocol.output import IS_COMPILED
-from warrenmq.server.flow import REASON
 from warrenmq.server.outbox import ConnectionOutbox
 from warrenmq.server.sasl import Peer
 from warrenmq.server.session import Session
@@ -35,6 +37,7 @@ WRITE_HIGH_WATER = 512 * 1024
 DEAF_PEER_LIMIT = 16 * 1024 * 1024
 # How long a closing handshake may take.
 CLOSE_TIMEOUT = 5.0
+SHUTDOWN_TEXT = "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'"
 
 # RabbitMQ takes the header of AMQP 0-9 for 0-9-1 too, and some old clients send it.
 _HEADERS = (PROTOCOL_HEADER, b"AMQP\x01\x01\x00\x09")
@@ -50,6 +53,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         "_heartbeat",
         "_is_blocked",
         "_is_deaf",
+        "_is_held",
         "_is_lost",
         "_leftover",
         "_opened_at",
@@ -71,12 +75,13 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._heard = False
         self._is_blocked = False
         self._is_deaf = False
+        self._is_held = False  # an answer waits, and all that came behind its method is the leftover
         self._is_lost = False  # the peer's frames cannot be told apart any more, or nobody listens to them
         self._close_deadline = 0.0
         self._opened_at = server.now()
         self._heartbeat = Heartbeat(0, self._opened_at)
         self._outbox = ConnectionOutbox(server.ticker, server.broker.stats, server.pool, 4096)
-        self.session = Session(self, self._outbox, server.alarm)
+        self.session = Session(self, self._outbox, server.alarms)
 
     # -- asyncio -----------------------------------------------------------------------------------------------------
 
@@ -115,8 +120,18 @@ class AmqpConnection(asyncio.BufferedProtocol):
             self._stop_listening_if_deaf()
         self.server.ticker.schedule()
 
+    def _read_leftover(self) -> None:
+        """Give the session what came while an answer was held back."""
+        end = len(self._leftover)
+        if end:
+            self.server.receive_view[:end] = self._leftover
+            self._leftover = self._read_frames(end)
+            if self._outbox.is_peer_slow:
+                self._stop_listening_if_deaf()
+            self.server.ticker.schedule()
+
     def _read_frames(self, end: int) -> bytes:
-        """Give the buffer to the session; what is left is the beginning of a frame."""
+        """Give the buffer to the session; what is left is the beginning of a frame, or what came behind a held one."""
         view = self.server.receive_view
         while not self._is_lost:
             # Compiled, the buffer is read in place; plain Python needs bytes, whose slices can be kept and hashed.
@@ -182,17 +197,41 @@ class AmqpConnection(asyncio.BufferedProtocol):
     # -- reading and not reading -------------------------------------------------------------------------------------
 
     def block_publisher(self) -> None:
-        """The memory alarm is raised and this client publishes: stop reading it."""
+        """An alarm is raised and this client publishes: stop reading it."""
         if not self._is_blocked and not self.session.is_closed and self._transport is not None:
             self._is_blocked = True
-            self.server.alarm.blocked[self] = None
+            self.server.alarms.blocked[self] = None
             self._transport.pause_reading()
-            self.session.tell_blocked(REASON)
+            self.session.tell_blocked(self.server.alarms.reason())
 
     def unblock_publisher(self) -> None:
         self._is_blocked = False
         self._resume_reading()
         self.session.tell_unblocked()
+
+    def hold(self) -> None:
+        """An answer has to wait: read nothing until `go_on`."""
+        self._is_held = True
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def go_on(self, then: Callable[[], None]) -> None:
+        """Do what was held back, then hear the client again, beginning with what has come already."""
+        if self._transport is None or not self._is_held:
+            return
+        self._end_hold()
+        try:
+            then()
+        except Exception:
+            log.exception("%s: internal error", self.name)
+            self.session.close_connection(spec.INTERNAL_ERROR, "INTERNAL_ERROR")
+        if not self._is_held:
+            self._read_leftover()
+        self._resume_reading()
+
+    def _end_hold(self) -> None:
+        self._is_held = False
+        self.session.reader.is_paused = False
 
     def _stop_listening_if_deaf(self) -> None:
         waiting = self._transport.get_write_buffer_size() + self._outbox.buffer.size
@@ -201,7 +240,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _resume_reading(self) -> None:
-        if self._transport is not None and not self._is_blocked and not self._is_deaf:
+        if self._transport is not None and not (self._is_blocked or self._is_deaf or self._is_held):
             self._transport.resume_reading()
             self._heartbeat.heard_at = self.server.now()
 
@@ -224,7 +263,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
 
     def _check_heartbeat(self, now: float) -> None:
         heartbeat = self._heartbeat
-        if self._heard or self._is_blocked or self._is_deaf:
+        if self._heard or self._is_blocked or self._is_deaf or self._is_held:
             self._heard = False
             heartbeat.heard_at = now
         if self._outbox.has_written:
@@ -244,12 +283,10 @@ class AmqpConnection(asyncio.BufferedProtocol):
         log.info("%s: user '%s' opened vhost '%s'", self.name, self.session.user, self.session.vhost.name)
         self._heartbeat = Heartbeat(self.session.handshake.tuning.heartbeat, self.server.now())
 
-    def shut_down(self) -> None:
+    def shut_down(self, code: int = spec.CONNECTION_FORCED, text: str = SHUTDOWN_TEXT) -> None:
         """The broker stops: say so to a client that can understand it, hang up on one that has not begun."""
         if self.session.handshake.state is State.RUNNING:
-            self.session.close_connection(
-                spec.CONNECTION_FORCED, "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'"
-            )
+            self.session.close_connection(code, text)
         else:
             self.abort()
 
@@ -264,7 +301,10 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._close_deadline = self.server.now() + CLOSE_TIMEOUT
         if self._is_blocked:
             self._is_blocked = False
-            self.server.alarm.blocked.pop(self, None)
+            self.server.alarms.blocked.pop(self, None)
+        if self._is_held:
+            self._end_hold()
+            self._read_leftover()  # the client's own goodbye may be among it
         self._resume_reading()
 
     def abort(self) -> None:

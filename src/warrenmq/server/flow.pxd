@@ -4,11 +4,13 @@ from warrenmq.core.stats cimport Stats
 
 
 @cython.final
-cdef class MemoryAlarm:
+cdef class Alarms:
     cdef Stats _stats
     cdef long long _limit
     cdef long long _release
     cdef readonly dict blocked
+    cdef readonly bint is_memory_short
     cdef readonly bint is_raised
+    cdef readonly object raised
 
     cpdef judge(self)

@@ -1,8 +1,9 @@
-"""Backpressure: publishers wait while the messages held take too much memory; consumers go on draining.
+"""Backpressure: publishers wait while memory or disk is short; consumers go on draining.
 
-The alarm judges the bytes that waiting and unacked messages take (`Stats.held_bytes`), which fall as soon as messages
-leave, unlike the size of the process. A connection that publishes while it is raised is not read any more, and is told
-so if it can hear it (connection.blocked).
+Memory is judged by the bytes that waiting and unacked messages take (`Stats.held_bytes`), which fall as soon as
+messages leave, unlike the size of the process; what is known of the disk comes from outside (see disk_alarm.py). A
+connection that publishes while an alarm is raised is not read any more, and is told so if it can hear it
+(connection.blocked).
 
 Owned by the loop thread. Compiled when the package is built (flow.pxd).
 """
@@ -19,39 +20,60 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("warrenmq.flow")
 
-REASON = "low on memory"
+MEMORY = "memory"
+DISK = "disk"
+RESOURCES = (MEMORY, DISK)
 
 # The alarm ends this far below the limit, so that it does not flutter with every message.
 _RELEASE_SHARE = 0.9
 
 
-class MemoryAlarm:
-    """Raised from `limit` bytes on; a limit of 0 never raises it."""
+class Alarms:
+    """Memory is short from `memory_limit` bytes on; a limit of 0 means that it never is."""
 
-    __slots__ = ("_limit", "_release", "_stats", "blocked", "is_raised")
+    __slots__ = ("_limit", "_release", "_stats", "blocked", "is_memory_short", "is_raised", "raised")
 
-    def __init__(self, stats: Stats, limit: int) -> None:
+    def __init__(self, stats: Stats, memory_limit: int) -> None:
         self._stats = stats
-        self._limit = limit
-        self._release = int(limit * _RELEASE_SHARE)
-        self.is_raised = False
+        self._limit = memory_limit
+        self._release = int(memory_limit * _RELEASE_SHARE)
+        self.is_memory_short = False
+        self.raised: set[str] = set()  # the resources that are short
+        self.is_raised = False  # any of them
         self.blocked: dict[AmqpConnection, None] = {}
 
     def judge(self) -> None:
         """Look at the memory after each turn."""
         if self._limit == 0:
             return
-        if self.is_raised:
+        if self.is_memory_short:
             if self._stats.held_bytes <= self._release:
-                self._clear()
+                self.is_memory_short = False
+                log.warning("messages hold %d bytes again", self._stats.held_bytes)
+                self.set(MEMORY, False)
         elif self._stats.held_bytes >= self._limit:
-            self.is_raised = True
-            log.warning("messages hold %d bytes, the limit is %d: publishers wait", self._stats.held_bytes, self._limit)
+            self.is_memory_short = True
+            log.warning("messages hold %d bytes, the limit is %d", self._stats.held_bytes, self._limit)
+            self.set(MEMORY, True)
 
-    def _clear(self) -> None:
-        self.is_raised = False
-        log.warning("messages hold %d bytes again: publishers go on", self._stats.held_bytes)
-        waiting = list(self.blocked)
-        self.blocked.clear()
-        for connection in waiting:
-            connection.unblock_publisher()
+    def set(self, resource: str, is_short: bool) -> None:
+        """Let publishers wait, or go on if nothing else is short."""
+        if is_short is (resource in self.raised):
+            return
+        if is_short:
+            self.raised.add(resource)
+        else:
+            self.raised.discard(resource)
+        self.is_raised = len(self.raised) > 0
+        if self.is_raised:
+            log.warning("%s: publishers wait", self.reason())
+        else:
+            log.warning("publishers go on")
+            waiting = list(self.blocked)
+            self.blocked.clear()
+            for connection in waiting:
+                connection.unblock_publisher()
+
+    def reason(self) -> str:
+        """What is short, in RabbitMQ's words."""
+        return "low on " + " & ".join(resource for resource in RESOURCES if resource in self.raised)

@@ -12,10 +12,11 @@ from collections import deque
 
 from warrenmq import __version__
 from warrenmq.core.broker import Broker
+from warrenmq.protocol import spec
 from warrenmq.protocol.handshake import CAPABILITIES
 from warrenmq.protocol.output import ScratchPool
-from warrenmq.server.connection import AmqpConnection
-from warrenmq.server.flow import MemoryAlarm
+from warrenmq.server.connection import SHUTDOWN_TEXT, AmqpConnection
+from warrenmq.server.flow import Alarms
 from warrenmq.server.options import ServerOptions
 from warrenmq.server.sasl import Authenticator
 from warrenmq.server.ticker import Ticker
@@ -40,7 +41,7 @@ class AmqpServer:
         self.broker = broker
         self.options = options
         self.authenticator = Authenticator(broker.users, options.loopback_users)
-        self.alarm = MemoryAlarm(broker.stats, options.memory_limit)
+        self.alarms = Alarms(broker.stats, options.memory_limit)
         self.pool = ScratchPool()
         self.receive_buffer = bytearray(max(RECEIVE_BUFFER, 2 * (options.frame_max + 8)))
         self.receive_view = memoryview(self.receive_buffer)
@@ -76,17 +77,17 @@ class AmqpServer:
         """Listen; OSError if the address cannot be had."""
         self._loop = asyncio.get_running_loop()
         self.ticker = Ticker(self._loop, self.broker, self.options.busy_poll_us / 1e6)
-        self.ticker.after_turn = self.alarm.judge
+        self.ticker.after_turn = self.alarms.judge
         self._server = await self._loop.create_server(lambda: AmqpConnection(self), host, port, backlog=BACKLOG)
         self._sweep()
 
-    async def stop(self, grace: float) -> None:
-        """Close every connection with 320 and wait so many seconds for the clients to agree."""
+    async def stop(self, grace: float, code: int = spec.CONNECTION_FORCED, text: str = SHUTDOWN_TEXT) -> None:
+        """Close every connection with these words and wait so many seconds for the clients to agree."""
         if self._server is None:
             return
         self._server.close()
         for connection in list(self._connections):
-            connection.shut_down()
+            connection.shut_down(code, text)
         self.ticker.end_turn()
         try:
             async with asyncio.timeout(grace):
@@ -111,7 +112,7 @@ class AmqpServer:
         del self._connections[connection]
         if not self._connections:
             self._is_empty.set()
-        self.alarm.blocked.pop(connection, None)
+        self.alarms.blocked.pop(connection, None)
         self.broker.connection_count -= 1
         self.broker.stats.connections_closed += 1
         self.broker.emit_resource("connection.closed", "", connection.name)

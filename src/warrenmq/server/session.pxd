@@ -5,7 +5,7 @@ from warrenmq.core.exchange cimport Exchange, Route
 from warrenmq.protocol.frames cimport FrameHandler, FrameReader
 from warrenmq.protocol.properties cimport validate
 from warrenmq.server.channel_methods cimport ChannelMethods
-from warrenmq.server.flow cimport MemoryAlarm
+from warrenmq.server.flow cimport Alarms
 from warrenmq.server.outbox cimport ConnectionOutbox
 
 
@@ -13,7 +13,7 @@ cdef class Session(FrameHandler):
     cdef object _connection
     cdef readonly object broker
     cdef readonly ConnectionOutbox outbox
-    cdef readonly MemoryAlarm alarm
+    cdef readonly Alarms alarms
     cdef readonly unsigned long long max_message_size
     cdef readonly object handshake
     cdef readonly FrameReader reader

@@ -9,6 +9,7 @@ Owned by the loop thread. The message path (`on_content`, `on_ack`) is compiled 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from warrenmq.core.errors import AccessRefused, BrokerError, NotAllowed, NotImplementedHere, PreconditionFailed
@@ -30,7 +31,7 @@ from warrenmq.protocol.frames import FrameHandler, FrameReader
 from warrenmq.protocol.handshake import ServerHandshake, State, Tuning
 from warrenmq.protocol.properties import validate
 from warrenmq.server.channel_methods import ChannelMethods
-from warrenmq.server.flow import MemoryAlarm
+from warrenmq.server.flow import Alarms
 from warrenmq.server.outbox import ConnectionOutbox
 from warrenmq.server.sasl import LoginRefused
 
@@ -50,7 +51,7 @@ class Session(FrameHandler):
 
     __slots__ = (
         "_connection",
-        "alarm",
+        "alarms",
         "broker",
         "channels",
         "handshake",
@@ -65,12 +66,12 @@ class Session(FrameHandler):
         "vhost",
     )
 
-    def __init__(self, connection: AmqpConnection, outbox: ConnectionOutbox, alarm: MemoryAlarm) -> None:
+    def __init__(self, connection: AmqpConnection, outbox: ConnectionOutbox, alarms: Alarms) -> None:
         options = connection.server.options
         self._connection = connection
         self.broker = connection.server.broker
         self.outbox = outbox
-        self.alarm = alarm
+        self.alarms = alarms
         self.max_message_size = options.max_message_size
         self.handshake = ServerHandshake(Tuning(options.channel_max, options.frame_max, options.heartbeat))
         # Until the client has tuned, no frame may be longer than the protocol's least maximum.
@@ -118,7 +119,7 @@ class Session(FrameHandler):
             state.channel.publish(route, header, body)
         except (BrokerError, ProtocolError) as refusal:
             self._fail(refusal, channel, _index_of(method))
-        if self.alarm.is_raised:
+        if self.alarms.is_raised:
             self._connection.block_publisher()
 
     def on_ack(self, channel: int, delivery_tag: int, multiple: bool) -> None:
@@ -292,6 +293,27 @@ class Session(FrameHandler):
         self.broker.channel_count -= 1
         state.channel.close()
 
+    # -- holding -----------------------------------------------------------------------------------------------------
+
+    def hold(self) -> None:
+        """Hear nothing more of this client, behind the method at hand, until `go_on_when`."""
+        self.reader.is_paused = True
+        self._connection.hold()
+
+    def go_on_when(self, level: int, then: Callable[[], None]) -> None:
+        """Do this when all that was said until now is safe, and hear the client again."""
+        self.broker.promise(self, level, lambda: self._connection.go_on(then))
+        self._connection.server.ticker.schedule()
+
+    def do_again(self, channel: int, method: spec.Method) -> None:
+        """What a method asked for was not to be had at once: now it may be."""
+        state = self.channels.get(channel)
+        if state is not None:
+            try:
+                state.handle(method)
+            except (BrokerError, ProtocolError) as refusal:
+                self._fail(refusal, channel, method.index)
+
     # -- refusals ----------------------------------------------------------------------------------------------------
 
     def _fail(self, refusal: BrokerError | ProtocolError, channel: int, index: int) -> None:
@@ -344,6 +366,7 @@ class Session(FrameHandler):
         self.is_closed = True
 
     def _end_channels(self) -> None:
+        self.broker.withdraw(self)
         for number, state in list(self.channels.items()):
             self._drop_channel(number, state)
         if self.vhost is not None:

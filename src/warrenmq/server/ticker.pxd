@@ -1,10 +1,13 @@
 cimport cython
 
+from warrenmq.core.ports cimport CommitLog
+
 
 @cython.final
 cdef class Ticker:
     cdef object _call_soon
     cdef object _broker
+    cdef CommitLog _log
     cdef bint _is_scheduled
     cdef double _busy_poll
     cdef bint _is_looking

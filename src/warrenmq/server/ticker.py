@@ -5,7 +5,8 @@ broker's epoch, which confirms publishes, and writes each connection's output on
 
 After a turn the loop may look for more input a little longer before it sleeps (`busy_poll` seconds, 0: never): waking a
 sleeping process takes longer than the work of a turn, and a client that waits for each answer would wait for that too.
-Looking pays only while input does come: after a few vain tries it stops, and tries again once in a while.
+Looking pays only while input does come: after a few vain tries it stops, and tries again once in a while. While an
+epoch is being committed the loop sleeps: looking would take the interpreter from the committer.
 
 Owned by the loop thread. Compiled when the package is built (ticker.pxd).
 """
@@ -15,6 +16,8 @@ from __future__ import annotations
 from asyncio import AbstractEventLoop
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
+
+from warrenmq.core.ports import CommitLog
 
 if TYPE_CHECKING:
     from warrenmq.core.broker import Broker
@@ -35,6 +38,7 @@ class Ticker:
         "_hope",
         "_is_looking",
         "_is_scheduled",
+        "_log",
         "_look_until",
         "_turns_without_hope",
         "after_turn",
@@ -44,6 +48,7 @@ class Ticker:
     def __init__(self, loop: AbstractEventLoop, broker: Broker, busy_poll: float = 0.0) -> None:
         self._call_soon = loop.call_soon
         self._broker = broker
+        self._log: CommitLog = broker.storage.log
         self._is_scheduled = False
         self._busy_poll = busy_poll
         self._is_looking = False
@@ -77,7 +82,7 @@ class Ticker:
             outbox.flush()
         if self.after_turn is not None:
             self.after_turn()
-        if self._busy_poll != 0.0:
+        if self._busy_poll != 0.0 and not self._log.is_committing:
             self._keep_looking()
 
     def _keep_looking(self) -> None:
@@ -94,7 +99,7 @@ class Ticker:
 
     def look(self) -> None:
         """While something is scheduled the loop polls its sockets without sleeping: that is all this is for."""
-        if perf_counter() < self._look_until:
+        if perf_counter() < self._look_until and not self._log.is_committing:
             self._call_soon(self.look)
         else:
             self._is_looking = False

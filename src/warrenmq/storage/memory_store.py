@@ -9,7 +9,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from warrenmq.core.message import QueuedMessage
-from warrenmq.core.ports import Catalog, CommitLog, MessageStore, Storage
+from warrenmq.core.ports import Catalog, CommitLog, MessageStore, Recovered, Storage
+from warrenmq.storage.memory_stream import MemoryStream, MemoryStreamStore
+from warrenmq.storage.page_cache import Page, PageCache
+from warrenmq.storage.stream_limits import Clock, wall_clock
 
 
 class MemoryMessageStore(MessageStore):
@@ -18,16 +21,21 @@ class MemoryMessageStore(MessageStore):
     __slots__ = ("_kept",)
 
     def __init__(self, kept: dict[int, QueuedMessage]) -> None:
+        super().__init__()
         self._kept = kept
 
     def append(self, entry: QueuedMessage) -> None:
+        entry.epoch = 1
         self._kept[entry.position] = entry
 
     def forget(self, entry: QueuedMessage) -> None:
         self._kept.pop(entry.position, None)
 
-    def recover(self) -> Iterable[QueuedMessage]:
-        return [QueuedMessage(entry.message, position) for position, entry in sorted(self._kept.items())]
+    def recover(self) -> Recovered:
+        entries = [QueuedMessage(entry.message, position) for position, entry in sorted(self._kept.items())]
+        for entry in entries:
+            entry.epoch = 1
+        return Recovered(entries, 0, entries[-1].position + 1 if entries else 0)
 
     def delete(self) -> None:
         self._kept.clear()
@@ -63,12 +71,23 @@ class MemoryLog(CommitLog):
 class MemoryStorage(Storage):
     """All of it together."""
 
-    __slots__ = ("_messages", "catalog", "log")
+    __slots__ = ("_clock", "_messages", "_pages", "_streams", "catalog", "log")
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = wall_clock) -> None:
         self.catalog = MemoryCatalog()
         self.log = MemoryLog()
+        self._clock = clock
         self._messages: dict[tuple[str, str], dict[int, QueuedMessage]] = {}
+        self._streams: dict[tuple[str, str], MemoryStream] = {}
+        self._pages: PageCache[Page] = PageCache()
 
-    def message_store(self, vhost: str, queue: str) -> MemoryMessageStore:
+    def message_store(
+        self, vhost: str, queue: str, is_durable: bool, arguments: dict[str, Any]
+    ) -> MemoryMessageStore | None:
+        if not is_durable:
+            return None
         return MemoryMessageStore(self._messages.setdefault((vhost, queue), {}))
+
+    def stream_store(self, vhost: str, queue: str, arguments: dict[str, Any]) -> MemoryStreamStore:
+        kept = self._streams.setdefault((vhost, queue), MemoryStream())
+        return MemoryStreamStore(kept, arguments, self._pages, self._clock)

@@ -1,0 +1,139 @@
+"""`warren check DIR`: what is in a data folder, and whether it is as it was written.
+
+Standard output carries the result, for people (it fits 80 columns) or with `--json` for machines; a progress bar shows
+on standard error where a terminal is. Exit codes: 0 nothing is damaged, 1 something is, 2 the folder cannot be looked
+at. The work is done in `storage/check.py`; it changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
+
+from warrenmq.cli.progress import progress_bar
+from warrenmq.storage.check import CheckError, CheckReport, Finding, FoundQueue, check_folder
+
+CLEAN, DAMAGED, UNREADABLE = 0, 1, 2
+WIDTH = 80
+TOP_QUEUES = 20
+NAMES = {"folder": "folder (lock, version)"}
+
+
+def check(folder: Path, as_json: bool) -> int:
+    """Look at the folder and print what was found; the result is the exit code."""
+    try:
+        with progress_bar() as progress:
+            report = check_folder(str(folder), progress)
+    except CheckError as error:
+        if as_json:
+            print(json.dumps({"folder": str(folder), "result": "unreadable", "error": str(error)}))
+        else:
+            print(f"warren: {error}", file=sys.stderr)
+        return UNREADABLE
+    if as_json:
+        print(json.dumps(plain_values(report), indent=2))
+    else:
+        show(report, _console())
+    return DAMAGED if report.damage else CLEAN
+
+
+def plain_values(report: CheckReport) -> dict[str, Any]:
+    """The report as JSON has it."""
+    values = asdict(report)
+    values["result"] = "damaged" if report.damage else "clean"
+    values["messages"] = report.messages
+    return values
+
+
+def show(report: CheckReport, console: Console) -> None:
+    console.print(Text(f"Data folder {report.folder}"))
+    console.print(_summary(report), highlight=False)
+    console.print(_kinds_table(report))
+    for title, findings in (("Damage", report.damage), ("Remarks", report.remarks)):
+        if findings:
+            console.print(title, style="bold")
+        for finding in findings:
+            console.print(_finding_text(finding))
+    if report.messages:
+        console.print(_queues_table(report.queues))
+    console.print(_verdict(report))
+
+
+def _summary(report: CheckReport) -> str:
+    parts = [f"format {report.version or 'unknown'}"]
+    if report.last_epoch:
+        parts.append(f"epochs {report.first_epoch} to {report.last_epoch} in the log")
+    if report.applied_epoch:
+        parts.append(f"catalog at epoch {report.applied_epoch}")
+    return ", ".join(parts)
+
+
+def _kinds_table(report: CheckReport) -> Table:
+    table = Table(box=SIMPLE_HEAD, title="Files", title_justify="left", pad_edge=False)
+    table.add_column("kind")
+    for heading in ("files", "size", "damaged", "remarks"):
+        table.add_column(heading, justify="right")
+    for kind in report.kinds:
+        counts = [str(kind.damaged) if kind.damaged else "-", str(kind.remarks) if kind.remarks else "-"]
+        style = "red" if kind.damaged else ""
+        table.add_row(NAMES.get(kind.name, kind.name), f"{kind.files:,}", decimal(kind.size), *counts, style=style)
+    return table
+
+
+def _finding_text(finding: Finding) -> Text:
+    """Indented lines: where, what, and what it costs."""
+    text = Text(f"  {finding.file}\n", style="red" if finding.is_damage else "yellow")
+    text.append(f"    {finding.text}\n", style="default")
+    if finding.queue:
+        text.append(f"    queue: {finding.queue}\n", style="default")
+    if finding.lost:
+        text.append(f"    lost: {finding.lost}\n", style="bold")
+    text.rstrip()
+    return text
+
+
+def _queues_table(queues: list[FoundQueue]) -> Table:
+    shown = [queue for queue in queues[:TOP_QUEUES] if queue.messages]
+    more = sum(queue.messages > 0 for queue in queues) - len(shown)
+    title = f"Messages ({len(shown)} fullest queues of {len(shown) + more:,})" if more else "Messages"
+    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
+    table.add_column("virtual host", overflow="fold")
+    table.add_column("queue", overflow="fold")
+    table.add_column("type")
+    table.add_column("folder", justify="right")
+    table.add_column("messages", justify="right", no_wrap=True)
+    for queue in shown:
+        names = (Text(_printable(queue.vhost)), Text(_printable(queue.name)), Text(_printable(queue.type)))
+        table.add_row(*names, f"queues/{queue.id}", f"{queue.messages:,}")
+    return table
+
+
+def _verdict(report: CheckReport) -> Text:
+    held = f"{_number(len(report.queues), 'durable queue')}, {_number(report.messages, 'message')}"
+    if report.damage:
+        return Text(f"DAMAGED in {_number(len(report.damage), 'place')}; {held} left", style="bold red")
+    remarks = f"; {_number(len(report.remarks), 'remark')}" if report.remarks else ""
+    return Text(f"clean: {held}{remarks}", style="bold green")
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def _printable(name: str) -> str:
+    return name if name.isprintable() else ascii(name)[1:-1]
+
+
+def _console() -> Console:
+    """The terminal as it is; a file or a pipe as wide as a terminal is at least."""
+    console = Console()
+    return console if console.is_terminal else Console(width=WIDTH)

@@ -1,0 +1,79 @@
+"""The header `x-stream-offset`, which every message of a stream carries when it is delivered.
+
+A message is given its header once, when it comes into memory for readers, however many of them there are. Neighbours
+mostly have the same properties: then they are looked into once, and the rest is copying. One of the files that know
+whether they are compiled (docs/decisions/0002), because C copies octets where Python joins pieces.
+
+Compiled when the package is built (offset_header.pxd).
+"""
+
+from struct import Struct
+from typing import Any, TypeAlias
+
+try:
+    import cython
+except ImportError:
+    from warrenmq.protocol.uncompiled import cython
+
+if cython.compiled:
+    from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
+    from cython.cimports.libc.string import memcmp, memcpy
+
+from warrenmq.core.message import Message, make_message
+from warrenmq.protocol.properties import headers_span, with_entry, without_header
+
+Pointer: TypeAlias = Any  # a char * in compiled code, and never used in plain Python
+
+NAME = "x-stream-offset"
+_name = NAME.encode()
+# The key as a short string, then a 64-bit integer: as RabbitMQ writes it.
+_ENTRY = bytes((len(_name),)) + _name + b"l" + bytes(8)
+
+# Class, weight and body size come before the properties, and differ where they are the same.
+_START = 12
+
+_pack = Struct(">q").pack
+
+
+class OffsetHeader:
+    """Writes offsets into headers, and knows how the last properties were cut for it."""
+
+    __slots__ = ("_after", "_before", "_properties")
+
+    def __init__(self) -> None:
+        self._properties = b""
+        self._before = b""
+        self._after = b""
+
+    def stamp(self, message: Message, offset: int) -> Message:
+        """The same message with its offset among its headers; one that the publisher wrote there is replaced."""
+        header = message.header
+        if cython.compiled:
+            source: Pointer = PyBytes_AS_STRING(header)
+            size = len(header) - _START
+            if size != len(self._properties) or memcmp(source + _START, PyBytes_AS_STRING(self._properties), size) != 0:
+                self._cut(header)
+            before = len(self._before)
+            after = len(self._after)
+            stamped = PyBytes_FromStringAndSize(cython.NULL, _START + before + 8 + after)
+            at: Pointer = PyBytes_AS_STRING(stamped)
+            memcpy(at, source, _START)
+            memcpy(at + _START, PyBytes_AS_STRING(self._before), before)
+            at += _START + before
+            for place in range(8):
+                at[place] = offset >> (56 - 8 * place) & 255
+            memcpy(at + 8, PyBytes_AS_STRING(self._after), after)
+            return make_message(message.address, stamped, message.body)
+        if header[_START:] != self._properties:
+            self._cut(header)
+        header = b"".join((header[:_START], self._before, _pack(offset), self._after))
+        return make_message(message.address, header, message.body)
+
+    def _cut(self, header: bytes) -> None:
+        self._properties = header[_START:]
+        if _name in header:
+            header = without_header(header, NAME)
+        stamped = with_entry(header, _ENTRY)
+        end = headers_span(stamped)[1]
+        self._before = stamped[_START : end - 8]
+        self._after = stamped[end:]

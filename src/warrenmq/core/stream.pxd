@@ -1,0 +1,72 @@
+cimport cython
+
+from warrenmq.core.consumer cimport Consumer
+from warrenmq.core.ledger cimport Ledger
+from warrenmq.core.message cimport Message, QueuedMessage, enqueue_as
+from warrenmq.core.offset_header cimport OffsetHeader
+from warrenmq.core.ports cimport StreamStore
+from warrenmq.core.queue cimport Queue
+
+cdef int NOTHING
+cdef Py_ssize_t _TAIL_LIMIT
+cdef Py_ssize_t _SMALL_TAIL_LIMIT
+cdef Py_ssize_t _MEMORY_BUDGET
+cdef Py_ssize_t _CURSOR_LIMIT
+cdef Message _DELIVERED
+
+
+@cython.final
+cdef class Cursor:
+    cdef readonly object stream
+    cdef readonly Consumer consumer
+    cdef public long long position
+    cdef public long long first
+    cdef public list messages
+    cdef public bint is_cut
+    cdef public bint is_reading
+
+    @cython.locals(messages=list, begin="long long", end="long long", size=Py_ssize_t, message=Message)
+    cpdef let_go(self)
+    cpdef receive(self, long long first, list messages)
+    cpdef begin_at(self, long long position)
+
+
+cdef class Stream(Queue):
+    cdef readonly long long readable
+    cdef StreamStore _streams
+    cdef readonly dict cursors
+    cdef dict _hungry
+    cdef dict _caught_up
+    cdef Cursor _last_served
+    cdef Cursor _asking
+    cdef list _tail
+    cdef long long _tail_first
+    cdef OffsetHeader _offset_header
+
+    @cython.locals(position="long long")
+    cpdef int enqueue(self, Message message) except -1
+    cpdef readable_up_to(self, long long end)
+    cpdef forget_before(self, long long first)
+    @cython.locals(size=Py_ssize_t)
+    cdef _add_to_tail(self, Message message, long long position)
+    @cython.locals(excess=Py_ssize_t, count=Py_ssize_t, message=Message)
+    cdef _halve_tail(self)
+    @cython.locals(tail=list, size=Py_ssize_t, index=Py_ssize_t, message=Message)
+    cdef _cut_tail(self, Py_ssize_t count)
+    @cython.locals(hungry=dict, cursor=Cursor)
+    cpdef dispatch(self)
+    @cython.locals(consumer=Consumer, position="long long")
+    cdef _serve(self, Cursor cursor)
+    @cython.locals(
+        consumer=Consumer, ledger=Ledger, message=Message, entry=QueuedMessage, index="long long", end="long long"
+    )
+    cdef _send(self, Cursor cursor, list messages, long long first)
+    cpdef resume(self, Cursor cursor)
+    cpdef QueuedMessage get(self)
+    cpdef settle(self, QueuedMessage entry)
+    @cython.locals(entry=QueuedMessage)
+    cpdef requeue(self, list entries)
+    @cython.locals(cursor=Cursor)
+    cpdef wake(self, Consumer consumer)
+    cpdef make_due(self)
+    cdef _wake_caught_up(self)

@@ -1,0 +1,436 @@
+"""A stream: a queue that forgets nothing when it is read, with as many readers as there are, each at its own pace.
+
+Every message has an offset, and every consumer a cursor. Readers get only what is as safe as its confirm would say, so
+an offset that was ever seen means the same message for ever. An ack gives credit back and does nothing else. Limits of
+size and age are the store's affair: it says what is gone.
+
+While there are readers, the newest messages are in memory for them, up to a limit; once all of them have had a message
+it goes. What is older is read from the store, page by page. So a stream costs no memory per message.
+
+Owned by the loop thread. Compiled when the package is built (stream.pxd).
+"""
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from warrenmq.core.arguments import parse_age
+from warrenmq.core.consumer import Consumer
+from warrenmq.core.errors import NotImplementedHere, PreconditionFailed
+from warrenmq.core.message import Message, QueuedMessage, enqueue_as
+from warrenmq.core.offset_header import NAME as OFFSET_ARGUMENT
+from warrenmq.core.offset_header import OffsetHeader
+from warrenmq.core.ports import NOTHING, EventSink, Recovered, StreamStore
+from warrenmq.core.queue import Queue
+from warrenmq.core.routing.erlang_text import field_type, term
+from warrenmq.core.stats import Stats
+from warrenmq.core.turn import Turn
+from warrenmq.protocol.values import Timestamp
+
+if TYPE_CHECKING:
+    from warrenmq.core.channel import Channel
+
+# Memory that the newest messages of a stream may take; less where all messages together take more than the budget.
+TAIL_LIMIT = 1 << 20
+SMALL_TAIL_LIMIT = 64 << 10
+MEMORY_BUDGET = 96 << 20
+# Memory that a reader without credit may hold of the page it was in.
+CURSOR_LIMIT = 64 << 10
+# The same as C integers.
+_TAIL_LIMIT = TAIL_LIMIT
+_SMALL_TAIL_LIMIT = SMALL_TAIL_LIMIT
+_MEMORY_BUDGET = MEMORY_BUDGET
+_CURSOR_LIMIT = CURSOR_LIMIT
+
+# What stands in a channel's ledger in place of a message that was delivered: an ack needs no more than that it was.
+_DELIVERED = Message(b"", b"", b"")
+
+
+class Cursor:
+    """How far one consumer has read: `position` is what it gets next, -1 while the store looks for it.
+
+    `messages`, from position `first` on, are the page that it reads, unless it reads the newest.
+    """
+
+    __slots__ = ("consumer", "first", "is_cut", "is_reading", "messages", "position", "stream")
+
+    def __init__(self, stream: "Stream", consumer: Consumer) -> None:
+        self.stream = stream
+        self.consumer = consumer
+        self.position = -1
+        self.first = 0
+        self.messages: list[Message] | None = None
+        self.is_cut = False  # of the page only the next few messages are left
+        self.is_reading = False  # the store was asked and has not answered yet
+
+    def receive(self, first: int, messages: list[Message]) -> None:
+        """The page that was asked for."""
+        if self.is_reading:
+            self.is_reading = False
+            if messages:
+                self.first = first
+                self.messages = messages
+                self.is_cut = False
+            else:
+                first = max(first, self.position + 1)  # pass over what cannot be read
+            if first > self.position:
+                self.position = first
+            self.stream.resume(self)
+
+    def let_go(self) -> None:
+        """Hold on to the next few messages only: many who wait must not hold many pages."""
+        messages = self.messages
+        assert messages is not None
+        begin = end = self.position - self.first
+        size = 0
+        while end < len(messages) and size < _CURSOR_LIMIT:
+            size += messages[end].footprint()
+            end += 1
+        self.messages = messages[begin:end]
+        self.first = self.position
+        self.is_cut = True
+
+    def begin_at(self, position: int) -> None:
+        """The place that was looked for."""
+        if self.is_reading:
+            self.is_reading = False
+            self.position = position
+            self.stream.resume(self)
+
+
+class Stream(Queue):
+    """One stream. `readable` is the first position that readers may not have yet."""
+
+    __slots__ = (
+        "_asking",
+        "_caught_up",
+        "_hungry",
+        "_last_served",
+        "_offset_header",
+        "_streams",
+        "_tail",
+        "_tail_first",
+        "cursors",
+        "readable",
+    )
+
+    def __init__(
+        self,
+        vhost: str,
+        name: str,
+        arguments: dict[str, Any],
+        stats: Stats,
+        turn: Turn,
+        store: StreamStore,
+        events: EventSink | None = None,
+    ) -> None:
+        super().__init__(vhost, name, True, False, None, arguments, stats, turn, store, events)
+        self._streams = store
+        self.readable = 0
+        self.cursors: dict[Consumer, Cursor] = {}
+        self._hungry: dict[Cursor, None] = {}  # to be served before the turn ends
+        self._caught_up: dict[Cursor, None] = {}  # have had all that there is
+        self._last_served: Cursor | None = None
+        self._asking: Cursor | None = None  # for whom the store is being asked right now
+        self._tail: list[Message] = []  # the newest, from this position on:
+        self._tail_first = 0
+        self._offset_header = OffsetHeader()
+
+    def message_count(self) -> int:
+        return self.next_position - self._streams.first_position
+
+    # -- messages in -------------------------------------------------------------------------------------------------
+
+    def enqueue(self, message: Message) -> int:
+        """Append the message, whatever its delivery mode. Gives what its confirm has to wait for."""
+        position = self.next_position
+        self.next_position = position + 1
+        if self.events is not None:
+            self.events.message_event("enqueued", message, self.vhost, self.name)
+        self.stats.ready += 1
+        self._streams.append(enqueue_as(message, position))
+        if self.cursors:
+            self._add_to_tail(message, position)
+        else:
+            self._tail_first = position + 1
+        if self._streams.promise == NOTHING:
+            self.readable = position + 1
+            if self._caught_up:
+                self._wake_caught_up()
+                self.make_due()
+        return self._streams.promise
+
+    def readable_up_to(self, end: int) -> None:
+        """The store's word: what stands before this position is as safe as was promised."""
+        if end > self.readable:
+            self.readable = end
+            if self._caught_up:
+                self._wake_caught_up()
+                self.dispatch()
+
+    def forget_before(self, first: int) -> None:
+        """The store's word: what stood before this position is gone. Readers that were there go on behind it."""
+        gone = first - self._streams.first_position
+        self._streams.first_position = first
+        self.stats.ready -= gone
+
+    def restore(self, recovered: Recovered) -> None:
+        """Go on behind what the store kept."""
+        self.next_position = recovered.next_position
+        self.readable = recovered.next_position
+        self._tail_first = recovered.next_position
+        self.stats.ready += self.message_count()
+
+    # -- the newest messages, in memory ------------------------------------------------------------------------------
+
+    def _add_to_tail(self, message: Message, position: int) -> None:
+        message = self._offset_header.stamp(message, position)
+        size = message.footprint()
+        self._tail.append(message)
+        self._tail_bytes += size
+        self.stats.held_bytes += size
+        if self._tail_bytes > _SMALL_TAIL_LIMIT and (
+            self._tail_bytes > _TAIL_LIMIT or self.stats.held_bytes > _MEMORY_BUDGET
+        ):
+            self._halve_tail()
+
+    def _halve_tail(self) -> None:
+        """Let the older half go: who has not read it reads it from the store."""
+        excess = self._tail_bytes // 2
+        count = 0
+        for message in self._tail:
+            if excess <= 0:
+                break
+            excess -= message.footprint()
+            count += 1
+        self._cut_tail(count)
+
+    def _cut_tail(self, count: int) -> None:
+        """Let the oldest go. What stays is a new list: a reader may be in the middle of the old one."""
+        tail = self._tail
+        self._tail_first += count
+        if count == len(tail):
+            size = self._tail_bytes
+            self._tail = []
+        else:
+            size = 0
+            for index in range(count):
+                size += tail[index].footprint()
+            self._tail = tail[count:]
+        self._tail_bytes -= size
+        self.stats.held_bytes -= size
+
+    # -- messages out ------------------------------------------------------------------------------------------------
+
+    def dispatch(self) -> None:
+        """Serve everyone who waits, as far as there is credit and the pages are here."""
+        self.is_due = False
+        while self._hungry:
+            hungry, self._hungry = self._hungry, {}
+            if len(hungry) > 1 and self._last_served in hungry:
+                # Those behind the same socket take turns.
+                last_served = self._last_served
+                del hungry[last_served]
+                hungry[last_served] = None
+            for cursor in hungry:
+                if cursor.consumer in self.cursors:
+                    self._serve(cursor)
+        if self.readable > self._tail_first and len(self._caught_up) == len(self.cursors):
+            self._cut_tail(min(len(self._tail), self.readable - self._tail_first))
+
+    def _serve(self, cursor: Cursor) -> None:
+        consumer = cursor.consumer
+        while True:
+            position = cursor.position
+            if position >= self.readable:
+                cursor.messages = None
+                self._caught_up[cursor] = None
+                return
+            if not consumer.has_credit():
+                consumer.is_waiting = False  # whoever gives it credit wakes it
+                if cursor.messages is not None and not cursor.is_cut:
+                    cursor.let_go()
+                return
+            if position >= self._tail_first:
+                cursor.messages = None
+                self._send(cursor, self._tail, self._tail_first)
+            elif cursor.messages is not None and position - cursor.first < len(cursor.messages):
+                self._send(cursor, cursor.messages, cursor.first)
+            else:
+                cursor.messages = None
+                cursor.is_reading = True
+                self._asking = cursor
+                self._streams.read(position, cursor.receive)
+                self._asking = None
+                if cursor.is_reading:
+                    return
+
+    def _send(self, cursor: Cursor, messages: list[Message], first: int) -> None:
+        """Send what is in this list, as far as there is credit; there is for one."""
+        self._last_served = cursor
+        consumer = cursor.consumer
+        ledger = consumer.ledger
+        index = cursor.position - first
+        end = min(len(messages), self.readable - first)
+        while index < end:
+            message = messages[index]
+            index += 1
+            cursor.position = first + index
+            entry = enqueue_as(_DELIVERED, first + index - 1)
+            if self.events is not None:
+                entry = enqueue_as(message, first + index - 1)
+                self.events.message_event("delivered", message, self.vhost, self.name)
+            entry.consumer = consumer
+            entry.queue = self
+            consumer.unacked += 1
+            self.unacked_count += 1
+            self.stats.unacked += 1
+            self.stats.delivered += 1
+            consumer.outbox.deliver(consumer.channel_number, consumer.wire_tag, ledger.add(entry), False, message)
+            if not consumer.has_credit():
+                return
+
+    def resume(self, cursor: Cursor) -> None:
+        """The store has answered."""
+        if cursor is not self._asking:  # or else `_serve` goes on by itself
+            self._hungry[cursor] = None
+            self.dispatch()
+
+    def get(self) -> QueuedMessage | None:
+        raise NotImplementedHere(f"basic.get not supported by stream queues {self._named()}")
+
+    # -- settling ----------------------------------------------------------------------------------------------------
+
+    def settle(self, entry: QueuedMessage) -> None:
+        """A delivery was acked: the reader may have one more."""
+        self.unacked_count -= 1
+        self.stats.unacked -= 1
+        if self.events is not None:
+            self.events.message_event("acked", entry.message, self.vhost, self.name)
+        self._release(entry)
+
+    def requeue(self, entries: list[QueuedMessage]) -> None:
+        """Deliveries of a channel that is closed: there is nothing to put back."""
+        self.unacked_count -= len(entries)
+        self.stats.unacked -= len(entries)
+        for entry in entries:
+            self._release(entry)
+
+    def require_returnable(self) -> None:
+        raise NotImplementedHere(f"basic.nack and basic.reject not supported by stream queues {self._named()}")
+
+    def purge(self) -> int:
+        raise NotImplementedHere(f"queue.purge not supported by stream queues {self._named()}")
+
+    # -- consumers ---------------------------------------------------------------------------------------------------
+
+    def require_admissible(
+        self, channel: "Channel", no_ack: bool, is_exclusive: bool, arguments: dict[str, Any]
+    ) -> None:
+        """Refuse what RabbitMQ refuses; who asks for a stream of its own gets it like everybody else."""
+        for name in ("x-priority", "x-cancel-on-ha-failover"):
+            if name in arguments:
+                raise PreconditionFailed(f"invalid arg '{name}' for {self._named()} of queue type rabbit_stream_queue")
+        if channel.default_prefetch == 0:
+            raise PreconditionFailed(f"consumer prefetch count is not set for '{self._named()}'")
+        if no_ack:
+            raise NotImplementedHere(f"automatic acknowledgement not supported by stream queues {self._named()}")
+        if channel.ledger.prefetch != 0:
+            raise NotImplementedHere(f"{self._named()} does not support global qos")
+        if OFFSET_ARGUMENT in arguments and parse_offset(arguments[OFFSET_ARGUMENT]) is None:
+            value = arguments[OFFSET_ARGUMENT]
+            raise PreconditionFailed(
+                f"invalid arg '{OFFSET_ARGUMENT}' for {self._named()}: "
+                f"{{invalid_stream_offset_arg,{{{field_type(value)},{term(value)}}}}}"
+            )
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """Let it read from where it asked to."""
+        self.consumers[consumer] = None
+        self.stats.consumers += 1
+        consumer.is_waiting = True
+        cursor = self.cursors[consumer] = Cursor(self, consumer)
+        offset = parse_offset(consumer.arguments.get(OFFSET_ARGUMENT, "next"))
+        assert offset is not None
+        kind, number = offset
+        if kind == "time" or kind == "age":
+            cursor.is_reading = True
+            self._streams.find_time(number if kind == "time" else self._streams.now_ms() - number, cursor.begin_at)
+            return
+        if kind == "first":
+            cursor.position = self._streams.first_position
+        elif kind == "next":
+            cursor.position = self.next_position
+        elif kind == "last":
+            cursor.position = max(self._streams.first_position, self.next_position - 1)
+        else:
+            cursor.position = max(0, number)
+        self._hungry[cursor] = None
+        self.make_due()
+
+    def wake(self, consumer: Consumer) -> None:
+        """The consumer may have credit again."""
+        cursor = self.cursors.get(consumer)
+        if cursor is not None and not consumer.is_waiting:
+            consumer.is_waiting = True
+            self._hungry[cursor] = None
+            self.make_due()
+
+    def make_due(self) -> None:
+        if not self.is_due and self._hungry:
+            self.is_due = True
+            self.turn.due.append(self)
+
+    def _wake_caught_up(self) -> None:
+        """There is more."""
+        if self._hungry:
+            self._hungry.update(self._caught_up)
+        else:
+            self._hungry = self._caught_up
+        self._caught_up = {}
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        consumer.is_waiting = False  # it never stood in the ring
+        cursor = self.cursors.pop(consumer, None)
+        if cursor is not None:
+            cursor.is_reading = False  # what comes for it now comes too late
+            cursor.messages = None
+            self._hungry.pop(cursor, None)
+            self._caught_up.pop(cursor, None)
+            if self._last_served is cursor:
+                self._last_served = None
+            if not self.cursors:
+                self._cut_tail(len(self._tail))
+        Queue.remove_consumer(self, consumer)
+
+    def delete(self) -> tuple[int, list[Consumer]]:
+        """Drop everything. Gives the number of messages dropped and the consumers to be told."""
+        dropped = self.message_count()
+        consumers = list(self.consumers)
+        for consumer in consumers:
+            self.remove_consumer(consumer)
+        self.is_deleted = True
+        self.stats.ready -= dropped
+        self._streams.delete()
+        self.store = None
+        return dropped, consumers
+
+    def _named(self) -> str:
+        return f"queue '{self.name}' in vhost '{self.vhost}'"
+
+
+def parse_offset(value: Any) -> tuple[str, int] | None:
+    """Where to read from: "first", "last", "next", a "number", a "time" or an "age" in ms. None: this is no offset."""
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    if isinstance(value, str):
+        if value in ("first", "last", "next"):
+            return value, 0
+        age = parse_age(value)
+        return None if age is None else ("age", age)
+    if isinstance(value, datetime):
+        return "time", int(value.timestamp() * 1000)
+    if isinstance(value, Timestamp):
+        return "time", value * 1000
+    if isinstance(value, int) and not isinstance(value, bool):
+        return "number", value
+    return None

@@ -1,0 +1,140 @@
+"""The operating system's files, as storage uses them.
+
+Every touch of a file goes through `Files`, so that a test can put a layer in its place that records, fails, or forgets
+what was not synced. It keeps no state: any thread may call it, and who owns a handle is up to the callers. A handle is
+a descriptor; a path is a `str`. What the operating system refuses comes as its `OSError`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+
+Data = bytes | bytearray | memoryview
+
+_MODE = 0o600
+# Without it (macOS), the whole of a file's metadata is synced as well.
+_sync_data = getattr(os, "fdatasync", os.fsync)
+
+# Linux; elsewhere two calls do it.
+_DURABLY: int = getattr(os, "RWF_DSYNC", 0)
+
+
+class Files:
+    """The real ones."""
+
+    def create(self, path: str) -> int:
+        """A new, empty file, or an old one emptied."""
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _MODE)
+
+    def open(self, path: str) -> int:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
+    def open_read(self, path: str) -> int:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self, handle: int) -> None:
+        os.close(handle)
+
+    def write(self, handle: int, data: Data, offset: int) -> None:
+        """Write all of it. After an error some of it may be there."""
+        written = os.pwrite(handle, data, offset)
+        if written < len(data):
+            self._write_rest([data], written, handle, offset)
+
+    def writev(self, handle: int, pieces: Sequence[Data], offset: int) -> None:
+        """Write the pieces one behind the other, without joining them first."""
+        written = os.pwritev(handle, pieces, offset)
+        if written < sum(map(len, pieces)):
+            self._write_rest(pieces, written, handle, offset)
+
+    def _write_rest(self, pieces: Sequence[Data], skip: int, handle: int, offset: int) -> None:
+        """Write what a short write left over: a full disk tells its error only now."""
+        for piece in pieces:
+            rest = memoryview(piece)[skip:]
+            skip = max(0, skip - len(piece))
+            start = offset + len(piece) - len(rest)
+            while rest:
+                written = os.pwrite(handle, rest, start)
+                start += written
+                rest = rest[written:]
+            offset += len(piece)
+
+    def write_durably(self, handle: int, pieces: Sequence[Data], offset: int) -> None:
+        """Write the pieces and return when they are durable. What was written before may not be."""
+        self.writev(handle, pieces, offset)
+        self.sync(handle)
+
+    def read(self, handle: int, size: int, offset: int) -> bytes:
+        """That many octets, fewer at the end of the file."""
+        data = os.pread(handle, size, offset)
+        if len(data) == size or not data:
+            return data
+        pieces = [data]  # the end of the file, or a read longer than the kernel does at once (2 GiB)
+        missing = size - len(data)
+        while missing and (data := os.pread(handle, missing, offset + size - missing)):
+            pieces.append(data)
+            missing -= len(data)
+        return b"".join(pieces) if len(pieces) > 1 else pieces[0]
+
+    def sync(self, handle: int) -> None:
+        """Return when the file's content would survive a power loss."""
+        _sync_data(handle)
+
+    def truncate(self, handle: int, size: int) -> None:
+        os.ftruncate(handle, size)
+
+    def size(self, handle: int) -> int:
+        return os.fstat(handle).st_size
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a file another name; a file that had it is gone."""
+        os.replace(old, new)
+
+    def remove(self, path: str) -> None:
+        os.unlink(path)
+
+    def make_dirs(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a folder and all in it; none is fine too."""
+        if os.path.lexists(path):
+            shutil.rmtree(path)
+
+    def sync_dir(self, path: str) -> None:
+        """Return when the folder's names (files made, renamed, removed) would survive a power loss."""
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def list(self, path: str) -> list[str]:
+        """The names in a folder, sorted; none if there is no such folder."""
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def free_space(self, path: str) -> int:
+        """Octets that this process could still write."""
+        state = os.statvfs(path)
+        return state.f_bavail * state.f_frsize
+
+
+class SystemFiles(Files):
+    """The same, where a write and its sync are one call of the system: the interpreter is handed back only once."""
+
+    def write_durably(self, handle: int, pieces: Sequence[Data], offset: int) -> None:
+        if _DURABLY == 0:
+            super().write_durably(handle, pieces, offset)
+            return
+        written = os.pwritev(handle, pieces, offset, _DURABLY)
+        if written < sum(map(len, pieces)):
+            self._write_rest(pieces, written, handle, offset)
+            self.sync(handle)

@@ -1,0 +1,271 @@
+"""Segment files: the messages of one queue, in pages, with strictly growing positions; and their deletion marks.
+
+docs/formats/segment.md draws both. Only the format is here: who writes when, and which pages are alive, is up to
+`storage`. A page's head has a checksum of its own, so that a start reads heads only; its payload is checked when it is
+read. A walk over a file that ends in the middle of something says where, and never shows a page that is not whole.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from struct import Struct
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from warrenmq.journal.errors import BadRecord, DamagedPage, UnknownVersion
+from warrenmq.journal.files import Data, Files
+from warrenmq.journal.record import Record, decode_all
+
+VERSION = 1
+SEGMENT_MAGIC = b"WARRENSG"
+DEAD_MAGIC = b"WARRENDD"
+PAGE_MAGIC = 0x57504731
+BATCH_MAGIC = 0x57444431
+
+_FILE_HEAD = Struct("<8sII")  # magic, version, checksum of the 12 before
+FILE_HEAD_SIZE = _FILE_HEAD.size
+# magic, payload length, count, transient ones among them, first and last position, times of both, checksums of the
+# payload and of the 52 before
+_PAGE_HEAD = Struct("<IIIIQQQQII")
+PAGE_HEAD_SIZE = _PAGE_HEAD.size
+_PAGE_HEAD_CHECKED = PAGE_HEAD_SIZE - 4
+_BATCH_HEAD = Struct("<III")  # magic, count, checksum of the numbers
+_U32 = Struct("<I")
+_NAME = re.compile(r"(\d{20})-(0|[1-9]\d{0,9})\.(seg|dead)")
+
+
+@dataclass(frozen=True, slots=True)
+class PageHead:
+    """Where a page lies and what is in it; the payload begins at `offset` + PAGE_HEAD_SIZE."""
+
+    offset: int
+    length: int  # of the payload
+    count: int
+    transient: int  # so many of them end with the broker that wrote them
+    first: int
+    last: int
+    time_first: int
+    time_last: int
+    checksum: int  # of the payload
+
+    @property
+    def end(self) -> int:
+        return self.offset + PAGE_HEAD_SIZE + self.length
+
+
+class PageWalk(NamedTuple):
+    """The whole pages of a file, and what is wrong with it: `reason` is None where it ends behind the last page."""
+
+    pages: list[PageHead]
+    end: int  # of the last whole page: what lies behind it is no page
+    size: int  # of the file
+    reason: str | None
+
+
+class DeadMarks(NamedTuple):
+    """Deletion marks of a segment: positions less the segment's first, in the order they were written.
+
+    `reason` is None where the file ends behind a batch. Otherwise `end` is where the first bad batch begins (0: it is
+    the file head that is bad): a torn one, to be cut there, or, if `is_damaged`, one that whole batches follow, whose
+    marks are here as well.
+    """
+
+    numbers: array[int]
+    end: int
+    size: int
+    reason: str | None
+    is_damaged: bool
+
+
+def segment_name(first: int, generation: int) -> str:
+    """The name of a segment: its first position, and how often it was compacted. Names sort as positions do."""
+    return f"{first:020}-{generation}.seg"
+
+
+def dead_name(first: int, generation: int) -> str:
+    """The name of the deletion marks of a segment."""
+    return f"{first:020}-{generation}.dead"
+
+
+def parse_name(name: str) -> tuple[int, int, str] | None:
+    """First position, generation, and "seg" or "dead"; None for other names."""
+    match = _NAME.fullmatch(name)
+    return (int(match[1]), int(match[2]), match[3]) if match else None
+
+
+def encode_file_head(magic: bytes) -> bytes:
+    """The first octets of a segment (SEGMENT_MAGIC) or dead file (DEAD_MAGIC)."""
+    checked = _FILE_HEAD.pack(magic, VERSION, 0)[:-4]
+    return checked + _U32.pack(crc32c(checked))
+
+
+def check_file_head(data: Data, magic: bytes, path: str = "") -> str | None:
+    """What is wrong with the first octets of a file; None if nothing is. A file of a newer version is refused."""
+    if len(data) < FILE_HEAD_SIZE:
+        return "it ends within its file head"
+    found, version, checksum = _FILE_HEAD.unpack_from(data)
+    if crc32c(bytes(data[: FILE_HEAD_SIZE - 4])) != checksum:
+        return "the checksum of its file head does not match"
+    if found != magic:
+        return f"it is a file of another kind ({found!r})"
+    if version != VERSION:
+        raise UnknownVersion(path, version)
+    return None
+
+
+def encode_page(
+    first: int, last: int, count: int, time_first: int, time_last: int, payload: Data, transient: int = 0
+) -> bytes:
+    """The head of a page, to be written in front of its payload."""
+    checked = _PAGE_HEAD.pack(
+        PAGE_MAGIC, len(payload), count, transient, first, last, time_first, time_last, crc32c(payload), 0
+    )[:_PAGE_HEAD_CHECKED]
+    return checked + _U32.pack(crc32c(checked))
+
+
+def parse_page_head(data: Data, offset: int) -> PageHead | str:
+    """The page head in `data`, which was read at `offset` of a file; or what is wrong with it."""
+    if len(data) < PAGE_HEAD_SIZE:
+        return "it ends within a page head"
+    magic, length, count, transient, first, last, time_first, time_last, checksum, own = _PAGE_HEAD.unpack_from(data)
+    if magic != PAGE_MAGIC:
+        return "no page begins here"
+    if crc32c(bytes(data[:_PAGE_HEAD_CHECKED])) != own:
+        return "the checksum of a page head does not match"
+    if not 0 < count <= last - first + 1 or transient > count:
+        return f"a page says it holds {count} messages ({transient} transient) at positions {first} to {last}"
+    return PageHead(offset, length, count, transient, first, last, time_first, time_last, checksum)
+
+
+def walk_pages(files: Files, handle: int, path: str = "") -> PageWalk:
+    """Every whole page of a segment, by its head alone.
+
+    A damaged file head is told, but hides no page: page heads carry their own magic and checksum.
+    """
+    size = files.size(handle)
+    reason = check_file_head(files.read(handle, FILE_HEAD_SIZE, 0), SEGMENT_MAGIC, path)
+    pages: list[PageHead] = []
+    offset = min(FILE_HEAD_SIZE, size)
+    last = -1
+    while offset < size:
+        page = parse_page_head(files.read(handle, PAGE_HEAD_SIZE, offset), offset)
+        if isinstance(page, str):
+            return PageWalk(pages, offset, size, reason or page)
+        if page.end > size:
+            return PageWalk(pages, offset, size, reason or "it ends within a page")
+        if page.first <= last:
+            return PageWalk(pages, offset, size, reason or f"position {page.first} comes behind {last}")
+        pages.append(page)
+        last = page.last
+        offset = page.end
+    return PageWalk(pages, offset, size, reason)
+
+
+def read_page(files: Files, handle: int, offset: int, path: str = "") -> tuple[PageHead, bytes]:
+    """The page at `offset` and its payload, checked."""
+    page = parse_page_head(files.read(handle, PAGE_HEAD_SIZE, offset), offset)
+    if isinstance(page, str):
+        raise DamagedPage(path, offset, page)
+    return page, read_payload(files, handle, page, path)
+
+
+def read_payload(files: Files, handle: int, page: PageHead, path: str = "") -> bytes:
+    """The payload of a page whose head is known, checked."""
+    payload = files.read(handle, page.length, page.offset + PAGE_HEAD_SIZE)
+    check_payload(payload, page, path)
+    return payload
+
+
+def check_payload(payload: bytes, page: PageHead, path: str = "") -> None:
+    """DamagedPage unless this is what the page's head speaks of."""
+    if len(payload) < page.length:
+        raise DamagedPage(path, page.offset, "the file ends within it", page.first, page.last)
+    if crc32c(payload) != page.checksum:
+        raise DamagedPage(path, page.offset, "its checksum does not match", page.first, page.last)
+
+
+def page_records(page: PageHead, payload: Data, path: str = "") -> list[Record]:
+    """The messages of a page, held against what its head says."""
+    try:
+        records = list(decode_all(payload))
+    except BadRecord as error:
+        raise DamagedPage(path, page.offset, str(error), page.first, page.last) from None
+    positions = [record.position for record in records]
+    if any(later <= earlier for earlier, later in pairwise(positions)):
+        raise DamagedPage(path, page.offset, "its positions do not grow", page.first, page.last)
+    if len(positions) != page.count or positions[0] != page.first or positions[-1] != page.last:
+        raise DamagedPage(path, page.offset, "it holds other positions than it says", page.first, page.last)
+    return records
+
+
+def encode_batch(numbers: Iterable[int]) -> bytes:
+    """A batch of deletion marks: positions less the first position of their segment."""
+    octets = _little_endian(array("I", numbers)).tobytes()
+    return _BATCH_HEAD.pack(BATCH_MAGIC, len(octets) // 4, crc32c(octets)) + octets
+
+
+def read_dead(files: Files, path: str) -> DeadMarks:
+    """All deletion marks in a file."""
+    handle = files.open_read(path)
+    try:
+        data = files.read(handle, files.size(handle), 0)
+    finally:
+        files.close(handle)
+    reason = check_file_head(data, DEAD_MAGIC, path)
+    numbers = array("I")
+    offset = min(FILE_HEAD_SIZE, len(data))
+    end = 0 if reason else offset
+    is_damaged = False
+    while offset < len(data):
+        batch = _batch_at(data, offset)
+        if isinstance(batch, str):
+            reason = reason or batch
+            offset = _find_batch(data, offset + 1)
+            continue
+        is_damaged = reason is not None
+        numbers += batch
+        offset += _BATCH_HEAD.size + 4 * len(batch)
+        if reason is None:
+            end = offset
+    return DeadMarks(numbers, end, len(data), reason, is_damaged)
+
+
+def _batch_at(data: bytes, offset: int) -> array[int] | str:
+    """The numbers of the batch that begins at `offset`, or why there is none."""
+    start = offset + _BATCH_HEAD.size
+    if start > len(data):
+        return "it ends within the head of a batch"
+    magic, count, checksum = _BATCH_HEAD.unpack_from(data, offset)
+    if magic != BATCH_MAGIC:
+        return "no batch begins here"
+    end = start + 4 * count
+    if end > len(data):
+        return "it ends within a batch"
+    octets = data[start:end]
+    if crc32c(octets) != checksum:
+        return "the checksum of a batch does not match"
+    numbers = array("I")
+    numbers.frombytes(octets)
+    return _little_endian(numbers)
+
+
+def _find_batch(data: bytes, offset: int) -> int:
+    """Where the next whole batch begins, or the end of the file."""
+    magic = _U32.pack(BATCH_MAGIC)
+    while (offset := data.find(magic, offset)) >= 0:
+        if not isinstance(_batch_at(data, offset), str):
+            return offset
+        offset += 1
+    return len(data)
+
+
+def _little_endian(numbers: array[int]) -> array[int]:
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers

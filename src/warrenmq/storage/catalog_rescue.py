@@ -1,0 +1,156 @@
+"""Makes a new catalog of what can still be read in a damaged one.
+
+Every row has a checksum, so whatever is found is right, wherever and however it was found: one may guess. Tables are
+read from both ends, and once more with the first page of a new catalog, which says where they begin, in place of their
+own. The damaged files are not touched.
+
+Called before the threads start, by whoever has the lock of the data folder.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from warrenmq.storage.catalog import SIDE_FILES, SQLITE_FAULTS, CatalogFile, connect, copy_files, explain, read_meta
+from warrenmq.storage.definition_records import TABLES, CatalogDamaged, Definition, Key, Operation, Table
+
+_SIZE_AT = 28  # in the first page: the number of pages, and behind it the list of free ones
+
+
+def open_catalog(path: str, damaged: str) -> tuple[CatalogFile, list[str]]:
+    """The catalog, and what was lost of it: a damaged one is moved to the folder `damaged`, and what can still be read
+    of it begins a new one."""
+    catalog: CatalogFile | None = None
+    try:
+        catalog = CatalogFile.open(path)
+        catalog.require_whole()
+    except CatalogDamaged as error:
+        if catalog is not None:
+            catalog.close()
+        os.makedirs(damaged, exist_ok=True)
+        name = os.path.basename(path)
+        aside, number = os.path.join(damaged, name), 1
+        while os.path.exists(aside):
+            number += 1
+            aside = os.path.join(damaged, f"{name}.{number}")
+        for ending in ("", *SIDE_FILES):
+            if os.path.exists(path + ending):
+                os.rename(path + ending, aside + ending)
+        losses = [f"the catalog is damaged and was moved to {aside}: {error}", *rescue(aside, path)]
+        return CatalogFile.open(path), losses
+    return catalog, []
+
+
+def rescue(damaged: str | Path, fresh: str | Path) -> list[str]:
+    """Write everything that is whole to a new catalog, and say what is lost, a line each.
+
+    Where the epoch is lost, the new one says 0: replaying operations that were applied before leads to the same end.
+    What was rescued may not fit together; `CatalogFile.repair` helps, after the log has been replayed.
+    """
+    salvage = _Salvage(os.fspath(damaged))
+    with TemporaryDirectory(prefix="warren-catalog-") as folder:
+        copy = copy_files(salvage.path, folder)
+        salvage.open_and_read(copy)
+        faults = list(salvage.faults)
+        if faults or salvage.losses():
+            _renew_first_page(copy, os.path.join(folder, "new"))
+            salvage.read(connect(copy, salvage.path))
+    operations: list[Operation] = [
+        ("define", kind, key, definition)
+        for kind, rows in salvage.found.items()
+        for _, (key, definition) in sorted(rows.items())
+    ]
+    catalog = CatalogFile.open(fresh)
+    try:
+        catalog.fill(salvage.meta.get("applied_epoch", 0), operations, salvage.meta.get("next_queue_id", 1))
+        catalog.sync()
+    finally:
+        catalog.close()
+    return faults + salvage.losses()  # faults of the guess would say nothing
+
+
+class _Salvage:
+    """What was found so far, by kind and place, and what was heard of besides."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.found: dict[str, dict[int, tuple[Key, Definition]]] = {kind: {} for kind in TABLES}
+        self.meta: dict[str, int] = {}
+        self.faults: dict[str, None] = {}
+        self._named: dict[str, dict[Key, None]] = {kind: {} for kind in TABLES}
+
+    def losses(self) -> list[str]:
+        lost = []
+        for kind, names in self._named.items():
+            known = {key for key, _ in self.found[kind].values()}
+            lost += [f"{TABLES[kind].describe(key)} is lost" for key in names if key not in known]
+        return lost
+
+    def open_and_read(self, file: str) -> None:
+        """Read it, as the newest version if it can be brought to that."""
+        catalog = CatalogFile(self.path, connect(file, self.path))
+        try:
+            catalog.prepare()
+        except CatalogDamaged as error:
+            self.faults[str(error)] = None
+        self.read(catalog.connection)
+
+    def read(self, connection: sqlite3.Connection) -> None:
+        connection.text_factory = lambda octets: octets.decode("utf-8", "backslashreplace")
+        for table in TABLES.values():
+            for direction in ("ASC", "DESC"):
+                self._read_rows(connection, table, direction)
+            self._read_names(connection, table)
+        try:
+            self.meta = read_meta(connection) | self.meta
+        except SQLITE_FAULTS as error:
+            self._note(error)
+        connection.close()
+
+    def _read_rows(self, connection: sqlite3.Connection, table: Table, direction: str) -> None:
+        columns = ", ".join(("rowid", *table.columns, "checksum"))
+        rows = self.found[table.kind]
+        try:
+            for place, *row in connection.execute(
+                f"SELECT {columns} FROM {table.name} NOT INDEXED ORDER BY rowid {direction}"
+            ):
+                try:
+                    rows.setdefault(place, table.read(row))
+                except CatalogDamaged:
+                    self._name(table, row)
+        except SQLITE_FAULTS as error:
+            self._note(error)
+
+    def _read_names(self, connection: sqlite3.Connection, table: Table) -> None:
+        """The index may still know what the table has lost."""
+        columns = ", ".join(table.key)
+        try:
+            for row in connection.execute(f"SELECT {columns} FROM {table.name} INDEXED BY {table.name}_key"):
+                self._name(table, row)
+        except SQLITE_FAULTS as error:
+            self._note(error)
+
+    def _name(self, table: Table, row: Any) -> None:
+        if all(isinstance(value, str | bytes) for value in row[: len(table.key)]):
+            self._named[table.kind][table.read_key(row)] = None
+
+    def _note(self, error: Exception) -> None:
+        self.faults[str(explain(self.path, error))] = None
+
+
+def _renew_first_page(file: str, beside: str) -> None:
+    """Give it the header and the list of tables that a new catalog has; its tables begin at the same pages."""
+    CatalogFile.open(beside).close()
+    with open(beside, "rb") as new:
+        page = bytearray(new.read(4096))
+    with open(file, "r+b") as old:
+        pages = old.seek(0, os.SEEK_END) // len(page)
+        page[_SIZE_AT : _SIZE_AT + 12] = pages.to_bytes(4, "big") + bytes(8)
+        old.seek(0)
+        old.write(page)
+    for suffix in ("-wal", "-journal"):
+        Path(file + suffix).unlink(missing_ok=True)  # may hold another first page

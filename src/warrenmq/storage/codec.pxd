@@ -1,0 +1,56 @@
+cimport cython
+
+from warrenmq.core.message cimport Message, QueuedMessage, enqueue_as, make_message
+
+cdef int _APPEND
+cdef int _FORGET_ONE
+cdef int _PERSISTENT
+cdef Py_ssize_t _RECORD_SIZE
+
+
+@cython.final
+cdef class EpochBuffer:
+    cdef bytearray _data
+    cdef bytearray _spare
+    cdef Py_ssize_t _capacity
+    cdef Message _last
+    cdef readonly Py_ssize_t size
+
+    @cython.locals(
+        message=Message, address_size=Py_ssize_t, header_size=Py_ssize_t, body_size=Py_ssize_t, total=Py_ssize_t,
+        at="unsigned char *",
+    )
+    cpdef put_append(self, unsigned int queue, QueuedMessage entry, int flags)
+    @cython.locals(at="unsigned char *")
+    cpdef put_forget(self, unsigned int queue, long long position)
+    cpdef put_forget_range(self, unsigned int queue, long long first, long long last)
+    cpdef put_definition(self, bint is_define, bytes encoded)
+    @cython.locals(size=Py_ssize_t, at="unsigned char *", source="const unsigned char *")
+    cdef _put(self, bytes data)
+    @cython.locals(at="unsigned char *")
+    cdef unsigned char *_reserve(self, Py_ssize_t size) except NULL
+
+
+@cython.locals(entry=QueuedMessage, message=Message, total=Py_ssize_t, at="unsigned char *", payload=bytearray)
+cpdef encode_records(list entries)
+@cython.locals(
+    found=list, end=Py_ssize_t, offset=Py_ssize_t, address=bytes, header=bytes, body=bytes,
+    data="const unsigned char *", position="long long", flags=int, address_size=Py_ssize_t, header_size=Py_ssize_t,
+    body_size=Py_ssize_t, header_at=Py_ssize_t, body_at=Py_ssize_t, entry=QueuedMessage, is_wanted=bint,
+)
+cpdef list decode_records(bytes payload, long long above, long long first, bytearray dead, long long restored_below)
+
+@cython.locals(bits="const unsigned char *")
+cdef bint _is_dead(bytearray dead, long long index) except -1
+@cython.locals(at="const unsigned char *")
+cdef const unsigned char *_pointer(bytes data) except NULL
+@cython.locals(
+    address="const unsigned char *", header="const unsigned char *", body="const unsigned char *",
+    address_size=Py_ssize_t, header_size=Py_ssize_t, body_size=Py_ssize_t,
+)
+cdef unsigned char *_put_record(unsigned char *at, long long position, int flags, Message message) except NULL
+cdef unsigned char *_put_u32(unsigned char *at, unsigned long long value) noexcept
+cdef unsigned char *_put_u64(unsigned char *at, unsigned long long value) noexcept
+cdef unsigned long long _get_u32(const unsigned char *at) noexcept
+cdef unsigned long long _get_u64(const unsigned char *at) noexcept
+cdef unsigned long long _as_u64(unsigned long long value) noexcept

@@ -1,0 +1,279 @@
+"""Messages to bytes and back, for the commit log and for pages. The layout is drawn in docs/formats.
+
+Called once per persistent message, and once per message that is paged out or in. One of three files that know whether
+they are compiled (docs/decisions/0002): C copies into one growing buffer, Python packs and joins. Both give the same
+bytes, those of journal/record.py; tests/storage/test_codec.py compares them.
+
+Compiled when the package is built (codec.pxd).
+"""
+
+import struct
+from typing import Any, TypeAlias
+
+try:
+    import cython
+except ImportError:
+    from warrenmq.protocol.uncompiled import cython
+
+if cython.compiled:
+    from cython.cimports.libc.string import memcmp, memcpy
+
+from warrenmq.core.message import Message, QueuedMessage, enqueue_as, make_message
+
+Pointer: TypeAlias = Any  # an unsigned char * in compiled code, and never used in plain Python
+
+APPEND = 1
+AGAIN = 2
+FORGET = 3
+FORGET_RANGE = 4
+DEFINE = 5
+UNDEFINE = 6
+
+PERSISTENT_FLAG = 1
+
+# The same as C integers.
+_APPEND = APPEND
+_FORGET_ONE = FORGET
+_PERSISTENT = PERSISTENT_FLAG
+
+_APPEND_HEAD = struct.Struct("<BIQBHII")
+_AGAIN = struct.Struct("<BIQB")
+_FORGET = struct.Struct("<BIQ")
+_RANGE = struct.Struct("<BIQQ")
+_DEFINITION = struct.Struct("<BI")
+_RECORD = struct.Struct("<QBHII")
+_RECORD_SIZE = 19
+_FIRST_CAPACITY = 256 * 1024
+_KEPT_CAPACITY = 4 * 1024 * 1024
+
+
+class BadPage(Exception):
+    """The bytes of a page are no messages, though their checksum is right."""
+
+
+class EpochBuffer:
+    """What the open epoch holds so far, as the bytes that go to the log."""
+
+    __slots__ = ("_capacity", "_data", "_last", "_spare", "size")
+
+    def __init__(self) -> None:
+        self._data = bytearray(_FIRST_CAPACITY if cython.compiled else 0)
+        self._spare: bytearray | None = None
+        self._capacity = len(self._data)
+        self._last: Message | None = None  # the message of the last APPEND of this epoch
+        self.size = 0
+
+    def put_append(self, queue: int, entry: QueuedMessage, flags: int) -> None:
+        """A message joins a queue; the second queue of a fanout only refers to what the first one wrote."""
+        message = entry.message
+        if message is self._last:
+            self._put(_AGAIN.pack(AGAIN, queue, entry.position, flags))
+            return
+        self._last = message
+        address_size = len(message.address)
+        header_size = len(message.header)
+        body_size = len(message.body)
+        if cython.compiled:
+            total = 5 + _RECORD_SIZE + address_size + header_size + body_size
+            at = self._reserve(total)
+            at[0] = _APPEND
+            at = _put_u32(at + 1, queue)
+            _put_record(at, entry.position, flags, message)
+            self.size += total
+        else:
+            self._put(
+                _APPEND_HEAD.pack(APPEND, queue, entry.position, flags, address_size, header_size, body_size)
+                + message.address
+                + message.header
+            )
+            self._put(message.body)
+
+    def put_forget(self, queue: int, position: int) -> None:
+        if cython.compiled:
+            at = self._reserve(13)
+            at[0] = _FORGET_ONE
+            at = _put_u32(at + 1, queue)
+            _put_u64(at, position)
+            self.size += 13
+        else:
+            self._put(_FORGET.pack(FORGET, queue, position))
+
+    def put_forget_range(self, queue: int, first: int, last: int) -> None:
+        self._put(_RANGE.pack(FORGET_RANGE, queue, first, last))
+
+    def put_definition(self, is_define: bool, encoded: bytes) -> None:
+        self._put(_DEFINITION.pack(DEFINE if is_define else UNDEFINE, len(encoded)) + encoded)
+
+    def take(self) -> "bytes | memoryview":
+        """Everything put since the last call. Give it back to `recycle` when it is written."""
+        taken = memoryview(self._data)[: self.size]
+        self._data = self._spare if self._spare is not None else bytearray(_FIRST_CAPACITY if cython.compiled else 0)
+        self._spare = None
+        self._capacity = len(self._data)
+        self._last = None
+        self.size = 0
+        return taken
+
+    def recycle(self, taken: "bytes | memoryview") -> None:
+        """Use the memory of an epoch again: fresh memory costs a page fault for every 4 KiB."""
+        if cython.compiled and isinstance(taken, memoryview) and isinstance(taken.obj, bytearray):
+            data = taken.obj
+            taken.release()
+            if len(data) <= _KEPT_CAPACITY:
+                self._spare = data
+
+    def _put(self, data: bytes) -> None:
+        if cython.compiled:
+            size = len(data)
+            at = self._reserve(size)
+            source: Pointer = data
+            memcpy(at, source, size)
+        else:
+            self._data += data
+        self.size += len(data)
+
+    def _reserve(self, size: int) -> Pointer:
+        """A pointer to so many free bytes."""
+        if self.size + size > self._capacity:
+            grown = bytearray(max(2 * self._capacity, self.size + size))
+            grown[: self.size] = self._data[: self.size]
+            self._data = grown
+            self._capacity = len(grown)
+        at: Pointer = self._data
+        return at + self.size
+
+
+def encode_records(entries: list[QueuedMessage]) -> "bytes | bytearray":
+    """The payload of a page."""
+    if cython.compiled:
+        total = 0
+        for entry in entries:
+            message = entry.message
+            total += _RECORD_SIZE + len(message.address) + len(message.header) + len(message.body)
+        payload = bytearray(total)
+        at: Pointer = payload
+        for entry in entries:
+            at = _put_record(at, entry.position, _PERSISTENT if entry.epoch > 0 else 0, entry.message)
+        return payload
+    pieces: list[bytes] = []
+    for entry in entries:
+        message = entry.message
+        sizes = len(message.address), len(message.header), len(message.body)
+        pieces.append(_RECORD.pack(entry.position, _PERSISTENT if entry.epoch > 0 else 0, *sizes))
+        pieces += (message.address, message.header, message.body)
+    return b"".join(pieces)
+
+
+def decode_records(
+    payload: bytes, above: int, first: int, dead: "bytearray | None", restored_below: int
+) -> list[QueuedMessage]:
+    """The messages of a page behind the position `above` that are not marked dead.
+
+    Bit n of `dead` stands for the position first + n. What was written before the last start may have been delivered
+    then, and is marked as redelivered; transient messages of that time are gone. Equal addresses and headers of
+    neighbours are one object.
+    """
+    found: list[QueuedMessage] = []
+    end = len(payload)
+    offset = 0
+    address = b""
+    header = b""
+    data: Pointer = payload
+    while offset < end:
+        if end - offset < _RECORD_SIZE:
+            raise BadPage("a record is cut short")
+        if cython.compiled:
+            position = _get_u64(data + offset)
+            flags = data[offset + 8]
+            address_size = data[offset + 9] | data[offset + 10] << 8
+            header_size = _get_u32(data + offset + 11)
+            body_size = _get_u32(data + offset + 15)
+        else:
+            position, flags, address_size, header_size, body_size = _RECORD.unpack_from(payload, offset)
+        offset += _RECORD_SIZE
+        if end - offset < address_size + header_size + body_size:
+            raise BadPage("a record is longer than its page")
+        is_wanted = position > above and (flags & _PERSISTENT != 0 or position >= restored_below)
+        if is_wanted and (dead is None or not _is_dead(dead, position - first)):
+            header_at = offset + address_size
+            body_at = header_at + header_size
+            if cython.compiled:
+                if address_size != len(address) or memcmp(data + offset, _pointer(address), address_size) != 0:
+                    address = data[offset:header_at]
+                if header_size != len(header) or memcmp(data + header_at, _pointer(header), header_size) != 0:
+                    header = data[header_at:body_at]
+                body = data[body_at : body_at + body_size]
+            else:
+                if payload[offset:header_at] != address:
+                    address = payload[offset:header_at]
+                if payload[header_at:body_at] != header:
+                    header = payload[header_at:body_at]
+                body = payload[body_at : body_at + body_size]
+            entry = enqueue_as(make_message(address, header, body), position)
+            entry.epoch = 1 if flags & _PERSISTENT != 0 else -1
+            entry.redelivered = position < restored_below
+            found.append(entry)
+        offset += address_size + header_size + body_size
+    return found
+
+
+def is_marked(marks: "bytes | bytearray | None", index: int) -> bool:
+    """Whether a bit is set; those behind the end are not."""
+    return marks is not None and index >> 3 < len(marks) and marks[index >> 3] >> (index & 7) & 1 == 1
+
+
+def _is_dead(dead: bytearray, index: int) -> bool:
+    if index < 0 or index >> 3 >= len(dead):
+        return False
+    return dead[index >> 3] >> (index & 7) & 1 == 1
+
+
+def _pointer(data: bytes) -> Pointer:
+    at: Pointer = data
+    return at
+
+
+def _put_record(at: Pointer, position: int, flags: int, message: Message) -> Pointer:
+    address: Pointer = message.address
+    header: Pointer = message.header
+    body: Pointer = message.body
+    address_size = len(message.address)
+    header_size = len(message.header)
+    body_size = len(message.body)
+    at = _put_u64(at, position)
+    at[0] = flags
+    at[1] = address_size & 255
+    at[2] = address_size >> 8
+    at = _put_u32(at + 3, header_size)
+    at = _put_u32(at, body_size)
+    memcpy(at, address, address_size)
+    at += address_size
+    memcpy(at, header, header_size)
+    at += header_size
+    memcpy(at, body, body_size)
+    return at + body_size
+
+
+def _put_u32(at: Pointer, value: int) -> Pointer:
+    at[0] = value & 255
+    at[1] = value >> 8 & 255
+    at[2] = value >> 16 & 255
+    at[3] = value >> 24 & 255
+    return at + 4
+
+
+def _put_u64(at: Pointer, value: int) -> Pointer:
+    _put_u32(at, value & 0xFFFFFFFF)
+    return _put_u32(at + 4, value >> 32)
+
+
+def _get_u32(at: Pointer) -> int:
+    return _as_u64(at[0] | at[1] << 8 | at[2] << 16) | _as_u64(at[3]) << 24
+
+
+def _get_u64(at: Pointer) -> int:
+    return _as_u64(_get_u32(at)) | _as_u64(_get_u32(at + 4)) << 32
+
+
+def _as_u64(value: int) -> int:
+    return value

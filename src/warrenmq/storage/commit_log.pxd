@@ -1,0 +1,32 @@
+from warrenmq.core.ports cimport CommitLog
+from warrenmq.storage.codec cimport EpochBuffer
+
+
+cdef int SYNCED
+cdef int NOTHING
+cdef Py_ssize_t _DEFERRED_BYTES
+
+
+cdef class LocalLog(CommitLog):
+    cdef readonly EpochBuffer buffer
+    cdef readonly long long epoch
+    cdef readonly long long last
+    cdef readonly long long written
+    cdef readonly long long durable
+    cdef readonly list files
+    cdef readonly Py_ssize_t bytes
+    cdef readonly long long syncs
+    cdef object _committer
+    cdef list _operations
+    cdef bint _wants_sync
+    cdef bint _is_awaited
+    cdef bint _is_deferred
+    cdef public object on_deferred
+    cdef list _listeners
+    cdef object _on_written
+    cdef object _on_durable
+
+    cpdef note_work(self, int promise)
+    cpdef long long end_turn(self) except? -2
+    cdef _hand_over_or_wait(self)
+    cdef _hand_over(self)

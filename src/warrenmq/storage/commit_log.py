@@ -1,0 +1,172 @@
+"""The commit log, as the loop sees it: the open epoch, and the word that an epoch is safe.
+
+Everything durable that is said goes into the open epoch, in order. When a turn ends and the committer is idle the epoch
+is handed over; while it is busy the epoch goes on gathering. So batches grow with load, and need no timer.
+
+Owned by the loop thread. Compiled when the package is built (commit_log.pxd).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from warrenmq.core.ports import NOTHING, SYNCED, CommitLog
+from warrenmq.journal.log_file import LogFile
+from warrenmq.storage import crash_points
+from warrenmq.storage.codec import EpochBuffer
+from warrenmq.storage.committer import Batch, Committer, Progress
+
+# More than this is not deferred.
+_DEFERRED_BYTES = 64 * 1024
+
+
+class LocalLog(CommitLog):
+    """The log of one node, in its own files.
+
+    `epoch` is the number of the open one, `last` that of the last one that holds anything, `durable` and `written` how
+    far the committer has come.
+    """
+
+    __slots__ = (
+        "_committer",
+        "_is_awaited",
+        "_is_deferred",
+        "_listeners",
+        "_on_durable",
+        "_on_written",
+        "_operations",
+        "_wants_sync",
+        "buffer",
+        "bytes",
+        "durable",
+        "epoch",
+        "files",
+        "last",
+        "on_deferred",
+        "syncs",
+        "written",
+    )
+
+    def __init__(
+        self, committer: Committer, next_epoch: int, reply_level: int = SYNCED, files: Sequence[LogFile] = ()
+    ) -> None:
+        super().__init__(reply_level)
+        self._committer = committer
+        committer.writer.on_roll = _rolling
+        self.buffer = EpochBuffer()
+        self.epoch = next_epoch
+        self.last = next_epoch - 1
+        self.written = next_epoch - 1
+        self.durable = next_epoch - 1
+        self.files: list[LogFile] = list(files)
+        self.bytes = sum([file.size for file in files])
+        self.syncs = 0
+        self._operations: list[Any] = []
+        self._wants_sync = False
+        self._is_awaited = False  # somebody waits for something in the open epoch
+        self._is_deferred = False
+        self.on_deferred: Callable[[], object] | None = (
+            None  # asks to be told when it is due; None: nothing is deferred
+        )
+        self._listeners: list[Callable[[], None]] = []
+        self._on_written: Callable[[int], None] | None = None
+        self._on_durable: Callable[[int], None] | None = None
+
+    def start(self, on_written: Callable[[int], None], on_durable: Callable[[int], None]) -> None:
+        """From now on tell of epochs that are safe."""
+        self._on_written = on_written
+        self._on_durable = on_durable
+
+    def after_progress(self, listener: Callable[[], None]) -> None:
+        """Call this whenever an epoch has become durable, after those who wait for their replies."""
+        self._listeners.append(listener)
+
+    # -- what is said ------------------------------------------------------------------------------------------------
+
+    def note_work(self, promise: int) -> None:
+        """Something was put into the buffer."""
+        self.work += 1
+        self.last = self.epoch
+        if promise != NOTHING:
+            self._is_awaited = True
+            if promise == SYNCED:
+                self._wants_sync = True
+
+    def put_definition(self, is_define: bool, encoded: bytes, operation: Any) -> None:
+        """A definition was made or undone."""
+        self.buffer.put_definition(is_define, encoded)
+        self._operations.append(operation)
+        self.note_work(self.reply_level)
+
+    def transaction_is_said(self) -> None:
+        crash_points.reach("transaction.mid")
+
+    # -- when it is safe ---------------------------------------------------------------------------------------------
+
+    def end_turn(self) -> int:
+        if not self.is_committing and self.buffer.size != 0:
+            self._hand_over_or_wait()
+        # The turn's work may have been handed over before its end: then it lies in the last epoch, too.
+        return self.last if self.last > self.durable else 0
+
+    def flush(self) -> None:
+        """Ask for a sync of all that was said so far, though nobody waits for it."""
+        if self.buffer.size == 0:
+            if self.last > self.durable:
+                self._committer.submit_sync()
+            return
+        self._wants_sync = self._is_awaited = True
+        if not self.is_committing:
+            self._hand_over()
+
+    def want_sync(self) -> None:
+        """The same, but not in the middle of a turn: what is said in one call must lie in one epoch."""
+        if self.buffer.size != 0:
+            self._wants_sync = self._is_awaited = True
+        elif self.last > self.durable:
+            self._committer.submit_sync()
+
+    def _hand_over_or_wait(self) -> None:
+        """Acks go with the next publish, if one comes soon: that saves them a write of their own."""
+        if self._is_awaited or self.on_deferred is None or self.buffer.size >= _DEFERRED_BYTES:
+            self._hand_over()
+        elif not self._is_deferred:
+            self._is_deferred = True
+            self.on_deferred()
+
+    def deferred_is_due(self) -> None:
+        """Some time after `on_deferred`: acks have waited long enough for company."""
+        self._is_deferred = False
+        self.flush()
+
+    def _hand_over(self) -> None:
+        self.is_committing = True
+        batch = Batch(self.epoch, self.buffer.take(), self._operations, self._wants_sync)
+        self._operations = []
+        self._wants_sync = self._is_awaited = False
+        self.epoch += 1
+        self._committer.submit(batch)
+
+    def progressed(self, progress: Progress) -> None:
+        """The committer's word, on the loop."""
+        self.files = progress.files
+        self.bytes = sum([file.size for file in self.files])
+        if progress.payload is not None:
+            self.buffer.recycle(progress.payload)
+            self.is_committing = False
+        if progress.written > self.written:
+            self.written = progress.written
+            if self._on_written is not None:
+                self._on_written(self.written)
+        if progress.synced > self.durable:
+            self.durable = progress.synced
+            self.syncs += 1
+            if self._on_durable is not None:
+                self._on_durable(self.durable)
+            for listener in self._listeners:
+                listener()
+        if not self.is_committing and self.buffer.size != 0:
+            self._hand_over_or_wait()
+
+
+def _rolling() -> None:
+    crash_points.reach("log.mid_roll")

@@ -1,0 +1,267 @@
+"""How a definition is written: as a record of the commit log, and as a row of the catalog.
+
+Whatever the core defines comes back equal, also names that are no UTF-8 text and arguments of any type and depth that
+the wire can carry: a client must not be able to declare what cannot be kept. docs/formats/catalog.md draws both forms.
+
+Values only; nothing here has a state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+from zlib import crc32
+
+from warrenmq.protocol.errors import LocalMisuse, MalformedValue
+from warrenmq.protocol.values import LongString, decode_table, decode_value, encode_table, encode_value
+
+Key = tuple[str, ...]
+Definition = dict[str, Any]
+Define = tuple[Literal["define"], str, Key, Definition]
+Undefine = tuple[Literal["undefine"], str, Key]
+Operation = Define | Undefine
+
+
+class CatalogError(Exception):
+    """The catalog cannot be used as it was meant to; the text says why in one line."""
+
+
+class CatalogDamaged(CatalogError):
+    """What lies on the disk is not what was written."""
+
+
+# -- records of the log ----------------------------------------------------------------------------------------------
+
+
+def encode_operation(kind: str, key: Key, definition: Definition | None) -> bytes:
+    """The record of a definition, or of its end if there is none."""
+    table = table_of(kind)
+    table.require_key(key)
+    record: dict[str, Any] = {"kind": kind, "key": [_pack(part) for part in key]}
+    if definition is not None:
+        table.require_fields(definition)
+        record["definition"] = {name: _pack(value) for name, value in definition.items()}
+    return encode_table(record)
+
+
+def decode_operation(record: bytes) -> Operation:
+    """What `encode_operation` was given."""
+    try:
+        fields, end = decode_table(record, 0, len(record))
+        kind, key = str(fields["kind"]), tuple(_unpack(part) for part in fields["key"])
+        definition = fields.get("definition")
+        if definition is not None:
+            definition = {name: _unpack(value) for name, value in definition.items()}
+    except (MalformedValue, KeyError, TypeError, AttributeError, ValueError) as error:
+        raise CatalogDamaged(f"a definition in the log cannot be read: {type(error).__name__}: {error}") from None
+    if end != len(record):
+        raise CatalogDamaged(f"a definition in the log is followed by {len(record) - end} octets too many")
+    table = table_of(kind)
+    table.require_key(key)
+    if definition is None:
+        return ("undefine", kind, key)
+    table.require_fields(definition)
+    return ("define", kind, key, definition)
+
+
+def _pack(value: Any) -> Any:
+    """Arguments become octets of their own, so that they may be nested as deep as on the wire."""
+    if isinstance(value, str):
+        return _text_or(LongString, value)
+    return encode_arguments(value) if isinstance(value, dict) else value
+
+
+def _unpack(value: Any) -> Any:
+    if isinstance(value, LongString):
+        return value.decode("utf-8", "surrogatepass")
+    return decode_arguments(value) if isinstance(value, bytes) else value
+
+
+# -- names and arguments ---------------------------------------------------------------------------------------------
+
+
+def _text_or(octets_type: type[bytes], text: str) -> str | bytes:
+    """The text itself, or as octets if it has lone surrogates; never two texts with the same outcome.
+
+    Not with "surrogateescape": two escaped octets could together be the UTF-8 of another name.
+    """
+    try:
+        text.encode()
+        return text
+    except UnicodeEncodeError:
+        return octets_type(text.encode("utf-8", "surrogatepass"))
+
+
+def encode_arguments(arguments: Mapping[str, Any]) -> bytes:
+    """The table as on the wire, or, where no wire could carry it, spelled out as an array."""
+    try:
+        return encode_table(arguments)
+    except LocalMisuse:
+        # Octets that are no UTF-8 grow when they are read as the key of a table (ValueReader.read_label), so a key
+        # that came as a short string may be none any more.
+        return encode_value(_spell(arguments))
+
+
+def decode_arguments(octets: bytes) -> dict[str, Any]:
+    """What `encode_arguments` was given."""
+    # A table begins with its length; the type octet of an array would stand for more than a gigabyte there.
+    arguments: Any
+    if octets[:1] == b"A":
+        array, end = decode_value(octets, 0, len(octets))
+        arguments = _unspell(array)
+    else:
+        arguments, end = decode_table(octets, 0, len(octets))
+    if end != len(octets) or not isinstance(arguments, dict):
+        raise MalformedValue("octets that are no arguments")
+    return arguments
+
+
+def _spell(value: Any) -> Any:
+    """Tables and arrays as arrays that begin with F or A; texts that are no UTF-8 as arrays that begin with S."""
+    if isinstance(value, Mapping):
+        return ["F", *(_spell(part) for item in value.items() for part in item)]
+    if isinstance(value, list | tuple):
+        return ["A", *map(_spell, value)]
+    if isinstance(value, str):
+        text = _text_or(bytes, value)
+        return ["S", text] if isinstance(text, bytes) else text
+    return value
+
+
+def _unspell(value: Any) -> Any:
+    if not isinstance(value, list):
+        return value
+    kind, *parts = value
+    if kind == "S":
+        return parts[0].decode("utf-8", "surrogatepass")
+    values = [_unspell(part) for part in parts]
+    return dict(zip(values[::2], values[1::2], strict=True)) if kind == "F" else values
+
+
+# -- rows of the catalog ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The table of one kind: which columns make its key, what else a definition holds, and of what type.
+
+    Only a part of the key may be a text that is no UTF-8.
+    """
+
+    kind: str
+    name: str
+    key: tuple[str, ...]
+    fields: dict[str, type]
+    has_durable: bool = True  # the definition says that it is durable; others are not kept, so no column says it
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (*self.key, *self.fields)
+
+    def require_key(self, key: Key) -> None:
+        if len(key) != len(self.key) or not all(isinstance(part, str) for part in key):
+            raise CatalogError(f"{key!r} is no key of a {self.kind}")
+
+    def require_fields(self, definition: Definition) -> None:
+        """A field without a column would be lost without a word."""
+        expected = {*self.columns, *(["durable"] if self.has_durable else [])} - {"arguments_key"}
+        if definition.keys() != expected:
+            raise CatalogError(f"the definition of a {self.kind} has {sorted(definition)}, not {sorted(expected)}")
+        for name, type_ in self.fields.items():
+            if not isinstance(definition[name], type_):
+                raise CatalogError(f"{name} of a {self.kind} cannot be {definition[name]!r}")
+
+    def key_values(self, key: Key) -> list[Any]:
+        return [part if part.isascii() else _text_or(bytes, part) for part in key]
+
+    def row(self, key: Key, definition: Definition) -> list[Any]:
+        """The values of all columns and their checksum."""
+        values = self.key_values(key)
+        for name, type_ in self.fields.items():
+            value = definition[name]
+            if type_ is dict:
+                value = encode_arguments(value)
+            values.append(int(value) if type_ is bool else value)
+        values.append(checksum_of(values))
+        return values
+
+    def read(self, row: Sequence[Any]) -> tuple[Key, Definition]:
+        """What was written as this row; CatalogDamaged if it is not the same any more."""
+        *values, checksum = row
+        key = self.read_key(values)
+        if checksum_of(values) != checksum:
+            raise CatalogDamaged(f"the row of {self.describe(key)} does not have its checksum")
+        definition: Definition = dict(zip(self.key, key, strict=True))
+        definition.pop("arguments_key", None)
+        if self.has_durable:
+            definition["durable"] = True
+        for (name, type_), value in zip(self.fields.items(), values[len(key) :], strict=True):
+            definition[name] = decode_arguments(value) if type_ is dict else type_(value)
+        return key, definition
+
+    def read_key(self, values: Sequence[Any]) -> Key:
+        key = tuple(values[: len(self.key)])
+        return key if _are_texts(key) else tuple(map(_read_text, key))
+
+    def describe(self, key: Key) -> str:
+        """The thing in words, fit for a line of a report."""
+        if self.kind == "vhost":
+            return f"vhost {_quote(key[0])}"
+        if self.kind == "binding":
+            vhost, source, _, destination, routing_key, _ = map(_quote, key)
+            return f"binding from exchange {source} to {key[2]} {destination} by {routing_key} in vhost {vhost}"
+        return f"{self.kind} {_quote(key[1])} in vhost {_quote(key[0])}"
+
+
+def _are_texts(values: tuple[Any, ...]) -> bool:
+    return set(map(type, values)) == {str}  # three times as fast as asking one by one
+
+
+def _read_text(value: Any) -> str:
+    """A name as it was; of a damaged row, something that can be shown."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError:
+            return value.decode("utf-8", "backslashreplace")
+    return str(value)
+
+
+def _quote(text: str) -> str:
+    return "'" + text.encode("utf-8", "backslashreplace").decode() + "'"
+
+
+def checksum_of(values: Sequence[Any]) -> int:
+    """CRC-32 of the values of a row as an array on the wire: SQLite itself does not notice a changed bit."""
+    return crc32(encode_value(list(values)))
+
+
+TABLES: dict[str, Table] = {
+    table.kind: table
+    for table in (
+        Table("vhost", "vhosts", ("name",), {}, has_durable=False),
+        Table(
+            "exchange",
+            "exchanges",
+            ("vhost", "name"),
+            {"type": str, "auto_delete": bool, "internal": bool, "arguments": dict},
+        ),
+        Table("queue", "queues", ("vhost", "name"), {"id": int, "auto_delete": bool, "arguments": dict}),
+        Table(
+            "binding",
+            "bindings",
+            ("vhost", "source", "destination_type", "destination", "routing_key", "arguments_key"),
+            {"arguments": dict},
+            has_durable=False,
+        ),
+    )
+}
+KINDS = tuple(TABLES)
+
+
+def table_of(kind: str) -> Table:
+    table = TABLES.get(kind)
+    if table is None:
+        raise CatalogError(f"the catalog keeps no definitions of kind {kind!r}")
+    return table

@@ -1,0 +1,367 @@
+"""Storage in files: the log, the segments and the catalog of one data folder, put together.
+
+`open` recovers what the folder holds; `start` sets the threads going; `stop` flushes everything, so that the next start
+replays nothing.
+
+Owned by the loop thread, but for `open`, which runs before there is a loop to wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from warrenmq.core.durability import FSYNC, Durability, parse_durability
+from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, MessageStore, Storage, StreamStore
+from warrenmq.core.stats import Stats
+from warrenmq.journal.files import Files, SystemFiles
+from warrenmq.journal.log_file import LogWriter
+from warrenmq.storage.catalog import CatalogFile, LoggedCatalog
+from warrenmq.storage.catalog_rescue import open_catalog
+from warrenmq.storage.checkpoint import Checkpoint
+from warrenmq.storage.commit_log import LocalLog
+from warrenmq.storage.committer import LAZY_SYNC_INTERVAL, Committer, Progress
+from warrenmq.storage.compaction import Compaction
+from warrenmq.storage.damaged import DAMAGED
+from warrenmq.storage.data_dir import DataDir
+from warrenmq.storage.options import StorageOptions
+from warrenmq.storage.pager import Pager
+from warrenmq.storage.queue_store import QueueStore, StoreContext
+from warrenmq.storage.recovery import LOG, QUEUES, Recovery
+from warrenmq.storage.stream_limits import Clock, wall_clock
+from warrenmq.storage.stream_recovery import find_stream_segments
+from warrenmq.storage.stream_store import FileStreamStore, StreamContext
+
+log = logging.getLogger("warrenmq.storage")
+
+TRANSIENT = "transient"
+CATALOG = "catalog.sqlite"
+# How often streams are looked at for pages that nothing is added to any more, and for what is too old.
+SWEEP_INTERVAL = 1.0
+
+
+# A stop writes a file for each queue that only the log has; of more queues than this the small ones stay in the log,
+# for ten thousand files take ten seconds to sync, and reading them again from the log takes a tenth of one.
+FILES_AT_STOP = 1000
+
+
+class FileStorage(Storage):
+    """Everything that one node keeps. `report` tells in lines what the start found wrong."""
+
+    __slots__ = (
+        "_call_soon",
+        "_catalog_file",
+        "_is_started",
+        "_recovered",
+        "_soon",
+        "_sweep_again",
+        "_transient_count",
+        "catalog",
+        "checkpoint",
+        "committer",
+        "compaction",
+        "context",
+        "files",
+        "log",
+        "options",
+        "pager",
+        "replayed_epochs",
+        "report",
+        "root",
+        "streams",
+    )
+
+    catalog: LoggedCatalog
+    log: LocalLog
+
+    def __init__(
+        self,
+        root: str,
+        options: StorageOptions,
+        files: Files,
+        catalog: CatalogFile,
+        recovery: Recovery,
+        clock: Clock = wall_clock,
+    ) -> None:
+        self.root = root
+        self.options = options
+        self.files = files
+        self.report = recovery.report
+        self.replayed_epochs = recovery.epochs
+        self._catalog_file = catalog
+        self._is_started = False
+        self._transient_count = 0
+        self._soon: deque[Callable[[], None]] = deque()  # where there is no loop
+        self._call_soon: Callable[..., object] = self._soon.append
+        files.make_dirs(os.path.join(root, QUEUES))
+        files.sync_dir(root)  # also if all was there: whoever made it may have been killed before the sync
+        self._sweep_again: asyncio.TimerHandle | None = None
+        writer = LogWriter(
+            files, os.path.join(root, LOG), recovery.next_epoch, options.log_file_size, recovery.log_files
+        )
+        durability = options.durability
+        self.committer = Committer(writer, catalog, _interval_of(durability), recovery.next_epoch - 1)
+        reply_level = SYNCED if durability.mode == FSYNC else WRITTEN
+        self.log = LocalLog(self.committer, recovery.next_epoch, reply_level, recovery.log_files)
+        self.pager = Pager(files, lambda: self.log.last, lambda: self.log.durable, self.log.want_sync)
+        self.context = StoreContext(self.log, self.pager, options, root)
+        self.streams = StreamContext(self.context, clock)
+        self.checkpoint = Checkpoint(self.context, self.committer, options, lambda work: self._call_soon(work))
+        self.compaction = Compaction(self.pager, self.checkpoint)
+        self.context.on_compactable = self.compaction.want
+        self.checkpoint.on_end = self.compaction.go_on
+        self.committer.on_progress = self._progressed
+        snapshot = catalog.snapshot()
+        self._recovered: dict[tuple[str, str], MessageStore] = self._restore(snapshot["queue"], recovery)
+        self.catalog = LoggedCatalog(self.log, snapshot, max(catalog.next_queue_id, recovery.next_queue_id()))
+
+    @classmethod
+    def open(
+        cls,
+        data_dir: DataDir,
+        options: StorageOptions,
+        progress: Callable[[str, int, int], None] | None = None,
+        files: Files | None = None,
+    ) -> FileStorage:
+        """Recover what the folder holds. Blocks; raises DataDirError, CatalogError or JournalError where it cannot."""
+        files = files or SystemFiles()
+        root = str(data_dir.path)
+        data_dir.require_version()
+        files.remove_tree(os.path.join(root, TRANSIENT))
+        catalog, losses = open_catalog(os.path.join(root, CATALOG), os.path.join(root, DAMAGED))
+        has_data = any(files.list(os.path.join(root, name)) for name in (QUEUES, LOG))
+        if catalog.was_created and has_data:
+            losses.append("the catalog was missing: only definitions that the log still held are back")
+        recovery = Recovery(files, root, catalog, progress)
+        recovery.report += losses
+        recovery.has_damage = bool(losses)
+        was_collecting = gc.isenabled()
+        gc.disable()  # nothing made here is garbage: looking for it takes longer than all the rest with 100,000 queues
+        try:
+            recovery.learn()
+            if recovery.has_damage:
+                recovery.report += catalog.repair()
+            return cls(root, options, files, catalog, recovery)
+        except BaseException:
+            catalog.close()
+            raise
+        finally:
+            if was_collecting:
+                gc.enable()
+
+    def _restore(self, queues: list[dict[str, Any]], recovery: Recovery) -> dict[tuple[str, str], MessageStore]:
+        stores: dict[int, QueueStore] = {}
+        streams: dict[int, FileStreamStore] = {}
+        found: dict[tuple[str, str], MessageStore] = {}
+        for definition in queues:
+            number = definition["id"]
+            recovery.make_certain(number, self._folder_of(number))
+            if definition["arguments"].get("x-queue-type") == "stream":
+                stream = self._make_stream(number, definition["arguments"])
+                on_disk = find_stream_segments(recovery, number, stream.folder)
+                stream.begin_with(on_disk.segments, on_disk.last, lambda: recovery.time_ms)
+                streams[number] = stream
+                found[definition["vhost"], definition["name"]] = stream
+                continue
+            store = self._make_store(number, definition["arguments"])
+            segments = recovery.find_segments(number, store.folder)
+            behind_segments = segments[-1].last + 1 if segments else 0
+            store.begin_with(segments, max(recovery.next_position(number), behind_segments))
+            stores[number] = store
+            found[definition["vhost"], definition["name"]] = store
+        recovery.give({**stores, **streams}, self.pager.run_all)
+        for store in stores.values():
+            store.recovery_is_over()
+        for number, stream in streams.items():
+            stream.recovery_is_over(recovery.next_position(number))
+        self.pager.run_all()
+        recovery.remove_strangers({*stores, *streams})
+        return found
+
+    def _make_store(self, number: int, arguments: dict[str, Any]) -> QueueStore:
+        return QueueStore(self.context, self._folder_of(number), number, self._promise_of(arguments))
+
+    def _make_stream(self, number: int, arguments: dict[str, Any]) -> FileStreamStore:
+        return FileStreamStore(self.streams, self._folder_of(number), number, self._promise_of(arguments), arguments)
+
+    def _folder_of(self, number: int) -> str:
+        return os.path.join(self.root, QUEUES, str(number))
+
+    def _promise_of(self, arguments: dict[str, Any]) -> int:
+        """What the confirm of a message in this queue waits for."""
+        durability = self.options.durability
+        if isinstance(arguments.get("x-durability"), str):
+            durability = parse_durability(arguments["x-durability"])
+        self.committer.sync_within(_interval_of(durability))
+        return SYNCED if durability.mode == FSYNC else WRITTEN
+
+    # -- the port ----------------------------------------------------------------------------------------------------
+
+    def message_store(self, vhost: str, queue: str, is_durable: bool, arguments: dict[str, Any]) -> MessageStore | None:
+        if not is_durable:
+            self._transient_count += 1
+            folder = os.path.join(self.root, TRANSIENT, str(self._transient_count))
+            return QueueStore(self.context, folder, 0, NOTHING)
+        recovered = self._recovered.pop((vhost, queue), None)
+        if recovered is not None:
+            return recovered
+        return self._make_store(self.catalog.queue_id(vhost, queue), arguments)
+
+    def stream_store(self, vhost: str, queue: str, arguments: dict[str, Any]) -> StreamStore:
+        recovered = self._recovered.pop((vhost, queue), None)
+        if isinstance(recovered, StreamStore):
+            return recovered
+        return self._make_stream(self.catalog.queue_id(vhost, queue), arguments)
+
+    def count_in(self, stats: Stats) -> None:
+        self.pager.stats = stats
+
+    def figures(self) -> dict[str, int]:
+        """What there is to show of the storage."""
+        return {
+            "log_bytes": self.log.bytes,
+            "log_epochs": self.log.durable,
+            "log_syncs": self.log.syncs,
+            "log_checkpoints": self.checkpoint.count,
+            "compactions": self.compaction.count,
+            "page_out_pending_bytes": self.pager.pending_bytes,
+        }
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    def start(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        on_written: Callable[[int], None],
+        on_durable: Callable[[int], None],
+        on_failed: Callable[[str], None],
+        on_full: Callable[[bool], None],
+    ) -> None:
+        """Begin to write. All callbacks come on the loop."""
+        self._call_soon = loop.call_soon
+        self.attach(on_written, on_durable, on_failed, on_full)
+        post = loop.call_soon_threadsafe
+        self.committer.start(post)
+        self.pager.start(post)
+        self._is_started = True
+        self.log.on_deferred = lambda: loop.call_later(LAZY_SYNC_INTERVAL, self.log.deferred_is_due)
+        self._sweep_again = loop.call_later(SWEEP_INTERVAL, self._sweep, loop)
+
+    def attach(
+        self,
+        on_written: Callable[[int], None],
+        on_durable: Callable[[int], None],
+        on_failed: Callable[[str], None],
+        on_full: Callable[[bool], None],
+    ) -> None:
+        """The same without threads: a test calls `run_all` instead."""
+        self.log.start(on_written, on_durable)
+        self.committer.on_failed = self.pager.on_failed = on_failed
+        full: set[str] = set()
+        self.committer.on_full = lambda is_full: _tell_full(full, "log", is_full, on_full)
+        self.pager.on_full = lambda is_full: _tell_full(full, "segments", is_full, on_full)
+        self.checkpoint.is_ready = True
+        self.compaction.start()
+
+    def run_all(self) -> None:
+        """Without threads: do all that waits to be done."""
+        while self.committer.run_one() or self.pager.run_one() or self._run_soon():
+            pass
+
+    def _run_soon(self) -> bool:
+        if not self._soon:
+            return False
+        self._soon.popleft()()
+        return True
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.streams.sweep()
+        self._sweep_again = loop.call_later(SWEEP_INTERVAL, self._sweep, loop)
+
+    def _progressed(self, progress: Progress) -> None:
+        self.log.progressed(progress)
+        self.streams.progressed()
+        self.pager.release()
+        self.checkpoint.judge()
+        self.compaction.go_on()
+
+    async def stop(self) -> None:
+        """Flush everything and end the threads; the next start has nothing to replay."""
+        if not self._is_started:
+            self.close()
+            return
+        self._is_started = False
+        if self._sweep_again is not None:
+            self._sweep_again.cancel()
+        finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.committer.on_failed = self.pager.on_failed = lambda reason: _give_up(finished, reason)
+        if not self.committer.has_failed and not self.pager.has_failed:
+            self.begin_to_stop(lambda: _finish(finished))
+            try:
+                await finished
+            except OSError as error:
+                log.error("could not flush everything: %s; the next start replays the log", error)
+        await asyncio.to_thread(self.close)
+
+    def begin_to_stop(self, done: Callable[[], None]) -> None:
+        """Flush all that only the log has; then the log is not needed any more."""
+        self.committer.hurry()
+        self.pager.hurry()
+        self.compaction.stop(lambda: self._flush_all(done))
+
+    def _flush_all(self, done: Callable[[], None]) -> None:
+        if self.checkpoint.is_running:
+            self.checkpoint.when_done(lambda: self._flush_all(done))
+            return
+        self.log.flush()
+        last = self.log.last
+        has_many = len(self.context.unflushed) > FILES_AT_STOP
+        self.checkpoint.begin(last, may_carry=has_many, done=lambda: self._drop_log(last, done))
+
+    def _drop_log(self, flushed: int, done: Callable[[], None]) -> None:
+        if self.checkpoint.carried:
+            done()
+        elif self.log.last > flushed:
+            self._flush_all(done)  # somebody has said something meanwhile
+        else:
+            self.committer.submit_drop_all(flushed, done)
+
+    def close(self) -> None:
+        """End the threads and let go of the files, as they are. Blocks."""
+        self.committer.stop()
+        self.pager.stop()
+        self.committer.writer.close()
+        self._catalog_file.close()
+
+
+def _interval_of(durability: Durability) -> float | None:
+    """After how long everything is synced that nobody waits for."""
+    if durability.mode == FSYNC:
+        return LAZY_SYNC_INTERVAL
+    return None if durability.interval_ms is None else durability.interval_ms / 1000
+
+
+def _finish(finished: asyncio.Future[None]) -> None:
+    if not finished.done():
+        finished.set_result(None)
+
+
+def _give_up(finished: asyncio.Future[None], reason: str) -> None:
+    if not finished.done():
+        finished.set_exception(OSError(reason))
+
+
+def _tell_full(full: set[str], who: str, is_full: bool, tell: Callable[[bool], None]) -> None:
+    """The disk is full while anybody says so."""
+    was_full = bool(full)
+    if is_full:
+        full.add(who)
+    else:
+        full.discard(who)
+    if bool(full) is not was_full:
+        tell(bool(full))

@@ -1,0 +1,145 @@
+"""A stream in memory: everything is safe as soon as it is said, and gone with the process.
+
+Pages, segments and limits are those of a stream on disk, so that whatever runs on one runs on the other.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from warrenmq.core.message import Message, QueuedMessage
+from warrenmq.core.offset_header import OffsetHeader
+from warrenmq.core.ports import Recovered, StreamStore
+from warrenmq.storage.page_cache import Page, PageCache
+from warrenmq.storage.stream_limits import PAGE_BYTES, PAGE_SPAN_MS, Clock, StreamLimits, wall_clock
+
+if TYPE_CHECKING:
+    from warrenmq.core.stream import Stream
+
+_first = attrgetter("first")
+
+
+@dataclass(eq=False)
+class MemoryPage:
+    first: int
+    time_first: int
+    time_last: int
+    size: int = 0
+    messages: list[Message] = field(default_factory=list)
+
+    def is_closed(self, now_ms: int) -> bool:
+        return self.size >= PAGE_BYTES or now_ms - self.time_first >= PAGE_SPAN_MS
+
+
+@dataclass(eq=False)
+class MemorySegment:
+    pages: list[MemoryPage]
+    size: int = 0
+
+    @property
+    def time_last(self) -> int:
+        return self.pages[-1].time_last
+
+    def is_full(self, limits: StreamLimits, now_ms: int) -> bool:
+        return limits.is_full(self.size, len(self.pages), now_ms - self.pages[0].time_first)
+
+
+@dataclass(eq=False)
+class MemoryStream:
+    """What outlives a broker that is built again on the same storage."""
+
+    segments: list[MemorySegment] = field(default_factory=list)
+    first_position: int = 0
+    next_position: int = 0
+
+
+class MemoryStreamStore(StreamStore):
+    """The messages of one stream."""
+
+    __slots__ = ("_cache", "_clock", "_kept", "_limits", "_offset_header", "_stream")
+
+    def __init__(
+        self, kept: MemoryStream, arguments: dict[str, Any], cache: PageCache[Page], clock: Clock = wall_clock
+    ) -> None:
+        super().__init__()
+        self._kept = kept
+        self._limits = StreamLimits.of_arguments(arguments)
+        self._cache = cache
+        self._clock = clock
+        self._offset_header = OffsetHeader()
+        self._stream: Stream | None = None
+        self.first_position = kept.first_position
+
+    def attach(self, queue: Stream) -> None:  # type: ignore[override]
+        self._stream = queue
+
+    def now_ms(self) -> int:
+        return self._clock()
+
+    def append(self, entry: QueuedMessage) -> None:
+        now = self._clock()
+        message = entry.message
+        segments = self._kept.segments
+        page = segments[-1].pages[-1] if segments else None
+        if page is None or page.is_closed(now):
+            page = MemoryPage(entry.position, now, now)
+            if not segments or segments[-1].is_full(self._limits, now):
+                segments.append(MemorySegment([page]))
+                self.expire(now)
+            else:
+                segments[-1].pages.append(page)
+        size = len(message.address) + len(message.header) + len(message.body)
+        page.messages.append(message)
+        page.size += size
+        page.time_last = now
+        segments[-1].size += size
+        self._kept.next_position = entry.position + 1
+
+    def expire(self, now_ms: int) -> None:
+        """Remove the segments that the limits do not let stay."""
+        segments = self._kept.segments
+        total = sum(segment.size for segment in segments)
+        count = self._limits.count_expired(segments[:-1], total, now_ms) if self._limits.has_any else 0
+        if count:
+            del segments[:count]
+            self._kept.first_position = segments[0].pages[0].first
+            if self._stream is not None:
+                self._stream.forget_before(self._kept.first_position)
+
+    def read(self, position: int, receive: Callable[[int, list[Message]], None]) -> None:
+        page = self._find_page(position)
+        if page is None:
+            receive(self._kept.next_position, [])
+            return
+        key = (self._kept, page.first, len(page.messages))
+        found = self._cache.find(key)
+        if found is None:
+            stamp = self._offset_header.stamp
+            found = Page(page.first, [stamp(message, page.first + at) for at, message in enumerate(page.messages)])
+            self._cache.add(key, found, sum(message.footprint() for message in found.messages))
+        receive(found.first, found.messages)
+
+    def _find_page(self, position: int) -> MemoryPage | None:
+        """The page with this position, or the oldest if the position is gone; None if there is none yet."""
+        pages = [page for segment in self._kept.segments for page in segment.pages]
+        if not pages or position >= self._kept.next_position:
+            return None
+        return pages[max(0, bisect_right(pages, position, key=_first) - 1)]
+
+    def find_time(self, time_ms: int, receive: Callable[[int], None]) -> None:
+        for segment in self._kept.segments:
+            for page in segment.pages:
+                if page.time_last >= time_ms:
+                    receive(page.first)
+                    return
+        receive(self._kept.next_position)
+
+    def recover(self) -> Recovered:
+        return Recovered([], 0, self._kept.next_position)
+
+    def delete(self) -> None:
+        self._kept.segments.clear()

@@ -1,0 +1,57 @@
+"""Pages of streams that were read lately, decoded, for all readers together.
+
+Readers that are close to each other share a page; those far apart push out each other's. Whatever the number of
+streams and readers, the cache holds no more than its limit, or one page if that is more.
+
+Owned by the loop thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Generic, NamedTuple, TypeVar
+
+from warrenmq.core.message import Message
+
+CACHE_BYTES = 8 * 1024 * 1024
+
+
+class Page(NamedTuple):
+    """Messages from one position on, with none left out."""
+
+    first: int
+    messages: list[Message]
+
+
+Kept = TypeVar("Kept")
+
+
+class PageCache(Generic[Kept]):
+    """`limit` is in bytes of memory, as messages count them."""
+
+    def __init__(self, limit: int = CACHE_BYTES) -> None:
+        self._limit = limit
+        self._size = 0
+        self._pages: dict[Hashable, tuple[Kept, int]] = {}  # the one used last is at the end
+
+    def find(self, key: Hashable) -> Kept | None:
+        found = self._pages.pop(key, None)
+        if found is None:
+            return None
+        self._pages[key] = found
+        return found[0]
+
+    def add(self, key: Hashable, page: Kept, size: int) -> None:
+        self.drop(key)
+        self._pages[key] = (page, size)
+        self._size += size
+        while self._size > self._limit and len(self._pages) > 1:
+            self.drop(next(iter(self._pages)))
+
+    def drop(self, key: Hashable) -> None:
+        found = self._pages.pop(key, None)
+        if found is not None:
+            self._size -= found[1]
+
+    def __len__(self) -> int:
+        return len(self._pages)

@@ -1,0 +1,331 @@
+"""Reads and writes the files of queues, beside the loop.
+
+Writes, removals and syncs are done by one thread in the order they were asked for, reads by another, so that a consumer
+never waits for a sync. Nothing is written before the epochs it comes from are durable: what a crash undoes in the log
+must not show in a segment. A full disk is waited for. Any other failure stops the node, and after it nothing is written
+or synced any more: the log, which has it all, must not be trimmed.
+
+Owned by the loop: the queue of what waits for its epoch. Owned by the writing thread: which files are not synced yet.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from warrenmq.core.stats import Stats
+from warrenmq.journal.errors import JournalError, SyncFailed
+from warrenmq.journal.files import Data, Files
+from warrenmq.storage import crash_points
+from warrenmq.storage.committer import FULL, FULL_DISK_RETRY, SHORT
+from warrenmq.storage.worker import Done, Job, Post, Worker
+
+log = logging.getLogger("warrenmq.storage")
+
+
+class Abandoned(Exception):
+    """A job was not done because one before it has failed."""
+
+
+class Pager:
+    """`epoch_in_use` gives the last epoch with work, `durable_epoch` how far the log is safe.
+
+    `want_sync` asks for a sync of the log, where nobody else might.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        epoch_in_use: Callable[[], int],
+        durable_epoch: Callable[[], int],
+        want_sync: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.files = files
+        self.pending_bytes = 0  # given to be written, and not written yet
+        self.stats: Stats | None = None  # where they count as memory
+        self.has_failed = False
+        self.on_failed: Callable[[str], None] = _raise
+        self.on_full: Callable[[bool], None] = lambda is_full: None
+        self._epoch_in_use = epoch_in_use
+        self._durable_epoch = durable_epoch
+        self._want_sync = want_sync
+        self._wanted_epoch = 0  # a sync was asked for up to here
+        self._writer = Worker("segment-writer")
+        self._reader = Worker("segment-reader")
+        self._waiting: deque[tuple[int, Job, Done]] = deque()  # until their epoch is durable
+        self._post: Post | None = None
+        self._is_patient = True
+        # Of the writing thread:
+        self._unsynced_files: dict[str, None] = {}
+        self._unsynced_folders: dict[str, None] = {}
+        self._widows: list[str] = []  # marks of segments that are removed
+        self._handle = -1  # of the file written last, which is nearly always the next
+        self._handle_path = ""
+
+    def start(self, post: Post) -> None:
+        self._post = post
+        self._writer.start(post)
+        self._reader.start(post)
+
+    def hurry(self) -> None:
+        """From now on a full disk is a failure: nobody can wait for it any more."""
+        self._is_patient = False
+
+    def stop(self) -> None:
+        """Do what was asked for, then end. Blocks: not for the loop."""
+        self.hurry()
+        self._reader.stop()
+        self._writer.stop()
+        self._close_handle()
+
+    # -- the loop's side ---------------------------------------------------------------------------------------------
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._waiting and self._writer.waiting == 0 and self._reader.waiting == 0
+
+    def write(
+        self,
+        path: str,
+        offset: int,
+        pieces: list[Data],
+        is_new: bool,
+        done: Callable[[], None],
+        is_kept: bool = True,
+    ) -> None:
+        """Write behind everything asked for before. What is not kept waits for no epoch, and is never synced."""
+        size = sum(map(len, pieces))
+        self._note_pending(size)
+
+        def finished(_: Any) -> None:
+            self._note_pending(-size)
+            done()
+
+        self.later(lambda: self._write(path, offset, pieces, is_new, is_kept), finished, None if is_kept else 0)
+
+    def settle(self, path: str) -> None:
+        """Make one file durable, and its name, before anything that is asked for later."""
+        self.later(lambda: self._settle(path), _nothing)
+
+    def _note_pending(self, size: int) -> None:
+        self.pending_bytes += size
+        if self.stats is not None:
+            self.stats.held_bytes += size
+
+    def remove(self, folder: str, names: list[str], is_kept: bool = True) -> None:
+        """Remove files; marks (`.dead`) only when it is durable that their segment is gone."""
+        self.later(lambda: self._remove(folder, names, is_kept), _nothing, None if is_kept else 0)
+
+    def remove_tree(self, folder: str, epoch: int | None = None) -> None:
+        self.later(lambda: self._remove_tree(folder), _nothing, epoch)
+
+    def sync(self, done: Callable[[], None]) -> None:
+        """Make durable everything that was written or removed so far."""
+        self.later(self._sync, lambda _: done())
+
+    def later(self, job: Job, done: Done, epoch: int | None = None) -> None:
+        """A change to the files, after the changes before it and after an epoch (None: all that was said so far).
+
+        Retried while the disk is full.
+        """
+        if epoch is None:
+            epoch = self._epoch_in_use()
+        self._waiting.append((epoch, lambda: self._insist(job), done))
+        self.release()
+        if self._waiting and epoch > self._wanted_epoch:
+            self._wanted_epoch = epoch
+            self._want_sync()
+
+    def release(self) -> None:
+        """The log has come further: what waited for it may be done."""
+        durable = self._durable_epoch()
+        while self._waiting and self._waiting[0][0] <= durable:
+            _, job, done = self._waiting.popleft()
+            self._writer.submit(job, lambda result, done=done: self._finished(result, done))  # type: ignore[misc]
+
+    def read(self, job: Callable[[Files], Any], done: Done) -> None:
+        """Read, not in order with the writes: ask only for what is written."""
+        self._reader.submit(lambda: self._read(job), done)
+
+    def run_one(self) -> bool:
+        """Without the threads: do the next job here and now; says whether there was one."""
+        return self._writer.run_one() or self._reader.run_one()
+
+    def run_all(self) -> None:
+        while self.run_one():
+            pass
+
+    def _finished(self, result: Any, done: Done) -> None:
+        if isinstance(result, Abandoned):
+            return
+        if isinstance(result, Exception):
+            self.on_failed(str(result))
+        else:
+            done(result)
+
+    # -- the writing thread ------------------------------------------------------------------------------------------
+
+    def _insist(self, job: Job) -> Any:
+        if self.has_failed:
+            raise Abandoned
+        is_full = False
+        try:
+            while True:
+                try:
+                    return job()
+                except OSError as error:
+                    if not self._is_patient or error.errno not in (*FULL, *SHORT):
+                        raise
+                    if not is_full and error.errno in FULL:
+                        is_full = True
+                        log.error("the disk is full: messages cannot be paged out until there is room (%s)", error)
+                        self._tell_full(True)
+                    time.sleep(FULL_DISK_RETRY)
+        except BaseException:
+            self.has_failed = True
+            raise
+        finally:
+            if is_full and not self.has_failed:
+                log.warning("there is room on the disk again")
+                self._tell_full(False)
+
+    def _tell_full(self, is_full: bool) -> None:
+        if self._post is not None:
+            self._post(self.on_full, is_full)
+        else:
+            self.on_full(is_full)
+
+    def _write(self, path: str, offset: int, pieces: list[Data], is_new: bool, is_kept: bool) -> None:
+        if self._handle_path != path:
+            self._close_handle()
+            if is_new:
+                folder = os.path.dirname(path)
+                if not self.files.exists(folder):
+                    self.files.make_dirs(folder)
+                self._handle = self.files.create(path)
+                if is_kept:
+                    # Also if the folder was there: whoever made it may have been killed before the sync.
+                    self._unsynced_folders[folder] = None
+                    self._unsynced_folders[os.path.dirname(folder)] = None
+            else:
+                self._handle = self.files.open(path)
+            self._handle_path = path
+        if is_kept:
+            self._unsynced_files[path] = None
+        self.files.writev(self._handle, pieces, offset)
+        crash_points.reach("segment.after_write")
+
+    def _remove(self, folder: str, names: list[str], is_kept: bool) -> None:
+        for name in names:
+            path = os.path.join(folder, name)
+            if is_kept and name.endswith(".dead"):
+                self._forget_path(path)
+                self._widows.append(path)
+            else:
+                self.unlink(path)
+        if is_kept:
+            self._unsynced_folders[folder] = None
+
+    def unlink(self, path: str) -> None:
+        """In a job: remove a file, if there is one."""
+        self._forget_path(path)
+        if self.files.exists(path):
+            self.files.remove(path)
+
+    def _remove_tree(self, folder: str) -> None:
+        self._close_handle()
+        for path in [path for path in self._unsynced_files if path.startswith(folder + os.sep)]:
+            del self._unsynced_files[path]
+        self._unsynced_folders.pop(folder, None)
+        if self.files.exists(folder):
+            self.files.remove_tree(folder)
+            self._unsynced_folders[os.path.dirname(folder)] = None
+
+    def _settle(self, path: str) -> None:
+        if path in self._unsynced_files:
+            self._sync_file(path)
+        folder = os.path.dirname(path)
+        if folder in self._unsynced_folders:
+            self._sync_folder(folder)
+
+    def _sync(self) -> None:
+        for path in list(self._unsynced_files):
+            self._sync_file(path)
+        for folder in list(self._unsynced_folders):
+            self._sync_folder(folder)
+        # A crash may leave some of them: the next start removes them.
+        while self._widows:
+            self.unlink(self._widows.pop())
+
+    def _sync_file(self, path: str) -> None:
+        is_open = path == self._handle_path
+        handle = self._handle if is_open else self.files.open(path)
+        try:
+            self._sync_handle(handle, path)
+        finally:
+            if not is_open:
+                self.files.close(handle)
+        del self._unsynced_files[path]
+
+    def _sync_handle(self, handle: int, path: str) -> None:
+        try:
+            self.files.sync(handle)
+        except OSError as error:
+            raise SyncFailed(path, error) from error  # whatever it was: a second try would not tell what is lost
+
+    def _sync_folder(self, folder: str) -> None:
+        if self.files.exists(folder):
+            try:
+                self.files.sync_dir(folder)
+            except OSError as error:
+                raise SyncFailed(folder, error) from error
+        del self._unsynced_folders[folder]
+
+    def replace(self, folder: str, old: list[str], temporary: str, new: str, is_kept: bool) -> None:
+        """In a job: a compacted segment takes the place of its old generation. Synced before the old one goes."""
+        path = os.path.join(folder, temporary)
+        if is_kept:
+            self._unsynced_files[path] = None
+            self._sync_file(path)
+        crash_points.reach("compaction.before_rename")
+        self.files.rename(path, os.path.join(folder, new))
+        if is_kept:
+            self._unsynced_folders[folder] = None
+            self._sync_folder(folder)
+            self._unsynced_folders[folder] = None
+        crash_points.reach("compaction.after_rename")
+        for name in old:
+            self.unlink(os.path.join(folder, name))
+
+    def _read(self, job: Callable[[Files], Any]) -> Any:
+        """In the reading thread."""
+        while True:
+            try:
+                return job(self.files)
+            except OSError as error:
+                if not self._is_patient or error.errno not in SHORT:
+                    raise
+                time.sleep(FULL_DISK_RETRY)
+
+    def _forget_path(self, path: str) -> None:
+        self._unsynced_files.pop(path, None)
+        if path == self._handle_path:
+            self._close_handle()
+
+    def _close_handle(self) -> None:
+        if self._handle >= 0:
+            self.files.close(self._handle)
+        self._handle = -1
+        self._handle_path = ""
+
+
+def _nothing(_: Any) -> None:
+    """Nobody waits for it."""
+
+
+def _raise(reason: str) -> None:
+    raise JournalError(reason)

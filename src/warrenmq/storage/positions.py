@@ -1,0 +1,184 @@
+"""Which messages there are, without their content: sets of positions, read from pages and from epochs of the log.
+
+For whoever checks a data folder. Ten million messages in a row are a set of a few megabytes.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from warrenmq.journal.errors import BadRecord, DamagedPage
+from warrenmq.journal.record import HEAD, HEAD_SIZE, MORE_FIELDS
+from warrenmq.journal.segment_file import PageHead
+from warrenmq.storage.codec import AGAIN, APPEND, DEFINE, FORGET, FORGET_RANGE, UNDEFINE
+
+_CHUNK_BITS = 10
+_CHUNK = 1 << _CHUNK_BITS
+_FULL = (1 << _CHUNK) - 1
+
+_QUEUE_AND_POSITION = Struct("<IQ")
+_RANGE = Struct("<IQQ")
+_U32 = Struct("<I")
+_CARRIED = 2
+
+
+class Positions:
+    """A set of positions, a bit each."""
+
+    __slots__ = ("_chunks",)
+
+    def __init__(self) -> None:
+        self._chunks: dict[int, int] = {}
+
+    def add(self, position: int) -> None:
+        chunk = position >> _CHUNK_BITS
+        self._chunks[chunk] = self._chunks.get(chunk, 0) | 1 << (position & _CHUNK - 1)
+
+    def discard(self, position: int) -> None:
+        chunk = position >> _CHUNK_BITS
+        bits = self._chunks.get(chunk)
+        if bits is not None:
+            self._chunks[chunk] = bits & ~(1 << (position & _CHUNK - 1))
+
+    def add_all(self, others: Positions) -> None:
+        for chunk, bits in others._chunks.items():
+            self._chunks[chunk] = self._chunks.get(chunk, 0) | bits
+
+    def remove_all(self, others: Positions) -> None:
+        for chunk in self._chunks.keys() & others._chunks.keys():
+            self._chunks[chunk] &= ~others._chunks[chunk]
+
+    def remove_range(self, first: int, last: int) -> None:
+        low, high = first >> _CHUNK_BITS, last >> _CHUNK_BITS
+        for chunk in [chunk for chunk in self._chunks if low <= chunk <= high]:
+            bits = _FULL
+            if chunk == low:
+                bits &= _FULL << (first & _CHUNK - 1)
+            if chunk == high:
+                bits &= _FULL >> (_CHUNK - 1 - (last & _CHUNK - 1))
+            self._chunks[chunk] &= ~bits
+
+    def above(self, position: int) -> Positions:
+        """Those behind this position."""
+        found = Positions()
+        edge = position + 1 >> _CHUNK_BITS
+        for chunk, bits in self._chunks.items():
+            if chunk > edge:
+                found._chunks[chunk] = bits
+            elif chunk == edge:
+                found._chunks[chunk] = bits & _FULL << (position + 1 & _CHUNK - 1)
+        return found
+
+    def count(self) -> int:
+        return sum(bits.bit_count() for bits in self._chunks.values())
+
+    def __contains__(self, position: int) -> bool:
+        return bool(self._chunks.get(position >> _CHUNK_BITS, 0) >> (position & _CHUNK - 1) & 1)
+
+
+class LoggedQueue:
+    """What the log says about one queue. Whatever the order: a position that was forgotten never comes again."""
+
+    __slots__ = ("appended", "first_append", "forgotten", "ranges")
+
+    def __init__(self) -> None:
+        self.appended = Positions()
+        self.forgotten = Positions()
+        self.ranges: list[tuple[int, int]] = []  # forgotten, too
+        self.first_append = -1  # but for what was carried: from here on the log has everything
+
+    def append(self, position: int, flags: int) -> None:
+        self.appended.add(position)
+        if not flags & _CARRIED and (self.first_append < 0 or position < self.first_append):
+            self.first_append = position
+
+    def alive_above(self, position: int) -> Positions:
+        """What was appended behind a position and not forgotten."""
+        alive = self.appended.above(position)
+        self.bury(alive)
+        return alive
+
+    def bury(self, positions: Positions) -> None:
+        """Take out what was forgotten."""
+        positions.remove_all(self.forgotten)
+        for first, last in self.ranges:
+            positions.remove_range(first, last)
+
+
+def read_epoch(payload: bytes, queues: dict[int, LoggedQueue]) -> list[bytes]:
+    """Note what one epoch says about messages; the definitions in it, encoded."""
+    definitions = []
+    offset = 0
+    end = len(payload)
+    has_message = False
+    while offset < end:
+        kind = payload[offset]
+        start = offset
+        offset += 1
+        if kind == APPEND:
+            number = _U32.unpack(_piece(payload, offset, 4))[0]
+            position, flags, after = _record(payload, offset + 4)
+            queues.setdefault(number, LoggedQueue()).append(position, flags)
+            has_message = True
+            offset = after
+        elif kind == AGAIN:
+            if not has_message:
+                raise BadRecord(start, "it repeats a message that the epoch does not hold")
+            number, position = _QUEUE_AND_POSITION.unpack(_piece(payload, offset, 12))
+            queues.setdefault(number, LoggedQueue()).append(position, _piece(payload, offset + 12, 1)[0])
+            offset += 13
+        elif kind == FORGET:
+            number, position = _QUEUE_AND_POSITION.unpack(_piece(payload, offset, 12))
+            queues.setdefault(number, LoggedQueue()).forgotten.add(position)
+            offset += 12
+        elif kind == FORGET_RANGE:
+            number, first, last = _RANGE.unpack(_piece(payload, offset, 20))
+            queues.setdefault(number, LoggedQueue()).ranges.append((first, last))
+            offset += 20
+        elif kind in (DEFINE, UNDEFINE):
+            length = _U32.unpack(_piece(payload, offset, 4))[0]
+            definitions.append(_piece(payload, offset + 4, length))
+            offset += 4 + length
+        else:
+            raise BadRecord(start, f"no record is of kind {kind}")
+    return definitions
+
+
+def record_positions(page: PageHead, payload: bytes, path: str = "") -> list[tuple[int, int]]:
+    """Positions and flags of the messages of a page, held against what its head says."""
+    found: list[tuple[int, int]] = []
+    offset = 0
+    last = -1
+    try:
+        while offset < len(payload):
+            position, flags, offset = _record(payload, offset)
+            if position <= last:
+                raise DamagedPage(path, page.offset, "its positions do not grow", page.first, page.last)
+            found.append((position, flags))
+            last = position
+    except BadRecord as error:
+        raise DamagedPage(path, page.offset, str(error), page.first, page.last) from None
+    if len(found) != page.count or found[0][0] != page.first or last != page.last:
+        raise DamagedPage(path, page.offset, "it holds other positions than it says", page.first, page.last)
+    return found
+
+
+def _record(data: bytes, offset: int) -> tuple[int, int, int]:
+    """Position, flags and end of the message record that begins at `offset`."""
+    start = offset + HEAD_SIZE
+    if start > len(data):
+        raise BadRecord(offset, "its head passes the end")
+    position, flags, address_size, header_size, body_size = HEAD.unpack_from(data, offset)
+    end: int = start + address_size + header_size + body_size
+    if flags & MORE_FIELDS:
+        raise BadRecord(offset, f"flags {flags:#04x} are of a newer version")
+    if end > len(data):
+        raise BadRecord(offset, f"it passes the end by {end - len(data)} octets")
+    return position, flags, end
+
+
+def _piece(data: bytes, offset: int, size: int) -> bytes:
+    piece = data[offset : offset + size]
+    if len(piece) < size:
+        raise BadRecord(offset, "the epoch ends within it")
+    return piece

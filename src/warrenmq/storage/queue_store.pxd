@@ -1,0 +1,67 @@
+cimport cython
+
+from warrenmq.core.message cimport QueuedMessage
+from warrenmq.core.ports cimport MessageStore, PageSizes
+from warrenmq.storage.codec cimport EpochBuffer
+from warrenmq.storage.commit_log cimport LocalLog
+from warrenmq.storage.segments cimport Segment, Segments
+
+cdef int _PERSISTENT
+cdef int _CARRIED
+
+
+cdef class StoreContext:
+    cdef readonly LocalLog log
+    cdef readonly object pager
+    cdef readonly PageSizes sizes
+    cdef readonly dict unflushed
+    cdef readonly dict marked
+    cdef public object on_compactable
+    cdef readonly Py_ssize_t segment_size
+    cdef readonly Py_ssize_t page_size
+    cdef readonly Py_ssize_t read_size
+    cdef readonly Py_ssize_t compact_from
+    cdef readonly str root
+    cdef public Py_ssize_t taken_back
+
+
+cdef class QueueStore(MessageStore):
+    cdef readonly StoreContext context
+    cdef readonly str folder
+    cdef readonly unsigned int number
+    cdef readonly Segments segments
+    cdef readonly bint is_deleted
+    cdef readonly long long restored_below
+    cdef public object recovered
+    cdef LocalLog _log
+    cdef object _queue
+    cdef dict _unflushed
+    cdef long long _last_position
+    cdef Py_ssize_t _paged
+    cdef Segment _open
+    cdef Segment _cursor
+    cdef Segment _passed
+    cdef Py_ssize_t _offset
+    cdef long long _above
+    cdef bint _is_asked
+    cdef int _generation
+    cdef Py_ssize_t _taken_back
+
+    @cython.locals(log=LocalLog)
+    cpdef append(self, QueuedMessage entry)
+    @cython.locals(position="long long", segment=Segment)
+    cpdef forget(self, QueuedMessage entry)
+    cpdef _settle_segment(self, Segment segment)
+    cpdef _drop_segment(self, Segment segment)
+    cpdef long long last_position(self) except? -2
+    @cython.locals(entry=QueuedMessage, first="long long", batch=list)
+    cpdef page_out(self, list entries)
+    @cython.locals(entry=QueuedMessage)
+    cpdef list _take_unflushed(self, long long up_to)
+    @cython.locals(entry=QueuedMessage, start=Py_ssize_t, size=Py_ssize_t, index=Py_ssize_t, page_size=Py_ssize_t, first="long long")
+    cpdef _write(self, list entries, long long unread_from)
+    @cython.locals(entry=QueuedMessage, segment=Segment, first="long long", last="long long", unread=Py_ssize_t, transient=Py_ssize_t)
+    cpdef _write_page(self, list entries, long long unread_from)
+    cpdef page_in(self)
+    @cython.locals(size=Py_ssize_t, context=StoreContext, sizes=PageSizes)
+    cpdef take_back(self, QueuedMessage entry)

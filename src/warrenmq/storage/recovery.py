@@ -1,0 +1,226 @@
+"""The start: definitions from the catalog, messages from the segments, and what is newer from the log.
+
+The time it takes is bounded by the log, not by the backlog: of segments only the heads of pages are read, and those
+pages that may not have been synced. What is damaged is moved aside and reported, and everything else starts.
+
+Runs before the threads, in whichever thread calls it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+
+from warrenmq.journal.errors import BadRecord, DamagedPage
+from warrenmq.journal.files import Files
+from warrenmq.journal.log_file import LogFile, LogScan, cut_torn_tail, read_log
+from warrenmq.journal.segment_file import PageHead, dead_name, parse_name, read_payload, segment_name, walk_pages
+from warrenmq.storage.catalog import CatalogFile
+from warrenmq.storage.damaged import DAMAGED, copy_aside, move_aside
+from warrenmq.storage.definition_records import CatalogError, Operation, decode_operation
+from warrenmq.storage.replay import LogReader, LogReplay, QueueReplay
+from warrenmq.storage.segment_reader import SegmentReader
+from warrenmq.storage.segments import Segment
+
+Progress = Callable[[str, int, int], None]
+
+LOG = "log"
+QUEUES = "queues"
+
+
+class Recovery:
+    """One start. `report` tells in lines for people what was lost or moved aside."""
+
+    def __init__(self, files: Files, root: str, catalog: CatalogFile, progress: Progress | None = None) -> None:
+        self.files = files
+        self.root = root
+        self.catalog = catalog
+        self.report: list[str] = []
+        self.has_damage = False
+        self.log_files: list[LogFile] = []
+        self.next_epoch = 1
+        self.epochs = 0  # that the log held
+        self.time_ms = 0  # of the epoch that is given back
+        self._replay = LogReplay()
+        self._progress = progress
+        self._found_folders: set[str] | None = None
+        self._is_base_certain = False
+
+    # -- the log -----------------------------------------------------------------------------------------------------
+
+    def learn(self) -> None:
+        """First pass over the log: bring the catalog up to date, and learn what is dead."""
+        scan = read_log(self.files, os.path.join(self.root, LOG), self._told("reading the log"))
+        defined: list[tuple[int, list[Operation]]] = []
+        for epoch in scan:
+            self.epochs += 1
+            try:
+                self._replay.learn(bytes(epoch.payload), epoch.sequence)
+                is_news = epoch.sequence > self.catalog.applied_epoch
+                operations = [decode_operation(record) for _, record in self._replay.definitions] if is_news else []
+            except (BadRecord, CatalogError) as error:
+                self._lost(f"epoch {epoch.sequence} in {epoch.file} makes no sense and was left out: {error}")
+                continue
+            if operations:
+                defined.append((epoch.sequence, operations))
+        self._tell_what_is_wrong(scan)
+        cut_torn_tail(self.files, scan)
+        for sequence, operations in defined:  # not before the log is certain: the catalog must never be ahead of it
+            self.catalog.apply(sequence, operations)
+        self.log_files = scan.files_found
+        self.next_epoch = max(scan.last_sequence, self.catalog.applied_epoch) + 1
+
+    def _tell_what_is_wrong(self, scan: LogScan) -> None:
+        if scan.torn_tail is not None:
+            torn = scan.torn_tail
+            self.report.append(
+                f"the log ended in the middle of an epoch that was never confirmed: {torn.size} bytes were cut off "
+                f"{torn.file} at {torn.offset} ({torn.reason})"
+            )
+        for damage in scan.damage:
+            lost = f", epochs {damage.lost[0]} to {damage.lost[1]} are lost" if damage.lost else ""
+            self._lost(f"the log is damaged: {damage.file} at {damage.offset}: {damage.reason}{lost}")
+            copy_aside(self.files, self.root, os.path.join(self.root, LOG, damage.file))
+
+    def give(self, stores: Mapping[int, LogReader], after_epoch: Callable[[], None]) -> None:
+        """Second pass: hand every living message of the log to the store of its queue."""
+        for number, queue in self._replay.queues.items():
+            queue.store = stores.get(number)
+            if queue.store is not None and queue.carried is not None:
+                for position in sorted(queue.carried):
+                    if position > queue.store.last_position() and not queue.is_dead(position):
+                        queue.store.take_back(queue.carried[position])
+                queue.carried.clear()
+                after_epoch()
+        if self.epochs:
+            for epoch in read_log(self.files, os.path.join(self.root, LOG), self._told("restoring messages")):
+                self.time_ms = epoch.time_ms
+                try:
+                    self._replay.give(bytes(epoch.payload), epoch.sequence)
+                except BadRecord:
+                    continue  # reported in the first pass
+                after_epoch()
+
+    def next_queue_id(self) -> int:
+        """No queue that left a folder or a record in the log had this id, whatever the catalog says."""
+        folders = [int(name) for name in self._folders() if name.isdecimal()]
+        return max([0, *folders, *self._replay.queues]) + 1
+
+    def first_in_log(self, number: int) -> int:
+        """From this position on the log has everything of a queue; -1: it has nothing."""
+        queue: QueueReplay | None = self._replay.queues.get(number)
+        return queue.first_append if queue is not None else -1
+
+    def next_position(self, number: int) -> int:
+        queue: QueueReplay | None = self._replay.queues.get(number)
+        return queue.next_position if queue is not None else 0
+
+    # -- segments ----------------------------------------------------------------------------------------------------
+
+    def make_certain(self, number: int, folder: str) -> None:
+        """A broker that was killed leaves files that can be read now, and that a power loss would still take away.
+
+        Of those the log still has everything; so where it says nothing all is synced.
+        """
+        if number not in self._replay.queues or os.path.basename(folder) not in self._folders():
+            return
+        for name in self.files.list(folder):
+            if parse_name(name) is not None:
+                handle = self.files.open(os.path.join(folder, name))
+                try:
+                    self.files.sync(handle)
+                finally:
+                    self.files.close(handle)
+        self.files.sync_dir(folder)
+        if not self._is_base_certain:
+            self._is_base_certain = True
+            self.files.sync_dir(os.path.join(self.root, QUEUES))
+
+    def find_segments(self, number: int, folder: str) -> list[Segment]:
+        """The segments of a queue, with their marks and with what the log says of them."""
+        if os.path.basename(folder) not in self._folders():
+            return []
+        reader = SegmentReader(self.files, self.root, folder, self._replay.queues.get(number))
+        segments = reader.read()
+        self.report += reader.report
+        self.has_damage = self.has_damage or reader.has_damage
+        return segments
+
+    def _folders(self) -> set[str]:
+        """Of queues that have any file."""
+        if self._found_folders is None:
+            self._found_folders = set(self.files.list(os.path.join(self.root, QUEUES)))
+        return self._found_folders
+
+    # -- segments of streams -----------------------------------------------------------------------------------------
+
+    def read_pages(self, path: str, first: int, in_log_from: int) -> tuple[list[PageHead], int, bool]:
+        """The whole pages of a segment, where they end, and whether all segments of the queue end there.
+
+        Pages whose messages the log still holds may not have been synced: they are checked, and from the first bad one
+        on the log gives it all. The file is cut behind the last whole page.
+        """
+        handle = self.files.open(path)
+        try:
+            walk = walk_pages(self.files, handle, path)
+            end, is_cut = walk.end, False
+            pages: list[PageHead] = []
+            for page in walk.pages:
+                if 0 <= in_log_from <= page.last and not self._is_whole(handle, page, path):
+                    end, is_cut = page.offset, True
+                    if page.first < in_log_from:
+                        lost = f"{page.first} to {in_log_from - 1}"
+                        self._lost(f"{path}: messages {lost} are lost: their page is damaged")
+                    break
+                pages.append(page)
+            if walk.reason is not None and not is_cut:
+                following = pages[-1].last + 1 if pages else first
+                is_cut = 0 <= in_log_from <= following
+                covered = "; the log has what it held" if is_cut else f"; messages from {following} on may be lost"
+                message = f"{path}: {walk.size - walk.end} bytes at {walk.end} are not readable: {walk.reason}"
+                if is_cut:
+                    self.report.append(message + covered)
+                else:
+                    copy_aside(self.files, self.root, path)
+                    self._lost(message + covered)
+            if end < walk.size:
+                self.files.truncate(handle, end)
+                self.files.sync(handle)
+        finally:
+            self.files.close(handle)
+        return pages, end, is_cut
+
+    def _is_whole(self, handle: int, page: PageHead, path: str) -> bool:
+        try:
+            read_payload(self.files, handle, page, path)
+        except DamagedPage:
+            return False
+        return True
+
+    def remove_segment(self, folder: str, first: int, generation: int) -> None:
+        for name in (segment_name(first, generation), dead_name(first, generation)):
+            path = os.path.join(folder, name)
+            if self.files.exists(path):
+                self.files.remove(path)
+        self.files.sync_dir(folder)
+
+    def remove_strangers(self, known: set[int]) -> None:
+        """Folders of queues that were deleted; where definitions were lost they are kept aside."""
+        base = os.path.join(self.root, QUEUES)
+        for name in self.files.list(base):
+            if not name.isdecimal() or int(name) not in known:
+                if self.has_damage and name.isdecimal():
+                    move_aside(self.files, self.root, os.path.join(base, name))
+                    self._lost(f"queue folder {name} belongs to no queue: moved to {DAMAGED}")
+                else:
+                    self.files.remove_tree(os.path.join(base, name))
+
+    # -- what is wrong -----------------------------------------------------------------------------------------------
+
+    def _lost(self, line: str) -> None:
+        self.has_damage = True
+        self.report.append(line)
+
+    def _told(self, what: str) -> Callable[[int, int], None] | None:
+        progress = self._progress
+        return None if progress is None else lambda done, total: progress(what, done, total)

@@ -1,0 +1,21 @@
+cimport cython
+
+from warrenmq.core.message cimport Message, QueuedMessage
+from warrenmq.core.offset_header cimport OffsetHeader
+from warrenmq.storage.codec cimport decode_records
+
+
+@cython.final
+cdef class Block:
+    cdef readonly list runs
+    cdef readonly Py_ssize_t size
+    cdef readonly list troubles
+
+
+@cython.locals(
+    data=bytes, block=Block, stamps=OffsetHeader, messages=list, expected="long long", at=Py_ssize_t, start=Py_ssize_t,
+    entries=list, entry=QueuedMessage, message=Message,
+)
+cpdef Block read_block(object files, str path, Py_ssize_t offset, Py_ssize_t end)
+@cython.locals(stamps=OffsetHeader, messages=list, entry=QueuedMessage)
+cpdef list stamp_all(list entries)

@@ -1,0 +1,126 @@
+"""Reads blocks of a stream's segments: what the reading thread does.
+
+A block is a few pages that lie behind each other. Its messages come decoded, with their offsets in their headers, in
+runs without a gap: there is more than one run only where something between them cannot be read.
+
+Touches nothing but the file it is told to. Compiled when the package is built (stream_blocks.pxd).
+"""
+
+from warrenmq.core.message import Message, QueuedMessage
+from warrenmq.core.offset_header import OffsetHeader
+from warrenmq.journal.errors import DamagedPage, JournalError
+from warrenmq.journal.files import Files
+from warrenmq.journal.segment_file import (
+    FILE_HEAD_SIZE,
+    PAGE_HEAD_SIZE,
+    PageHead,
+    check_payload,
+    parse_page_head,
+    walk_pages,
+)
+from warrenmq.storage.codec import BadPage, decode_records
+from warrenmq.storage.page_cache import Page
+from warrenmq.storage.stream_segments import BlockIndex
+
+
+class Block:
+    """What was found between two offsets of a file; `troubles` says what could not be read."""
+
+    __slots__ = ("runs", "size", "troubles")
+
+    def __init__(self) -> None:
+        self.runs: list[Page] = []
+        self.size = 0  # bytes of memory
+        self.troubles: list[str] = []
+
+    def find(self, position: int) -> "Page | None":
+        """The run that holds this position, or else the next one."""
+        for run in self.runs:
+            if position < run.first + len(run.messages):
+                return run
+        return None
+
+
+def read_block(files: Files, path: str, offset: int, end: int) -> Block:
+    """The messages of all pages from one offset to another."""
+    data = _read(files, path, offset, end)
+    block = Block()
+    stamps = OffsetHeader()
+    messages: list[Message] = []
+    expected = -1
+    at = 0
+    while at < len(data):
+        page = parse_page_head(data[at : at + PAGE_HEAD_SIZE], offset + at)
+        if isinstance(page, str):
+            block.troubles.append(f"{path} at {offset + at}: {page}")
+            break
+        start = at + PAGE_HEAD_SIZE
+        at = start + page.length
+        try:
+            entries = _decode(data[start:at], page, path)
+        except JournalError as error:
+            block.troubles.append(str(error))
+            continue
+        for entry in entries:
+            if entry.position != expected:
+                messages = []
+                block.runs.append(Page(entry.position, messages))
+            expected = entry.position + 1
+            message = stamps.stamp(entry.message, entry.position)
+            messages.append(message)
+            block.size += message.footprint()
+    return block
+
+
+def stamp_all(entries: list[QueuedMessage]) -> list[Message]:
+    """The messages with their offsets in their headers."""
+    stamps = OffsetHeader()
+    messages: list[Message] = []
+    for entry in entries:
+        messages.append(stamps.stamp(entry.message, entry.position))
+    return messages
+
+
+def find_page_of_time(files: Files, path: str, offset: int, end: int, time_ms: int) -> int:
+    """The first position of the first page in which something is of that time or later; -1 if there is none."""
+    data = _read(files, path, offset, end)
+    at = 0
+    while at < len(data):
+        page = parse_page_head(data[at : at + PAGE_HEAD_SIZE], offset + at)
+        if isinstance(page, str):
+            break
+        if page.time_last >= time_ms:
+            return page.first
+        at += PAGE_HEAD_SIZE + page.length
+    return -1
+
+
+def load_index(files: Files, path: str, end: int) -> BlockIndex:
+    """The index of a segment that was written in an earlier life, or was let go."""
+    index = BlockIndex()
+    handle = files.open_read(path)
+    try:
+        for page in walk_pages(files, handle, path).pages:
+            if page.end <= end:
+                index.add_page(page.offset, page.first, page.time_first)
+    finally:
+        files.close(handle)
+    if not len(index):
+        index.add_page(FILE_HEAD_SIZE, 0, 0)  # reading it will tell what is wrong
+    return index
+
+
+def _decode(payload: bytes, page: PageHead, path: str) -> list[QueuedMessage]:
+    check_payload(payload, page, path)
+    try:
+        return decode_records(payload, -1, 0, None, 0)
+    except BadPage as error:
+        raise DamagedPage(path, page.offset, str(error), page.first, page.last) from None
+
+
+def _read(files: Files, path: str, offset: int, end: int) -> bytes:
+    handle = files.open_read(path)
+    try:
+        return files.read(handle, end - offset, offset)
+    finally:
+        files.close(handle)

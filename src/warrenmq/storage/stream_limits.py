@@ -1,0 +1,84 @@
+"""What the arguments of a stream mean to its store: how far a segment grows, and how long it is kept.
+
+Segments are removed whole, oldest first, and the newest always stays: so a stream holds somewhat more than its limits
+say. Values only; the core has checked the arguments.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from warrenmq.core.arguments import parse_age
+
+# A page is closed when it has so many bytes, or so long after its first message: so that looking for a time finds the
+# second, however little is published. Many small pages are read at once.
+PAGE_BYTES = 256 * 1024
+PAGE_SPAN_MS = 1000
+
+SEGMENT_BYTES = 64 * 1024 * 1024
+# More pages than this take too long to look through when somebody reads there again: 0.1 s.
+SEGMENT_PAGES = 16 * 1024
+# With a limit of age, a segment holds no more than this part of it, so that little is kept too long.
+AGE_PARTS = 8
+
+
+Clock = Callable[[], int]
+
+
+def wall_clock() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+class Removable(Protocol):
+    """A segment, as far as the limits look at it."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def time_last(self) -> int:
+        """When its last message came, in ms since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLimits:
+    """None: no limit."""
+
+    max_bytes: int | None = None
+    max_age_ms: int | None = None
+    segment_bytes: int = SEGMENT_BYTES
+
+    @classmethod
+    def of_arguments(cls, arguments: dict[str, Any]) -> StreamLimits:
+        age = arguments.get("x-max-age")
+        return cls(
+            max_bytes=arguments.get("x-max-length-bytes"),
+            max_age_ms=None if age is None else parse_age(age),
+            segment_bytes=arguments.get("x-stream-max-segment-size-bytes", SEGMENT_BYTES),
+        )
+
+    @property
+    def has_any(self) -> bool:
+        return self.max_bytes is not None or self.max_age_ms is not None
+
+    def is_full(self, size: int, pages: int, span_ms: int) -> bool:
+        """Whether the next page begins another segment."""
+        if size >= self.segment_bytes or pages >= SEGMENT_PAGES:
+            return True
+        return self.max_age_ms is not None and span_ms >= self.max_age_ms // AGE_PARTS
+
+    def count_expired(self, closed: Iterable[Removable], total_bytes: int, now_ms: int) -> int:
+        """How many of the oldest closed segments have to go; `total_bytes` is the size of all with the newest one."""
+        count = 0
+        for segment in closed:
+            is_too_much = self.max_bytes is not None and total_bytes > self.max_bytes
+            is_too_old = self.max_age_ms is not None and segment.time_last < now_ms - self.max_age_ms
+            if not is_too_much and not is_too_old:
+                break
+            total_bytes -= segment.size
+            count += 1
+        return count

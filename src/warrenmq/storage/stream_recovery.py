@@ -1,0 +1,108 @@
+"""Finds the segments of a stream at a start.
+
+Only of the newest segment, and of those that the log still holds, are all page heads read: of the others the first one.
+So a start takes no longer for what a stream has gathered over the years.
+
+Runs before the threads, in whichever thread calls it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from warrenmq.journal.segment_file import (
+    FILE_HEAD_SIZE,
+    PAGE_HEAD_SIZE,
+    PageHead,
+    parse_name,
+    parse_page_head,
+    segment_name,
+)
+from warrenmq.storage.recovery import Recovery
+from warrenmq.storage.stream_segments import BlockIndex, StreamSegment
+
+
+class FoundSegments(NamedTuple):
+    """What a stream has on disk; `last` is the last position, -1 if there is none."""
+
+    segments: list[StreamSegment]
+    last: int
+
+
+def find_stream_segments(recovery: Recovery, number: int, folder: str) -> FoundSegments:
+    """The segments of a stream; those that are no use are removed."""
+    files = recovery.files
+    firsts: list[int] = []
+    for name in files.list(folder):
+        parsed = parse_name(name)
+        if parsed is None or parsed[1:] != (0, "seg"):
+            files.remove(os.path.join(folder, name))
+        else:
+            firsts.append(parsed[0])
+    in_log_from = recovery.first_in_log(number)
+    segments: list[StreamSegment] = []
+    last = -1
+    is_cut = False
+    for at, first in enumerate(firsts):
+        if is_cut:
+            recovery.remove_segment(folder, first, 0)
+            continue
+        if first > last + 1 and 0 <= in_log_from <= (last + 1 if segments else first - 1):
+            # What should stand before it was written, but not synced: the log has that, and all that follows.
+            is_cut = True
+            recovery.remove_segment(folder, first, 0)
+            continue
+        following = firsts[at + 1] if at + 1 < len(firsts) else None
+        path = os.path.join(folder, segment_name(first, 0))
+        is_synced = following is not None and (in_log_from < 0 or following <= in_log_from)
+        segment = _glance_at(recovery, path, first) if is_synced else None
+        if segment is not None:
+            assert following is not None
+            last = following - 1
+        else:
+            pages, end, is_cut = recovery.read_pages(path, first, in_log_from)
+            if not pages:
+                recovery.remove_segment(folder, first, 0)
+                continue
+            segment = _describe(first, pages, end)
+            last = pages[-1].last
+        if segments:
+            segments[-1].time_last = max(segments[-1].time_last, segment.time_first)
+        segments.append(segment)
+    if segments and segments[-1].index is None:
+        # The newest one was no use after all: this one is written to now.
+        pages, end, _ = recovery.read_pages(os.path.join(folder, segments[-1].name), segments[-1].first, in_log_from)
+        segments[-1] = _describe(segments[-1].first, pages, end)
+        last = pages[-1].last
+    return FoundSegments(segments, last)
+
+
+def _glance_at(recovery: Recovery, path: str, first: int) -> StreamSegment | None:
+    """A closed segment by its first page; None if that is not as it should be."""
+    files = recovery.files
+    handle = files.open_read(path)
+    try:
+        size = files.size(handle)
+        page = parse_page_head(files.read(handle, PAGE_HEAD_SIZE, FILE_HEAD_SIZE), FILE_HEAD_SIZE)
+    finally:
+        files.close(handle)
+    if isinstance(page, str) or page.first != first or page.end > size:
+        return None
+    segment = StreamSegment(first, page.time_first)
+    segment.time_last = page.time_last  # at least; the next segment tells
+    segment.size = segment.written = size
+    segment.is_new = False
+    return segment
+
+
+def _describe(first: int, pages: list[PageHead], end: int) -> StreamSegment:
+    segment = StreamSegment(first, pages[0].time_first)
+    segment.time_last = pages[-1].time_last
+    segment.pages = len(pages)
+    segment.size = segment.written = end
+    segment.is_new = False
+    segment.index = BlockIndex()
+    for page in pages:
+        segment.index.add_page(page.offset, page.first, page.time_first)
+    return segment

@@ -1,0 +1,126 @@
+"""The segments of one stream: which positions and times lie in which file, and where in it to begin to read.
+
+Files are described here, not touched. The index of a segment is sparse: it knows where blocks begin, some 64 KiB of
+pages each, which are read at once. It is made while a segment is written, or from its page heads when somebody reads
+there; of closed segments only those used lately are kept.
+
+Owned by the loop thread.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from operator import attrgetter
+
+from warrenmq.journal.segment_file import FILE_HEAD_SIZE, segment_name
+
+BLOCK_BYTES = 64 * 1024
+KEPT_INDEXES = 64
+
+_first = attrgetter("first")
+_time_first = attrgetter("time_first")
+
+
+class BlockIndex:
+    """Where the blocks of one file begin: offset, first position, and time of that."""
+
+    __slots__ = ("_firsts", "_offsets", "_times")
+
+    def __init__(self) -> None:
+        self._offsets = array("Q")
+        self._firsts = array("Q")
+        self._times = array("Q")
+
+    def add_page(self, offset: int, first: int, time_first: int) -> None:
+        """The next page of the file: part of the last block, or the beginning of another."""
+        if not self._offsets or offset - self._offsets[-1] >= BLOCK_BYTES:
+            self._offsets.append(offset)
+            self._firsts.append(first)
+            self._times.append(time_first)
+
+    def find(self, position: int) -> int:
+        """The number of the block that holds a position, if any does."""
+        return max(0, bisect_right(self._firsts, position) - 1)
+
+    def find_time(self, time_ms: int) -> int:
+        """The number of the block in which, or behind which, the first page of that time or later lies."""
+        return max(0, bisect_left(self._times, time_ms) - 1)
+
+    def span(self, number: int, end: int) -> tuple[int, int]:
+        """From which offset to which a block goes, in a file that has pages up to `end`."""
+        if number + 1 < len(self._offsets):
+            end = min(end, self._offsets[number + 1])
+        return self._offsets[number], end
+
+    def first_behind(self, number: int) -> int | None:
+        """The first position of the next block."""
+        return self._firsts[number + 1] if number + 1 < len(self._firsts) else None
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+
+class StreamSegment:
+    """One file, with positions from `first` on. `size` is what was given to the writer, `written` what it has done."""
+
+    __slots__ = ("first", "index", "is_new", "pages", "size", "time_first", "time_last", "written")
+
+    def __init__(self, first: int, time_first: int) -> None:
+        self.first = first
+        self.time_first = time_first
+        self.time_last = time_first
+        self.pages = 0
+        self.size = FILE_HEAD_SIZE
+        self.written = 0
+        self.is_new = True  # the file is made with its first page
+        self.index: BlockIndex | None = None
+
+    @property
+    def name(self) -> str:
+        return segment_name(self.first, 0)
+
+
+class StreamSegments:
+    """All of a stream's, by position and by time."""
+
+    __slots__ = ("all",)
+
+    def __init__(self) -> None:
+        self.all: list[StreamSegment] = []
+
+    def find(self, position: int) -> StreamSegment:
+        """The segment that holds a position, or the oldest; there is one."""
+        return self.all[max(0, bisect_right(self.all, position, key=_first) - 1)]
+
+    def find_time(self, time_ms: int) -> StreamSegment:
+        """The segment in which, or behind which, the first page of that time or later lies; there is one."""
+        return self.all[max(0, bisect_left(self.all, time_ms, key=_time_first) - 1)]
+
+    def after(self, segment: StreamSegment) -> StreamSegment | None:
+        """The next one, or None."""
+        at = bisect_right(self.all, segment.first, key=_first)
+        return self.all[at] if at < len(self.all) else None
+
+
+class IndexesInUse:
+    """The closed segments whose index is in memory, of all streams; the one used last is at the end."""
+
+    def __init__(self, limit: int = KEPT_INDEXES) -> None:
+        self._limit = limit
+        self._segments: dict[StreamSegment, None] = {}
+
+    def use(self, segment: StreamSegment) -> None:
+        """Keep its index, and let go of one that was used longer ago."""
+        self._segments.pop(segment, None)
+        self._segments[segment] = None
+        while len(self._segments) > self._limit:
+            oldest = next(iter(self._segments))
+            del self._segments[oldest]
+            oldest.index = None
+
+    def drop(self, segment: StreamSegment) -> None:
+        self._segments.pop(segment, None)
+
+    def __len__(self) -> int:
+        return len(self._segments)

@@ -1,0 +1,508 @@
+"""The store of one stream: a page that grows, pages on their way to the disk, and segments.
+
+A message is put into the open epoch of the log, and into the open page. A page is closed when it is full, when a second
+has passed since its first message, or when the log is about to forget it; then it goes to the stream's newest segment.
+Until it is written it is read from memory, and behind that from the disk, a block at a time, which all readers share.
+
+Owned by the loop thread. Compiled when the package is built (stream_store.pxd).
+"""
+
+import logging
+import os
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from warrenmq.core.message import Message, QueuedMessage
+from warrenmq.core.ports import SYNCED, Recovered, StreamStore
+from warrenmq.journal.segment_file import PAGE_HEAD_SIZE, SEGMENT_MAGIC, encode_file_head, encode_page
+from warrenmq.storage.codec import decode_records, encode_records
+from warrenmq.storage.commit_log import LocalLog
+from warrenmq.storage.page_cache import PageCache
+from warrenmq.storage.queue_store import StoreContext
+from warrenmq.storage.replay import PERSISTENT
+from warrenmq.storage.stream_blocks import Block, find_page_of_time, load_index, read_block, stamp_all
+from warrenmq.storage.stream_limits import PAGE_SPAN_MS, Clock, StreamLimits
+from warrenmq.storage.stream_segments import BlockIndex, IndexesInUse, StreamSegment, StreamSegments
+
+if TYPE_CHECKING:
+    from warrenmq.core.stream import Stream
+
+log = logging.getLogger("warrenmq.storage")
+
+Receive = Callable[[int, list[Message]], None]
+
+_PERSISTENT = PERSISTENT
+_PAGE_SPAN_MS = PAGE_SPAN_MS
+_RECORD_OVERHEAD = 24
+
+
+class StreamContext:
+    """What the streams of one node share. `clock` gives milliseconds since 1970."""
+
+    def __init__(self, stores: StoreContext, clock: Clock) -> None:
+        self.stores = stores
+        self.clock = clock
+        self.blocks: PageCache[Block] = PageCache()
+        self.indexes = IndexesInUse()
+        self.unsafe: dict[FileStreamStore, None] = {}  # have appended what is not safe yet
+        self.open: dict[FileStreamStore, None] = {}  # have a page that is not closed yet
+        self.aging: dict[FileStreamStore, None] = {}  # have a limit of age
+
+    def progressed(self) -> None:
+        """The log has come further: readers may have more."""
+        if self.unsafe:
+            for store in list(self.unsafe):
+                store.log_progressed()
+
+    def sweep(self) -> None:
+        """Once in a while: write pages that nothing is added to any more, and remove what is too old."""
+        now = self.clock()
+        for store in list(self.open):
+            store.close_old_page(now)
+        for store in list(self.aging):
+            store.expire(now)
+
+
+class OpenPage:
+    """Messages that lie together, in memory until they are written: as `entries`, or as `payload` once it is closed."""
+
+    __slots__ = ("entries", "first", "payload", "size", "time_first", "time_last")
+
+    def __init__(self, first: int, time_first: int) -> None:
+        self.first = first
+        self.time_first = time_first
+        self.time_last = time_first
+        self.entries: list[QueuedMessage] = []
+        self.payload: Any = None  # the one that waits to be written
+        self.size = 0
+
+    def messages(self) -> list[Message]:
+        """For readers, with their offsets."""
+        if self.payload is None:
+            return stamp_all(self.entries)
+        return stamp_all(decode_records(bytes(self.payload), -1, 0, None, 0))
+
+
+class FileStreamStore(StreamStore):
+    """`number` is the stream's in the log."""
+
+    __slots__ = (
+        "_end",
+        "_epoch",
+        "_last_position",
+        "_limits",
+        "_log",
+        "_now_ms",
+        "_open",
+        "_page_bytes",
+        "_pages",
+        "_reading",
+        "_recovery_clock",
+        "_stream",
+        "_unsafe",
+        "context",
+        "folder",
+        "is_deleted",
+        "next_position",
+        "number",
+        "segments",
+    )
+
+    def __init__(
+        self, context: StreamContext, folder: str, number: int, promise: int, arguments: dict[str, Any]
+    ) -> None:
+        super().__init__(promise)
+        self.context = context
+        self.folder = folder
+        self.number = number
+        self.segments = StreamSegments()
+        self.is_deleted = False
+        self.next_position = 0
+        self._log: LocalLog = context.stores.log
+        self._limits = StreamLimits.of_arguments(arguments)
+        self._stream: Stream | None = None
+        self._now_ms = 0  # of the epoch that was appended to last; never goes back
+        self._recovery_clock: Callable[[], int] | None = None
+        self._page_bytes = context.stores.page_size
+        self._last_position = -1  # of what was given to be written
+        self._pages: list[OpenPage] = []  # not written yet, the open one last
+        self._open: OpenPage | None = None
+        self._epoch = 0  # that was appended to last, up to:
+        self._end = 0
+        self._unsafe: deque[tuple[int, int]] = deque()  # the same of those before, as far as they are not safe
+        self._reading: dict[tuple[int, int, int], list[tuple[int, Receive]]] = {}  # who waits for which block
+        if self._limits.max_age_ms is not None:
+            context.aging[self] = None
+
+    def attach(self, queue: "Stream") -> None:  # type: ignore[override]
+        self._stream = queue
+
+    def now_ms(self) -> int:
+        return self.context.clock()
+
+    # -- the log -----------------------------------------------------------------------------------------------------
+
+    def append(self, entry: QueuedMessage) -> None:
+        log = self._log
+        log.buffer.put_append(self.number, entry, _PERSISTENT)
+        log.note_work(self.promise)
+        entry.epoch = log.epoch
+        if entry.epoch != self._epoch:
+            self._begin_epoch(entry.epoch)
+        self._end = entry.position + 1
+        self._add(entry)
+
+    def _begin_epoch(self, epoch: int) -> None:
+        if self._epoch:
+            self._unsafe.append((self._epoch, self._end))
+        self._epoch = epoch
+        self._now_ms = max(self._now_ms, self.context.clock())
+        self.context.unsafe[self] = None
+
+    def log_progressed(self) -> None:
+        """Let readers have what is as safe as was promised."""
+        safe = self._log.durable if self.promise == SYNCED else self._log.written
+        end = 0
+        while self._unsafe and self._unsafe[0][0] <= safe:
+            end = self._unsafe.popleft()[1]
+        if self._epoch <= safe:
+            end = self._end
+            self._epoch = 0
+            self.context.unsafe.pop(self, None)
+        if end and self._stream is not None:
+            self._stream.readable_up_to(end)
+
+    # -- pages -------------------------------------------------------------------------------------------------------
+
+    def _add(self, entry: QueuedMessage) -> None:
+        page = self._open
+        if (
+            page is None
+            or page.size >= self._page_bytes
+            or self._now_ms - page.time_first >= _PAGE_SPAN_MS
+            or entry.position != self.next_position  # a damaged log has lost some
+        ):
+            page = self._begin_page(entry.position)
+        message = entry.message
+        page.entries.append(entry)
+        page.size += len(message.address) + len(message.header) + len(message.body) + _RECORD_OVERHEAD
+        page.time_last = self._now_ms
+        self.next_position = entry.position + 1
+
+    def _begin_page(self, first: int) -> OpenPage:
+        if self._open is not None:
+            self._close_page(self._open)
+        page = self._open = OpenPage(first, self._now_ms)
+        self._pages.append(page)
+        self.context.stores.unflushed[self] = None
+        self.context.open[self] = None
+        return page
+
+    def close_old_page(self, now_ms: int) -> None:
+        """Write a page that would be closed by the next message."""
+        if self._open is not None and now_ms - self._open.time_first >= _PAGE_SPAN_MS:
+            self._close_page(self._open)
+
+    def _close_page(self, page: OpenPage) -> None:
+        entries = page.entries
+        last = entries[-1].position
+        segment = self._segment_for(page)
+        payload = encode_records(entries)
+        head = encode_page(page.first, last, len(entries), page.time_first, page.time_last, payload)
+        pieces: list[Any] = [head, payload]
+        offset = segment.size
+        if segment.is_new:
+            pieces.insert(0, encode_file_head(SEGMENT_MAGIC))
+            offset = 0
+        assert segment.index is not None
+        segment.index.add_page(segment.size, page.first, page.time_first)
+        segment.time_last = page.time_last
+        segment.pages += 1
+        segment.size += PAGE_HEAD_SIZE + len(payload)
+        page.payload = payload
+        page.entries = []
+        self._last_position = last
+        self._open = None
+        self.context.open.pop(self, None)
+        path = os.path.join(self.folder, segment.name)
+        is_new, segment.is_new = segment.is_new, False
+        self.context.stores.pager.write(path, offset, pieces, is_new, _Written(self, segment, segment.size))
+
+    def _segment_for(self, page: OpenPage) -> StreamSegment:
+        """The newest segment, or another one if that is full; old ones may go then."""
+        segments = self.segments.all
+        if segments:
+            newest = segments[-1]
+            if not self._limits.is_full(newest.size, newest.pages, page.time_first - newest.time_first):
+                return newest
+            self.context.indexes.use(newest)
+        segment = StreamSegment(page.first, page.time_first)
+        segment.index = BlockIndex()
+        segments.append(segment)
+        self.expire(page.time_first)
+        return segment
+
+    def written(self, segment: StreamSegment, size: int) -> None:
+        """The oldest page in memory is in its file, and can be read there."""
+        segment.written = size
+        if self._pages:
+            del self._pages[0]
+
+    def expire(self, now_ms: int) -> None:
+        """Remove the segments that the limits do not let stay."""
+        segments = self.segments.all
+        if not self._limits.has_any or len(segments) < 2:
+            return
+        total = sum([segment.size for segment in segments])
+        gone = segments[: self._limits.count_expired(segments[:-1], total, now_ms)]
+        if not gone:
+            return
+        del segments[: len(gone)]
+        for segment in gone:
+            self.context.indexes.drop(segment)
+        self.context.stores.pager.remove(self.folder, [segment.name for segment in gone])
+        if self._stream is not None:
+            self._stream.forget_before(segments[0].first)
+        else:
+            self.first_position = segments[0].first
+
+    # -- what a checkpoint asks --------------------------------------------------------------------------------------
+
+    def last_position(self) -> int:
+        return self._last_position
+
+    def has_unflushed(self) -> bool:
+        return self._open is not None
+
+    def unflushed_bytes(self, limit: int) -> int:
+        """Never so little that it would be said again instead."""
+        return limit
+
+    def carry(self, epoch: int) -> int:
+        raise NotImplementedError
+
+    def flush(self, epoch: int) -> None:
+        """Write what only the log has, up to this epoch."""
+        if self._open is not None and self._open.entries[0].epoch <= epoch:
+            self._close_page(self._open)
+
+    def write_marks(self) -> None:
+        """Nothing is marked here."""
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def read(self, position: int, receive: Receive) -> None:
+        if self.is_deleted:
+            return
+        pages = self._pages
+        if pages and position >= pages[0].first:
+            self._read_memory(position, receive)
+        elif self.segments.all and self.segments.all[0].written:
+            self._read_disk(self.segments.find(position), position, receive)
+        elif pages:
+            self._read_memory(pages[0].first, receive)
+        else:
+            receive(max(position, self.next_position), [])
+
+    def _read_memory(self, position: int, receive: Receive) -> None:
+        for page in reversed(self._pages):
+            if page.first <= position:
+                if position < self.next_position:
+                    receive(page.first, page.messages())
+                else:
+                    receive(position, [])
+                return
+
+    def _read_disk(self, segment: StreamSegment, position: int, receive: Receive) -> None:
+        index = segment.index
+        if index is None:
+            self._load_index(segment, lambda: self.read(position, receive))
+            return
+        self._use(segment)
+        number = index.find(position)
+        offset, end = index.span(number, segment.written)
+        following = index.first_behind(number)
+        key = (segment.first, offset, end)
+        block = self.context.blocks.find((self.number, key))
+        if block is not None:
+            self._give(block, segment, following, position, receive)
+        elif key in self._reading:
+            self._reading[key].append((position, receive))
+        else:
+            self._reading[key] = [(position, receive)]
+            path = os.path.join(self.folder, segment.name)
+            self.context.stores.pager.read(
+                lambda files: read_block(files, path, offset, end),
+                lambda result: self._block_is_here(key, segment, following, result),
+            )
+
+    def _block_is_here(
+        self, key: tuple[int, int, int], segment: StreamSegment, following: int | None, result: Any
+    ) -> None:
+        waiting = self._reading.pop(key, [])
+        if self.is_deleted:
+            return
+        if isinstance(result, Exception):
+            if self._is_gone(segment):
+                for position, receive in waiting:
+                    self.read(position, receive)
+                return
+            block = Block()
+            block.troubles.append(f"{segment.name}: {result}")
+        else:
+            block = result
+            self.context.blocks.add((self.number, key), block, block.size)
+        for trouble in block.troubles:
+            log.error("%s: messages of a stream cannot be read and are passed over: %s", self.folder, trouble)
+        for position, receive in waiting:
+            self._give(block, segment, following, position, receive)
+
+    def _give(
+        self, block: Block, segment: StreamSegment, following: int | None, position: int, receive: Receive
+    ) -> None:
+        """Hand over the part of the block that holds the position, or go on behind the block."""
+        found = block.find(position)
+        if found is not None:
+            receive(found.first, found.messages)
+        else:
+            self.read(max(position + 1, self._first_behind(segment) if following is None else following), receive)
+
+    def _first_behind(self, segment: StreamSegment) -> int:
+        """The first position behind what of this segment is written."""
+        pages = self._pages
+        following = self.segments.after(segment)
+        if following is not None and following.written and not self._is_gone(following):
+            return following.first
+        return pages[0].first if pages else self.next_position
+
+    def _is_gone(self, segment: StreamSegment) -> bool:
+        return not self.segments.all or segment.first < self.segments.all[0].first
+
+    # -- finding a time ----------------------------------------------------------------------------------------------
+
+    def find_time(self, time_ms: int, receive: Callable[[int], None]) -> None:
+        if self.is_deleted:
+            return
+        pages = self._pages
+        segments = self.segments.all
+        if not segments or not segments[0].written or (pages and time_ms > pages[0].time_first):
+            receive(self._find_time_in_memory(time_ms))
+            return
+        segment = self.segments.find_time(time_ms)
+        index = segment.index
+        if index is None:
+            self._load_index(segment, lambda: self.find_time(time_ms, receive))
+            return
+        self._use(segment)
+        number = index.find_time(time_ms)
+        offset, end = index.span(number, segment.written)
+        path = os.path.join(self.folder, segment.name)
+        self.context.stores.pager.read(
+            lambda files: find_page_of_time(files, path, offset, end, time_ms),
+            lambda result: self._time_is_found(segment, number, time_ms, result, receive),
+        )
+
+    def _find_time_in_memory(self, time_ms: int) -> int:
+        for page in self._pages:
+            if page.time_last >= time_ms:
+                return page.first
+        return self.next_position
+
+    def _time_is_found(
+        self, segment: StreamSegment, number: int, time_ms: int, result: Any, receive: Callable[[int], None]
+    ) -> None:
+        if self.is_deleted:
+            return
+        if self._is_gone(segment):
+            self.find_time(time_ms, receive)
+            return
+        if isinstance(result, Exception):
+            log.error("%s: %s cannot be read: %s", self.folder, segment.name, result)
+        elif result >= 0:
+            receive(result)
+            return
+        following = None if segment.index is None else segment.index.first_behind(number)
+        receive(self._first_behind(segment) if following is None else following)
+
+    # -- indexes -----------------------------------------------------------------------------------------------------
+
+    def _load_index(self, segment: StreamSegment, then: Callable[[], None]) -> None:
+        """Make the index from the heads of the pages, and go on."""
+        path = os.path.join(self.folder, segment.name)
+        end = segment.written
+
+        def loaded(result: Any) -> None:
+            if self.is_deleted:
+                return
+            if not self._is_gone(segment) and segment.index is None:
+                if isinstance(result, Exception):
+                    log.error("%s: %s cannot be read: %s", self.folder, segment.name, result)
+                    result = BlockIndex()
+                    result.add_page(0, segment.first, segment.time_first)
+                segment.index = result
+                self.context.indexes.use(segment)
+            then()
+
+        self.context.stores.pager.read(lambda files: load_index(files, path, end), loaded)
+
+    def _use(self, segment: StreamSegment) -> None:
+        if segment is not self.segments.all[-1]:
+            self.context.indexes.use(segment)
+
+    # -- start and end -----------------------------------------------------------------------------------------------
+
+    def begin_with(self, segments: list[StreamSegment], last_position: int, clock: Callable[[], int]) -> None:
+        """Take over the segments that recovery found; `take_back` gives what only the log has, `clock` when it was."""
+        self.segments.all.extend(segments)
+        self._last_position = last_position
+        self.next_position = last_position + 1
+        self._recovery_clock = clock
+        if segments:
+            self.first_position = segments[0].first
+            self._now_ms = segments[-1].time_last
+
+    def take_back(self, entry: QueuedMessage) -> None:
+        """A message of the log that is in no segment."""
+        assert self._recovery_clock is not None
+        if not self.segments.all and not self._pages:
+            self.first_position = entry.position
+        self._now_ms = max(self._now_ms, self._recovery_clock())
+        self._add(entry)
+
+    def recovery_is_over(self, next_position: int) -> None:
+        """Everything was taken back; no position before this one may be used again."""
+        self._recovery_clock = None
+        self.next_position = max(next_position, self.next_position)
+        if not self.segments.all and not self._pages:
+            self.first_position = self.next_position
+
+    def recover(self) -> Recovered:
+        return Recovered([], 0, self.next_position)
+
+    def delete(self) -> None:
+        self.is_deleted = True
+        for segment in self.segments.all:
+            self.context.indexes.drop(segment)
+        self.segments = StreamSegments()
+        self._pages = []
+        self._open = None
+        self._reading.clear()
+        self._stream = None
+        for registry in (self.context.unsafe, self.context.open, self.context.aging, self.context.stores.unflushed):
+            registry.pop(self, None)
+        self.context.stores.pager.remove_tree(self.folder)
+
+
+class _Written:
+    """Called when a page is in its file."""
+
+    __slots__ = ("segment", "size", "store")
+
+    def __init__(self, store: FileStreamStore, segment: StreamSegment, size: int) -> None:
+        self.store = store
+        self.segment = segment
+        self.size = size
+
+    def __call__(self) -> None:
+        self.store.written(self.segment, self.size)

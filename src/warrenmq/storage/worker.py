@@ -1,0 +1,87 @@
+"""A thread that does file work in order, and tells the loop when each piece is done.
+
+The storage has three: the committer for the log, one that writes segments and one that reads them, so that a read
+never waits for a sync. A job runs in the thread; what it gives, or the `OSError` or `JournalError` that it met, is
+handed to its callback on the loop. Any other exception is a bug, and stops the node as a failed disk does.
+
+Owned by the loop: submitting. Owned by the thread: whatever the jobs touch.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+from warrenmq.journal.errors import JournalError
+
+log = logging.getLogger("warrenmq.storage")
+
+Job = Callable[[], Any]
+Done = Callable[[Any], None]
+# How results reach the loop: `loop.call_soon_threadsafe`, or a list in a test.
+Post = Callable[..., object]
+
+
+class Worker:
+    """One thread and the jobs that wait for it. Without `start` a test does the jobs itself, with `run_one`."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.waiting = 0  # jobs whose callback has not been called yet
+        self._jobs: SimpleQueue[tuple[Job, Done] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._post: Post | None = None
+        self._posted: deque[tuple[Done, Any]] = deque()
+
+    def start(self, post: Post) -> None:
+        self._post = post
+        self._thread = threading.Thread(target=self._run, name=f"warren-{self.name}", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Job, done: Done) -> None:
+        """Do the job after all before it; then call `done` on the loop with its result, or with its exception."""
+        self.waiting += 1
+        self._jobs.put((job, done))
+
+    def stop(self) -> None:
+        """Do what was submitted, then end. Blocks: not for the loop."""
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def run_one(self) -> bool:
+        """Do the next job and its callback here and now; says whether there was one."""
+        if self._jobs.empty():
+            return False
+        item = self._jobs.get()
+        assert item is not None
+        self._do(*item)
+        self._deliver()
+        return True
+
+    def _run(self) -> None:
+        while (item := self._jobs.get()) is not None:
+            self._do(*item)
+            self._post(self._deliver)  # type: ignore[misc]
+
+    def _do(self, job: Job, done: Done) -> None:
+        try:
+            result = job()
+        except (OSError, JournalError) as error:
+            result = error
+        except Exception as error:
+            log.exception("internal error in the %s thread", self.name)
+            result = error
+        self._posted.append((done, result))
+
+    def _deliver(self) -> None:
+        """On the loop: tell of everything that is done."""
+        while self._posted:
+            done, result = self._posted.popleft()
+            self.waiting -= 1
+            done(result)

@@ -1,0 +1,200 @@
+"""Promises: kept when what was said before them is safe, in order, once, and never after the log has failed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.client import PERSISTENT, Client, ClientChannel, make_broker
+from tests.support.storage import ManualStorage
+from warrenmq.core.broker import Broker
+from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN
+
+
+@pytest.fixture
+def storage() -> ManualStorage:
+    return ManualStorage()
+
+
+@pytest.fixture
+def broker(storage: ManualStorage) -> Broker:
+    """Its first epoch, with the virtual host, is durable."""
+    broker = make_broker(storage)
+    broker.end_turn()
+    broker.epoch_is_durable(1)
+    return broker
+
+
+@pytest.fixture
+def kept() -> list[str]:
+    return []
+
+
+def promise(broker: Broker, kept: list[str], name: str, level: int = SYNCED) -> None:
+    broker.promise(name, level, lambda: kept.append(name))
+
+
+def declare(channel: ClientChannel, name: str) -> None:
+    channel.declare(name, durable=True)
+
+
+def test_without_durable_work_a_promise_is_kept_when_its_turn_ends(broker: Broker, kept: list[str]) -> None:
+    promise(broker, kept, "a")
+    assert kept == []
+    broker.end_turn()
+    broker.end_turn()
+    assert kept == ["a"]
+
+
+def test_with_durable_work_it_waits_for_the_epoch(broker: Broker, channel: ClientChannel, kept: list[str]) -> None:
+    declare(channel, "q")
+    promise(broker, kept, "a")
+    broker.end_turn()
+    broker.epoch_is_written(2)
+    broker.end_turn()
+    assert kept == []
+    broker.epoch_is_durable(2)
+    assert kept == ["a"]
+    assert not broker.promises
+
+
+def test_it_waits_for_work_of_earlier_turns_too(broker: Broker, channel: ClientChannel, kept: list[str]) -> None:
+    declare(channel, "q")
+    broker.end_turn()
+    promise(broker, kept, "a")
+    broker.end_turn()
+    assert kept == []
+    broker.epoch_is_durable(2)
+    assert kept == ["a"]
+
+
+def test_each_waits_for_its_own_epoch(broker: Broker, channel: ClientChannel, kept: list[str]) -> None:
+    for name in "abc":
+        declare(channel, name)
+        promise(broker, kept, name)
+        broker.end_turn()
+    broker.epoch_is_durable(3)
+    assert kept == ["a", "b"]
+    broker.epoch_is_durable(4)
+    assert kept == ["a", "b", "c"]
+
+
+def test_one_that_needs_no_more_is_kept_when_the_epoch_is_written(
+    broker: Broker, channel: ClientChannel, kept: list[str]
+) -> None:
+    declare(channel, "q")
+    promise(broker, kept, "synced")
+    promise(broker, kept, "written", WRITTEN)
+    promise(broker, kept, "at once", NOTHING)
+    broker.end_turn()
+    assert kept == ["at once"]
+    broker.epoch_is_written(2)
+    assert kept == ["at once", "written"]
+    broker.epoch_is_durable(2)
+    assert kept == ["at once", "written", "synced"]
+
+
+def test_one_that_is_withdrawn_is_not_kept(broker: Broker, channel: ClientChannel, kept: list[str]) -> None:
+    declare(channel, "q")
+    promise(broker, kept, "early")
+    promise(broker, kept, "late")
+    broker.withdraw("early")
+    broker.end_turn()
+    broker.withdraw("late")
+    broker.withdraw("never made")
+    broker.epoch_is_durable(2)
+    assert kept == []
+
+
+def test_keeping_one_may_withdraw_another_and_make_new_ones(
+    broker: Broker, channel: ClientChannel, kept: list[str]
+) -> None:
+    def keep() -> None:
+        kept.append("first")
+        broker.withdraw("second")
+        promise(broker, kept, "first")
+
+    declare(channel, "q")
+    broker.promise("first", SYNCED, keep)
+    promise(broker, kept, "second")
+    broker.end_turn()
+    broker.epoch_is_durable(2)
+    assert kept == ["first"]
+    broker.end_turn()
+    assert kept == ["first", "first"]
+
+
+def test_the_broker_knows_whether_its_definitions_are_safe(broker: Broker, channel: ClientChannel) -> None:
+    assert broker.are_definitions_safe()
+    channel.declare("transient")
+    assert broker.are_definitions_safe()
+    declare(channel, "q")
+    assert not broker.are_definitions_safe()
+    broker.end_turn()
+    assert not broker.are_definitions_safe()
+    broker.epoch_is_written(2)
+    assert not broker.are_definitions_safe()
+    broker.epoch_is_durable(2)
+    assert broker.are_definitions_safe()
+    channel.publish(b"1", "q", delivery_mode=PERSISTENT)
+    broker.end_turn()
+    assert broker.are_definitions_safe()
+
+
+def test_in_a_broker_that_does_not_sync_each_epoch_what_is_written_is_safe(
+    broker: Broker, storage: ManualStorage, channel: ClientChannel
+) -> None:
+    storage.log.reply_level = WRITTEN
+    declare(channel, "q")
+    broker.end_turn()
+    assert not broker.are_definitions_safe()
+    broker.epoch_is_written(2)
+    assert broker.are_definitions_safe()
+
+
+@pytest.mark.parametrize(("level", "flushes"), [(SYNCED, 1), (WRITTEN, 0)])
+def test_the_log_is_told_that_somebody_waits_for_the_disk(
+    broker: Broker, storage: ManualStorage, kept: list[str], level: int, flushes: int
+) -> None:
+    promise(broker, kept, "a", level)
+    broker.end_turn()
+    broker.end_turn()
+    assert storage.log.flushes == flushes
+
+
+def test_a_lost_consumer_is_told_after_the_answer_that_its_client_waits_for(
+    broker: Broker, client: Client, channel: ClientChannel, other: ClientChannel, kept: list[str]
+) -> None:
+    queue = channel.declare("q", durable=True)
+    channel.consume(queue, "mine")
+    other.consume(queue, "other")
+    channel.delete(queue)
+    broker.promise(client, SYNCED, lambda: kept.append("answered"))
+    assert (channel.cancels(), other.cancels()) == ([], ["other"])
+    broker.epoch_is_durable(2)
+    assert kept == ["answered"]
+    assert channel.cancels() == ["mine"]
+
+
+# -- failure
+
+
+def test_after_a_failure_nothing_is_confirmed_or_kept(
+    broker: Broker, channel: ClientChannel, other: ClientChannel, kept: list[str]
+) -> None:
+    reasons: list[str] = []
+    broker.on_failure = reasons.append
+    channel.core.select_confirms()
+    other.core.select_confirms()
+    declare(channel, "q")
+    channel.publish(b"1", "q", delivery_mode=PERSISTENT)
+    promise(broker, kept, "before")
+    broker.end_turn()
+    broker.log_failed("disk on fire")
+    broker.log_failed("again")
+    broker.epoch_is_written(2)
+    broker.epoch_is_durable(2)
+    other.publish(b"2", "nowhere")
+    promise(broker, kept, "after", NOTHING)
+    broker.end_turn()
+    assert (channel.confirms(), other.confirms(), kept) == ([], [], [])
+    assert (broker.failure, reasons) == ("disk on fire", ["disk on fire"])

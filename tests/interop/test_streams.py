@@ -1,0 +1,142 @@
+"""pika and aio-pika read and write streams, as their users write it."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import aio_pika
+import pika
+import pytest
+from aio_pika.exceptions import ChannelPreconditionFailed
+from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
+
+from .clients.contract import PATIENCE
+from .conftest import Namer
+
+STREAM: dict[str, Any] = {"x-queue-type": "stream"}
+
+
+def open_pika(broker_url: str) -> pika.BlockingConnection:
+    return pika.BlockingConnection(pika.URLParameters(broker_url))
+
+
+def fill(channel: Any, queue: str, count: int, start: int = 0) -> None:
+    for number in range(start, start + count):
+        properties = pika.BasicProperties(headers={"number": number}, message_id=str(number))
+        channel.basic_publish("", queue, b"%d" % number, properties)
+
+
+def read(channel: Any, queue: str, offset: Any, count: int, prefetch: int = 10) -> list[tuple[int, bytes]]:
+    """So many messages from an offset on: their offsets and bodies."""
+    channel.basic_qos(prefetch_count=prefetch)
+    received: list[tuple[int, bytes]] = []
+    for method, properties, body in channel.consume(
+        queue, arguments={"x-stream-offset": offset}, inactivity_timeout=PATIENCE
+    ):
+        assert method is not None, f"only {received} came"
+        assert properties.headers["number"] == int(body)
+        received.append((properties.headers["x-stream-offset"], body))
+        channel.basic_ack(method.delivery_tag)
+        if len(received) == count:
+            break
+    # Without channel.cancel(), which gives back what it has buffered: a stream takes nothing back.
+    return received
+
+
+@pytest.fixture
+def stream(broker_url: str, name: Namer) -> str:
+    queue = name("stream")
+    connection = open_pika(broker_url)
+    channel = connection.channel()
+    channel.queue_declare(queue, durable=True, arguments=STREAM)
+    channel.confirm_delivery()
+    fill(channel, queue, 50)
+    connection.close()
+    return queue
+
+
+@pytest.mark.parametrize("offset", ["first", 0, 20, "1h", datetime(2000, 1, 1)])
+def test_pika_reads_from_an_offset(broker_url: str, stream: str, offset: Any) -> None:
+    connection = open_pika(broker_url)
+    begin = offset if isinstance(offset, int) else 0
+    expected = [(number, b"%d" % number) for number in range(begin, 50)]
+    assert read(connection.channel(), stream, offset, 50 - begin) == expected
+    connection.close()
+
+
+def test_pika_readers_each_get_everything(broker_url: str, stream: str) -> None:
+    for prefetch in (1, 7, 1000):
+        connection = open_pika(broker_url)
+        assert [number for number, _ in read(connection.channel(), stream, "first", 50, prefetch)] == list(range(50))
+        connection.close()
+
+
+def test_pika_waits_for_what_comes_next(broker_url: str, stream: str) -> None:
+    writer, reader = open_pika(broker_url), open_pika(broker_url)
+    channel = reader.channel()
+    channel.basic_qos(prefetch_count=10)
+    received: list[tuple[int, bytes]] = []
+
+    def take(channel: Any, method: Any, properties: Any, body: bytes) -> None:
+        received.append((properties.headers["x-stream-offset"], body))
+        channel.basic_ack(method.delivery_tag)
+
+    channel.basic_consume(stream, take, arguments={"x-stream-offset": "next"})
+    fill(writer.channel(), stream, 3, start=50)
+    deadline = datetime.now(UTC) + timedelta(seconds=PATIENCE)
+    while len(received) < 3 and datetime.now(UTC) < deadline:
+        reader.process_data_events(time_limit=0.1)
+    assert received == [(50, b"50"), (51, b"51"), (52, b"52")]
+    writer.close()
+    reader.close()
+
+
+def test_pika_hears_what_it_forgot(broker_url: str, stream: str) -> None:
+    connection = open_pika(broker_url)
+    with pytest.raises(ChannelClosedByBroker, match="consumer prefetch count is not set"):
+        connection.channel().basic_consume(stream, lambda *delivered: None)
+    channel = connection.channel()
+    channel.basic_qos(prefetch_count=1)
+    with pytest.raises(ConnectionClosedByBroker, match="automatic acknowledgement not supported"):
+        channel.basic_consume(stream, lambda *delivered: None, auto_ack=True)
+
+
+def test_aio_pika_writes_and_reads(broker_url: str, name: Namer) -> None:
+    async def work() -> None:
+        async with asyncio.timeout(5 * PATIENCE), await aio_pika.connect(broker_url) as connection:
+            channel = await connection.channel()
+            await channel.set_qos(prefetch_count=20)
+            queue = await channel.declare_queue(name("stream"), durable=True, arguments=STREAM)
+            for number in range(30):
+                await channel.default_exchange.publish(aio_pika.Message(b"%d" % number), routing_key=queue.name)
+            for begin in (0, 10):
+                received: list[tuple[Any, bytes]] = []
+                done = asyncio.Event()
+                await queue.consume(taker(received, 30 - begin, done), arguments={"x-stream-offset": begin})
+                await done.wait()
+                assert received == [(number, b"%d" % number) for number in range(begin, 30)]
+
+    def taker(received: list[tuple[Any, bytes]], count: int, done: asyncio.Event) -> Any:
+        async def take(message: aio_pika.abc.AbstractIncomingMessage) -> None:
+            await message.ack()
+            received.append((message.headers["x-stream-offset"], message.body))
+            if len(received) == count:
+                done.set()
+
+        return take
+
+    asyncio.run(work())
+
+
+def test_aio_pika_hears_of_a_wrong_offset(broker_url: str, name: Namer) -> None:
+    async def work() -> None:
+        async with asyncio.timeout(5 * PATIENCE), await aio_pika.connect(broker_url) as connection:
+            channel = await connection.channel()
+            await channel.set_qos(prefetch_count=1)
+            queue = await channel.declare_queue(name("stream"), durable=True, arguments=STREAM)
+            with pytest.raises(ChannelPreconditionFailed, match="invalid_stream_offset_arg"):
+                await queue.consume(print, arguments={"x-stream-offset": "7"})  # type: ignore[arg-type]
+
+    asyncio.run(work())

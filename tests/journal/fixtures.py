@@ -1,0 +1,106 @@
+"""The files of tests/fixtures/formats/v1: one of each kind, small enough to be drawn in docs/formats.
+
+`python -m tests.journal.fixtures` writes them again. A format that has been released does not change: what needs to be
+different gets a new version, a folder beside this one, and these files stay readable.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.disk import RecordingFiles
+from warrenmq.journal.files import Files
+from warrenmq.journal.log_file import LogWriter, log_name
+from warrenmq.journal.record import PERSISTENT, encode
+from warrenmq.journal.segment_file import (
+    DEAD_MAGIC,
+    SEGMENT_MAGIC,
+    dead_name,
+    encode_batch,
+    encode_file_head,
+    encode_page,
+    segment_name,
+)
+
+FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "formats" / "v1"
+
+TIME_MS = 1_700_000_000_000
+SALT = 0x7E57_5A17
+ADDRESS = b"\x04logs\x04info"  # exchange and routing key
+# Payloads of content headers: class 60, weight 0, body size, property flags, properties.
+PERSISTENT_HEADER = bytes.fromhex("003c 0000 0000000000000002 1000 02")  # delivery mode 2
+TRANSIENT_HEADER = bytes.fromhex("003c 0000 0000000000000003 0000")
+DEFINITION = bytes.fromhex(
+    "00000039"  # a field table of 57 octets
+    "04 6b696e64 53 00000005 76686f7374"  # "kind": "vhost"
+    "03 6b6579 41 00000006 53 00000001 76"  # "key": ["v"]
+    "0a 646566696e6974696f6e 46 0000000b"  # "definition": a table of 11 octets
+    "04 6e616d65 53 00000001 76"  # "name": "v"
+)
+END_OF_DEFINITION = bytes.fromhex("0000001e 04 6b696e64 53 00000005 76686f7374 03 6b6579 41 00000006 53 00000001 76")
+
+
+def u32(number: int) -> bytes:
+    return number.to_bytes(4, "little")
+
+
+def u64(number: int) -> bytes:
+    return number.to_bytes(8, "little")
+
+
+EPOCHS = [
+    # A message to queue 7, and the same one to queue 8.
+    b"\x01" + u32(7) + encode(1, PERSISTENT, ADDRESS, PERSISTENT_HEADER, b"hi") + b"\x02" + u32(8) + u64(4) + b"\x01",
+    # The first is acked; queue 8 is purged.
+    b"\x03" + u32(7) + u64(1) + b"\x04" + u32(8) + u64(2) + u64(4),
+    # A virtual host comes and goes.
+    b"\x05" + u32(len(DEFINITION)) + DEFINITION + b"\x06" + u32(len(END_OF_DEFINITION)) + END_OF_DEFINITION,
+]
+
+
+def make_log() -> bytes:
+    """Epochs 41 to 43, the zeros behind them, and nothing else."""
+    files = RecordingFiles()
+    writer = LogWriter(files, "/log", 41, salt=SALT)
+    for number, payload in enumerate(EPOCHS):
+        writer.append(payload, 41 + number, TIME_MS + number)
+        if number == 0:
+            writer.sync()
+    return bytes(files.disk.file(f"/log/{log_name(41)}").current)
+
+
+def make_segment() -> bytes:
+    """A page with positions 5000 and 5001, and one with 5003."""
+    two = encode(5000, PERSISTENT, ADDRESS, PERSISTENT_HEADER, b"hi")
+    two += encode(5001, 0, ADDRESS, TRANSIENT_HEADER, b"you")
+    one = encode(5003, PERSISTENT, ADDRESS, PERSISTENT_HEADER, b"hi")
+    return (
+        encode_file_head(SEGMENT_MAGIC)
+        + encode_page(5000, 5001, 2, TIME_MS, TIME_MS + 1, two, transient=1)
+        + two
+        + encode_page(5003, 5003, 1, TIME_MS + 9, TIME_MS + 9, one)
+        + one
+    )
+
+
+def make_dead() -> bytes:
+    """Position 5001 was deleted, later 5000 and 5003."""
+    return encode_file_head(DEAD_MAGIC) + encode_batch([1]) + encode_batch([0, 3])
+
+
+FILES = {
+    log_name(41): make_log,
+    segment_name(5000, 0): make_segment,
+    dead_name(5000, 0): make_dead,
+}
+
+
+def main() -> None:
+    files = Files()
+    files.make_dirs(str(FOLDER))
+    for name, make in FILES.items():
+        (FOLDER / name).write_bytes(make())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""Files of every format version: what is written today equals them, and they can be read."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.journal.fixtures import (
+    ADDRESS,
+    EPOCHS,
+    FILES,
+    FOLDER,
+    PERSISTENT_HEADER,
+    SALT,
+    TIME_MS,
+    TRANSIENT_HEADER,
+)
+from warrenmq.journal.files import Files
+from warrenmq.journal.log_file import log_name, read_log
+from warrenmq.journal.record import PERSISTENT, decode_at
+from warrenmq.journal.segment_file import dead_name, page_records, read_dead, read_page, segment_name, walk_pages
+from warrenmq.protocol.values import decode_table
+
+DOCUMENTS = Path(__file__).resolve().parents[2] / "docs" / "formats"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_is_written_today_is_what_was_written_then(name: str) -> None:
+    assert FILES[name]() == (FOLDER / name).read_bytes()
+
+
+def test_the_log_is_read() -> None:
+    scan = read_log(Files(), str(FOLDER))
+    epochs = [(sequence, time_ms, bytes(payload)) for sequence, time_ms, payload, _ in scan]
+    assert epochs == [(41 + number, TIME_MS + number, payload) for number, payload in enumerate(EPOCHS)]
+    assert (scan.torn_tail, scan.damage) == (None, [])
+
+
+def test_the_records_of_the_log_are_those_of_the_broker() -> None:
+    append, definition = EPOCHS[0], EPOCHS[2]
+    assert decode_at(append, 5)[:5] == (1, PERSISTENT, ADDRESS, PERSISTENT_HEADER, b"hi")
+    table, end = decode_table(definition, 5, len(definition))
+    assert table == {"kind": "vhost", "key": ["v"], "definition": {"name": "v"}}
+    assert decode_table(definition, end + 5, len(definition)) == ({"kind": "vhost", "key": ["v"]}, len(definition))
+
+
+def test_the_segment_is_read() -> None:
+    files = Files()
+    handle = files.open_read(str(FOLDER / segment_name(5000, 0)))
+    walk = walk_pages(files, handle)
+    assert walk.reason is None
+    assert [(page.count, page.transient, page.time_first, page.time_last) for page in walk.pages] == [
+        (2, 1, TIME_MS, TIME_MS + 1),
+        (1, 0, TIME_MS + 9, TIME_MS + 9),
+    ]
+    records = [record[:5] for page in walk.pages for record in page_records(*read_page(files, handle, page.offset))]
+    files.close(handle)
+    assert records == [
+        (5000, PERSISTENT, ADDRESS, PERSISTENT_HEADER, b"hi"),
+        (5001, 0, ADDRESS, TRANSIENT_HEADER, b"you"),
+        (5003, PERSISTENT, ADDRESS, PERSISTENT_HEADER, b"hi"),
+    ]
+
+
+def test_the_deletion_marks_are_read() -> None:
+    marks = read_dead(Files(), str(FOLDER / dead_name(5000, 0)))
+    assert (list(marks.numbers), marks.reason) == ([1, 0, 3], None)
+
+
+@pytest.mark.parametrize(
+    ("page", "number", "name"),
+    [("log.md", 0, log_name(41)), ("segment.md", 0, segment_name(5000, 0)), ("segment.md", 1, dead_name(5000, 0))],
+)
+def test_the_documents_draw_these_files(page: str, number: int, name: str) -> None:
+    drawing = re.findall(r"```\n(.*?)```", (DOCUMENTS / page).read_text(), re.DOTALL)[number]
+    octets = b""
+    for line in filter(None, drawing.splitlines()):
+        match = re.fullmatch(r" *(\d+)  ((?:[0-9a-f]{2} )*[0-9a-f]{2})(?:  .*)?", line)
+        assert match, line
+        assert int(match[1]) == len(octets), line
+        octets += bytes.fromhex(match[2])
+    assert octets == (FOLDER / name).read_bytes()
+
+
+def test_the_salt_of_the_fixture_is_where_it_is_drawn() -> None:
+    assert (FOLDER / log_name(41)).read_bytes()[12:16] == SALT.to_bytes(4, "little")

@@ -1,0 +1,160 @@
+"""Messages to bytes and back: the same bytes as the plain form in journal/record.py, compiled or not."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warrenmq.core.message import QueuedMessage, enqueue_as, make_message
+from warrenmq.journal import record
+from warrenmq.storage.codec import (
+    AGAIN,
+    APPEND,
+    DEFINE,
+    FORGET,
+    FORGET_RANGE,
+    UNDEFINE,
+    BadPage,
+    EpochBuffer,
+    decode_records,
+    encode_records,
+    is_marked,
+)
+
+parts = st.tuples(st.binary(max_size=20), st.binary(max_size=30), st.binary(max_size=300))
+positions = st.integers(0, 2**63 - 1)
+queues = st.integers(1, 2**32 - 1)
+
+
+def entry_of(parts: tuple[bytes, bytes, bytes], position: int, epoch: int = 1) -> QueuedMessage:
+    entry = enqueue_as(make_message(*parts), position)
+    entry.epoch = epoch
+    return entry
+
+
+@given(st.lists(st.tuples(queues, positions, parts), max_size=20))
+def test_appends_are_the_plain_records(messages: list[tuple[int, int, tuple[bytes, bytes, bytes]]]) -> None:
+    buffer, expected = EpochBuffer(), b""
+    for queue, position, content in messages:
+        buffer.put_append(queue, entry_of(content, position), 1)
+        expected += struct.pack("<BI", APPEND, queue) + record.encode(position, 1, *content)
+    assert buffer.size == len(expected)
+    assert bytes(buffer.take()) == expected
+    assert buffer.size == 0
+
+
+@given(queues, positions, positions, st.binary(max_size=50))
+def test_everything_else_that_is_said(queue: int, first: int, last: int, encoded: bytes) -> None:
+    buffer = EpochBuffer()
+    buffer.put_forget(queue, first)
+    buffer.put_forget_range(queue, first, last)
+    buffer.put_definition(True, encoded)
+    buffer.put_definition(False, encoded)
+    expected = struct.pack("<BIQBIQQ", FORGET, queue, first, FORGET_RANGE, queue, first, last)
+    expected += (
+        struct.pack("<BI", DEFINE, len(encoded)) + encoded + struct.pack("<BI", UNDEFINE, len(encoded)) + encoded
+    )
+    assert bytes(buffer.take()) == expected
+
+
+def test_a_fanout_says_its_message_once_in_an_epoch() -> None:
+    buffer = EpochBuffer()
+    message = make_message(b"a", b"h", b"body")
+    for queue in (1, 2):
+        buffer.put_append(queue, enqueue_as(message, 7), 1)
+    first = struct.pack("<BI", APPEND, 1) + record.encode(7, 1, b"a", b"h", b"body")
+    assert bytes(buffer.take()) == first + struct.pack("<BIQB", AGAIN, 2, 7, 1)
+    buffer.put_append(3, enqueue_as(message, 8), 1)
+    assert bytes(buffer.take()) == struct.pack("<BI", APPEND, 3) + record.encode(8, 1, b"a", b"h", b"body")
+
+
+def test_an_epoch_grows_as_far_as_it_must_and_its_memory_is_used_again() -> None:
+    buffer = EpochBuffer()
+    for size in (10, 3_000_000, 10, 300_000, 0):
+        body = bytes(size)
+        buffer.put_append(1, entry_of((b"", b"", body), 1), 1)
+        buffer.put_append(1, entry_of((b"", b"", b"end"), 2), 1)
+        taken = buffer.take()
+        expected = struct.pack("<BI", APPEND, 1) + record.encode(1, 1, b"", b"", body)
+        assert bytes(taken) == expected + struct.pack("<BI", APPEND, 1) + record.encode(2, 1, b"", b"", b"end")
+        buffer.recycle(taken)
+
+
+def test_what_is_being_written_does_not_change() -> None:
+    buffer = EpochBuffer()
+    buffer.put_forget(1, 1)
+    first = buffer.take()
+    buffer.put_forget(1, 2)
+    second = buffer.take()
+    assert bytes(first) == struct.pack("<BIQ", FORGET, 1, 1)
+    buffer.recycle(first)
+    buffer.put_forget(1, 3)
+    assert bytes(second) == struct.pack("<BIQ", FORGET, 1, 2)
+
+
+entries = st.lists(st.tuples(positions, parts, st.booleans()), max_size=20, unique_by=lambda each: each[0])
+
+
+@given(entries)
+def test_pages_are_the_plain_records_and_come_back(given: list[tuple[int, tuple[bytes, bytes, bytes], bool]]) -> None:
+    given.sort()
+    payload = bytes(
+        encode_records([entry_of(content, position, 5 if kept else 0) for position, content, kept in given])
+    )
+    assert payload == b"".join(record.encode(position, int(kept), *content) for position, content, kept in given)
+    found = decode_records(payload, -1, 0, None, 0)
+    assert [(each.position, each.epoch, each.redelivered) for each in found] == [
+        (position, 1 if kept else -1, False) for position, _, kept in given
+    ]
+    assert [(each.message.address, each.message.header, each.message.body) for each in found] == [
+        content for _, content, _ in given
+    ]
+
+
+def page_of(count: int, transient: int = -1) -> bytes:
+    contents = [entry_of((b"a", b"h", b"%d" % n), n, 0 if n == transient else 1) for n in range(count)]
+    return bytes(encode_records(contents))
+
+
+def test_only_what_stands_behind_a_position_and_is_not_dead_is_wanted() -> None:
+    dead = bytearray(b"\x50")  # 4 and 6
+    assert [each.position for each in decode_records(page_of(10), 2, 0, dead, 0)] == [3, 5, 7, 8, 9]
+
+
+def test_what_an_earlier_life_wrote_is_redelivered_and_its_transient_messages_are_gone() -> None:
+    found = decode_records(page_of(6, transient=2), -1, 0, None, 4)
+    assert [(each.position, each.redelivered) for each in found] == [
+        (0, True),
+        (1, True),
+        (3, True),
+        (4, False),
+        (5, False),
+    ]
+
+
+def test_neighbours_share_equal_addresses_and_headers() -> None:
+    first, second = decode_records(page_of(2), -1, 0, None, 0)
+    assert first.message.address is second.message.address
+    assert first.message.header is second.message.header
+
+
+@pytest.mark.parametrize("cut", range(1, 40))
+def test_a_page_that_ends_too_early_is_refused(cut: int) -> None:
+    payload = page_of(2)
+    with pytest.raises(BadPage):
+        decode_records(payload[:-cut], -1, 0, None, 0) if len(payload[:-cut]) % (len(payload) // 2) else fail()
+
+
+def fail() -> None:
+    """The cut fell between two records."""
+    raise BadPage
+
+
+def test_marks_behind_the_end_are_not_set() -> None:
+    assert is_marked(b"\x01", 0)
+    assert not is_marked(b"\x01", 1)
+    assert not is_marked(b"\x01", 8)
+    assert not is_marked(None, 0)

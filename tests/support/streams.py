@@ -1,0 +1,107 @@
+"""Streams for tests: stores that answer when the test says so, and words for what was read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.support.client import ClientChannel
+from tests.support.outbox import Delivered
+from warrenmq.core.consumer import Consumer
+from warrenmq.core.message import Message, QueuedMessage
+from warrenmq.core.ports import SYNCED
+from warrenmq.core.queue import Queue
+from warrenmq.storage.memory_store import MemoryStorage
+from warrenmq.storage.memory_stream import MemoryStream, MemoryStreamStore
+from warrenmq.storage.page_cache import PageCache
+
+STREAM = {"x-queue-type": "stream"}
+
+
+class ManualClock:
+    """Milliseconds that pass when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+    def pass_seconds(self, seconds: float) -> None:
+        self.now += int(seconds * 1000)
+
+
+class SlowStreamStore(MemoryStreamStore):
+    """As files would: what is asked for comes later, and what is appended is safe later."""
+
+    def __init__(self, *arguments: Any, promise: int) -> None:
+        super().__init__(*arguments)
+        self.promise = promise
+        self.asked: list[Callable[[], None]] = []
+        self._appended = 0
+
+    def append(self, entry: QueuedMessage) -> None:
+        super().append(entry)
+        self._appended = entry.position + 1
+
+    def read(self, position: int, receive: Callable[[int, list[Message]], None]) -> None:
+        self.asked.append(lambda: super(SlowStreamStore, self).read(position, receive))
+
+    def find_time(self, time_ms: int, receive: Callable[[int], None]) -> None:
+        self.asked.append(lambda: super(SlowStreamStore, self).find_time(time_ms, receive))
+
+    def answer(self) -> int:
+        """Answer everything asked so far; gives how much that was."""
+        asked, self.asked = self.asked, []
+        for each in asked:
+            each()
+        return len(asked)
+
+    def commit(self) -> None:
+        """All that was appended is safe now."""
+        assert self._stream is not None
+        self._stream.readable_up_to(self._appended)
+
+
+class StreamStorage(MemoryStorage):
+    """In memory, with a clock of the test's, and stores that are slow if it asks for that."""
+
+    def __init__(self, clock: ManualClock | None = None, *, is_slow: bool = False, promise: int = SYNCED) -> None:
+        super().__init__(clock or ManualClock())
+        self.stores: dict[str, SlowStreamStore] = {}
+        self._is_slow = is_slow
+        self._promise = promise
+
+    def stream_store(self, vhost: str, queue: str, arguments: dict[str, Any]) -> MemoryStreamStore:
+        if not self._is_slow:
+            return super().stream_store(vhost, queue, arguments)
+        kept = self._streams.setdefault((vhost, queue), MemoryStream())
+        store = SlowStreamStore(kept, arguments, PageCache(), self._clock, promise=self._promise)
+        self.stores[queue] = store
+        return store
+
+
+def declare_stream(channel: ClientChannel, name: str = "s", **arguments: Any) -> Queue:
+    named = {f"x-{key.replace('_', '-')}": value for key, value in arguments.items()}
+    return channel.declare(name, durable=True, arguments={**STREAM, **named})
+
+
+def read_stream(
+    channel: ClientChannel, queue: Queue, offset: Any = "first", tag: str = "reader", prefetch: int = 1000
+) -> Consumer:
+    """Start a reader at that offset; None: where one begins who does not say."""
+    arguments = {} if offset is None else {"x-stream-offset": offset}
+    return channel.consume(queue, tag, prefetch=prefetch, arguments=arguments)
+
+
+def offset_of(delivered: Delivered) -> int:
+    headers = delivered.message.properties.headers
+    assert headers is not None
+    offset = headers["x-stream-offset"]
+    assert isinstance(offset, int)
+    return offset
+
+
+def offsets(channel: ClientChannel, tag: str | None = None) -> list[int]:
+    """End the turn; the offsets that came since the last time, for one reader if a tag is given."""
+    return [offset_of(each) for each in channel.deliveries() if tag is None or each.consumer == tag]
