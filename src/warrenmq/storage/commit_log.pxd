@@ -22,7 +22,6 @@ cdef class LocalLog(CommitLog):
     cdef bint _is_awaited
     cdef bint _is_deferred
     cdef public object on_deferred
-    cdef list _listeners
     cdef object _on_written
     cdef object _on_durable
 

@@ -30,7 +30,6 @@ class LocalLog(CommitLog):
         "_committer",
         "_is_awaited",
         "_is_deferred",
-        "_listeners",
         "_on_durable",
         "_on_written",
         "_operations",
@@ -67,7 +66,6 @@ class LocalLog(CommitLog):
         self.on_deferred: Callable[[], object] | None = (
             None  # asks to be told when it is due; None: nothing is deferred
         )
-        self._listeners: list[Callable[[], None]] = []
         self._on_written: Callable[[int], None] | None = None
         self._on_durable: Callable[[int], None] | None = None
 
@@ -75,10 +73,6 @@ class LocalLog(CommitLog):
         """From now on tell of epochs that are safe."""
         self._on_written = on_written
         self._on_durable = on_durable
-
-    def after_progress(self, listener: Callable[[], None]) -> None:
-        """Call this whenever an epoch has become durable, after those who wait for their replies."""
-        self._listeners.append(listener)
 
     # -- what is said ------------------------------------------------------------------------------------------------
 
@@ -162,8 +156,6 @@ class LocalLog(CommitLog):
             self.syncs += 1
             if self._on_durable is not None:
                 self._on_durable(self.durable)
-            for listener in self._listeners:
-                listener()
         if not self.is_committing and self.buffer.size != 0:
             self._hand_over_or_wait()
 
