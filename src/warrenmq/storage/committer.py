@@ -30,6 +30,8 @@ log = logging.getLogger("warrenmq.storage")
 LAZY_SYNC_INTERVAL = 0.2
 FULL_DISK_RETRY = 0.5
 FULL = (errno.ENOSPC, errno.EDQUOT)
+# A file made ahead is no promise: where it cannot be made, the log goes on without it.
+NO_SPARE = (*FULL, errno.EFBIG)
 # What passes by itself: others give handles or memory back.
 SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
@@ -238,7 +240,7 @@ class Committer:
         try:
             self.writer.prepare_spare()
         except OSError as error:
-            if error.errno not in FULL:
+            if error.errno not in NO_SPARE:
                 raise
 
     def _prepare_spare(self) -> None:
@@ -248,7 +250,7 @@ class Committer:
             try:
                 self.writer.prepare_spare_piece()
             except OSError as error:
-                if error.errno not in FULL:
+                if error.errno not in NO_SPARE:
                     raise
 
     def _trim(self, epoch: int, done: Callable[[], None]) -> None:
