@@ -7,6 +7,7 @@ a descriptor; a path is a `str`. What the operating system refuses comes as its 
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Sequence
@@ -16,6 +17,9 @@ Data = bytes | bytearray | memoryview
 _MODE = 0o600
 # Without it (macOS), the whole of a file's metadata is synced as well.
 _sync_data = getattr(os, "fdatasync", os.fsync)
+
+# The kernel or the file system does not know writes that sync.
+UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS)
 
 # Linux; elsewhere two calls do it.
 _DURABLY: int = getattr(os, "RWF_DSYNC", 0)
@@ -130,11 +134,21 @@ class Files:
 class SystemFiles(Files):
     """The same, where a write and its sync are one call of the system: the interpreter is handed back only once."""
 
+    def __init__(self) -> None:
+        self._knows_durable_writes = True
+
     def write_durably(self, handle: int, pieces: Sequence[Data], offset: int) -> None:
-        if _DURABLY == 0:
+        if _DURABLY == 0 or not self._knows_durable_writes:
             super().write_durably(handle, pieces, offset)
             return
-        written = os.pwritev(handle, pieces, offset, _DURABLY)
+        try:
+            written = os.pwritev(handle, pieces, offset, _DURABLY)
+        except OSError as error:
+            if error.errno not in UNSUPPORTED:
+                raise
+            self._knows_durable_writes = False
+            super().write_durably(handle, pieces, offset)
+            return
         if written < sum(map(len, pieces)):
             self._write_rest(pieces, written, handle, offset)
             self.sync(handle)

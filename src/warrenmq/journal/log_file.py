@@ -151,20 +151,18 @@ class LogWriter:
         """All files of the log, oldest first."""
         return [*self._older, self._current] if self._current else list(self._older)
 
+    @property
+    def current_size(self) -> int:
+        """Octets in the file that is being written; 0 before the first epoch."""
+        return self._current.size if self._current is not None else 0
+
     def append(self, payload: Data, sequence: int, time_ms: int, durably: bool = False) -> None:
         """Write an epoch behind the last one. It is not durable before `sync`, unless it is asked for: then all is."""
-        if sequence != self.next_sequence:
-            raise ValueError(f"epoch {sequence} cannot follow epoch {self.next_sequence - 1}")
-        if len(payload) > PAYLOAD_MAX:
-            raise JournalError(f"an epoch of {len(payload)} octets is too long for the log")
-        self._refuse_if_failed()
+        self._refuse_if_wrong(payload, sequence)
         current = self._current
         if current is None or not self._has_room(current, len(payload)):
             current = self._roll()
-        head = encode_epoch_head(payload, sequence, self._synced, time_ms, self._salt)
-        if current.last < current.first:
-            # The file's head comes with its first epoch: a file that is used again has the old head until then.
-            head = encode_file_head(current.first, self._salt) + head
+        head = self._head(current, payload, sequence, time_ms)
         is_alone = self._synced == sequence - 1  # all before it is durable
         if durably and is_alone:
             self.files.write_durably(self._handle, (head, payload, _END), current.size)
@@ -172,13 +170,47 @@ class LogWriter:
             self.files.write(self._handle, b"".join((head, payload, _END)), current.size)
         else:
             self.files.writev(self._handle, (head, payload, _END), current.size)
-        self._current = current._replace(last=sequence, size=current.size + len(head) + len(payload))
-        self.next_sequence = sequence + 1
+        self._is_appended(current, sequence, len(head) + len(payload))
         if durably:
             if is_alone:
                 self._synced = sequence
             else:
                 self.sync()
+
+    def begin_append(self, payload: Data, sequence: int, time_ms: int) -> tuple[int, bytes, int] | None:
+        """What another has to write durably (handle, octets, offset) before `end_append`; nothing changes until then.
+
+        None where `append` has more to do than that.
+        """
+        self._refuse_if_wrong(payload, sequence)
+        current = self._current
+        if current is None or self._synced != sequence - 1 or not self._has_room(current, len(payload)):
+            return None
+        return self._handle, b"".join((self._head(current, payload, sequence, time_ms), payload, _END)), current.size
+
+    def end_append(self, sequence: int, record: bytes) -> None:
+        """The epoch of `begin_append` is durable."""
+        assert self._current is not None
+        self._is_appended(self._current, sequence, len(record) - len(_END))
+        self._synced = sequence
+
+    def _refuse_if_wrong(self, payload: Data, sequence: int) -> None:
+        if sequence != self.next_sequence:
+            raise ValueError(f"epoch {sequence} cannot follow epoch {self.next_sequence - 1}")
+        if len(payload) > PAYLOAD_MAX:
+            raise JournalError(f"an epoch of {len(payload)} octets is too long for the log")
+        self._refuse_if_failed()
+
+    def _head(self, current: LogFile, payload: Data, sequence: int, time_ms: int) -> bytes:
+        head = encode_epoch_head(payload, sequence, self._synced, time_ms, self._salt)
+        if current.last < current.first:
+            # The file's head comes with its first epoch: a file that is used again has the old head until then.
+            return encode_file_head(current.first, self._salt) + head
+        return head
+
+    def _is_appended(self, current: LogFile, sequence: int, size: int) -> None:
+        self._current = current._replace(last=sequence, size=current.size + size)
+        self.next_sequence = sequence + 1
 
     def sync(self) -> None:
         """Return when every epoch that was appended is durable."""
