@@ -28,6 +28,8 @@ _LOOK_NS = 200_000
 class Lane:
     """One write at a time. `on_done(error)` is called on the loop: 0, or what the operating system said."""
 
+    __slots__ = ("_loop", "_on_done", "_record", "_state", "_thread")
+
     _state: Any  # what the thread sees of it: a struct, declared in lane.pxd
 
     def __init__(self, loop: AbstractEventLoop, on_done: Callable[[int], None]) -> None:
