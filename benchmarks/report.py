@@ -230,11 +230,24 @@ def markdown_of(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write(report: Report, name: str) -> None:
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A further part of what is kept: its name and values in the JSON file, its lines on the page."""
+
+    name: str
+    values: dict[str, object]
+    lines: list[str]
+
+
+def write(report: Report, name: str, further: Part | None = None) -> None:
     """Keep the report as results/NAME.json and results/NAME.md."""
+    values, page = asdict(report), markdown_of(report)
+    if further is not None:
+        values[further.name] = further.values
+        page += "\n" + "\n".join(further.lines) + "\n"
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(json.dumps(asdict(report), indent=2) + "\n")
-    (RESULTS / f"{name}.md").write_text(markdown_of(report))
+    (RESULTS / f"{name}.json").write_text(json.dumps(values, indent=2) + "\n")
+    (RESULTS / f"{name}.md").write_text(page)
 
 
 def wide_console() -> Console:

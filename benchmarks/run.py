@@ -1,8 +1,9 @@
-"""Measures WarrenMQ beside RabbitMQ on this machine and prints how many times faster it is.
+"""Measures WarrenMQ beside RabbitMQ on this machine, and its client beside others: how many times faster?
 
     python benchmarks/run.py                    all workloads, medians of 5 interleaved rounds
     python benchmarks/run.py --quick            one short round: does it run, roughly how fast
     python benchmarks/run.py --only 'ack-*'     some workloads (a shell pattern or part of the name)
+    python benchmarks/run.py --only 'client-*'  the Python clients alone (client_compare.py)
     python benchmarks/run.py --list             the workloads and their targets
 
 The table is kept as results/latest.json and results/latest.md (a partial or quick run as results/partial.*).
@@ -21,6 +22,7 @@ from functools import partial
 
 import backlog
 import brokers
+import client_compare
 import disk
 import loadgen
 import machine
@@ -31,6 +33,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from workloads import IN_MEMORY, UNCOMPILED, WORKLOADS, Workload
 
+CLIENT_PREFIX = "client-"
 QUICK = Pace(rounds=1, duration=1.0, warmup=0.5, part_of_messages=0.1)
 
 
@@ -46,6 +49,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         "--pure", action="store_true", help="measure uncompiled WarrenMQ in every row, not only in its own"
     )
     parser.add_argument("--no-rabbitmq", action="store_true", help="measure WarrenMQ alone")
+    parser.add_argument("--no-clients", action="store_true", help="leave the Python clients out")
     parser.add_argument("--no-warren", action="store_true", help="start no WarrenMQ (with --target or RabbitMQ alone)")
     parser.add_argument(
         "--target", action="append", default=[], metavar="NAME=PORT,PID", help="a further broker that already runs"
@@ -60,23 +64,28 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
 
 def choose_workloads(patterns: list[str] | None) -> list[Workload]:
     """The workloads that the patterns name, in the table's order."""
-    if not patterns:
-        return list(WORKLOADS)
-    return [
-        workload
-        for workload in WORKLOADS
-        if any(fnmatch.fnmatch(workload.key, pattern) or pattern in workload.key for pattern in patterns)
-    ]
+    return [workload for workload in WORKLOADS if is_named(workload.key, patterns)]
+
+
+def choose_client_workloads(options: argparse.Namespace) -> list[client_compare.ClientWorkload]:
+    """The same for the table of the clients."""
+    if options.no_clients or options.no_warren:
+        return []
+    return [workload for workload in client_compare.WORKLOADS if is_named(CLIENT_PREFIX + workload.key, options.only)]
+
+
+def is_named(key: str, patterns: list[str] | None) -> bool:
+    return not patterns or any(fnmatch.fnmatch(key, pattern) or pattern in key for pattern in patterns)
 
 
 def main(arguments: list[str]) -> int:
     options = parse_arguments(arguments)
     console = report.wide_console()
-    chosen = choose_workloads(options.only)
+    chosen, chosen_clients = choose_workloads(options.only), choose_client_workloads(options)
     if options.list:
-        list_workloads(console, chosen)
+        list_workloads(console, chosen, chosen_clients)
         return 0
-    if not chosen:
+    if not chosen and not chosen_clients:
         console.print(f"no workload matches {' '.join(options.only)}; --list shows them", style="red")
         return 1
     pace = QUICK if options.quick else Pace()
@@ -87,24 +96,30 @@ def main(arguments: list[str]) -> int:
     )  # leave through every `with`, so that no broker stays behind
     brokers.raise_file_limit()
     try:
-        loadgen.build()
-        measured = run_all(console, options, chosen, pace)
+        measured = report.Report(machine.describe(), {}, report.describe_pace(pace), [])
+        if chosen:
+            loadgen.build()
+            measured = run_all(console, options, chosen, pace)
+        clients = run_clients(console, chosen_clients, pace) if chosen_clients else None
     except (brokers.BrokerError, loadgen.BuildError) as error:
         console.print(str(error), style="red", markup=False)
         return 1
     except KeyboardInterrupt:
         return 130
     show(console, measured)
+    if clients is not None:
+        client_compare.show(console, clients)
     is_whole = not (options.only or options.quick or options.no_warren)
     name = "latest" if is_whole else "partial"
-    report.write(measured, name)
+    report.write(measured, name, client_compare.part_of_report(clients) if clients is not None else None)
     console.print(f"kept as benchmarks/results/{name}.md and {name}.json")
-    failed = measured.failed
+    failed = measured.failed or (clients is not None and clients.failed)
+    missed = measured.missed or (clients is not None and clients.missed)
     if options.backlog:
         failed |= backlog.main([]) == 1
     if options.scale:
         failed |= scale.main([]) != 0
-    return 1 if failed else 2 if options.strict and measured.missed else 0
+    return 1 if failed else 2 if options.strict and missed else 0
 
 
 def run_all(console: Console, options: argparse.Namespace, chosen: list[Workload], pace: Pace) -> report.Report:
@@ -134,6 +149,21 @@ def run_all(console: Console, options: argparse.Namespace, chosen: list[Workload
             for line in report.ratio_texts(new_rows):
                 progress.console.print(line, markup=False, highlight=False)
     return report.Report(machine.describe(), described, report.describe_pace(pace), rows)
+
+
+def run_clients(
+    console: Console, chosen: list[client_compare.ClientWorkload], pace: Pace
+) -> client_compare.ClientReport:
+    """The clients' table, on a WarrenMQ that serves nobody else."""
+    with brokers.running_warren() as endpoint:
+        return client_compare.measure_installed(
+            console,
+            endpoint,
+            chosen,
+            client_compare.CLIENTS,
+            min(pace.rounds, client_compare.ROUNDS),
+            pace.part_of_messages,
+        )
 
 
 def start_contenders(
@@ -182,7 +212,8 @@ def contenders_of(
 
 
 def show(console: Console, measured: report.Report) -> None:
-    console.print(report.table_of(measured))
+    if measured.rows:
+        console.print(report.table_of(measured))
     if beside_disk := report.disk_table_of(measured):
         console.print(beside_disk)
         console.print(report.DISK_NOTE, highlight=False)
@@ -192,12 +223,17 @@ def show(console: Console, measured: report.Report) -> None:
         console.print(f"FAIL {line}", style="bold red", markup=False)
 
 
-def list_workloads(console: Console, chosen: list[Workload]) -> None:
+def list_workloads(
+    console: Console, chosen: list[Workload], chosen_clients: list[client_compare.ClientWorkload]
+) -> None:
     for workload in chosen:
         targets = ", ".join(filter(None, (report.target_text(figure) for figure in workload.figures)))
         console.print(
             f"{workload.key:20} {workload.title}  {targets}  ({workload.options})", markup=False, highlight=False
         )
+    for client_workload in chosen_clients:
+        key, target = CLIENT_PREFIX + client_workload.key, f">= {client_workload.target:g} x"
+        console.print(f"{key:20} Python clients: {client_workload.title}  {target}", markup=False, highlight=False)
 
 
 if __name__ == "__main__":

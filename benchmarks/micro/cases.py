@@ -21,9 +21,13 @@ from warrenmq.core.exchange import Route
 from warrenmq.core.message import Message, address_of
 from warrenmq.core.ports import Outbox
 from warrenmq.core.routing import DirectMatcher, TopicMatcher
+from warrenmq.protocol import methods, spec
+from warrenmq.protocol.connection import ClientConnection, ContentHearer
 from warrenmq.protocol.frames import FrameHandler, FrameReader
 from warrenmq.protocol.frames import frame as make_frame
+from warrenmq.protocol.handshake import ClientHandshake
 from warrenmq.protocol.output import OutputBuffer, ScratchPool
+from warrenmq.protocol.properties import BasicProperties
 from warrenmq.protocol.values import decode_table, encode_table
 from warrenmq.storage.memory_store import MemoryStorage
 
@@ -88,6 +92,26 @@ class SilentOutbox(Outbox):
         self.last_tag = delivery_tag
 
 
+class SilentHearer(ContentHearer):
+    """Hears all, does nothing."""
+
+    def on_deliver(
+        self,
+        channel: int,
+        consumer_tag: str,
+        delivery_tag: int,
+        redelivered: bool,
+        exchange: str,
+        routing_key: str,
+        header: bytes,
+        body: bytes,
+    ) -> None:
+        return None
+
+    def on_confirm(self, channel: int, delivery_tag: int, multiple: bool, is_ack: bool) -> None:
+        return None
+
+
 def all_cases() -> list[Case]:
     return [
         parse_publishes(),
@@ -102,6 +126,8 @@ def all_cases() -> list[Case]:
         publish_and_get(),
         publish_with_confirm(),
         encode_deliveries(),
+        client_hears_deliveries(),
+        client_publishes(),
     ]
 
 
@@ -199,6 +225,39 @@ def encode_deliveries() -> Case:
         output.take()
 
     return Case("encode a delivery, 16 B", COUNT, encode)
+
+
+def client_hears_deliveries() -> Case:
+    output = OutputBuffer(FRAME_MAX, ScratchPool())
+    for number in range(COUNT):
+        output.put_delivery(1, b"\x05ctag1", number, False, address_of("", "orders"), TRANSIENT_HEADER, BODY)
+    buffer = b"".join(output.take())
+    client = open_client()
+    return Case("client: hear a delivery, 16 B", COUNT, lambda: client.receive(buffer, 0.0))
+
+
+def client_publishes() -> Case:
+    client = open_client()
+    properties = BasicProperties(delivery_mode=1)
+
+    def publish() -> None:
+        for _ in range(COUNT):
+            client.publish(1, "", "orders", BODY, properties)
+        client.take_output(0.0)
+
+    return Case("client: encode a publish, 16 B", COUNT, publish)
+
+
+def open_client() -> ClientConnection:
+    """A client's connection with channel 1 open; the server's half is said here."""
+    client = ClientConnection(ClientHandshake("PLAIN", b""), 0.0, hearer=SilentHearer())
+    start = spec.ConnectionStart(0, 9, {}, b"PLAIN", b"en_US")
+    for method in (start, spec.ConnectionTune(0, FRAME_MAX, 0), spec.ConnectionOpenOk()):
+        client.receive(make_frame(0x01, 0, methods.encode(method)), 0.0)
+    client.send_method(1, spec.ChannelOpen())
+    client.receive(make_frame(0x01, 1, methods.encode(spec.ChannelOpenOk())), 0.0)
+    client.take_output(0.0)
+    return client
 
 
 def open_channel(no_ack: bool | None = None) -> tuple[Channel, Route]:

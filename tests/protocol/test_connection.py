@@ -5,7 +5,7 @@ import pytest
 from tests.support.socketless import Line, SocketlessServer
 from tests.support.wire_format import BODY, HEADER, HEARTBEAT, METHOD, pack_frame, pack_header, pack_method
 from warrenmq.protocol import methods, spec
-from warrenmq.protocol.connection import ClientConnection, Phase
+from warrenmq.protocol.connection import ClientConnection, ContentHearer, Phase
 from warrenmq.protocol.errors import LocalMisuse
 from warrenmq.protocol.events import (
     Blocked,
@@ -29,11 +29,15 @@ class Pair:
     """A client wired to a real session of the server."""
 
     def __init__(
-        self, options: ServerOptions | None = None, handshake: ClientHandshake | None = None, largest_body: int = 2**27
+        self,
+        options: ServerOptions | None = None,
+        handshake: ClientHandshake | None = None,
+        largest_body: int = 2**27,
+        hearer: ContentHearer | None = None,
     ) -> None:
         self.server = SocketlessServer(options)
         self.line: Line = self.server.connect()
-        self.client = ClientConnection(handshake or ClientHandshake("PLAIN", LOGIN), 0.0, largest_body)
+        self.client = ClientConnection(handshake or ClientHandshake("PLAIN", LOGIN), 0.0, largest_body, hearer=hearer)
 
     def talk(self) -> list[Event]:
         """Carry bytes back and forth until both are silent; gives what the client heard."""
@@ -257,10 +261,12 @@ def begun() -> ClientConnection:
     return client
 
 
-def tuned(heartbeat: int = 0, largest_body: int = 1000, frame_max: int = 4096) -> ClientConnection:
+def tuned(
+    heartbeat: int = 0, largest_body: int = 1000, frame_max: int = 4096, hearer: ContentHearer | None = None
+) -> ClientConnection:
     """Open, with channel 1."""
     handshake = ClientHandshake("PLAIN", LOGIN, wanted=Tuning(5, frame_max, heartbeat))
-    client = ClientConnection(handshake, 0.0, largest_body)
+    client = ClientConnection(handshake, 0.0, largest_body, hearer=hearer)
     client.receive(from_server(0, "connection.start", version_minor=9, mechanisms="PLAIN"), 0.0)
     client.receive(from_server(0, "connection.tune", heartbeat=heartbeat), 0.0)
     client.receive(from_server(0, "connection.open-ok"), 0.0)

@@ -55,7 +55,7 @@ Call = tuple[Callable[[OutputBuffer], None], Callable[[int], bytes]]
 def calls(draw: st.DrawFn) -> Call:
     """Something to put, and the bytes that it should become for a frame_max."""
     channel = draw(channels)
-    kind = draw(st.sampled_from(["put", "method", "ack", "content", "delivery", "delivery", "delivery"]))
+    kind = draw(st.sampled_from(["put", "method", "ack", "nack", "content", "message", "delivery", "delivery"]))
     if kind == "put":
         raw = pack_frame(METHOD, channel, draw(st.binary(min_size=4, max_size=100)))
         return lambda output: output.put(raw), lambda _: raw
@@ -66,6 +66,11 @@ def calls(draw: st.DrawFn) -> Call:
         tag, multiple = draw(tags), draw(st.booleans())
         expected = pack_frame(METHOD, channel, pack_method("basic.ack", delivery_tag=tag, multiple=multiple))
         return lambda output: output.put_ack(channel, tag, multiple), lambda _: expected
+    if kind == "nack":
+        tag, bits = draw(tags), draw(st.integers(0, 3))
+        named = {"delivery_tag": tag, "multiple": bits & 1, "requeue": bits >> 1}
+        settled = pack_frame(METHOD, channel, pack_method("basic.nack", **named))
+        return lambda output: output.put_settling(channel, 0x003C_0078, tag, bits), lambda _: settled
     size, start = draw(sizes), draw(st.integers(0, 255))
     body = SOURCE[start : start + size]
     content_header = pack_header(len(body), {"headers": draw(st.binary(max_size=1000).map(_as_table))})
@@ -73,6 +78,12 @@ def calls(draw: st.DrawFn) -> Call:
         method = draw(st.binary(min_size=4, max_size=500))
         return (
             lambda output: output.put_content(channel, method, content_header, body),
+            lambda frame_max: plain_content(frame_max, channel, method, content_header, body),
+        )
+    if kind == "message":
+        method = draw(st.binary(min_size=4, max_size=500))
+        return (
+            lambda output: output.put_message(channel, method, content_header[12:], body),
             lambda frame_max: plain_content(frame_max, channel, method, content_header, body),
         )
     consumer_tag, exchange, key = draw(short_octets), draw(short_octets), draw(short_octets)
@@ -112,12 +123,14 @@ def test_a_delivery_of_any_size_is_cut_at_the_frame_limit(frame_max: int, size: 
     body = SOURCE[:size]
     content_header = pack_header(size, {"content_type": "text/plain"})
     method = pack_method("basic.deliver", consumer_tag="c", delivery_tag=9, exchange="e", routing_key="k")
-    delivered, as_content = buffer(frame_max), buffer(frame_max)
+    delivered, as_content, as_message = buffer(frame_max), buffer(frame_max), buffer(frame_max)
     delivered.put_delivery(3, b"\x01c", 9, False, b"\x01e\x01k", content_header, body)
     as_content.put_content(3, method, content_header, body)
+    as_message.put_message(3, method, content_header[12:], body)
     expected = plain_content(frame_max, 3, method, content_header, body)
     assert taken(delivered) == expected
     assert taken(as_content) == expected
+    assert taken(as_message) == expected
 
 
 @given(st.lists(st.tuples(channels, sizes, st.booleans()), min_size=1, max_size=6), st.sampled_from(FRAME_MAXES))

@@ -17,9 +17,7 @@ from warrenmq.storage import lane
 from warrenmq.storage.catalog import CatalogFile
 from warrenmq.storage.committer import Batch, Committer, Progress
 
-pytestmark = pytest.mark.skipif(
-    not lane.IS_AVAILABLE, reason="a lane is compiled, and for Linux"
-)
+pytestmark = pytest.mark.skipif(not lane.IS_AVAILABLE, reason="a lane is compiled, and for Linux")
 
 
 class Heard:

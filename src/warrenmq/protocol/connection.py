@@ -4,13 +4,19 @@ The caller owns the socket and the clock. It gives what it read to `receive`, wr
 calls `check_time` when `next_deadline` has come. Whatever the server sends, nothing is raised: a server that breaks the
 protocol is told so, and the last event says why. What the caller does wrong raises LocalMisuse and sends nothing.
 
-Bounded: what is held is one incomplete frame, and per channel that the caller opened one body of `max_body_size`.
-Contents are expected on open channels only.
+What comes once per message has a short way: given a `ContentHearer`, deliveries and confirms are calls of it, made
+while `receive` runs, and no events.
+
+Bounded: what is held is one incomplete frame, and per channel that the caller opened one body of `max_body_size`; the
+names that were met last are kept between octets and text, so many that they do not grow with the traffic.
+Contents are expected on open channels only. Compiled when the package is built (connection.pxd).
 """
 
 from __future__ import annotations
 
 from enum import Enum
+from struct import Struct
+from struct import error as StructError  # noqa: N812 - it is a class
 
 from warrenmq.protocol import methods, spec
 from warrenmq.protocol.content import decode_content_method
@@ -36,13 +42,25 @@ from warrenmq.protocol.frames import HEARTBEAT_FRAME, PROTOCOL_HEADER, FrameHand
 from warrenmq.protocol.handshake import ClientHandshake
 from warrenmq.protocol.heartbeat import Heartbeat
 from warrenmq.protocol.output import OutputBuffer, ScratchPool
-from warrenmq.protocol.properties import BasicProperties, content_header
+from warrenmq.protocol.properties import BasicProperties
 
 MAX_BODY_SIZE = 128 * 1024 * 1024
 
 _FRAME_OVERHEAD = 8
 _HEADER_MARK = PROTOCOL_HEADER[:4]
-_NO_PROPERTIES = BasicProperties()
+_NO_PROPERTIES = b"\x00\x00"
+_HEADER_START = 12  # before the property flags: class, weight, the body's size
+_pack_header_start = Struct(">HHQ").pack
+
+_BASIC_CLASS = 60
+_DELIVER_ID = 60
+_SHORTEST_DELIVER = 16  # ids, consumer tag, delivery tag, bit, exchange, routing key, all names empty
+_NACK = spec.BasicNack.index
+_REJECT = spec.BasicReject.index
+
+# Names that are remembered per connection and kind. With more of them in use the memory is emptied now and then, which
+# costs each name one encoding.
+_REMEMBERED = 1024
 
 # What the caller may send by `send_method`: the handshake and the close are our own business.
 _ON_CHANNEL_ZERO = frozenset({spec.ConnectionUpdateSecret})
@@ -62,19 +80,53 @@ class Phase(Enum):
     CLOSED = "closed"
 
 
+_OPEN = Phase.OPEN
+
+
+class ContentHearer:
+    """Who hears what comes once per message, in the order of the wire. It must neither raise nor call back."""
+
+    __slots__ = ()
+
+    def on_deliver(
+        self,
+        channel: int,
+        consumer_tag: str,
+        delivery_tag: int,
+        redelivered: bool,
+        exchange: str,
+        routing_key: str,
+        header: bytes,
+        body: bytes,
+    ) -> None:
+        """basic.deliver. `header` is the payload of the content header frame: its properties begin at octet 12."""
+        raise NotImplementedError
+
+    def on_confirm(self, channel: int, delivery_tag: int, multiple: bool, is_ack: bool) -> None:
+        """basic.ack or basic.nack."""
+        raise NotImplementedError
+
+    def on_event(self, event: Event) -> None:
+        """Anything else, in its place among the others; the call that is under way returns it as well."""
+
+
 class ClientConnection(FrameHandler):
     """One connection, from the protocol header to the close. `phase` is for reading only."""
 
     __slots__ = (
+        "_addresses",
         "_channels",
+        "_consumer_tags",
         "_events",
         "_goodbye",
         "_handshake",
         "_has_begun",
+        "_hearer",
         "_heartbeat",
         "_leftover",
         "_max_body_size",
         "_output",
+        "_publishes",
         "_reader",
         "phase",
     )
@@ -85,8 +137,10 @@ class ClientConnection(FrameHandler):
         now: float,
         max_body_size: int = MAX_BODY_SIZE,
         pool: ScratchPool | None = None,
+        hearer: ContentHearer | None = None,
     ) -> None:
         self._handshake = handshake
+        self._hearer = hearer
         self._max_body_size = max_body_size
         # Until both have tuned, no frame may be longer than the protocol's least maximum (AMQP 0-9-1 §4.2.3).
         self._reader = FrameReader(self, spec.FRAME_MIN_SIZE)
@@ -94,6 +148,9 @@ class ClientConnection(FrameHandler):
         self._output.put(PROTOCOL_HEADER)
         self._channels: set[int] = set()
         self._events: list[Event] = []
+        self._publishes: dict[tuple[str, str, bool], bytes] = {}
+        self._consumer_tags: dict[bytes, str] = {}
+        self._addresses: dict[bytes, tuple[str, str]] = {}
         self._leftover = b""
         self._has_begun = False
         self._heartbeat = Heartbeat(0, now)
@@ -138,8 +195,14 @@ class ClientConnection(FrameHandler):
         except ProtocolError as error:
             self._refuse(error)
 
+    def _tell(self, event: Event) -> None:
+        self._events.append(event)
+        if self._hearer is not None:
+            self._hearer.on_event(event)
+
     def _take_events(self) -> list[Event]:
-        events, self._events = self._events, []
+        events = self._events
+        self._events = []
         return events
 
     # -- what the caller says ----------------------------------------------------------------------------------------
@@ -167,16 +230,51 @@ class ClientConnection(FrameHandler):
         exchange: str,
         routing_key: str,
         body: bytes,
-        properties: BasicProperties = _NO_PROPERTIES,
+        properties: BasicProperties | None = None,
         mandatory: bool = False,
+        header: bytes | None = None,
     ) -> None:
-        """basic.publish with its content."""
-        self._require_open()
+        """basic.publish with its content; `header`, a whole content header as one comes in, stands for the properties.
+
+        The properties are read here and now: what becomes of them later changes nothing that was published.
+        """
         self._require_channel(channel)
-        method = methods.encode(spec.BasicPublish(exchange, routing_key, mandatory))
-        header = content_header(len(body), properties)
-        self._require_fitting("the content header", header)
-        self._output.put_content(channel, method, header, body)
+        method = self._publishes.get((exchange, routing_key, mandatory))
+        if method is None:
+            method = self._encode_publish(exchange, routing_key, mandatory)
+        if header is not None:
+            if header[:_HEADER_START] != _pack_header_start(_BASIC_CLASS, 0, len(body)):
+                raise LocalMisuse(f"not a content header of a body of {len(body)} bytes")
+            encoded = header[_HEADER_START:]
+        else:
+            encoded = _NO_PROPERTIES if properties is None else properties.encode()
+        if _HEADER_START + len(encoded) + _FRAME_OVERHEAD > self._output.frame_max:
+            raise self._too_long("the content header", _HEADER_START + len(encoded))
+        self._output.put_message(channel, method, encoded, body)
+
+    def ack(self, channel: int, delivery_tag: int, multiple: bool = False) -> None:
+        """basic.ack."""
+        self._require_channel(channel)
+        try:
+            self._output.put_ack(channel, delivery_tag, multiple)
+        except (OverflowError, StructError) as error:
+            raise _no_tag(delivery_tag) from error
+
+    def nack(self, channel: int, delivery_tag: int, multiple: bool = False, requeue: bool = True) -> None:
+        """basic.nack."""
+        self._require_channel(channel)
+        try:
+            self._output.put_settling(channel, _NACK, delivery_tag, (1 if multiple else 0) | (2 if requeue else 0))
+        except (OverflowError, StructError) as error:
+            raise _no_tag(delivery_tag) from error
+
+    def reject(self, channel: int, delivery_tag: int, requeue: bool = True) -> None:
+        """basic.reject."""
+        self._require_channel(channel)
+        try:
+            self._output.put_settling(channel, _REJECT, delivery_tag, 1 if requeue else 0)
+        except (OverflowError, StructError) as error:
+            raise _no_tag(delivery_tag) from error
 
     def close(self, reply_code: int = spec.REPLY_SUCCESS, reply_text: str = "Goodbye") -> list[Event]:
         """Say goodbye; ConnectionClosed comes with the server's answer, or here if there is none to wait for."""
@@ -188,23 +286,40 @@ class ClientConnection(FrameHandler):
             self._end(ClosedBy.CLIENT, reply_code, reply_text)
         return self._take_events()
 
+    @property
+    def output_size(self) -> int:
+        """How many bytes wait for `take_output`."""
+        return self._output.size
+
     def take_output(self, now: float) -> list[bytes | memoryview]:
         """Everything to be written, in order; what is taken counts as said."""
         if self._output.size:
             self._heartbeat.said_at = now
         return self._output.take()
 
+    def _encode_publish(self, exchange: str, routing_key: str, mandatory: bool) -> bytes:
+        method = methods.encode(spec.BasicPublish(exchange, routing_key, mandatory))
+        if len(self._publishes) >= _REMEMBERED:
+            self._publishes.clear()
+        self._publishes[exchange, routing_key, mandatory] = method
+        return method
+
     def _require_open(self) -> None:
-        if self.phase is not Phase.OPEN:
+        if self.phase is not _OPEN:
             raise LocalMisuse(f"the connection is not open: {self.phase.value}")
 
     def _require_channel(self, channel: int) -> None:
-        if channel not in self._channels:
+        """Make sure that connection and channel are open."""
+        if self.phase is not _OPEN or channel not in self._channels:
+            self._require_open()
             raise LocalMisuse(f"channel {channel} is not open")
 
     def _require_fitting(self, what: str, payload: bytes) -> None:
         if len(payload) + _FRAME_OVERHEAD > self._output.frame_max:
-            raise LocalMisuse(f"{what} takes {len(payload)} bytes, frames hold {self._output.frame_max} in all")
+            raise self._too_long(what, len(payload))
+
+    def _too_long(self, what: str, size: int) -> LocalMisuse:
+        return LocalMisuse(f"{what} takes {size} bytes, frames hold {self._output.frame_max} in all")
 
     def _open_channel(self, channel: int) -> None:
         assert self._handshake.tuning is not None
@@ -219,6 +334,10 @@ class ClientConnection(FrameHandler):
     def next_deadline(self) -> float | None:
         """When `check_time` has something to do; None while nothing depends on the time."""
         return None if self.phase is Phase.CLOSED else self._heartbeat.next_deadline()
+
+    def excuse_silence(self, now: float) -> None:
+        """Count the server as heard: for a caller that did not read for a while, so that the silence was its own."""
+        self._heartbeat.heard_at = now
 
     def check_time(self, now: float) -> list[Event]:
         """Say a heartbeat that is due; give up on a server that was silent for two intervals."""
@@ -249,7 +368,10 @@ class ClientConnection(FrameHandler):
         self._on_channel_method(channel, method)
 
     def on_ack(self, channel: int, delivery_tag: int, multiple: bool) -> None:
-        self._on_channel_method(channel, spec.BasicAck(delivery_tag, multiple))
+        if self._hearer is not None and channel in self._channels:
+            self._hearer.on_confirm(channel, delivery_tag, multiple, True)
+        else:
+            self._on_channel_method(channel, spec.BasicAck(delivery_tag, multiple))
 
     def on_content_header(self, channel: int, body_size: int) -> bool:
         self._admit_content(channel, body_size)
@@ -257,7 +379,59 @@ class ClientConnection(FrameHandler):
 
     def on_content(self, channel: int, method: bytes, header: bytes, body: bytes) -> None:
         self._admit_content(channel, len(body))
-        self._events.append(ContentReceived(channel, decode_content_method(method), header, body))
+        if self._hearer is None or not self._hear_delivery(channel, method, header, body):
+            self._tell(ContentReceived(channel, decode_content_method(method), header, body))
+
+    def _hear_delivery(self, channel: int, method: bytes, header: bytes, body: bytes) -> bool:
+        """Tell the hearer; False where the method is another one, or malformed.
+
+        0      4                5 + length     13 + length   14 + length
+        | ids  | consumer tag   | delivery tag | redelivered | exchange, routing key
+        """
+        octets = method
+        size = len(method)
+        if octets[3] != _DELIVER_ID or size < _SHORTEST_DELIVER:
+            return False
+        tag_end = 5 + octets[4]
+        address_at = tag_end + 9
+        if address_at + 2 > size:
+            return False
+        key_at = address_at + 1 + octets[address_at]
+        if key_at >= size or key_at + 1 + octets[key_at] != size:
+            return False
+        consumer_tag = self._consumer_tags.get(octets[5:tag_end])
+        if consumer_tag is None:
+            consumer_tag = self._remember_consumer_tag(octets[5:tag_end])
+        address = self._addresses.get(octets[address_at:size])
+        if address is None:
+            address = self._remember_address(octets[address_at:size])
+        exchange, routing_key = address
+        assert self._hearer is not None
+        self._hearer.on_deliver(
+            channel,
+            consumer_tag,
+            _read_tag(octets, tag_end),
+            octets[address_at - 1] & 1 == 1,
+            exchange,
+            routing_key,
+            header,
+            body,
+        )
+        return True
+
+    def _remember_consumer_tag(self, octets: bytes) -> str:
+        if len(self._consumer_tags) >= _REMEMBERED:
+            self._consumer_tags.clear()
+        consumer_tag = self._consumer_tags[octets] = _text(octets)
+        return consumer_tag
+
+    def _remember_address(self, octets: bytes) -> tuple[str, str]:
+        """Exchange and routing key of two short strings."""
+        if len(self._addresses) >= _REMEMBERED:
+            self._addresses.clear()
+        exchange_end = 1 + octets[0]
+        address = self._addresses[octets] = _text(octets[1:exchange_end]), _text(octets[exchange_end + 1 :])
+        return address
 
     def on_heartbeat(self) -> None:
         """Hearing anything is enough, and `receive` has noted that."""
@@ -277,11 +451,11 @@ class ClientConnection(FrameHandler):
         elif isinstance(method, spec.ConnectionCloseOk) and self.phase is Phase.CLOSING:
             self._end(ClosedBy.CLIENT, *self._goodbye)
         elif isinstance(method, spec.ConnectionBlocked):
-            self._events.append(Blocked(method.reason))
+            self._tell(Blocked(method.reason))
         elif isinstance(method, spec.ConnectionUnblocked):
-            self._events.append(Unblocked())
+            self._tell(Unblocked())
         elif isinstance(method, spec.ConnectionUpdateSecretOk):
-            self._events.append(MethodReceived(0, method))
+            self._tell(MethodReceived(0, method))
         else:
             raise _misplaced(0, method)
 
@@ -294,7 +468,7 @@ class ClientConnection(FrameHandler):
             self._heartbeat.interval = tuning.heartbeat
             if self._handshake.is_done:
                 self.phase = Phase.OPEN
-                self._events.append(Opened(tuning, self._handshake.server_properties))
+                self._tell(Opened(tuning, self._handshake.server_properties))
 
     def _on_channel_method(self, channel: int, method: spec.Method) -> None:
         """Keep count of the channels; of one that we closed, only close and close-ok come through the reader."""
@@ -308,7 +482,10 @@ class ClientConnection(FrameHandler):
         elif isinstance(method, spec.ChannelClose):
             self._channels.discard(channel)
             self._output.put_method(channel, methods.encode(spec.ChannelCloseOk()))
-        self._events.append(MethodReceived(channel, method))
+        elif isinstance(method, spec.BasicNack) and self._hearer is not None:
+            self._hearer.on_confirm(channel, method.delivery_tag, method.multiple, False)
+            return
+        self._tell(MethodReceived(channel, method))
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -330,9 +507,25 @@ class ClientConnection(FrameHandler):
             self._leftover = b""
             self._channels.clear()
             self._reader.is_closing = True
-            self._events.append(ConnectionClosed(by, reply_code, reply_text, class_id, method_id))
+            self._tell(ConnectionClosed(by, reply_code, reply_text, class_id, method_id))
 
 
 def _misplaced(channel: int, method: spec.Method) -> ProtocolError:
     text = f"{method.name} is not expected on channel {channel} now"
     return ChannelError(text, method.index >> 16, method.index & 0xFFFF)
+
+
+def _no_tag(delivery_tag: int) -> LocalMisuse:
+    return LocalMisuse(f"a delivery tag is an unsigned integer of 64 bits, not {delivery_tag!r:.80}")
+
+
+def _read_tag(octets: bytes, at: int) -> int:
+    value = 0
+    for index in range(at, at + 8):
+        value = value << 8 | octets[index]
+    return value
+
+
+def _text(octets: bytes) -> str:
+    """As `decode_content_method` reads a name."""
+    return octets.decode("utf-8", "backslashreplace")

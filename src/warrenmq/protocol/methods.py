@@ -4,7 +4,8 @@ A payload is the class id and method id, two octets each, then the arguments in 
 octet, the first one lowest (AMQP 0-9-1 §4.2.5.2). The classes and their fields stand in `spec.py`; this file only reads
 those tables, so a method added there needs nothing here.
 
-The per-message methods (publish, deliver, ack) have faster ways of their own in `content.py`; this is for all others.
+The per-message methods (publish, deliver, ack) have faster ways of their own in `output.py` and `connection.py`; this
+is for all others.
 """
 
 from collections.abc import Callable

@@ -3,6 +3,10 @@ cimport cython
 cdef Py_ssize_t _BIG_BODY
 cdef Py_ssize_t _SCRATCH_SIZE
 cdef Py_ssize_t _FRAME_OVERHEAD
+cdef Py_ssize_t _SETTLING_SIZE
+cdef Py_ssize_t _CONTENT_START_SIZE
+cdef unsigned int _ACK
+cdef unsigned int _BASIC
 
 
 @cython.final
@@ -22,7 +26,19 @@ cdef class OutputBuffer:
     cpdef put(self, bytes frames)
     cpdef put_method(self, int channel, bytes payload)
     cpdef put_ack(self, int channel, unsigned long long delivery_tag, bint multiple)
+    @cython.locals(total=Py_ssize_t, at="unsigned char *")
+    cpdef put_settling(self, int channel, unsigned int index, unsigned long long delivery_tag, int bits)
     cpdef put_content(self, int channel, bytes method, bytes header, bytes body)
+    @cython.locals(
+        method_size=Py_ssize_t,
+        list_size=Py_ssize_t,
+        header_size=Py_ssize_t,
+        body_size=Py_ssize_t,
+        total=Py_ssize_t,
+        is_small=bint,
+        at="unsigned char *",
+    )
+    cpdef put_message(self, int channel, bytes method, bytes properties, bytes body)
     @cython.locals(
         tag_size=Py_ssize_t,
         address_size=Py_ssize_t,
@@ -54,6 +70,7 @@ cdef class OutputBuffer:
 
 
 cdef unsigned char *_write_head(unsigned char *at, int frame_type, int channel, Py_ssize_t size) noexcept
+cdef unsigned char *_write_u32(unsigned char *at, unsigned int value) noexcept
 cdef unsigned char *_write_u64(unsigned char *at, unsigned long long value) noexcept
 @cython.locals(source="const unsigned char *")
 cdef unsigned char *_write_bytes(unsigned char *at, bytes data, Py_ssize_t size) noexcept

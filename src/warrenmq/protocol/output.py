@@ -30,8 +30,12 @@ _SCRATCH_SIZE = 64 * 1024
 _KEPT_SCRATCHES = 32
 _FRAME_OVERHEAD = 8
 _DELIVER = 0x003C003C
-_ACK_FRAME = struct.Struct(">BHIIQBB")
+_SETTLING_FRAME = struct.Struct(">BHIIQBB")
+_SETTLING_SIZE = 13  # of ack, nack and reject alike: the ids, the tag, an octet of bits
 _ACK = 0x003C0050
+_CONTENT_START = struct.Struct(">IQ")  # class and weight, the body's size
+_CONTENT_START_SIZE = 12
+_BASIC = 60 << 16
 _FRAME_HEAD = struct.Struct(">BHI")
 _TAG = struct.Struct(">QB")
 _METHOD_HEAD = struct.Struct(">BHII")  # with the method's ids
@@ -75,13 +79,66 @@ class OutputBuffer:
 
     def put_ack(self, channel: int, delivery_tag: int, multiple: bool) -> None:
         """basic.ack."""
-        self.put(_ACK_FRAME.pack(1, channel, 13, _ACK, delivery_tag, multiple, 0xCE))
+        self.put_settling(channel, _ACK, delivery_tag, multiple)
+
+    def put_settling(self, channel: int, index: int, delivery_tag: int, bits: int) -> None:
+        """basic.ack, nack or reject: methods that have a delivery tag and an octet of bits."""
+        if cython.compiled:
+            total = _SETTLING_SIZE + _FRAME_OVERHEAD
+            at = _write_head(self._reserve(total), 1, channel, _SETTLING_SIZE)
+            at = _write_u32(at, index)
+            at = _write_u64(at, delivery_tag)
+            at[0] = bits
+            at[1] = 0xCE
+            self.length += total
+            self.size += total
+            return
+        self.put(_SETTLING_FRAME.pack(1, channel, _SETTLING_SIZE, index, delivery_tag, bits, 0xCE))
 
     def put_content(self, channel: int, method: bytes, header: bytes, body: bytes) -> None:
         """A method with its content."""
         self.put_method(channel, method)
         self.put(_FRAME_HEAD.pack(2, channel, len(header)) + header + b"\xce")
         if body:
+            self._put_body(channel, body)
+
+    def put_message(self, channel: int, method: bytes, properties: bytes, body: bytes) -> None:
+        """A method with its content, whose header is made here of the encoded property list."""
+        method_size = len(method)
+        list_size = len(properties)
+        header_size = _CONTENT_START_SIZE + list_size
+        body_size = len(body)
+        is_small = body_size < _BIG_BODY and body_size + _FRAME_OVERHEAD <= self.frame_max
+        total = method_size + header_size + 2 * _FRAME_OVERHEAD
+        if is_small and body_size != 0:
+            total += body_size + _FRAME_OVERHEAD
+        if cython.compiled:
+            at = _write_head(self._reserve(total), 1, channel, method_size)
+            at = _write_bytes(at, method, method_size)
+            at[0] = 0xCE
+            at = _write_head(at + 1, 2, channel, header_size)
+            at = _write_u32(at, _BASIC)
+            at = _write_u64(at, body_size)
+            at = _write_bytes(at, properties, list_size)
+            at[0] = 0xCE
+            if is_small and body_size != 0:
+                at = _write_head(at + 1, 3, channel, body_size)
+                at = _write_bytes(at, body, body_size)
+                at[0] = 0xCE
+            self.length += total
+        else:
+            self.chunks += (
+                _FRAME_HEAD.pack(1, channel, method_size),
+                method,
+                _NEXT_HEAD.pack(0xCE, 2, channel, header_size),
+                _CONTENT_START.pack(_BASIC, body_size),
+                properties,
+                b"\xce",
+            )
+            if is_small and body_size != 0:
+                self.chunks += (_FRAME_HEAD.pack(3, channel, body_size), body, b"\xce")
+        self.size += total
+        if not is_small:
             self._put_body(channel, body)
 
     def put_delivery(
@@ -212,6 +269,14 @@ def _write_head(at: Pointer, frame_type: int, channel: int, size: int) -> Pointe
     at[5] = size >> 8 & 255
     at[6] = size & 255
     return at + 7
+
+
+def _write_u32(at: Pointer, value: int) -> Pointer:
+    at[0] = value >> 24 & 255
+    at[1] = value >> 16 & 255
+    at[2] = value >> 8 & 255
+    at[3] = value & 255
+    return at + 4
 
 
 def _write_u64(at: Pointer, value: int) -> Pointer:

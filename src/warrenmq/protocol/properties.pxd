@@ -1,7 +1,9 @@
 cimport cython
 
-from warrenmq.protocol.values cimport ValueReader
+from warrenmq.protocol.values cimport ValueReader, encode_shortstr, encode_table, encode_timestamp
 
+cdef int _CONTENT_TYPE
+cdef int _CONTENT_ENCODING
 cdef int _HEADERS
 cdef int _DELIVERY_MODE
 cdef int _PRIORITY
@@ -10,7 +12,10 @@ cdef int _REPLY_TO
 cdef int _EXPIRATION
 cdef int _MESSAGE_ID
 cdef int _TIMESTAMP
+cdef int _TYPE
 cdef int _USER_ID
+cdef int _APP_ID
+cdef int _CLUSTER_ID
 
 cdef int _FIRST
 cdef int _KNOWN
@@ -20,7 +25,31 @@ cdef int _OCTETS
 cdef int _FLAGS_AT
 cdef int _LIST_AT
 
+cdef tuple _OCTET
 cdef object _pack_start
+
+
+cdef class BasicProperties:
+    cdef public object content_type
+    cdef public object content_encoding
+    cdef public object headers
+    cdef public object delivery_mode
+    cdef public object priority
+    cdef public object correlation_id
+    cdef public object reply_to
+    cdef public object expiration
+    cdef public object message_id
+    cdef public object timestamp
+    cdef public object type
+    cdef public object user_id
+    cdef public object app_id
+    cdef public object cluster_id
+
+    @cython.locals(flags=int, parts=list)
+    cpdef bytes encode(self)
+
+
+cpdef bytes content_header(unsigned long long body_size, BasicProperties properties)
 
 @cython.locals(flags=int, flag=int, reader=ValueReader)
 cpdef object decode(bytes data, Py_ssize_t offset=*)
@@ -63,4 +92,4 @@ cdef Py_ssize_t _place_of(bytes header, int flags, int wanted) except -1
 cdef Py_ssize_t _end_of(bytes header, Py_ssize_t place, int flag) except -1
 cdef int _octet_at(bytes header, Py_ssize_t place) except -1
 cdef object _read_property(ValueReader reader, int flag)
-cdef object _encode_property(int flag, object value)
+cdef bytes _encode_octet(object value)

@@ -33,8 +33,8 @@ from warrenmq.protocol.values import (
 BASIC_CLASS = 60
 
 # The flags. Those with an underscore are the same numbers, as C integers where this file is compiled.
-CONTENT_TYPE = 0x8000
-CONTENT_ENCODING = 0x4000
+CONTENT_TYPE = _CONTENT_TYPE = 0x8000
+CONTENT_ENCODING = _CONTENT_ENCODING = 0x4000
 HEADERS = _HEADERS = 0x2000
 DELIVERY_MODE = _DELIVERY_MODE = 0x1000
 PRIORITY = _PRIORITY = 0x0800
@@ -43,10 +43,10 @@ REPLY_TO = _REPLY_TO = 0x0200
 EXPIRATION = _EXPIRATION = 0x0100
 MESSAGE_ID = _MESSAGE_ID = 0x0080
 TIMESTAMP = _TIMESTAMP = 0x0040
-TYPE = 0x0020
+TYPE = _TYPE = 0x0020
 USER_ID = _USER_ID = 0x0010
-APP_ID = 0x0008
-CLUSTER_ID = 0x0004
+APP_ID = _APP_ID = 0x0008
+CLUSTER_ID = _CLUSTER_ID = 0x0004
 
 _FIRST = 0x8000
 _KNOWN = 0xFFFC
@@ -56,6 +56,7 @@ _OCTETS = _DELIVERY_MODE | _PRIORITY  # the properties that are one octet
 _FLAGS_AT = 12
 _LIST_AT = 14
 
+_OCTET = tuple(bytes((value,)) for value in range(256))
 _pack_start = Struct(">HHQ").pack
 
 _NAMES = (
@@ -130,14 +131,52 @@ class BasicProperties:
 
     def encode(self) -> bytes:
         """The flags and the properties that are there."""
+        # Name by name rather than over _NAMES: a publisher pays for this with every message.
         flags = 0
         parts = [b""]
-        for name, flag in _NAMES:
-            value = getattr(self, name)
-            if value is not None:
-                flags |= flag
-                parts.append(_encode_property(flag, value))
-        parts[0] = flags.to_bytes(2, "big")
+        if self.content_type is not None:
+            flags |= _CONTENT_TYPE
+            parts.append(encode_shortstr(self.content_type))
+        if self.content_encoding is not None:
+            flags |= _CONTENT_ENCODING
+            parts.append(encode_shortstr(self.content_encoding))
+        if self.headers is not None:
+            flags |= _HEADERS
+            parts.append(encode_table(self.headers))
+        if self.delivery_mode is not None:
+            flags |= _DELIVERY_MODE
+            parts.append(_encode_octet(self.delivery_mode))
+        if self.priority is not None:
+            flags |= _PRIORITY
+            parts.append(_encode_octet(self.priority))
+        if self.correlation_id is not None:
+            flags |= _CORRELATION_ID
+            parts.append(encode_shortstr(self.correlation_id))
+        if self.reply_to is not None:
+            flags |= _REPLY_TO
+            parts.append(encode_shortstr(self.reply_to))
+        if self.expiration is not None:
+            flags |= _EXPIRATION
+            parts.append(encode_shortstr(self.expiration))
+        if self.message_id is not None:
+            flags |= _MESSAGE_ID
+            parts.append(encode_shortstr(self.message_id))
+        if self.timestamp is not None:
+            flags |= _TIMESTAMP
+            parts.append(encode_timestamp(self.timestamp))
+        if self.type is not None:
+            flags |= _TYPE
+            parts.append(encode_shortstr(self.type))
+        if self.user_id is not None:
+            flags |= _USER_ID
+            parts.append(encode_shortstr(self.user_id))
+        if self.app_id is not None:
+            flags |= _APP_ID
+            parts.append(encode_shortstr(self.app_id))
+        if self.cluster_id is not None:
+            flags |= _CLUSTER_ID
+            parts.append(encode_shortstr(self.cluster_id))
+        parts[0] = _OCTET[flags >> 8] + _OCTET[flags & 255]
         return b"".join(parts)
 
     def __eq__(self, other: object) -> bool:
@@ -387,13 +426,7 @@ def _read_property(reader: ValueReader, flag: int) -> Any:
     return reader.read_label()
 
 
-def _encode_property(flag: int, value: Any) -> bytes:
-    if flag & _OCTETS:
-        if not 0 <= value <= 255:
-            raise LocalMisuse(f"delivery mode and priority are octets, not {value}")
-        return bytes((value,))
-    if flag == _TIMESTAMP:
-        return encode_timestamp(value)
-    if flag == _HEADERS:
-        return encode_table(value)
-    return encode_shortstr(value)
+def _encode_octet(value: int) -> bytes:
+    if not 0 <= value <= 255:
+        raise LocalMisuse(f"delivery mode and priority are octets, not {value}")
+    return _OCTET[value]

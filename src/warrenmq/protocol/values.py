@@ -50,6 +50,8 @@ _BYTES = 0x78  # x
 
 _LAST_DATETIME = 253402300799  # 9999-12-31T23:59:59Z
 
+_LENGTH_OCTETS = tuple(bytes((length,)) for length in range(256))
+
 _unpack_float = Struct(">f").unpack_from
 _unpack_double = Struct(">d").unpack_from
 _pack_length = Struct(">I").pack
@@ -330,7 +332,7 @@ def encode_value(value: Any) -> bytes:
 
 def encode_shortstr(text: str) -> bytes:
     octets = _encode_short(text)
-    return bytes((len(octets),)) + octets
+    return _LENGTH_OCTETS[len(octets)] + octets
 
 
 def encode_longstr(octets: bytes) -> bytes:

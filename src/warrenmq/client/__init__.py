@@ -1,0 +1,114 @@
+"""The AMQP 0-9-1 client: thread-safe, and whole again after every lost connection. For any broker of that protocol.
+
+>>> from warrenmq import client
+>>> with client.connect(url) as connection:  # "amqp://guest:guest@localhost/", or nothing
+...     channel = connection.channel()
+...     _ = channel.queue_declare("package-example", auto_delete=True)
+...     channel.confirm_select()
+...     channel.publish("", "package-example", "hello").result()
+...     for delivery in channel.consume("package-example", timeout=0.5):
+...         print(delivery.body)
+...         _ = delivery.ack()
+b'hello'
+
+This is the blocking face; `warrenmq.client.aio` has the same names for asyncio.
+"""
+
+from warrenmq.client.blocking.channel import Channel
+from warrenmq.client.blocking.connection import Connection, connect
+from warrenmq.client.blocking.consumer import Consumer
+from warrenmq.client.confirms import Confirmation
+from warrenmq.client.delivery import Delivery, Returned
+from warrenmq.client.engine.channel import QueueState
+from warrenmq.client.engine.connection import RecoveryEvent
+from warrenmq.client.errors import (
+    AccessRefused,
+    AuthenticationFailed,
+    CallTimedOut,
+    ChannelClosed,
+    ClientError,
+    CloseReason,
+    ConnectionBlocked,
+    ConnectionClosed,
+    ConnectionFailed,
+    ConnectionLost,
+    ConsumerCancelled,
+    ContentTooLarge,
+    Misuse,
+    Nacked,
+    NoConsumers,
+    NoRoute,
+    NotFound,
+    PreconditionFailed,
+    PublishFailed,
+    PublishLost,
+    ResourceLocked,
+    Unroutable,
+)
+from warrenmq.client.factory import ConnectionFactory, Recovery
+from warrenmq.client.handling import Handler, Reject, Reply, Requeue, consumer
+from warrenmq.client.metrics import CountingMetrics, MetricsCollector
+from warrenmq.client.producer import OneWayProducer, SyncProducer
+from warrenmq.client.pull import Batch, PullConsumer
+from warrenmq.client.rpc import RpcClient, RpcTimeout
+from warrenmq.client.sending import Message, Retry, SendFailed, SendResult
+from warrenmq.client.service import Service, run
+from warrenmq.client.url import TlsFiles
+from warrenmq.protocol.properties import BasicProperties as Properties
+
+__all__ = [
+    "AccessRefused",
+    "AuthenticationFailed",
+    "Batch",
+    "CallTimedOut",
+    "Channel",
+    "ChannelClosed",
+    "ClientError",
+    "CloseReason",
+    "Confirmation",
+    "Connection",
+    "ConnectionBlocked",
+    "ConnectionClosed",
+    "ConnectionFactory",
+    "ConnectionFailed",
+    "ConnectionLost",
+    "Consumer",
+    "ConsumerCancelled",
+    "ContentTooLarge",
+    "CountingMetrics",
+    "Delivery",
+    "Handler",
+    "Message",
+    "MetricsCollector",
+    "Misuse",
+    "Nacked",
+    "NoConsumers",
+    "NoRoute",
+    "NotFound",
+    "OneWayProducer",
+    "PreconditionFailed",
+    "Properties",
+    "PublishFailed",
+    "PublishLost",
+    "PullConsumer",
+    "QueueState",
+    "Recovery",
+    "RecoveryEvent",
+    "Reject",
+    "Reply",
+    "Requeue",
+    "ResourceLocked",
+    "Retry",
+    "Returned",
+    "RpcClient",
+    "RpcTimeout",
+    "SendFailed",
+    "SendResult",
+    "Service",
+    "SyncProducer",
+    "TlsFiles",
+    "Unroutable",
+    "connect",
+    "consumer",
+    "run",
+]

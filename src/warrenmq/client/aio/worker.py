@@ -1,0 +1,179 @@
+"""Where deliveries and notices leave the engine, towards the user's coroutines and callbacks.
+
+`Worker`: one task per channel with callbacks or listeners, one per connection with listeners: it runs one thing after
+the other, in the order in which the server spoke. `Inbox`: of one consumer that is iterated.
+
+Owned by the connection's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import deque
+from typing import TYPE_CHECKING
+
+from warrenmq.client.delivery import Delivery
+from warrenmq.client.engine.consumers import Item, Notice, Sink
+from warrenmq.client.errors import ClientError
+
+if TYPE_CHECKING:
+    from warrenmq.client.engine.connection import EngineConnection
+
+# Callbacks that never wait let the loop do its other work after so many.
+_BREATH = 64
+
+
+class Worker(Sink):
+    """The task that runs the callbacks of one channel, or the listeners of one connection."""
+
+    has_task = True
+
+    def __init__(self, name: str, engine: EngineConnection) -> None:
+        self._engine = engine
+        self._items: deque[Item] = deque()
+        self._idle: asyncio.Future[None] | None = None
+        self._is_stopping = False
+        self._keeps_deliveries = False
+        self._task = engine.loop.create_task(self._run(), name=f"warren-client-{name}")
+
+    def put(self, items: list[Item]) -> None:
+        self._items.extend(items)
+        self._wake()
+
+    def pending(self) -> int:
+        return len(self._items)
+
+    def stop(self, error: ClientError | None = None, *, is_cancel: bool = False) -> None:
+        self._is_stopping = True
+        self._keeps_deliveries = is_cancel
+        self._wake()
+
+    async def ended(self) -> bool:
+        if asyncio.current_task() is self._task:
+            return False
+        if not self._task.done():
+            await asyncio.wait((self._task,), timeout=self._engine.factory.close_timeout)
+        if not self._task.done():
+            self._task.cancel()
+            await asyncio.wait((self._task,), timeout=self._engine.factory.close_timeout)
+        return True
+
+    def _wake(self) -> None:
+        if self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+
+    async def _run(self) -> None:
+        count = 0
+        while True:
+            while self._items:
+                item = self._items.popleft()
+                if not self._is_stopping or self._keeps_deliveries or not is_void(item):
+                    await self._run_item(item)
+                if self.is_full and len(self._items) <= self.resume_at:
+                    self.on_drained()
+                count += 1
+                if count % _BREATH == 0:
+                    await asyncio.sleep(0)
+            if self._is_stopping:
+                self._engine.sinks.drop(self)
+                return
+            self._idle = self._engine.loop.create_future()
+            await self._idle
+
+    async def _run_item(self, item: Item) -> None:
+        try:
+            result = item.run()
+            if result is not None and inspect.isawaitable(result):
+                await result
+        except asyncio.CancelledError as error:
+            if self._task.cancelling():
+                raise
+            self._report(item, error)  # something that the user's code waited for was cancelled, not this task
+        except Exception as error:  # noqa: BLE001 - the user's code
+            self._report(item, error)
+
+    def _report(self, item: Item, error: BaseException) -> None:
+        self._engine.report(item.context, error, item.source if isinstance(item, Notice) else item.consumer)
+
+
+class Inbox(Sink):
+    """What came for one consumer that is iterated."""
+
+    def __init__(self) -> None:
+        self._items: deque[Item] = deque()
+        self._readers: deque[asyncio.Future[None]] = deque()
+        self._error: ClientError | None = None
+        self.is_stopped = False
+
+    def put(self, items: list[Item]) -> None:
+        self._items.extend(items)
+        if self._readers:
+            for _ in items:
+                self._wake_one()
+
+    def pending(self) -> int:
+        return len(self._items)
+
+    def stop(self, error: ClientError | None = None, *, is_cancel: bool = False) -> None:
+        """After a cancel what has come may still be settled, and is given; after a close it may not."""
+        if self.is_stopped:
+            return
+        self.is_stopped = True
+        self._error = error
+        if not is_cancel:
+            self._items = deque(item for item in self._items if not is_void(item))
+        while self._readers:
+            self._wake_one()
+
+    async def ended(self) -> bool:
+        """There is no task: the reader is the user's."""
+        return True
+
+    async def take(self, timeout: float | None) -> Delivery | None:
+        """The next delivery; None at the end and when nothing came in time; raises why the consumer ended, if so."""
+        while not self._items:
+            if self.is_stopped:
+                if self._error is not None:
+                    raise self._error
+                return None
+            if not await self._wait(timeout):
+                return None
+        item = self._items.popleft()
+        if self.is_full and len(self._items) <= self.resume_at:
+            self.on_drained()
+        assert isinstance(item, Delivery)
+        return item
+
+    def take_rest(self) -> list[Delivery]:
+        """All that waits, for somebody who will not read on."""
+        rest = [item for item in self._items if isinstance(item, Delivery)]
+        self._items.clear()
+        return rest
+
+    async def _wait(self, timeout: float | None) -> bool:
+        reader = asyncio.get_running_loop().create_future()
+        self._readers.append(reader)
+        try:
+            async with asyncio.timeout(timeout):
+                await reader
+        except TimeoutError:
+            return bool(self._items) or self.is_stopped
+        finally:
+            if reader in self._readers:
+                self._readers.remove(reader)
+            elif reader.cancelled() and self._items:
+                self._wake_one()  # it was woken for an item that another reader can have
+        return True
+
+    def _wake_one(self) -> None:
+        while self._readers:
+            reader = self._readers.popleft()
+            if not reader.done():
+                reader.set_result(None)
+                return
+
+
+def is_void(item: Item) -> bool:
+    """A delivery that the broker will deliver again, as nobody can settle it now."""
+    return isinstance(item, Delivery) and item.consumer is not None and not item.consumer.auto_ack

@@ -1,0 +1,147 @@
+"""Where deliveries and notices leave the loop, towards the threads of the user.
+
+`Worker`: one per channel with callbacks or listeners, one per connection with listeners. One thread, so the callbacks
+of a channel run one after the other, in the order in which the server spoke. `Inbox`: of one consumer that is iterated,
+read by whichever threads iterate.
+
+The loop puts, the reader takes; a SimpleQueue stands between, which costs neither side a lock of ours. When too much
+waits the engine stops reading the socket; the reader's `on_drained` says when it may go on.
+"""
+
+from __future__ import annotations
+
+import threading
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+
+from warrenmq.client.delivery import Delivery
+from warrenmq.client.engine.consumers import Item, Notice, Sink
+from warrenmq.client.errors import ClientError
+
+if TYPE_CHECKING:
+    from warrenmq.client.engine.connection import EngineConnection
+
+
+class Worker(Sink):
+    """The thread that runs the callbacks of one channel, or the listeners of one connection."""
+
+    def __init__(self, name: str, engine: EngineConnection) -> None:
+        super().__init__()
+        self._engine = engine
+        self._items: SimpleQueue[Item | None] = SimpleQueue()
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    # -- on the loop -------------------------------------------------------------------------------------------------
+
+    def put(self, items: list[Item]) -> None:
+        put = self._items.put
+        for item in items:
+            put(item)
+
+    def pending(self) -> int:
+        return self._items.qsize()
+
+    def stop(self, error: ClientError | None = None, *, is_cancel: bool = False) -> None:
+        self._is_stopping = True
+        self._items.put(None)
+
+    async def ended(self) -> bool:
+        """Who closes waits for the thread (`join`): the loop may not, as a callback may just wait for the loop."""
+        return True
+
+    # -- any thread --------------------------------------------------------------------------------------------------
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def join(self, limit: float) -> None:
+        """Wait for the callback that runs just now, if any; a callback that closes its own channel does not wait."""
+        if threading.current_thread() is not self._thread:
+            self._thread.join(max(0.0, limit))
+
+    # -- the worker's thread -----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        take = self._items.get
+        while (item := take()) is not None:
+            if not (self._is_stopping and is_void(item)):
+                try:
+                    item.run()
+                except BaseException as error:  # noqa: BLE001 - the user's code; even SystemExit ends no worker
+                    self._engine.report(item.context, error, item.source if isinstance(item, Notice) else item.consumer)
+            if self.is_full and self._items.qsize() <= self.resume_at:
+                self.on_drained()
+
+
+class Inbox(Sink):
+    """What came for one consumer that is iterated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._items: SimpleQueue[Item | None] = SimpleQueue()
+        self._error: ClientError | None = None
+        self.is_stopped = False
+        self._keeps_rest = False
+
+    # -- on the loop -------------------------------------------------------------------------------------------------
+
+    def put(self, items: list[Item]) -> None:
+        put = self._items.put
+        for item in items:
+            put(item)
+
+    def pending(self) -> int:
+        return self._items.qsize()
+
+    def stop(self, error: ClientError | None = None, *, is_cancel: bool = False) -> None:
+        """After a cancel what has come may still be settled, and is given; after a close it may not."""
+        if not self.is_stopped:
+            self._error = error
+            self._keeps_rest = is_cancel
+            self.is_stopped = True
+            self._items.put(None)
+
+    async def ended(self) -> bool:
+        """There is no task: the reader is the user's."""
+        return True
+
+    # -- the reader's thread -----------------------------------------------------------------------------------------
+
+    def take(self, timeout: float | None) -> Delivery | None:
+        """The next delivery; None at the end and when nothing came in time; raises why the consumer ended, if so."""
+        while True:
+            try:
+                item = self._items.get(timeout=timeout)
+            except Empty:
+                return None
+            if item is None:
+                self._items.put(None)  # for the next reader, or the next time this one asks
+                if self._error is not None:
+                    raise self._error
+                return None
+            if self.is_full and self._items.qsize() <= self.resume_at:
+                self.on_drained()
+            if isinstance(item, Delivery) and not (self.is_stopped and not self._keeps_rest and is_void(item)):
+                return item
+
+    def take_rest(self) -> list[Delivery]:
+        """All that waits, for somebody who will not read on."""
+        rest: list[Delivery] = []
+        while True:
+            try:
+                item = self._items.get_nowait()
+            except Empty:
+                break
+            if isinstance(item, Delivery):
+                rest.append(item)
+        if self.is_stopped:
+            self._items.put(None)  # the end was among it, and others may wait for that
+        return rest
+
+
+def is_void(item: Item) -> bool:
+    """A delivery that the broker will deliver again, as nobody can settle it now. Its copy need not be worked on."""
+    return isinstance(item, Delivery) and item.consumer is not None and not item.consumer.auto_ack

@@ -1,0 +1,38 @@
+cimport cython
+
+cdef int _PENDING
+cdef int _DONE
+cdef int _FAILED
+
+
+@cython.final
+@cython.freelist(1024)
+cdef class Confirmation:
+    cdef object _patience
+    cdef object _error
+    cdef list _waiters
+    cdef public tuple message
+    cdef public int state
+    cdef public unsigned long long tag
+
+    cpdef bint add_waiter(self, object waiter)
+    cpdef settle(self, object error, list woken)
+
+
+@cython.final
+cdef class Unconfirmed:
+    cdef object _patience
+    cdef dict _waiting
+    cdef list _barriers
+    cdef unsigned long long _lowest
+    cdef unsigned long long _next
+    cdef long long _offset
+    cdef unsigned long long _resent
+    cdef public object bad
+
+    cpdef bint has_one(self)
+    @cython.locals(number="unsigned long long", confirmation=Confirmation)
+    cpdef Confirmation add(self, tuple message)
+    @cython.locals(confirmation=Confirmation, each="unsigned long long")
+    cpdef Py_ssize_t settle(self, unsigned long long number, bint multiple, bint is_ack, list woken) except -1
+    cdef _lift_barriers(self, list woken)

@@ -1,0 +1,489 @@
+"""A channel over all its links: the half that belongs to the loop.
+
+Every call here is one method and its reply; what it changed is noted in the connection's topology, so that it comes
+back after a loss. A call that is made while the connection is being recovered waits for that. What any thread may do
+without the loop is in engine/lane.py.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from warrenmq.client.confirms import Confirmation
+from warrenmq.client.delivery import Delivery, Returned
+from warrenmq.client.engine.calls import Calls
+from warrenmq.client.engine.consumers import EngineConsumer, Notice, Sink
+from warrenmq.client.engine.declaring import Arguments, Declaring, QueueState
+from warrenmq.client.engine.lane import Inbox, Lane
+from warrenmq.client.errors import (
+    CallTimedOut,
+    ChannelClosed,
+    ClientError,
+    CloseReason,
+    ConnectionClosed,
+    ConnectionLost,
+    ConsumerCancelled,
+    Misuse,
+    PublishLost,
+    channel_error,
+)
+from warrenmq.client.topology import ConsumerRecord
+from warrenmq.protocol import events, spec
+
+if TYPE_CHECKING:
+    from warrenmq.client.engine.connection import EngineConnection
+
+__all__ = ["EngineChannel", "QueueState"]
+
+
+class EngineChannel(Declaring):
+    """One channel. `face` is what the user holds: deliveries name it as theirs."""
+
+    def __init__(self, engine: EngineConnection, number: int) -> None:
+        self.engine = engine
+        self.number = number
+        self.face: Any = self
+        self.patience = engine.make_patience(self._run_confirm_callback, self._report)
+        self.lane = Lane(engine.gate, number, self.patience, self)
+        self.calls = Calls()
+        self.sink: Sink | None = None
+        self.has_opened = False
+        self.is_closing = False
+        self.refusal: ChannelClosed | None = None  # the server closed it while it was being restored
+        self._has_ended = False
+        self.prefetch: tuple[int, int] = (0, 0)  # count and size, for consumers from now on
+        self.channel_prefetch: tuple[int, int] | None = None
+        self._tag_prefix = f"warren-{secrets.token_hex(4)}"
+        self._next_tag = 1
+        self._return_listeners: list[Callable[[Returned], object]] = []
+        self._confirm_listeners: list[Callable[[int, bool, bool], object]] = []
+        self._close_listeners: list[Callable[[CloseReason], object]] = []
+
+    # -- any thread --------------------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        """Not ended for good: True while the connection is being recovered."""
+        return self.has_opened and self.close_reason is None
+
+    @property
+    def close_reason(self) -> CloseReason | None:
+        return self.lane.close_reason or self.engine.gate.final_reason
+
+    @property
+    def life(self) -> int:
+        """Grows with each link that the channel lives on."""
+        return self.lane.life
+
+    def add_return_listener(self, listener: Callable[[Returned], object]) -> None:
+        self._return_listeners.append(listener)
+
+    def add_confirm_listener(self, listener: Callable[[int, bool, bool], object]) -> None:
+        self._confirm_listeners.append(listener)
+        self.lane.has_confirm_listeners = True
+
+    def add_close_listener(self, listener: Callable[[CloseReason], object]) -> None:
+        """Told of every loss of the connection, and of the channel's end: `is_final` tells which."""
+        self._close_listeners.append(listener)
+
+    # -- opening and calling -----------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """On a link for the first time, or again after a loss."""
+        await self.ask(spec.ChannelOpen(), spec.ChannelOpenOk, on_late_reply=self._close_late)
+        protocol = self.engine.gate.protocol
+        if protocol is None:
+            raise self.engine.gate.not_open()
+        with self.engine.gate.lock:
+            if self.lane.close_reason is None:
+                self.lane.go_up(protocol)
+            if not self.has_opened:
+                self.lane.begin_publishing()
+        self.has_opened = True
+
+    def _close_late(self, reply: object) -> None:
+        """The server opened it when nobody waited any more."""
+        self.calls.begin(spec.ChannelCloseOk, on_late_reply=lambda _: self.engine.forget(self)).cancel()
+        self.engine.tell(self.number, spec.ChannelClose(spec.REPLY_SUCCESS, ""))
+
+    async def ask(self, method: spec.Method, *expects: type, on_late_reply: Callable[[Any], None] | None = None) -> Any:
+        """Send on the present link, and wait for the reply."""
+        return await self.engine.ask(self.calls, self.number, method, *expects, on_late_reply=on_late_reply)
+
+    async def call(self, timeout: float | None, method: spec.Method, *expects: type) -> Any:
+        """As any of the user's calls: waits for a recovery, and has a deadline."""
+        return await self.engine.within(timeout, method.name, self._ask_when_ready(method, *expects))
+
+    async def _ask_when_ready(
+        self, method: spec.Method, *expects: type, on_late_reply: Callable[[Any], None] | None = None
+    ) -> Any:
+        await self._ready()
+        return await self.ask(method, *expects, on_late_reply=on_late_reply)
+
+    async def _ready(self) -> None:
+        self.require_open()
+        await self.engine.ready()
+        self.require_open()
+
+    def require_open(self) -> None:
+        if self.lane.close_reason is not None:
+            raise channel_error(self.lane.close_reason)
+        if self.engine.gate.final_reason is not None:
+            raise ConnectionClosed(self.engine.gate.final_reason)
+
+    # -- consuming ---------------------------------------------------------------------------------------------------
+
+    async def qos(
+        self,
+        prefetch_count: int = 0,
+        *,
+        prefetch_size: int = 0,
+        global_: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        await self.call(timeout, spec.BasicQos(prefetch_size, prefetch_count, global_), spec.BasicQosOk)
+        if global_:
+            self.channel_prefetch = prefetch_count, prefetch_size
+        else:
+            self.prefetch = prefetch_count, prefetch_size
+
+    async def get(self, queue: str, *, auto_ack: bool = False, timeout: float | None = None) -> Delivery | None:
+        method = spec.BasicGet(self.queue_name(queue), auto_ack)
+        late = None if auto_ack else self._give_back
+        asking = self._ask_when_ready(method, spec.BasicGetOk, spec.BasicGetEmpty, on_late_reply=late)
+        reply = await self.engine.within(timeout, method.name, asking)
+        return reply if isinstance(reply, Delivery) else None
+
+    def _give_back(self, reply: object) -> None:
+        """A message came for a `get` that nobody waits for any more."""
+        if isinstance(reply, Delivery):
+            self.lane.reject(reply.delivery_tag, True)
+
+    async def consume(
+        self,
+        queue: str,
+        callback: Callable[[Delivery], object] | None = None,
+        *,
+        sink: Sink | None = None,
+        consumer_tag: str = "",
+        auto_ack: bool = False,
+        exclusive: bool = False,
+        no_local: bool = False,
+        arguments: Arguments | None = None,
+        on_cancel: Callable[..., object] | None = None,
+        timeout: float | None = None,
+    ) -> EngineConsumer:
+        """Deliveries go to the callback on the channel's sink, or to a sink of the consumer's own."""
+        tag = consumer_tag or self._make_tag()
+        inbox = self.lane.inbox if sink is None else Inbox(self.lane, self.engine.sinks.adopt(sink))
+        consumer = EngineConsumer(
+            self, queue, tag, callback, sink, inbox, on_cancel, auto_ack, exclusive, no_local, dict(arguments or {})
+        )
+        try:
+            await self.engine.within(timeout, "basic.consume", self._begin_consumer(consumer))
+        except BaseException as error:
+            self._drop_unconfirmed(consumer, error)
+            raise
+        self.engine.topology.add_consumer(
+            ConsumerRecord(self.number, tag, consumer.queue, auto_ack, exclusive, no_local, consumer.arguments)
+        )
+        return consumer
+
+    async def _begin_consumer(self, consumer: EngineConsumer) -> None:
+        await self._ready()
+        if consumer.tag in self.lane.consumers:
+            raise Misuse(f"the channel has a consumer {consumer.tag!r} already")
+        consumer.prefetch = self.prefetch
+        # Before the reply: the first deliveries come with it. After the wait: a replay subscribes all that are there.
+        self.lane.consumers[consumer.tag] = consumer
+        await self.subscribe(consumer)
+
+    async def subscribe(self, consumer: EngineConsumer) -> None:
+        """basic.consume on the present link."""
+        consumer.queue = self.queue_name(consumer.queue)
+        method = spec.BasicConsume(
+            consumer.queue,
+            consumer.tag,
+            consumer.no_local,
+            consumer.auto_ack,
+            consumer.exclusive,
+            False,
+            consumer.arguments,
+        )
+        consumer.is_subscribed = True
+        await self.ask(method, spec.BasicConsumeOk, on_late_reply=self._cancel_late)
+
+    def _make_tag(self) -> str:
+        tag = f"{self._tag_prefix}-{self._next_tag}"
+        self._next_tag += 1
+        return tag
+
+    def _drop_unconfirmed(self, consumer: EngineConsumer, error: BaseException) -> None:
+        """A consume that came to nothing. If its reply may still come, what it brings goes back to the broker."""
+        consumer.is_active = False
+        is_answered = isinstance(error, ClientError) and not isinstance(error, CallTimedOut)
+        if (is_answered or not consumer.is_subscribed) and self.lane.consumers.get(consumer.tag) is consumer:
+            del self.lane.consumers[consumer.tag]
+        consumer.inbox = None
+        if consumer.sink is not None:
+            consumer.sink.stop()
+            self.engine.sinks.discard(consumer.sink)
+
+    def _cancel_late(self, reply: spec.BasicConsumeOk) -> None:
+        self.engine.tell(self.number, spec.BasicCancel(reply.consumer_tag, True))
+        self.lane.consumers.pop(reply.consumer_tag, None)
+
+    async def cancel(self, consumer: EngineConsumer | str, *, timeout: float | None = None) -> None:
+        """Ask for no more; what has come is still given out. Nothing happens if it is gone already."""
+        found = self.lane.consumers.get(consumer if isinstance(consumer, str) else consumer.tag)
+        if found is None or not found.is_active:
+            return
+        await self.call(timeout, spec.BasicCancel(found.tag), spec.BasicCancelOk)
+        self.end_consumer(found, None, is_cancel=True)
+
+    def end_consumer(self, consumer: EngineConsumer, error: ClientError | None, *, is_cancel: bool = False) -> None:
+        """It is over, whoever ended it."""
+        if not consumer.is_active:
+            return
+        consumer.is_active = False
+        self.lane.consumers.pop(consumer.tag, None)
+        self.engine.topology.remove_consumer(self.number, consumer.tag)
+        if isinstance(error, ConsumerCancelled) and consumer.on_cancel is not None:
+            self.notify("cancel callback", consumer.on_cancel, consumer)
+        if consumer.sink is not None:
+            consumer.sink.stop(error, is_cancel=is_cancel)
+            self.engine.sinks.discard(consumer.sink)
+
+    async def recover(self, requeue: bool = True, *, timeout: float | None = None) -> None:
+        await self.call(timeout, spec.BasicRecover(requeue), spec.BasicRecoverOk)
+
+    # -- confirms and transactions -----------------------------------------------------------------------------------
+
+    async def confirm_select(self, *, timeout: float | None = None) -> None:
+        if self.lane.is_confirming:
+            return
+        if self.lane.is_transactional:
+            raise Misuse("the channel is in tx mode: it cannot have confirms")
+        await self.engine.within(timeout, "confirm.select", self._select_confirms())
+
+    async def _select_confirms(self) -> None:
+        await self._ready()
+        # What is published from here on is numbered by the broker, before its reply: nothing awaits in between.
+        self.lane.is_confirming = True
+        await self.ask(spec.ConfirmSelect(), spec.ConfirmSelectOk)
+
+    async def wait_for_confirms(self, timeout: float | None = None) -> None:
+        """Until everything published so far has the broker's word; raises the first that was no yes."""
+        if not self.lane.is_confirming:
+            raise Misuse("the channel is not in confirm mode: call confirm_select first")
+        with self.engine.gate.lock:
+            barrier = self.lane.ledger.add_barrier()
+        if not barrier.done():
+            await self.patience.wait(barrier, timeout)
+        with self.engine.gate.lock:
+            bad = self.lane.ledger.take_bad()
+        if bad is not None:
+            raise bad
+        self.require_open()
+
+    async def tx_select(self, *, timeout: float | None = None) -> None:
+        if self.lane.is_confirming:
+            raise Misuse("the channel is in confirm mode: it cannot have transactions")
+        await self.call(timeout, spec.TxSelect(), spec.TxSelectOk)
+        self.lane.is_transactional = True
+        self.lane.lost_transaction = False
+
+    async def tx_commit(self, *, timeout: float | None = None) -> None:
+        """Raises ConnectionLost, once, when a loss of the connection undid what there was to commit."""
+        await self.engine.within(timeout, "tx.commit", self._ready())
+        if self.lane.lost_transaction:
+            await self.tx_rollback(timeout=timeout)  # what came after the loss is half of it
+            reason = self.engine.gate.lost_reason
+            raise ConnectionLost("the transaction was undone by the loss of the connection", reason)
+        await self.call(timeout, spec.TxCommit(), spec.TxCommitOk)
+
+    async def tx_rollback(self, *, timeout: float | None = None) -> None:
+        await self.call(timeout, spec.TxRollback(), spec.TxRollbackOk)
+        self.lane.lost_transaction = False
+
+    # -- what the server says ----------------------------------------------------------------------------------------
+
+    def on_event(self, event: events.MethodReceived | events.ContentReceived) -> None:
+        if isinstance(event, events.ContentReceived):
+            self._on_content(event)
+            return
+        method = event.method
+        if isinstance(method, spec.ChannelClose):
+            self._on_close(method)
+        elif isinstance(method, spec.BasicCancel):
+            self._on_cancel(method)
+        elif isinstance(method, spec.ChannelFlow):
+            self.engine.tell(self.number, spec.ChannelFlowOk(method.active))
+        else:
+            self.calls.answer(method, type(method))
+
+    def _on_content(self, event: events.ContentReceived) -> None:
+        method = event.method
+        if not isinstance(method, spec.BasicGetOk):
+            return
+        with self.engine.gate.lock:
+            tag = self.lane.note_tag(method.delivery_tag)
+        delivery = Delivery(
+            self.lane,
+            None,
+            "",
+            tag,
+            method.redelivered,
+            method.exchange,
+            method.routing_key,
+            event.header,
+            event.body,
+            method.message_count,
+        )
+        if self.engine.metrics is not None:
+            self.engine.metrics.delivered(1, len(event.body))
+        self.calls.answer(delivery, spec.BasicGetOk)
+
+    def _on_cancel(self, method: spec.BasicCancel) -> None:
+        """The server ended a consumer."""
+        if not method.no_wait:
+            self.engine.tell(self.number, spec.BasicCancelOk(method.consumer_tag))
+        consumer = self.lane.consumers.get(method.consumer_tag)
+        if consumer is not None:
+            self.end_consumer(consumer, ConsumerCancelled(consumer.tag), is_cancel=True)
+
+    def on_return(self, returned: Returned) -> None:
+        for listener in self._return_listeners:
+            self.notify("return callback", listener, returned)
+
+    def on_confirm(self, tag: int, multiple: bool, is_ack: bool) -> None:
+        for listener in self._confirm_listeners:
+            self.notify("confirm callback", listener, tag, multiple, is_ack)
+
+    def on_lost(self, reason: CloseReason, *, is_news: bool) -> None:
+        """The link is gone; the channel is to come back, unless this is the end. Not news: one of a recovery's own."""
+        self.calls.fail(ConnectionLost(f"the connection was lost: {reason}", reason))
+        if not self.is_open:
+            self.engine.forget(self)  # its opening or closing was under way, and is over
+            return
+        if reason.is_final:
+            return  # `on_connection_end` follows
+        for consumer in list(self.lane.consumers.values()):
+            consumer.is_subscribed = False
+            if not consumer.is_active:
+                del self.lane.consumers[consumer.tag]
+        if not self.engine.gate.keeps:
+            self._fail_unconfirmed(PublishLost(f"the connection was lost before the broker's word: {reason}"))
+        if is_news:
+            self._notify_close(reason)
+
+    def on_connection_end(self, reason: CloseReason) -> None:
+        """The connection has ended for good."""
+        error = None if reason.by == "client" else ConnectionClosed(reason)
+        self._end(reason, ConnectionClosed(reason), error)
+
+    def _on_close(self, method: spec.ChannelClose) -> None:
+        """The server closed the channel; the lane heard of it already."""
+        reason = CloseReason("server", method.reply_code, method.reply_text, method.class_id, method.method_id)
+        error = channel_error(reason)
+        if self.lane.is_restoring:
+            if not self.engine.gate.keeps:
+                self._fail_unconfirmed(PublishLost(f"the channel was closed before the broker's word: {reason}"))
+            self.refusal = error
+            self.calls.fail(error)
+        elif not self.is_closing:
+            self.engine.forget(self)
+            self._end(reason, error, error)
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    async def close(
+        self, reply_code: int = spec.REPLY_SUCCESS, reply_text: str = "Goodbye", *, timeout: float | None = None
+    ) -> None:
+        """End the channel. On a channel that has ended nothing happens."""
+        if not self.is_open or self.is_closing:
+            return
+        self.is_closing = True
+        reason = CloseReason("client", reply_code, reply_text)
+        is_on_link = self.lane.protocol is not None or self.lane.is_restoring
+        with self.engine.gate.lock:
+            self.lane.shut(reason)
+        try:
+            if is_on_link:
+                await self.engine.within(timeout, "channel.close", self._say_close(reply_code, reply_text))
+            self.engine.forget(self)
+        except CallTimedOut:
+            pass  # for us it is closed; its number is used again when the server has answered
+        except (ConnectionLost, ConnectionClosed, Misuse):
+            self.engine.forget(self)  # so the server has closed it as well
+        finally:
+            self._end(reason, channel_error(reason), None)
+        if self.sink is not None:
+            await self.engine.sinks.retire(self.sink)
+
+    async def _say_close(self, reply_code: int, reply_text: str) -> None:
+        if self.lane.is_restoring:
+            await self.engine.ready()  # the replay stops at this channel's next step, which may have opened it
+        method = spec.ChannelClose(reply_code, reply_text)
+        await self.ask(method, spec.ChannelCloseOk, on_late_reply=lambda _: self.engine.forget(self))
+
+    def end_refused(self, error: ClientError, reason: CloseReason) -> None:
+        """The broker does not let it come back."""
+        with self.engine.gate.lock:
+            self.lane.shut(reason)
+        self.engine.forget(self)
+        self._end(reason, error, error)
+
+    def _end(self, reason: CloseReason, error: ClientError, iteration_error: ClientError | None) -> None:
+        if self._has_ended:
+            return
+        self.calls.fail(error)
+        self._fail_unconfirmed(PublishLost(f"no word of the broker will come: {reason}"))
+        for consumer in list(self.lane.consumers.values()):
+            self.end_consumer(consumer, iteration_error)
+        self.engine.topology.remove_channel(self.number)
+        self._notify_close(reason)
+        self._has_ended = True
+        if self.sink is not None:
+            self.sink.stop()
+            self.engine.sinks.discard(self.sink)
+        if self.engine.metrics is not None and self.has_opened:
+            self.engine.metrics.channel_closed()
+
+    def _fail_unconfirmed(self, error: PublishLost) -> None:
+        woken: list[Confirmation] = []
+        with self.engine.gate.lock:
+            count = self.lane.fail_unconfirmed(error, woken)
+        for confirmation in woken:
+            confirmation.wake()
+        self.engine.sinks.review()
+        if count and self.engine.metrics is not None:
+            self.engine.metrics.publish_lost(count)
+
+    # -- the user's code ---------------------------------------------------------------------------------------------
+
+    def need_sink(self) -> Sink:
+        """The channel's worker, made when the first thing comes for it."""
+        if self.sink is None:
+            self.sink = self.lane.inbox.sink = self.engine.make_sink(f"channel-{self.number}")
+        return self.sink
+
+    def notify(self, context: str, callback: Callable[..., object], *arguments: object) -> None:
+        if self._has_ended:
+            return
+        self.need_sink().put([Notice(context, self.face, callback, *arguments)])
+
+    def _notify_close(self, reason: CloseReason) -> None:
+        for listener in self._close_listeners:
+            self.notify("close callback", listener, reason)
+
+    def _run_confirm_callback(self, callback: Callable[..., object], confirmation: Any) -> None:
+        self.notify("confirm callback", callback, confirmation)
+
+    def _report(self, context: str, error: BaseException) -> None:
+        self.engine.report(context, error, self.face)
+
+    def __repr__(self) -> str:
+        return f"<channel {self.number} of {self.engine!r}>"

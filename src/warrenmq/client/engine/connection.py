@@ -1,0 +1,577 @@
+"""A connection over all its links: channels, listeners, recovery, and the end.
+
+One link at a time. When it is lost and nobody wished that, a task makes a new one (engine/recovery.py), and everything
+that was declared comes back. A user's close wins every race: it ends the recovery, whatever that is doing.
+
+Owned by the loop that `connect` ran on; what any thread may call says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
+from enum import Enum
+from functools import partial
+from typing import Any, TypeVar
+
+from warrenmq.client.engine import recovery
+from warrenmq.client.engine.calls import Calls
+from warrenmq.client.engine.channel import EngineChannel
+from warrenmq.client.engine.consumers import Notice, Sink
+from warrenmq.client.engine.lane import Ear, Gate, Inbox
+from warrenmq.client.engine.link import Link
+from warrenmq.client.engine.recovery import RecoveryEvent
+from warrenmq.client.engine.sinks import Sinks
+from warrenmq.client.engine.waiting import Patience
+from warrenmq.client.errors import (
+    AuthenticationFailed,
+    ClientError,
+    CloseReason,
+    ConnectionClosed,
+    ConnectionFailed,
+    ConnectionLost,
+    Misuse,
+)
+from warrenmq.client.factory import ConnectionFactory
+from warrenmq.client.topology import Topology
+from warrenmq.client.url import Address
+from warrenmq.protocol import events, spec
+from warrenmq.protocol.errors import LocalMisuse
+
+__all__ = ["EngineConnection", "RecoveryEvent", "State"]
+
+log = logging.getLogger("warrenmq.client")
+
+_numbers = itertools.count(1)
+
+T = TypeVar("T")
+MakeSink = Callable[[str, "EngineConnection"], Sink]
+
+
+def _make_name() -> str:
+    """What a connection without a name is called, here and at the broker."""
+    return f"warren-client-{os.getpid()}-{next(_numbers)}"
+
+
+class State(Enum):
+    """How a connection is."""
+
+    NEW = "not connected yet"
+    OPEN = "open"
+    RECOVERING = "being recovered"
+    CLOSING = "closing"
+    CLOSED = "closed"
+
+
+class EngineConnection:
+    """One connection as the user means it. `face` is what the user holds, for the exception handler."""
+
+    def __init__(self, factory: ConnectionFactory, make_sink: MakeSink) -> None:
+        self.factory = factory if factory.name else factory.with_(name=_make_name())
+        self.loop = asyncio.get_running_loop()
+        self._thread_id = threading.get_ident()
+        self.face: Any = self
+        self.state = State.NEW
+        self.metrics = factory.metrics
+        self.gate = Gate(factory.output_limit, factory.unconfirmed == "resend", self._wake, factory.metrics)
+        self.sinks = Sinks(factory.work_limit, self._is_awaited, self._set_reading, self._from_any_thread)
+        self.patience = self.make_patience(self._run_callback, self._report_own)
+        self.gate.patience = self.patience
+        self.topology = Topology()
+        self.channels: dict[int, EngineChannel] = {}
+        self.address: Address | None = None
+        self.server_properties: dict[str, Any] = {}
+        self.close_reason: CloseReason | None = None
+        self._make_sink = make_sink
+        self._sink: Sink | None = None
+        self._link: Link | None = None
+        self._calls = Calls()
+        self._settled = asyncio.Event()  # set unless the connection is being recovered
+        self._recovery: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._errands: set[asyncio.Task[None]] = set()
+        self._ending: asyncio.Task[None] | None = None
+        self._ended = asyncio.Event()
+        self._blocked_listeners: list[tuple[Callable[[str], object], Callable[[], object]]] = []
+        self._close_listeners: list[Callable[[CloseReason], object]] = []
+        self._recovery_listeners: list[Callable[[RecoveryEvent], object]] = []
+        self._renamed_listeners: list[Callable[[str, str], object]] = []
+
+    # -- any thread --------------------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        return self.state is State.OPEN
+
+    @property
+    def is_recovering(self) -> bool:
+        return self.state is State.RECOVERING
+
+    @property
+    def is_closed(self) -> bool:
+        """Ended for good, or about to."""
+        return self.state in (State.CLOSING, State.CLOSED)
+
+    @property
+    def is_blocked(self) -> bool:
+        return self.gate.is_blocked
+
+    @property
+    def name(self) -> str | None:
+        return self.factory.name
+
+    def add_blocked_listener(self, on_blocked: Callable[[str], object], on_unblocked: Callable[[], object]) -> None:
+        self._blocked_listeners.append((on_blocked, on_unblocked))
+
+    def add_close_listener(self, listener: Callable[[CloseReason], object]) -> None:
+        """Told of every loss, and of the end: `is_final` tells which."""
+        self._close_listeners.append(listener)
+
+    def add_recovery_listener(self, listener: Callable[[RecoveryEvent], object]) -> None:
+        self._recovery_listeners.append(listener)
+
+    def add_queue_renamed_listener(self, listener: Callable[[str, str], object]) -> None:
+        self._renamed_listeners.append(listener)
+
+    def report(self, context: str, error: BaseException, source: object) -> None:
+        """User code raised, or something was refused that nobody waits for: tell the handler, or the log."""
+        if self.metrics is not None and context.endswith("callback"):
+            self.metrics.callback_failed()
+        handler = self.factory.exception_handler
+        if handler is None:
+            log.error("%s of %r: %s", context, source, error, exc_info=error)
+            return
+        try:
+            handler(context, error, source)
+        except Exception:  # the user's code again; there is nobody left to tell but the log
+            log.exception("the exception handler raised at %s of %r", context, source)
+
+    # -- opening -----------------------------------------------------------------------------------------------------
+
+    async def connect(self) -> None:
+        """Open the first link; raises ConnectionFailed, and leaves nothing behind then."""
+        try:
+            await self.open_link()
+        except BaseException:
+            self.state = State.CLOSED
+            self._ended.set()
+            raise
+        self.state = State.OPEN
+        self._settled.set()
+        if self.metrics is not None:
+            self.metrics.connection_opened()
+
+    async def open_link(self) -> None:
+        """Try the addresses in turn until one answers."""
+        tls = self.factory.tls_context()
+        failures: list[tuple[str, Exception]] = []
+        for address in self.factory.addresses:
+            link = Link(self, self.factory, self.gate)
+            try:
+                opened = await link.open(address, tls)
+                if link.end_reason is not None:
+                    raise ConnectionFailed(str(link.end_reason))
+            except ConnectionFailed as failure:
+                failures.append((f"{address[0]}:{address[1]}", failure))
+                continue
+            self._begin_link(link, address, opened)
+            return
+        text = "; ".join(f"{where}: {failure}" for where, failure in failures)
+        is_refused = any(isinstance(failure, AuthenticationFailed) for _, failure in failures)
+        kind = AuthenticationFailed if is_refused else ConnectionFailed
+        raise kind(f"no connection to {text}", failures)
+
+    def _begin_link(self, link: Link, address: Address, opened: events.Opened) -> None:
+        self._link = link
+        self.address = address
+        self.server_properties = opened.server_properties
+        with self.gate.lock:
+            self.gate.protocol = link.protocol
+            self.gate.direct = link.write_directly
+            self.gate.is_awake = False
+
+    # -- channels ----------------------------------------------------------------------------------------------------
+
+    async def channel(self, timeout: float | None = None) -> EngineChannel:
+        return await self.within(timeout, "channel.open", self._open_channel())
+
+    async def _open_channel(self) -> EngineChannel:
+        await self.ready()
+        channel = EngineChannel(self, self.free_number())
+        self.adopt(channel)
+        try:
+            await channel.open()
+        except ClientError:
+            self.forget(channel)
+            raise
+        if self.metrics is not None:
+            self.metrics.channel_opened()
+        return channel
+
+    def free_number(self) -> int:
+        assert self._link is not None
+        limit = self._link.tuning.channel_max
+        for number in range(1, limit + 1):
+            if number not in self.channels:
+                return number
+        raise Misuse(f"all {limit} channels of the connection are in use")
+
+    def adopt(self, channel: EngineChannel) -> None:
+        self.channels[channel.number] = channel
+        self.gate.lanes[channel.number] = channel.lane
+
+    def forget(self, channel: EngineChannel) -> None:
+        """It is no channel of ours any more: its number may be used again."""
+        if self.channels.get(channel.number) is channel:
+            del self.channels[channel.number]
+            del self.gate.lanes[channel.number]
+
+    # -- calls -------------------------------------------------------------------------------------------------------
+
+    async def ready(self) -> None:
+        """Wait until the connection is not being recovered; raises if it has ended."""
+        while self.state is State.RECOVERING:
+            await self._settled.wait()
+        if self.state is not State.OPEN:
+            raise ConnectionClosed(self.close_reason or CloseReason("client", 0, self.state.value))
+
+    async def within(self, timeout: float | None, what: str, work: Awaitable[T]) -> T:
+        """The work, with one deadline for all of it."""
+        seconds = self.factory.call_timeout if timeout is None else timeout
+        try:
+            async with asyncio.timeout(seconds):
+                return await work
+        except TimeoutError as error:
+            if isinstance(error, ClientError):
+                raise
+            raise self.patience.timed_out(f"{what}: no answer within {seconds} seconds") from None
+
+    async def ask(
+        self,
+        calls: Calls,
+        channel: int,
+        method: spec.Method,
+        *expects: type,
+        on_late_reply: Callable[[Any], None] | None = None,
+    ) -> Any:
+        """Send a method, wait for its reply. Ends at the latest with the link; the time-out is the caller's."""
+        if self._link is None:
+            raise self.gate.not_open()
+        future = calls.begin(*expects, on_late_reply=on_late_reply)
+        try:
+            self._link.send(channel, method)
+        except LocalMisuse as misuse:
+            calls.withdraw(future)
+            raise Misuse(str(misuse)) from misuse
+        self.sinks.begin_wait()
+        try:
+            return await future
+        finally:
+            self.sinks.end_wait()
+
+    def tell(self, channel: int, method: spec.Method) -> None:
+        """Send a method that has no reply, if there is a link."""
+        if self._link is not None and not self._link.has_ended:
+            self._link.send(channel, method)
+
+    async def update_secret(self, secret: str | bytes, reason: str = "", timeout: float | None = None) -> None:
+        """Give the server a new secret, such as a fresh token; the next link logs in with the factory's password."""
+        octets = secret.encode() if isinstance(secret, str) else secret
+        method = spec.ConnectionUpdateSecret(octets, reason)
+        await self.within(timeout, "connection.update-secret", self._update_secret(method))
+
+    async def _update_secret(self, method: spec.ConnectionUpdateSecret) -> None:
+        await self.ready()
+        await self.ask(self._calls, 0, method, spec.ConnectionUpdateSecretOk)
+        self.factory = self.factory.with_(password=method.new_secret.decode())
+
+    # -- what the link says ------------------------------------------------------------------------------------------
+
+    def on_heard(self, link: Link) -> None:
+        """Hand on what was collected under the lock."""
+        ear = link.ear
+        if ear.inboxes:
+            inboxes, ear.inboxes = ear.inboxes, []
+            for inbox in inboxes:
+                self._hand_over(inbox)
+        if ear.woken:
+            woken, ear.woken = ear.woken, []
+            for confirmation in woken:
+                confirmation.wake()
+            self.sinks.review()
+        if ear.returns or ear.confirm_notices or ear.strays:
+            self._hand_over_rarities(ear)
+        if self.metrics is not None and (ear.confirmed or ear.nacked):
+            self._count_confirms(ear)
+        if ear.events:
+            heard, ear.events = ear.events, []
+            for event in heard:
+                self._on_event(event)
+
+    def _hand_over(self, inbox: Inbox) -> None:
+        items, inbox.items = inbox.items, []
+        if self.metrics is not None:
+            self.metrics.delivered(len(items), sum(len(item.body) for item in items if not isinstance(item, Notice)))
+        sink = inbox.sink
+        if sink is None:
+            sink = inbox.lane.channel.need_sink()
+        sink.put(items)
+        self.sinks.check(sink)
+
+    def _hand_over_rarities(self, ear: Ear) -> None:
+        returns, ear.returns = ear.returns, []
+        for lane, returned in returns:
+            if self.metrics is not None:
+                self.metrics.returned()
+            lane.channel.on_return(returned)
+        notices, ear.confirm_notices = ear.confirm_notices, []
+        for lane, tag, multiple, is_ack in notices:
+            lane.channel.on_confirm(tag, multiple, is_ack)
+        strays, ear.strays = ear.strays, []
+        for lane, tag in strays:
+            lane.reject(tag, True)
+
+    def _count_confirms(self, ear: Ear) -> None:
+        assert self.metrics is not None
+        if ear.confirmed:
+            self.metrics.confirmed(ear.confirmed)
+        if ear.nacked:
+            self.metrics.nacked(ear.nacked)
+        ear.confirmed = ear.nacked = 0
+
+    def _on_event(self, event: events.Event) -> None:
+        if isinstance(event, (events.MethodReceived, events.ContentReceived)):
+            if event.channel == 0:
+                self._calls.answer(event.method, type(event.method))
+            elif (channel := self.channels.get(event.channel)) is not None:
+                channel.on_event(event)
+        elif isinstance(event, events.Blocked):
+            self.gate.is_blocked = True
+            for on_blocked, _ in self._blocked_listeners:
+                self.notify("blocked callback", on_blocked, event.reason)
+        elif isinstance(event, events.Unblocked):
+            self.gate.is_blocked = False
+            for _, on_unblocked in self._blocked_listeners:
+                self.notify("unblocked callback", on_unblocked)
+
+    def on_lost(self, link: Link, reason: CloseReason) -> None:
+        """The link has ended: who waits for it hears so, and the recovery begins if it should."""
+        if link is not self._link:
+            return
+        self._link = None
+        if self.state is State.CLOSING:
+            return  # `_close` waits for this, and ends all calls
+        if self.metrics is not None:
+            self.metrics.connection_lost()
+        recovers = self.factory.recovery.enabled and self.state is State.OPEN
+        reason = replace(reason, is_final=self.state is State.OPEN and not recovers)
+        self.gate.lost_reason = reason
+        self._calls.fail(ConnectionLost(f"the connection was lost: {reason}", reason))
+        for channel in list(self.channels.values()):
+            channel.on_lost(reason, is_news=recovers)
+        if recovers:
+            self.state = State.RECOVERING
+            self._settled.clear()
+            self.notify_close(reason)
+            self._recovery = self.loop.create_task(recovery.recover(self, reason), name="warren-client-recovery")
+            self._recovery.add_done_callback(self._on_recovery_done)
+        elif self.state is State.OPEN:
+            self.finish(reason)
+        self.on_room()
+
+    def on_room(self) -> None:
+        """Let those try again who wait for room in the output."""
+        with self.gate.lock:
+            waiters, self.gate.room_waiters = self.gate.room_waiters, []
+        for waiter in waiters:
+            waiter()
+
+    # -- recovery's own ----------------------------------------------------------------------------------------------
+
+    def require_link(self) -> None:
+        if self._link is None:
+            raise self.gate.not_open()
+
+    def _on_recovery_done(self, task: asyncio.Task[None]) -> None:
+        """A bug is not hidden: it ends the connection."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("%r: the recovery broke", self, exc_info=error)
+            if self.state is State.RECOVERING:
+                self.finish(CloseReason("client", spec.INTERNAL_ERROR, f"the recovery broke: {error!r}"))
+
+    def recovered(self, event: RecoveryEvent) -> None:
+        """Everything is back: let the calls through that wait for it."""
+        if self.state is not State.RECOVERING:
+            return  # the user closed in this very moment, and that wins
+        self.state = State.OPEN
+        self._recovery = None
+        with self.gate.lock:
+            self.gate.kept_octets = 0
+        self._settled.set()
+        self._flush()
+        self.on_room()
+        self.sinks.review()
+        if self.metrics is not None:
+            self.metrics.connection_recovered()
+        self.notify_recovery(event)
+
+    def notify_recovery(self, event: RecoveryEvent) -> None:
+        for listener in self._recovery_listeners:
+            self.notify("recovery callback", listener, event)
+
+    def notify_renamed(self, old: str, new: str) -> None:
+        for listener in self._renamed_listeners:
+            self.notify("queue renamed callback", listener, old, new)
+
+    async def drop_link(self) -> None:
+        """Give up a link that was of no use."""
+        link, self._link = self._link, None
+        if link is not None:
+            await link.abort()
+
+    # -- the user's code ---------------------------------------------------------------------------------------------
+
+    def make_sink(self, what: str) -> Sink:
+        return self.sinks.adopt(self._make_sink(what, self))
+
+    def notify(self, context: str, callback: Callable[..., object], *arguments: object) -> None:
+        """Have the user's code called, on the worker of the connection's own listeners."""
+        if self._ending is not None:
+            return
+        if self._sink is None:
+            self._sink = self.make_sink("listeners")
+        self._sink.put([Notice(context, self.face, callback, *arguments)])
+
+    def notify_close(self, reason: CloseReason) -> None:
+        for listener in self._close_listeners:
+            self.notify("close callback", listener, reason)
+
+    # -- from other threads ------------------------------------------------------------------------------------------
+
+    def make_patience(
+        self, run_callback: Callable[[Callable[..., object], Any], None], report: Callable[[str, BaseException], None]
+    ) -> Patience:
+        timeout = self.factory.call_timeout
+        return Patience(self.gate, self.loop, timeout, self.sinks.review_soon, run_callback, report)
+
+    def _wake(self) -> None:
+        """There is something to be written, and the loop does not know."""
+        if threading.get_ident() == self._thread_id:
+            self.loop.call_soon(self._flush)
+        else:
+            self._from_any_thread(self._flush)
+
+    def _is_awaited(self) -> bool:
+        """Whether anybody waits for a confirm."""
+        return self.gate.waited > 0
+
+    def _set_reading(self, is_reading: bool) -> None:
+        if self._link is None:
+            return
+        if is_reading:
+            self._link.resume_reading()
+        else:
+            self._link.pause_reading()
+
+    def _flush(self) -> None:
+        if self._link is not None:
+            self._link.flush()
+
+    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Have the loop do something that nobody waits for, if the connection lives. Any thread."""
+        self._from_any_thread(partial(self._spawn, work))
+
+    def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if not self.is_closed:
+            task = self.loop.create_task(work(), name="warren-client-errand")
+            self._errands.add(task)
+            task.add_done_callback(self._errands.discard)
+
+    def _from_any_thread(self, call: Callable[[], None]) -> None:
+        try:
+            self.loop.call_soon_threadsafe(call)
+        except RuntimeError:  # the loop is closed, and with it the connection
+            pass
+
+    def _run_callback(self, callback: Callable[..., object], argument: Any) -> None:
+        self.notify("callback", callback, argument)
+
+    def _report_own(self, context: str, error: BaseException) -> None:
+        self.report(context, error, self.face)
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    async def close(
+        self, reply_code: int = spec.REPLY_SUCCESS, reply_text: str = "Goodbye", timeout: float | None = None
+    ) -> None:
+        """End it, whatever it is doing; raises nothing. Returns when the server has answered, or the time is over."""
+        if self._closing is None and self.state is not State.CLOSED:
+            seconds = self.factory.close_timeout if timeout is None else timeout
+            reason = CloseReason("client", reply_code, reply_text)
+            self._begin_closing(reason)
+            self._closing = self.loop.create_task(self._close(reason, seconds), name="warren-client-close")
+        if self._closing is not None:
+            await asyncio.shield(self._closing)
+        if await self.sinks.retire_all():
+            await self._ended.wait()
+
+    async def wait_ended(self) -> None:
+        """Return when it has ended for good, whoever ended it, and nothing of it is left on the loop."""
+        await self._ended.wait()
+
+    def _begin_closing(self, reason: CloseReason) -> None:
+        """From here on nothing new is said, by any thread."""
+        self.state = State.CLOSING
+        self.close_reason = reason
+        if self._recovery is not None:
+            self._recovery.cancel()
+        with self.gate.lock:
+            self.gate.final_reason = reason
+            for lane in self.gate.lanes.values():
+                lane.go_down()
+        self._settled.set()
+        self.on_room()
+
+    async def _close(self, reason: CloseReason, timeout: float) -> None:
+        if self._recovery is not None:
+            await asyncio.wait((self._recovery,))
+            self._recovery = None
+        link = self._link
+        if link is not None:
+            link.say_close(reason.reply_code, reason.reply_text)
+            await asyncio.wait((link.closed,), timeout=timeout)
+            await link.abort()
+        self._link = None
+        self.finish(reason)
+
+    def finish(self, reason: CloseReason) -> None:
+        """The connection has ended for good."""
+        self.state = State.CLOSED
+        self.close_reason = reason
+        with self.gate.lock:
+            self.gate.final_reason = reason
+        self._calls.fail(ConnectionClosed(reason))
+        for channel in list(self.channels.values()):
+            channel.on_connection_end(reason)
+        self.notify_close(reason)
+        if self._sink is not None:
+            self._sink.stop()
+        self._settled.set()
+        self.on_room()
+        if self.metrics is not None:
+            self.metrics.connection_closed()
+        self._ending = self.loop.create_task(self._end(), name="warren-client-end")
+
+    async def _end(self) -> None:
+        if self._errands:
+            await asyncio.wait(self._errands)  # the end has failed whatever they wait for
+        await self.sinks.retire_all()
+        self._ended.set()
+
+    def __repr__(self) -> str:
+        return f"<connection to {self.factory.url(self.address)}, {self.state.value}>"

@@ -1,0 +1,312 @@
+"""One TCP life of a connection: from connecting to an address to the end of its socket, and nothing beyond.
+
+The link moves bytes between the socket and the ClientConnection, keeps the heartbeats, and hands what was heard to its
+owner (engine/connection.py) when the lock is released. It belongs to the loop; the ClientConnection is touched under
+the gate's lock only, because other threads encode into its output.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from typing import Protocol, cast
+
+from warrenmq.client.engine.lane import Ear, Gate, reason_of
+from warrenmq.client.errors import AuthenticationFailed, CloseReason, ConnectionFailed
+from warrenmq.client.factory import ConnectionFactory
+from warrenmq.client.url import Address
+from warrenmq.protocol import events, spec
+from warrenmq.protocol.connection import ClientConnection
+from warrenmq.protocol.handshake import ClientHandshake, Tuning
+
+# The transport may hold this much before what is said next stays with the protocol, where `output_limit` counts it.
+_WRITE_HIGH_WATER = 1024 * 1024
+# A timer that comes later than this says more about our loop than about the server: its silence is excused, once until
+# it is heard again.
+_LATE_TIMER = 0.25
+# More than this is not written by the thread that said it.
+_DIRECT_MAX = 64 * 1024
+# How long a goodbye may take to leave the socket.
+_LINGER = 1.0
+
+
+class LinkOwner(Protocol):
+    """Who made the link. Called on the loop, without the lock."""
+
+    def on_heard(self, link: Link) -> None:
+        """The link's ear has something."""
+
+    def on_lost(self, link: Link, reason: CloseReason) -> None:
+        """An open link has ended, once; `link.closed` follows when the socket is gone."""
+
+    def on_room(self) -> None:
+        """Output was written."""
+
+
+class Link(asyncio.Protocol):
+    """The protocol of one socket."""
+
+    def __init__(self, owner: LinkOwner, factory: ConnectionFactory, gate: Gate) -> None:
+        self._owner = owner
+        self._factory = factory
+        self._gate = gate
+        self._loop = asyncio.get_running_loop()
+        self._handshake = ClientHandshake(
+            factory.mechanism,
+            factory.sasl_response(),
+            factory.virtual_host,
+            factory.wanted_tuning(),
+            factory.told_properties(),
+        )
+        self.ear = Ear(gate)
+        self.protocol = ClientConnection(
+            self._handshake, self._loop.time(), max_body_size=factory.max_body_size, hearer=self.ear
+        )
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._linger: asyncio.TimerHandle | None = None
+        self._timer_due = 0.0
+        self._is_clogged = False
+        self._socket: socket.socket | None = None
+        self._unsent = b""  # what a direct write left over
+        self._is_reading_paused = False
+        self._is_silence_excused = False
+        self.has_ended = False
+        self._opened: asyncio.Future[events.Opened] = self._loop.create_future()
+        self._network_error: Exception | None = None
+        self.end_reason: CloseReason | None = None
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+        self.tuning = Tuning(0, 0, 0)
+
+    # -- the beginning -----------------------------------------------------------------------------------------------
+
+    async def open(self, address: Address, tls: ssl.SSLContext | None) -> events.Opened:
+        """Connect, and shake hands, with one deadline for both; raises ConnectionFailed, and leaves no socket then."""
+        host, port = address
+        try:
+            async with asyncio.timeout(self._factory.connect_timeout):
+                await self._loop.create_connection(
+                    lambda: self, host, port, ssl=tls, server_hostname=self._factory.tls_name(host) if tls else None
+                )
+                opened = await self._opened
+        except TimeoutError:
+            await self.abort()
+            raise ConnectionFailed(f"no answer within {self._factory.connect_timeout} seconds") from None
+        except (OSError, UnicodeError) as error:  # ssl.SSLError, socket.gaierror and ConnectionFailed are OSErrors
+            await self.abort()
+            if isinstance(error, ConnectionFailed):
+                raise
+            raise ConnectionFailed(str(error) or type(error).__name__) from error
+        except BaseException:
+            await self.abort()
+            raise
+        self.tuning = opened.tuning
+        self._open_direct_way()
+        self._arm_timer()
+        return opened
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
+        self._transport.set_write_buffer_limits(high=min(self._factory.output_limit, _WRITE_HIGH_WATER))
+        self.flush()
+
+    # -- in ----------------------------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        self._is_silence_excused = False
+        with self._gate.lock:
+            self.protocol.receive(data, self._loop.time())
+        self._hand_over()
+
+    def eof_received(self) -> bool:
+        with self._gate.lock:
+            self.protocol.receive_end()
+        self._hand_over()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._network_error = exc
+        with self._gate.lock:
+            self.protocol.receive_end()
+        self._hand_over()
+        if self._linger is not None:
+            self._linger.cancel()
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    def pause_reading(self) -> None:
+        if not self._is_reading_paused and self._transport is not None and not self._transport.is_closing():
+            self._is_reading_paused = True
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._is_reading_paused and self._transport is not None:
+            self._is_reading_paused = False
+            with self._gate.lock:
+                self.protocol.excuse_silence(self._loop.time())
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    def _hand_over(self) -> None:
+        """What was heard goes to the owner, what is to be answered to the socket."""
+        if self.protocol.output_size:
+            self.flush()
+        ended = None
+        heard, self.ear.events = self.ear.events, []
+        rest: list[events.Event] = []
+        for event in heard:
+            if isinstance(event, events.Opened):
+                if not self._opened.done():
+                    self._opened.set_result(event)
+            elif isinstance(event, events.ConnectionClosed):
+                ended = event
+            else:
+                rest.append(event)
+        self.ear.events = rest
+        self._owner.on_heard(self)
+        if ended is not None:
+            self._end(ended)
+
+    # -- out ---------------------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Give the socket what was said so far, unless it has more than enough already."""
+        if self._is_clogged or self._transport is None:
+            return
+        gate = self._gate
+        with gate.lock:
+            gate.is_awake = False
+            chunks = self.protocol.take_output(self._loop.time())
+            if self._unsent:
+                chunks.insert(0, self._unsent)
+                self._unsent = b""
+            # Under the lock too, so that nothing overtakes it by `write_directly`; the transport calls back no further
+            # than `pause_writing`.
+            if chunks and not self._transport.is_closing():
+                self._transport.writelines(chunks)
+        if gate.room_waiters:
+            self._owner.on_room()
+
+    def write_directly(self) -> bool:
+        """Write what was said from whichever thread calls, if the socket takes it; under the lock."""
+        assert self._transport is not None
+        if self._socket is None or self._is_clogged or self._unsent or self._transport.get_write_buffer_size():
+            return False
+        if self.protocol.output_size > _DIRECT_MAX:
+            return False
+        octets = b"".join(self.protocol.take_output(self._loop.time()))
+        try:
+            sent = self._socket.send(octets)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError:
+            return True  # the link is broken, as the loop is about to find out
+        self._unsent = octets[sent:]
+        return not self._unsent
+
+    def _open_direct_way(self) -> None:
+        """A second handle of the same socket: the loop may close its own at any time. TLS has no such way."""
+        assert self._transport is not None
+        plain = self._transport.get_extra_info("socket")
+        if self.has_ended or plain is None or self._transport.get_extra_info("sslcontext") is not None:
+            return
+        try:
+            self._socket = socket.fromfd(plain.fileno(), plain.family, plain.type)
+        except OSError:  # no more handles, or the socket is gone: then the loop writes
+            return
+        self._socket.setblocking(False)
+
+    def _close_direct_way(self) -> None:
+        with self._gate.lock:
+            if self._socket is not None:
+                self._socket.close()
+                self._socket = None
+
+    def pause_writing(self) -> None:
+        self._is_clogged = True
+
+    def resume_writing(self) -> None:
+        self._is_clogged = False
+        self.flush()
+
+    def send(self, channel: int, method: spec.Method) -> None:
+        """A method without content; raises LocalMisuse where it cannot be said."""
+        with self._gate.lock:
+            self.protocol.send_method(channel, method)
+        self.flush()
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    def _arm_timer(self) -> None:
+        with self._gate.lock:
+            deadline = self.protocol.next_deadline()
+        if deadline is not None and not self.has_ended:
+            self._timer_due = max(deadline, self._loop.time() + 0.001)
+            self._timer = self._loop.call_at(self._timer_due, self._on_timer)
+
+    def _on_timer(self) -> None:
+        now = self._loop.time()
+        is_late = now - self._timer_due > _LATE_TIMER
+        with self._gate.lock:
+            if self._is_reading_paused or (is_late and not self._is_silence_excused):
+                self._is_silence_excused = True
+                self.protocol.excuse_silence(now)
+            self.protocol.check_time(now)
+        self._hand_over()
+        self._arm_timer()
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def say_close(self, reply_code: int, reply_text: str) -> None:
+        """Begin the goodbye; `closed` comes when it is over."""
+        with self._gate.lock:
+            self.protocol.close(reply_code, reply_text)
+        self.resume_reading()
+        self._hand_over()
+
+    async def abort(self) -> None:
+        """End it now, without a word."""
+        if self._transport is None:
+            if not self.closed.done():
+                self.closed.set_result(None)
+            return
+        self._transport.abort()
+        await asyncio.wait((self.closed,), timeout=_LINGER)
+
+    def _end(self, event: events.ConnectionClosed) -> None:
+        if self.has_ended:
+            return
+        self.has_ended = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._close_direct_way()
+        self._leave_socket(event)
+        reason = self.end_reason = self._reason(event)
+        if self._opened.done() and not self._opened.cancelled():
+            self._owner.on_lost(self, reason)
+        elif not self._opened.done():
+            self._opened.set_exception(self._failure(reason))
+
+    def _leave_socket(self, event: events.ConnectionClosed) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if event.by is events.ClosedBy.NETWORK or self._is_clogged:
+            transport.abort()
+            return
+        transport.close()
+        self._linger = self._loop.call_later(_LINGER, transport.abort)
+
+    def _reason(self, event: events.ConnectionClosed) -> CloseReason:
+        reason = reason_of(event, False)
+        if self._network_error is not None and event.by is events.ClosedBy.NETWORK:
+            return CloseReason("network", 0, str(self._network_error), is_final=False)
+        return reason
+
+    def _failure(self, reason: CloseReason) -> ConnectionFailed:
+        """Why the handshake came to nothing."""
+        said_login = bool(self._handshake.server_properties) and self._handshake.tuning is None
+        if said_login and (reason.reply_code == spec.ACCESS_REFUSED or reason.by == "network"):
+            return AuthenticationFailed(str(reason))
+        return ConnectionFailed(str(reason))

@@ -1,0 +1,146 @@
+"""How callers wait: for the broker's word on a publish, and for room in the output. No wait is without an end.
+
+`block` and `block_for_room` are for threads; `wait` and `wait_for_room` for coroutines, of any event loop. While
+anybody waits, the connection goes on reading, even if its workers are behind: what is waited for has to come in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from warrenmq.client.errors import CallTimedOut, ConnectionBlocked, Misuse
+
+if TYPE_CHECKING:
+    from warrenmq.client.confirms import Confirmation
+    from warrenmq.client.engine.lane import Gate
+
+# As long as a lock can wait.
+_LONGEST = threading.TIMEOUT_MAX
+
+
+class Patience:
+    """The waits of one channel; its connection's all share the gate."""
+
+    __slots__ = ("_gate", "_loop", "_review_reading", "_run_callback", "_thread_id", "call_timeout", "report")
+
+    def __init__(
+        self,
+        gate: Gate,
+        loop: asyncio.AbstractEventLoop,
+        call_timeout: float,
+        review_reading: Callable[[], None],
+        run_callback: Callable[[Callable[[Confirmation], object], Confirmation], None],
+        report: Callable[[str, BaseException], None],
+    ) -> None:
+        self._gate = gate
+        self._loop = loop
+        self._thread_id = threading.get_ident()  # it is made on the loop
+        self._review_reading = review_reading
+        self._run_callback = run_callback
+        self.report = report  # told what a callback raised that was called at once
+        self.call_timeout = call_timeout
+
+    # -- the broker's word -------------------------------------------------------------------------------------------
+
+    def block(self, confirmation: Confirmation, timeout: float | None) -> None:
+        """Hold this thread until the word has come."""
+        if threading.get_ident() == self._thread_id:
+            raise Misuse("to wait here would stop the connection's own event loop: await the confirmation")
+        waiter = threading.Lock()
+        waiter.acquire()
+        if self._add_waiter(confirmation, waiter.release) and not waiter.acquire(timeout=self._seconds(timeout)):
+            raise self.timed_out("no confirm came from the broker in time")
+
+    async def wait(self, confirmation: Confirmation, timeout: float | None = None) -> None:
+        """The same for a coroutine."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        if self._add_waiter(confirmation, self._waker(future, loop)):
+            await self._await(future, timeout, "no confirm came from the broker in time")
+
+    def call_when_done(self, confirmation: Confirmation, callback: Callable[[Confirmation], object]) -> bool:
+        """Have the channel's worker call it; False: the word is there already."""
+        return self._add_waiter(confirmation, partial(self._run_callback, callback, confirmation))
+
+    def _add_waiter(self, confirmation: Confirmation, waiter: Callable[[], object]) -> bool:
+        with self._gate.lock:
+            is_waiting = confirmation.add_waiter(partial(self._wake, waiter))
+            if is_waiting:
+                self._gate.waited += 1
+        if is_waiting:
+            self._review_reading()
+        return is_waiting
+
+    def _wake(self, waiter: Callable[[], object]) -> None:
+        with self._gate.lock:
+            self._gate.waited -= 1
+        waiter()
+
+    # -- room in the output ------------------------------------------------------------------------------------------
+
+    def block_for_room(self, timeout: float | None) -> None:
+        """Hold this thread until a publish may be tried again."""
+        if threading.get_ident() == self._thread_id:
+            raise Misuse("to wait here would stop the connection's own event loop")
+        waiter = threading.Lock()
+        waiter.acquire()
+        if self._add_room_waiter(waiter.release) and not waiter.acquire(timeout=self._seconds(timeout)):
+            raise self.timed_out("the output did not get shorter in time")
+
+    async def wait_for_room(self, timeout: float | None = None) -> None:
+        """The same for a coroutine."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        if self._add_room_waiter(self._waker(future, loop)):
+            await self._await(future, timeout, "the output did not get shorter in time")
+
+    def _add_room_waiter(self, waiter: Callable[[], None]) -> bool:
+        """False: there is room by now, or nothing to wait for; the next try tells."""
+        gate = self._gate
+        with gate.lock:
+            if gate.final_reason is not None:
+                return False
+            written = 0 if gate.protocol is None else gate.protocol.output_size
+            if max(written, gate.kept_octets) <= gate.output_limit:
+                return False
+            gate.room_waiters.append(waiter)
+        return True
+
+    # -- both --------------------------------------------------------------------------------------------------------
+
+    def timed_out(self, text: str) -> CallTimedOut:
+        if self._gate.is_blocked:
+            return ConnectionBlocked(f"{text}: the server blocks publishers")
+        return CallTimedOut(text)
+
+    def _seconds(self, timeout: float | None) -> float:
+        seconds = self.call_timeout if timeout is None else timeout
+        return min(max(seconds, 0.0), _LONGEST)
+
+    async def _await(self, future: asyncio.Future[None], timeout: float | None, text: str) -> None:
+        try:
+            async with asyncio.timeout(self._seconds(timeout)):
+                await future
+        except TimeoutError:
+            raise self.timed_out(text) from None
+
+    def _waker(self, future: asyncio.Future[None], loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
+        if loop is self._loop:
+            return partial(_resolve, future)
+        return partial(_resolve_elsewhere, loop, future)
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _resolve_elsewhere(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
+    try:
+        loop.call_soon_threadsafe(_resolve, future)
+    except RuntimeError:  # that loop is closed: nobody waits there any more
+        pass

@@ -1,0 +1,207 @@
+"""What a connection counts, for whoever collects it: hooks, and a plain counter with the Prometheus text format.
+
+`ConnectionFactory(metrics=...)` takes a `MetricsCollector`; without one nothing is counted and nothing is paid. The
+hooks are called from the I/O thread and from whichever thread publishes or acks, several at once, so a collector guards
+its own state; it must be quick, must not raise, and must not call back into the client.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class MetricsCollector:
+    """The hooks, all doing nothing: override those that you want to hear.
+
+    >>> class Loudly(MetricsCollector):
+    ...     def connection_lost(self) -> None:
+    ...         print("lost the broker")
+    >>> Loudly().connection_lost()
+    lost the broker
+    """
+
+    __slots__ = ()
+
+    def connection_opened(self) -> None:
+        """The first life of a connection has begun."""
+
+    def connection_lost(self) -> None:
+        """A life of the connection ended without this program's wish; recovery may follow."""
+
+    def connection_recovered(self) -> None:
+        """A new life has begun and everything is replayed."""
+
+    def connection_closed(self) -> None:
+        """The connection has ended for good."""
+
+    def channel_opened(self) -> None: ...
+
+    def channel_closed(self) -> None:
+        """A channel has ended for good."""
+
+    def published(self, count: int, octets: int) -> None:
+        """Messages were handed to the link; `octets` are those of their bodies."""
+
+    def confirmed(self, count: int) -> None: ...
+
+    def nacked(self, count: int) -> None:
+        """The broker refused messages of a channel in confirm mode."""
+
+    def returned(self) -> None:
+        """A mandatory message came back."""
+
+    def publish_lost(self, count: int) -> None:
+        """The link or the channel ended before the broker's word on these messages."""
+
+    def delivered(self, count: int, octets: int) -> None:
+        """Messages came in, to consumers or by get; `octets` are those of their bodies."""
+
+    def acked(self, count: int) -> None:
+        """Acknowledgements were sent; one that covers multiple deliveries counts once."""
+
+    def rejected(self, count: int) -> None:
+        """As `acked`, of nack and reject."""
+
+    def callback_failed(self) -> None:
+        """A callback of the user raised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What a `CountingMetrics` had counted at one moment."""
+
+    connections_opened: int = 0
+    connections_lost: int = 0
+    connections_recovered: int = 0
+    connections_closed: int = 0
+    channels_opened: int = 0
+    channels_closed: int = 0
+    published: int = 0
+    published_octets: int = 0
+    confirmed: int = 0
+    nacked: int = 0
+    returned: int = 0
+    publish_lost: int = 0
+    delivered: int = 0
+    delivered_octets: int = 0
+    acked: int = 0
+    rejected: int = 0
+    callbacks_failed: int = 0
+
+    @property
+    def open_connections(self) -> int:
+        return self.connections_opened - self.connections_closed
+
+    @property
+    def open_channels(self) -> int:
+        return self.channels_opened - self.channels_closed
+
+
+# Field of Counts, name for Prometheus, meaning. The names are a promise: dashboards are built on them.
+_FAMILIES = (
+    ("open_connections", "warren_client_connections", "Connections that have not ended."),
+    ("open_channels", "warren_client_channels", "Channels that have not ended."),
+    ("connections_opened", "warren_client_connections_opened_total", "Connections opened."),
+    ("connections_lost", "warren_client_connections_lost_total", "Times that a connection was lost."),
+    ("connections_recovered", "warren_client_connections_recovered_total", "Times that a lost connection came back."),
+    ("published", "warren_client_messages_published_total", "Messages published."),
+    ("published_octets", "warren_client_published_bytes_total", "Size of the published bodies."),
+    ("confirmed", "warren_client_messages_confirmed_total", "Published messages that the broker confirmed."),
+    ("nacked", "warren_client_messages_nacked_total", "Published messages that the broker refused."),
+    ("returned", "warren_client_messages_returned_total", "Mandatory messages that came back."),
+    ("publish_lost", "warren_client_messages_publish_lost_total", "Published messages whose fate is not known."),
+    ("delivered", "warren_client_messages_delivered_total", "Messages received."),
+    ("delivered_octets", "warren_client_delivered_bytes_total", "Size of the received bodies."),
+    ("acked", "warren_client_acks_total", "Acknowledgements sent."),
+    ("rejected", "warren_client_rejects_total", "Negative acknowledgements sent."),
+    ("callbacks_failed", "warren_client_callbacks_failed_total", "Callbacks that raised."),
+)
+
+
+class CountingMetrics(MetricsCollector):
+    """Sums, for one connection or for many that share it.
+
+    >>> metrics = CountingMetrics()
+    >>> metrics.published(2, octets=10)
+    >>> metrics.confirmed(1)
+    >>> metrics.counts().published, metrics.counts().confirmed
+    (2, 1)
+    >>> print(metrics.exposition().splitlines()[17])
+    warren_client_messages_published_total 2
+    """
+
+    __slots__ = ("_lock", "_sums")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sums: dict[str, int] = dict.fromkeys(Counts.__dataclass_fields__, 0)
+
+    def counts(self) -> Counts:
+        """All sums at this moment."""
+        with self._lock:
+            return Counts(**self._sums)
+
+    def exposition(self) -> str:
+        """The sums in the Prometheus text format, to be served as `CONTENT_TYPE`."""
+        counts = self.counts()
+        lines = []
+        for field, name, meaning in _FAMILIES:
+            kind = "counter" if name.endswith("_total") else "gauge"
+            lines += [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}", f"{name} {getattr(counts, field)}"]
+        return "\n".join(lines) + "\n"
+
+    def connection_opened(self) -> None:
+        self._add("connections_opened", 1)
+
+    def connection_lost(self) -> None:
+        self._add("connections_lost", 1)
+
+    def connection_recovered(self) -> None:
+        self._add("connections_recovered", 1)
+
+    def connection_closed(self) -> None:
+        self._add("connections_closed", 1)
+
+    def channel_opened(self) -> None:
+        self._add("channels_opened", 1)
+
+    def channel_closed(self) -> None:
+        self._add("channels_closed", 1)
+
+    def published(self, count: int, octets: int) -> None:
+        with self._lock:
+            self._sums["published"] += count
+            self._sums["published_octets"] += octets
+
+    def confirmed(self, count: int) -> None:
+        self._add("confirmed", count)
+
+    def nacked(self, count: int) -> None:
+        self._add("nacked", count)
+
+    def returned(self) -> None:
+        self._add("returned", 1)
+
+    def publish_lost(self, count: int) -> None:
+        self._add("publish_lost", count)
+
+    def delivered(self, count: int, octets: int) -> None:
+        with self._lock:
+            self._sums["delivered"] += count
+            self._sums["delivered_octets"] += octets
+
+    def acked(self, count: int) -> None:
+        self._add("acked", count)
+
+    def rejected(self, count: int) -> None:
+        self._add("rejected", count)
+
+    def callback_failed(self) -> None:
+        self._add("callbacks_failed", 1)
+
+    def _add(self, field: str, count: int) -> None:
+        with self._lock:
+            self._sums[field] += count

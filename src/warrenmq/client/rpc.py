@@ -1,0 +1,273 @@
+"""Remote calls over messages: a request goes out, the answer comes back to this channel by direct reply-to.
+
+The broker's pseudo-queue `amq.rabbitmq.reply-to` needs no declaration and keeps nothing, so an answer that nobody waits
+for is gone. Requests are told apart by correlation id; any number may be under way. The other side is any consumer that
+publishes its answer to `reply_to` with the same correlation id, as handlers of a Service do.
+
+`PendingCalls` is shared by both faces and guarded by its own lock. Answers arrive on the channel's worker.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent import futures
+from time import monotonic, sleep
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+
+from warrenmq.client.backoff import Backoff
+from warrenmq.client.errors import (
+    CallTimedOut,
+    ClientError,
+    CloseReason,
+    ConnectionClosed,
+    ConnectionLost,
+    Unroutable,
+    channel_error,
+)
+from warrenmq.client.own_channel import OwnChannel
+from warrenmq.client.sending import copied
+from warrenmq.protocol.properties import BasicProperties
+
+if TYPE_CHECKING:
+    from warrenmq.client.blocking.channel import Channel
+    from warrenmq.client.blocking.connection import Connection
+    from warrenmq.client.delivery import Delivery, Returned
+    from warrenmq.client.sending import Body
+
+REPLY_TO: Final = "amq.rabbitmq.reply-to"
+
+
+class RpcTimeout(CallTimedOut):
+    """No answer came in time; whether the request was worked on is not known."""
+
+
+class _Waiter(Protocol):
+    """A future, of either kind."""
+
+    def done(self) -> bool: ...
+    def set_result(self, result: Delivery, /) -> None: ...
+    def set_exception(self, exception: BaseException, /) -> None: ...
+
+
+W = TypeVar("W", bound=_Waiter)
+
+
+class PendingCalls(Generic[W]):
+    """The requests without an answer, by correlation id, and the life of the channel in which each went out."""
+
+    __slots__ = ("_lock", "_numbers", "_prefix", "_waiting", "late_replies")
+
+    def __init__(self) -> None:
+        self._prefix = secrets.token_hex(8)
+        self._numbers = itertools.count(1)
+        self._waiting: dict[str, tuple[int, W]] = {}
+        self._lock = threading.Lock()
+        self.late_replies = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, waiter: W, life: int) -> str:
+        """A new request; its correlation id."""
+        correlation_id = f"{self._prefix}.{next(self._numbers)}"
+        with self._lock:
+            self._waiting[correlation_id] = life, waiter
+        return correlation_id
+
+    def forget(self, correlation_id: str) -> None:
+        with self._lock:
+            self._waiting.pop(correlation_id, None)
+
+    def answered(self, delivery: Delivery) -> None:
+        """An answer came; one that nobody waits for any more is dropped and counted."""
+        waiter = self._take(delivery.properties.correlation_id)
+        if waiter is None:
+            with self._lock:
+                self.late_replies += 1
+        else:
+            waiter.set_result(delivery)
+
+    def returned(self, returned: Returned) -> None:
+        """A request came back: there is nobody to work on it."""
+        waiter = self._take(returned.properties.correlation_id)
+        if waiter is not None:
+            waiter.set_exception(Unroutable(returned))
+
+    def fail(self, error: ClientError, last_life: int | None = None) -> None:
+        """No answer can come for requests of lives up to that one (None: of any)."""
+        with self._lock:
+            hit = [key for key, (life, _) in self._waiting.items() if last_life is None or life <= last_life]
+            waiters = [self._waiting.pop(key)[1] for key in hit]
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
+
+    def _take(self, correlation_id: str | None) -> W | None:
+        with self._lock:
+            _, waiter = self._waiting.pop(correlation_id or "", (0, None))
+        return waiter if waiter is not None and not waiter.done() else None
+
+
+def request_properties(properties: BasicProperties | None, correlation_id: str) -> BasicProperties:
+    """The caller's properties, asking for the answer here."""
+    return copied(properties, reply_to=REPLY_TO, correlation_id=correlation_id)
+
+
+def recovery_pauses() -> Backoff:
+    """A request that finds the connection away has not been sent: it is tried again until its time is over."""
+    return Backoff(initial=0.02, factor=2.0, longest=0.5, jitter=0.5)
+
+
+class RpcClient:
+    """Calls that wait for an answer.
+
+    >>> from warrenmq import client
+    >>> from warrenmq.client.service import Service, consumer
+    >>> @consumer("double", setup=lambda channel: channel.queue_declare("double", auto_delete=True))
+    ... def double(delivery):
+    ...     return str(2 * int(delivery.body))
+    >>> with client.connect(url) as connection, Service(connection, double), RpcClient(connection) as rpc:
+    ...     rpc.call("", "double", "21").body
+    b'42'
+
+    A request that no queue takes raises Unroutable at once; no answer within the time-out, RpcTimeout. When the
+    connection is lost, the calls under way raise ConnectionLost, and new ones wait for the recovery. An answer that
+    comes too late is dropped and counted in `late_replies`. Thread-safe; many calls may be under way.
+    """
+
+    def __init__(self, connection: Connection, *, timeout: float | None = None) -> None:
+        self.timeout = connection.factory.call_timeout if timeout is None else timeout
+        self._connection = connection
+        self._must_consume_anew = not connection.factory.recovery.topology  # then no recovery brings the consumer back
+        self._consumed_in = 0
+        self._calls: PendingCalls[futures.Future[Delivery]] = PendingCalls()
+        self._own = OwnChannel(connection, self._prepare)
+        connection.add_recovery_listener(forgetful(self._life_changed))
+
+    @property
+    def late_replies(self) -> int:
+        return self._calls.late_replies
+
+    def call(
+        self,
+        exchange: str,
+        routing_key: str,
+        body: Body,
+        properties: BasicProperties | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Delivery:
+        """Send a request and wait for its answer."""
+        deadline = monotonic() + (self.timeout if timeout is None else timeout)
+        waiter: futures.Future[Delivery] = futures.Future()
+        correlation_id = self._send(exchange, routing_key, body, properties, waiter, deadline)
+        try:
+            return waiter.result(remaining(deadline))
+        except futures.TimeoutError as late:
+            if isinstance(late, ClientError):
+                raise
+            raise no_answer(exchange, routing_key) from None
+        finally:
+            self._calls.forget(correlation_id)
+
+    def close(self) -> None:
+        """Close the channel; calls under way raise."""
+        self._own.close()
+        self._calls.fail(ConnectionLost("the RPC client was closed"))
+
+    def __enter__(self) -> RpcClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _send(
+        self,
+        exchange: str,
+        routing_key: str,
+        body: Body,
+        properties: BasicProperties | None,
+        waiter: futures.Future[Delivery],
+        deadline: float,
+    ) -> str:
+        """Publish the request, waiting for a recovery if there is one; its correlation id."""
+        pauses = recovery_pauses()
+        while True:
+            channel = self._own.get(remaining(deadline))
+            if self._must_consume_anew and channel.life != self._consumed_in:
+                channel.close()
+                continue
+            correlation_id = self._calls.add(waiter, channel.life)
+            request = request_properties(properties, correlation_id)
+            try:
+                if not self._connection.is_open:
+                    raise lost()  # where unconfirmed publishes are resent it would be kept, with no way back
+                channel.publish(exchange, routing_key, body, request, mandatory=True, timeout=remaining(deadline))
+                return correlation_id
+            except ConnectionLost:
+                self._calls.forget(correlation_id)
+                pause = pauses.next()
+                if monotonic() + pause >= deadline:
+                    raise
+                sleep(pause)
+            except BaseException:
+                self._calls.forget(correlation_id)
+                raise
+
+    # -- what the channel tells --------------------------------------------------------------------------------------
+
+    def _prepare(self, channel: Channel) -> None:
+        channel.add_return_listener(self._calls.returned)
+        channel.add_close_listener(self._channel_closed)
+        self._consumed_in = channel.life
+        channel.consume(REPLY_TO, self._calls.answered, auto_ack=True)
+
+    def _life_changed(self) -> None:
+        channel = self._own.current
+        if channel is not None:
+            self._calls.fail(lost(), last_life_lost(channel.life, self._connection.is_open))
+
+    def _channel_closed(self, reason: CloseReason) -> None:
+        if reason.is_final:
+            self._calls.fail(closed_error(reason))
+
+
+def forgetful(method: Callable[[], None]) -> Callable[[object], None]:
+    """A listener that does not keep the method's owner: connections outlive RPC clients, and keep their listeners."""
+    reference = weakref.WeakMethod(method)
+
+    def listen(_: object) -> None:
+        still_there = reference()
+        if still_there is not None:
+            still_there()
+
+    return listen
+
+
+def last_life_lost(life: int, is_open: bool) -> int:
+    """The last life of a channel whose requests cannot be answered any more."""
+    return life - 1 if is_open else life
+
+
+def closed_error(reason: CloseReason) -> ClientError:
+    """What calls under way hear when their channel ends: the broker's refusal, or that the connection has ended."""
+    return channel_error(reason) if reason.by == "server" and reason.reply_code else ConnectionClosed(reason)
+
+
+def no_answer(exchange: str, routing_key: str) -> RpcTimeout:
+    return RpcTimeout(f"no answer from exchange {exchange!r}, routing key {routing_key!r} in time")
+
+
+def lost() -> ConnectionLost:
+    return ConnectionLost("the connection was lost while the answer was waited for")
+
+
+def remaining(deadline: float) -> float:
+    return max(0.0, deadline - monotonic())

@@ -1,0 +1,91 @@
+"""Octets that change anywhere on the way from the broker: every call ends, nothing breaks for good.
+
+What is answered may be wrong then (TCP has a checksum against that); but no thread dies of it, no call hangs, and in
+fair weather the connection is as good as new.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections import Counter
+from typing import Any
+
+from tests.client.behaviour.faces import Inbox, eventually
+from tests.support.breaker import DOWN, Breaker
+from warrenmq import client
+from warrenmq.protocol.errors import MalformedProperties
+
+from .conftest import Watch
+
+SECONDS = 5.0
+SHARE = 12  # one in so many frames is hit
+
+
+def test_any_octet_may_be_wrong(watch: Watch, breaker: Breaker) -> None:
+    seed = int(os.environ.get("WARREN_TEST_SEED") or random.randrange(2**32))
+    print("seed", seed)  # shown when the test fails
+    draw = random.Random(seed)
+
+    def corrupt(frame: bytes) -> bytes:
+        if draw.randrange(SHARE):
+            return frame
+        position = draw.randrange(len(frame))
+        return frame[:position] + bytes([draw.randrange(256)]) + frame[position + 1 :]
+
+    told = Inbox()
+    watched = watch(
+        call_timeout=0.4,
+        connect_timeout=0.5,
+        frame_max=4096,  # a wrong length takes no more than this with it
+        exception_handler=lambda *args: told(args),
+    )
+    outcomes: Counter[str] = Counter()
+    breaker.rewrite(DOWN, corrupt)
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        try:
+            outcomes[talk(watched.connection, draw)] += 1
+        except (client.ClientError, TimeoutError) as failure:
+            outcomes[type(failure).__name__] += 1
+    print(outcomes)
+    breaker.calm()
+    breaker.reset()
+    eventually(lambda: is_well(watched.connection), "a connection that works")
+
+
+def talk(connection: Any, draw: random.Random) -> str:
+    """A little of everything, on a channel of its own."""
+    channel, inbox = connection.channel(), Inbox()
+    channel.confirm_select()
+    queue = channel.queue_declare("", exclusive=True).queue
+    channel.consume(queue, inbox, auto_ack=bool(draw.randrange(2)))
+    headers = client.Properties(headers={"text": "x" * 20, "list": [1, None, {"a": 1.5}]}, message_id="7")
+    confirmations = [channel.publish("", queue, draw.randbytes(200), headers, mandatory=True) for _ in range(3)]
+    for each in confirmations:
+        each.exception(0.4)
+    while inbox.count:
+        inspect(inbox.next())
+    channel.close(timeout=0.4)
+    return "well"
+
+
+def inspect(delivery: Any) -> None:
+    """Look at all of it; properties that cannot be read say so."""
+    try:
+        assert isinstance(delivery.headers, dict)
+    except (client.ClientError, MalformedProperties):
+        pass
+    delivery.ack()
+
+
+def is_well(connection: Any) -> bool:
+    try:
+        channel = connection.channel()
+        channel.confirm_select()
+        queue = channel.queue_declare("", exclusive=True).queue
+        channel.publish("", queue, b"x", mandatory=True).result(5)
+        return bool(channel.get(queue, auto_ack=True).body == b"x")
+    except (client.ConnectionLost, client.CallTimedOut, client.PublishFailed):
+        return False

@@ -1,0 +1,333 @@
+"""The half of a channel that any thread may use: numbers, tags, and what happens without a link."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.client.engine.wire import Server
+from warrenmq.client.engine.lane import Gate, Inbox, Lane, as_bytes
+from warrenmq.client.errors import (
+    ChannelClosed,
+    CloseReason,
+    ConnectionClosed,
+    ConnectionLost,
+    Misuse,
+    PublishLost,
+    Unroutable,
+)
+from warrenmq.protocol import spec
+from warrenmq.protocol.properties import BasicProperties, content_header
+
+NOBODY: Any = None
+LOST = CloseReason("network", 0, "cut", is_final=False)
+
+
+class Consumer:
+    """As much of a consumer as a lane asks for."""
+
+    def __init__(self, inbox: Inbox | None) -> None:
+        self.inbox = inbox
+
+
+class Connection:
+    """A gate, one lane, and a link to lose."""
+
+    def __init__(self, keeps: bool = False, output_limit: int = 1 << 20) -> None:
+        self.wakes = 0
+        self.gate = Gate(output_limit, keeps, self._wake, None)
+        self.lane = Lane(self.gate, 1, NOBODY, None)
+        self.gate.lanes[1] = self.lane
+        self.server = self.connect()
+
+    def connect(self) -> Server:
+        self.server = Server(self.gate)
+        self.server.open(self.lane)
+        return self.server
+
+    def lose(self) -> None:
+        self.server.protocol.receive_end()
+
+    def confirm(self) -> None:
+        self.lane.is_confirming = True
+
+    def consume(self) -> Inbox:
+        self.lane.consumers["c"] = Consumer(self.lane.inbox)  # type: ignore[assignment]
+        return self.lane.inbox
+
+    def tags(self) -> list[int]:
+        items: list[Any] = self.lane.inbox.items
+        self.lane.inbox.items = []
+        self.server.ear.inboxes = []
+        return [each.delivery_tag for each in items]
+
+    def _wake(self) -> None:
+        self.wakes += 1
+
+
+# -- publishing
+
+
+def test_publish_wakes_the_loop_once_until_it_has_written() -> None:
+    connection = Connection()
+    for body in (b"1", b"2"):
+        connection.lane.publish("", "key", body)
+    assert connection.wakes == 1
+    assert connection.server.said() == [b"1", b"2"]
+    connection.gate.is_awake = False
+    connection.lane.publish("", "key", b"3")
+    assert connection.wakes == 2
+
+
+def test_publishes_are_numbered_in_confirm_mode_only() -> None:
+    connection = Connection()
+    assert connection.lane.next_publish_tag == 0
+    assert connection.lane.publish("", "key", b"x").tag == 0
+    connection.confirm()
+    assert connection.lane.next_publish_tag == 1
+    assert [connection.lane.publish("", "key", b"x").tag for _ in range(3)] == [1, 2, 3]
+
+
+def test_no_room_means_nothing_is_done() -> None:
+    connection = Connection(output_limit=100)
+    connection.confirm()
+    assert connection.lane.publish("", "key", b"x" * 200) is not None
+    assert connection.lane.publish("", "key", b"y") is None
+    assert connection.lane.next_publish_tag == 2
+    assert connection.server.said() == [b"x" * 200]
+    assert connection.lane.publish("", "key", b"y") is not None
+
+
+def test_what_cannot_be_said_is_misuse_and_takes_no_number() -> None:
+    connection = Connection()
+    connection.confirm()
+    with pytest.raises(Misuse):
+        connection.lane.publish("", "k" * 256, b"x")
+    with pytest.raises(Misuse):
+        connection.lane.publish("", "key", 5)  # type: ignore[arg-type]
+    assert connection.lane.next_publish_tag == 1
+    assert not connection.gate.lock.locked()
+
+
+@pytest.mark.parametrize("body", [b"\xc3\xa9", "\u00e9", bytearray(b"\xc3\xa9"), memoryview(b"\xc3\xa9")])
+def test_bodies_of_every_kind_become_octets(body: Any) -> None:
+    assert as_bytes(body) == b"\xc3\xa9"
+
+
+def test_direct_way_is_taken_by_who_has_nothing_else_outstanding() -> None:
+    connection, written = Connection(), []
+    connection.confirm()
+
+    def write() -> bool:
+        written.append(connection.server.said())
+        return True
+
+    connection.gate.direct = write
+    connection.lane.publish("", "key", b"1")
+    connection.lane.publish("", "key", b"2")
+    assert written == [[b"1"]]
+    assert connection.wakes == 1
+    connection.gate.is_awake = False
+    connection.server.said()
+    connection.server.say(1, spec.BasicAck(2, True))
+    connection.lane.publish("", "key", b"3")
+    assert written == [[b"1"], [b"3"]]
+
+
+# -- without a link
+
+
+def test_publish_without_a_link_is_refused() -> None:
+    connection = Connection()
+    connection.lose()
+    with pytest.raises(ConnectionLost):
+        connection.lane.publish("", "key", b"x")
+
+
+def test_publish_without_a_link_is_kept_where_wanted_and_bounded() -> None:
+    connection = Connection(keeps=True, output_limit=1000)
+    connection.lose()
+    kept = 0
+    while connection.lane.publish("", "key", b"%d" % kept) is not None:
+        kept += 1
+        assert kept < 100
+    server = connection.connect()
+    assert server.said() == [b"%d" % number for number in range(kept)]
+
+
+def test_unconfirmed_publishes_are_sent_again_in_order_with_their_tags() -> None:
+    connection = Connection(keeps=True)
+    connection.confirm()
+    before = [connection.lane.publish("", "key", b"%d" % number) for number in range(3)]
+    connection.server.say(1, spec.BasicAck(1, False))
+    connection.lose()
+    between = connection.lane.publish("", "key", b"3")
+    server = connection.connect()
+    assert server.said() == [b"1", b"2", b"3"]
+    after = connection.lane.publish("", "key", b"4")
+    assert [each.tag for each in (*before, between, after)] == [1, 2, 3, 4, 5]
+    server.say(1, spec.BasicAck(3, True))
+    assert between.done()
+    assert not after.done()
+
+
+def test_loss_fails_what_is_not_kept() -> None:
+    connection = Connection()
+    connection.confirm()
+    confirmation = connection.lane.publish("", "key", b"x")
+    connection.lose()
+    connection.lane.fail_unconfirmed(PublishLost("lost"), [])
+    assert isinstance(confirmation.exception(), PublishLost)
+    assert connection.lane.next_publish_tag == 2
+
+
+def test_publish_in_a_transaction_is_never_kept() -> None:
+    connection = Connection(keeps=True)
+    connection.lane.is_transactional = True
+    connection.lose()
+    assert connection.lane.lost_transaction
+    with pytest.raises(ConnectionLost):
+        connection.lane.publish("", "key", b"x")
+
+
+def test_closed_channel_and_closed_connection_say_so() -> None:
+    connection = Connection()
+    connection.lane.shut(CloseReason("server", 404, "NOT_FOUND"))
+    for call in (lambda: connection.lane.publish("", "key", b"x"), lambda: connection.lane.ack(1)):
+        with pytest.raises(ChannelClosed):
+            call()
+    other = Connection()
+    other.lose()
+    other.gate.final_reason = CloseReason("client", 200, "Goodbye")
+    for call in (lambda: other.lane.publish("", "key", b"x"), lambda: other.lane.ack(1)):
+        with pytest.raises(ConnectionClosed):
+            call()
+
+
+def test_connection_of_another_process_is_misuse() -> None:
+    connection = Connection()
+    connection.gate.lock.acquire()  # by a thread that this process does not have
+    connection.gate.abandon()
+    for call in (lambda: connection.lane.publish("", "key", b"x"), lambda: connection.lane.ack(1)):
+        with pytest.raises(Misuse):
+            call()
+
+
+# -- deliveries and their tags
+
+
+def test_tags_are_never_seen_twice() -> None:
+    connection = Connection()
+    connection.consume()
+    for tag in (1, 2, 3):
+        connection.server.deliver(connection.lane, tag)
+    assert connection.tags() == [1, 2, 3]
+    connection.lose()
+    connection.connect()
+    for tag in (1, 2):
+        connection.server.deliver(connection.lane, tag)
+    assert connection.tags() == [4, 5]
+
+
+def test_tag_of_an_earlier_life_is_not_said() -> None:
+    connection = Connection()
+    connection.consume()
+    connection.server.deliver(connection.lane, 1)
+    connection.lose()
+    lane = connection.lane
+    assert [lane.ack(1), lane.nack(1), lane.reject(1), lane.ack(1, True)] == [False] * 4
+    server = connection.connect()
+    server.deliver(lane, 1)
+    assert lane.is_stale(1)
+    assert not lane.is_stale(2)
+    assert [lane.ack(1), lane.nack(1), lane.reject(1), lane.ack(1, True)] == [False] * 4
+    assert server.said() == []
+    assert lane.ack(2)
+    assert server.said() == [(1, 1, False)]
+
+
+def test_zero_and_multiple_mean_all_of_this_life() -> None:
+    connection = Connection()
+    connection.consume()
+    connection.server.deliver(connection.lane, 1)
+    connection.lose()
+    server = connection.connect()
+    server.deliver(connection.lane, 1)
+    assert connection.lane.ack(0) is False
+    assert connection.lane.ack(0, True) is True
+    assert server.said() == [(1, 0, True)]
+
+
+def test_nack_and_reject_reach_the_wire() -> None:
+    connection = Connection()
+    connection.lane.nack(3, True, False)
+    connection.lane.reject(4)
+    nack, reject = connection.server.said()
+    assert (nack.delivery_tag, nack.multiple, nack.requeue) == (3, True, False)
+    assert (reject.delivery_tag, reject.requeue) == (4, True)
+
+
+def test_deliveries_to_nobody_are_dropped_and_to_a_consumer_given_up_go_back() -> None:
+    connection = Connection()
+    connection.lane.consumers["c"] = Consumer(None)  # type: ignore[assignment]
+    connection.server.deliver(connection.lane, 1, consumer="unknown")
+    connection.server.deliver(connection.lane, 2)
+    assert connection.server.ear.strays == [(connection.lane, 2)]
+    assert connection.server.ear.inboxes == []
+
+
+def test_one_inbox_is_handed_over_once_per_read() -> None:
+    connection = Connection()
+    inbox = connection.consume()
+    for tag in (1, 2):
+        connection.server.deliver(connection.lane, tag)
+    assert connection.server.ear.inboxes == [inbox]
+
+
+@pytest.mark.parametrize("tag", [-1, 1 << 64, "1", None, 1.5])
+def test_what_is_no_tag_is_misuse(tag: Any) -> None:
+    with pytest.raises(Misuse):
+        Connection().lane.tag_of(tag)
+
+
+# -- what takes effect while the lock is held
+
+
+def test_return_before_the_ack_fails_the_publish() -> None:
+    connection = Connection()
+    connection.confirm()
+    confirmation = connection.lane.publish("", "key", b"x", None, True)
+    method = spec.BasicReturn(312, "NO_ROUTE", "", "key")
+    connection.server.say_content(1, method, b"x", content_header(1, BasicProperties()))
+    connection.server.say(1, spec.BasicAck(1, False))
+    assert isinstance(confirmation.exception(), Unroutable)
+    assert len(connection.server.ear.returns) == 1
+
+
+def test_channel_closed_by_the_server_takes_no_more() -> None:
+    connection = Connection()
+    connection.server.say(1, spec.ChannelClose(404, "NOT_FOUND - no exchange", 60, 40))
+    with pytest.raises(ChannelClosed):
+        connection.lane.publish("", "key", b"x")
+
+
+def test_channel_closed_while_it_is_restored_is_not_closed_for_good() -> None:
+    connection = Connection()
+    connection.lane.is_restoring = True
+    connection.server.say(1, spec.ChannelClose(404, "NOT_FOUND - no queue", 60, 20))
+    assert connection.lane.close_reason is None
+    assert connection.lane.protocol is None
+
+
+def test_confirm_listeners_hear_tags_as_users_know_them() -> None:
+    connection = Connection()
+    connection.confirm()
+    connection.lane.has_confirm_listeners = True
+    connection.lane.publish("", "key", b"x")
+    connection.lose()
+    connection.lane.fail_unconfirmed(PublishLost(str(LOST)), [])
+    server = connection.connect()
+    connection.lane.publish("", "key", b"x")
+    server.say(1, spec.BasicAck(1, False))
+    assert server.ear.confirm_notices == [(connection.lane, 2, False, True)]

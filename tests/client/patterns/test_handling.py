@@ -1,0 +1,242 @@
+"""What becomes of a message after its handler, and how batches are acked: no broker, no waiting."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from warrenmq.client.delivery import Delivery, Settler
+from warrenmq.client.errors import ChannelClosed, CloseReason, Misuse
+from warrenmq.client.handling import Handler, Reject, Reply, Requeue, consumer, reply_for, settle, verdict_after
+from warrenmq.client.pull import Pulled
+from warrenmq.protocol.properties import BasicProperties, content_header
+
+
+class Notes(Settler):
+    """A channel that writes down what it is told. Tags up to `offset` are of an earlier life."""
+
+    def __init__(self, offset: int = 0) -> None:
+        self.said: list[tuple[Any, ...]] = []
+        self.offset = offset
+        self.is_closed = False
+
+    def ack(self, tag: int, multiple: bool = False) -> bool:
+        return self._say("ack", tag, multiple)
+
+    def nack(self, tag: int, multiple: bool = False, requeue: bool = True) -> bool:
+        return self._say("nack", tag, multiple, requeue)
+
+    def reject(self, tag: int, requeue: bool = True) -> bool:
+        return self._say("reject", tag, requeue)
+
+    def is_stale(self, tag: int) -> bool:
+        return tag <= self.offset
+
+    def _say(self, *words: Any) -> bool:
+        if self.is_closed:
+            raise ChannelClosed(CloseReason("server"))
+        self.said.append(words)
+        return True
+
+
+def delivery(settler: Settler, tag: int = 1, *, redelivered: bool = False, **properties: Any) -> Delivery:
+    header = content_header(0, BasicProperties(**properties))
+    return Delivery(settler, None, "tag", tag, redelivered, "", "q", header, b"")
+
+
+def handler(**settings: Any) -> Handler:
+    return consumer("q", **settings)(lambda delivery: None)
+
+
+@pytest.fixture
+def notes() -> Notes:
+    return Notes()
+
+
+@pytest.mark.parametrize(
+    ("requeue_on_error", "redelivered", "verdict"),
+    [
+        ("once", False, "requeue"),
+        ("once", True, "reject"),
+        (True, True, "requeue"),
+        (False, False, "reject"),
+    ],
+)
+def test_policy_decides_on_an_error(notes: Notes, requeue_on_error: Any, redelivered: bool, verdict: str) -> None:
+    chosen = handler(requeue_on_error=requeue_on_error, on_error=lambda *_: None)
+    assert verdict_after(chosen, delivery(notes, redelivered=redelivered), ValueError()) == verdict
+
+
+def test_exceptions_decide_by_themselves(notes: Notes) -> None:
+    assert verdict_after(handler(requeue_on_error=True), delivery(notes), Reject()) == "reject"
+    assert verdict_after(handler(requeue_on_error=False), delivery(notes), Requeue()) == "requeue"
+
+
+def test_on_error_hears_the_error_and_may_decide(notes: Notes) -> None:
+    heard = []
+    error, message = ValueError("bad"), delivery(notes)
+    chosen = handler(on_error=lambda *args: heard.append(args) or "ack")
+    assert verdict_after(chosen, message, error) == "ack"
+    assert heard == [(message, error)]
+
+
+def test_on_error_that_fails_leaves_it_to_the_policy(notes: Notes, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("worse")
+
+    with caplog.at_level(logging.ERROR, "warrenmq.client"):
+        assert verdict_after(handler(on_error=fail, requeue_on_error=False), delivery(notes), ValueError()) == "reject"
+    assert "worse" in caplog.text
+
+
+def test_error_without_on_error_is_logged(notes: Notes, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR, "warrenmq.client"):
+        verdict_after(handler(), delivery(notes), ValueError("who hears me"))
+    assert "who hears me" in caplog.text
+
+
+def test_verdict_is_told_to_the_broker(notes: Notes) -> None:
+    for tag, verdict in enumerate(("ack", "reject", "requeue"), start=1):
+        settle(handler(), delivery(notes, tag), verdict)  # type: ignore[arg-type]
+    assert notes.said == [("ack", 1, False), ("reject", 2, False), ("reject", 3, True)]
+
+
+def test_nothing_is_said_where_nobody_asks_or_the_handler_did(notes: Notes) -> None:
+    settle(handler(auto_ack=True), delivery(notes), "ack")
+    done = delivery(notes, 2)
+    done.nack()
+    settle(handler(), done, "ack")
+    assert notes.said == [("nack", 2, False, True)]
+
+
+def test_closed_channel_does_not_fail_the_handler(notes: Notes) -> None:
+    notes.is_closed = True
+    settle(handler(), delivery(notes), "ack")
+
+
+def test_handler_can_be_called_as_the_function_it_is(notes: Notes) -> None:
+    @consumer("q")
+    def body_size(message: Delivery) -> int:
+        return len(message.body)
+
+    assert body_size(delivery(notes)) == 0
+    assert body_size.name.endswith("body_size")
+
+
+def test_async_functions_are_known_as_such() -> None:
+    async def handle(message: Delivery) -> None: ...
+
+    class Callable:
+        async def __call__(self, message: Delivery) -> None: ...
+
+    assert consumer("q")(handle).is_async
+    assert consumer("q")(Callable()).is_async
+    assert not handler().is_async
+
+
+def test_prefetch_is_shared_among_the_channels() -> None:
+    assert handler(prefetch=20, concurrency=4).channel_prefetch == 5
+    assert handler(prefetch=2, concurrency=4).channel_prefetch == 1
+    assert handler(prefetch=0, concurrency=4).channel_prefetch == 0
+
+
+@pytest.mark.parametrize("wrong", [{"prefetch": -1}, {"concurrency": 0}])
+def test_senseless_handler_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(Misuse):
+        handler(**wrong)
+
+
+# -- answers
+
+
+def test_answer_goes_to_who_asked_with_their_correlation_id(notes: Notes) -> None:
+    asked = delivery(notes, reply_to="back", correlation_id="7")
+    address, reply = reply_for(asked, b"42") or ("", Reply(b""))
+    assert (address, reply.body, reply.properties.correlation_id) == ("back", b"42", "7")
+
+
+def test_answer_may_have_properties_of_its_own(notes: Notes) -> None:
+    asked = delivery(notes, reply_to="back", correlation_id="7")
+    answer = reply_for(asked, Reply("{}", BasicProperties(content_type="application/json")))
+    assert answer is not None
+    assert answer[1].properties == BasicProperties(content_type="application/json", correlation_id="7")
+
+
+def test_one_reply_may_answer_many(notes: Notes) -> None:
+    done = Reply(b"done")
+    for number in ("1", "2"):
+        answer = reply_for(delivery(notes, reply_to="back", correlation_id=number), done)
+        assert answer is not None
+        assert answer[1].properties.correlation_id == number
+
+
+def test_no_answer_where_nobody_asked_or_nothing_is_said(notes: Notes) -> None:
+    assert reply_for(delivery(notes), b"42") is None
+    assert reply_for(delivery(notes, reply_to="back"), None) is None
+
+
+def test_answer_that_is_no_body_is_misuse(notes: Notes) -> None:
+    with pytest.raises(Misuse, match="not with int"):
+        reply_for(delivery(notes, reply_to="back"), 42)
+
+
+# -- batches
+
+
+def pulled(notes: Notes, tags: range) -> Pulled:
+    made = Pulled()
+    for tag in tags:
+        made.add(delivery(notes, tag))
+    return made
+
+
+def tags_of(batch: list[Delivery]) -> list[int]:
+    return [each.delivery_tag for each in batch]
+
+
+def test_batch_is_acked_in_one_word(notes: Notes) -> None:
+    source = pulled(notes, range(1, 8))
+    first, second = source.take(3), source.take(100)
+    assert (tags_of(first), tags_of(second)) == ([1, 2, 3], [4, 5, 6, 7])
+    first.ack_all()
+    second.ack_all()
+    second.ack_all()
+    assert notes.said == [("ack", 3, True), ("ack", 7, True)]
+
+
+def test_batch_does_not_speak_for_an_older_one(notes: Notes) -> None:
+    source = pulled(notes, range(1, 5))
+    first, second = source.take(2), source.take(2)
+    second.ack_all()
+    assert notes.said == [("ack", 3, False), ("ack", 4, False)]
+    first.ack_all()
+    assert notes.said[2:] == [("ack", 2, True)]
+
+
+def test_batch_leaves_alone_what_was_settled_before(notes: Notes) -> None:
+    batch = pulled(notes, range(1, 5)).take(10)
+    batch[0].ack()
+    batch[3].reject(requeue=False)
+    batch.ack_all()
+    assert notes.said == [("ack", 1, False), ("reject", 4, False), ("ack", 3, True)]
+
+
+def test_batch_can_be_given_back(notes: Notes) -> None:
+    batch = pulled(notes, range(1, 3)).take(10)
+    batch[0].ack()
+    batch.nack_all()
+    assert notes.said == [("ack", 1, False), ("nack", 2, False, True)]
+
+
+def test_what_a_lost_link_made_stale_is_neither_handed_out_nor_acked(notes: Notes) -> None:
+    source = pulled(notes, range(1, 7))
+    first = source.take(2)
+    notes.offset = 4
+    source.add(delivery(notes, 7))
+    assert tags_of(source.take(10)) == [5, 6, 7]
+    first.ack_all()
+    assert notes.said == []
+    notes.offset = 7
+    assert not source.has_any()

@@ -1,0 +1,70 @@
+"""Bad weather between producer, service and broker: what was said to be sent is sent, what was sent is handled."""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import Any
+
+import pytest
+
+from tests.client.behaviour.faces import eventually
+from tests.client.conftest import Connect
+from tests.support.breaker import Breaker, Weather
+from warrenmq import client
+
+from .making import FAST, QUICK, InThread, count_of, make
+
+MESSAGES = 2000
+SENDERS = 4
+
+
+@pytest.fixture
+def seed() -> int:
+    chosen = random.randrange(1_000_000)
+    print(f"seed {chosen}")
+    return chosen
+
+
+def test_nothing_that_was_sent_is_lost(
+    face: Any, connect: Connect, broker_url: str, channel: Any, kept: str, seed: int
+) -> None:
+    handled: set[bytes] = set()
+    lock = threading.Lock()
+
+    def handle(delivery: Any) -> None:
+        with lock:
+            handled.add(delivery.body)
+
+    settings: dict[str, Any] = {"recovery": FAST, "connect_timeout": 1.0, "close_timeout": 1.0, "call_timeout": 2.0}
+    with Breaker(broker_url, Weather(seed, calm_octets=10_000, longest_delay=0.05)) as breaker:
+        sending, serving = (open_in(connect, breaker.url, settings) for _ in range(2))
+        patient = client.Retry(retries=10_000, interval=0.01, longest=0.1)
+        with (
+            make(face, "Service", serving, client.consumer(kept, concurrency=2)(handle), retry=patient),
+            make(face, "SyncProducer", sending, routing_key=kept, **QUICK, retries=10_000) as producer,
+        ):
+
+            def send(number: int) -> set[bytes]:
+                bodies = [b"%d.%d" % (number, each) for each in range(MESSAGES // SENDERS)]
+                return {body for body in bodies if producer.send(body).ok}
+
+            calls = [InThread(send, number) for number in range(SENDERS)]
+            sent = set().union(*(call.result(limit=60) for call in calls))
+            assert len(sent) == MESSAGES
+            breaker.calm()
+            eventually(lambda: sent <= handled, f"all were handled; {dict(breaker.faults)}")
+        sending.close()
+        serving.close()
+        assert sum(breaker.faults.values()) > 0
+    eventually(lambda: count_of(channel, kept) == 0, "all were acked")
+
+
+def open_in(connect: Connect, url: str, settings: dict[str, Any]) -> Any:
+    """Connect in bad weather, which may take more than one attempt."""
+    for _ in range(20):
+        try:
+            return connect(url, heartbeat=1, **settings)
+        except client.ConnectionFailed:
+            continue
+    raise AssertionError("the weather is too bad")
