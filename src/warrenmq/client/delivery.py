@@ -8,6 +8,8 @@ Compiled when the package is built (delivery.pxd).
 
 from typing import TYPE_CHECKING, Any
 
+from warrenmq.client.errors import MalformedMessage
+from warrenmq.protocol.errors import MalformedProperties
 from warrenmq.protocol.properties import BasicProperties, decode
 
 if TYPE_CHECKING:
@@ -92,9 +94,9 @@ class Delivery:
 
     @property
     def properties(self) -> BasicProperties:
-        """Decoded once; raises MalformedProperties where the publisher wrote what cannot be read."""
+        """Decoded once; raises MalformedMessage where the publisher wrote what cannot be read."""
         if self._properties is None:
-            self._properties = decode(self._header, _FLAGS_AT)
+            self._properties = _decode(self._header)
         return self._properties
 
     @property
@@ -190,7 +192,7 @@ class Returned:
     @property
     def properties(self) -> BasicProperties:
         if self._properties is None:
-            self._properties = decode(self._header, _FLAGS_AT)
+            self._properties = _decode(self._header)
         return self._properties
 
     @property
@@ -200,3 +202,10 @@ class Returned:
     def __repr__(self) -> str:
         where = f"exchange={self.exchange!r}, routing_key={self.routing_key!r}"
         return f"<Returned {self.reply_code} {self.reply_text}: {where}, {len(self.body)} bytes>"
+
+
+def _decode(header: bytes) -> BasicProperties:
+    try:
+        return decode(header, _FLAGS_AT)
+    except MalformedProperties as malformed:
+        raise MalformedMessage(f"the message's properties cannot be read: {malformed.text}") from malformed

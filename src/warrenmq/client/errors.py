@@ -48,6 +48,10 @@ class Misuse(ClientError, ValueError):
     """The caller asked for what cannot be done; nothing was sent."""
 
 
+class MalformedMessage(ClientError, ValueError):
+    """The properties of a message cannot be read; its body and the rest can."""
+
+
 # -- connections -------------------------------------------------------------------------------------------------------
 
 

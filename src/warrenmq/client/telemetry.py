@@ -19,10 +19,9 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from warrenmq.client.errors import Misuse
+from warrenmq.client.errors import MalformedMessage, Misuse
 from warrenmq.client.handling import is_async
 from warrenmq.client.sending import copied
-from warrenmq.protocol.errors import MalformedProperties
 from warrenmq.protocol.properties import BasicProperties
 
 if TYPE_CHECKING:
@@ -187,7 +186,7 @@ def _properties_of(delivery: Delivery) -> BasicProperties | None:
     """None where they cannot be read: whether that matters is the callback's affair."""
     try:
         return delivery.properties
-    except MalformedProperties:
+    except MalformedMessage:
         return None
 
 

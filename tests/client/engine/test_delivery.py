@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from warrenmq.client.delivery import Delivery, Returned, Settler
-from warrenmq.protocol.errors import MalformedProperties
+from warrenmq.client.errors import MalformedMessage
 from warrenmq.protocol.properties import BasicProperties, content_header
 
 
@@ -56,7 +56,7 @@ def test_delivery_tells_all_about_the_message() -> None:
 def test_properties_are_decoded_when_asked_for() -> None:
     delivery = make(Notes(), header=b"\x00" * 12 + b"\xff\xff")
     assert delivery.body == b"body"
-    with pytest.raises(MalformedProperties):
+    with pytest.raises(MalformedMessage):
         _ = delivery.properties
 
 

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from warrenmq.client.delivery import Delivery, Settler
-from warrenmq.client.errors import ConnectionLost
-from warrenmq.protocol.errors import MalformedProperties
+from warrenmq.client.errors import ConnectionLost, MalformedMessage
 from warrenmq.protocol.properties import BasicProperties, content_header
 
 pytest.importorskip("opentelemetry", reason="OpenTelemetry is the extra warrenmq[otel]")
@@ -93,7 +92,7 @@ def test_properties_that_cannot_be_read_are_the_callbacks_affair() -> None:
         Settler(), None, "tag", 7, False, "shop", "order.new", b"\x00\x3c" + bytes(10) + b"\x20\x00\xff", b""
     )
     assert telemetry.Tracing().traced(lambda delivery: delivery.body)(broken) == b""
-    with pytest.raises(MalformedProperties):
+    with pytest.raises(MalformedMessage):
         _ = broken.properties
 
 
