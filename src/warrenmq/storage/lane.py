@@ -21,7 +21,8 @@ except ImportError:
 
 IS_AVAILABLE = cython.compiled and hasattr(os, "eventfd")
 # So long the thread looks for the next record before it sleeps, after a small one: then little else is going on, and to
-# be woken takes longer than most waits (one confirm in flight: up to 1.3 times the rate; under load it costs a core).
+# be woken may take longer than the wait. With one confirm in flight 0, 100 and 300 us were tried on a noisy machine: no
+# clear order (0.8 to 1.3 times the rate without the lane); after large records looking cost a fifth, so it is left out.
 _LOOK_NS = 200_000
 
 
