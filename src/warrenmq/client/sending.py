@@ -209,8 +209,16 @@ class Try:
         self.result = self._sending.confirmed(self.confirmation.tag)
 
     def failed(self, error: ClientError, is_alone: bool) -> float | None:
-        """The pause before the next attempt; None: that was the last. A confirmation that may still come is kept."""
+        """The pause before the next attempt; None: that was the last. A confirmation that may still come is kept.
+
+        The word may have come after the time was up: then it counts, and a copy would be one too many.
+        """
         if self.confirmation is not None and self.confirmation.done():
+            word = self.confirmation.exception()
+            if word is None:
+                self.confirmed()
+                return None
+            error = word
             self.confirmation = None
         pause = self._sending.failed(self._reason_of(error), is_alone)
         if pause is None:

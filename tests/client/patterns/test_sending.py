@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from warrenmq import client
+from warrenmq.client.confirms import Confirmation
 from warrenmq.client.errors import (
     CallTimedOut,
     ChannelClosed,
@@ -209,3 +210,31 @@ def test_what_is_held_back_does_not_change_under_its_owners_hands() -> None:
 
 def test_names_are_the_clients() -> None:
     assert client.SendFailed is SendFailed
+
+
+# -- a word that comes when the time is up
+
+
+def late_word(word: ClientError | None) -> Try:
+    """A message whose word came after its attempt had timed out, and before that was noted."""
+    attempt = Try(Message(b""), STEADY, None)
+    attempt.begin(0.05)
+    attempt.confirmation = Confirmation(tag=7)
+    attempt.confirmation.settle(word, [])
+    return attempt
+
+
+def test_yes_that_comes_when_the_time_is_up_counts() -> None:
+    attempt = late_word(None)
+    assert attempt.failed(CallTimedOut("late"), is_alone=True) is None
+    assert attempt.result is not None
+    assert (attempt.result.outcome, attempt.result.tag, attempt.result.attempts) == ("confirmed", 7, 1)
+
+
+def test_no_that_comes_when_the_time_is_up_is_the_reason() -> None:
+    attempt = late_word(Nacked("full"))
+    assert attempt.failed(CallTimedOut("late"), is_alone=True) is not None
+    assert attempt.confirmation is None
+    attempt.give_up()
+    assert attempt.result is not None
+    assert isinstance(attempt.result.error, Nacked)

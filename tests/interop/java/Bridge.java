@@ -135,8 +135,11 @@ public final class Bridge {
     private static Object close(Connection connection) throws Exception {
         try {
             connection.close((int) PATIENCE_MS);
-        } catch (AlreadyClosedException closed) {
-            return null;
+        } catch (ShutdownSignalException closed) {
+            if (describeClose(closed) != null && !(closed instanceof AlreadyClosedException)) {
+                throw closed;
+            }
+            return null;  // it was closed already, or lost meanwhile
         }
         return null;
     }
