@@ -13,7 +13,7 @@ BIN := .venv/bin
 JOBS := $(shell nproc 2>/dev/null || echo 2)
 PURE_BIN := .venv-pure/bin
 PIP_FLAGS := -qq --disable-pip-version-check --no-input
-SOURCES := $(shell find src -name '*.py' -o -name '*.pxd' -o -name '*.sql')
+SOURCES := $(shell find src -name '*.py' -o -name '*.pxd' -o -name '*.sql' -o -path '*/management/ui/*')
 
 # Any python3 that is new enough; `make install PYTHON=/path/to/python` chooses another.
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14; do \

@@ -21,6 +21,10 @@ from warrenmq.core.exchange import Route
 from warrenmq.core.message import Message, address_of
 from warrenmq.core.ports import Outbox
 from warrenmq.core.routing import DirectMatcher, TopicMatcher
+from warrenmq.events.batch import Selection
+from warrenmq.events.codec import decode, encode
+from warrenmq.events.rows import Rows, Trace
+from warrenmq.events.schema import ACKED, DELIVERED, ENQUEUED, PUBLISHED
 from warrenmq.protocol import methods, spec
 from warrenmq.protocol.connection import ClientConnection, ContentHearer
 from warrenmq.protocol.frames import FrameHandler, FrameReader
@@ -32,6 +36,7 @@ from warrenmq.protocol.values import decode_table, encode_table
 from warrenmq.storage.memory_store import MemoryStorage
 
 COUNT = 500
+BATCH = 8192
 REPETITIONS = 5
 FRAME_MAX = 131_072
 PUBLISH = b"\x00\x3c\x00\x28\x00\x00"
@@ -128,6 +133,10 @@ def all_cases() -> list[Case]:
         encode_deliveries(),
         client_hears_deliveries(),
         client_publishes(),
+        gather_events(),
+        log_events(),
+        encode_events(),
+        find_events(),
     ]
 
 
@@ -219,12 +228,45 @@ def encode_deliveries() -> Case:
     output = OutputBuffer(FRAME_MAX, ScratchPool())
     tag, address = b"\x05ctag1", address_of("", "orders")
 
-    def encode() -> None:
+    def encode_and_take() -> None:
         for number in range(COUNT):
             output.put_delivery(1, tag, number, False, address, TRANSIENT_HEADER, BODY)
         output.take()
 
-    return Case("encode a delivery, 16 B", COUNT, encode)
+    return Case("encode a delivery, 16 B", COUNT, encode_and_take)
+
+
+def gather_events() -> Case:
+    return Case("gather an event (through a Python call)", COUNT, lambda: some_events(COUNT))
+
+
+def log_events() -> Case:
+    rows = some_events(BATCH)
+    return Case("raw form of an event", BATCH, rows.to_bytes)
+
+
+def encode_events() -> Case:
+    rows = some_events(BATCH)
+    return Case("encode an event in a batch of 8,192", BATCH, lambda: encode(rows))
+
+
+def find_events() -> Case:
+    batch = encode(some_events(BATCH))
+    wanted = Selection(time_from=1, time_to=2, queue="orders")
+    return Case("look for a time and queue, per event", BATCH, lambda: decode(batch).select(wanted))
+
+
+def some_events(count: int) -> Rows:
+    """What happens to messages with an id: each is published, enqueued, delivered and acked."""
+    rows = Rows()
+    now, address, connection = 1_700_000_000_000_000, address_of("", "orders"), "127.0.0.1:50001 -> 127.0.0.1:5672"
+    for number in range(count // 4):
+        trace = Trace(number + 1, now, 0, b"6f1c0a3e-2a57-4a8f-9d3a-0123456789ab")
+        rows.add(PUBLISHED, now, trace, address, "/", None, None, connection, 1, 0, 16, 0, 0, -1)
+        rows.add(ENQUEUED, now, trace, address, "/", "orders", None, None, 0, now, 16, 0, 0, 1)
+        rows.add(DELIVERED, now, trace, address, "/", "orders", "ctag", connection, 1, now, 16, 1, 0, 0)
+        rows.add(ACKED, now, trace, address, "/", "orders", "ctag", connection, 1, now, 16, 1, 0, -1)
+    return rows
 
 
 def client_hears_deliveries() -> Case:

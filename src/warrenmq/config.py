@@ -10,6 +10,7 @@ To add a key, add its line to `Settings` and its row to docs/configuration.md.
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import re
 import tomllib
@@ -18,10 +19,16 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from warrenmq import __version__
+from warrenmq.core.arguments import parse_age
 from warrenmq.core.durability import EXPECTED as DURABILITIES
 from warrenmq.core.durability import parse_durability
 from warrenmq.server.options import ServerOptions
 from warrenmq.storage.options import LOG_FILE_SIZE, StorageOptions
+from warrenmq.tracing.export_otlp import OtlpOptions
+from warrenmq.tracing.log import EventLogOptions
+from warrenmq.tracing.rules import TraceRule, parse_rule, rules_of_flag
+from warrenmq.tracing.service import TracingOptions
 
 VARIABLE_PREFIX = "WARREN_"
 CONFIG_VARIABLE = "WARREN_CONFIG"
@@ -153,6 +160,63 @@ def names(value: object) -> frozenset[str]:
     raise Unfit("a list of names")
 
 
+def trace(value: object) -> str:
+    """off, all, or a share of the messages."""
+    text = {False: "off", True: "all"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+    try:
+        rules_of_flag(text)
+    except ValueError as error:
+        raise Unfit(str(error)) from None
+    return text
+
+
+def age(value: object) -> str:
+    """As a stream's x-max-age; empty is no limit."""
+    if value == "" or (isinstance(value, str) and parse_age(value) is not None):
+        return str(value)
+    raise Unfit('a number and a unit of Y, M, D, h, m, s, such as "7D", or "" for no limit')
+
+
+def trace_rules(value: object) -> tuple[TraceRule, ...]:
+    """Tables by the names of the rules; in a variable, the same as JSON."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            value = None
+    if not isinstance(value, dict) or not all(isinstance(rule, dict) for rule in value.values()):
+        raise Unfit("a table for each rule, by its name")
+    try:
+        return tuple(parse_rule(name, rule, is_fixed=True) for name, rule in value.items())
+    except ValueError as error:
+        raise Unfit(f"rules of which each is right: {error}") from None
+
+
+def collector(value: object) -> str:
+    """Where spans are sent; empty is nowhere."""
+    if value == "":
+        return ""
+    try:
+        if isinstance(value, str):
+            OtlpOptions(value)
+            return value
+    except ValueError:
+        pass
+    raise Unfit('the URL of a collector, such as "http://localhost:4318", or "" for none')
+
+
+def http_headers(value: object) -> tuple[tuple[str, str], ...]:
+    """A table of texts; in a variable, the same as JSON."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            value = None
+    if isinstance(value, dict) and all(isinstance(text, str) for pair in value.items() for text in pair):
+        return tuple(value.items())
+    raise Unfit("a table of names and values")
+
+
 def setting(default: object, read: Callable[[object], object], *, is_secret: bool = False) -> Any:
     """Declare one key: its default as a person would write it, and the reader of its values."""
     return field(default_factory=lambda: read(default), metadata={"read": read, "is_secret": is_secret})
@@ -182,6 +246,12 @@ class Settings:
     default_user: str = setting("guest", text)
     default_pass: str = setting("guest", text, is_secret=True)
     loopback_users: frozenset[str] = setting(["guest"], names)
+    trace: str = setting("off", trace)
+    tracing_max_bytes: int = setting("10GiB", size_or_none)
+    tracing_max_age: str = setting("7D", age)
+    tracing_rules: tuple[TraceRule, ...] = setting({}, trace_rules)
+    tracing_otlp_endpoint: str = setting("", collector)
+    tracing_otlp_headers: tuple[tuple[str, str], ...] = setting({}, http_headers, is_secret=True)
 
 
 KEYS: Mapping[str, Mapping[str, Any]] = {entry.name: entry.metadata for entry in fields(Settings)}
@@ -193,7 +263,7 @@ def load(flags: Mapping[str, object], environ: Mapping[str, str], config_file: P
         config_file = Path(environ[CONFIG_VARIABLE]).expanduser()
     chosen: dict[str, Any] = {"data_dir": default_data_dir(environ)}
     if config_file is not None:
-        for key, value in _read_file(config_file).items():
+        for key, value in _flattened(_read_file(config_file)).items():
             _require_known(key, KEYS, f"{config_file}: unknown key")
             chosen[key] = _checked(key, value, f"{config_file}: {key}")
     for variable, value in _variables(environ).items():
@@ -218,6 +288,20 @@ def storage_options(settings: Settings) -> StorageOptions:
         log_limit=settings.log_limit,
         log_file_size=min(LOG_FILE_SIZE, settings.log_limit // 4),
     )
+
+
+def tracing_options(settings: Settings) -> TracingOptions:
+    return TracingOptions(
+        (*rules_of_flag(settings.trace), *settings.tracing_rules),
+        EventLogOptions(settings.tracing_max_bytes, settings.tracing_max_age),
+        otlp=_otlp_options(settings),
+    )
+
+
+def _otlp_options(settings: Settings) -> OtlpOptions | None:
+    if not settings.tracing_otlp_endpoint:
+        return None
+    return OtlpOptions(settings.tracing_otlp_endpoint, dict(settings.tracing_otlp_headers), version=__version__)
 
 
 def default_data_dir(environ: Mapping[str, str]) -> Path:
@@ -279,6 +363,16 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: cannot read the configuration: {failure.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as failure:
         raise ConfigError(f"{path}: not valid TOML: {failure}") from None
+
+
+def _flattened(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """What stands under `[tracing]` as keys of its own: `max_age` there is `tracing_max_age`."""
+    flat = dict(keys)
+    table = flat.get("tracing")
+    if isinstance(table, dict):
+        del flat["tracing"]
+        flat.update((key if key == "trace" else f"tracing_{key}", value) for key, value in table.items())
+    return flat
 
 
 def _integer(value: object) -> int | None:

@@ -22,6 +22,8 @@ from types import TracebackType
 from warrenmq.node import Node, NodeOptions
 from warrenmq.server.options import ServerOptions
 from warrenmq.storage.options import StorageOptions
+from warrenmq.tracing.rules import rules_of_flag
+from warrenmq.tracing.service import TracingOptions
 
 # A client in the same program that does not listen just now cannot answer; whoever leaves the block is in a hurry.
 STOP_GRACE = 0.25
@@ -49,6 +51,7 @@ class Broker:
         data_dir: str | Path | None = None,
         server: ServerOptions | None = None,
         storage: StorageOptions | None = None,
+        trace: str | float = "off",
     ) -> None:
         self._options = NodeOptions(
             host=host,
@@ -57,6 +60,7 @@ class Broker:
             data_dir=None if data_dir is None else Path(data_dir),
             server=server or ServerOptions(),
             storage=storage or StorageOptions(),
+            tracing=TracingOptions(rules=rules_of_flag(str(trace))),
         )
         self._node: Node | None = None
         self._thread: _BrokerThread | None = None

@@ -13,7 +13,7 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,13 +26,16 @@ from warrenmq.core.users import EVERYTHING
 from warrenmq.journal.errors import JournalError
 from warrenmq.protocol import spec
 from warrenmq.server.disk_alarm import DiskAlarm
+from warrenmq.server.flow import DISK, EVENTS
 from warrenmq.server.listener import AmqpServer
 from warrenmq.server.options import ServerOptions
+from warrenmq.server.sasl import Peer
 from warrenmq.storage.data_dir import DataDir, DataDirError
 from warrenmq.storage.definition_records import CatalogError
 from warrenmq.storage.file_storage import FileStorage
 from warrenmq.storage.memory_store import MemoryStorage
 from warrenmq.storage.options import StorageOptions
+from warrenmq.tracing.service import Tracing, TracingOptions
 
 if TYPE_CHECKING:
     from warrenmq.management.server import HttpServer
@@ -41,6 +44,9 @@ log = logging.getLogger("warrenmq.node")
 
 # What is being done, how far it is, and how far it has to go; called from another thread.
 Progress = Callable[[str, int, int], None]
+
+# Where the index of the event log is, in the data folder.
+INDEX = Path("tracing") / "index"
 
 # Clients of a node whose storage failed have so many seconds to answer.
 FAILURE_GRACE = 1.0
@@ -64,6 +70,7 @@ class NodeOptions:
     data_dir: Path | None = None
     server: ServerOptions = field(default_factory=ServerOptions)
     storage: StorageOptions = field(default_factory=StorageOptions)
+    tracing: TracingOptions = field(default_factory=TracingOptions)
 
 
 class Node:
@@ -73,6 +80,7 @@ class Node:
     """
 
     broker: Broker
+    tracing: Tracing
     failed: asyncio.Future[str]
 
     def __init__(self, options: NodeOptions) -> None:
@@ -137,12 +145,25 @@ class Node:
                 await self._disk.look()  # before the first publisher comes
                 self._watching = asyncio.create_task(self._disk.watch(), name="warrenmq-disk")
             await self._listen("AMQP", self.options.port, self._amqp.start)
+            await self._begin_tracing(self._amqp)
             if self.options.http_port is not None:
                 # FastAPI is heavy: an embedded broker without HTTP must not pay for it.
                 from warrenmq.management.app import NodeView
                 from warrenmq.management.server import HttpServer
 
-                view = NodeView(self.broker, self.ready, self.loop_lag, __version__, self.alarms, self.figures)
+                view = NodeView(
+                    self.broker,
+                    self.ready,
+                    self.loop_lag,
+                    __version__,
+                    self.alarms,
+                    self.figures,
+                    login=self.check_login,
+                    traces=self.tracing.traces,
+                    rules=self.tracing.rules,
+                    firehose=self.tracing.firehose,
+                    tracing_state=self.tracing.state,
+                )
                 self._http = HttpServer(view)
                 await self._listen("HTTP", self.options.http_port, self._http.start)
         except (DataDirError, CatalogError, JournalError) as error:
@@ -178,7 +199,9 @@ class Node:
     def _compose(self, storage: Storage) -> None:
         """Build the broker on its storage, and the server on the broker."""
         server = self.options.server
-        self.broker = broker = Broker(storage)
+        self.tracing = Tracing(storage, self._tracing_options())
+        self.broker = broker = Broker(storage, self.tracing.recorder)
+        self.tracing.attach(broker)
         broker.users.add(server.default_user, server.default_pass)
         broker.users.grant(server.default_user, None, EVERYTHING, EVERYTHING, EVERYTHING)
         broker.on_failure = self._storage_failed
@@ -191,6 +214,24 @@ class Node:
                 loop, broker.epoch_is_written, broker.epoch_is_durable, broker.log_failed, self._disk.log_is_full
             )
             broker.end_turn()  # a new folder has its first definitions
+
+    async def _begin_tracing(self, amqp: AmqpServer) -> None:
+        await self.tracing.start(
+            asyncio.get_running_loop(),
+            amqp.ticker.schedule,
+            lambda is_overloaded: amqp.alarms.set(EVENTS, is_overloaded),
+            lambda: DISK in amqp.alarms.raised,
+        )
+
+    def _tracing_options(self) -> TracingOptions:
+        """The index of the event log lies in the data folder, if there is one."""
+        if self.options.data_dir is None:
+            return self.options.tracing
+        return replace(self.options.tracing, index_folder=str(self.options.data_dir / INDEX))
+
+    def check_login(self, name: str, password: str, host: str) -> bool:
+        """Whether this user may sign in from there, over HTTP."""
+        return self._amqp is not None and self._amqp.authenticator.check(name, password, Peer(host))
 
     async def _listen(self, what: str, port: int, start: Callable[[str, int], Awaitable[None]]) -> None:
         try:
@@ -205,6 +246,11 @@ class Node:
             raise StartError(f"cannot listen for {what} on {where}: {reason}") from None
 
     # -- the end -----------------------------------------------------------------------------------------------------
+
+    async def _end_tracing(self) -> None:
+        """After the last client is gone: what happened to it is kept, too."""
+        self.broker.end_turn()
+        await self.tracing.stop()
 
     def _storage_failed(self, reason: str) -> None:
         """Nothing can be promised any more: hang up, and let whoever started the node know."""
@@ -235,8 +281,10 @@ class Node:
             self._http = None
         if self._closing is not None:
             await self._closing
+            await self.tracing.stop()
         elif self._amqp is not None:
             await self._amqp.stop(grace)
+            await self._end_tracing()
             self.broker.end_turn()
         if self._files is not None:
             files, self._files = self._files, None

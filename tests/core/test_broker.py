@@ -9,10 +9,12 @@ import pytest
 from tests.support.client import PERSISTENT, Client, ClientChannel, assert_nothing_is_held, make_broker, waiting
 from warrenmq.core.broker import Broker
 from warrenmq.core.errors import NotAllowed, NotFound
-from warrenmq.core.message import Message
+from warrenmq.core.message import Message, QueuedMessage
 from warrenmq.core.ports import EventSink
 from warrenmq.core.queue import Queue
 from warrenmq.core.snapshot import overview
+from warrenmq.core.trace import mark_of
+from warrenmq.events import schema
 from warrenmq.storage.memory_store import MemoryStorage
 
 # -- virtual hosts
@@ -260,14 +262,26 @@ class Diary(EventSink):
     """Writes down what it hears."""
 
     def __init__(self) -> None:
+        super().__init__()
+        self.is_watching = True
         self.messages: list[tuple[str, bytes, str]] = []
         self.resources: list[tuple[str, str]] = []
 
-    def message_event(self, kind: str, message: Message, vhost: str, queue: str) -> None:
-        self.messages.append((kind, message.body, queue))
+    def published(self, channel: object, route: object, message: Message, queues: list[Queue]) -> None:
+        message.trace = mark_of(1, 1)
+        self.message_event(schema.PUBLISHED, message, channel, 0)
 
-    def resource_event(self, kind: str, vhost: str, name: str) -> None:
-        self.resources.append((kind, name))
+    def message_event(self, kind: int, message: Message, channel: object, reason: int) -> None:
+        self.messages.append((schema.kind_name(kind), message.body, ""))
+
+    def enqueued(self, message: Message, queue: Any, depth: int) -> None:
+        self.messages.append(("enqueued", message.body, queue.name))
+
+    def place_event(self, kind: int, entry: QueuedMessage, queue: Any, who: object, reason: int) -> None:
+        self.messages.append((schema.kind_name(kind), entry.message.body, queue.name))
+
+    def resource_event(self, kind: int, vhost: str, fields: dict[str, Any]) -> None:
+        self.resources.append((schema.kind_name(kind), fields.get("consumer") or fields["queue"]))
 
 
 def test_an_event_sink_hears_what_happens_to_messages_and_resources() -> None:
@@ -285,18 +299,20 @@ def test_an_event_sink_hears_what_happens_to_messages_and_resources() -> None:
     channel.close()
     channel.delete(queue)
     assert diary.messages == [
+        ("published", b"1", ""),
+        ("routed", b"1", ""),
         ("enqueued", b"1", "q"),
         ("delivered", b"1", "q"),
+        ("rejected", b"1", "q"),
         ("requeued", b"1", "q"),
         ("delivered", b"1", "q"),
         ("acked", b"1", "q"),
     ]
     assert diary.resources == [
-        ("vhost.added", "/"),
-        ("queue.declared", "q"),
-        ("consumer.opened", "tag"),
-        ("consumer.closed", "tag"),
-        ("queue.deleted", "q"),
+        ("queue_declared", "q"),
+        ("consumer_opened", "tag"),
+        ("consumer_closed", "tag"),
+        ("queue_deleted", "q"),
     ]
 
 

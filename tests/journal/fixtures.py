@@ -1,7 +1,8 @@
-"""The files of tests/fixtures/formats/v1: one of each kind, small enough to be drawn in docs/formats.
+"""The files of tests/fixtures/formats/v2: one of each kind, small enough to be drawn in docs/formats.
 
 `python -m tests.journal.fixtures` writes them again. A format that has been released does not change: what needs to be
-different gets a new version, a folder beside this one, and these files stay readable.
+different gets a new version, a folder beside this one, and these files stay readable. `v1` was written before messages
+could be traced: the same without traces and events.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from pathlib import Path
 from tests.support.disk import RecordingFiles
 from warrenmq.journal.files import Files
 from warrenmq.journal.log_file import LogWriter, log_name
-from warrenmq.journal.record import PERSISTENT, encode
+from warrenmq.journal.record import PERSISTENT, TRACE, encode
 from warrenmq.journal.segment_file import (
     DEAD_MAGIC,
     SEGMENT_MAGIC,
@@ -22,7 +23,8 @@ from warrenmq.journal.segment_file import (
     segment_name,
 )
 
-FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "formats" / "v1"
+FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "formats" / "v2"
+FOLDER_V1 = FOLDER.parent / "v1"
 
 TIME_MS = 1_700_000_000_000
 SALT = 0x7E57_5A17
@@ -48,18 +50,36 @@ def u64(number: int) -> bytes:
     return number.to_bytes(8, "little")
 
 
-EPOCHS = [
+UID = 0x0DB8_0000_0000_0041
+TRACE_OF_IT = TRACE.pack(UID, 1000 * TIME_MS + 1, 1000 * TIME_MS + 2)
+AGAIN = b"\x02" + u32(8) + u64(4) + b"\x01"
+EPOCHS_V1 = [
     # A message to queue 7, and the same one to queue 8.
-    b"\x01" + u32(7) + encode(1, PERSISTENT, ADDRESS, PERSISTENT_HEADER, b"hi") + b"\x02" + u32(8) + u64(4) + b"\x01",
+    b"\x01" + u32(7) + encode(1, PERSISTENT, ADDRESS, PERSISTENT_HEADER, b"hi") + AGAIN,
     # The first is acked; queue 8 is purged.
     b"\x03" + u32(7) + u64(1) + b"\x04" + u32(8) + u64(2) + u64(4),
     # A virtual host comes and goes.
     b"\x05" + u32(len(DEFINITION)) + DEFINITION + b"\x06" + u32(len(END_OF_DEFINITION)) + END_OF_DEFINITION,
 ]
+EPOCHS = [
+    # The message is traced; rows of its events, of which the last has number 3, lie beside it.
+    b"\x01"
+    + u32(7)
+    + encode(1, PERSISTENT, ADDRESS, PERSISTENT_HEADER, b"hi", TRACE_OF_IT)
+    + AGAIN
+    + b"\x07"
+    + u64(1)
+    + u64(3)
+    + u32(4)
+    + b"rows",
+    *EPOCHS_V1[1:],
+    # Rows up to number 3 are in a batch.
+    b"\x08" + u64(3),
+]
 
 
 def make_log() -> bytes:
-    """Epochs 41 to 43, the zeros behind them, and nothing else."""
+    """Epochs 41 to 44, the zeros behind them, and nothing else."""
     files = RecordingFiles()
     writer = LogWriter(files, "/log", 41, salt=SALT)
     for number, payload in enumerate(EPOCHS):
@@ -73,7 +93,7 @@ def make_segment() -> bytes:
     """A page with positions 5000 and 5001, and one with 5003."""
     two = encode(5000, PERSISTENT, ADDRESS, PERSISTENT_HEADER, b"hi")
     two += encode(5001, 0, ADDRESS, TRANSIENT_HEADER, b"you")
-    one = encode(5003, PERSISTENT, ADDRESS, PERSISTENT_HEADER, b"hi")
+    one = encode(5003, PERSISTENT, ADDRESS, PERSISTENT_HEADER, b"hi", TRACE_OF_IT)
     return (
         encode_file_head(SEGMENT_MAGIC)
         + encode_page(5000, 5001, 2, TIME_MS, TIME_MS + 1, two, transient=1)

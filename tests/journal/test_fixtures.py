@@ -10,16 +10,19 @@ import pytest
 from tests.journal.fixtures import (
     ADDRESS,
     EPOCHS,
+    EPOCHS_V1,
     FILES,
     FOLDER,
+    FOLDER_V1,
     PERSISTENT_HEADER,
     SALT,
     TIME_MS,
+    TRACE_OF_IT,
     TRANSIENT_HEADER,
 )
 from warrenmq.journal.files import Files
 from warrenmq.journal.log_file import log_name, read_log
-from warrenmq.journal.record import PERSISTENT, decode_at
+from warrenmq.journal.record import PERSISTENT, TRACED, decode_at
 from warrenmq.journal.segment_file import dead_name, page_records, read_dead, read_page, segment_name, walk_pages
 from warrenmq.protocol.values import decode_table
 
@@ -31,41 +34,48 @@ def test_what_is_written_today_is_what_was_written_then(name: str) -> None:
     assert FILES[name]() == (FOLDER / name).read_bytes()
 
 
-def test_the_log_is_read() -> None:
-    scan = read_log(Files(), str(FOLDER))
+@pytest.mark.parametrize(("folder", "written"), [(FOLDER, EPOCHS), (FOLDER_V1, EPOCHS_V1)], ids=["v2", "v1"])
+def test_the_log_is_read(folder: Path, written: list[bytes]) -> None:
+    scan = read_log(Files(), str(folder))
     epochs = [(sequence, time_ms, bytes(payload)) for sequence, time_ms, payload, _ in scan]
-    assert epochs == [(41 + number, TIME_MS + number, payload) for number, payload in enumerate(EPOCHS)]
+    assert epochs == [(41 + number, TIME_MS + number, payload) for number, payload in enumerate(written)]
     assert (scan.torn_tail, scan.damage) == (None, [])
 
 
 def test_the_records_of_the_log_are_those_of_the_broker() -> None:
     append, definition = EPOCHS[0], EPOCHS[2]
-    assert decode_at(append, 5)[:5] == (1, PERSISTENT, ADDRESS, PERSISTENT_HEADER, b"hi")
+    record = decode_at(append, 5)
+    assert record[:5] == (1, PERSISTENT | TRACED, ADDRESS, PERSISTENT_HEADER, b"hi")
+    assert record.trace == TRACE_OF_IT
     table, end = decode_table(definition, 5, len(definition))
     assert table == {"kind": "vhost", "key": ["v"], "definition": {"name": "v"}}
     assert decode_table(definition, end + 5, len(definition)) == ({"kind": "vhost", "key": ["v"]}, len(definition))
 
 
-def test_the_segment_is_read() -> None:
+@pytest.mark.parametrize(("folder", "trace"), [(FOLDER, TRACE_OF_IT), (FOLDER_V1, b"")], ids=["v2", "v1"])
+def test_the_segment_is_read(folder: Path, trace: bytes) -> None:
     files = Files()
-    handle = files.open_read(str(FOLDER / segment_name(5000, 0)))
+    handle = files.open_read(str(folder / segment_name(5000, 0)))
     walk = walk_pages(files, handle)
     assert walk.reason is None
+    assert walk.is_old is (folder == FOLDER_V1)
     assert [(page.count, page.transient, page.time_first, page.time_last) for page in walk.pages] == [
         (2, 1, TIME_MS, TIME_MS + 1),
         (1, 0, TIME_MS + 9, TIME_MS + 9),
     ]
-    records = [record[:5] for page in walk.pages for record in page_records(*read_page(files, handle, page.offset))]
+    found = [record for page in walk.pages for record in page_records(*read_page(files, handle, page.offset))]
     files.close(handle)
-    assert records == [
+    assert [record.trace for record in found] == [b"", b"", trace]
+    assert [(record.position, record.flags & ~TRACED, *record[2:5]) for record in found] == [
         (5000, PERSISTENT, ADDRESS, PERSISTENT_HEADER, b"hi"),
         (5001, 0, ADDRESS, TRANSIENT_HEADER, b"you"),
         (5003, PERSISTENT, ADDRESS, PERSISTENT_HEADER, b"hi"),
     ]
 
 
-def test_the_deletion_marks_are_read() -> None:
-    marks = read_dead(Files(), str(FOLDER / dead_name(5000, 0)))
+@pytest.mark.parametrize("folder", [FOLDER, FOLDER_V1], ids=["v2", "v1"])
+def test_the_deletion_marks_are_read(folder: Path) -> None:
+    marks = read_dead(Files(), str(folder / dead_name(5000, 0)))
     assert (list(marks.numbers), marks.reason) == ([1, 0, 3], None)
 
 

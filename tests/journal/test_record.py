@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warrenmq.journal.errors import BadRecord
-from warrenmq.journal.record import HEAD_SIZE, PERSISTENT, Record, decode_all, decode_at, encode
+from warrenmq.journal.record import (
+    HEAD,
+    HEAD_SIZE,
+    PERSISTENT,
+    TRACE,
+    TRACED,
+    Record,
+    decode_all,
+    decode_at,
+    encode,
+)
 
 messages = st.tuples(
     st.integers(0, 2**64 - 1),
@@ -25,8 +35,8 @@ def test_a_record_is_read_as_it_was_written(
     message: tuple[int, int, bytes, bytes, bytes], before: bytes, behind: bytes
 ) -> None:
     data = before + encode(*message) + behind
-    assert decode_at(data, len(before)) == (*message, len(data) - len(behind))
-    assert decode_at(memoryview(data), len(before)) == (*message, len(data) - len(behind))
+    assert decode_at(data, len(before)) == (*message, len(data) - len(behind), b"")
+    assert decode_at(memoryview(data), len(before)) == (*message, len(data) - len(behind), b"")
 
 
 @given(st.lists(messages, max_size=10))
@@ -60,9 +70,14 @@ def test_any_octets_are_a_record_or_refused(octets: bytes, offset: int) -> None:
         assert encode(*record[:5]) == octets[offset : record.end]
 
 
-def test_flags_of_a_newer_version_are_refused() -> None:
-    with pytest.raises(BadRecord, match="flags 0x81 are of a newer version"):
-        decode_at(encode(1, 0x81, b"", b"", b""), 0)
+def test_the_trace_of_a_message_stands_behind_its_head() -> None:
+    trace = TRACE.pack(7, 8, 9)
+    data = encode(1, PERSISTENT, b"a", b"header", b"body", trace)
+    assert data == HEAD.pack(1, PERSISTENT | TRACED, 1, 6, 4) + trace + b"aheaderbody"
+    assert decode_at(data, 0) == (1, PERSISTENT | TRACED, b"a", b"header", b"body", len(data), trace)
+    for cut in range(1, len(data)):
+        with pytest.raises(BadRecord):
+            decode_at(data[:-cut], 0)
 
 
 @pytest.mark.parametrize(

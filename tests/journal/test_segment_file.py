@@ -231,16 +231,16 @@ def test_records_that_contradict_their_page_are_damage(
 
 def test_an_empty_file_and_one_of_another_kind_are_told() -> None:
     empty, other = Stored(b""), a_dead_file([1])
-    assert walk_pages(empty.files, empty.handle) == ([], 0, 0, "it ends within its file head")
+    assert walk_pages(empty.files, empty.handle) == ([], 0, 0, "it ends within its file head", False)
     assert walk_pages(other.files, other.handle).reason == "it is a file of another kind (b'WARRENDD')"
     assert check_file_head(encode_file_head(SEGMENT_MAGIC), SEGMENT_MAGIC) is None
 
 
 def test_a_file_of_a_newer_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as newer:
-        newer.setattr(segment_file, "VERSION", 2)
+        newer.setattr(segment_file, "VERSIONS", {SEGMENT_MAGIC: 3, DEAD_MAGIC: 2})
         segment, dead = a_segment([1]), a_dead_file([1])
-    with pytest.raises(UnknownVersion, match="/file has format version 2"):
+    with pytest.raises(UnknownVersion, match="/file has format version 3"):
         walk_pages(segment.files, segment.handle, PATH)
     with pytest.raises(UnknownVersion, match="/file has format version 2"):
         read_dead(dead.files, PATH)

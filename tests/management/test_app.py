@@ -10,6 +10,7 @@ import pika
 import pytest
 
 import warrenmq
+from tests.management.fakes import FakeNode
 from warrenmq.core.broker import Broker
 from warrenmq.management.app import NodeView, create_app
 from warrenmq.management.server import HttpServer
@@ -71,7 +72,21 @@ def test_metrics_are_prometheus_text() -> None:
 
 
 def test_no_documentation_pages_are_served() -> None:
-    assert [get(path).status_code for path in ("/docs", "/redoc", "/openapi.json", "/")] == [404] * 4
+    assert [get(path).status_code for path in ("/docs", "/redoc", "/openapi.json")] == [404] * 3
+
+
+def test_a_path_that_is_none_and_a_wrong_method_are_refused_in_json() -> None:
+    assert (get("/nothing").status_code, get("/nothing").json()["error"]) == (404, "Not Found")
+
+
+def test_health_tells_when_the_event_log_has_failed_and_the_node_is_still_ready() -> None:
+    node = FakeNode()
+    node.log_failure = "no space left"
+    response = get("/healthz", node.view())
+    assert (response.status_code, response.json()) == (
+        200,
+        {"status": "ready", "tracing": {"failure": "no space left"}},
+    )
 
 
 def test_metrics_follow_what_clients_do() -> None:

@@ -469,10 +469,10 @@ def test_a_folder_without_data_or_of_a_newer_version_is_refused(folder: Folder, 
 
 
 def test_a_segment_of_a_newer_version_is_refused(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_file, "VERSION", 2)
+    monkeypatch.setattr(segment_file, "VERSIONS", {segment_file.SEGMENT_MAGIC: 3, segment_file.DEAD_MAGIC: 2})
     folder.segment([0])
     monkeypatch.undo()
-    with pytest.raises(CheckError, match="format version 2"):
+    with pytest.raises(CheckError, match="format version 3"):
         folder.check()
 
 

@@ -9,11 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warrenmq.core.message import QueuedMessage, enqueue_as, make_message
+from warrenmq.core.trace import mark_of, trace_of
 from warrenmq.journal import record
+from warrenmq.journal.errors import BadRecord
+from warrenmq.protocol.properties import BasicProperties, content_header
 from warrenmq.storage.codec import (
     AGAIN,
     APPEND,
     DEFINE,
+    EVENTS,
+    EVENTS_KEPT,
     FORGET,
     FORGET_RANGE,
     UNDEFINE,
@@ -23,6 +28,7 @@ from warrenmq.storage.codec import (
     encode_records,
     is_marked,
 )
+from warrenmq.storage.replay import LogReplay
 
 parts = st.tuples(st.binary(max_size=20), st.binary(max_size=30), st.binary(max_size=300))
 positions = st.integers(0, 2**63 - 1)
@@ -158,3 +164,70 @@ def test_marks_behind_the_end_are_not_set() -> None:
     assert not is_marked(b"\x01", 1)
     assert not is_marked(b"\x01", 8)
     assert not is_marked(None, 0)
+
+
+# -- traces ----------------------------------------------------------------------------------------------------------
+
+times = st.integers(1, 2**62)
+
+
+def traced_entry(content: tuple[bytes, bytes, bytes], position: int, trace: tuple[int, int, int]) -> QueuedMessage:
+    entry = entry_of(content, position)
+    entry.message.trace = mark_of(trace[0], trace[1])
+    entry.message.enqueue_time = trace[2]
+    return entry
+
+
+HEADER = content_header(4, BasicProperties(message_id="m", correlation_id="c"))
+
+
+@given(queues, positions, st.tuples(times, times, times))
+def test_a_trace_goes_with_its_message(queue: int, position: int, trace: tuple[int, int, int]) -> None:
+    content = (b"\x00\x01q", HEADER, b"body")
+    entry = traced_entry(content, position, trace)
+    octets = record.TRACE.pack(*trace)
+    expected = record.encode(position, 1, *content, octets)
+    buffer = EpochBuffer()
+    buffer.put_append(queue, entry, 1)
+    buffer.put_append(queue, entry, 1)
+    again = struct.pack("<BIQB", AGAIN, queue, position, 1)
+    assert bytes(buffer.take()) == struct.pack("<BI", APPEND, queue) + expected + again
+    payload = bytes(encode_records([entry, entry_of(content, position), entry]))
+    assert payload == expected + record.encode(position, 1, *content) + expected
+    first, plain, last = decode_records(payload, -1, 0, None, 0)
+    assert plain.message.trace is None
+    for found in (first, last):
+        assert found.message.trace is not None
+        ids = trace_of(found.message.trace, found.message.header)
+        assert (ids.uid, ids.publish_time) == trace[:2]
+        assert found.message.enqueue_time == trace[2]
+        assert (ids.message_id, ids.correlation_id) == (b"m", b"c")
+        assert (found.message.address, found.message.header, found.message.body) == content
+    for cut in range(1, len(expected)):
+        with pytest.raises(BadPage):
+            decode_records(expected[:-cut], -1, 0, None, 0)
+
+
+def test_rows_of_events() -> None:
+    buffer = EpochBuffer()
+    buffer.put_events(5, 7, b"rows")
+    buffer.put_events_kept(7)
+    assert bytes(buffer.take()) == struct.pack("<BQQI", EVENTS, 5, 7, 4) + b"rows" + struct.pack("<BQ", EVENTS_KEPT, 7)
+
+
+def test_rows_that_are_said_again_or_kept_elsewhere_do_not_come_back() -> None:
+    buffer, replay = EpochBuffer(), LogReplay()
+    for first, last in ((1, 2), (3, 3), (4, 9), (10, 11)):
+        buffer.put_events(first, last, b"%d" % first)
+    buffer.put_events_kept(2)
+    buffer.put_append(1, entry_of((b"a", HEADER, b""), 0), 1)
+    buffer.put_events(4, 11, b"again")
+    buffer.put_events(12, 12, b"12")
+    payload = bytes(buffer.take())
+    replay.learn(payload, 1)
+    assert (replay.last_event, replay.events) == (12, [(3, 3, b"3"), (4, 11, b"again"), (12, 12, b"12")])
+    replay.give(payload, 1)
+    assert replay.queues[1].next_position == 1
+    for cut in (1, 5, 20, 24):
+        with pytest.raises(BadRecord):
+            LogReplay().learn(payload[: len(payload) - cut], 1)

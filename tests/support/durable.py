@@ -20,6 +20,7 @@ from typing import Any
 from tests.properties.storage_model import State
 from tests.support.client import Client, make_broker
 from tests.support.outbox import Got
+from warrenmq.core.broker import Broker
 from warrenmq.core.queue import Queue
 from warrenmq.core.stream import Stream
 from warrenmq.journal.files import Files
@@ -125,7 +126,7 @@ class Life:
         recovery = Recovery(files, ROOT, catalog)
         recovery.learn()
         self.storage = FileStorage(ROOT, options, files, catalog, recovery)
-        self.broker = make_broker(self.storage)
+        self.broker = self.make_broker()
         self.storage.attach(self.broker.epoch_is_written, self._durable, self._failed, self.full.append)
         self.storage.committer.post = lambda work, *arguments: self._unheard.append((work, arguments))
         self._unheard: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
@@ -134,6 +135,9 @@ class Life:
         self.channel = self._client.channel()  # gets and settles, everything in transactions
         self.channel.core.select_transactions()
         self.publisher.declare_exchange(FANOUT, "fanout", durable=True)
+
+    def make_broker(self) -> Broker:
+        return make_broker(self.storage)
 
     # -- what clients do ---------------------------------------------------------------------------------------------
 

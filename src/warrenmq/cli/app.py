@@ -53,6 +53,10 @@ def serve(
     durability: Annotated[
         str | None, typer.Option(metavar="D", help='What a confirm means: fsync, "interval=MS" or os. [fsync]')
     ] = None,
+    trace: Annotated[
+        str | None,
+        typer.Option(metavar="T", help="Keep the events of messages: off, all, or a share such as 0.01. [off]"),
+    ] = None,
     log_level: Annotated[str | None, typer.Option(metavar="L", help="debug, info, warning or error. [info]")] = None,
 ) -> None:
     """Run the broker in the foreground until SIGTERM or Ctrl-C."""
@@ -64,6 +68,7 @@ def serve(
         "port": port,
         "http_port": http_port,
         "durability": durability,
+        "trace": trace,
         "log_level": log_level,
     }
     raise typer.Exit(run_broker(flags, config))
@@ -81,3 +86,44 @@ def check(
     from warrenmq.cli.check import check as check_data
 
     raise typer.Exit(check_data(folder, as_json))
+
+
+@app.command()
+def trace(
+    message_id: Annotated[
+        str | None, typer.Argument(metavar="ID", help="The message-id, or the id that the broker gave.")
+    ] = None,
+    correlation_id: Annotated[str | None, typer.Option(metavar="ID", help="Messages with this correlation-id.")] = None,
+    trace_id: Annotated[str | None, typer.Option(metavar="HEX", help="Messages of this trace, or traceparent.")] = None,
+    queue: Annotated[str | None, typer.Option(metavar="Q", help="Messages that came to this queue.")] = None,
+    exchange: Annotated[str | None, typer.Option(metavar="E", help="Messages published to this exchange.")] = None,
+    routing_key: Annotated[str | None, typer.Option(metavar="K", help="Messages with this routing key.")] = None,
+    vhost: Annotated[str | None, typer.Option(metavar="V", help="Messages in this virtual host.")] = None,
+    kind: Annotated[str | None, typer.Option(metavar="KIND", help="Messages with such an event: acked, ...")] = None,
+    start: Annotated[str | None, typer.Option("--from", metavar="T", help="From then on; 15m: so long ago.")] = None,
+    end: Annotated[str | None, typer.Option("--to", metavar="T", help="Up to this time.")] = None,
+    limit: Annotated[int | None, typer.Option(metavar="N", help="List at most so many. [50]")] = None,
+    url: Annotated[str, typer.Option(metavar="URL", help="The HTTP port of the broker.")] = "http://127.0.0.1:15672",
+    user: Annotated[str, typer.Option(metavar="NAME:PASSWORD", help="A user of the broker.")] = "guest:guest",
+    as_json: Annotated[bool, typer.Option("--json", help="Print what the broker answers, as JSON.")] = False,
+) -> None:
+    """Tell what happened to a message, or find messages; the broker must run and keep events.
+
+    Exits with 0 if there is something to tell, 1 if nothing is kept, 2 if the broker cannot be asked.
+    """
+    from warrenmq.cli.trace import trace as tell
+
+    options = {
+        "correlation_id": correlation_id,
+        "trace_id": trace_id,
+        "queue": queue,
+        "exchange": exchange,
+        "routing_key": routing_key,
+        "vhost": vhost,
+        "kind": kind,
+        "from": start,
+        "to": end,
+        "limit": limit,
+    }
+    wanted = {name: str(value) for name, value in options.items() if value is not None}
+    raise typer.Exit(tell(message_id, wanted, url, user, as_json))

@@ -27,12 +27,12 @@ DEFAULT_VHOST = "/"
 
 
 class Broker:
-    """Everything that one node serves. `storage` keeps it, `events` (if any) hears of it."""
+    """Everything that one node serves. `storage` keeps it, `events` hears of it."""
 
     def __init__(self, storage: Storage, events: EventSink | None = None) -> None:
         self.storage = storage
         self.catalog: Catalog = NotedCatalog(self)
-        self.events = events
+        self.events = events or EventSink()
         self.stats = Stats()
         storage.count_in(self.stats)
         self.users = Users()
@@ -62,7 +62,6 @@ class Broker:
         if vhost is None:
             vhost = self.vhosts[name] = VHost(self, name)
             self.catalog.save("vhost", (name,), {"name": name})
-            self.emit_resource("vhost.added", name, name)
         return vhost
 
     def delete_vhost(self, name: str) -> None:
@@ -73,7 +72,6 @@ class Broker:
         for exchange in list(vhost.exchanges.values()):
             vhost.remove_exchange(exchange)
         self.catalog.delete("vhost", (name,))
-        self.emit_resource("vhost.deleted", name, name)
 
     def open_vhost(self, name: str, user: str) -> VHost:
         """The virtual host that a connection asks for; 530 if there is none or the user may not use it."""
@@ -112,6 +110,8 @@ class Broker:
                     turn.lost.append(consumer)  # delete-ok comes first
                 else:
                     consumer.channel.consumer_lost(consumer)
+        if self.events.has_news:
+            self.events.end_turn()
         log = self.storage.log
         if turn.promises and any(level == SYNCED for level, _ in turn.promises.values()):
             log.flush()
@@ -196,9 +196,10 @@ class Broker:
 
     # -- watching ----------------------------------------------------------------------------------------------------
 
-    def emit_resource(self, kind: str, vhost: str, name: str) -> None:
-        if self.events is not None:
-            self.events.resource_event(kind, vhost, name)
+    def emit(self, kind: int, vhost: str, **fields: Any) -> None:
+        """Something was opened, closed, declared or deleted; the fields are those of `events.schema.Event`."""
+        if self.events.is_watching:
+            self.events.resource_event(kind, vhost, fields)
 
 
 class NotedCatalog(Catalog):

@@ -3,7 +3,7 @@ cimport cython
 from warrenmq.core.exchange cimport Route
 from warrenmq.core.ledger cimport Ledger
 from warrenmq.core.message cimport Message, QueuedMessage, make_message
-from warrenmq.core.ports cimport Outbox
+from warrenmq.core.ports cimport EventSink, Outbox
 from warrenmq.core.publish_rules cimport needs_inspection
 from warrenmq.core.queue cimport Queue
 from warrenmq.core.stats cimport Stats
@@ -13,12 +13,18 @@ from warrenmq.core.turn cimport Turn
 cdef int NOTHING
 cdef int WRITTEN
 cdef int SYNCED
+cdef int _ROUTED
+cdef int _ACKED
 
 
 cdef class Channel:
     cdef readonly object broker
     cdef readonly object vhost
+    cdef readonly str vhost_name
     cdef readonly object connection
+    cdef readonly str connection_name
+    cdef readonly EventSink events
+    cdef readonly object traced
     cdef readonly int number
     cdef readonly Outbox outbox
     cdef readonly str user
@@ -43,6 +49,7 @@ cdef class Channel:
     cdef _publish_inspected(self, Route route, bytes header, bytes body)
     @cython.locals(queue=Queue, level=int)
     cdef _deliver_to(self, Message message, list queues, bint is_mandatory)
+    cdef _give_back(self, Message message, bint is_mandatory)
     cpdef note_published(self)
     @cython.locals(level=int)
     cpdef end_turn(self, unsigned long long epoch)

@@ -14,12 +14,13 @@ from warrenmq.core.errors import NotAllowed, NotImplementedHere, PreconditionFai
 from warrenmq.core.exchange import Route
 from warrenmq.core.ledger import Ledger
 from warrenmq.core.message import Message, QueuedMessage, make_message
-from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, Outbox
+from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, EventSink, Outbox
 from warrenmq.core.publish_rules import needs_inspection, prepare_header
 from warrenmq.core.queue import Queue
 from warrenmq.core.stats import Stats
 from warrenmq.core.transaction import Transaction
 from warrenmq.core.turn import Turn
+from warrenmq.events import schema
 
 if TYPE_CHECKING:
     from warrenmq.core.broker import Broker
@@ -28,17 +29,26 @@ if TYPE_CHECKING:
 
 NO_ROUTE = 312
 
+# As C integers.
+_ROUTED = schema.ROUTED
+_ACKED = schema.ACKED
+
 
 class Channel:
-    """`connection` is whatever stands for the connection to the virtual host: it owns exclusive queues."""
+    """`connection` is whatever stands for the connection to the virtual host: it owns exclusive queues.
+
+    `connection_name` is its name in events.
+    """
 
     __slots__ = (
         "awaiting_epoch",
         "broker",
         "confirmed_tag",
         "connection",
+        "connection_name",
         "consumers",
         "default_prefetch",
+        "events",
         "is_confirming",
         "is_in_turn",
         "is_open",
@@ -49,24 +59,36 @@ class Channel:
         "published_tag",
         "reply_queue",
         "stats",
+        "traced",
         "transaction",
         "turn",
         "turn_level",
         "user",
         "vhost",
+        "vhost_name",
     )
 
     def __init__(
-        self, broker: "Broker", vhost: "VHost", connection: object, number: int, outbox: Outbox, user: str
+        self,
+        broker: "Broker",
+        vhost: "VHost",
+        connection: object,
+        number: int,
+        outbox: Outbox,
+        user: str,
+        connection_name: str = "",
     ) -> None:
         self.broker: Broker = broker
         self.vhost: VHost = vhost
+        self.vhost_name = vhost.name
         self.connection = connection
+        self.connection_name = connection_name
         self.number = number
         self.outbox = outbox
         self.user = user
         self.stats: Stats = broker.stats
         self.turn: Turn = broker.turn
+        self.events: EventSink = broker.events
         self.ledger = Ledger()
         self.consumers: dict[str, Consumer] = {}
         self.default_prefetch = 0
@@ -80,6 +102,7 @@ class Channel:
         self.awaiting_epoch: deque[tuple[int, int, int]] | None = None  # (epoch, what of it, last tag in it)
         self.is_in_turn = False
         self.turn_level = NOTHING  # what the publishes of this turn have to wait for
+        self.traced: deque[tuple[int, Message]] | None = None  # traced publishes that wait for their confirms
 
     # -- publishing --------------------------------------------------------------------------------------------------
 
@@ -92,6 +115,8 @@ class Channel:
             return
         self.plain_header = header
         message = make_message(route.address, header, body)
+        if self.events.is_watching:
+            self.events.published(self, route, message, queues)
         if self.transaction is not None:
             self.transaction.publishes.append((message, queues, route.is_mandatory))
             return
@@ -104,6 +129,8 @@ class Channel:
         queues = route.queues
         if extra_keys or queues is None:
             queues, _ = self.vhost.route(route.exchange, (route.routing_key, *extra_keys), headers)
+        if self.events.is_watching:
+            self.events.published(self, route, message, queues)
         if self.transaction is not None:
             self.transaction.publishes.append((message, queues, route.is_mandatory))
         else:
@@ -111,17 +138,31 @@ class Channel:
 
     def _deliver_to(self, message: Message, queues: list[Queue], is_mandatory: bool) -> None:
         if queues:
+            if message.trace is not None:
+                self.events.message_event(_ROUTED, message, self, 0)
             for queue in queues:
                 level = queue.enqueue(message)
                 if level > self.turn_level:
                     self.turn_level = level
         else:
-            self.stats.unroutable += 1
-            if is_mandatory:
-                self.stats.returned += 1
-                self.outbox.returned(self.number, NO_ROUTE, "NO_ROUTE", message)
+            self._give_back(message, is_mandatory)
         if self.is_confirming:
             self.note_published()
+            if message.trace is not None:
+                if self.traced is None:
+                    self.traced = deque()
+                self.traced.append((self.published_tag, message))
+
+    def _give_back(self, message: Message, is_mandatory: bool) -> None:
+        """No queue takes it."""
+        self.stats.unroutable += 1
+        if message.trace is not None:
+            self.events.message_event(schema.UNROUTABLE, message, self, schema.R_NO_ROUTE)
+        if is_mandatory:
+            self.stats.returned += 1
+            if message.trace is not None:
+                self.events.message_event(schema.RETURNED, message, self, schema.R_NO_ROUTE)
+            self.outbox.returned(self.number, NO_ROUTE, "NO_ROUTE", message)
 
     def note_published(self) -> None:
         """Give the publish its confirm number, to be answered when the turn's work is safe."""
@@ -188,7 +229,17 @@ class Channel:
         if tag >= first:
             self.stats.confirmed += tag - self.confirmed_tag
             self.confirmed_tag = tag
+            if self.traced is not None:
+                self._tell_confirmed(tag)
             self.outbox.confirm(self.number, tag, tag > first)
+
+    def _tell_confirmed(self, tag: int) -> None:
+        traced = self.traced
+        assert traced is not None
+        while traced and traced[0][0] <= tag:
+            self.events.message_event(schema.CONFIRMED, traced.popleft()[1], self, 0)
+        if not traced:
+            self.traced = None
 
     # -- consuming ---------------------------------------------------------------------------------------------------
 
@@ -206,7 +257,7 @@ class Channel:
     def start(self, consumer: Consumer) -> None:
         """Let the messages flow."""
         consumer.queue.add_consumer(consumer)
-        self.broker.emit_resource("consumer.opened", self.vhost.name, consumer.tag)
+        self._tell_consumer(schema.CONSUMER_OPENED, consumer, 0)
 
     def cancel(self, tag: str) -> None:
         """Stop a consumer; what it holds stays unacked. An unknown tag is fine."""
@@ -215,7 +266,7 @@ class Channel:
             return
         consumer = self.consumers.pop(tag, None)
         if consumer is not None:
-            self._detach(consumer)
+            self._detach(consumer, schema.R_CLIENT)
 
     def wait_for_replies(self, reply_queue: "ReplyQueue") -> None:
         """Take answers that are published to the address from now on."""
@@ -236,11 +287,23 @@ class Channel:
             del self.consumers[consumer.tag]
             self._unpark(consumer)
             self.outbox.cancelled(self.number, consumer.tag)
+            self._tell_consumer(schema.CONSUMER_CLOSED, consumer, schema.R_QUEUE_DELETED)
 
-    def _detach(self, consumer: Consumer) -> None:
+    def _detach(self, consumer: Consumer, reason: int) -> None:
         self._unpark(consumer)
         self.vhost.consumer_left(consumer.queue, consumer)
-        self.broker.emit_resource("consumer.closed", self.vhost.name, consumer.tag)
+        self._tell_consumer(schema.CONSUMER_CLOSED, consumer, reason)
+
+    def _tell_consumer(self, kind: int, consumer: Consumer, reason: int) -> None:
+        self.broker.emit(
+            kind,
+            self.vhost.name,
+            queue=consumer.queue.name,
+            consumer=consumer.tag,
+            connection=self.connection_name,
+            channel=self.number,
+            reason=reason,
+        )
 
     def _unpark(self, consumer: Consumer) -> None:
         self.ledger.parked.pop(consumer, None)
@@ -254,6 +317,9 @@ class Channel:
         self.stats.delivered += 1
         if entry.redelivered:
             self.stats.redelivered += 1
+        entry.attempts += 1
+        if entry.message.trace is not None or queue.is_tapped:
+            queue.tell_delivered(entry, self, no_ack)
         if no_ack:
             queue.discard(entry)
             tag = self.ledger.next_tag()
@@ -282,12 +348,14 @@ class Channel:
                 raise PreconditionFailed(f"unknown delivery tag {tag}")
             self.stats.acked += 1
             queue: Queue = entry.queue  # type: ignore[assignment]
+            if entry.message.trace is not None:
+                self.events.place_event(_ACKED, entry, queue, self, 0)
             queue.settle(entry)
             if self.ledger.parked:
                 self._wake_parked()
             return
         if self.transaction is not None:
-            self.transaction.hold(self._take(tag, multiple), True, False)
+            self.transaction.hold(self._take(tag, multiple), _ACKED, False)
             return
         if tag == 0:
             tag = self.ledger.last_tag
@@ -295,23 +363,20 @@ class Channel:
             raise PreconditionFailed(f"unknown delivery tag {tag}")
         self._settle_all(self.ledger.strike_up_to(tag))
 
-    def reject(self, tag: int, multiple: bool, requeue: bool) -> None:
-        """basic.nack and basic.reject."""
+    def reject(self, tag: int, multiple: bool, requeue: bool, kind: int = schema.REJECTED) -> None:
+        """basic.nack and basic.reject; `kind` says which."""
         taken = self._take(tag, multiple)
         if self.transaction is not None:
-            self.transaction.hold(taken, False, requeue)
+            self.transaction.hold(taken, kind, requeue)
             return
         self._require_returnable(taken, taken)
-        if requeue:
-            self._requeue_all([entry for _, entry in taken])
-        else:
-            self._drop_all([entry for _, entry in taken])
+        self._refuse_all([entry for _, entry in taken], kind, requeue)
 
     def recover(self) -> None:
         """Requeue everything that is unacked."""
         out = list(self.ledger.unacked.items())
         self._require_returnable(out, [])
-        self._requeue_all(self.ledger.take_all())
+        self._requeue_all(self.ledger.take_all(), schema.R_RECOVERED)
 
     def _take(self, tag: int, multiple: bool) -> list[tuple[int, QueuedMessage]]:
         """Strike deliveries from the ledger; 406 if the tag is not out."""
@@ -342,22 +407,37 @@ class Channel:
         self.stats.acked += len(entries)
         for entry in entries:
             queue: Queue = entry.queue  # type: ignore[assignment]
+            if entry.message.trace is not None:
+                self.events.place_event(_ACKED, entry, queue, self, 0)
             queue.settle(entry)
         self._wake_parked()
+
+    def _refuse_all(self, entries: list[QueuedMessage], kind: int, requeue: bool) -> None:
+        """Nacked or rejected."""
+        for entry in entries:
+            if entry.message.trace is not None:
+                queue: Queue = entry.queue  # type: ignore[assignment]
+                self.events.place_event(kind, entry, queue, self, 0)
+        if requeue:
+            self._requeue_all(entries, schema.R_CLIENT)
+        else:
+            self._drop_all(entries)
 
     def _drop_all(self, entries: list[QueuedMessage]) -> None:
         for entry in entries:
             queue: Queue = entry.queue  # type: ignore[assignment]
+            if entry.message.trace is not None:
+                self.events.place_event(schema.DROPPED, entry, queue, self, schema.R_REJECTED)
             queue.settle(entry)
         self._wake_parked()
 
-    def _requeue_all(self, entries: list[QueuedMessage]) -> None:
+    def _requeue_all(self, entries: list[QueuedMessage], reason: int) -> None:
         by_queue: dict[Queue, list[QueuedMessage]] = {}
         for entry in entries:
             queue: Queue = entry.queue  # type: ignore[assignment]
             by_queue.setdefault(queue, []).append(entry)
         for queue, returning in by_queue.items():
-            queue.requeue(returning)
+            queue.requeue(returning, self, reason)
         for queue in by_queue:
             queue.make_due()
         self._wake_parked()
@@ -387,19 +467,19 @@ class Channel:
         """Apply everything held, together: one turn, one epoch. Gives what the answer has to wait for at least."""
         transaction = self._open_transaction()
         self.transaction = Transaction()
-        returning = [delivery for taken, is_ack, _ in transaction.settlements if not is_ack for delivery in taken]
+        returning = [delivery for taken, kind, _ in transaction.settlements if kind != _ACKED for delivery in taken]
         self._require_returnable(returning, transaction.held_deliveries())
         self.turn_level = transaction.settled_level()
         for message, queues, is_mandatory in transaction.publishes:
+            if message.trace is not None:
+                self.events.message_event(schema.TX_COMMITTED, message, self, 0)
             self._deliver_to(message, [queue for queue in queues if not queue.is_deleted], is_mandatory)
-        for taken, is_ack, requeue in transaction.settlements:
+        for taken, kind, requeue in transaction.settlements:
             entries = [entry for _, entry in taken]
-            if is_ack:
+            if kind == _ACKED:
                 self._settle_all(entries)
-            elif requeue:
-                self._requeue_all(entries)
             else:
-                self._drop_all(entries)
+                self._refuse_all(entries, kind, requeue)
         self.broker.storage.log.transaction_is_said()
         return self.turn_level
 
@@ -407,6 +487,12 @@ class Channel:
         """Forget the held publishes; held acks are undone, their deliveries are unacked again."""
         transaction = self._open_transaction()
         self.transaction = Transaction()
+        self._undo(transaction, schema.R_CLIENT)
+
+    def _undo(self, transaction: Transaction, reason: int) -> None:
+        for message, _, _ in transaction.publishes:
+            if message.trace is not None:
+                self.events.message_event(schema.TX_ROLLED_BACK, message, self, reason)
         self.ledger.put_back(transaction.held_deliveries())
 
     def _open_transaction(self) -> Transaction:
@@ -416,20 +502,21 @@ class Channel:
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
-    def close(self) -> None:
+    def close(self, reason: int = schema.R_CHANNEL_CLOSED) -> None:
         """Stop the consumers and give back all that is unacked; publishes held for a commit are dropped."""
         if not self.is_open:
             return
         self.is_open = False
         if self.transaction is not None:
-            self.ledger.put_back(self.transaction.held_deliveries())
+            self._undo(self.transaction, reason)
             self.transaction = None
         self._stop_replies()
         consumers = list(self.consumers.values())
         self.consumers.clear()
         for consumer in consumers:
             consumer.queue.remove_consumer(consumer)
-        self._requeue_all(self.ledger.take_all())
+        self._requeue_all(self.ledger.take_all(), reason)
         for consumer in consumers:
-            self._detach(consumer)
+            self._detach(consumer, reason)
+        self.traced = None
         self.broker.awaiting_epoch.pop(self, None)

@@ -20,3 +20,4 @@ cdef class Route:
     cdef readonly bytes address
     cdef readonly bint is_mandatory
     cdef readonly list queues
+    cdef public object trace_plan

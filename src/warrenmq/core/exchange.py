@@ -52,9 +52,12 @@ class Exchange:
 
 
 class Route:
-    """Where messages with one publish method go. `queues` is None where it depends on each message's headers."""
+    """Where messages with one publish method go. `queues` is None where it depends on each message's headers.
 
-    __slots__ = ("address", "exchange", "is_mandatory", "queues", "routing_key")
+    `trace_plan` is the event sink's own, and what it thinks of messages that go this way.
+    """
+
+    __slots__ = ("address", "exchange", "is_mandatory", "queues", "routing_key", "trace_plan")
 
     def __init__(
         self, exchange: Exchange, routing_key: str, address: bytes, is_mandatory: bool, queues: list[Queue] | None
@@ -64,6 +67,7 @@ class Route:
         self.address = address
         self.is_mandatory = is_mandatory
         self.queues = queues
+        self.trace_plan: object = None
 
 
 def collect_queues(

@@ -3,6 +3,7 @@ cimport cython
 from warrenmq.protocol.properties cimport delivery_mode
 
 cdef Py_ssize_t _OVERHEAD
+cdef Py_ssize_t _TRACE_OVERHEAD
 cdef int _PERSISTENT
 
 
@@ -12,6 +13,8 @@ cdef class Message:
     cdef readonly bytes address
     cdef readonly bytes header
     cdef readonly bytes body
+    cdef public bytes trace
+    cdef public long long enqueue_time
 
     cpdef bint is_persistent(self)
     cpdef Py_ssize_t footprint(self)
@@ -26,6 +29,7 @@ cdef class QueuedMessage:
     cdef readonly long long position
     cdef public long long epoch
     cdef public bint redelivered
+    cdef public int attempts
     cdef public object queue
     cdef public object consumer
 

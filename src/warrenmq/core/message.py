@@ -12,27 +12,34 @@ from warrenmq.protocol.properties import BasicProperties, delivery_mode
 # What one waiting message costs beside its header and body: two objects, two bytes headers and a place in the queue.
 # Measured with benchmarks/run.py (row "bytes per queued message").
 MESSAGE_OVERHEAD = 240
+# And what its trace costs, if it has one.
+TRACE_OVERHEAD = 160
 
 PERSISTENT = 2
 
 # The same as C integers.
 _OVERHEAD = MESSAGE_OVERHEAD
+_TRACE_OVERHEAD = TRACE_OVERHEAD
 _PERSISTENT = PERSISTENT
 
 
 class Message:
-    """What a publisher sent. Never changes.
+    """What a publisher sent. Never changes, but for what the event sink notes on one that is traced.
 
     `address` is the exchange and routing key as two wire short strings, just as publish, deliver, get-ok and return
-    carry them; `header` is the payload of the content header frame.
+    carry them; `header` is the payload of the content header frame. `trace` is None unless its events are kept, which
+    is decided once, when it is published (octets that core/trace.py reads: an object of ours here would make the
+    garbage collector look at every message); `enqueue_time` is when it came to its queues, in us since 1970.
     """
 
-    __slots__ = ("address", "body", "header")
+    __slots__ = ("address", "body", "enqueue_time", "header", "trace")
 
     def __init__(self, address: bytes, header: bytes, body: bytes) -> None:
         self.address = address
         self.header = header
         self.body = body
+        self.trace: bytes | None = None
+        self.enqueue_time = 0
 
     @property
     def exchange(self) -> str:
@@ -51,6 +58,8 @@ class Message:
 
     def footprint(self) -> int:
         """Bytes of memory that the message takes while it waits."""
+        if self.trace is not None:
+            return len(self.body) + len(self.header) + _OVERHEAD + _TRACE_OVERHEAD
         return len(self.body) + len(self.header) + _OVERHEAD
 
 
@@ -59,16 +68,17 @@ class QueuedMessage:
 
     `queue` and `consumer` are set only while it is delivered and unacked (consumer None: fetched with basic.get).
     `epoch` is the one of the commit log that keeps it; 0 for what is in memory alone, -1 for a transient message that
-    was paged out: its page has to hear when it is gone.
+    was paged out: its page has to hear when it is gone. `attempts` counts the deliveries since it came to memory.
     """
 
-    __slots__ = ("consumer", "epoch", "message", "position", "queue", "redelivered")
+    __slots__ = ("attempts", "consumer", "epoch", "message", "position", "queue", "redelivered")
 
     def __init__(self, message: Message, position: int) -> None:
         self.message = message
         self.position = position
         self.epoch = 0
         self.redelivered = False
+        self.attempts = 0
         self.queue: object = None
         self.consumer: object = None
 
@@ -82,6 +92,8 @@ def make_message(address: bytes, header: bytes, body: bytes) -> Message:
     message.address = address
     message.header = header
     message.body = body
+    message.trace = None
+    message.enqueue_time = 0
     return message
 
 
@@ -92,6 +104,7 @@ def enqueue_as(message: Message, position: int) -> QueuedMessage:
     entry.position = position
     entry.epoch = 0
     entry.redelivered = False
+    entry.attempts = 0
     entry.queue = None
     entry.consumer = None
     return entry

@@ -21,3 +21,7 @@ cdef class OffsetHeader:
     cpdef Message stamp(self, Message message, long long offset)
     @cython.locals(end=Py_ssize_t, stamped=bytes)
     cdef _cut(self, bytes header)
+
+
+@cython.locals(stamped=Message)
+cdef Message _copy(Message message, bytes header)

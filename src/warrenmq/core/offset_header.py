@@ -63,11 +63,11 @@ class OffsetHeader:
             for place in range(8):
                 at[place] = offset >> (56 - 8 * place) & 255
             memcpy(at + 8, PyBytes_AS_STRING(self._after), after)
-            return make_message(message.address, stamped, message.body)
+            return _copy(message, stamped)
         if header[_START:] != self._properties:
             self._cut(header)
         header = b"".join((header[:_START], self._before, _pack(offset), self._after))
-        return make_message(message.address, header, message.body)
+        return _copy(message, header)
 
     def _cut(self, header: bytes) -> None:
         self._properties = header[_START:]
@@ -77,3 +77,11 @@ class OffsetHeader:
         end = headers_span(stamped)[1]
         self._before = stamped[_START : end - 8]
         self._after = stamped[end:]
+
+
+def _copy(message: Message, header: bytes) -> Message:
+    stamped = make_message(message.address, header, message.body)
+    if message.trace is not None:
+        stamped.trace = message.trace
+        stamped.enqueue_time = message.enqueue_time
+    return stamped

@@ -34,10 +34,25 @@ cdef class MessageStore:
     cpdef page_in(self)
 
 
+cdef class EventSink:
+    cdef public bint is_watching
+    cdef public bint has_news
+
+    cpdef published(self, object channel, object route, Message message, list queues)
+    cpdef message_event(self, int kind, Message message, object channel, int reason)
+    cpdef enqueued(self, Message message, object queue, long long depth)
+    cpdef place_event(self, int kind, QueuedMessage entry, object queue, object who, int reason)
+    cpdef tapped(self, QueuedMessage entry, object queue, object who)
+    cpdef resource_event(self, int kind, str vhost, dict fields)
+    cpdef end_turn(self)
+
+
 cdef class CommitLog:
     cdef public long long work
     cdef public bint is_committing
     cdef public int reply_level
+    cdef public object on_epoch_end
+    cdef public object on_trim
 
     cpdef long long end_turn(self) except? -2
 

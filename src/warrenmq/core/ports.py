@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from warrenmq.core.channel import Channel
+    from warrenmq.core.exchange import Route
     from warrenmq.core.message import Message, QueuedMessage
     from warrenmq.core.queue import Queue
     from warrenmq.core.stats import Stats
@@ -142,10 +144,14 @@ class CommitLog:
     epoch is on its way, by a thread that needs the interpreter now and then.
     """
 
-    __slots__ = ("is_committing", "reply_level", "work")
+    __slots__ = ("is_committing", "on_epoch_end", "on_trim", "reply_level", "work")
 
     def __init__(self, reply_level: int = SYNCED) -> None:
         self.work = 0
+        # Called before an epoch is closed: events of what it holds may go with it. Turns may be longer than epochs.
+        self.on_epoch_end: Callable[[], None] | None = None
+        # Called before old epochs are let go: what they alone have of events is to be said again.
+        self.on_trim: Callable[[], None] | None = None
         self.is_committing = False
         self.reply_level = reply_level
 
@@ -159,6 +165,16 @@ class CommitLog:
 
     def transaction_is_said(self) -> None:
         """All of a transaction was said; its epoch is still open."""
+
+    def put_events(self, first: int, last: int, rows: bytes) -> None:
+        """Keep rows of the event log with the turn that they are of, until `events_are_kept`: those with these numbers.
+
+        Octets that only the event log reads. What is said again takes the place of what was said before. Whoever has
+        nothing to lose keeps nothing.
+        """
+
+    def events_are_kept(self, up_to: int) -> None:
+        """All rows up to this number are elsewhere in what this turn leaves: they need not be kept any more."""
 
     def flush(self) -> None:
         """Somebody waits until all that was said so far is on the disk: see to it soon."""
@@ -202,19 +218,51 @@ class Storage:
         """The store of a stream."""
         raise NotImplementedError
 
+    def recovered_events(self) -> tuple[int, list[bytes]]:
+        """What `CommitLog.put_events` was given and nobody has kept elsewhere, and the highest number; once."""
+        return 0, []
+
 
 class EventSink:
-    """Hears what happens. The core calls it only where one is set, so that unwatched messages pay nothing."""
+    """Hears what happens; this one keeps nothing.
 
-    __slots__ = ()
+    A message is traced or not: that is decided when it is published, and noted in `Message.trace`. Of one that is not
+    nothing is told, so that it pays for a test of a pointer at each step. Kinds and reasons are those of
+    `events/schema.py`.
 
-    def message_event(self, kind: str, message: "Message", vhost: str, queue: str) -> None:
-        """published, enqueued, delivered, acked, requeued, returned, ...; queue is "" where none is concerned."""
-        raise NotImplementedError
+    `is_watching`: some message may be traced, or somebody listens to the firehose: every publish is to be told.
+    `has_news`: something was told since the last `end_turn`.
+    """
 
-    def resource_event(self, kind: str, vhost: str, name: str) -> None:
-        """connection, channel, consumer, queue, exchange: opened, closed, declared, deleted."""
-        raise NotImplementedError
+    __slots__ = ("has_news", "is_watching")
+
+    def __init__(self) -> None:
+        self.is_watching = False
+        self.has_news = False
+
+    def published(self, channel: "Channel", route: "Route", message: "Message", queues: "list[Queue]") -> None:
+        """A message came in, and goes to these queues: decide whether it is traced."""
+
+    def message_event(self, kind: int, message: "Message", channel: "Channel", reason: int) -> None:
+        """Something happened to a traced message as a whole: routed, unroutable, returned, confirmed, ..."""
+
+    def enqueued(self, message: "Message", queue: "Queue", depth: int) -> None:
+        """A traced message joins a queue, and with it so many wait there; notes the time in it."""
+
+    def place_event(self, kind: int, entry: "QueuedMessage", queue: "Queue", who: object, reason: int) -> None:
+        """Something happened to a traced message in one queue: delivered, acked, requeued, dropped, ...
+
+        `who` is the consumer or the channel that it has to do with, None if there is none.
+        """
+
+    def tapped(self, entry: "QueuedMessage", queue: "Queue", who: object) -> None:
+        """A message left a queue that somebody listens to, by the firehose, traced or not."""
+
+    def resource_event(self, kind: int, vhost: str, fields: "dict[str, Any]") -> None:
+        """A connection, channel, consumer, queue or exchange was opened, closed, declared or deleted."""
+
+    def end_turn(self) -> None:
+        """The turn ends, its epoch is still open."""
 
 
 class StreamStore(MessageStore):
@@ -251,3 +299,7 @@ class StreamStore(MessageStore):
     def now_ms(self) -> int:
         """The time that an append would have now."""
         raise NotImplementedError
+
+    def newest_ms(self) -> int:
+        """The time of the last append; 0 if it is not known."""
+        return 0

@@ -3,12 +3,16 @@ cimport cython
 from warrenmq.core.consumer cimport Consumer, ConsumerRing
 from warrenmq.core.line cimport Line
 from warrenmq.core.message cimport Message, QueuedMessage, enqueue_as
-from warrenmq.core.ports cimport MessageStore, PageSizes
+from warrenmq.core.ports cimport EventSink, MessageStore, PageSizes
 from warrenmq.core.stats cimport Stats
 from warrenmq.core.turn cimport Turn
 
 
 cdef int NOTHING
+cdef int _DELIVERED
+cdef int _REQUEUED
+cdef int _DROPPED
+cdef int _AUTO_ACK
 
 
 cdef class Queue:
@@ -21,7 +25,8 @@ cdef class Queue:
     cdef readonly Stats stats
     cdef readonly Turn turn
     cdef readonly MessageStore store
-    cdef readonly object events
+    cdef readonly EventSink events
+    cdef public bint is_tapped
     cdef readonly Line ready
     cdef readonly ConsumerRing ring
     cdef readonly dict consumers
@@ -60,11 +65,14 @@ cdef class Queue:
     @cython.locals(entry=QueuedMessage)
     cpdef QueuedMessage get(self)
     cdef _hand_over(self, QueuedMessage entry, Consumer consumer)
+    cpdef tell_delivered(self, QueuedMessage entry, object who, bint is_settled)
+    @cython.locals(entry=QueuedMessage)
+    cdef _tell_passed(self, Message message, long long position, Consumer consumer)
     cpdef note_unacked(self)
     cpdef discard(self, QueuedMessage entry)
     cpdef settle(self, QueuedMessage entry)
     @cython.locals(entry=QueuedMessage)
-    cpdef requeue(self, list entries)
+    cpdef requeue(self, list entries, object who=*, int reason=*)
     @cython.locals(consumer=Consumer)
     cdef _release(self, QueuedMessage entry)
     cpdef wake(self, Consumer consumer)

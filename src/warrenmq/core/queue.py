@@ -17,9 +17,16 @@ from warrenmq.core.message import Message, QueuedMessage, enqueue_as
 from warrenmq.core.ports import NOTHING, EventSink, MessageStore, PageSizes, Recovered
 from warrenmq.core.stats import Stats
 from warrenmq.core.turn import Turn
+from warrenmq.events import schema
 
 if TYPE_CHECKING:
     from warrenmq.core.channel import Channel
+
+# As C integers.
+_DELIVERED = schema.DELIVERED
+_REQUEUED = schema.REQUEUED
+_DROPPED = schema.DROPPED
+_AUTO_ACK = schema.R_AUTO_ACK
 
 
 class Queue:
@@ -41,6 +48,7 @@ class Queue:
         "is_deleted",
         "is_due",
         "is_durable",
+        "is_tapped",
         "keeps",
         "name",
         "next_position",
@@ -76,7 +84,8 @@ class Queue:
         self.stats = stats
         self.turn = turn
         self.store = store
-        self.events = events
+        self.events = events or EventSink()
+        self.is_tapped = False  # the firehose wants to hear of deliveries, whether the message is traced or not
         self.ready = Line()
         self.ring = ConsumerRing()
         self.consumers: dict[Consumer, None] = {}
@@ -102,14 +111,14 @@ class Queue:
         """Hand the message to a waiting consumer, or keep it; never waits. Gives what its confirm has to wait for."""
         position = self.next_position
         self.next_position = position + 1
-        if self.events is not None:
-            self.events.message_event("enqueued", message, self.vhost, self.name)
+        if message.trace is not None:
+            self.events.enqueued(message, self, len(self.ready) + 1)
         consumer = self.ring.next_ready() if self.ready.is_empty() else None
         if consumer is not None and consumer.no_ack:
             # Settled by being sent: there is nothing to keep.
             self.stats.delivered += 1
-            if self.events is not None:
-                self.events.message_event("delivered", message, self.vhost, self.name)
+            if message.trace is not None or self.is_tapped:
+                self._tell_passed(message, position, consumer)
             consumer.deliver_no_ack(message, False)
             return NOTHING
         entry = enqueue_as(message, position)
@@ -261,8 +270,9 @@ class Queue:
         self.stats.delivered += 1
         if entry.redelivered:
             self.stats.redelivered += 1
-        if self.events is not None:
-            self.events.message_event("delivered", entry.message, self.vhost, self.name)
+        entry.attempts += 1
+        if entry.message.trace is not None or self.is_tapped:
+            self.tell_delivered(entry, consumer, consumer.no_ack)
         if consumer.no_ack:
             self.discard(entry)
             consumer.deliver_no_ack(entry.message, entry.redelivered)
@@ -271,6 +281,19 @@ class Queue:
                 self._handed_out = entry.position
             self.note_unacked()
             consumer.deliver(entry)
+
+    def tell_delivered(self, entry: QueuedMessage, who: object, is_settled: bool) -> None:
+        """To a consumer, or to the channel that asked for it; settled by that if nobody has to ack it."""
+        if entry.message.trace is not None:
+            self.events.place_event(_DELIVERED, entry, self, who, _AUTO_ACK if is_settled else 0)
+        if self.is_tapped:
+            self.events.tapped(entry, self, who)
+
+    def _tell_passed(self, message: Message, position: int, consumer: Consumer) -> None:
+        """Delivered without ever having a place here."""
+        entry = enqueue_as(message, position)
+        entry.attempts = 1
+        self.tell_delivered(entry, consumer, True)
 
     def message_count(self) -> int:
         """Messages that wait; those of a stream stay, whoever reads them."""
@@ -292,21 +315,19 @@ class Queue:
         """An unacked message was acked, or rejected for good."""
         self.unacked_count -= 1
         self.stats.unacked -= 1
-        if self.events is not None:
-            self.events.message_event("acked", entry.message, self.vhost, self.name)
         if not self.is_deleted:
             self.discard(entry)
         else:
             self.stats.held_bytes -= entry.message.footprint()
         self._release(entry)
 
-    def requeue(self, entries: list[QueuedMessage]) -> None:
+    def requeue(self, entries: list[QueuedMessage], who: object = None, reason: int = 0) -> None:
         """Put unacked messages back at their old places, marked as redelivered, without handing them out yet."""
         self.unacked_count -= len(entries)
         self.stats.unacked -= len(entries)
         for entry in entries:
-            if self.events is not None:
-                self.events.message_event("requeued", entry.message, self.vhost, self.name)
+            if entry.message.trace is not None:
+                self.events.place_event(_REQUEUED, entry, self, who, reason)
             entry.redelivered = True
         if self.is_deleted:
             for entry in entries:
@@ -335,14 +356,18 @@ class Queue:
     def require_returnable(self) -> None:
         """540 if what was delivered cannot be given back."""
 
-    def purge(self) -> int:
+    def purge(self, reason: int = schema.R_PURGED) -> int:
         """Drop all that waits; what is unacked stays. Gives the number dropped."""
         dropped = len(self.ready)
         for entry in self.ready:
+            if entry.message.trace is not None:
+                self.events.place_event(_DROPPED, entry, self, None, reason)
             self.discard(entry)
         if self.ready.paged != 0:
             assert self.store is not None
             self.store.forget_pages()
+            if self.events.is_watching:  # nobody reads them for that: one event stands for all of them
+                self.events.resource_event(_DROPPED, self.vhost, {"queue": self.name, "reason": reason})
         self.stats.ready -= dropped
         self.ready.clear()
         self._window_bytes = 0
@@ -397,7 +422,7 @@ class Queue:
 
     def delete(self) -> tuple[int, list[Consumer]]:
         """Drop everything. Gives the number of messages dropped and the consumers to be told."""
-        dropped = self.purge()
+        dropped = self.purge(schema.R_QUEUE_DELETED)
         consumers = list(self.consumers)
         for consumer in consumers:
             self.remove_consumer(consumer)

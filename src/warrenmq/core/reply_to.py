@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
-from warrenmq.core.message import Message
+from warrenmq.core.message import Message, QueuedMessage
 from warrenmq.core.ports import NOTHING
 from warrenmq.core.publish_rules import DIRECT_REPLY_TO
 from warrenmq.core.queue import Queue
@@ -30,7 +30,9 @@ class ReplyQueue(Queue):
 
     def __init__(self, channel: Channel, tag: str) -> None:
         address = ADDRESS_PREFIX + secrets.token_urlsafe(24)
-        super().__init__(channel.vhost.name, address, False, False, None, {}, channel.stats, channel.turn)
+        super().__init__(
+            channel.vhost.name, address, False, False, None, {}, channel.stats, channel.turn, None, channel.events
+        )
         self._channel = channel
         self.tag = tag
         encoded = tag.encode()
@@ -41,5 +43,14 @@ class ReplyQueue(Queue):
         outbox = self._channel.outbox
         if not outbox.is_congested:
             self.stats.delivered += 1
+            if message.trace is not None:
+                self.events.enqueued(message, self, 1)
+                self.tell_delivered(_first_delivery(message), self._channel, True)
             outbox.deliver(self._channel.number, self._wire_tag, self._channel.ledger.next_tag(), False, message)
         return NOTHING
+
+
+def _first_delivery(message: Message) -> QueuedMessage:
+    entry = QueuedMessage(message, 0)
+    entry.attempts = 1
+    return entry

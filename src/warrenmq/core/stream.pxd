@@ -12,7 +12,7 @@ cdef Py_ssize_t _TAIL_LIMIT
 cdef Py_ssize_t _SMALL_TAIL_LIMIT
 cdef Py_ssize_t _MEMORY_BUDGET
 cdef Py_ssize_t _CURSOR_LIMIT
-cdef Message _DELIVERED
+cdef Message _NOTHING_KEPT
 
 
 @cython.final
@@ -65,7 +65,7 @@ cdef class Stream(Queue):
     cpdef QueuedMessage get(self)
     cpdef settle(self, QueuedMessage entry)
     @cython.locals(entry=QueuedMessage)
-    cpdef requeue(self, list entries)
+    cpdef requeue(self, list entries, object who=*, int reason=*)
     @cython.locals(cursor=Cursor)
     cpdef wake(self, Consumer consumer)
     cpdef make_due(self)

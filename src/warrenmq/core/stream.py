@@ -42,7 +42,7 @@ _MEMORY_BUDGET = MEMORY_BUDGET
 _CURSOR_LIMIT = CURSOR_LIMIT
 
 # What stands in a channel's ledger in place of a message that was delivered: an ack needs no more than that it was.
-_DELIVERED = Message(b"", b"", b"")
+_NOTHING_KEPT = Message(b"", b"", b"")
 
 
 class Cursor:
@@ -144,8 +144,8 @@ class Stream(Queue):
         """Append the message, whatever its delivery mode. Gives what its confirm has to wait for."""
         position = self.next_position
         self.next_position = position + 1
-        if self.events is not None:
-            self.events.message_event("enqueued", message, self.vhost, self.name)
+        if message.trace is not None:
+            self.events.enqueued(message, self, self.message_count())
         self.stats.ready += 1
         self._streams.append(enqueue_as(message, position))
         if self.cursors:
@@ -275,10 +275,11 @@ class Stream(Queue):
             message = messages[index]
             index += 1
             cursor.position = first + index
-            entry = enqueue_as(_DELIVERED, first + index - 1)
-            if self.events is not None:
+            entry = enqueue_as(_NOTHING_KEPT, first + index - 1)
+            if message.trace is not None or self.is_tapped:
                 entry = enqueue_as(message, first + index - 1)
-                self.events.message_event("delivered", message, self.vhost, self.name)
+                entry.attempts = 1
+                self.tell_delivered(entry, consumer, False)
             entry.consumer = consumer
             entry.queue = self
             consumer.unacked += 1
@@ -304,11 +305,9 @@ class Stream(Queue):
         """A delivery was acked: the reader may have one more."""
         self.unacked_count -= 1
         self.stats.unacked -= 1
-        if self.events is not None:
-            self.events.message_event("acked", entry.message, self.vhost, self.name)
         self._release(entry)
 
-    def requeue(self, entries: list[QueuedMessage]) -> None:
+    def requeue(self, entries: list[QueuedMessage], who: object = None, reason: int = 0) -> None:
         """Deliveries of a channel that is closed: there is nothing to put back."""
         self.unacked_count -= len(entries)
         self.stats.unacked -= len(entries)
@@ -318,7 +317,7 @@ class Stream(Queue):
     def require_returnable(self) -> None:
         raise NotImplementedHere(f"basic.nack and basic.reject not supported by stream queues {self._named()}")
 
-    def purge(self) -> int:
+    def purge(self, reason: int = 0) -> int:
         raise NotImplementedHere(f"queue.purge not supported by stream queues {self._named()}")
 
     # -- consumers ---------------------------------------------------------------------------------------------------

@@ -14,11 +14,11 @@ class Transaction:
 
     def __init__(self) -> None:
         self.publishes: list[tuple[Message, list[Queue], bool]] = []
-        self.settlements: list[tuple[Taken, bool, bool]] = []  # (deliveries, is an ack, requeue)
+        self.settlements: list[tuple[Taken, int, bool]] = []  # (deliveries, acked, nacked or rejected, requeue)
 
-    def hold(self, taken: Taken, is_ack: bool, requeue: bool) -> None:
+    def hold(self, taken: Taken, kind: int, requeue: bool) -> None:
         """Settle these on commit."""
-        self.settlements.append((taken, is_ack, requeue))
+        self.settlements.append((taken, kind, requeue))
 
     def settled_level(self) -> int:
         """What the settlements wait for until they are safe: the most that any queue of a kept message asks for."""

@@ -34,6 +34,7 @@ from warrenmq.core.queue import Queue
 from warrenmq.core.routing import MATCHERS
 from warrenmq.core.routing.headers import validate as validate_headers_binding
 from warrenmq.core.stream import Stream
+from warrenmq.events import schema
 
 if TYPE_CHECKING:
     from warrenmq.core.broker import Broker
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 # A cached route is a few hundred bytes; keys that are never used again must not fill the memory.
 MAX_CACHED_ROUTES = 100_000
 
+TRACE_EXCHANGE = "amq.rabbitmq.trace"
 PREDECLARED = (
     (DEFAULT_EXCHANGE, "direct"),
     ("amq.direct", "direct"),
@@ -58,6 +60,7 @@ class VHost:
     def __init__(self, broker: Broker, name: str) -> None:
         self.broker = broker
         self.name = name
+        self.is_tapped = False  # somebody listens to its firehose
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
         self.bindings = BindingIndex()
@@ -65,8 +68,14 @@ class VHost:
         self._owned: dict[object, dict[Queue, None]] = {}  # exclusive queues by connection
         for exchange_name, type in PREDECLARED:
             self.exchanges[exchange_name] = Exchange(exchange_name, type, is_durable=True)
-        trace = Exchange("amq.rabbitmq.trace", "topic", is_durable=True, is_internal=True)
+        trace = Exchange(TRACE_EXCHANGE, "topic", is_durable=True, is_internal=True)
         self.exchanges[trace.name] = trace
+
+    def tap(self, is_tapped: bool) -> None:
+        """Let the event sink hear of all that is published and delivered here, or no more."""
+        self.is_tapped = is_tapped
+        for queue in self.queues.values():
+            queue.is_tapped = is_tapped
 
     # -- routing -----------------------------------------------------------------------------------------------------
 
@@ -124,7 +133,7 @@ class VHost:
         self._topology_changed()
         if is_durable:
             self.broker.catalog.save("exchange", (self.name, name), definitions.of_exchange(self.name, exchange))
-        self.broker.emit_resource("exchange.declared", self.name, name)
+        self.broker.emit(schema.EXCHANGE_DECLARED, self.name, exchange=name)
         return exchange
 
     def delete_exchange(self, name: str, if_unused: bool) -> None:
@@ -148,7 +157,7 @@ class VHost:
         self._topology_changed()
         if exchange.is_durable and not _is_predeclared(exchange.name):
             self.broker.catalog.delete("exchange", (self.name, exchange.name))
-        self.broker.emit_resource("exchange.deleted", self.name, exchange.name)
+        self.broker.emit(schema.EXCHANGE_DELETED, self.name, exchange=exchange.name)
 
     def require_not_default(self, name: str) -> None:
         if name == DEFAULT_EXCHANGE:
@@ -193,7 +202,7 @@ class VHost:
         queue = self._make_queue(name, is_durable, is_auto_delete, connection if is_exclusive else None, arguments)
         if is_durable:
             self.broker.catalog.save("queue", (self.name, name), definitions.of_queue(queue))
-        self.broker.emit_resource("queue.declared", self.name, name)
+        self.broker.emit(schema.QUEUE_DECLARED, self.name, queue=name)
         return queue
 
     def _make_queue(
@@ -218,6 +227,7 @@ class VHost:
                 store,
                 broker.events,
             )
+        queue.is_tapped = self.is_tapped
         self.queues[name] = queue
         if owner is not None:
             self._owned.setdefault(owner, {})[queue] = None
@@ -252,7 +262,7 @@ class VHost:
         if queue.is_durable:
             self.broker.catalog.delete("queue", (self.name, queue.name))
         self.broker.turn.lost.extend(consumers)
-        self.broker.emit_resource("queue.deleted", self.name, queue.name)
+        self.broker.emit(schema.QUEUE_DELETED, self.name, queue=queue.name)
         return dropped
 
     def consumer_left(self, queue: Queue, consumer: Consumer) -> None:

@@ -29,7 +29,9 @@ from crc32c import crc32c
 from warrenmq.journal.errors import JournalError, SyncFailed, UnknownVersion
 from warrenmq.journal.files import Data, Files
 
-VERSION = 1
+# Version 2 is version 1 with traced messages and rows of events among the records.
+VERSION = 2
+READABLE = (1, 2)
 FILE_MAGIC = b"WARRENLG"
 EPOCH_MAGIC = 0x57455031
 FILE_SIZE = 32 * 2**20
@@ -539,7 +541,7 @@ def _parse_file_head(data: bytes, path: str) -> tuple[int, int] | None:
     magic, version, salt, first, _, checksum = _FILE_HEAD.unpack_from(data)
     if magic != FILE_MAGIC or crc32c(data[: FILE_HEAD_SIZE - 4]) != checksum:
         return None
-    if version != VERSION:
+    if version not in READABLE:
         raise UnknownVersion(path, version)
     return first, salt
 

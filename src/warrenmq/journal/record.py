@@ -14,11 +14,13 @@ from warrenmq.journal.errors import BadRecord
 from warrenmq.journal.files import Data
 
 PERSISTENT = 0x01
-MORE_FIELDS = 0x80  # kept free: a later version may put fields behind the head
+TRACED = 0x80  # the trace stands behind the head; since version 2 of log and segments
 
 # position, flags, lengths of address, header and body
 HEAD = Struct("<QBHII")
 HEAD_SIZE = HEAD.size
+TRACE = Struct("<QQQ")  # uid, publish time and enqueue time in us
+TRACE_SIZE = TRACE.size
 ADDRESS_MAX = 2**16 - 1
 PART_MAX = 2**32 - 1
 
@@ -30,11 +32,14 @@ class Record(NamedTuple):
     header: bytes
     body: bytes
     end: int  # where the next record begins
+    trace: bytes = b""  # of a message whose events are kept
 
 
-def encode(position: int, flags: int, address: bytes, header: bytes, body: bytes) -> bytes:
+def encode(position: int, flags: int, address: bytes, header: bytes, body: bytes, trace: bytes = b"") -> bytes:
     """The octets of a message."""
-    return HEAD.pack(position, flags, len(address), len(header), len(body)) + address + header + body
+    if trace:
+        flags |= TRACED
+    return HEAD.pack(position, flags, len(address), len(header), len(body)) + trace + address + header + body
 
 
 def decode_at(data: Data, offset: int) -> Record:
@@ -43,8 +48,10 @@ def decode_at(data: Data, offset: int) -> Record:
     if offset < 0 or start > len(data):
         raise BadRecord(offset, "its head passes the end")
     position, flags, address_size, header_size, body_size = HEAD.unpack_from(data, offset)
-    if flags & MORE_FIELDS:
-        raise BadRecord(offset, f"flags {flags:#04x} are of a newer version")
+    trace = b""
+    if flags & TRACED:
+        trace = bytes(data[start : start + TRACE_SIZE])
+        start += TRACE_SIZE
     header_start = start + address_size
     body_start = header_start + header_size
     end = body_start + body_size
@@ -57,6 +64,7 @@ def decode_at(data: Data, offset: int) -> Record:
         bytes(data[header_start:body_start]),
         bytes(data[body_start:end]),
         end,
+        trace,
     )
 
 

@@ -22,9 +22,10 @@ from warrenmq.journal.errors import BadRecord, DamagedPage, UnknownVersion
 from warrenmq.journal.files import Data, Files
 from warrenmq.journal.record import Record, decode_all
 
-VERSION = 1
 SEGMENT_MAGIC = b"WARRENSG"
 DEAD_MAGIC = b"WARRENDD"
+# Version 2 of segments is version 1 with traced messages among the others.
+VERSIONS = {SEGMENT_MAGIC: 2, DEAD_MAGIC: 1}
 PAGE_MAGIC = 0x57504731
 BATCH_MAGIC = 0x57444431
 
@@ -66,6 +67,7 @@ class PageWalk(NamedTuple):
     end: int  # of the last whole page: what lies behind it is no page
     size: int  # of the file
     reason: str | None
+    is_old: bool = False  # of an earlier version: nothing may be written to it
 
 
 class DeadMarks(NamedTuple):
@@ -101,7 +103,7 @@ def parse_name(name: str) -> tuple[int, int, str] | None:
 
 def encode_file_head(magic: bytes) -> bytes:
     """The first octets of a segment (SEGMENT_MAGIC) or dead file (DEAD_MAGIC)."""
-    checked = _FILE_HEAD.pack(magic, VERSION, 0)[:-4]
+    checked = _FILE_HEAD.pack(magic, VERSIONS[magic], 0)[:-4]
     return checked + _U32.pack(crc32c(checked))
 
 
@@ -114,7 +116,7 @@ def check_file_head(data: Data, magic: bytes, path: str = "") -> str | None:
         return "the checksum of its file head does not match"
     if found != magic:
         return f"it is a file of another kind ({found!r})"
-    if version != VERSION:
+    if not 1 <= version <= VERSIONS[magic]:
         raise UnknownVersion(path, version)
     return None
 
@@ -149,22 +151,24 @@ def walk_pages(files: Files, handle: int, path: str = "") -> PageWalk:
     A damaged file head is told, but hides no page: page heads carry their own magic and checksum.
     """
     size = files.size(handle)
-    reason = check_file_head(files.read(handle, FILE_HEAD_SIZE, 0), SEGMENT_MAGIC, path)
+    head = files.read(handle, FILE_HEAD_SIZE, 0)
+    reason = check_file_head(head, SEGMENT_MAGIC, path)
+    is_old = reason is None and _FILE_HEAD.unpack(head)[1] < VERSIONS[SEGMENT_MAGIC]
     pages: list[PageHead] = []
     offset = min(FILE_HEAD_SIZE, size)
     last = -1
     while offset < size:
         page = parse_page_head(files.read(handle, PAGE_HEAD_SIZE, offset), offset)
         if isinstance(page, str):
-            return PageWalk(pages, offset, size, reason or page)
+            return PageWalk(pages, offset, size, reason or page, is_old)
         if page.end > size:
-            return PageWalk(pages, offset, size, reason or "it ends within a page")
+            return PageWalk(pages, offset, size, reason or "it ends within a page", is_old)
         if page.first <= last:
-            return PageWalk(pages, offset, size, reason or f"position {page.first} comes behind {last}")
+            return PageWalk(pages, offset, size, reason or f"position {page.first} comes behind {last}", is_old)
         pages.append(page)
         last = page.last
         offset = page.end
-    return PageWalk(pages, offset, size, reason)
+    return PageWalk(pages, offset, size, reason, is_old)
 
 
 def read_page(files: Files, handle: int, offset: int, path: str = "") -> tuple[PageHead, bytes]:

@@ -59,7 +59,7 @@ STORAGE_METRICS = (
     Metric("warren_page_out_pending_bytes", "page_out_pending_bytes", "Messages on their way from memory to segments."),
     Metric("warren_disk_free_bytes", "disk_free_bytes", "Free space where the data folder lies."),
 )
-RESOURCES = ("memory", "disk")
+RESOURCES = ("memory", "disk", "events")
 
 
 def render(

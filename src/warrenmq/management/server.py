@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import uvicorn
@@ -21,9 +22,9 @@ GRACE_SECONDS = 2
 class HttpServer:
     """One listening HTTP port. Owned by the loop that starts it."""
 
-    def __init__(self, node: NodeView) -> None:
+    def __init__(self, node: NodeView, clock: Callable[[], float] = time.monotonic) -> None:
         self.port = 0
-        self._app = create_app(node)
+        self._app = create_app(node, clock)
         self._server: _Uvicorn | None = None
         self._task: asyncio.Task[None] | None = None
 

@@ -22,6 +22,7 @@ from warrenmq.core.publish_rules import DIRECT_REPLY_TO
 from warrenmq.core.queue import Queue
 from warrenmq.core.reply_to import ADDRESS_PREFIX, ReplyQueue
 from warrenmq.core.routing.erlang_text import field_type
+from warrenmq.events import schema
 from warrenmq.protocol import spec
 from warrenmq.protocol.errors import CommandInvalid
 
@@ -58,7 +59,15 @@ class ChannelMethods:
         self._log: CommitLog = session.broker.storage.log
         self._work_before = 0  # how much durable work there was when the method at hand came
         self.number = number
-        self.channel = Channel(session.broker, session.vhost, session, number, session.outbox, session.user)
+        self.channel = Channel(
+            session.broker,
+            session.vhost,
+            session,
+            number,
+            session.outbox,
+            session.user,
+            session.connection_name(),
+        )
         self.writable_exchange: Exchange | None = None  # the last one that the user was found to be allowed to
 
     def handle(self, method: spec.Method) -> None:
@@ -269,7 +278,7 @@ class ChannelMethods:
         self._session.go_on_when(NOTHING, partial(self._session.do_again, self.number, method))
 
     def nack(self, method: spec.BasicNack) -> None:
-        self.channel.reject(method.delivery_tag, method.multiple, method.requeue)
+        self.channel.reject(method.delivery_tag, method.multiple, method.requeue, schema.NACKED)
 
     def reject(self, method: spec.BasicReject) -> None:
         self.channel.reject(method.delivery_tag, False, method.requeue)

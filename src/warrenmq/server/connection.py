@@ -16,6 +16,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from warrenmq.events import schema
 from warrenmq.protocol import spec
 from warrenmq.protocol.errors import ProtocolError
 from warrenmq.protocol.frames import HEARTBEAT_FRAME, PROTOCOL_HEADER
@@ -59,6 +60,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         "_opened_at",
         "_outbox",
         "_transport",
+        "full_name",
         "name",
         "peer",
         "server",
@@ -68,6 +70,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
     def __init__(self, server: AmqpServer) -> None:
         self.server = server
         self.name = "?"
+        self.full_name = "?"  # as RabbitMQ names a connection: from where to where
         self.peer = Peer("")
         self._transport: Any = None
         self._leftover = b""
@@ -92,7 +95,10 @@ class AmqpConnection(asyncio.BufferedProtocol):
         address = transport.get_extra_info("peername")
         if address:
             self.peer = Peer(str(address[0]), _certificate_name(transport))
-            self.name = f"{address[0]}:{address[1]}"
+            self.name = self.full_name = f"{address[0]}:{address[1]}"
+            here = transport.get_extra_info("sockname")
+            if here:
+                self.full_name = f"{self.name} -> {here[0]}:{here[1]}"
         raw_socket = transport.get_extra_info("socket")
         if raw_socket is not None and raw_socket.family in (socket.AF_INET, socket.AF_INET6):
             raw_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -181,7 +187,10 @@ class AmqpConnection(asyncio.BufferedProtocol):
             log.info("%s: connection lost%s", self.name, f": {error}" if error else "")
         self._outbox.transport = None
         self._transport = None
+        was_closed = self.session.is_closed
         self.session.end()
+        if self.session.vhost is not None:
+            self._emit(schema.CONNECTION_CLOSED, 0 if was_closed else schema.R_ERROR)
         self.server.remove(self)
         self.server.ticker.schedule()
 
@@ -282,6 +291,11 @@ class AmqpConnection(asyncio.BufferedProtocol):
         assert self.session.vhost is not None
         log.info("%s: user '%s' opened vhost '%s'", self.name, self.session.user, self.session.vhost.name)
         self._heartbeat = Heartbeat(self.session.handshake.tuning.heartbeat, self.server.now())
+        self._emit(schema.CONNECTION_OPENED, 0)
+
+    def _emit(self, kind: int, reason: int) -> None:
+        assert self.session.vhost is not None
+        self.server.broker.emit(kind, self.session.vhost.name, connection=self.full_name, reason=reason)
 
     def shut_down(self, code: int = spec.CONNECTION_FORCED, text: str = SHUTDOWN_TEXT) -> None:
         """The broker stops: say so to a client that can understand it, hang up on one that has not begun."""

@@ -22,7 +22,8 @@ log = logging.getLogger("warrenmq.flow")
 
 MEMORY = "memory"
 DISK = "disk"
-RESOURCES = (MEMORY, DISK)
+EVENTS = "events"  # they come faster than the event log can be written
+RESOURCES = (MEMORY, DISK, EVENTS)
 
 # The alarm ends this far below the limit, so that it does not flutter with every message.
 _RELEASE_SHARE = 0.9
@@ -75,5 +76,9 @@ class Alarms:
                 connection.unblock_publisher()
 
     def reason(self) -> str:
-        """What is short, in RabbitMQ's words."""
-        return "low on " + " & ".join(resource for resource in RESOURCES if resource in self.raised)
+        """What is short, in RabbitMQ's words where it has them."""
+        short = [resource for resource in (MEMORY, DISK) if resource in self.raised]
+        words = ["low on " + " & ".join(short)] if short else []
+        if EVENTS in self.raised:
+            words.append("the event log is behind")
+        return ", ".join(words)

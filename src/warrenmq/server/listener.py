@@ -106,7 +106,6 @@ class AmqpServer:
         self._is_empty.clear()
         self.broker.connection_count += 1
         self.broker.stats.connections_opened += 1
-        self.broker.emit_resource("connection.opened", "", connection.name)
 
     def remove(self, connection: AmqpConnection) -> None:
         del self._connections[connection]
@@ -115,7 +114,6 @@ class AmqpServer:
         self.alarms.blocked.pop(connection, None)
         self.broker.connection_count -= 1
         self.broker.stats.connections_closed += 1
-        self.broker.emit_resource("connection.closed", "", connection.name)
 
     def _sweep(self) -> None:
         """Let time pass for the next slice of connections; how late this comes is the loop's lag."""

@@ -65,9 +65,16 @@ class Authenticator:
             raise SyntaxRefused(f"unknown authentication mechanism '{mechanism}'")
         if not self._users.authenticate(name, password):
             raise LoginRefused(mechanism, f"user '{name}': unknown, or wrong password")
-        if name in self._loopback_users and not peer.is_loopback:
+        if not self._may_come_from(name, peer):
             raise LoginRefused(mechanism, f"user '{name}' can only connect via localhost")
         return name
+
+    def check(self, name: str, password: str, peer: Peer) -> bool:
+        """The same for whoever does not speak AMQP."""
+        return self._users.authenticate(name, password) and self._may_come_from(name, peer)
+
+    def _may_come_from(self, name: str, peer: Peer) -> bool:
+        return name not in self._loopback_users or peer.is_loopback
 
     def _login_external(self, peer: Peer) -> str:
         if peer.certificate_name is None:

@@ -16,6 +16,7 @@ from warrenmq.core.errors import AccessRefused, BrokerError, NotAllowed, NotImpl
 from warrenmq.core.exchange import DEFAULT_EXCHANGE, Route
 from warrenmq.core.reply_to import ADDRESS_PREFIX
 from warrenmq.core.vhost import VHost
+from warrenmq.events import schema
 from warrenmq.protocol import methods, spec
 from warrenmq.protocol.errors import (
     ChannelError,
@@ -96,6 +97,10 @@ class Session(FrameHandler):
                 mechanisms=" ".join(mechanisms).encode(),
             ),
         )
+
+    def connection_name(self) -> str:
+        """As events name it."""
+        return self._connection.full_name
 
     # -- messages ----------------------------------------------------------------------------------------------------
 
@@ -273,11 +278,12 @@ class Session(FrameHandler):
             return
         self.channels[number] = ChannelMethods(self, number)
         self.broker.channel_count += 1
+        self._emit_channel(schema.CHANNEL_OPENED, number, 0)
         self.outbox.send(number, spec.ChannelOpenOk())
 
     def _close_channel(self, number: int, state: ChannelMethods) -> None:
         """The client closes it."""
-        self._drop_channel(number, state)
+        self._drop_channel(number, state, schema.R_CHANNEL_CLOSED)
         self.reader.attend_channel(number)
         self.outbox.send(number, spec.ChannelCloseOk())
 
@@ -288,10 +294,16 @@ class Session(FrameHandler):
         else:
             self.reader.attend_channel(number)
 
-    def _drop_channel(self, number: int, state: ChannelMethods) -> None:
+    def _drop_channel(self, number: int, state: ChannelMethods, reason: int) -> None:
+        """`reason` is why what it holds unacked comes back."""
         del self.channels[number]
         self.broker.channel_count -= 1
-        state.channel.close()
+        state.channel.close(reason)
+        self._emit_channel(schema.CHANNEL_CLOSED, number, reason)
+
+    def _emit_channel(self, kind: int, number: int, reason: int) -> None:
+        assert self.vhost is not None
+        self.broker.emit(kind, self.vhost.name, connection=self._connection.full_name, channel=number, reason=reason)
 
     # -- holding -----------------------------------------------------------------------------------------------------
 
@@ -324,7 +336,7 @@ class Session(FrameHandler):
         # Clipped before it is logged: names that are no text must not break the log either.
         text = clip_reply_text(refusal.reply_text)
         log.info("%s channel %d: closed: %s", self._connection.name, channel, text)
-        self._drop_channel(channel, self.channels[channel])
+        self._drop_channel(channel, self.channels[channel], schema.R_ERROR)
         self.reader.ignore_channel(channel)
         self.outbox.send(
             channel,
@@ -368,7 +380,7 @@ class Session(FrameHandler):
     def _end_channels(self) -> None:
         self.broker.withdraw(self)
         for number, state in list(self.channels.items()):
-            self._drop_channel(number, state)
+            self._drop_channel(number, state, schema.R_CONNECTION_CLOSED)
         if self.vhost is not None:
             self.vhost.connection_closed(self)
 

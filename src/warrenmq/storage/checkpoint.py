@@ -76,6 +76,8 @@ class Checkpoint:
         self.carried = 0
         self._done = [done] if done is not None else []
         self._stores = list(self._context.unflushed)
+        if self._context.log.on_trim is not None:
+            self._context.log.on_trim()
         self._flush_some()
 
     def when_done(self, done: Callable[[], None]) -> None:

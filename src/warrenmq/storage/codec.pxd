@@ -5,7 +5,10 @@ from warrenmq.core.message cimport Message, QueuedMessage, enqueue_as, make_mess
 cdef int _APPEND
 cdef int _FORGET_ONE
 cdef int _PERSISTENT
+cdef int _TRACED
 cdef Py_ssize_t _RECORD_SIZE
+cdef Py_ssize_t _TRACE_SIZE
+cdef Py_ssize_t _MARK_SIZE
 
 
 @cython.final
@@ -25,28 +28,33 @@ cdef class EpochBuffer:
     cpdef put_forget(self, unsigned int queue, long long position)
     cpdef put_forget_range(self, unsigned int queue, long long first, long long last)
     cpdef put_definition(self, bint is_define, bytes encoded)
+    cpdef put_events(self, long long first, long long last, bytes rows)
+    cpdef put_events_kept(self, long long up_to)
     @cython.locals(size=Py_ssize_t, at="unsigned char *", source="const unsigned char *")
     cdef _put(self, bytes data)
     @cython.locals(at="unsigned char *")
     cdef unsigned char *_reserve(self, Py_ssize_t size) except NULL
 
 
-@cython.locals(entry=QueuedMessage, message=Message, total=Py_ssize_t, at="unsigned char *", payload=bytearray)
+@cython.locals(entry=QueuedMessage, message=Message, total=Py_ssize_t, at="unsigned char *", payload=bytearray, flags=int)
 cpdef encode_records(list entries)
 @cython.locals(
     found=list, end=Py_ssize_t, offset=Py_ssize_t, address=bytes, header=bytes, body=bytes,
     data="const unsigned char *", position="long long", flags=int, address_size=Py_ssize_t, header_size=Py_ssize_t,
     body_size=Py_ssize_t, header_at=Py_ssize_t, body_at=Py_ssize_t, entry=QueuedMessage, is_wanted=bint,
+    trace_at=Py_ssize_t, message=Message,
 )
 cpdef list decode_records(bytes payload, long long above, long long first, bytearray dead, long long restored_below)
 
+cpdef read_trace(bytes data, Py_ssize_t offset, Message message)
+cdef bytes _encode_trace(Message message)
 @cython.locals(bits="const unsigned char *")
 cdef bint _is_dead(bytearray dead, long long index) except -1
 @cython.locals(at="const unsigned char *")
 cdef const unsigned char *_pointer(bytes data) except NULL
 @cython.locals(
     address="const unsigned char *", header="const unsigned char *", body="const unsigned char *",
-    address_size=Py_ssize_t, header_size=Py_ssize_t, body_size=Py_ssize_t,
+    address_size=Py_ssize_t, header_size=Py_ssize_t, body_size=Py_ssize_t, trace=bytes, mark="const unsigned char *",
 )
 cdef unsigned char *_put_record(unsigned char *at, long long position, int flags, Message message) except NULL
 cdef unsigned char *_put_u32(unsigned char *at, unsigned long long value) noexcept

@@ -28,21 +28,30 @@ FORGET = 3
 FORGET_RANGE = 4
 DEFINE = 5
 UNDEFINE = 6
+EVENTS = 7
+EVENTS_KEPT = 8
 
 PERSISTENT_FLAG = 1
+TRACED_FLAG = 0x80
 
 # The same as C integers.
 _APPEND = APPEND
 _FORGET_ONE = FORGET
 _PERSISTENT = PERSISTENT_FLAG
+_TRACED = TRACED_FLAG
 
 _APPEND_HEAD = struct.Struct("<BIQBHII")
 _AGAIN = struct.Struct("<BIQB")
 _FORGET = struct.Struct("<BIQ")
 _RANGE = struct.Struct("<BIQQ")
 _DEFINITION = struct.Struct("<BI")
+_EVENTS = struct.Struct("<BQQI")
+_EVENTS_KEPT = struct.Struct("<BQ")
+_ENQUEUE_TIME = struct.Struct("<Q")
 _RECORD = struct.Struct("<QBHII")
 _RECORD_SIZE = 19
+_TRACE_SIZE = 24
+_MARK_SIZE = 16
 _FIRST_CAPACITY = 256 * 1024
 _KEPT_CAPACITY = 4 * 1024 * 1024
 
@@ -73,8 +82,12 @@ class EpochBuffer:
         address_size = len(message.address)
         header_size = len(message.header)
         body_size = len(message.body)
+        if message.trace is not None:
+            flags |= _TRACED
         if cython.compiled:
             total = 5 + _RECORD_SIZE + address_size + header_size + body_size
+            if flags & _TRACED:
+                total += _TRACE_SIZE
             at = self._reserve(total)
             at[0] = _APPEND
             at = _put_u32(at + 1, queue)
@@ -83,6 +96,7 @@ class EpochBuffer:
         else:
             self._put(
                 _APPEND_HEAD.pack(APPEND, queue, entry.position, flags, address_size, header_size, body_size)
+                + _encode_trace(message)
                 + message.address
                 + message.header
             )
@@ -103,6 +117,12 @@ class EpochBuffer:
 
     def put_definition(self, is_define: bool, encoded: bytes) -> None:
         self._put(_DEFINITION.pack(DEFINE if is_define else UNDEFINE, len(encoded)) + encoded)
+
+    def put_events(self, first: int, last: int, rows: bytes) -> None:
+        self._put(_EVENTS.pack(EVENTS, first, last, len(rows)) + rows)
+
+    def put_events_kept(self, up_to: int) -> None:
+        self._put(_EVENTS_KEPT.pack(EVENTS_KEPT, up_to))
 
     def take(self) -> "bytes | memoryview":
         """Everything put since the last call. Give it back to `recycle` when it is written."""
@@ -150,17 +170,26 @@ def encode_records(entries: list[QueuedMessage]) -> "bytes | bytearray":
         for entry in entries:
             message = entry.message
             total += _RECORD_SIZE + len(message.address) + len(message.header) + len(message.body)
+            if message.trace is not None:
+                total += _TRACE_SIZE
         payload = bytearray(total)
         at: Pointer = payload
         for entry in entries:
-            at = _put_record(at, entry.position, _PERSISTENT if entry.epoch > 0 else 0, entry.message)
+            message = entry.message
+            flags = _PERSISTENT if entry.epoch > 0 else 0
+            if message.trace is not None:
+                flags |= _TRACED
+            at = _put_record(at, entry.position, flags, message)
         return payload
     pieces: list[bytes] = []
     for entry in entries:
         message = entry.message
         sizes = len(message.address), len(message.header), len(message.body)
-        pieces.append(_RECORD.pack(entry.position, _PERSISTENT if entry.epoch > 0 else 0, *sizes))
-        pieces += (message.address, message.header, message.body)
+        flags = _PERSISTENT if entry.epoch > 0 else 0
+        if message.trace is not None:
+            flags |= _TRACED
+        pieces.append(_RECORD.pack(entry.position, flags, *sizes))
+        pieces += (_encode_trace(message), message.address, message.header, message.body)
     return b"".join(pieces)
 
 
@@ -191,6 +220,9 @@ def decode_records(
         else:
             position, flags, address_size, header_size, body_size = _RECORD.unpack_from(payload, offset)
         offset += _RECORD_SIZE
+        trace_at = offset
+        if flags & _TRACED != 0:
+            offset += _TRACE_SIZE
         if end - offset < address_size + header_size + body_size:
             raise BadPage("a record is longer than its page")
         is_wanted = position > above and (flags & _PERSISTENT != 0 or position >= restored_below)
@@ -209,12 +241,26 @@ def decode_records(
                 if payload[header_at:body_at] != header:
                     header = payload[header_at:body_at]
                 body = payload[body_at : body_at + body_size]
-            entry = enqueue_as(make_message(address, header, body), position)
+            message = make_message(address, header, body)
+            if flags & _TRACED != 0:
+                read_trace(payload, trace_at, message)
+            entry = enqueue_as(message, position)
             entry.epoch = 1 if flags & _PERSISTENT != 0 else -1
             entry.redelivered = position < restored_below
             found.append(entry)
         offset += address_size + header_size + body_size
     return found
+
+
+def read_trace(data: bytes, offset: int, message: Message) -> None:
+    """Give a message the trace that stands there."""
+    message.trace = data[offset : offset + _MARK_SIZE]
+    message.enqueue_time = _ENQUEUE_TIME.unpack_from(data, offset + _MARK_SIZE)[0]
+
+
+def _encode_trace(message: Message) -> bytes:
+    trace = message.trace
+    return b"" if trace is None else trace + _ENQUEUE_TIME.pack(message.enqueue_time)
 
 
 def is_marked(marks: "bytes | bytearray | None", index: int) -> bool:
@@ -246,6 +292,11 @@ def _put_record(at: Pointer, position: int, flags: int, message: Message) -> Poi
     at[2] = address_size >> 8
     at = _put_u32(at + 3, header_size)
     at = _put_u32(at, body_size)
+    trace = message.trace
+    if trace is not None:
+        mark: Pointer = trace
+        memcpy(at, mark, _MARK_SIZE)
+        at = _put_u64(at + _MARK_SIZE, message.enqueue_time)
     memcpy(at, address, address_size)
     at += address_size
     memcpy(at, header, header_size)

@@ -91,6 +91,15 @@ class LocalLog(CommitLog):
         self._operations.append(operation)
         self.note_work(self.reply_level)
 
+    def put_events(self, first: int, last: int, rows: bytes) -> None:
+        """Rows that are in no batch yet go with the turn that they tell of; nobody waits for them alone."""
+        self.buffer.put_events(first, last, rows)
+        self.last = self.epoch
+
+    def events_are_kept(self, up_to: int) -> None:
+        self.buffer.put_events_kept(up_to)
+        self.last = self.epoch
+
     def transaction_is_said(self) -> None:
         crash_points.reach("transaction.mid")
 
@@ -133,6 +142,8 @@ class LocalLog(CommitLog):
         self.flush()
 
     def _hand_over(self) -> None:
+        if self.on_epoch_end is not None:
+            self.on_epoch_end()
         self.is_committing = True
         batch = Batch(self.epoch, self.buffer.take(), self._operations, self._wants_sync)
         self._operations = []

@@ -208,6 +208,8 @@ class Table:
         """The thing in words, fit for a line of a report."""
         if self.kind == "vhost":
             return f"vhost {_quote(key[0])}"
+        if self.kind == "trace_rule":
+            return f"trace rule {_quote(key[0])}"
         if self.kind == "binding":
             vhost, source, _, destination, routing_key, _ = map(_quote, key)
             return f"binding from exchange {source} to {key[2]} {destination} by {routing_key} in vhost {vhost}"
@@ -255,6 +257,7 @@ TABLES: dict[str, Table] = {
             {"arguments": dict},
             has_durable=False,
         ),
+        Table("trace_rule", "trace_rules", ("name",), {"arguments": dict}, has_durable=False),
     )
 }
 KINDS = tuple(TABLES)

@@ -16,9 +16,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from warrenmq.core.broker import DEFAULT_VHOST
 from warrenmq.core.durability import FSYNC, Durability, parse_durability
 from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, MessageStore, Storage, StreamStore
 from warrenmq.core.stats import Stats
+from warrenmq.events import schema
 from warrenmq.journal.files import Files, SystemFiles
 from warrenmq.journal.log_file import LogWriter
 from warrenmq.storage import lane
@@ -57,6 +59,7 @@ class FileStorage(Storage):
     __slots__ = (
         "_call_soon",
         "_catalog_file",
+        "_events",
         "_is_started",
         "_recovered",
         "_soon",
@@ -96,6 +99,7 @@ class FileStorage(Storage):
         self.replayed_epochs = recovery.epochs
         self._catalog_file = catalog
         self._is_started = False
+        self._events = recovery.events()
         self._transient_count = 0
         self._soon: deque[Callable[[], None]] = deque()  # where there is no loop
         self._call_soon: Callable[..., object] = self._soon.append
@@ -164,6 +168,7 @@ class FileStorage(Storage):
             recovery.make_certain(number, self._folder_of(number))
             if definition["arguments"].get("x-queue-type") == "stream":
                 stream = self._make_stream(number, definition["arguments"])
+                stream.is_expendable = _is_event_log(definition["vhost"], definition["name"])
                 on_disk = find_stream_segments(recovery, number, stream.folder)
                 stream.begin_with(on_disk.segments, on_disk.last, lambda: recovery.time_ms)
                 streams[number] = stream
@@ -217,7 +222,13 @@ class FileStorage(Storage):
         recovered = self._recovered.pop((vhost, queue), None)
         if isinstance(recovered, StreamStore):
             return recovered
-        return self._make_stream(self.catalog.queue_id(vhost, queue), arguments)
+        stream = self._make_stream(self.catalog.queue_id(vhost, queue), arguments)
+        stream.is_expendable = _is_event_log(vhost, queue)
+        return stream
+
+    def recovered_events(self) -> tuple[int, list[bytes]]:
+        events, self._events = self._events, (0, [])
+        return events
 
     def count_in(self, stats: Stats) -> None:
         self.pager.stats = stats
@@ -348,6 +359,11 @@ def _interval_of(durability: Durability) -> float | None:
     if durability.mode == FSYNC:
         return LAZY_SYNC_INTERVAL
     return None if durability.interval_ms is None else durability.interval_ms / 1000
+
+
+def _is_event_log(vhost: str, queue: str) -> bool:
+    """Losing it stops no messages."""
+    return vhost == DEFAULT_VHOST and queue == schema.STREAM_NAME
 
 
 def _finish(finished: asyncio.Future[None]) -> None:

@@ -80,6 +80,9 @@ class MemoryStreamStore(StreamStore):
     def now_ms(self) -> int:
         return self._clock()
 
+    def newest_ms(self) -> int:
+        return self._kept.segments[-1].time_last if self._kept.segments else 0
+
     def append(self, entry: QueuedMessage) -> None:
         now = self._clock()
         message = entry.message

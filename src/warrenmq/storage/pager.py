@@ -63,6 +63,7 @@ class Pager:
         self._unsynced_files: dict[str, None] = {}
         self._unsynced_folders: dict[str, None] = {}
         self._widows: list[str] = []  # marks of segments that are removed
+        self._expendable: set[str] = set()  # folders of files that can be done without
         self._handle = -1  # of the file written last, which is nearly always the next
         self._handle_path = ""
 
@@ -96,16 +97,34 @@ class Pager:
         is_new: bool,
         done: Callable[[], None],
         is_kept: bool = True,
+        lost: Callable[[str], None] | None = None,
     ) -> None:
-        """Write behind everything asked for before. What is not kept waits for no epoch, and is never synced."""
+        """Write behind everything asked for before. What is not kept waits for no epoch, and is never synced.
+
+        With `lost` the file can be done without: where it cannot be written that is called, and then `done`.
+        """
         size = sum(map(len, pieces))
         self._note_pending(size)
 
-        def finished(_: Any) -> None:
+        def finished(reason: str | None) -> None:
             self._note_pending(-size)
+            if reason is not None and lost is not None:
+                lost(reason)
             done()
 
-        self.later(lambda: self._write(path, offset, pieces, is_new, is_kept), finished, None if is_kept else 0)
+        def job() -> str | None:
+            try:
+                self._write(path, offset, pieces, is_new, is_kept)
+            except OSError as error:
+                if lost is None or error.errno in (*FULL, *SHORT):
+                    raise
+                self._forget_path(path)
+                return str(error)
+            if lost is not None:
+                self._expendable.add(os.path.dirname(path))
+            return None
+
+        self.later(job, finished, None if is_kept else 0)
 
     def settle(self, path: str) -> None:
         """Make one file durable, and its name, before anything that is asked for later."""
@@ -263,7 +282,13 @@ class Pager:
 
     def _sync_file(self, path: str) -> None:
         is_open = path == self._handle_path
-        handle = self._handle if is_open else self.files.open(path)
+        try:
+            handle = self._handle if is_open else self.files.open(path)
+        except FileNotFoundError:
+            if os.path.dirname(path) not in self._expendable:
+                raise
+            del self._unsynced_files[path]
+            return
         try:
             self._sync_handle(handle, path)
         finally:

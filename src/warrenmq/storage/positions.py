@@ -8,9 +8,9 @@ from __future__ import annotations
 from struct import Struct
 
 from warrenmq.journal.errors import BadRecord, DamagedPage
-from warrenmq.journal.record import HEAD, HEAD_SIZE, MORE_FIELDS
+from warrenmq.journal.record import HEAD, HEAD_SIZE, TRACE_SIZE, TRACED
 from warrenmq.journal.segment_file import PageHead
-from warrenmq.storage.codec import AGAIN, APPEND, DEFINE, FORGET, FORGET_RANGE, UNDEFINE
+from warrenmq.storage.codec import AGAIN, APPEND, DEFINE, EVENTS, EVENTS_KEPT, FORGET, FORGET_RANGE, UNDEFINE
 
 _CHUNK_BITS = 10
 _CHUNK = 1 << _CHUNK_BITS
@@ -139,6 +139,13 @@ def read_epoch(payload: bytes, queues: dict[int, LoggedQueue]) -> list[bytes]:
             length = _U32.unpack(_piece(payload, offset, 4))[0]
             definitions.append(_piece(payload, offset + 4, length))
             offset += 4 + length
+        elif kind == EVENTS:
+            length = _U32.unpack(_piece(payload, offset + 16, 4))[0]
+            _piece(payload, offset + 20, length)
+            offset += 20 + length
+        elif kind == EVENTS_KEPT:
+            _piece(payload, offset, 8)
+            offset += 8
         else:
             raise BadRecord(start, f"no record is of kind {kind}")
     return definitions
@@ -169,9 +176,9 @@ def _record(data: bytes, offset: int) -> tuple[int, int, int]:
     if start > len(data):
         raise BadRecord(offset, "its head passes the end")
     position, flags, address_size, header_size, body_size = HEAD.unpack_from(data, offset)
+    if flags & TRACED:
+        start += TRACE_SIZE
     end: int = start + address_size + header_size + body_size
-    if flags & MORE_FIELDS:
-        raise BadRecord(offset, f"flags {flags:#04x} are of a newer version")
     if end > len(data):
         raise BadRecord(offset, f"it passes the end by {end - len(data)} octets")
     return position, flags, end

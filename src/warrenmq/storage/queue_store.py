@@ -199,6 +199,7 @@ class QueueStore(MessageStore):
     def compacted(self, segment: Segment, marks: int, count: int, size: int) -> None:
         """The next generation of a segment has only what was alive at the start, when so many marks were unwritten."""
         segment.generation += 1
+        segment.is_old = False
         segment.count = count
         segment.size = segment.written = size
         segment.dead_size = 0
@@ -485,7 +486,7 @@ class QueueStore(MessageStore):
         """Take over the segments that recovery found; `take_back` gives what only the log has."""
         self.segments.all.extend(segments)
         self.restored_below = next_position
-        self._open = segments[-1] if segments else None
+        self._open = segments[-1] if segments and not segments[-1].is_old else None
         for segment in segments:
             self._paged += segment.unread
             self._last_position = segment.last

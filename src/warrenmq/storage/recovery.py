@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from warrenmq.journal.errors import BadRecord, DamagedPage
 from warrenmq.journal.files import Files
@@ -26,6 +27,15 @@ Progress = Callable[[str, int, int], None]
 
 LOG = "log"
 QUEUES = "queues"
+
+
+class FoundPages(NamedTuple):
+    """What is of use of one segment of a stream."""
+
+    pages: list[PageHead]
+    end: int
+    is_cut: bool  # the log has all that comes behind
+    is_old: bool  # nothing may be added to the file
 
 
 class Recovery:
@@ -101,6 +111,10 @@ class Recovery:
                     continue  # reported in the first pass
                 after_epoch()
 
+    def events(self) -> tuple[int, list[bytes]]:
+        """Rows of the event log that only the commit log has, and the highest number that any had."""
+        return self._replay.last_event, [rows for _, _, rows in self._replay.events]
+
     def next_queue_id(self) -> int:
         """No queue that left a folder or a record in the log had this id, whatever the catalog says."""
         folders = [int(name) for name in self._folders() if name.isdecimal()]
@@ -154,7 +168,7 @@ class Recovery:
 
     # -- segments of streams -----------------------------------------------------------------------------------------
 
-    def read_pages(self, path: str, first: int, in_log_from: int) -> tuple[list[PageHead], int, bool]:
+    def read_pages(self, path: str, first: int, in_log_from: int) -> FoundPages:
         """The whole pages of a segment, where they end, and whether all segments of the queue end there.
 
         Pages whose messages the log still holds may not have been synced: they are checked, and from the first bad one
@@ -188,7 +202,7 @@ class Recovery:
                 self.files.sync(handle)
         finally:
             self.files.close(handle)
-        return pages, end, is_cut
+        return FoundPages(pages, end, is_cut, walk.is_old)
 
     def _is_whole(self, handle: int, page: PageHead, path: str) -> bool:
         try:

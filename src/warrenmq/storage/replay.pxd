@@ -13,7 +13,10 @@ cdef int _CARRIED
 cdef int _PERSISTENT
 cdef int _CHUNK_BITS
 cdef int _CHUNK_OCTETS
-cdef int _MORE_FIELDS
+cdef int _EVENTS
+cdef int _EVENTS_KEPT
+cdef int _TRACED
+cdef Py_ssize_t _TRACE_SIZE
 cdef Py_ssize_t _RECORD_SIZE
 
 
@@ -53,10 +56,12 @@ cdef class QueueReplay:
 cdef class LogReplay:
     cdef readonly dict queues
     cdef readonly list definitions
+    cdef readonly list events
+    cdef readonly long long last_event
     cdef bytes _data
     cdef Py_ssize_t _end
 
-    @cython.locals(offset=Py_ssize_t, record=Py_ssize_t, start=Py_ssize_t, kind=int, queue=QueueReplay, message=Message)
+    @cython.locals(offset=Py_ssize_t, record=Py_ssize_t, start=Py_ssize_t, kind=int, queue=QueueReplay, message=Message, first="long long", last="long long")
     cpdef learn(self, bytes payload, long long epoch)
     @cython.locals(offset=Py_ssize_t, record=Py_ssize_t, kind=int, message=Message)
     cpdef give(self, bytes payload, long long epoch)
@@ -71,7 +76,10 @@ cdef class LogReplay:
     cdef Py_ssize_t _u64(self, Py_ssize_t offset) except -1
     @cython.locals(sizes=Py_ssize_t, end=Py_ssize_t)
     cdef Py_ssize_t _record_end(self, Py_ssize_t offset) except -1
-    @cython.locals(end=Py_ssize_t, header_at=Py_ssize_t, body_at=Py_ssize_t, data=bytes)
+    @cython.locals(
+        end=Py_ssize_t, address_at=Py_ssize_t, header_at=Py_ssize_t, body_at=Py_ssize_t, data=bytes, flags=int,
+        message=Message,
+    )
     cdef Message _message(self, Py_ssize_t offset)
 
 

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from warrenmq.core.message import Message, QueuedMessage, enqueue_as, make_message
 from warrenmq.journal.errors import BadRecord
+from warrenmq.storage.codec import read_trace
 from warrenmq.storage.segments import Segment
 
 _APPEND = 1
@@ -19,9 +20,12 @@ _FORGET = 3
 _RANGE = 4
 _DEFINE = 5
 _UNDEFINE = 6
+_EVENTS = 7
+_EVENTS_KEPT = 8
 
 _RECORD_SIZE = 19
-_MORE_FIELDS = 0x80
+_TRACE_SIZE = 24
+_TRACED = 0x80
 _CHUNK_BITS = 10  # small ones: there may be 100,000 queues with an ack each
 _CHUNK_OCTETS = 1 << (_CHUNK_BITS - 3)
 PERSISTENT = 1
@@ -142,13 +146,19 @@ class QueueReplay:
 
 
 class LogReplay:
-    """Both passes over the epochs, which are given in order."""
+    """Both passes over the epochs, which are given in order.
 
-    __slots__ = ("_data", "_end", "definitions", "queues")
+    `events` are the rows of the event log that are in none of its batches, with the numbers of the first and the last;
+    `last_event` is the highest number that was ever used.
+    """
+
+    __slots__ = ("_data", "_end", "definitions", "events", "last_event", "queues")
 
     def __init__(self) -> None:
         self.queues: dict[int, QueueReplay] = {}
         self.definitions: list[tuple[bool, bytes]] = []  # of the last epoch learned
+        self.events: list[tuple[int, int, bytes]] = []
+        self.last_event = 0
         self._data = b""
         self._end = 0
 
@@ -195,8 +205,28 @@ class LogReplay:
                 if offset > self._end:
                     raise BadRecord(offset, "a definition is longer than its epoch")
                 self.definitions.append((kind == _DEFINE, payload[start:offset]))
+            elif kind == _EVENTS:
+                start = offset + 21
+                first = self._u64(offset + 1)
+                last = self._u64(offset + 9)
+                offset = start + self._u32(offset + 17)
+                if offset > self._end:
+                    raise BadRecord(offset, "rows of events are longer than their epoch")
+                self._note_events(first, last, payload[start:offset])
+            elif kind == _EVENTS_KEPT:
+                last = self._u64(offset + 1)
+                self.events = [rows for rows in self.events if rows[1] > last]
+                self.last_event = max(self.last_event, last)
+                offset += 9
             else:
                 raise BadRecord(offset, f"no record is of kind {kind}")
+
+    def _note_events(self, first: int, last: int, rows: bytes) -> None:
+        """What was said before of the same rows does not count any more."""
+        while self.events and self.events[-1][0] >= first:
+            self.events.pop()
+        self.events.append((first, last, rows))
+        self.last_event = max(self.last_event, last)
 
     def give(self, payload: bytes, epoch: int) -> None:
         """Second pass: hand the living to their stores."""
@@ -226,6 +256,10 @@ class LogReplay:
                 offset += 13
             elif kind == _RANGE:
                 offset += 21
+            elif kind == _EVENTS:
+                offset += 21 + self._u32(offset + 17)
+            elif kind == _EVENTS_KEPT:
+                offset += 9
             else:
                 offset += 5 + self._u32(offset + 1)
 
@@ -271,9 +305,9 @@ class LogReplay:
         """Where the message record ends that begins there."""
         if offset + _RECORD_SIZE > self._end:
             raise BadRecord(offset, "a record is cut short")
-        if self._octet(offset + 8) & _MORE_FIELDS:
-            raise BadRecord(offset, "it is of a newer version")
         sizes = self._u32(offset + 11) + self._u32(offset + 15)
+        if self._octet(offset + 8) & _TRACED:
+            sizes += _TRACE_SIZE
         end = offset + _RECORD_SIZE + self._octet(offset + 9) + 256 * self._octet(offset + 10) + sizes
         if end > self._end:
             raise BadRecord(offset, "a record is longer than its epoch")
@@ -281,11 +315,17 @@ class LogReplay:
 
     def _message(self, offset: int) -> Message:
         end = self._record_end(offset)
-        _, _, address_size, header_size, _ = _unpack_record(self._data, offset)
-        header_at = offset + _RECORD_SIZE + address_size
+        _, flags, address_size, header_size, _ = _unpack_record(self._data, offset)
+        address_at = offset + _RECORD_SIZE
+        if flags & _TRACED:
+            address_at += _TRACE_SIZE
+        header_at = address_at + address_size
         body_at = header_at + header_size
         data = self._data
-        return make_message(data[offset + _RECORD_SIZE : header_at], data[header_at:body_at], data[body_at:end])
+        message = make_message(data[address_at:header_at], data[header_at:body_at], data[body_at:end])
+        if flags & _TRACED:
+            read_trace(data, offset + _RECORD_SIZE, message)
+        return message
 
 
 def count_alive(payload: bytes, first: int, dead: "bytearray | None") -> int:
@@ -295,6 +335,8 @@ def count_alive(payload: bytes, first: int, dead: "bytearray | None") -> int:
     while offset < len(payload):
         position, flags, address_size, header_size, body_size = _unpack_record(payload, offset)
         offset += _RECORD_SIZE + address_size + header_size + body_size
+        if flags & _TRACED:
+            offset += _TRACE_SIZE
         index = position - first
         if flags & _PERSISTENT and not (
             dead is not None and index >> 3 < len(dead) and dead[index >> 3] >> (index & 7) & 1

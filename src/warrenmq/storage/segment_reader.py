@@ -89,6 +89,7 @@ class SegmentReader:
                 self.files.sync(handle)
         finally:
             self.files.close(handle)
+        segment.is_old = walk.is_old
         if pages:
             segment.last = pages[-1].last
             segment.count = sum(page.count for page in pages)

@@ -12,6 +12,7 @@ cdef class Segment:
     cdef public Py_ssize_t size
     cdef public Py_ssize_t written
     cdef public bint is_new
+    cdef public bint is_old
     cdef public bint is_compacting
     cdef public bint is_wanted
     cdef public bytearray dead

@@ -31,6 +31,7 @@ class Segment:
         "generation",
         "is_compacting",
         "is_new",
+        "is_old",
         "is_wanted",
         "last",
         "size",
@@ -49,6 +50,7 @@ class Segment:
         self.size = FILE_HEAD_SIZE
         self.written = 0
         self.is_new = True  # the file is made with its first page
+        self.is_old = False  # of an earlier version of the format: nothing is added to it
         self.is_wanted = False  # by compaction, which comes to it in time
         self.is_compacting = False
         self.dead: bytearray | None = None

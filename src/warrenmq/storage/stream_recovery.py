@@ -14,12 +14,11 @@ from typing import NamedTuple
 from warrenmq.journal.segment_file import (
     FILE_HEAD_SIZE,
     PAGE_HEAD_SIZE,
-    PageHead,
     parse_name,
     parse_page_head,
     segment_name,
 )
-from warrenmq.storage.recovery import Recovery
+from warrenmq.storage.recovery import FoundPages, Recovery
 from warrenmq.storage.stream_segments import BlockIndex, StreamSegment
 
 
@@ -61,20 +60,21 @@ def find_stream_segments(recovery: Recovery, number: int, folder: str) -> FoundS
             assert following is not None
             last = following - 1
         else:
-            pages, end, is_cut = recovery.read_pages(path, first, in_log_from)
-            if not pages:
+            found = recovery.read_pages(path, first, in_log_from)
+            is_cut = found.is_cut
+            if not found.pages:
                 recovery.remove_segment(folder, first, 0)
                 continue
-            segment = _describe(first, pages, end)
-            last = pages[-1].last
+            segment = _describe(first, found)
+            last = found.pages[-1].last
         if segments:
             segments[-1].time_last = max(segments[-1].time_last, segment.time_first)
         segments.append(segment)
     if segments and segments[-1].index is None:
         # The newest one was no use after all: this one is written to now.
-        pages, end, _ = recovery.read_pages(os.path.join(folder, segments[-1].name), segments[-1].first, in_log_from)
-        segments[-1] = _describe(segments[-1].first, pages, end)
-        last = pages[-1].last
+        found = recovery.read_pages(os.path.join(folder, segments[-1].name), segments[-1].first, in_log_from)
+        segments[-1] = _describe(segments[-1].first, found)
+        last = found.pages[-1].last
     return FoundSegments(segments, last)
 
 
@@ -96,11 +96,13 @@ def _glance_at(recovery: Recovery, path: str, first: int) -> StreamSegment | Non
     return segment
 
 
-def _describe(first: int, pages: list[PageHead], end: int) -> StreamSegment:
+def _describe(first: int, found: FoundPages) -> StreamSegment:
+    pages = found.pages
     segment = StreamSegment(first, pages[0].time_first)
+    segment.is_closed = found.is_old
     segment.time_last = pages[-1].time_last
     segment.pages = len(pages)
-    segment.size = segment.written = end
+    segment.size = segment.written = found.end
     segment.is_new = False
     segment.index = BlockIndex()
     for page in pages:

@@ -64,7 +64,7 @@ class BlockIndex:
 class StreamSegment:
     """One file, with positions from `first` on. `size` is what was given to the writer, `written` what it has done."""
 
-    __slots__ = ("first", "index", "is_new", "pages", "size", "time_first", "time_last", "written")
+    __slots__ = ("first", "index", "is_closed", "is_new", "pages", "size", "time_first", "time_last", "written")
 
     def __init__(self, first: int, time_first: int) -> None:
         self.first = first
@@ -74,6 +74,7 @@ class StreamSegment:
         self.size = FILE_HEAD_SIZE
         self.written = 0
         self.is_new = True  # the file is made with its first page
+        self.is_closed = False  # nothing more may be written to it: it is of an older format, or was lost
         self.index: BlockIndex | None = None
 
     @property

@@ -28,6 +28,7 @@ cdef class FileStreamStore(StreamStore):
     cdef readonly unsigned int number
     cdef readonly object segments
     cdef readonly bint is_deleted
+    cdef public bint is_expendable
     cdef readonly long long next_position
     cdef LocalLog _log
     cdef object _limits

@@ -104,6 +104,7 @@ class FileStreamStore(StreamStore):
         "context",
         "folder",
         "is_deleted",
+        "is_expendable",
         "next_position",
         "number",
         "segments",
@@ -118,6 +119,7 @@ class FileStreamStore(StreamStore):
         self.number = number
         self.segments = StreamSegments()
         self.is_deleted = False
+        self.is_expendable = False  # if its files cannot be written, that stops nobody
         self.next_position = 0
         self._log: LocalLog = context.stores.log
         self._limits = StreamLimits.of_arguments(arguments)
@@ -140,6 +142,9 @@ class FileStreamStore(StreamStore):
 
     def now_ms(self) -> int:
         return self.context.clock()
+
+    def newest_ms(self) -> int:
+        return self._now_ms
 
     # -- the log -----------------------------------------------------------------------------------------------------
 
@@ -227,14 +232,18 @@ class FileStreamStore(StreamStore):
         self.context.open.pop(self, None)
         path = os.path.join(self.folder, segment.name)
         is_new, segment.is_new = segment.is_new, False
-        self.context.stores.pager.write(path, offset, pieces, is_new, _Written(self, segment, segment.size))
+        lost = _Lost(segment) if self.is_expendable else None
+        written = _Written(self, segment, segment.size)
+        self.context.stores.pager.write(path, offset, pieces, is_new, written, lost=lost)
 
     def _segment_for(self, page: OpenPage) -> StreamSegment:
         """The newest segment, or another one if that is full; old ones may go then."""
         segments = self.segments.all
         if segments:
             newest = segments[-1]
-            if not self._limits.is_full(newest.size, newest.pages, page.time_first - newest.time_first):
+            if not newest.is_closed and not self._limits.is_full(
+                newest.size, newest.pages, page.time_first - newest.time_first
+            ):
                 return newest
             self.context.indexes.use(newest)
         segment = StreamSegment(page.first, page.time_first)
@@ -506,3 +515,17 @@ class _Written:
 
     def __call__(self) -> None:
         self.store.written(self.segment, self.size)
+
+
+class _Lost:
+    """Called when a page could not be written to its file: what comes next goes to another one."""
+
+    __slots__ = ("segment",)
+
+    def __init__(self, segment: StreamSegment) -> None:
+        self.segment = segment
+
+    def __call__(self, reason: str) -> None:
+        if not self.segment.is_closed:
+            self.segment.is_closed = True
+            log.error("%s of a stream that can be done without is lost: %s", self.segment.name, reason)

@@ -1,0 +1,128 @@
+"""`warren trace ID`: what happened to a message, asked of a running broker over HTTP.
+
+Standard output carries the story, drawn for a terminal or with `--json` for machines; what keeps it from being told
+goes to standard error. Exit codes: 0 told, 1 nothing is kept, 2 the broker could not be asked.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import re
+import sys
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
+
+from rich.console import Console
+
+from warrenmq.cli.http import AskError, BrokerHttp
+from warrenmq.cli.printable import printable
+from warrenmq.cli.trace_view import show_biography, show_found
+
+TOLD, NOTHING, NOT_ASKED = 0, 1, 2
+WIDTH = 80
+DEFAULT_LIMIT = 50
+
+
+def trace(message_id: str | None, wanted: dict[str, str], url: str, user: str, as_json: bool) -> int:
+    """Tell the story of one message, or list those that are wanted; the result is the exit code."""
+    console = _console()
+    try:
+        broker = BrokerHttp(url, *_credentials(user))
+        if message_id is not None and wanted:
+            raise AskError("give a message id, or what to look for, not both")
+        if message_id is not None:
+            return _tell(broker, message_id, as_json, console)
+        return _find(broker, _in_utc(wanted), as_json, console)
+    except AskError as error:
+        print(f"warren: {printable(str(error))}", file=sys.stderr)
+        return NOT_ASKED
+
+
+def _tell(broker: BrokerHttp, message_id: str, as_json: bool, console: Console) -> int:
+    try:
+        biography = broker.get("/api/traces/" + quote(message_id, safe="", errors="surrogateescape"))
+    except AskError as error:
+        if error.status != 404:
+            raise
+        print(f"warren: {printable(str(error))}", file=sys.stderr)
+        _tell_how_to_switch_on(broker, broker.get("/api/trace-rules")["tracing"])
+        return NOTHING
+    if as_json:
+        print(json.dumps(biography, indent=2))
+    else:
+        show_biography(biography, console)
+    return TOLD
+
+
+def _find(broker: BrokerHttp, wanted: dict[str, str], as_json: bool, console: Console) -> int:
+    found = _all_found(broker, wanted)
+    if as_json:
+        print(json.dumps(found, indent=2))
+    elif len(found["traces"]) == 1:
+        return _tell(broker, found["traces"][0]["uid"], as_json, console)
+    elif found["traces"]:
+        show_found(found, console)
+    if not found["traces"]:
+        print("warren: no message that is kept fits", file=sys.stderr)
+        _tell_how_to_switch_on(broker, found["tracing"])
+        return NOTHING
+    return TOLD
+
+
+def _all_found(broker: BrokerHttp, wanted: dict[str, str]) -> dict[str, Any]:
+    """As many as are wanted: the broker answers in parts, so that none takes long."""
+    found: dict[str, Any] = broker.get("/api/traces", wanted)
+    limit = int(wanted.get("limit", DEFAULT_LIMIT))
+    while found["next"] is not None and len(found["traces"]) < limit:
+        rest = {"limit": str(limit - len(found["traces"])), "cursor": found["next"]}
+        further = broker.get("/api/traces", wanted | rest)
+        found["traces"] += further["traces"]
+        found["next"] = further["next"]
+    return found
+
+
+def _tell_how_to_switch_on(broker: BrokerHttp, tracing: dict[str, Any]) -> None:
+    if tracing.get("failure"):
+        print(f"The event log has failed: {printable(tracing['failure'])}", file=sys.stderr)
+    elif not tracing.get("enabled", True):
+        lines = (
+            "Tracing is off. Switch it on for all messages, or a share of them, at the start of the broker:",
+            "    warren serve --trace all",
+            "    warren serve --trace 0.01",
+            f"or now, by a rule (on the page {broker.url}/ui/trace_rules.html, or so):",
+            f"    curl -u {broker.user} -X PUT {broker.url}/api/trace-rules/everything \\",
+            "        -H 'Content-Type: application/json' -d '{\"ratio\": 1}'",
+        )
+        print("\n".join(lines), file=sys.stderr)
+
+
+def _credentials(user: str) -> tuple[str, str]:
+    """NAME:PASSWORD; a password that is not given is asked for, where somebody can answer."""
+    name, colon, password = user.partition(":")
+    if colon:
+        return name, password
+    if not sys.stdin.isatty():
+        raise AskError(f"no password for user '{name}': give --user {name}:PASSWORD")
+    return name, getpass.getpass(f"Password of {name}: ")
+
+
+def _in_utc(wanted: dict[str, str]) -> dict[str, str]:
+    """Times without a zone are those of this machine; `15m` and the like are left to the broker."""
+    return {name: _moment(text) if name in ("from", "to") else text for name, text in wanted.items()}
+
+
+def _moment(text: str) -> str:
+    if re.fullmatch(r"\s*[0-9]+\s*[smhdw]\s*", text):
+        return text
+    try:
+        return datetime.fromisoformat(text.strip()).astimezone().isoformat()
+    except (ValueError, OverflowError):
+        return text  # the broker says what it would take
+
+
+def _console() -> Console:
+    """The terminal as it is; a file or a pipe as wide as a terminal is at least."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=WIDTH)

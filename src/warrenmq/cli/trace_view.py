@@ -1,0 +1,268 @@
+"""Draws biographies in a terminal: a lane for each queue, then every event. Good in 80 columns.
+
+Everything that comes from messages is made printable first (printable.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from warrenmq.cli.printable import printable, shortened
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+WIDEST = 120
+# Durations below so many seconds: their unit, and the smaller one for what is left over.
+LONG_UNITS: tuple[tuple[float, int, str, int, str], ...] = (
+    (3_600, 60, "min", 1, "s"),
+    (86_400, 3_600, "h", 60, "min"),
+    (math.inf, 86_400, "d", 3_600, "h"),
+)
+LONGEST_LANE_NAME = 20
+PUBLISHER = "publisher"
+
+STYLES = {
+    "ok": "green",
+    "bad": "red",
+    "warn": "yellow",
+    "info": "blue",
+    "quiet": "bright_black",
+    "waiting": "yellow",
+    "processing": "cyan",
+}
+GROUPS = {
+    "ok": ("acked", "confirmed", "tx_committed"),
+    "bad": (
+        "lost",
+        "nacked",
+        "rejected",
+        "unroutable",
+        "returned",
+        "expired",
+        "dropped",
+        "dead_lettered",
+        "tx_rolled_back",
+    ),
+    "warn": ("requeued", "retried", "scheduled", "republished"),
+    "info": ("published", "routed", "enqueued", "delivered", "waiting", "processing"),
+}
+
+
+@dataclass(frozen=True)
+class Signs:
+    """What the drawing is made of, in the characters that the terminal has."""
+
+    waiting: str = "░"
+    processing: str = "█"
+    event: str = "●"
+    ok: str = "✓"
+    bad: str = "✗"
+    warn: str = "↺"
+    rail: str = "│"
+    none: str = "-"
+
+    def of(self, kind: str) -> str:
+        return {"ok": self.ok, "bad": self.bad, "warn": self.warn}.get(group(kind), self.event)
+
+
+ASCII_SIGNS = Signs(".", "=", "o", "+", "x", "~", "|", "-")
+
+
+@dataclass
+class Lane:
+    """What happened in one queue, or on the publisher's side; times are microseconds since the first event."""
+
+    name: str
+    spans: list[tuple[str, int, int]] = field(default_factory=list)
+    events: list[tuple[str, int]] = field(default_factory=list)
+
+
+def show_biography(biography: dict[str, Any], console: Console) -> None:
+    signs = Signs() if console.encoding.lower().startswith("utf") else ASCII_SIGNS
+    width = min(console.width, WIDEST)
+    console.print(_heading(biography, width))
+    console.print(_lanes_text(lanes_of(biography), signs, width))
+    console.print(_events_table(biography["events"], signs, width))
+    if not biography["complete"]:
+        console.print(Text("Its beginning is not kept, or it has not come to its end yet.", style="yellow"))
+
+
+def show_found(found: dict[str, Any], console: Console) -> None:
+    """A table of messages."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, width=min(console.width, WIDEST))
+    table.add_column("first event", no_wrap=True)
+    table.add_column("message", ratio=3, overflow="fold")
+    table.add_column("queues", ratio=2, no_wrap=True, overflow="ellipsis")
+    table.add_column("took", justify="right", no_wrap=True)
+    table.add_column("last event", no_wrap=True)
+    for each in found["traces"]:
+        took = duration(microseconds(each["last_time"]) - microseconds(each["first_time"]))
+        names = Text(printable(each["message_id"]), style="bold"), Text(printable(", ".join(each["queues"])) or "-")
+        table.add_row(local(each["first_time"])[:-3], *names, took, kind_text(each["last_kind"]))
+    console.print(table)
+    if found["next"]:
+        console.print(Text("There are more: narrow the time with --from and --to, or raise --limit.", style="dim"))
+
+
+# -- the parts ---------------------------------------------------------------------------------------------------------
+
+
+def _heading(biography: dict[str, Any], width: int) -> Text:
+    first, legs = biography["events"][0], biography["legs"]
+    text = Text("Message ", style="bold").append(printable(biography["message_id"]), style="bold cyan")
+    facts = [f"first event {local(first['time'])} ({zone(first['time'])})", _route(first)]
+    details = [f"{name.replace('_', ' ')} {first[name]}" for name in ("correlation_id", "trace_id") if first.get(name)]
+    if biography["uid"] != biography["message_id"]:
+        details.insert(0, f"broker's id {biography['uid']}")
+    took = duration(microseconds(biography["events"][-1]["time"]) - microseconds(first["time"]))
+    waiting, processing = (_sum(legs, name) for name in ("waiting_us", "processing_us"))
+    sums = f"{len(biography['events'])} events in {took}: waiting {waiting}, processing {processing}"
+    for line in (*facts, *_joined(details, width), sums):
+        text.append("\n" + printable(line), style="default not bold")
+    return text
+
+
+def _route(event: dict[str, Any]) -> str:
+    size = f", {event['size']:,} bytes" if "size" in event else ""
+    return f"exchange {event.get('exchange') or '(default)'}, key {event.get('routing_key', '-') or '(empty)'}{size}"
+
+
+def _joined(parts: Iterable[str], width: int) -> list[str]:
+    """As many on a line as fit."""
+    lines: list[str] = []
+    for part in parts:
+        if lines and len(lines[-1]) + len(part) + 2 <= width:
+            lines[-1] += ", " + part
+        else:
+            lines.append(part)
+    return lines
+
+
+def lanes_of(biography: dict[str, Any]) -> list[Lane]:
+    """The publisher's lane, then one for each queue, in the order in which the message came there."""
+    begin = microseconds(biography["events"][0]["time"])
+    last = max(microseconds(event["time"]) for event in biography["events"])
+    lanes: dict[str, Lane] = {}
+    for event in biography["events"]:
+        name = event.get("queue", PUBLISHER)
+        # To a consumer that does not ack, a delivery is the end.
+        kind = "acked" if event.get("reason") == "auto_ack" else event["kind"]
+        lanes.setdefault(name, Lane(name)).events.append((kind, microseconds(event["time"]) - begin))
+    for leg in biography["legs"]:
+        lane = lanes.setdefault(leg["queue"], Lane(leg["queue"]))
+        for span in leg["spans"]:
+            end = last if span["end"] is None else microseconds(span["end"])  # one that goes on ends at the edge
+            lane.spans.append((span["kind"], microseconds(span["begin"]) - begin, end - begin))
+    return list(lanes.values())
+
+
+def _lanes_text(lanes: list[Lane], signs: Signs, width: int) -> Text:
+    name_width = min(LONGEST_LANE_NAME, max(cell_len(printable(lane.name)) for lane in lanes))
+    columns = width - name_width - 3
+    length = max([at for lane in lanes for _, at in lane.events] + [end for lane in lanes for _, _, end in lane.spans])
+    text = Text("\n")
+    for lane in lanes:
+        name = shortened(lane.name, name_width)
+        text.append(" " + name + " " * (name_width - cell_len(name) + 1), style="bold")
+        text.append(_drawn(lane, signs, columns, length)).append("\n")
+    total = duration(length)
+    text.append(" " * (name_width + 2) + "0" + total.rjust(columns - 1), style="dim")
+    text.append("\n ")
+    for kind, sign in (("waiting", signs.waiting), ("processing", signs.processing)):
+        text.append(sign * 2, style=STYLES[kind]).append(f" {kind}   ", style="dim")
+    text.append(signs.ok, style=STYLES["ok"]).append(" done   ", style="dim")
+    text.append(signs.warn, style=STYLES["warn"]).append(" again   ", style="dim")
+    text.append(signs.bad, style=STYLES["bad"]).append(" refused or lost", style="dim")
+    return text
+
+
+def _drawn(lane: Lane, signs: Signs, columns: int, length: int) -> Text:
+    """One row of the drawing: spans first, then events over them, the last of each place on top."""
+    cells: list[tuple[str, str]] = [(" ", "")] * columns
+
+    def column(at: int) -> int:
+        return min(columns - 1, at * (columns - 1) // length) if length else 0
+
+    for kind, begin, end in lane.spans:
+        sign = signs.waiting if kind == "waiting" else signs.processing
+        for place in range(column(begin), column(end) + 1):
+            cells[place] = (sign, STYLES[kind])
+    for kind, at in lane.events:
+        if group(kind) != "info" or not lane.spans:
+            cells[column(at)] = (signs.of(kind), f"bold {STYLES[group(kind)]}")
+    return Text.assemble(*cells)
+
+
+def _events_table(events: list[dict[str, Any]], signs: Signs, width: int) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, width=width)
+    table.add_column("since first", justify="right", no_wrap=True, min_width=11)
+    table.add_column("event", no_wrap=True)
+    table.add_column("queue", ratio=3, overflow="fold")
+    table.add_column("consumer", ratio=3, overflow="fold")
+    table.add_column("try", justify="right", no_wrap=True)
+    table.add_column("why", width=10, overflow="fold")
+    begin = microseconds(events[0]["time"])
+    for event in events:
+        table.add_row(
+            duration(microseconds(event["time"]) - begin),
+            kind_text(event["kind"], signs),
+            Text(printable(event.get("queue", ""))),
+            Text(printable(event.get("consumer", ""))),
+            str(event.get("attempt", "")),
+            Text(printable(event.get("reason", "")).replace("_", " ")),
+        )
+    return table
+
+
+# -- words and numbers -------------------------------------------------------------------------------------------------
+
+
+def kind_text(kind: str, signs: Signs | None = None) -> Text:
+    style = STYLES[group(kind)]
+    sign = f"{signs.of(kind)} " if signs is not None else ""
+    return Text(sign + printable(kind).replace("_", "-"), style=style)
+
+
+def group(kind: str) -> str:
+    return next((name for name, kinds in GROUPS.items() if kind in kinds), "quiet")
+
+
+def microseconds(iso: str) -> int:
+    return (datetime.fromisoformat(iso) - EPOCH) // timedelta(microseconds=1)
+
+
+def local(iso: str) -> str:
+    """The time of this machine, with microseconds."""
+    return datetime.fromisoformat(iso).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")
+
+
+def zone(iso: str) -> str:
+    name = datetime.fromisoformat(iso).astimezone().strftime("%z")
+    return "UTC" if name == "+0000" else f"UTC{name[:3]}:{name[3:]}"
+
+
+def duration(us: int | None) -> str:
+    """850 us, 12.4 ms, 3.21 s, 2 min 5 s, 3 h 4 min, 2 d 3 h."""
+    if us is None:
+        return "-"
+    for below, unit, name in ((1_000, 1, "us"), (1_000_000, 1_000, "ms"), (60_000_000, 1_000_000, "s")):
+        if us < below:
+            return f"{us / unit:.2f}".rstrip("0").rstrip(".") + f" {name}"
+    seconds = round(us / 1_000_000)
+    unit, name, part, part_name = next(units[1:] for units in LONG_UNITS if seconds < units[0])
+    count, rest = divmod(seconds, unit)
+    return f"{count} {name} {rest // part} {part_name}" if rest >= part else f"{count} {name}"
+
+
+def _sum(legs: list[dict[str, Any]], name: str) -> str:
+    known = [leg[name] for leg in legs if leg[name] is not None]
+    return duration(sum(known)) if known else "-"

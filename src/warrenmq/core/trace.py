@@ -1,0 +1,132 @@
+"""The trace of a message: what all its events have in common.
+
+A message carries two numbers that the broker gave it, as octets (`mark_of`). The ids that its publisher wrote among the
+properties are read from the header when there is an event to tell of (`trace_of`).
+
+One of the files that know whether they are compiled (docs/decisions/0002): C copies octets, Python packs them. Compiled
+when the package is built (trace.pxd).
+"""
+
+import struct
+from typing import Any, TypeAlias
+
+try:
+    import cython
+except ImportError:
+    from warrenmq.protocol.uncompiled import cython
+
+if cython.compiled:
+    from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
+
+from warrenmq.events.ids import parse_traceparent, parse_uid
+from warrenmq.events.rows import Trace, make_trace
+
+Pointer: TypeAlias = Any  # an unsigned char * in compiled code, and never used in plain Python
+
+_MARK = struct.Struct("<QQ")
+_MARK_SIZE = 16
+
+_CONTENT_TYPE = 0x8000
+_HEADERS = 0x2000
+_CORRELATION_ID = 0x0400
+_MESSAGE_ID = 0x0080
+_OCTETS = 0x1800  # delivery mode and priority are one octet
+_LIST_AT = 14
+
+# A header of that name, as a field table has it: the key as a short string, then the type of a long string.
+_TRACEPARENT = b"\x0btraceparentS"
+# The uid of the message that this one was made from, for whoever publishes a message again.
+SOURCE_HEADER = "x-warren-source-id"
+_SOURCE = bytes((len(SOURCE_HEADER),)) + SOURCE_HEADER.encode() + b"S"
+_DEATH = b"\x07x-deathA"
+
+
+def mark_of(uid: int, publish_time: int) -> bytes:
+    """What a traced message carries, in memory and on disk: the broker's id of it, and when it came, in us."""
+    if cython.compiled:
+        mark: bytes = PyBytes_FromStringAndSize(cython.NULL, _MARK_SIZE)
+        at: Pointer = mark
+        for place in range(8):
+            at[place] = uid >> 8 * place & 255
+            at[8 + place] = publish_time >> 8 * place & 255
+        return mark
+    return _MARK.pack(uid, publish_time)
+
+
+def trace_of(mark: bytes, header: bytes) -> Trace:
+    """The trace of a message with this mark and this content header, whose property list is well formed."""
+    if cython.compiled:
+        at: Pointer = mark
+        uid = publish_time = 0
+        for place in range(7, -1, -1):
+            uid = uid << 8 | at[place]
+            publish_time = publish_time << 8 | at[8 + place]
+    else:
+        uid, publish_time = _MARK.unpack(mark)
+    flags = header[12] << 8 | header[13]
+    if flags & (_HEADERS | _CORRELATION_ID | _MESSAGE_ID) == 0:
+        return make_trace(uid, publish_time, 0, None, None, None, None)
+    message_id = _short_string(header, flags, _MESSAGE_ID)
+    correlation_id = _short_string(header, flags, _CORRELATION_ID)
+    trace_id: bytes | None = None
+    span_id: bytes | None = None
+    source = 0
+    if flags & _HEADERS:
+        parent = _long_string(header, _TRACEPARENT)
+        ids = parse_traceparent(parent) if parent else None
+        if ids is not None:
+            trace_id, span_id = ids
+        source = source_of(header)
+    return make_trace(uid, publish_time, source, message_id, correlation_id, trace_id, span_id)
+
+
+def sampling_key(header: bytes) -> bytes | None:
+    """What the messages of one biography have in common: message id, else correlation id; None if there is neither."""
+    flags = header[12] << 8 | header[13]
+    if flags & _MESSAGE_ID:
+        return _short_string(header, flags, _MESSAGE_ID)
+    if flags & _CORRELATION_ID:
+        return _short_string(header, flags, _CORRELATION_ID)
+    return None
+
+
+def is_republished(header: bytes) -> bool:
+    """Whether it says that it was in the broker before: it died in some queue, or names its source."""
+    return bool(header[12] << 8 & _HEADERS) and (_DEATH in header or source_of(header) != 0)
+
+
+def source_of(header: bytes) -> int:
+    """The uid of the message that this one says it was made from; 0 if it does not say."""
+    text = _long_string(header, _SOURCE)
+    return parse_uid(text.decode("ascii", "replace")) or 0 if text else 0
+
+
+def _short_string(header: bytes, flags: int, wanted: int) -> bytes | None:
+    """The octets of one property that is a short string; None if it is not there."""
+    if flags & wanted == 0:
+        return None
+    at = _LIST_AT
+    flag = _CONTENT_TYPE
+    while flag > wanted:
+        if flags & flag:
+            if flag & _OCTETS:
+                at += 1
+            elif flag == _HEADERS:
+                at += 4 + (header[at] << 24 | header[at + 1] << 16 | header[at + 2] << 8 | header[at + 3])
+            else:
+                at += 1 + header[at]
+        flag >>= 1
+    return header[at + 1 : at + 1 + header[at]]
+
+
+def _long_string(header: bytes, entry: bytes) -> bytes:
+    """The octets behind the name of a header; empty if there is none of that name.
+
+    Found by its octets: that is far cheaper than a decode, and who hides the name in another value fools only himself.
+    """
+    at = header.find(entry)
+    if at < 0:
+        return b""
+    at += len(entry)
+    length = int.from_bytes(header[at : at + 4], "big")
+    return header[at + 4 : at + 4 + length] if length <= 255 else b""

@@ -1,0 +1,137 @@
+"""The metadata of an Arrow IPC stream of events: the schema, one dictionary of names, one record batch, the end.
+
+Only what this one schema needs of the format (Arrow columnar format 1.5, metadata version 5, little endian).
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from warrenmq.events.errors import BadEvents
+from warrenmq.events.flatbuffer import Builder, Table
+from warrenmq.events.schema import COLUMNS, INT8, INT32, INT64, NAME, TIME, VERSION, Column
+
+END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+NAMES_ID = 0  # of the dictionary
+
+_METADATA_V5 = 4
+_SCHEMA, _DICTIONARY_BATCH, _RECORD_BATCH = 1, 2, 3
+_INT, _UTF8, _TIMESTAMP = 2, 5, 10
+_MICROSECOND = 2
+_BITS = {INT8: 8, INT32: 32, INT64: 64}
+_PREFIX = struct.Struct("<Ii")
+_CONTINUATION = 0xFFFF_FFFF
+
+
+class Buffer(NamedTuple):
+    """A part of a body."""
+
+    at: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What a message says of its body: rows, nulls by column, buffers; at which octet it begins and ends."""
+
+    count: int
+    lengths: list[int]
+    nulls: list[int]
+    buffers: list[Buffer]
+    start: int
+    end: int
+
+
+def padded(size: int) -> int:
+    return size + 7 & ~7
+
+
+def schema_message() -> bytes:
+    """The first message of every batch; its octets are the same in all batches of one version."""
+    builder = Builder()
+    fields = builder.places([_field(builder, column) for column in COLUMNS])
+    key, value = builder.string("warrenmq.events.version"), builder.string(str(VERSION))
+    metadata = builder.places([builder.table((0, "place", key), (1, "place", value))])
+    schema = builder.table((0, "h", 0), (1, "place", fields), (2, "place", metadata))
+    return _message(builder, _SCHEMA, schema, 0)
+
+
+def dictionary_message(count: int, buffers: list[int], body_size: int) -> bytes:
+    """What stands before the body of the dictionary. Place and size of each buffer, one behind the other."""
+    builder = Builder()
+    batch = _batch(builder, count, [count, 0], buffers)
+    dictionary = builder.table((0, "q", NAMES_ID), (1, "place", batch))
+    return _message(builder, _DICTIONARY_BATCH, dictionary, body_size)
+
+
+def batch_message(count: int, nulls: list[int], buffers: list[int], body_size: int) -> bytes:
+    """What stands before the body of the record batch. Its size does not depend on the numbers."""
+    builder = Builder()
+    batch = _batch(builder, count, [number for null in nulls for number in (count, null)], buffers)
+    return _message(builder, _RECORD_BATCH, batch, body_size)
+
+
+def read_dictionary(data: bytes, at: int) -> Body:
+    """The dictionary whose message begins at this octet."""
+    message, start = _read_message(data, at, _DICTIONARY_BATCH)
+    return _read_batch(data, message, message.table(2).table(1), start)
+
+
+def read_batch(data: bytes, at: int) -> Body:
+    """The record batch whose message begins at this octet."""
+    message, start = _read_message(data, at, _RECORD_BATCH)
+    return _read_batch(data, message, message.table(2), start)
+
+
+def _field(builder: Builder, column: Column) -> int:
+    name = builder.string(column.name)
+    children = builder.places([])
+    fields = [(0, "place", name), (1, "?", column.is_nullable), (5, "place", children)]
+    if column.type == NAME:
+        index = builder.table((0, "i", 32), (1, "?", True))
+        fields.append((4, "place", builder.table((0, "q", NAMES_ID), (1, "place", index))))
+    if column.type in _BITS:
+        fields += [(2, "B", _INT), (3, "place", builder.table((0, "i", _BITS[column.type]), (1, "?", True)))]
+    elif column.type == TIME:
+        zone = builder.string("UTC")
+        fields += [(2, "B", _TIMESTAMP), (3, "place", builder.table((0, "h", _MICROSECOND), (1, "place", zone)))]
+    else:
+        fields += [(2, "B", _UTF8), (3, "place", builder.table())]
+    return builder.table(*fields)
+
+
+def _batch(builder: Builder, count: int, nodes: list[int], buffers: list[int]) -> int:
+    """Nodes and buffers are pairs of numbers, one behind the other."""
+    node_place = builder.structs(len(nodes) // 2, struct.pack(f"<{len(nodes)}q", *nodes))
+    buffer_place = builder.structs(len(buffers) // 2, struct.pack(f"<{len(buffers)}q", *buffers))
+    return builder.table((0, "q", count), (1, "place", node_place), (2, "place", buffer_place))
+
+
+def _message(builder: Builder, kind: int, header: int, body_size: int) -> bytes:
+    fields = ((0, "h", _METADATA_V5), (1, "B", kind), (2, "place", header), (3, "q", body_size))
+    metadata = builder.finish(builder.table(*fields))
+    return _PREFIX.pack(_CONTINUATION, len(metadata)) + metadata
+
+
+def _read_message(data: bytes, at: int, kind: int) -> tuple[Table, int]:
+    """The message that begins here, and where its body does."""
+    continuation, size = _PREFIX.unpack_from(data, at)
+    at += _PREFIX.size
+    if continuation != _CONTINUATION or not 0 < size <= len(data) - at:
+        raise BadEvents(f"no message of a batch at octet {at - _PREFIX.size}")
+    message = Table.root(data, at)
+    if message.number(1, "B") != kind:
+        raise BadEvents(f"another message than expected in a batch at octet {at}")
+    return message, at + size
+
+
+def _read_batch(data: bytes, message: Table, batch: Table, start: int) -> Body:
+    size = message.number(3, "q")
+    nodes = batch.structs(1, 2)
+    buffers = [Buffer(*pair) for pair in batch.structs(2, 2)]
+    if not 0 <= size <= len(data) - start:
+        raise BadEvents(f"a batch ends before its body does: {size} octets from {start} on, of {len(data)}")
+    if any(buffer.at < 0 or buffer.size < 0 or buffer.at + buffer.size > size for buffer in buffers):
+        raise BadEvents("a buffer lies outside of the body of its batch")
+    lengths, nulls = [node[0] for node in nodes], [node[1] for node in nodes]
+    return Body(batch.number(0, "q"), lengths, nulls, buffers, start, start + size)

@@ -1,0 +1,106 @@
+"""Rows to the bytes of one batch, an Arrow IPC stream (docs/formats/events.md), and back.
+
+Called by any thread on what nobody changes meanwhile; the walk over the rows goes on without the interpreter.
+"""
+
+import struct
+from array import array
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+from warrenmq.events.arrow import (
+    END_OF_STREAM,
+    Body,
+    batch_message,
+    dictionary_message,
+    padded,
+    read_batch,
+    read_dictionary,
+    schema_message,
+)
+from warrenmq.events.batch import Batch
+from warrenmq.events.columns import BUFFERS, ColumnWriter, Layout, new_octets, put_octets
+from warrenmq.events.errors import BadEvents
+from warrenmq.events.rows import Rows
+from warrenmq.events.schema import COLUMNS, VERSION
+
+SCHEMA = schema_message()
+_BATCH_MESSAGE_SIZE = len(batch_message(0, [0] * len(COLUMNS), [0] * 2 * BUFFERS, 0))
+_BUFFERS_OF_NAMES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a batch is about, for whoever looks for batches; of no rows, times and uids are 0."""
+
+    count: int
+    first_time: int  # the least, as rows are not always in order
+    last_time: int
+    first_uid: int  # the least and the greatest, of rows with a message
+    last_uid: int
+    queues: frozenset[str]
+    exchanges: frozenset[str]
+    kinds: frozenset[int]
+
+
+def encode(rows: Rows) -> bytes:
+    """All rows as one batch."""
+    layout = Layout(rows)
+    head = SCHEMA + _encode_names(rows.names()[1:])
+    start = len(head) + _BATCH_MESSAGE_SIZE
+    out = new_octets(start + layout.size + len(END_OF_STREAM))
+    nulls = ColumnWriter(layout, out, start).fill(rows.reader())
+    put_octets(out, 0, head + batch_message(rows.count, nulls, layout.buffers, layout.size))
+    put_octets(out, start + layout.size, END_OF_STREAM)
+    return bytes(out)
+
+
+def decode(data: bytes) -> Batch:
+    """The columns of a batch, where they lie. BadEvents: it is damaged, or of another version."""
+    if not data.startswith(SCHEMA):
+        raise BadEvents(f"this is no batch of events with the schema of version {VERSION}")
+    try:
+        names = read_dictionary(data, len(SCHEMA))
+        return Batch(data, read_batch(data, names.end), _decode_names(data, names))
+    except (struct.error, ValueError, OverflowError) as problem:
+        raise BadEvents(f"a batch of events is damaged: {problem}") from problem
+
+
+def summary(data: bytes) -> Summary:
+    """What a batch is about."""
+    return summary_of(decode(data))
+
+
+def summary_of(batch: Batch) -> Summary:
+    first_uid, last_uid = batch.uid_range()
+    return Summary(
+        batch.count,
+        batch.first_time,
+        batch.last_time,
+        first_uid,
+        last_uid,
+        frozenset(batch.used_names("queue")),
+        frozenset(batch.used_names("exchange")),
+        frozenset(batch.used_kinds()),
+    )
+
+
+def _encode_names(names: list[bytes]) -> bytes:
+    """The dictionary: all names, one behind the other."""
+    ends = array("i", accumulate([len(name) for name in names], initial=0)).tobytes()
+    texts = b"".join(names)
+    texts_at = padded(len(ends))
+    size = padded(texts_at + len(texts))
+    message = dictionary_message(len(names), [0, 0, 0, len(ends), texts_at, len(texts)], size)
+    return message + ends.ljust(texts_at, b"\0") + texts.ljust(size - texts_at, b"\0")
+
+
+def _decode_names(data: bytes, body: Body) -> list[str]:
+    if body.count < 0 or len(body.buffers) != _BUFFERS_OF_NAMES or body.buffers[1].size < 4 * (body.count + 1):
+        raise BadEvents("the names of a batch are incomplete")
+    _, place_of_ends, texts = body.buffers
+    ends_at, texts_at = body.start + place_of_ends.at, body.start + texts.at
+    ends = struct.unpack_from(f"<{body.count + 1}i", data, ends_at)
+    if any(end < start for start, end in pairwise(ends)) or ends[0] != 0 or ends[-1] > texts.size:
+        raise BadEvents("the names of a batch overlap")
+    return [data[texts_at + start : texts_at + end].decode() for start, end in pairwise(ends)]

@@ -1,0 +1,71 @@
+"""Serves the pages: HTML, scripts and styles as they lie in `ui/`, and plotly.js from the installed package.
+
+A page is one .html and one .js file. Pages are for people who signed in; the sign-in page, scripts and styles hold
+nothing that is worth keeping from anybody.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import quote
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import FileResponse, RedirectResponse
+
+from warrenmq.management.auth import Auth
+from warrenmq.management.errors import ApiError, NotFound
+
+UI = Path(__file__).parent / "ui"
+HOME = "/ui/traces.html"
+SIGN_IN = "login.html"
+TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+# Browsers ask each time whether a file is still the same: an upgraded broker must not meet old scripts.
+CACHING = {"Cache-Control": "no-cache"}
+
+
+def routes(auth: Auth, ui: Path = UI) -> APIRouter:
+    router = APIRouter()
+    files = {path.name: path for path in sorted(ui.iterdir()) if path.suffix in TYPES}
+
+    @router.get("/")
+    async def home() -> Response:
+        return RedirectResponse(HOME, 303)
+
+    @router.get("/ui/vendor/plotly.js")
+    async def plotly() -> Response:
+        path = plotly_file()
+        if path is None:
+            raise NotFound("plotly is not installed: pip install 'warrenmq[ui]'")
+        return FileResponse(path, headers=CACHING, media_type="text/javascript")
+
+    @router.get("/ui/{name}")
+    async def file(name: str, request: Request) -> Response:
+        path = files.get(name)
+        if path is None:
+            raise NotFound(f"there is no page '{name}'")
+        if path.suffix == ".html" and name != SIGN_IN and not _is_known(auth, request):
+            return RedirectResponse(f"/ui/{SIGN_IN}?next={quote(_wanted(request), safe='')}", 303)
+        return FileResponse(path, headers=CACHING, media_type=TYPES[path.suffix])
+
+    return router
+
+
+def plotly_file() -> Path | None:
+    """The script of the installed `plotly` package, which itself is not imported; None without it."""
+    spec = find_spec("plotly")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    path = Path(spec.submodule_search_locations[0]) / "package_data" / "plotly.min.js"
+    return path if path.is_file() else None
+
+
+def _is_known(auth: Auth, request: Request) -> bool:
+    try:
+        return auth.asker(request) is not None
+    except ApiError:  # a wrong password: the sign-in page says so when it is tried there
+        return False
+
+
+def _wanted(request: Request) -> str:
+    return request.url.path + (f"?{request.url.query}" if request.url.query else "")

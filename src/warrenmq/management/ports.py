@@ -1,0 +1,45 @@
+"""What the HTTP side asks of tracing: the biography of a message, a search, the rules of what is kept, the firehose.
+
+Protocols: whatever has these methods fits, so that pages and API are tested without a broker. Everything is called on
+the loop; what takes long awaits a thread inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from warrenmq.tracing.biography import Biography
+from warrenmq.tracing.rules import TraceRule
+from warrenmq.tracing.search import TracePage, TraceQuery
+
+
+class TraceReader(Protocol):
+    """Reads the event log. Raises OSError (TracingUnavailable is one) where it cannot be read."""
+
+    async def biography(self, key: str) -> Biography | None:
+        """Of the message with this message-id or uid; None if nothing is kept of it."""
+
+    async def search(self, query: TraceQuery) -> TracePage:
+        """Messages that fit, the newest first. ValueError for a cursor that is none."""
+
+
+class TraceRules(Protocol):
+    """The rules, and how they are changed; a change returns when it is as safe as a declared queue is."""
+
+    def all(self) -> Sequence[TraceRule]: ...
+
+    async def put(self, name: str, definition: Mapping[str, Any]) -> bool:
+        """Set a rule; whether it is new. ValueError says what is wrong with it."""
+
+    async def remove(self, name: str) -> bool:
+        """Whether there was one. ValueError if it is fixed."""
+
+
+class Firehose(Protocol):
+    """RabbitMQ's firehose: copies of all that is published and delivered in a virtual host, while it is open there."""
+
+    def open_vhosts(self) -> Sequence[str]: ...
+
+    def switch(self, vhost: str, is_open: bool) -> bool:
+        """Whether there is such a virtual host."""

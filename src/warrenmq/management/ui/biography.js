@@ -1,0 +1,94 @@
+// One message from its publish to its end: figures, the timeline, its stay in each queue, every event.
+
+import { query } from "./api.js";
+import { timeline } from "./chart.js";
+import { el } from "./dom.js";
+import { clock, duration, group, microseconds, size, words, zone } from "./format.js";
+import { lanesOf } from "./lanes.js";
+import { table } from "./table.js";
+
+/** The biography as nodes. */
+export function drawBiography(biography) {
+  const { events, legs } = biography;
+  const chart = el("div", { class: "chart" });
+  // The chart needs its width: it is drawn when it stands in the page.
+  queueMicrotask(() => requestAnimationFrame(() => timeline(chart, lanesOf(biography))));
+  return [
+    el("h1", { class: "any" }, "Message ", el("span", { class: "mono" }, biography.message_id)),
+    biography.complete ? null : el("div", { class: "notice" }, "The beginning of this message is not kept, or it has not come to its end yet: times may be incomplete."),
+    figures(biography),
+    el("section", { class: "card" }, el("h2", {}, "What it is"), facts(biography)),
+    el("section", { class: "card" }, el("h2", {}, "Timeline"), chart),
+    legs.length ? el("section", { class: "card" }, el("h2", {}, "In queues"), table(LEG_COLUMNS, legs)) : null,
+    el("section", { class: "card" }, el("h2", {}, "Events"), table(eventColumns(events), events)),
+  ];
+}
+
+export const badge = (kind) => el("span", { class: `kind ${group(kind)}` }, words(kind));
+
+function figures({ events, legs }) {
+  const sum = (name) => (legs.some((leg) => leg[name] !== null) ? legs.reduce((total, leg) => total + (leg[name] ?? 0), 0) : null);
+  const length = microseconds(events.at(-1).time) - microseconds(events[0].time);
+  const deliveries = events.filter(({ kind }) => kind === "delivered").length;
+  return el(
+    "div",
+    { class: "figures" },
+    figure(duration(length), "first to last event"),
+    figure(duration(sum("waiting_us")), "waiting in queues", "waiting"),
+    figure(duration(sum("processing_us")), "with consumers", "processing"),
+    figure(String(deliveries), deliveries === 1 ? "delivery" : "deliveries"),
+    figure(words(events.at(-1).kind), "last event"),
+  );
+}
+
+const figure = (value, meaning, colour) => el("div", { class: "figure" }, el("b", {}, value), el("span", {}, colour && el("i", { class: colour }), meaning));
+
+function facts({ uid, message_id, events }) {
+  const first = events[0];
+  const listed = [
+    ["Published", clock(first.publish_time ?? first.time) + ` (${zone()})`],
+    ["Broker's id", uid !== message_id && uid],
+    ["Virtual host", first.vhost],
+    ["Exchange", first.exchange === "" ? "(default)" : first.exchange],
+    ["Routing key", first.routing_key],
+    ["Size", first.size === undefined ? null : size(first.size)],
+    ["Correlation id", first.correlation_id && link({ correlation_id: first.correlation_id }, first.correlation_id)],
+    ["Trace id", first.trace_id && link({ trace_id: first.trace_id }, first.trace_id)],
+    ["Made from", first.source_uid && link({ id: first.source_uid }, first.source_uid)],
+    ["Connection", first.connection],
+  ].filter(([, value]) => value);
+  return el("dl", { class: "facts" }, listed.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]).flat());
+}
+
+const link = (parameters, text) => el("a", { href: "traces.html" + query(parameters), class: "mono" }, text);
+
+// A delivery begins a time with a consumer, or (without acks) only ends a time of waiting.
+function deliveries(spans) {
+  const count = (fits) => spans.filter(fits).length;
+  return Math.max(count(({ kind }) => kind === "processing"), count(({ kind, outcome }) => kind === "waiting" && outcome === "delivered"));
+}
+
+const LEG_COLUMNS = [
+  { title: "Queue", kind: "name", value: ({ queue }) => queue },
+  { title: "Waiting", kind: "number", value: ({ waiting_us }) => duration(waiting_us) },
+  { title: "Processing", kind: "number", value: ({ processing_us }) => duration(processing_us) },
+  { title: "Deliveries", kind: "number", value: ({ spans }) => deliveries(spans) },
+  { title: "Consumers", kind: "name", value: ({ spans }) => [...new Set(spans.map(({ consumer }) => consumer).filter(Boolean))].join(", ") || "–" },
+  { title: "Outcome", value: ({ outcome }) => badge(outcome) },
+];
+
+function eventColumns(events) {
+  const day = (event) => clock(event.time).slice(0, 10);
+  const withDay = day(events[0]) !== day(events.at(-1));
+  return [{ title: `Time (${zone()})`, kind: "time", value: ({ time }) => el("span", { title: time }, clock(time, withDay)) }, ...EVENT_COLUMNS];
+}
+
+const EVENT_COLUMNS = [
+  { title: "Since publish", kind: "number", value: ({ latency_us }) => duration(latency_us) },
+  { title: "Event", value: ({ kind }) => badge(kind) },
+  { title: "Queue", kind: "name", value: ({ queue }) => queue ?? "–" },
+  { title: "Consumer", kind: "name", value: ({ consumer }) => consumer ?? "–" },
+  { title: "Attempt", kind: "number", value: ({ attempt }) => attempt ?? "–" },
+  { title: "Reason", kind: "whole", value: ({ reason }) => (reason ? words(reason) : "–") },
+  { title: "Connection", kind: "whole", value: ({ connection, channel }) => (connection ? connection + (channel ? ` (${channel})` : "") : "–") },
+];

@@ -1,0 +1,45 @@
+"""What the HTTP side may see of the node it runs in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from warrenmq.core.broker import Broker
+from warrenmq.management.auth import Login
+from warrenmq.management.errors import Forbidden
+from warrenmq.management.ports import Firehose, TraceReader, TraceRules
+
+
+def nobody(name: str, password: str, address: str) -> bool:
+    """The login of a node that gives none: nobody may come in."""
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """Where a port is None the node has no such thing, and its paths say so."""
+
+    broker: Broker
+    ready: Callable[[], tuple[bool, str]]  # whether clients are served, and if not, why
+    loop_lag: Callable[[], float]
+    version: str
+    alarms: Callable[[], list[str]] = list  # the resources that are short
+    figures: Callable[[], dict[str, int]] = dict  # of the storage, where there is one
+    login: Login = nobody
+    traces: TraceReader | None = None
+    rules: TraceRules | None = None
+    firehose: Firehose | None = None
+    tracing_state: Callable[[], Mapping[str, Any]] = dict  # enabled, kept, dropped, failure (docs/tracing.md)
+
+    def visible_vhosts(self, user: str) -> frozenset[str] | None:
+        """The virtual hosts that a user may enter; None if that is all of them."""
+        may_enter = self.broker.users.may_enter
+        visible = frozenset(name for name in self.broker.vhosts if may_enter(user, name))
+        return None if len(visible) == len(self.broker.vhosts) else visible
+
+    def require_everywhere(self, user: str) -> None:
+        """403 for who may not enter every virtual host: what is changed here concerns all of them."""
+        if self.visible_vhosts(user) is not None:
+            raise Forbidden(f"this concerns all virtual hosts, and user '{user}' may not enter all of them")

@@ -1,0 +1,1 @@
+"""Which events are worth keeping, where they are kept, and what they say about one message."""

@@ -1,0 +1,208 @@
+"""The biography of a message: its events in order, and what they say about the time it spent in each queue.
+
+A stay of a message in a queue is a leg. It waits there, is with a consumer, waits again if it comes back, until
+somebody acks it or it is dropped: these are the spans of the leg, and every number that people see is read off them.
+A message that was published again, or made from another one, has legs of its own.
+
+Pure: values in, values out. Events come in the order of the event log, which is the order in which they happened,
+also where the clock was set back meanwhile; what the log says twice (a crash between two of its writes) counts once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from warrenmq.events import schema
+from warrenmq.events.schema import Event, kind_name
+
+WAITING = "waiting"
+PROCESSING = "processing"
+# A consumer had it when the broker ended: nobody knows for how long.
+LOST = "lost"
+
+# What ends the time with a consumer; some of these are followed by what became of the message then.
+_SETTLED = frozenset({schema.ACKED, schema.NACKED, schema.REJECTED})
+# The message is in the queue again, for the next consumer.
+_BACK = frozenset({schema.REQUEUED, schema.RETRIED, schema.SCHEDULED})
+# It is in the queue no more, whoever had it.
+_GONE = frozenset({schema.EXPIRED, schema.DROPPED, schema.DEAD_LETTERED})
+_PLACED = _SETTLED | _BACK | _GONE | {schema.ENQUEUED, schema.DELIVERED}
+# It came to no queue, and never will.
+_NOWHERE = frozenset({schema.UNROUTABLE, schema.RETURNED, schema.TX_ROLLED_BACK, schema.DROPPED})
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A time in which the message waited, or was with a consumer; `end` is None while that goes on."""
+
+    kind: str
+    begin: int
+    end: int | None = None
+    attempt: int | None = None
+    consumer: str | None = None
+    outcome: str | None = None  # the name of the kind that ended it
+
+    @property
+    def length(self) -> int:
+        """In microseconds; 0 while it goes on, and where the clock was set back."""
+        return 0 if self.end is None else max(0, self.end - self.begin)
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """One stay in one queue. `outcome` is the kind of its last event, or waiting or processing while it goes on."""
+
+    vhost: str
+    queue: str
+    uid: int
+    outcome: str
+    is_over: bool
+    spans: Sequence[Span]
+
+    @property
+    def waiting_us(self) -> int | None:
+        return self._sum(WAITING)
+
+    @property
+    def processing_us(self) -> int | None:
+        return self._sum(PROCESSING)
+
+    def _sum(self, kind: str) -> int | None:
+        """Of the spans whose length is known; None if there is none."""
+        spans = [span for span in self.spans if span.kind == kind and span.end is not None and span.outcome != LOST]
+        return sum(span.length for span in spans) if spans else None
+
+
+@dataclass(frozen=True, slots=True)
+class Biography:
+    """What happened to a message and to those that were made from it, or that it was made from."""
+
+    message_id: str | None
+    uid: int  # of the first one
+    events: Sequence[Event]
+    legs: Sequence[Leg]
+    is_complete: bool
+
+
+def tell(events: Iterable[Event], is_all: bool = True) -> Biography | None:
+    """The biography that these events are; None if there are none. `is_all`: nothing was left out to save work."""
+    story = list(dict.fromkeys(events))
+    if not story:
+        return None
+    legs = find_legs(story)
+    message_id = next((event.message_id for event in story if event.message_id is not None), None)
+    return Biography(message_id, story[0].uid, story, legs, is_all and _is_complete(story, legs))
+
+
+def find_legs(events: Iterable[Event]) -> list[Leg]:
+    """The legs, in the order in which they began."""
+    stays: list[_Stay] = []
+    current: dict[tuple[int, str, str], _Stay] = {}
+    for event in events:
+        if event.queue is None or event.kind not in _PLACED:
+            continue
+        place = (event.uid, event.vhost or "", event.queue)
+        stay = current.get(place)
+        if stay is None or (event.kind == schema.ENQUEUED and stay.is_over):
+            stay = current[place] = _Stay(event)
+            stays.append(stay)
+        stay.add(event)
+    return [stay.leg() for stay in stays]
+
+
+def _is_complete(events: Sequence[Event], legs: Sequence[Leg]) -> bool:
+    """Whether every message in it has a beginning and an end."""
+    uids = {event.uid for event in events}
+    begun = {event.uid for event in events if event.kind == schema.PUBLISHED or event.source_uid is not None}
+    placed = {leg.uid for leg in legs}
+    nowhere = {event.uid for event in events if event.kind in _NOWHERE}
+    return uids == begun and uids <= placed | nowhere and all(leg.is_over for leg in legs)
+
+
+class _Stay:
+    """A leg that is still being told."""
+
+    def __init__(self, event: Event) -> None:
+        self._place = (event.vhost or "", event.queue or "", event.uid)
+        self._spans: list[Span] = []
+        self._wait: int | None = None  # the number of the open span of that kind
+        self._with: dict[int, tuple[object, ...]] = {}  # those of consumers that have it now, and who they are
+        self._outcome = WAITING
+        self.is_over = False
+        if event.kind != schema.ENQUEUED and event.enqueue_time is not None:
+            self._begin_wait(event.enqueue_time)  # what came before is no longer kept
+
+    def add(self, event: Event) -> None:
+        if event.kind == schema.ENQUEUED:
+            self._begin_wait(event.time)
+        elif event.kind == schema.DELIVERED:
+            self._deliver(event)
+        elif event.kind in _SETTLED:
+            self._settle(event)
+        elif event.kind in _BACK:
+            self._settle(event)
+            self._begin_wait(event.time)
+        else:
+            self._leave(event)
+
+    def leg(self) -> Leg:
+        return Leg(*self._place, self._outcome, self.is_over, tuple(self._spans))
+
+    def _begin_wait(self, time: int) -> None:
+        self.is_over = False
+        self._outcome = WAITING
+        if self._wait is None:
+            self._wait = len(self._spans)
+            self._spans.append(Span(WAITING, time))
+
+    def _end_wait(self, event: Event) -> None:
+        if self._wait is not None:
+            self._end(self._wait, event.time, kind_name(event.kind), event.attempt)
+            self._wait = None
+
+    def _deliver(self, event: Event) -> None:
+        self._end_wait(event)
+        if event.depth is not None:  # a queue, which gives a message to one consumer at a time; a stream has no depth
+            for number in list(self._with):
+                self._end(number, event.time, LOST)
+                del self._with[number]
+        if event.reason == schema.R_AUTO_ACK:
+            self._outcome = kind_name(event.kind)
+            self.is_over = not self._with
+            return
+        self._with[len(self._spans)] = _receiver(event)
+        self._spans.append(Span(PROCESSING, event.time, None, event.attempt, event.consumer))
+        self._outcome = PROCESSING
+        self.is_over = False
+
+    def _settle(self, event: Event) -> None:
+        """The consumer that has it gives it back, one way or another."""
+        number = self._find(event)
+        if number is not None:
+            self._end(number, event.time, kind_name(event.kind))
+            del self._with[number]
+        self._outcome = PROCESSING if self._with else kind_name(event.kind)
+        self.is_over = not self._with
+
+    def _leave(self, event: Event) -> None:
+        self._end_wait(event)
+        for number in self._with:
+            self._end(number, event.time, kind_name(event.kind))
+        self._with.clear()
+        self._outcome = kind_name(event.kind)
+        self.is_over = True
+
+    def _find(self, event: Event) -> int | None:
+        """The span that this settlement ends: of the same consumer, else the oldest."""
+        wanted = _receiver(event)
+        same = (number for number, receiver in self._with.items() if receiver == wanted)
+        return next(same, next(iter(self._with), None))
+
+    def _end(self, number: int, time: int, outcome: str, attempt: int | None = None) -> None:
+        span = self._spans[number]
+        self._spans[number] = replace(span, end=time, outcome=outcome, attempt=span.attempt or attempt)
+
+
+def _receiver(event: Event) -> tuple[object, ...]:
+    return event.connection, event.channel, event.consumer

@@ -1,0 +1,264 @@
+"""Keeps the index of the event log up to date, and fetches batches by it.
+
+Each batch is noted right after it was appended; what is behind (a start, a crash, an index that was lost) is read
+from the log again. Who asks waits until the index has all that happened before the question.
+
+Owned by the loop, but for the index: that belongs to a thread, in which everything is done that takes long, one step
+at a time. So neither the loop nor the index waits for a long search.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, TypeVar
+
+from crc32c import crc32c
+
+from warrenmq.journal.files import Files
+from warrenmq.tracing.index import Index, note_of
+from warrenmq.tracing.index_file import BadIndex, Wanted
+from warrenmq.tracing.search import TracingUnavailable
+
+log = logging.getLogger("warrenmq.tracing")
+
+# Who asks waits so many seconds for an index that is behind.
+INDEX_PATIENCE = 10.0
+# The newest batches are kept, up to so many octets: one that was just appended cannot be read from the log at once.
+RECENT_OCTETS = 16 * 1024 * 1024
+# Whether it can be read is asked so often, in seconds, and so many times.
+READ_AGAIN = 0.05
+READ_TIMES = 40
+
+Result = TypeVar("Result")
+
+
+class Stored(Protocol):
+    """One batch as it lies in the log."""
+
+    @property
+    def offset(self) -> int: ...
+    @property
+    def octets(self) -> bytes: ...
+
+
+class BatchSource(Protocol):
+    """The event log. `identity` is another object when it was made anew, and begins at offset 0 again."""
+
+    @property
+    def identity(self) -> object: ...
+    @property
+    def first_offset(self) -> int: ...
+    @property
+    def next_offset(self) -> int: ...
+
+    async def read(self, offset: int) -> Sequence[Stored]:
+        """Some batches from there on, in order, or from the oldest that is kept; none at the end."""
+
+
+class LogFollower:
+    """`flush` returns when all that happened so far is in batches."""
+
+    def __init__(
+        self, source: BatchSource, flush: Callable[[], Awaitable[None]], folder: str | None, files: Files
+    ) -> None:
+        self.source = source
+        self.index = Index(folder, files)
+        self.failure: str | None = None  # why the index does not follow
+        self._flush = flush
+        self._thread: ThreadPoolExecutor | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._progress = asyncio.Condition()
+        self._news = asyncio.Event()
+        self._recent = _Recent()
+        self._identity: object = None  # of the log that the index is of
+        self._indexed = 0  # everything before this offset
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to follow the log."""
+        self._thread = ThreadPoolExecutor(1, "warren-index")
+        self._task = asyncio.get_running_loop().create_task(self._follow(), name="warren-index")
+
+    async def stop(self) -> None:
+        """Write what was indexed. The log is not read any more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        if self._thread is not None:
+            await self._seal()
+            self._thread.shutdown(wait=True)
+            self._thread = None
+
+    async def _seal(self) -> None:
+        try:
+            while self.failure is None and (octets := self._recent.get(self._indexed)) is not None:
+                await self._note(self._indexed, octets)
+            await self.do(self.index.seal)
+        except (OSError, BadIndex) as problem:
+            log.warning("the index of the event log is not complete, and will be built again: %s", problem)
+
+    def batch_was_added(self, offset: int, octets: bytes) -> None:
+        """On the loop, right after it was appended."""
+        self._recent.put(self.source.identity, offset, octets)
+        self._news.set()
+
+    # -- the index follows -------------------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        try:
+            await self._load()
+            while True:
+                self._news.clear()
+                await self._catch_up()
+                await self._news.wait()
+        except (OSError, BadIndex) as problem:
+            self.failure = f"the index of the event log cannot be kept: {problem}"
+            log.warning("%s", self.failure)
+        except Exception as problem:
+            # A bug, which must cost the searches and nothing else.
+            self.failure = f"internal error in the index of the event log: {problem}"
+            log.exception("internal error in the index of the event log")
+        await self._tell_progress()
+
+    async def _load(self) -> None:
+        """Take the index that is there, if it is one of this log."""
+        self._identity = self.source.identity
+        await self.do(self.index.load)
+        newest = await self.do(self.index.newest)
+        if newest is not None and not await self._is_in_log(*newest):
+            log.warning("the index of the event log is of another log, and is built again")
+            await self.do(self.index.clear)
+        self._indexed = self.index.next_offset
+
+    async def _is_in_log(self, offset: int, checksum: int) -> bool:
+        if offset >= self.source.next_offset:
+            return False
+        if offset < self.source.first_offset:
+            return True  # nothing of it is kept, and nothing of it will be asked for
+        octets = await self.fetch(offset)
+        return octets is not None and crc32c(octets) == checksum
+
+    async def _catch_up(self) -> None:
+        while True:
+            if self.source.identity is not self._identity:
+                await self._begin_anew()
+            first, end = self.source.first_offset, self.source.next_offset
+            self._indexed = await self.do(lambda: self.index.forget_before(first))  # noqa: B023
+            if self._indexed >= end:
+                await self._tell_progress()
+                return
+            for offset, octets in await self._read_on():
+                await self._note(offset, octets)
+
+    async def _begin_anew(self) -> None:
+        """The log was deleted, and there is another."""
+        self._identity = self.source.identity
+        await self.do(self.index.clear)
+        self._indexed = 0
+
+    async def _read_on(self) -> list[tuple[int, bytes]]:
+        """The next batches; one that cannot be had in time is left out."""
+        start = self._indexed
+        for _ in range(READ_TIMES):
+            octets = self._recent.get(start)
+            if octets is not None:
+                return [(start, octets)]
+            batches = await self.source.read(start)
+            if batches:
+                return [(batch.offset, batch.octets) for batch in batches if batch.offset >= start]
+            await asyncio.sleep(READ_AGAIN)
+        return [(start, b"")]
+
+    async def _note(self, offset: int, octets: bytes) -> None:
+        after = self._indexed
+        self._indexed = await self.do(lambda: self.index.add(note_of(offset, octets), after))
+        await self._tell_progress()
+
+    async def _tell_progress(self) -> None:
+        async with self._progress:
+            self._progress.notify_all()
+
+    # -- for those who ask -------------------------------------------------------------------------------------------
+
+    async def be_up_to_date(self) -> None:
+        """Return when the index has all that happened until now."""
+        try:
+            async with asyncio.timeout(INDEX_PATIENCE):
+                await self._flush()
+                self._news.set()
+                await self._reach(self.source.next_offset)
+        except TimeoutError:
+            behind = f"it has {self._indexed} of {self.source.next_offset} batches"
+            raise TracingUnavailable(f"the index of the event log is being built: {behind}") from None
+        if self.failure is not None:
+            raise TracingUnavailable(self.failure)
+
+    async def _reach(self, target: int) -> None:
+        async with self._progress:
+            await self._progress.wait_for(lambda: self._has_reached(target))
+
+    def _has_reached(self, target: int) -> bool:
+        if self.failure is not None:
+            return True
+        is_same = self._identity is self.source.identity
+        return is_same and self._indexed >= min(target, self.source.next_offset)
+
+    async def find(self, keys: Iterable[int]) -> list[int]:
+        """The offsets of batches that have one of these keys, in order. BadIndex: it is built again, ask again."""
+        wanted = list(keys)
+        first = self.source.first_offset
+        return [offset for offset in await self.do(lambda: self.index.find(wanted)) if offset >= first]
+
+    async def candidates(self, wanted: Wanted, below: int) -> tuple[list[int], int]:
+        """As `Index.candidates`."""
+        first = self.source.first_offset
+        offsets, below = await self.do(lambda: self.index.candidates(wanted, below))
+        return [offset for offset in offsets if offset >= first], below if below > first else 0
+
+    async def fetch(self, offset: int) -> bytes | None:
+        """The octets of a batch; None if it is no longer kept."""
+        octets = self._recent.get(offset)
+        if octets is not None:
+            return octets
+        for batch in await self.source.read(offset):
+            if batch.offset == offset:
+                return batch.octets
+        return None
+
+    async def do(self, step: Callable[[], Result]) -> Result:
+        """In the thread."""
+        if self._thread is None:
+            raise TracingUnavailable("the broker is being stopped")
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, step)
+        except BadIndex:
+            self._indexed = self.index.next_offset
+            raise
+
+
+class _Recent:
+    """The newest batches of one log."""
+
+    def __init__(self) -> None:
+        self._identity: object = None
+        self._batches: OrderedDict[int, bytes] = OrderedDict()
+        self._octets = 0
+
+    def put(self, identity: object, offset: int, octets: bytes) -> None:
+        if identity is not self._identity:
+            self._identity = identity
+            self._batches.clear()
+            self._octets = 0
+        self._batches[offset] = octets
+        self._octets += len(octets)
+        while self._octets > RECENT_OCTETS and len(self._batches) > 1:
+            self._octets -= len(self._batches.popitem(last=False)[1])
+
+    def get(self, offset: int) -> bytes | None:
+        return self._batches.get(offset)

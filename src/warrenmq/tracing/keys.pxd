@@ -1,0 +1,24 @@
+cimport cython
+
+from warrenmq.events.batch cimport Batch
+
+ctypedef unsigned char *Octets
+ctypedef unsigned long long *Longs
+ctypedef unsigned int *Ints
+ctypedef Py_ssize_t Places[256]
+
+
+@cython.locals(size=Py_ssize_t)
+cpdef keys_of(Batch batch)
+cpdef sort_keys(bytearray hashes, bytearray numbers)
+@cython.locals(from_hashes=Longs, from_numbers=Ints, to_hashes=Longs, to_numbers=Ints, count=Py_ssize_t, turn=int)
+cdef _sort(bytearray hashes, bytearray numbers, bytearray spare_hashes, bytearray spare_numbers)
+@cython.locals(places=Places, at=Py_ssize_t, end=Py_ssize_t, octet=int, place=Py_ssize_t)
+cdef void _pass(
+    Longs from_hashes, Ints from_numbers, Longs to_hashes, Ints to_numbers, Py_ssize_t count, int shift
+) noexcept nogil
+@cython.locals(kept=Longs, count=Py_ssize_t, place=Py_ssize_t, at=Py_ssize_t)
+cdef Py_ssize_t _drop_equal(bytearray hashes) except -1
+cdef Longs _longs(bytearray data) except NULL
+cdef Ints _ints(bytearray data) except NULL
+cdef Octets _octets(bytearray data) except NULL

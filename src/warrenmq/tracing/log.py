@@ -1,0 +1,420 @@
+"""The event log: rows of events, in batches, in a stream of the broker itself (`warren.events`).
+
+The recorder hands over its rows when there are enough of them, or when the first has waited for a moment. A thread
+makes one Arrow record batch of them, outside of the interpreter for most of the time; then the loop appends that to the
+stream as one message, and tells the commit log that the rows in it need not be kept any more. Batches come in the order
+of their rows.
+
+It may fail, and that stops nobody: what cannot be kept is dropped and counted, and the log of the broker says so. Only
+where events come faster than they can be written do publishers have to wait, as they do for memory.
+
+Owned by the loop: everything but the rows that the thread is at. Promises: rows that were handed over are in the stream
+or counted as dropped when `stop` is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from warrenmq.core.broker import DEFAULT_VHOST, Broker
+from warrenmq.core.errors import BrokerError
+from warrenmq.core.message import address_of, make_message
+from warrenmq.core.ports import StreamStore
+from warrenmq.core.stream import Stream
+from warrenmq.events import schema
+from warrenmq.events.codec import encode
+from warrenmq.events.errors import BadEvents
+from warrenmq.events.rows import Rows
+from warrenmq.protocol.properties import BasicProperties, content_header
+
+if TYPE_CHECKING:
+    from warrenmq.core.message import Message
+    from warrenmq.tracing.recorder import Recorder
+
+log = logging.getLogger("warrenmq.tracing")
+
+# Rows wait so long for company, in seconds.
+PATIENCE = 0.2
+# Bytes of rows that may wait to be written before publishers have to.
+WAITING_LIMIT = 64 * 1024 * 1024
+# A log that fails is spoken of once in so many seconds.
+COMPLAINT_INTERVAL = 60.0
+
+_ADDRESS = address_of("", schema.STREAM_NAME)
+
+
+@dataclass(frozen=True, slots=True)
+class EventLogOptions:
+    """How much of the event log is kept, as arguments of a stream (docs/streams.md)."""
+
+    max_bytes: int = 10 * 1024**3
+    max_age: str = "7D"
+
+    def arguments(self) -> dict[str, Any]:
+        # Rows with a durable cause are in its epoch already: nobody waits for the batch to be synced.
+        found: dict[str, Any] = {"x-queue-type": "stream", "x-durability": "interval=200"}
+        if self.max_bytes:
+            found["x-max-length-bytes"] = self.max_bytes
+        if self.max_age:
+            found["x-max-age"] = self.max_age
+        return found
+
+
+class Handed:
+    """Rows on their way: `up_to` is the number of the last one. Encoded, they have `octets` or a `failure`."""
+
+    __slots__ = ("failure", "octets", "rows", "size", "up_to")
+
+    def __init__(self, rows: Rows, up_to: int) -> None:
+        self.rows = rows
+        self.up_to = up_to
+        self.size = rows.size
+        self.octets: bytes | None = None
+        self.failure: str | None = None
+
+    def encode(self) -> None:
+        """In the thread."""
+        try:
+            self.octets = encode(self.rows)
+        except (BadEvents, MemoryError, OverflowError) as error:
+            self.failure = f"events cannot be encoded: {error}"
+        except Exception as error:
+            # A bug, which must cost these events and nothing else.
+            log.exception("internal error while events were encoded")
+            self.failure = f"internal error: {error}"
+
+
+class EventLog:
+    """Where events are kept. Without `start` a test has it all done at once, in its own thread.
+
+    `overloaded` is told when publishers have to wait and when they may go on; `is_disk_short` says whether there is so
+    little room that what can be done without is not written.
+    """
+
+    def __init__(self, broker: Broker, recorder: Recorder, options: EventLogOptions | None = None) -> None:
+        self._broker = broker
+        self._recorder = recorder
+        self._options = options or EventLogOptions()
+        self._waiting: deque[Handed] = deque()  # in order, the oldest first
+        self._thread: _Encoder | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._flush_later: asyncio.TimerHandle | None = None
+        self._is_overloaded = False
+        self._complained_at = -COMPLAINT_INTERVAL
+        self._flushing: deque[tuple[Handed, asyncio.Future[None]]] = deque()  # who waits, and for which rows
+        self.waiting_bytes = 0
+        self.waiting_rows = 0
+        self.kept = 0  # rows, since the start
+        self.dropped = 0
+        self.failure: str | None = None  # why the last rows could not be kept
+        self.overloaded: Callable[[bool], None] = _ignore
+        self.is_disk_short: Callable[[], bool] = _never
+        self.schedule_turn: Callable[[], None] = _nothing
+        self.on_batch: list[Callable[[int, bytes], None]] = []  # told of offset and content of each new batch
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    def start(self, loop: asyncio.AbstractEventLoop, schedule_turn: Callable[[], None]) -> None:
+        """From now on a thread encodes; `schedule_turn` sees to it that the turn ends."""
+        self._loop = loop
+        self.schedule_turn = schedule_turn
+        self._thread = _Encoder(loop, self._encoded)
+
+    async def flush(self) -> None:
+        """Returns when all rows so far are in the stream, or dropped."""
+        self._recorder.hand_over()
+        if self._waiting:
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._flushing.append((self._waiting[-1], done))
+            await done
+
+    async def stop(self) -> None:
+        """Write what is there and end the thread."""
+        if self._flush_later is not None:
+            self._flush_later.cancel()
+            self._flush_later = None
+        await self.flush()
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.stop)
+            self._thread = None
+
+    # -- rows come in ------------------------------------------------------------------------------------------------
+
+    @property
+    def is_keeping(self) -> bool:
+        """Whether rows are of use, or will be dropped anyway."""
+        return not self.is_disk_short()
+
+    def expect_rows(self) -> None:
+        """There are some, which wait for more: not for long."""
+        if self._flush_later is None and self._loop is not None:
+            self._flush_later = self._loop.call_later(PATIENCE, self._patience_is_over)
+
+    def _patience_is_over(self) -> None:
+        self._flush_later = None
+        self._recorder.hand_over()
+
+    def take(self, rows: Rows, up_to: int) -> None:
+        """Make a batch of these."""
+        if not rows.count:
+            return
+        if not self.is_keeping:
+            self._drop(rows.count, up_to, "the disk is short of room")
+            return
+        handed = Handed(rows, up_to)
+        self._waiting.append(handed)
+        self.waiting_rows += rows.count
+        self.waiting_bytes += handed.size
+        self._judge_load()
+        if self._thread is not None:
+            self._thread.submit(handed)
+        else:
+            handed.encode()
+            self._encoded(handed)
+
+    def _judge_load(self) -> None:
+        is_overloaded = self.waiting_bytes > (WAITING_LIMIT // 2 if self._is_overloaded else WAITING_LIMIT)
+        if is_overloaded is not self._is_overloaded:
+            self._is_overloaded = is_overloaded
+            self.overloaded(is_overloaded)
+
+    # -- batches go out ----------------------------------------------------------------------------------------------
+
+    def _encoded(self, handed: Handed) -> None:
+        """On the loop: the oldest that waits is a batch now."""
+        assert handed is self._waiting[0]
+        self._waiting.popleft()
+        self.waiting_rows -= handed.rows.count
+        self.waiting_bytes -= handed.size
+        self._judge_load()
+        if handed.octets is None:
+            self._drop(handed.rows.count, handed.up_to, handed.failure or "")
+        elif not self.is_keeping:
+            self._drop(handed.rows.count, handed.up_to, "the disk is short of room")
+        else:
+            self._publish(handed, handed.octets)
+        while self._flushing and self._flushing[0][0] is handed:
+            done = self._flushing.popleft()[1]
+            if not done.done():
+                done.set_result(None)
+
+    def _publish(self, handed: Handed, octets: bytes) -> None:
+        try:
+            stream = self._find_or_declare()
+        except BrokerError as refusal:
+            self._drop(handed.rows.count, handed.up_to, f"{schema.STREAM_NAME} cannot be declared: {refusal}")
+            return
+        if stream is None:
+            self._drop(handed.rows.count, handed.up_to, f"{schema.STREAM_NAME} is a queue, not a stream")
+            return
+        commit_log = self._broker.storage.log
+        work = commit_log.work
+        offset = stream.next_position
+        stream.enqueue(make_message(_ADDRESS, _header_of(handed.rows, octets), octets))
+        commit_log.events_are_kept(handed.up_to)
+        self._recorder.batch_is_said(work)
+        self.kept += handed.rows.count
+        self.failure = None
+        self.schedule_turn()
+        for tell in self.on_batch:
+            try:
+                tell(offset, octets)
+            except Exception:
+                # A bug of who reads along: events are kept all the same.
+                log.exception("internal error after a batch of events")
+
+    def _find_or_declare(self) -> Stream | None:
+        """The stream; one that somebody has deleted is made anew. None: the name is taken."""
+        vhost = self._broker.add_vhost(DEFAULT_VHOST)
+        queue = vhost.queues.get(schema.STREAM_NAME)
+        if queue is None:
+            queue = vhost.declare_queue(
+                schema.STREAM_NAME, True, False, False, self._options.arguments(), connection=None
+            )
+        return queue if isinstance(queue, Stream) else None
+
+    def _drop(self, count: int, up_to: int, reason: str) -> None:
+        self.dropped += count
+        self._broker.storage.log.events_are_kept(up_to)  # or a start would find them, and think that they are new
+        self._complain(reason, count)
+
+    def _complain(self, reason: str, count: int) -> None:
+        self.failure = reason
+        now = time.monotonic()
+        if now - self._complained_at >= COMPLAINT_INTERVAL:
+            self._complained_at = now
+            log.warning("%d events were not kept (%d since the start): %s", count, self.dropped, reason)
+
+    # -- what must not be forgotten ----------------------------------------------------------------------------------
+
+    def say_again(self) -> None:
+        """The commit log is about to forget epochs: what is in no batch yet goes into the open one."""
+        if not self.is_keeping:
+            return
+        commit_log = self._broker.storage.log
+        for handed in self._waiting:
+            first = handed.up_to - handed.rows.count + 1
+            commit_log.put_events(first, handed.up_to, handed.rows.to_bytes())
+        self._recorder.say_again()
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def reader(self) -> EventReader:
+        return EventReader(self._broker)
+
+    def state(self) -> dict[str, Any]:
+        """For people."""
+        return {
+            "kept": self.kept,
+            "dropped": self.dropped,
+            "waiting_rows": self.waiting_rows + self._recorder.rows.count,
+            "failure": self.failure,
+        }
+
+
+def read_rows(raws: list[bytes]) -> Rows:
+    """Rows that were in no batch when the broker ended, in order."""
+    rows = Rows()
+    for raw in raws:
+        try:
+            rows.extend(raw)
+        except BadEvents as error:
+            log.warning("events in the commit log cannot be read and are lost: %s", error)
+    if rows.count:
+        log.info("%d events of before the start were in no batch yet", rows.count)
+    return rows
+
+
+def _header_of(rows: Rows, octets: bytes) -> bytes:
+    headers = {
+        schema.HEADER_VERSION: schema.VERSION,
+        schema.HEADER_ROWS: rows.count,
+        schema.HEADER_FIRST: rows.first_time,
+        schema.HEADER_LAST: rows.last_time,
+    }
+    properties = BasicProperties(content_type=schema.CONTENT_TYPE, headers=headers, delivery_mode=2)
+    return content_header(len(octets), properties)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
+    """One batch as it lies in the stream; somebody may have published anything there."""
+
+    offset: int
+    octets: bytes
+
+
+class EventReader:
+    """Reads the event log in the broker's own process, beside whoever consumes the stream.
+
+    All calls are on the loop. Offsets are those of the stream; `identity` is another object when it was deleted and
+    made anew, with offsets from 0 on.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def _stream(self) -> Stream | None:
+        vhost = self._broker.vhosts.get(DEFAULT_VHOST)
+        queue = vhost.queues.get(schema.STREAM_NAME) if vhost is not None else None
+        return queue if isinstance(queue, Stream) else None
+
+    @property
+    def identity(self) -> object:
+        return self._stream()
+
+    @property
+    def first_offset(self) -> int:
+        """Of the oldest batch that is kept."""
+        stream = self._stream()
+        return stream.store.first_position if stream is not None and isinstance(stream.store, StreamStore) else 0
+
+    @property
+    def next_offset(self) -> int:
+        """That the next batch will have."""
+        stream = self._stream()
+        return stream.next_position if stream is not None else 0
+
+    async def read(self, offset: int) -> list[StoredBatch]:
+        """Some batches from this offset on (or from the oldest, if it is gone), in order; none at the end."""
+        stream = self._stream()
+        if stream is None or offset >= stream.next_position:
+            return []
+        found = await _answer(stream, lambda store, receive: store.read(offset, receive))
+        if found is None:
+            return []
+        first, messages = found
+        return [StoredBatch(first + at, message.body) for at, message in enumerate(messages) if first + at >= offset]
+
+    async def find_time(self, time_us: int) -> int:
+        """An offset from which on nothing is missed that was appended then or later."""
+        stream = self._stream()
+        if stream is None:
+            return 0
+        found = await _answer(
+            stream, lambda store, receive: store.find_time(time_us // 1000, lambda position: receive(position, []))
+        )
+        return 0 if found is None else found[0]
+
+
+async def _answer(
+    stream: Stream, ask: Callable[[StreamStore, Callable[[int, list[Message]], None]], None]
+) -> tuple[int, list[Message]] | None:
+    """What the store says; None if the stream is deleted while it is asked."""
+    store = stream.store
+    if not isinstance(store, StreamStore):
+        return None
+    answer: asyncio.Future[tuple[int, list[Message]]] = asyncio.get_running_loop().create_future()
+
+    def receive(first: int, messages: list[Message]) -> None:
+        if not answer.done():
+            answer.set_result((first, messages))
+
+    ask(store, receive)
+    while not answer.done() and not stream.is_deleted:
+        await asyncio.wait([answer], timeout=1.0)  # a store that is deleted never answers
+    return answer.result() if answer.done() else None
+
+
+class _Encoder:
+    """The thread. Owned by the loop; the thread touches nothing but what it was handed."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, done: Callable[[Handed], None]) -> None:
+        self._loop = loop
+        self._done = done
+        self._jobs: SimpleQueue[Handed | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="warren-events", daemon=True)
+        self._thread.start()
+
+    def submit(self, handed: Handed) -> None:
+        self._jobs.put(handed)
+
+    def stop(self) -> None:
+        """Blocks until the thread has ended: not for the loop."""
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (handed := self._jobs.get()) is not None:
+            handed.encode()
+            self._loop.call_soon_threadsafe(self._done, handed)
+
+
+def _ignore(_: bool) -> None:
+    """Nobody listens."""
+
+
+def _nothing() -> None:
+    """Nobody listens."""
+
+
+def _never() -> bool:
+    return False

@@ -1,0 +1,347 @@
+"""The event sink of the core: decides what is traced, and writes a row for each event of that.
+
+What the rules say of a way (exchange, queues) is worked out once per route and kept there (`Plan`), until the rules
+change; so a message that is not traced costs a comparison or two. A row is written where the event happens, by a C call
+into a buffer (events/rows.py); when the turn ends the rows go to the event log, which batches them.
+
+Rows have numbers, which only grow. When an epoch holds durable work, the rows that are in no batch yet go with it: what
+is durable has its events after a crash, too.
+
+Owned by the loop thread. Compiled when the package is built (recorder.pxd).
+"""
+
+import secrets
+import time
+from typing import TYPE_CHECKING, Any
+
+try:
+    import cython
+except ImportError:
+    from warrenmq.events.uncompiled import cython
+
+if cython.compiled:
+    from cython.cimports.posix.time import CLOCK_REALTIME, clock_gettime
+
+from warrenmq.core.channel import Channel
+from warrenmq.core.consumer import Consumer
+from warrenmq.core.exchange import Route
+from warrenmq.core.message import Message, QueuedMessage
+from warrenmq.core.ports import CommitLog, EventSink
+from warrenmq.core.queue import Queue
+from warrenmq.core.stream import Stream
+from warrenmq.core.trace import is_republished, mark_of, sampling_key, trace_of
+from warrenmq.events import schema
+from warrenmq.events.ids import MESSAGE_ID_KEY, UidClock, key_hash
+from warrenmq.events.rows import Rows, Trace
+from warrenmq.protocol import properties
+
+if TYPE_CHECKING:
+    from warrenmq.tracing.firehose import Firehose
+    from warrenmq.tracing.log import EventLog
+    from warrenmq.tracing.rules import RuleBook, TraceRule
+
+# So many rows are worth a batch of their own; fewer wait for more, for a while (log.py).
+BATCH_ROWS = 8192
+
+_BATCH_ROWS = BATCH_ROWS  # as C integers
+_PUBLISHED = schema.PUBLISHED
+_REPUBLISHED = schema.REPUBLISHED
+_ROUTED = schema.ROUTED
+_ENQUEUED = schema.ENQUEUED
+_MESSAGE_ID_KEY = MESSAGE_ID_KEY
+_IDS = 0x0480  # the flags of correlation id and message id among the properties
+_ALL = 0xFFFF_FFFF_FFFF_FFFF
+_EVENT_LOG = schema.STREAM_NAME  # nothing is told of it
+_MULTIPLIER = 0x2545_F491_4F6C_DD1D
+
+
+class Plan:
+    """What the rules say of messages that go one way: those with a hash below the threshold are traced."""
+
+    __slots__ = ("header_rules", "threshold", "version")
+
+    def __init__(self, version: int, ratio: float, header_rules: "list[TraceRule]") -> None:
+        self.version = version
+        self.threshold = threshold_of(ratio)
+        self.header_rules: list[TraceRule] | None = header_rules or None
+
+
+class Recorder(EventSink):
+    """`rows` are those of no batch yet; `numbered` is the number of the last row before them."""
+
+    __slots__ = (
+        "_chance",
+        "_firehose",
+        "_is_tapping",
+        "_log",
+        "_logged",
+        "_mark",
+        "_now",
+        "_rules",
+        "_trace",
+        "_uids",
+        "_version",
+        "_work",
+        "commit_log",
+        "numbered",
+        "rows",
+    )
+
+    def __init__(self, numbered: int = 0, seed: int = 0) -> None:
+        super().__init__()
+        self.rows = Rows()
+        self.numbered = numbered
+        self._logged = numbered  # the last row that is in an epoch or with the event log
+        self.commit_log = CommitLog()
+        self._uids = UidClock()
+        self._chance = seed or secrets.randbits(63) | 1
+        self._is_tapping = False
+        self._version = 1
+        self._work = 0
+        self._now = 0  # of the publish or commit that is under way: what follows from it is of the same time
+        self._mark: bytes | None = None  # of the message that was last told of, and its trace
+        self._trace = Trace(0, 0)
+        self._rules: RuleBook | None = None
+        self._firehose: Firehose | None = None
+        self._log: EventLog | None = None
+
+    def connect(
+        self, rules: "RuleBook", firehose: "Firehose", log: "EventLog", commit_log: CommitLog, uids: UidClock
+    ) -> None:
+        """The broker is there: begin to listen as the rules say."""
+        self._uids = uids
+        self._rules = rules
+        self._firehose = firehose
+        self._log = log
+        self.commit_log = commit_log
+        self.rules_changed()
+
+    def rules_changed(self) -> None:
+        """All plans are out of date; from the next publish on the new rules count."""
+        assert self._rules is not None
+        assert self._firehose is not None
+        self._version += 1
+        self._is_tapping = self._firehose.is_open
+        self.is_watching = self._rules.is_keeping or self._is_tapping
+
+    # -- what is traced ----------------------------------------------------------------------------------------------
+
+    def published(self, channel: object, route: object, message: Message, queues: list[Queue]) -> None:
+        publisher: Channel = channel  # type: ignore[assignment]
+        way: Route = route  # type: ignore[assignment]
+        if self._is_tapping and publisher.vhost.is_tapped:
+            self._firehose.published(publisher, message, queues)  # type: ignore[union-attr]
+            self.has_news = True
+        plan: Plan = way.trace_plan  # type: ignore[assignment]
+        if plan is None or plan.version != self._version or queues is not way.queues:
+            plan = self._make_plan(publisher, way, queues)
+        threshold = plan.threshold
+        if plan.header_rules is not None:
+            threshold = self._consider_headers(plan, message.header)
+        if threshold == 0 or (threshold != _ALL and not self._is_drawn(message.header, threshold)):
+            return
+        now = self._now = now_us()
+        message.trace = mark_of(self._uids.next(now), now)
+        self._add(_PUBLISHED, now, message, publisher, 0)
+        if is_republished(message.header):
+            self._add(_REPUBLISHED, now, message, publisher, 0)
+
+    def _make_plan(self, publisher: Channel, way: Route, queues: list[Queue]) -> Plan:
+        assert self._rules is not None
+        ratio, header_rules = self._rules.find(publisher.vhost.name, way.exchange.name, queues)
+        plan = Plan(self._version, ratio, header_rules)
+        if queues is way.queues:
+            way.trace_plan = plan
+        return plan
+
+    def _consider_headers(self, plan: Plan, header: bytes) -> int:
+        """The threshold for a message with these headers."""
+        threshold = plan.threshold
+        headers = properties.headers(header)
+        if headers and plan.header_rules is not None:
+            for rule in plan.header_rules:
+                if rule.matches_headers(headers):
+                    threshold = max(threshold, threshold_of(rule.ratio))
+        return threshold
+
+    def _is_drawn(self, header: bytes, threshold: int) -> bool:
+        """Whether a sample has this message: by its id, so that all with that id are in or out, or by chance."""
+        if (header[12] << 8 | header[13]) & _IDS:
+            key = sampling_key(header)
+            if key is not None:
+                return key_hash(_MESSAGE_ID_KEY, key) < threshold
+        chance = self._chance  # xorshift*: a hash of the uid would ask the clock first, for every message
+        chance ^= chance >> 12
+        chance ^= chance << 25 & _ALL
+        chance ^= chance >> 27
+        self._chance = chance
+        return chance * _MULTIPLIER & _ALL < threshold
+
+    # -- what happens ------------------------------------------------------------------------------------------------
+
+    def message_event(self, kind: int, message: Message, channel: object, reason: int) -> None:
+        publisher: Channel = channel  # type: ignore[assignment]
+        if kind != _ROUTED:
+            self._now = now_us()
+        self._add(kind, self._now, message, publisher, reason)
+
+    def _add(self, kind: int, now: int, message: Message, publisher: Channel, reason: int) -> None:
+        """A row about the message as a whole."""
+        self.has_news = True
+        self.rows.add(
+            kind,
+            now,
+            self._trace_of(message),
+            message.address,
+            publisher.vhost_name,
+            None,
+            None,
+            publisher.connection_name,
+            publisher.number,
+            message.enqueue_time,
+            len(message.body),
+            0,
+            reason,
+            -1,
+        )
+
+    def _trace_of(self, message: Message) -> Trace:
+        """Most events are of the same message as the one before."""
+        if message.trace is not self._mark:
+            assert message.trace is not None
+            self._trace = trace_of(message.trace, message.header)
+            self._mark = message.trace
+        return self._trace
+
+    def enqueued(self, message: Message, queue: object, depth: int) -> None:
+        place: Queue = queue  # type: ignore[assignment]
+        now = self._now
+        if message.enqueue_time == 0:
+            message.enqueue_time = now
+        self.has_news = True
+        self.rows.add(
+            _ENQUEUED,
+            now,
+            self._trace_of(message),
+            message.address,
+            place.vhost,
+            place.name,
+            None,
+            None,
+            0,
+            message.enqueue_time,
+            len(message.body),
+            0,
+            0,
+            depth,
+        )
+
+    def place_event(self, kind: int, entry: QueuedMessage, queue: object, who: object, reason: int) -> None:
+        place: Queue = queue  # type: ignore[assignment]
+        tag: str | None = None
+        connection: str | None = None
+        number = 0
+        receiver: object = who
+        if entry.consumer is not None:
+            consumer: Consumer = entry.consumer  # type: ignore[assignment]
+            tag = consumer.tag
+        if isinstance(who, Consumer):
+            consumer = who
+            tag = consumer.tag
+            receiver = consumer.channel
+        if receiver is not None:
+            channel: Channel = receiver  # type: ignore[assignment]
+            connection = channel.connection_name
+            number = channel.number
+        message = entry.message
+        self.has_news = True
+        self.rows.add(
+            kind,
+            now_us(),
+            self._trace_of(message),
+            message.address,
+            place.vhost,
+            place.name,
+            tag,
+            connection,
+            number,
+            message.enqueue_time,
+            len(message.body),
+            entry.attempts,
+            reason,
+            -1 if isinstance(place, Stream) else len(place.ready),
+        )
+
+    def tapped(self, entry: QueuedMessage, queue: object, who: object) -> None:
+        assert self._firehose is not None
+        self._firehose.delivered(entry, queue, who)  # type: ignore[arg-type]
+        self.has_news = True
+
+    def resource_event(self, kind: int, vhost: str, fields: dict[str, Any]) -> None:
+        assert self._rules is not None
+        if fields.get("queue") != _EVENT_LOG and self._rules.keeps_vhost(vhost):
+            self.has_news = True
+            self.rows.add_event(kind, now_us(), vhost=vhost, **fields)
+
+    # -- the turn ----------------------------------------------------------------------------------------------------
+
+    def end_turn(self) -> None:
+        self.has_news = False
+        if self._firehose is not None and self._firehose.has_copies:
+            self._firehose.publish()
+        rows = self.rows
+        log = self._log
+        if rows.count == 0 or log is None:
+            return
+        if rows.count >= _BATCH_ROWS:
+            self.hand_over()
+        else:
+            log.expect_rows()
+
+    def end_epoch(self) -> None:
+        """The open epoch is about to be closed: if it holds anything durable, the rows so far go with it."""
+        if self.commit_log.work == self._work:
+            return
+        self._work = self.commit_log.work
+        raw = self.rows.unlogged()
+        if raw is not None and self._log is not None and self._log.is_keeping:
+            last = self.numbered + self.rows.count
+            self.commit_log.put_events(self._logged + 1, last, raw)
+            self._logged = last
+
+    def say_again(self) -> None:
+        """Put all rows into the open epoch, also those that were put into one before."""
+        if self.rows.count:
+            self.rows.unlogged()
+            self._logged = self.numbered + self.rows.count
+            self.commit_log.put_events(self.numbered + 1, self._logged, self.rows.to_bytes())
+
+    def hand_over(self) -> None:
+        """Give all rows to the event log."""
+        assert self._log is not None
+        if self.rows.count:
+            self.end_epoch()  # the epoch of what they tell of may still be open, and must have them
+            self.numbered += self.rows.count
+            self._logged = self.numbered
+            self._log.take(self.rows.take(), self.numbered)
+
+    def batch_is_said(self, work_before: int) -> None:
+        """The event log's own work is no cause of events."""
+        if self._work == work_before:
+            self._work = self.commit_log.work
+
+
+def threshold_of(ratio: float) -> int:
+    """A share of all hashes of 64 bits."""
+    if ratio >= 1:
+        return _ALL
+    high = int(ratio * 4294967296.0)
+    return high << 32
+
+
+def now_us() -> int:
+    """Microseconds since 1970."""
+    if cython.compiled:
+        clock_gettime(CLOCK_REALTIME, cython.address(_clock))  # type: ignore[name-defined]  # noqa: F821
+        return _clock.tv_sec * 1000000 + _clock.tv_nsec // 1000  # type: ignore[name-defined,no-any-return]  # noqa: F821
+    return time.time_ns() // 1000

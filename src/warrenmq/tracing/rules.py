@@ -1,0 +1,247 @@
+"""Rules: which messages are traced.
+
+A rule names what it is for by patterns, and which part of that it keeps. Any rule that matches a message keeps it with
+its ratio; of several the largest counts. What decides is drawn from the message id, else from the correlation id, else
+at random for the whole message: so a biography is kept as a whole or not at all, also where its message is published
+again under the same id.
+
+Rules are definitions like queues: they are in the catalog, and a change is answered when it is as safe as a declared
+queue. Those that come from the broker's settings are fixed. A change counts from the next publish on.
+
+Owned by the loop thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from warrenmq.core.broker import Broker
+from warrenmq.core.queue import Queue
+from warrenmq.events.schema import STREAM_NAME
+
+KIND = "trace_rule"
+# How permissions and rules name the exchange whose name is empty.
+DEFAULT_EXCHANGE = "amq.default"
+EVERYTHING = "*"
+FIELDS = ("vhost", "exchange", "queue", "header", "ratio", "enabled")
+NAME_MAX = 255
+
+# Where one of these occurs a pattern is a regular expression; without any it is the name itself.
+_IS_EXPRESSION = re.compile(r"[*+?^$|\\()\[\]{}]")
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRule:
+    """Patterns that are None match everything. `header` are the headers that a message must have, with their values."""
+
+    name: str
+    vhost: str | None = None
+    exchange: str | None = None
+    queue: str | None = None
+    header: Mapping[str, Any] = field(default_factory=dict)
+    ratio: float = 1.0
+    enabled: bool = True
+    is_fixed: bool = False
+
+    @property
+    def keeps_any(self) -> bool:
+        return self.enabled and self.ratio > 0
+
+    def matches(self, vhost: str, exchange: str, queues: Iterable[str]) -> bool:
+        """Whether a message of that way is meant, as far as that can be known without its headers."""
+        if not _matches(self.vhost, vhost) or not _matches(self.exchange, exchange or DEFAULT_EXCHANGE):
+            return False
+        return self.queue is None or any(_matches(self.queue, name) for name in queues)
+
+    def matches_headers(self, headers: Mapping[str, Any]) -> bool:
+        return all(name in headers and _is_value(wanted, headers[name]) for name, wanted in self.header.items())
+
+    def definition(self) -> dict[str, Any]:
+        """What `parse_rule` makes a rule of, as plain values."""
+        found: dict[str, Any] = {"header": dict(self.header), "ratio": self.ratio, "enabled": self.enabled}
+        for name in ("vhost", "exchange", "queue"):
+            pattern = getattr(self, name)
+            if pattern is not None:
+                found[name] = pattern
+        return found
+
+
+def parse_rule(name: str, definition: Mapping[str, Any], is_fixed: bool = False) -> TraceRule:
+    """Check what a person wrote; ValueError says in one line what is wrong with it."""
+    if not name or len(name.encode("utf-8", "surrogatepass")) > NAME_MAX:
+        raise ValueError(f"a rule needs a name of at most {NAME_MAX} octets")
+    unknown = sorted(set(definition) - set(FIELDS))
+    if unknown:
+        raise ValueError(f"a rule has no {unknown[0]!r}; it has {', '.join(FIELDS)}")
+    ratio = definition.get("ratio", 1.0)
+    if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 <= ratio <= 1:
+        raise ValueError("ratio is a number from 0 to 1")
+    enabled = definition.get("enabled", True)
+    if not isinstance(enabled, bool):
+        raise ValueError("enabled is true or false")
+    return TraceRule(
+        name,
+        _pattern_of(definition, "vhost"),
+        _pattern_of(definition, "exchange"),
+        _pattern_of(definition, "queue"),
+        _header_of(definition),
+        float(ratio),
+        enabled,
+        is_fixed,
+    )
+
+
+def rules_of_flag(value: str) -> list[TraceRule]:
+    """What `--trace off|all|RATIO` means; ValueError if it means nothing."""
+    if value == "off":
+        return []
+    try:
+        ratio = 1.0 if value == "all" else float(value)
+    except ValueError:
+        ratio = math.nan
+    if not 0 <= ratio <= 1:
+        raise ValueError('"off", "all" or a number from 0 to 1')
+    return [TraceRule("settings", ratio=ratio, is_fixed=True)] if ratio else []
+
+
+def _pattern_of(definition: Mapping[str, Any], name: str) -> str | None:
+    pattern = definition.get(name)
+    if pattern is None or pattern == "" or pattern == EVERYTHING:
+        return None
+    if not isinstance(pattern, str):
+        raise ValueError(f"{name} is a name or a pattern")
+    _require_pattern(name, pattern)
+    return pattern
+
+
+def _header_of(definition: Mapping[str, Any]) -> dict[str, Any]:
+    header = definition.get("header") or {}
+    if not isinstance(header, Mapping) or not all(isinstance(name, str) and name for name in header):
+        raise ValueError("header is an object of names and values")
+    for name, value in header.items():
+        if not isinstance(value, str | int | float | bool):
+            raise ValueError(f"the header {name!r} is compared with a text, a number, true or false")
+        if isinstance(value, str):
+            _require_pattern(f"the header {name!r}", value)
+    return dict(header)
+
+
+def _require_pattern(what: str, pattern: str) -> None:
+    if _IS_EXPRESSION.search(pattern) and pattern != EVERYTHING:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"{what} is no regular expression: {error}") from None
+
+
+def _matches(pattern: str | None, name: str) -> bool:
+    if pattern is None or pattern == EVERYTHING:
+        return True
+    if _IS_EXPRESSION.search(pattern) is None:
+        return pattern == name
+    return re.search(pattern, name) is not None  # `re` remembers what it compiled
+
+
+def _is_value(wanted: Any, value: Any) -> bool:
+    if isinstance(wanted, str):
+        text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+        return isinstance(text, str) and _matches(wanted, text)
+    if isinstance(wanted, bool) or isinstance(value, bool):
+        return wanted is value
+    return bool(wanted == value)
+
+
+class RuleBook:
+    """All rules of one broker. `on_change` is called after each change."""
+
+    def __init__(self, broker: Broker, fixed: Sequence[TraceRule] = ()) -> None:
+        self._broker = broker
+        self._rules: dict[str, TraceRule] = {rule.name: rule for rule in fixed}
+        self.on_change: Callable[[], None] = _nothing
+        self.schedule_turn: Callable[[], None] = _nothing  # sees to it that the turn ends
+        for definition in broker.catalog.load(KIND):
+            name = definition["name"]
+            if name not in self._rules:
+                self._rules[name] = parse_rule(name, definition["arguments"])
+
+    def all(self) -> Sequence[TraceRule]:
+        return list(self._rules.values())
+
+    @property
+    def is_keeping(self) -> bool:
+        """Whether any message might be kept."""
+        return any(rule.keeps_any for rule in self._rules.values())
+
+    def find(self, vhost: str, exchange: str, queues: list[Queue]) -> tuple[float, list[TraceRule]]:
+        """The largest ratio for messages of that way, and the rules that would raise it for some headers."""
+        names = [queue.name for queue in queues]
+        if names == [STREAM_NAME]:
+            return 0.0, []  # the event log is not traced itself
+        found = [rule for rule in self._rules.values() if rule.keeps_any and rule.matches(vhost, exchange, names)]
+        ratio = max((rule.ratio for rule in found if not rule.header), default=0.0)
+        return ratio, [rule for rule in found if rule.header and rule.ratio > ratio]
+
+    def keeps_vhost(self, vhost: str) -> bool:
+        """Whether what happens to connections, queues and exchanges there is kept: no ratio counts."""
+        return any(rule.keeps_any and _matches(rule.vhost, vhost) for rule in self._rules.values())
+
+    # -- changing ----------------------------------------------------------------------------------------------------
+
+    async def put(self, name: str, definition: Mapping[str, Any]) -> bool:
+        """Set a rule; says whether it is new. Returns when that is safe."""
+        is_new = self.set(parse_rule(name, definition))
+        await self._safe()
+        return is_new
+
+    async def remove(self, name: str) -> bool:
+        """Says whether there was one. Returns when that is safe."""
+        if not self.forget(name):
+            return False
+        await self._safe()
+        return True
+
+    def set(self, rule: TraceRule) -> bool:
+        """In the open turn."""
+        self._require_free(rule.name)
+        is_new = rule.name not in self._rules
+        self._rules[rule.name] = rule
+        definition = {"name": rule.name, "arguments": rule.definition()}
+        self._broker.catalog.save(KIND, (rule.name,), definition)
+        self.on_change()
+        return is_new
+
+    def forget(self, name: str) -> bool:
+        self._require_free(name)
+        if self._rules.pop(name, None) is None:
+            return False
+        self._broker.catalog.delete(KIND, (name,))
+        self.on_change()
+        return True
+
+    def _require_free(self, name: str) -> None:
+        rule = self._rules.get(name)
+        if rule is not None and rule.is_fixed:
+            raise ValueError(f"the rule {name!r} comes from the broker's settings and is changed there")
+
+    async def _safe(self) -> None:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._broker.promise(done, self._broker.storage.log.reply_level, lambda: _complete(done))
+        self.schedule_turn()
+        try:
+            await done
+        finally:
+            self._broker.withdraw(done)
+
+
+def _complete(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)
+
+
+def _nothing() -> None:
+    """Nobody listens."""

@@ -1,0 +1,114 @@
+"""Tracing of one broker, put together: rules, recorder, event log, what reads it, and the firehose.
+
+The recorder is made before the broker, which tells it everything; the rest is made on the broker. Owned by the loop
+thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from warrenmq.core.broker import DEFAULT_VHOST, Broker
+from warrenmq.core.ports import Storage, StreamStore
+from warrenmq.events import schema
+from warrenmq.events.ids import EPOCH_MS, UidClock
+from warrenmq.tracing.export_otlp import OtlpExporter, OtlpOptions
+from warrenmq.tracing.firehose import Firehose
+from warrenmq.tracing.log import EventLog, EventLogOptions, read_rows
+from warrenmq.tracing.reader import Traces
+from warrenmq.tracing.recorder import Recorder
+from warrenmq.tracing.rules import RuleBook, TraceRule
+
+_UID_BITS = 22  # of a uid, below its milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class TracingOptions:
+    """`rules` are those of the settings, which cannot be changed while the broker runs.
+
+    `index_folder` None: the index is in memory. `otlp` None: nothing is exported.
+    """
+
+    rules: Sequence[TraceRule] = ()
+    log: EventLogOptions = field(default_factory=EventLogOptions)
+    index_folder: str | None = None
+    otlp: OtlpOptions | None = None
+
+
+class Tracing:
+    """`recorder` is what the broker is made with; `attach` makes the rest."""
+
+    def __init__(self, storage: Storage, options: TracingOptions | None = None) -> None:
+        self._options = options or TracingOptions()
+        numbered, raws = storage.recovered_events()
+        self._recovered = read_rows(raws)
+        self.recorder = Recorder(numbered)
+        self.rules: RuleBook
+        self.firehose: Firehose
+        self.log: EventLog
+        self.traces: Traces
+        self._exporter: OtlpExporter | None = None
+        self._is_started = False
+
+    def attach(self, broker: Broker) -> None:
+        """The broker is there, with all that it restored, and this hears of everything from now on."""
+        self.rules = RuleBook(broker, self._options.rules)
+        self.firehose = Firehose(broker)
+        self.log = EventLog(broker, self.recorder, self._options.log)
+        self.traces = Traces(self.log.reader(), self.log.flush, self._options.index_folder)
+        newest_ms = max(_newest_ms(broker), self._recovered.last_time // 1000)
+        uids = UidClock(max(0, newest_ms + 1 - EPOCH_MS) << _UID_BITS)
+        self.recorder.connect(self.rules, self.firehose, self.log, broker.storage.log, uids)
+        self.rules.on_change = self.firehose.on_change = self.recorder.rules_changed
+        broker.storage.log.on_epoch_end = self.recorder.end_epoch
+        broker.storage.log.on_trim = self.log.say_again
+
+    async def start(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        schedule_turn: Callable[[], None],
+        overloaded: Callable[[bool], None],
+        is_disk_short: Callable[[], bool],
+    ) -> None:
+        """Begin to write, and to read along."""
+        self._is_started = True
+        self.rules.schedule_turn = schedule_turn
+        self.log.overloaded = overloaded
+        self.log.is_disk_short = is_disk_short
+        self.log.start(loop, schedule_turn)
+        self.log.on_batch.append(self.traces.batch_was_added)
+        if self._options.otlp is not None:
+            self._exporter = OtlpExporter(self._options.otlp)
+            self.log.on_batch.append(self._exporter.batch_was_added)
+            self._exporter.start()
+        await self.traces.start()
+        self.log.take(self._recovered.take(), self.recorder.numbered)
+
+    async def stop(self) -> None:
+        """Write what is there; nothing is heard any more."""
+        if not self._is_started:
+            return
+        self._is_started = False
+        await self.log.stop()
+        self.recorder.is_watching = False
+        await self.traces.stop()
+        if self._exporter is not None:
+            await self._exporter.stop()
+
+    def state(self) -> dict[str, Any]:
+        """For people."""
+        state = {"enabled": self.rules.is_keeping, **self.log.state()}
+        if self._exporter is not None:
+            state["otlp"] = self._exporter.state()
+        return state
+
+
+def _newest_ms(broker: Broker) -> int:
+    """When the last batch was appended: no uid in it is younger, also if the clock was set back since."""
+    stream = broker.vhosts[DEFAULT_VHOST].queues.get(schema.STREAM_NAME) if DEFAULT_VHOST in broker.vhosts else None
+    if stream is None or not isinstance(stream.store, StreamStore):
+        return 0
+    return stream.store.newest_ms()

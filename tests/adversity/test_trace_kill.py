@@ -1,0 +1,205 @@
+"""kill -9 of a broker that keeps events: every event whose cause was durable is there, once and in order.
+
+A real process, killed at random moments and at the named points of docs/durability.md, started again on its folder.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.adversity.test_kill import SMALL, expect_death
+from tests.support.crash import effort
+from tests.support.process import BrokerProcess
+from tests.support.tracing import story
+from tests.support.wire import EndOfStream, WireChannel
+from warrenmq.events import schema
+from warrenmq.events.codec import decode
+from warrenmq.events.schema import Event
+
+TRACED = {"WARREN_TRACE": "all"}
+PERSISTENT = {"delivery_mode": 2}
+
+
+def declare(channel: WireChannel, *names: str) -> None:
+    for name in names:
+        channel.call("queue.declare", queue=name, durable=True)
+
+
+def read_events(broker: BrokerProcess) -> list[Event]:
+    """What a client reads from the stream about messages, until no more come for a moment."""
+    found: list[Event] = []
+    with broker.connect() as connection:
+        channel = connection.channel()
+        channel.call("basic.qos", prefetch_count=1000)
+        channel.call("basic.consume", queue=schema.STREAM_NAME, arguments={"x-stream-offset": "first"})
+        for octets in batches(channel):
+            found += [event for event in decode(octets).events() if event.uid]
+    return found
+
+
+def batches(channel: WireChannel) -> Iterator[bytes]:
+    """Bodies as they come; ends when nothing came for a second."""
+    channel.connection.socket.settimeout(1.5)
+    while True:
+        try:
+            content = channel.content()
+        except TimeoutError:
+            return
+        assert content.properties["content_type"] == schema.CONTENT_TYPE
+        yield content.body
+        channel.send("basic.ack", delivery_tag=content.method["delivery_tag"])
+
+
+def confirmed(channel: WireChannel) -> None:
+    channel.expect("basic.ack")
+
+
+def test_the_story_of_the_issue_survives_kill_9(tmp_path: Path) -> None:
+    """Fanout to three queues, a requeue, a second consumer, an ack and a republish, with kills between the steps."""
+    folder = tmp_path / "data"
+    environ = SMALL | TRACED
+    with BrokerProcess(folder, environ).ready() as broker, broker.connect() as connection:
+        channel = connection.channel()
+        declare(channel, "a", "b", "c")
+        for name in "abc":
+            channel.call("queue.bind", queue=name, exchange="amq.fanout")
+        channel.call("confirm.select")
+        channel.publish(b"body", PERSISTENT | {"message_id": "m-1"}, exchange="amq.fanout")
+        confirmed(channel)
+        broker.kill()
+    with BrokerProcess(folder, environ).ready() as broker, broker.connect() as connection:
+        channel = connection.channel()
+        got = channel.get("a", no_ack=False)
+        assert got is not None
+        channel.send("basic.reject", delivery_tag=1, requeue=True)
+        second = connection.channel(2)
+        second.call("basic.qos", prefetch_count=1)
+        second.call("basic.consume", queue="a", consumer_tag="second")
+        assert second.content().body == b"body"
+        second.send("basic.ack", delivery_tag=1)
+        second.call("confirm.select")
+        second.publish(b"again", PERSISTENT | {"message_id": "m-1"}, routing_key="b")
+        confirmed(second)  # the ack lies in the same epoch or one before
+        broker.kill()
+    with BrokerProcess(folder, environ).ready() as broker:
+        events = read_events(broker)
+        assert broker.stop() == 0, broker.log()
+    kept = [event for event in events if event.kind != schema.CONFIRMED]
+    assert story(kept) == [
+        "published",
+        "routed",
+        "enqueued a",
+        "enqueued b",
+        "enqueued c",
+        "delivered a",
+        "rejected a",
+        "requeued a",
+        "delivered a",
+        "acked a",
+        "published",
+        "routed",
+        "enqueued b",
+    ]
+    assert {event.message_id for event in events} == {"m-1"}
+    assert len({event.uid for event in kept[:10]}) == 1
+    assert kept[-1].uid > kept[0].uid
+    assert [event.time for event in kept] == sorted(event.time for event in kept)
+    assert {event.publish_time for event in kept[:10]} == {kept[0].time}
+    assert "->" in (kept[0].connection or "")
+    acked = kept[9]
+    assert (acked.consumer, acked.attempt) == ("second", 2)
+
+
+class Publisher:
+    """Publishes with confirms until the broker is gone; knows what was confirmed."""
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        self._broker = broker
+        self.confirmed: list[str] = []
+        self.sent = 0
+
+    def run(self, size: int) -> None:
+        try:
+            with self._broker.connect() as connection:
+                channel = connection.channel()
+                channel.call("confirm.select")
+                while True:
+                    self.sent += 1
+                    name = f"{self._broker.process.pid}-{self.sent}"
+                    channel.publish(bytes(size), PERSISTENT | {"message_id": name}, routing_key="q")
+                    confirmed(channel)
+                    self.confirmed.append(name)
+        except (OSError, EndOfStream):
+            return  # the broker is gone
+
+
+def live(folder: Path, environ: dict[str, str], count: int) -> list[str]:
+    """One life that ends with a kill: after so many confirms, or when the broker does it itself."""
+    with BrokerProcess(folder, SMALL | TRACED | environ).ready() as broker:
+        with broker.connect() as connection:
+            declare(connection.channel(), "q")
+        publisher = Publisher(broker)
+        worker = threading.Thread(target=publisher.run, args=(200,))
+        worker.start()
+        try:
+            if environ:
+                expect_death(broker)
+            else:
+                pause = threading.Event()
+                while len(publisher.confirmed) < count and not broker.is_dead:
+                    pause.wait(0.002)
+                broker.kill()
+        finally:
+            if not broker.is_dead:
+                broker.kill()
+            worker.join(60)
+    return publisher.confirmed
+
+
+def check(folder: Path, known: list[str]) -> None:
+    """Every confirmed message has its three events once; so has every message that is in the queue."""
+    with BrokerProcess(folder, SMALL | TRACED).ready() as broker:
+        with broker.connect() as connection:
+            channel = connection.channel()
+            queued = []
+            while (got := channel.get("q")) is not None:
+                queued.append(got.properties["message_id"])
+            assert set(known) <= set(queued)
+        events = read_events(broker)
+        assert broker.stop() == 0, broker.log()
+    kinds: dict[Any, list[int]] = {}
+    for event in events:
+        if event.kind in (schema.PUBLISHED, schema.ROUTED, schema.ENQUEUED):
+            kinds.setdefault(event.message_id, []).append(event.kind)
+    whole = [schema.PUBLISHED, schema.ROUTED, schema.ENQUEUED]
+    assert {name: kinds.get(name) for name in queued} == dict.fromkeys(queued, whole)
+
+
+@pytest.mark.parametrize("seed", range(effort(2)))
+def test_killed_at_random_moments(seed: int, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    known = []
+    for life in range(3):
+        known += live(folder, {}, 1 + (seed * 7919 + life * 104729) % 400)
+    check(folder, known)
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "log.after_write:30",
+        "log.after_sync:30",
+        "log.mid_roll:2",
+        "segment.after_write:3",
+        "checkpoint.after_sync:1",
+        "checkpoint.before_trim:2",
+    ],
+)
+def test_killed_at_a_named_point(point: str, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    check(folder, live(folder, {"WARREN_TEST_CRASH_AT": point}, 0))

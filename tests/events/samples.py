@@ -1,0 +1,92 @@
+"""Events for tests: any that can be, and the few that are in the fixture of each version.
+
+`python -m tests.events.samples` writes the fixture again. A version that has been released does not change: what needs
+to be different gets a new one, a folder beside this one, and these files stay readable.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis import strategies as st
+
+from warrenmq.events import schema
+from warrenmq.events.codec import encode
+from warrenmq.events.ids import EPOCH_MS
+from warrenmq.events.rows import Rows, Trace
+from warrenmq.events.schema import Event
+
+FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "events" / "v1"
+
+names = st.none() | st.sampled_from(["", "/", "orders", "aufträge", "注文"]) | st.text(max_size=20)
+ids = st.none() | st.text(max_size=40)
+codes = st.integers(1, schema.HIGHEST_CODE)
+times = st.integers(1, 253_402_300_799_999_999)  # until the year 9999, where Python's datetime ends
+uids = st.integers(0, (1 << 63) - 1)
+numbers = st.integers(0, (1 << 31) - 1)
+positive = st.integers(1, (1 << 31) - 1)
+
+
+def events() -> st.SearchStrategy[Event]:
+    """Any event that rows can hold."""
+    return st.builds(
+        Event,
+        time=times,
+        kind=codes,
+        uid=uids,
+        message_id=ids,
+        publish_time=st.none() | times,
+        enqueue_time=st.none() | times,
+        vhost=names,
+        exchange=names,
+        routing_key=names,
+        queue=names,
+        consumer=names,
+        connection=names,
+        channel=st.none() | positive,
+        size=st.none() | numbers,
+        attempt=st.none() | positive,
+        reason=st.none() | codes,
+        correlation_id=ids,
+        trace_id=ids,
+        span_id=ids,
+        source_uid=st.none() | st.integers(1, (1 << 63) - 1),
+        depth=st.none() | numbers,
+    )
+
+
+def rows_of(told: list[Event]) -> Rows:
+    rows = Rows()
+    for event in told:
+        rows.add_row(event)
+    return rows
+
+
+BEGIN = (EPOCH_MS + 31_556_926_000) * 1000
+UID = 31_556_926_000 << 22
+TRACE = Trace(UID, BEGIN, 0, b"order-17", b"basket-4", b"4bf92f3577b34da6a3ce929d0e0e4736", b"00f067aa0ba902b7")
+ADDRESS = b"\x04logs\x04info"
+
+
+def fixture_rows() -> Rows:
+    """A message from its publisher to its ack, and a connection that is lost."""
+    rows = Rows()
+    publisher, consumer = "127.0.0.1:50001 -> 127.0.0.1:5672", "127.0.0.1:50002 -> 127.0.0.1:5672"
+    rows.add(schema.PUBLISHED, BEGIN, TRACE, ADDRESS, "/", None, None, publisher, 1, 0, 200, 0, 0, -1)
+    rows.add(schema.ENQUEUED, BEGIN + 5, TRACE, ADDRESS, "/", "q", None, None, 0, BEGIN + 5, 200, 0, 0, 1)
+    rows.add(schema.DELIVERED, BEGIN + 900, TRACE, ADDRESS, "/", "q", "c1", consumer, 2, BEGIN + 5, 200, 1, 0, 0)
+    rows.add_event(
+        schema.CONNECTION_CLOSED, BEGIN + 1000, vhost="/", connection=publisher, reason=schema.R_CONNECTION_CLOSED
+    )
+    rows.add(schema.ACKED, BEGIN + 70_000, TRACE, ADDRESS, "/", "q", "c1", consumer, 2, BEGIN + 5, 200, 1, 0, -1)
+    return rows
+
+
+FIXTURE_EVENTS = fixture_rows().events()
+FILES = {"rows.raw": lambda: fixture_rows().to_bytes(), "batch.arrow": lambda: encode(fixture_rows())}
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name, content in FILES.items():
+        (FOLDER / name).write_bytes(content())

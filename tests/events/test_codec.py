@@ -1,0 +1,227 @@
+"""Batches: what is encoded is read again, here, by pyarrow and by nanoarrow."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from datetime import UTC, datetime, timedelta
+from itertools import accumulate
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.events.samples import BEGIN, FIXTURE_EVENTS, UID, events, fixture_rows, rows_of
+from warrenmq.events import ids, schema
+from warrenmq.events.batch import Selection
+from warrenmq.events.codec import SCHEMA, decode, encode, summary
+from warrenmq.events.errors import BadEvents
+from warrenmq.events.rows import Rows
+from warrenmq.events.schema import COLUMNS, TIME, Event
+
+
+def as_tuple(event: Event) -> tuple[Any, ...]:
+    return tuple(getattr(event, column.name) for column in COLUMNS)
+
+
+@given(st.lists(events(), max_size=30))
+@settings(deadline=None)
+def test_batch_gives_the_same_rows(told: list[Event]) -> None:
+    assert decode(encode(rows_of(told))).events() == told
+
+
+@given(st.lists(events(), max_size=30))
+@settings(deadline=None)
+def test_pyarrow_reads_a_batch(told: list[Event]) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.ipc.open_stream(encode(rows_of(told))).read_all()
+    table.validate(full=True)
+    columns = []
+    for column in COLUMNS:
+        values = table[column.name].combine_chunks()
+        if column.type == TIME:
+            assert values.type == pyarrow.timestamp("us", "UTC")
+            values = values.cast(pyarrow.int64())
+        assert values.null_count == sum(getattr(event, column.name) is None for event in told)
+        columns.append(values.to_pylist())
+    assert list(zip(*columns, strict=True)) == [as_tuple(event) for event in told]
+
+
+def test_pyarrow_finds_plain_types() -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    found = pyarrow.ipc.open_stream(encode(Rows())).schema
+    names = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
+    types = {
+        schema.TIME: pyarrow.timestamp("us", "UTC"),
+        schema.INT8: pyarrow.int8(),
+        schema.INT32: pyarrow.int32(),
+        schema.INT64: pyarrow.int64(),
+        schema.TEXT: pyarrow.string(),
+        schema.NAME: names,
+    }
+    assert [(field.name, field.type, field.nullable) for field in found] == [
+        (column.name, types[column.type], column.is_nullable) for column in COLUMNS
+    ]
+    assert found.metadata == {b"warrenmq.events.version": b"1"}
+
+
+@given(st.lists(events(), max_size=30))
+@settings(deadline=None)
+def test_nanoarrow_reads_a_batch(told: list[Event]) -> None:
+    nanoarrow = pytest.importorskip("nanoarrow")
+    (batch,) = nanoarrow.ArrayStream.from_readable(encode(rows_of(told)))
+    columns = []
+    for column, child in zip(COLUMNS, batch.iter_children(), strict=True):
+        values = child.to_pylist()
+        columns.append([microseconds(value) for value in values] if column.type == TIME else values)
+    assert list(zip(*columns, strict=True)) == [as_tuple(event) for event in told]
+
+
+def microseconds(time: datetime | None) -> int | None:
+    return None if time is None else (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+@given(st.lists(events(), max_size=20), st.data())
+@settings(deadline=None)
+def test_select_gives_the_rows_that_agree(told: list[Event], data: st.DataObject) -> None:
+    fields = data.draw(st.sets(st.sampled_from([*Selection.__dataclass_fields__]), max_size=2))
+    example = data.draw(st.sampled_from(told)) if told else Event(1, 1, 1)
+    criteria: dict[str, Any] = {}
+    for field in fields:
+        if field in ("time_from", "time_to"):
+            criteria[field] = example.time + data.draw(st.integers(0, 1))
+        elif field in ("kinds", "uids"):
+            criteria[field] = frozenset([getattr(example, field[:-1]), 3])
+        else:
+            criteria[field] = getattr(example, field)
+    found = decode(encode(rows_of(told))).select(Selection(**criteria))
+    assert found == [row for row, event in enumerate(told) if agrees(event, criteria)]
+
+
+def agrees(event: Event, criteria: dict[str, Any]) -> bool:
+    for field, wanted in criteria.items():
+        if wanted is None:
+            continue
+        if field == "time_from":
+            is_right = event.time >= wanted
+        elif field == "time_to":
+            is_right = event.time < wanted
+        elif field in ("kinds", "uids"):
+            is_right = getattr(event, field[:-1]) in wanted
+        else:
+            is_right = getattr(event, field) == wanted
+        if not is_right:
+            return False
+    return True
+
+
+@given(st.lists(events(), max_size=20))
+@settings(deadline=None)
+def test_key_hashes_are_those_of_all_ids(told: list[Event]) -> None:
+    expected = {ids.uid_hash(event.uid) for event in told if event.uid}
+    for field, space in (
+        ("message_id", ids.MESSAGE_ID_KEY),
+        ("correlation_id", ids.CORRELATION_ID_KEY),
+        ("trace_id", ids.TRACE_ID_KEY),
+    ):
+        texts = [getattr(event, field) for event in told]
+        expected |= {ids.key_hash(space, text.encode()) for text in texts if text is not None}
+    assert list(decode(encode(rows_of(told))).key_hashes()) == sorted(expected)
+
+
+def test_key_hashes_of_ids_that_repeat_the_text_before() -> None:
+    told = [Event(1, 1, 1, message_id=text) for text in ("ab", "ab", "a", "a", "", "", "aa", "aa")]
+    told += [Event(1, 1, 1, message_id=None), Event(1, 1, 1, message_id="")]
+    assert len(decode(encode(rows_of(told))).key_hashes()) == 5
+
+
+def test_events_without_a_message_are_not_found_by_their_uid() -> None:
+    told = [Event(1, 1, 7), Event(2, schema.CHANNEL_OPENED, 0), Event(3, 1, 7)]
+    assert list(decode(encode(rows_of(told))).key_hashes()) == [ids.uid_hash(7)]
+
+
+@given(st.lists(events(), max_size=20))
+@settings(deadline=None)
+def test_summary_tells_what_a_batch_is_about(told: list[Event]) -> None:
+    found = summary(encode(rows_of(told)))
+    given_uids = [event.uid for event in told if event.uid]
+    assert (found.count, found.first_time, found.last_time) == (
+        len(told),
+        min([event.time for event in told], default=0),
+        max([event.time for event in told], default=0),
+    )
+    assert (found.first_uid, found.last_uid) == (min(given_uids, default=0), max(given_uids, default=0))
+    assert found.queues == {event.queue for event in told if event.queue is not None}
+    assert found.exchanges == {event.exchange for event in told if event.exchange is not None}
+    assert found.kinds == {event.kind for event in told}
+
+
+def test_rows_that_are_asked_for_are_given() -> None:
+    batch = decode(encode(fixture_rows()))
+    assert batch.events([4, 0]) == [FIXTURE_EVENTS[4], FIXTURE_EVENTS[0]]
+    assert batch.select(Selection(queue="q", kinds=frozenset([schema.ACKED]), uids=frozenset([UID]))) == [4]
+    assert batch.select(Selection(time_from=BEGIN + 5, time_to=BEGIN + 1000)) == [1, 2]
+    assert batch.select(Selection(time_from=BEGIN + 6, time_to=BEGIN + 901)) == [2]
+    assert batch.select(Selection(time_to=BEGIN + 900)) == [0, 1]
+    assert batch.select(Selection(queue="nobody's")) == []
+    for row in (-1, 5):
+        with pytest.raises(IndexError):
+            batch.event(row)
+
+
+@given(st.data())
+@settings(max_examples=500, deadline=None)
+def test_damaged_batch_is_refused_or_still_a_batch(data: st.DataObject) -> None:
+    octets = bytearray(encode(fixture_rows()))
+    first = 0 if data.draw(st.booleans()) else len(SCHEMA)
+    for _ in range(data.draw(st.integers(1, 3))):
+        octets[data.draw(st.integers(first, len(octets) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        batch = decode(bytes(octets))
+    except BadEvents:
+        return
+    assert len(batch.events()) == batch.count
+    batch.key_hashes()
+    batch.select(Selection(message_id="order-17", queue="q"))
+    summary(bytes(octets))
+
+
+def test_batch_that_is_cut_short_is_refused() -> None:
+    data = encode(fixture_rows())
+    for size in range(len(data) - 8):  # the 8 octets at the end only say that it is the end
+        with pytest.raises(BadEvents):
+            decode(data[:size])
+
+
+@pytest.mark.parametrize("change", [-1000, -1, 1000])
+def test_names_that_lie_elsewhere_are_refused(change: int) -> None:
+    names = fixture_rows().names()[1:]
+    ends = [*accumulate([len(name) for name in names], initial=0)]
+    written = struct.pack("<8i", *ends)
+    data = encode(fixture_rows())
+    assert data.count(written) == 1
+    with pytest.raises(BadEvents, match="names"):
+        decode(data.replace(written, struct.pack("<8i", *ends[:-1], ends[-2] + change)))
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff" * 100, b"hello", SCHEMA])
+def test_other_bytes_are_no_batch(data: bytes) -> None:
+    with pytest.raises(BadEvents):
+        decode(data)
+
+
+def test_threads_encode_while_the_loop_goes_on() -> None:
+    rows = Rows()
+    batches: list[bytes] = []
+    threads = []
+    for number in range(8):
+        for step in range(500):
+            rows.add_event(schema.PUBLISHED, BEGIN + step, uid=number + 1, queue=f"queue-{number}")
+        taken = rows.take()
+        threads.append(threading.Thread(target=lambda taken=taken: batches.append(encode(taken))))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
+    assert sorted(summary(batch).queues for batch in batches) == [{f"queue-{number}"} for number in range(8)]
+    assert {summary(batch).count for batch in batches} == {500}

@@ -1,0 +1,61 @@
+"""The bytes of every version: what is written today equals them, and they can be read."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.events.samples import FILES, FIXTURE_EVENTS, FOLDER
+from warrenmq.events import schema
+from warrenmq.events.codec import decode
+from warrenmq.events.rows import Rows
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "formats" / "events.md"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_is_written_today_is_what_was_written_then(name: str) -> None:
+    assert FILES[name]() == (FOLDER / name).read_bytes()
+
+
+def test_the_batch_is_read() -> None:
+    assert decode((FOLDER / "batch.arrow").read_bytes()).events() == FIXTURE_EVENTS
+
+
+def test_the_raw_form_is_read() -> None:
+    assert Rows.from_bytes((FOLDER / "rows.raw").read_bytes()).events() == FIXTURE_EVENTS
+
+
+def test_the_document_draws_the_raw_form() -> None:
+    drawing = re.findall(r"```\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)[0]
+    octets = b""
+    for line in filter(None, drawing.splitlines()):
+        match = re.fullmatch(r" *(\d+)  ((?:[0-9a-f]{2} )*[0-9a-f]{2})(?:  .*)?", line)
+        assert match, line
+        assert int(match[1]) == len(octets), line
+        octets += bytes.fromhex(match[2])
+    assert octets == (FOLDER / "rows.raw").read_bytes()
+
+
+def test_the_document_lists_all_columns_kinds_and_reasons() -> None:
+    text = DOCUMENT.read_text()
+    assert re.findall(r"^\| (\d+) `(\w+)`", text, re.MULTILINE) == [
+        (str(number), column.name) for number, column in enumerate(schema.COLUMNS)
+    ]
+    for title, names in (("Kinds", schema.KIND_NAMES), ("Reasons", schema.REASON_NAMES)):
+        section = text.split(f"## {title}\n")[1].split("\n## ")[0]
+        assert {int(code): name for code, name in re.findall(r"(\d+) `(\w+)`", section)} == names
+
+
+def test_codes_have_no_gaps_and_names_are_known_back() -> None:
+    for codes, names in ((schema.KIND_CODES, schema.KIND_NAMES), (schema.REASON_CODES, schema.REASON_NAMES)):
+        assert [*names] == [*range(1, len(names) + 1)]
+        assert {names[code]: code for code in names} == codes
+    assert (schema.kind_name(1), schema.kind_name(99)) == ("published", "kind-99")
+    assert (schema.reason_name(1), schema.reason_name(99)) == ("rejected", "reason-99")
+
+
+def test_columns_are_the_fields_of_an_event_in_order() -> None:
+    assert [column.name for column in schema.COLUMNS] == [*schema.Event.__dataclass_fields__]

@@ -1,0 +1,132 @@
+"""Ids of messages: given by the broker, written as text, hashed, and found in a traceparent header."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from warrenmq.events.ids import (
+    EPOCH_MS,
+    HIGHEST_UID,
+    MESSAGE_ID_KEY,
+    UID_KEY,
+    UidClock,
+    key_hash,
+    parse_traceparent,
+    parse_uid,
+    uid_hash,
+    uid_text,
+    uid_time_ms,
+)
+
+NOW_US = (EPOCH_MS + 1_000_000_000) * 1000
+TRACE_ID, SPAN_ID = b"4bf92f3577b34da6a3ce929d0e0e4736", b"00f067aa0ba902b7"
+uids = st.integers(0, HIGHEST_UID)
+
+
+@given(st.lists(st.integers(0, 1 << 55), min_size=1), st.integers(0, 63))
+@settings(deadline=None)
+def test_uids_grow_whatever_the_clock_does(clock: list[int], node: int) -> None:
+    source = UidClock(node=node)
+    given = [source.next(now) for now in clock]
+    assert given == sorted(set(given))
+    assert given[-1] == source.last <= HIGHEST_UID
+    assert all(uid & 63 == node for uid in given)
+
+
+def test_uid_tells_its_time() -> None:
+    assert uid_time_ms(UidClock().next(NOW_US)) == NOW_US // 1000
+
+
+def test_uids_grow_over_a_restart_with_a_clock_that_was_set_back() -> None:
+    last = UidClock(node=63).next(NOW_US)
+    assert UidClock(last).next(NOW_US - 3600_000_000) > last
+
+
+def test_two_brokers_never_give_the_same_uid() -> None:
+    one, other = UidClock(node=1), UidClock(node=2)
+    assert not {one.next(NOW_US) for _ in range(1000)} & {other.next(NOW_US) for _ in range(1000)}
+
+
+def test_more_uids_in_a_millisecond_than_are_counted_in_it() -> None:
+    source = UidClock()
+    for _ in range(70_000):
+        source.next(NOW_US)
+    assert uid_time_ms(source.last) == NOW_US // 1000 + 1
+
+
+def test_number_of_a_broker_has_six_bits() -> None:
+    with pytest.raises(ValueError, match="from 0 to 63"):
+        UidClock(node=64)
+
+
+@given(uids, uids)
+@example(0, HIGHEST_UID)
+@settings(deadline=None)
+def test_texts_sort_as_the_numbers_do(one: int, other: int) -> None:
+    assert (uid_text(one) < uid_text(other)) == (one < other)
+
+
+@given(uids)
+@example(HIGHEST_UID)
+@settings(deadline=None)
+def test_text_is_read_again_in_either_case(uid: int) -> None:
+    text = uid_text(uid)
+    assert len(text) == 13
+    assert parse_uid(text) == uid
+    assert parse_uid(text.lower()) == uid
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0", "0000000000000x", "000000000000I", "ZZZZZZZZZZZZZ", "00000000000é0", "-000000000000"]
+)
+def test_other_texts_are_no_uids(text: str) -> None:
+    assert parse_uid(text) is None
+
+
+def test_hashes_stay_what_they_are() -> None:
+    # The index on disk holds them: docs/formats/events.md.
+    assert key_hash(MESSAGE_ID_KEY, b"order-17") == 0xE26D64C2D979A7D5
+    assert uid_hash(910033394543362048) == key_hash(UID_KEY, (910033394543362048).to_bytes(8, "little"))
+
+
+def test_the_same_id_of_another_kind_has_another_hash() -> None:
+    assert len({key_hash(space, b"order-17") for space in range(5)}) == 5
+
+
+@given(st.lists(st.binary(max_size=20), unique=True, min_size=2))
+@settings(deadline=None)
+def test_hashes_of_different_ids_differ(ids: list[bytes]) -> None:
+    assert len({key_hash(MESSAGE_ID_KEY, octets) for octets in ids}) == len(ids)
+
+
+def test_low_bits_of_hashes_of_neighbours_are_spread() -> None:
+    # Sampling takes a share of all messages by their hash.
+    kept = sum(uid_hash(NOW_US << 12 | number << 6) % 100 == 0 for number in range(20_000))
+    assert 100 < kept < 300
+
+
+def test_traceparent_gives_trace_and_span() -> None:
+    assert parse_traceparent(b"00-" + TRACE_ID + b"-" + SPAN_ID + b"-01") == (TRACE_ID, SPAN_ID)
+
+
+def test_traceparent_of_a_later_version_may_go_on() -> None:
+    assert parse_traceparent(b"01-" + TRACE_ID + b"-" + SPAN_ID + b"-01-more") == (TRACE_ID, SPAN_ID)
+
+
+@pytest.mark.parametrize(
+    "octets",
+    [
+        b"",
+        b"00-" + TRACE_ID + b"-" + SPAN_ID,
+        b"00-" + TRACE_ID + b"-" + SPAN_ID + b"-01-more",
+        b"ff-" + TRACE_ID + b"-" + SPAN_ID + b"-01",
+        b"00-" + TRACE_ID.upper() + b"-" + SPAN_ID + b"-01",
+        b"00-" + b"0" * 32 + b"-" + SPAN_ID + b"-01",
+        b"00-" + TRACE_ID + b"-" + b"0" * 16 + b"-01",
+        b"00-" + TRACE_ID[:-1] + b"\xff-" + SPAN_ID + b"-01",
+    ],
+)
+def test_what_is_no_traceparent_gives_nothing(octets: bytes) -> None:
+    assert parse_traceparent(octets) is None

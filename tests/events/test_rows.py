@@ -1,0 +1,223 @@
+"""Rows as the loop gathers them, and their raw form."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.events.samples import ADDRESS, BEGIN, FIXTURE_EVENTS, TRACE, UID, events, fixture_rows, rows_of
+from warrenmq.events import schema
+from warrenmq.events.codec import decode, encode
+from warrenmq.events.errors import BadEvents
+from warrenmq.events.rows import Rows, Trace, clean_name, make_trace
+from warrenmq.events.schema import Event
+
+
+def add(rows: Rows, trace: Trace | None, time: int = BEGIN, queue: str | None = "q", address: bytes = ADDRESS) -> None:
+    rows.add(schema.ENQUEUED, time, trace, address, "/", queue, None, None, 0, 0, -1, 0, 0, -1)
+
+
+@given(st.lists(events(), max_size=30))
+@settings(deadline=None)
+def test_rows_give_what_was_added(told: list[Event]) -> None:
+    rows = rows_of(told)
+    assert rows.events() == told
+    assert rows.count == len(told)
+    assert (rows.first_time, rows.last_time) == (
+        (min(event.time for event in told), max(event.time for event in told)) if told else (0, 0)
+    )
+
+
+@given(st.lists(events(), max_size=30))
+@settings(deadline=None)
+def test_raw_form_gives_the_same_rows(told: list[Event]) -> None:
+    assert Rows.from_bytes(rows_of(told).to_bytes()).events() == told
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.booleans()), max_size=30))
+@settings(deadline=None)
+def test_what_is_logged_piece_by_piece_is_the_whole(steps: list[tuple[int, bool]]) -> None:
+    traces = [Trace(number + 1, BEGIN, 0, b"id-%d" % number) for number in range(2)]
+    rows, logged = Rows(), Rows()
+    for number, is_end_of_turn in steps:
+        add(rows, traces[number] if number < 2 else None, queue=f"q{number}")
+        if is_end_of_turn:
+            assert logged.extend(rows.unlogged() or b"") > 0
+            assert rows.unlogged() is None
+    rest = rows.unlogged()
+    if rest is not None:
+        logged.extend(rest)
+    assert logged.events() == rows.events()
+
+
+def test_address_is_exchange_and_key() -> None:
+    rows = Rows()
+    rows.add(
+        schema.DELIVERED,
+        BEGIN + 7,
+        TRACE,
+        ADDRESS,
+        "/",
+        "q",
+        "c1",
+        "a -> b",
+        3,
+        BEGIN + 2,
+        12,
+        2,
+        schema.R_RECOVERED,
+        5,
+    )
+    assert rows.events() == [
+        Event(
+            time=BEGIN + 7,
+            kind=schema.DELIVERED,
+            uid=UID,
+            message_id="order-17",
+            publish_time=BEGIN,
+            enqueue_time=BEGIN + 2,
+            vhost="/",
+            exchange="logs",
+            routing_key="info",
+            queue="q",
+            consumer="c1",
+            connection="a -> b",
+            channel=3,
+            size=12,
+            attempt=2,
+            reason=schema.R_RECOVERED,
+            correlation_id="basket-4",
+            trace_id="4bf92f3577b34da6a3ce929d0e0e4736",
+            span_id="00f067aa0ba902b7",
+            depth=5,
+        )
+    ]
+
+
+def test_default_exchange_is_a_name_and_none_is_not() -> None:
+    rows = Rows()
+    add(rows, None, address=b"\0\1q")
+    rows.add_event(schema.QUEUE_DECLARED, BEGIN, queue="q")
+    assert [event.exchange for event in rows.events()] == ["", None]
+
+
+def test_equal_names_that_are_other_objects_are_one_name() -> None:
+    rows = Rows()
+    for _ in range(3):
+        add(rows, TRACE, queue="".join(["que", "ue"]), address=bytes(bytearray(ADDRESS)))
+    assert rows.names() == [b"", b"logs", b"info", b"/", b"queue"]
+
+
+def test_more_names_than_are_found_by_their_objects() -> None:
+    rows = Rows()
+    queues = [f"queue-{number}" for number in range(2000)]
+    for queue in queues * 2:
+        add(rows, TRACE, queue=queue)
+    assert [event.queue for event in rows.events()] == queues * 2
+    assert len(rows.names()) == 4 + len(queues)
+
+
+def test_names_and_ids_that_are_no_text_are_shown_as_such() -> None:
+    rows = Rows()
+    no_text = b"\xff\xfe".decode("utf-8", "surrogateescape")
+    add(rows, make_trace(1, BEGIN, 0, b"a\xff", "ü".encode(), None, None), queue=no_text, address=b"\0\2\xff\xfe")
+    (event,) = rows.events()
+    assert (event.queue, event.routing_key, event.message_id, event.correlation_id) == ("��",) * 2 + ("a�", "ü")
+    assert clean_name(no_text) == event.queue
+    assert rows.names().count("��".encode()) == 1
+
+
+def test_numbers_that_do_not_fit_are_the_nearest_that_do() -> None:
+    rows = Rows()
+    rows.add(schema.PUBLISHED, BEGIN, TRACE, None, None, None, None, None, -1, 0, 1 << 40, -5, 0, 1 << 40)
+    (event,) = rows.events()
+    assert (event.channel, event.attempt, event.size, event.depth) == (None, None, (1 << 31) - 1, (1 << 31) - 1)
+
+
+@pytest.mark.parametrize("number", [-(1 << 63), -1, (1 << 63) - 1])
+def test_times_and_uids_have_64_bits(number: int) -> None:
+    told = [Event(number, 1, number, publish_time=number, enqueue_time=number, source_uid=number)]
+    assert Rows.from_bytes(rows_of(told).to_bytes()).events() == told
+    assert decode(encode(rows_of(told))).events() == told
+
+
+def test_take_leaves_nothing_behind() -> None:
+    rows = fixture_rows()
+    taken = rows.take()
+    assert (rows.count, rows.size, rows.events(), rows.names(), rows.unlogged()) == (0, 0, [], [b""], None)
+    add(rows, TRACE, BEGIN + 9)
+    assert taken.events() == FIXTURE_EVENTS
+    assert [event.time for event in rows.events()] == [BEGIN + 9]
+
+
+def test_what_was_taken_before_it_was_logged_can_still_be_logged() -> None:
+    rows = fixture_rows()
+    raw = rows.unlogged()
+    assert raw is not None
+    add(rows, TRACE)
+    piece = rows.take().unlogged()
+    assert piece is not None
+    assert Rows.from_bytes(piece).count == 1
+
+
+def test_rows_grow_beyond_their_first_memory() -> None:
+    rows = Rows()
+    trace = Trace(1, BEGIN, 0, b"x" * 5000)
+    for number in range(300):
+        add(rows, Trace(number, BEGIN, 0, b"x" * 5000), BEGIN + number)
+        add(rows, trace, BEGIN + number)
+    assert rows.size > 3_000_000
+    assert [event.time for event in rows.events()] == [BEGIN + number for number in range(300) for _ in range(2)]
+
+
+def test_rows_of_one_message_in_a_row_tell_its_ids_once() -> None:
+    rows = Rows()
+    for number in range(100):
+        add(rows, TRACE, BEGIN + number)
+    assert rows.to_bytes().count(b"order-17") == 1
+    assert {event.message_id for event in rows.events()} == {"order-17"}
+
+
+def test_raw_form_names_only_what_its_rows_use() -> None:
+    rows = Rows()
+    add(rows, TRACE, queue="first")
+    rows.unlogged()
+    add(rows, TRACE, queue="second")
+    raw = rows.unlogged()
+    assert raw is not None
+    assert b"second" in raw
+    assert b"first" not in raw
+    assert b"order-17" in raw
+
+
+@given(st.data())
+@settings(max_examples=300, deadline=None)
+def test_damaged_raw_form_is_refused_or_still_rows(data: st.DataObject) -> None:
+    raw = bytearray(fixture_rows().to_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    rows = Rows()
+    try:
+        rows.extend(bytes(raw))
+    except BadEvents:
+        assert rows.count == 0
+    assert len(rows.events()) == rows.count
+
+
+def test_raw_form_that_is_cut_short_is_refused() -> None:
+    raw = fixture_rows().to_bytes()
+    for size in range(len(raw)):
+        with pytest.raises(BadEvents):
+            Rows.from_bytes(raw[:size])
+
+
+def test_raw_form_that_goes_on_is_refused() -> None:
+    for more in (b"\0", b"\1" * 40):
+        with pytest.raises(BadEvents, match="goes on"):
+            Rows.from_bytes(fixture_rows().to_bytes() + more)
+
+
+def test_raw_form_of_another_version_is_refused() -> None:
+    with pytest.raises(BadEvents, match="version 2"):
+        Rows.from_bytes(b"\2" + fixture_rows().to_bytes()[1:])

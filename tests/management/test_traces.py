@@ -1,0 +1,258 @@
+"""GET /api/traces: the biography of a message, and the search for messages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.management.asking import GUEST, LIMITED, Browser
+from tests.management.fakes import BEGIN, UID, FakeNode, story
+from warrenmq.events import schema
+from warrenmq.events.ids import uid_text
+from warrenmq.management.view import NodeView
+from warrenmq.tracing.biography import Biography
+from warrenmq.tracing.rules import TraceRule
+from warrenmq.tracing.search import TraceQuery
+
+
+def asked(path: str, *biographies: Biography) -> Any:
+    response = Browser(FakeNode(*biographies)).get(path, auth=GUEST)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def refused(path: str, node: FakeNode | None = None) -> tuple[int, str]:
+    response = Browser(node).get(path, auth=GUEST)
+    return response.status_code, response.json()["reason"]
+
+
+def query_of(parameters: str) -> TraceQuery:
+    browser = Browser()
+    response = browser.get("/api/traces?" + parameters, auth=GUEST)
+    assert response.status_code == 200, response.text
+    return browser.node.reader.queries[0]
+
+
+# -- one message -------------------------------------------------------------------------------------------------------
+
+
+def test_a_biography_tells_every_event_in_order() -> None:
+    told = asked("/api/traces/order-17", story())
+    assert (told["message_id"], told["uid"], told["complete"]) == ("order-17", uid_text(UID), True)
+    assert [event["kind"] for event in told["events"]][:5] == [
+        "published",
+        "routed",
+        "enqueued",
+        "enqueued",
+        "enqueued",
+    ]
+    requeued = next(event for event in told["events"] if event["kind"] == "requeued")
+    assert requeued == {
+        "time": "2026-11-16T04:50:00.130856Z",
+        "kind": "requeued",
+        "uid": uid_text(UID),
+        "message_id": "order-17",
+        "publish_time": "2026-11-16T04:50:00.123456Z",
+        "vhost": "/",
+        "exchange": "orders",
+        "routing_key": "order.created.eu",
+        "queue": "shipping",
+        "consumer": "packer-1",
+        "connection": "127.0.0.1:53422 -> 127.0.0.1:5672",
+        "channel": 1,
+        "size": 1843,
+        "attempt": 1,
+        "reason": "connection_closed",
+        "correlation_id": "basket-9",
+        "trace_id": "0af7651916cd43dd8448eb211c80319c",
+        "span_id": "b7ad6b7169203331",
+        "latency_us": 7400,
+    }
+
+
+def test_a_biography_tells_how_long_the_message_waited_and_was_worked_on() -> None:
+    legs = asked("/api/traces/order-17", story())["legs"]
+    assert [(leg["queue"], leg["waiting_us"], leg["processing_us"], leg["outcome"]) for leg in legs] == [
+        ("shipping", 4080, 10100, "acked"),
+        ("billing", 2879, 9000, "acked"),
+        ("audit", 1778, None, "delivered"),
+        ("billing", 980, 1500, "acked"),
+    ]
+    assert legs[0]["spans"][1] == {
+        "kind": "processing",
+        "begin": "2026-11-16T04:50:00.125856Z",
+        "end": "2026-11-16T04:50:00.130856Z",
+        "attempt": 1,
+        "consumer": "packer-1",
+        "outcome": "requeued",
+    }
+
+
+def test_a_message_without_an_id_of_its_own_is_known_by_the_brokers() -> None:
+    told = asked("/api/traces/" + uid_text(UID), story(message_id=None))
+    assert told["message_id"] == told["uid"] == uid_text(UID)
+    assert "message_id" not in told["events"][0]
+
+
+@pytest.mark.parametrize("message_id", ["a/b", "..", "?x=1", "ä €", "caf\udce9", "<script>", "50%", " "])
+def test_any_text_is_a_message_id(message_id: str) -> None:
+    path = "/api/traces/" + quote(message_id, safe="", errors="surrogateescape").replace(".", "%2E")
+    assert asked(path, story("\ufffd".join(message_id.split("\udce9"))))["complete"]
+
+
+def test_names_that_are_no_text_do_not_break_the_answer() -> None:
+    assert asked("/api/traces/order-17", story(queue="caf\udce9"))["legs"][0]["queue"] == "caf\udce9"
+
+
+def test_a_kind_of_a_later_broker_is_shown_by_its_number() -> None:
+    told = story()
+    later = replace(told, events=[replace(told.events[0], kind=99, reason=98)])
+    assert asked("/api/traces/order-17", later)["events"][0]["kind"] == "kind-99"
+
+
+def test_a_message_of_which_nothing_is_kept_is_not_found() -> None:
+    assert refused("/api/traces/other", FakeNode(story(), rules=[TraceRule("all")])) == (
+        404,
+        "nothing is kept of a message 'other'",
+    )
+    assert refused("/api/traces/other", FakeNode())[1].endswith("; tracing is off")
+
+
+def test_an_event_log_that_cannot_be_read_is_said_so() -> None:
+    for path in ("/api/traces/x", "/api/traces"):
+        assert refused(path, FakeNode(failure="disk gone")) == (503, "the event log cannot be read: disk gone")
+
+
+def test_a_node_without_tracing_says_so() -> None:
+    class Without(FakeNode):
+        def view(self) -> NodeView:
+            return NodeView(self.broker, lambda: (True, ""), lambda: 0.0, "1", login=self.login)
+
+    for path in ("/api/traces/x", "/api/traces", "/api/trace-rules"):
+        assert refused(path, Without()) == (503, "this broker keeps no events")
+
+
+# -- what a user may see -----------------------------------------------------------------------------------------------
+
+
+def test_a_user_sees_only_what_happened_in_own_virtual_hosts() -> None:
+    told = story()
+    inside = [replace(event, vhost="other") if event.kind == schema.REPUBLISHED else event for event in told.events]
+    browser = Browser(FakeNode(replace(told, events=inside), story("secret", UID + 1)))
+    seen = browser.get("/api/traces/order-17", auth=LIMITED).json()
+    assert [event["kind"] for event in seen["events"]] == ["republished"]
+    assert seen["legs"] == []
+    assert browser.get("/api/traces/secret", auth=LIMITED).status_code == 404
+    assert browser.get("/api/traces", auth=LIMITED).json()["traces"] == []
+    assert browser.node.reader.queries[-1].vhosts == frozenset({"other"})
+
+
+def test_who_may_enter_all_virtual_hosts_sees_those_that_are_gone_too() -> None:
+    assert query_of("").vhosts is None
+
+
+# -- the search --------------------------------------------------------------------------------------------------------
+
+
+def test_found_messages_are_summed_up() -> None:
+    assert asked("/api/traces?correlation_id=basket-9", story())["traces"] == [
+        {
+            "message_id": "order-17",
+            "uid": uid_text(UID),
+            "first_time": "2026-11-16T04:50:00.123456Z",
+            "last_time": "2026-11-16T04:50:00.141956Z",
+            "last_kind": "acked",
+            "vhost": "/",
+            "exchange": "orders",
+            "routing_key": "order.created.eu",
+            "queues": ["shipping", "billing", "audit"],
+            "size": 1843,
+            "events": 17,
+            "correlation_id": "basket-9",
+            "trace_id": "0af7651916cd43dd8448eb211c80319c",
+        }
+    ]
+
+
+def test_the_state_of_tracing_comes_along_so_that_an_empty_answer_explains_itself() -> None:
+    assert asked("/api/traces")["tracing"] == {"enabled": False, "kept": 12345, "dropped": 0, "failure": None}
+
+
+def test_a_long_answer_comes_in_pages() -> None:
+    browser = Browser(FakeNode(*(story(f"m{n}", UID + n) for n in range(5))))
+    seen: list[str] = []
+    cursor: str | None = ""
+    while cursor is not None:
+        page = browser.get(f"/api/traces?limit=2&cursor={cursor}", auth=GUEST).json()
+        seen += [trace["message_id"] for trace in page["traces"]]
+        cursor = page["next"]
+    assert seen == [f"m{n}" for n in range(5)]
+
+
+def test_every_parameter_reaches_the_reader() -> None:
+    asked_for = (
+        "correlation_id=c&trace_id=0AF7651916CD43DD8448EB211C80319C&vhost=%2F&queue=q&exchange=e&routing_key=r"
+        "&kind=dead_lettered&from=2026-11-16T04:50:00.123456Z&to=2026-11-16T05:50:00.5%2B01:00&limit=7&cursor=9"
+    )
+    assert query_of(asked_for) == TraceQuery(
+        correlation_id="c",
+        trace_id="0af7651916cd43dd8448eb211c80319c",
+        vhost="/",
+        queue="q",
+        exchange="e",
+        routing_key="r",
+        kind=schema.DEAD_LETTERED,
+        start=BEGIN,
+        end=BEGIN + 376_544,
+        limit=7,
+        cursor="9",
+    )
+
+
+def test_the_default_exchange_is_asked_for_by_the_name_that_permissions_use() -> None:
+    assert query_of("exchange=amq.default").exchange == ""
+
+
+def test_empty_parameters_are_as_good_as_none() -> None:
+    assert query_of("queue=&kind=&from=&limit=&trace_id=&cursor=") == TraceQuery()
+
+
+def test_a_whole_traceparent_is_taken_too() -> None:
+    given = "trace_id=00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    assert query_of(given).trace_id == "0af7651916cd43dd8448eb211c80319c"
+
+
+@pytest.mark.parametrize(("text", "ago"), [("30s", 30), ("15m", 900), ("2h", 7200), ("7d", 604800), ("1w", 604800)])
+def test_a_time_may_be_so_long_ago(text: str, ago: int) -> None:
+    query = query_of(f"from={text}&to=0s")
+    assert query.start is not None
+    assert query.end is not None
+    assert query.end - query.start == ago * 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("parameters", "reason"),
+    [
+        ("que=x", "there is no parameter 'que'; did you mean 'queue'?"),
+        ("zzz=x", "there is no parameter 'zzz'; there are correlation_id"),
+        ("queue=a&queue=b", "the parameter 'queue' is there twice"),
+        ("limit=0", "'limit' must be a whole number from 1 to 500"),
+        ("limit=x", "'limit' must be a whole number from 1 to 500"),
+        ("limit=501", "'limit' must be a whole number from 1 to 500"),
+        ("limit=99999999999999999999", "'limit' must be a whole number from 1 to 500"),
+        ("from=yesterday", "'from' must be a time such as"),
+        ("from=99999999999d", "'from' must be a time such as"),
+        ("to=2026-13-01", "'to' must be a time such as"),
+        ("from=2026-11-16&to=2026-11-15", "'from' is later than 'to'"),
+        ("trace_id=xyz", "'trace_id' must be 32 hexadecimal digits, or a traceparent"),
+        ("kind=eaten", "there is no kind of event 'eaten'; there are published"),
+        ("cursor=x", "'x' is no cursor of this search"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_what_would(parameters: str, reason: str) -> None:
+    status, text = refused("/api/traces?" + parameters)
+    assert status == 400
+    assert text.startswith(reason)

@@ -1,0 +1,140 @@
+"""A data folder of version 1 opens, keeps what it holds, and takes traced messages from then on."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.journal.fixtures import ADDRESS, PERSISTENT_HEADER, TIME_MS, u32
+from tests.support.client import PERSISTENT, Client
+from tests.support.tracing import ALL, TracedBroker, story
+from warrenmq.events import schema
+from warrenmq.events.codec import decode
+from warrenmq.journal import log_file, segment_file
+from warrenmq.journal.files import SystemFiles
+from warrenmq.journal.record import PERSISTENT as KEPT
+from warrenmq.journal.record import encode
+from warrenmq.storage.catalog import MIGRATIONS, CatalogFile
+from warrenmq.storage.data_dir import DataDir
+from warrenmq.storage.definition_records import Operation
+from warrenmq.storage.file_storage import FileStorage
+from warrenmq.storage.options import StorageOptions
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """As a broker of before left it: a queue and a stream, with messages in segments and in the log."""
+    folder = tmp_path / "data"
+    first_migration = tmp_path / "migrations"
+    first_migration.mkdir()
+    shutil.copy(MIGRATIONS / "0001_definitions.sql", first_migration)
+    with monkeypatch.context() as old:
+        old.setattr(segment_file, "VERSIONS", dict.fromkeys(segment_file.VERSIONS, 1))
+        old.setattr(log_file, "VERSION", 1)
+        folder.mkdir()
+        catalog = CatalogFile.open(folder / "catalog.sqlite", first_migration)
+        catalog.apply(1, [vhost(), queue("q", 7), queue("s", 8, **{"x-queue-type": "stream"})])
+        catalog.sync()
+        catalog.close()
+        for number in (7, 8):
+            write_segment(folder / "queues" / str(number), 0, [b"old-0", b"old-1"])
+        files = SystemFiles()
+        writer = log_file.LogWriter(files, str(folder / "log"), 2)
+        for number in (7, 8):
+            writer.append(
+                b"\x01" + u32(number) + encode(2, KEPT, ADDRESS, PERSISTENT_HEADER, b"old-2"), number - 5, TIME_MS
+            )
+        writer.sync()
+        writer.close()
+    (folder / "version").write_text("1\n")
+    return folder
+
+
+def vhost() -> Operation:
+    return ("define", "vhost", ("/",), {"name": "/"})
+
+
+def queue(name: str, number: int, **arguments: Any) -> Operation:
+    definition = {
+        "vhost": "/",
+        "name": name,
+        "durable": True,
+        "auto_delete": False,
+        "arguments": arguments,
+        "id": number,
+    }
+    return ("define", "queue", ("/", name), definition)
+
+
+def write_segment(folder: Path, first: int, bodies: list[bytes]) -> None:
+    folder.mkdir(parents=True)
+    records = [encode(first + at, KEPT, ADDRESS, PERSISTENT_HEADER, body) for at, body in enumerate(bodies)]
+    payload = b"".join(records)
+    last = first + len(bodies) - 1
+    head = segment_file.encode_page(first, last, len(bodies), TIME_MS, TIME_MS, payload)
+    file_head = segment_file.encode_file_head(segment_file.SEGMENT_MAGIC)
+    (folder / segment_file.segment_name(first, 0)).write_bytes(file_head + head + payload)
+
+
+class Opened:
+    """A broker on the folder, without threads."""
+
+    def __init__(self, folder: Path) -> None:
+        self.data_dir = DataDir(folder)
+        self.data_dir.lock()
+        self.storage = FileStorage.open(self.data_dir, StorageOptions())
+        assert self.storage.report == []
+        self.traced = TracedBroker([ALL], self.storage)
+        broker = self.traced.broker
+        self.storage.attach(broker.epoch_is_written, broker.epoch_is_durable, fail, fail)
+        self.client = Client(broker)
+
+    def bodies(self, name: str) -> list[bytes]:
+        found = self.client.vhost.queues[name]
+        channel = self.client.channel()
+        is_stream = "x-queue-type" in found.arguments
+        channel.consume(found, prefetch=100, arguments={"x-stream-offset": "first"} if is_stream else {})
+        bodies: list[bytes] = []
+        for _ in range(5):
+            bodies += [delivery.body for delivery in channel.deliveries()]
+            self.storage.run_all()
+        channel.close()
+        return bodies
+
+    def close(self) -> None:
+        self.traced.make_batch()
+        self.storage.log.flush()
+        done: list[bool] = []
+        self.storage.begin_to_stop(lambda: done.append(True))
+        self.storage.run_all()
+        assert done
+        self.storage.close()
+        self.data_dir.unlock()
+
+
+def fail(reason: object) -> None:
+    raise AssertionError(reason)
+
+
+def test_a_folder_of_version_1_opens_and_goes_on(folder: Path) -> None:
+    opened = Opened(folder)
+    for name in ("q", "s"):
+        assert opened.bodies(name) == [b"old-0", b"old-1", b"old-2"]
+        opened.client.channel().publish(b"new", name, delivery_mode=PERSISTENT, message_id=f"new {name}")
+    opened.close()
+    for number in (7, 8):
+        versions = {path.name: path.read_bytes()[8] for path in (folder / "queues" / str(number)).glob("*.seg")}
+        assert versions[segment_file.segment_name(0, 0)] == 1, "an old segment was written to"
+        assert set(versions.values()) == {1, 2}
+    again = Opened(folder)
+    for name in ("q", "s"):
+        assert again.bodies(name) == [b"old-0", b"old-1", b"old-2", b"new"]
+    again.traced.make_batch()
+    batches = again.bodies(schema.STREAM_NAME)
+    told = [event for octets in batches for event in decode(octets).events() if event.uid and event.queue == "q"]
+    assert {event.message_id for event in told} == {"new q"}
+    assert story(told) == ["enqueued q", "delivered q", "requeued q"]
+    again.close()

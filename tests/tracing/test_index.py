@@ -1,0 +1,267 @@
+"""The index of the event log: what is in it is found, from memory and from files, and damage is noticed."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.tracing.stories import BEGIN, octets_of, simple_life
+from warrenmq.events import schema
+from warrenmq.events.codec import decode
+from warrenmq.events.ids import MESSAGE_ID_KEY, key_hash, uid_hash
+from warrenmq.journal.files import Files
+from warrenmq.tracing import index as index_module
+from warrenmq.tracing.index import Index, note_of
+from warrenmq.tracing.index_file import BadIndex, BatchNote, IndexFile, Wanted, kind_bit, write
+from warrenmq.tracing.keys import keys_of, sort_keys
+
+
+def note(
+    offset: int, *keys: int, time: int | None = None, kinds: int = 2, names: frozenset[str] = frozenset()
+) -> BatchNote:
+    at = 1_000 * offset if time is None else time
+    return BatchNote(offset, at, at + 999, kinds, 7 * offset, names, array("Q", sorted(keys)))
+
+
+def filled(folder: Path | None, *notes: BatchNote, file_batches: int = 3) -> Index:
+    index = Index(None if folder is None else str(folder), Files(), file_batches=file_batches)
+    index.load()
+    for each in notes:
+        index.add(each, index.next_offset)
+    return index
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder))
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1))))
+def test_keys_are_sorted_with_their_numbers_and_equal_ones_stay_in_order(pairs: list[tuple[int, int]]) -> None:
+    hashes = bytearray(array("Q", [pair[0] for pair in pairs]).tobytes())
+    numbers = bytearray(array("I", [pair[1] for pair in pairs]).tobytes())
+    sort_keys(hashes, numbers)
+    found = list(zip(array("Q", bytes(hashes)), array("I", bytes(numbers)), strict=True))
+    assert found == sorted(pairs, key=lambda pair: pair[0])
+
+
+def test_the_keys_of_a_batch_are_those_that_it_says_itself() -> None:
+    for lives in (0, 1, 50):
+        events = [
+            event for at in range(lives) for event in simple_life(100 * at, message_id=f"m{at % 7}", correlation_id="c")
+        ]
+        batch = decode(octets_of(events))
+        assert keys_of(batch) == batch.key_hashes()
+        assert len(keys_of(batch)) == (lives and lives + min(lives, 7) + 1)
+
+
+def test_a_hash_without_a_number_is_refused() -> None:
+    with pytest.raises(ValueError, match="number"):
+        sort_keys(bytearray(16), bytearray(4))
+
+
+KEYS = st.sets(st.sampled_from([0, 1, 2, 3, 5, 2**63, 2**64 - 1]))
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(KEYS, max_size=12), st.booleans())
+def test_every_key_leads_to_all_its_batches_and_no_other(tmp_path_factory, batches, has_disk) -> None:  # type: ignore[no-untyped-def]
+    folder = tmp_path_factory.mktemp("index") if has_disk else None
+    index = filled(folder, *[note(offset, *keys) for offset, keys in enumerate(batches)])
+    for key in (0, 1, 2, 3, 4, 5, 2**63, 2**64 - 1):
+        assert index.find([key]) == [offset for offset, keys in enumerate(batches) if key in keys]
+    assert index.find([1, 2]) == [offset for offset, keys in enumerate(batches) if keys & {1, 2}]
+
+
+def test_keys_that_fill_many_pages_are_found_at_their_edges(tmp_path: Path) -> None:
+    batches = [note(offset, *range(offset, 9_000, 3), 12_345_678) for offset in range(3)]
+    index = filled(tmp_path, *batches)
+    assert index.figures()["files"] == 1
+    for key in (0, 1, 1_023, 1_024, 1_025, 2_047, 2_048, 8_999):
+        assert index.find([key]) == [key % 3]
+    assert index.find([12_345_678]) == [0, 1, 2]
+    assert index.find([9_000]) == []
+
+
+def test_a_key_in_more_batches_than_a_page_has_room_for_is_found_in_all(tmp_path: Path) -> None:
+    index = filled(tmp_path, *[note(offset, 5, 10 + offset) for offset in range(3_000)], file_batches=3_000)
+    assert index.figures()["files"] == 1
+    assert index.find([5]) == list(range(3_000))
+
+
+def test_a_real_batch_is_found_by_its_ids_and_names() -> None:
+    events = simple_life(0, "work", "order-1") + simple_life(500, "other")
+    index = filled(None, note_of(0, octets_of(simple_life(9_000))), note_of(1, octets_of(events)))
+    assert index.find([uid_hash(events[0].uid)]) == [1]
+    assert index.find([key_hash(MESSAGE_ID_KEY, b"order-1")]) == [1]
+    assert index.candidates(Wanted(names=frozenset({"qother"})), 2) == ([1], 0)
+    assert index.candidates(Wanted(names=frozenset({"qwork", "eorders"})), 2) == ([1, 0], 0)
+    assert index.candidates(Wanted(names=frozenset({"qorders"})), 2) == ([], 0)
+    assert index.candidates(Wanted(start=BEGIN + 8_000), 2) == ([0], 0)
+    assert index.candidates(Wanted(end=BEGIN), 2) == ([], 0)
+    assert index.candidates(Wanted(kind=schema.ACKED), 2) == ([1, 0], 0)
+    assert index.candidates(Wanted(kind=schema.DROPPED), 2) == ([], 0)
+
+
+def test_a_batch_that_cannot_be_read_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    index = filled(None, note_of(0, b"nonsense"), note_of(1, octets_of(simple_life(0))))
+    assert index.next_offset == 2
+    assert "cannot be read" in caplog.text
+
+
+def all_candidates(index: Index, wanted: Wanted, below: int) -> list[int]:
+    found: list[int] = []
+    while below:
+        some, below = index.candidates(wanted, below)
+        found += some
+    return found
+
+
+@pytest.mark.parametrize("has_disk", [False, True])
+def test_batches_by_time_kind_and_name_come_last_first(tmp_path: Path, has_disk: bool) -> None:
+    names = [frozenset({"qa"}), frozenset({"qb", "ex"}), frozenset({"qa", "ex"})]
+    notes = [note(offset, offset, kinds=kind_bit(offset % 5), names=names[offset % 3]) for offset in range(20)]
+    index = filled(tmp_path if has_disk else None, *notes)
+    assert all_candidates(index, Wanted(), 20) == list(range(19, -1, -1))
+    assert all_candidates(index, Wanted(), 8) == list(range(7, -1, -1))
+    assert all_candidates(index, Wanted(start=3_500, end=7_000), 20) == [6, 5, 4, 3]
+    assert all_candidates(index, Wanted(kind=2), 20) == [17, 12, 7, 2]
+    assert all_candidates(index, Wanted(names=frozenset({"qa", "ex"})), 20) == [17, 14, 11, 8, 5, 2]
+    assert all_candidates(index, Wanted(names=frozenset({"qnobody"})), 20) == []
+
+
+def test_a_kind_of_a_far_later_broker_is_not_missed() -> None:
+    index = filled(None, note(0, kinds=kind_bit(100)))
+    assert all_candidates(index, Wanted(kind=100), 1) == [0]
+
+
+def test_files_are_taken_up_again(tmp_path: Path) -> None:
+    first = filled(tmp_path, *[note(offset, offset) for offset in range(8)])
+    first.seal()
+    second = filled(tmp_path)
+    assert second.next_offset == 8
+    assert second.newest() == (7, 49)
+    assert [second.find([key]) for key in range(8)] == [[key] for key in range(8)]
+    assert all_candidates(second, Wanted(), 8) == all_candidates(first, Wanted(), 8)
+
+
+def test_a_file_that_is_not_full_goes_on_after_a_start(tmp_path: Path) -> None:
+    for offset in range(3):  # each start adds one batch
+        index = filled(tmp_path, note(offset, offset, 99))
+        index.seal()
+    assert names_in(tmp_path) == ["00000000000000000000.idx"]
+    assert filled(tmp_path).find([99]) == [0, 1, 2]
+
+
+def test_what_was_not_written_is_behind_after_a_crash(tmp_path: Path) -> None:
+    filled(tmp_path, *[note(offset, offset) for offset in range(5)])
+    assert filled(tmp_path).next_offset == 3
+
+
+def test_a_crash_while_a_file_is_written_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "00000000000000000000.idx.new").write_bytes(b"half")
+    assert filled(tmp_path).next_offset == 0
+    assert names_in(tmp_path) == []
+
+
+class FullDisk(Files):
+    """Nothing can be written to it while it is full."""
+
+    is_full = True
+
+    def write(self, handle: int, data: bytes | bytearray | memoryview, offset: int) -> None:
+        if self.is_full:
+            raise OSError(28, "No space left on device")
+        super().write(handle, data, offset)
+
+
+def test_a_disk_that_is_full_for_a_while_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_module, "SEAL_AGAIN", 4)
+    files = FullDisk()
+    index = Index(str(tmp_path), files, file_batches=3)
+    index.load()
+    for offset in range(6):
+        index.add(note(offset, offset), index.next_offset)
+    assert [index.find([key]) for key in range(6)] == [[key] for key in range(6)]
+    files.is_full = False
+    index.add(note(6, 6), index.next_offset)
+    assert names_in(tmp_path) == ["00000000000000000000.idx"]
+    assert [index.find([key]) for key in range(7)] == [[key] for key in range(7)]
+    assert filled(tmp_path).next_offset == 7
+
+
+def test_a_full_disk_leaves_no_file_of_that_name(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No space"):
+        write(FullDisk(), str(tmp_path), [note(0, 1)])
+    assert filled(tmp_path).next_offset == 0
+
+
+def test_every_damaged_octet_is_noticed(tmp_path: Path) -> None:
+    index = filled(tmp_path, *[note(offset, offset, names=frozenset({"qa"})) for offset in range(3)])
+    path = tmp_path / names_in(tmp_path)[0]
+    whole = path.read_bytes()
+    index = Index(None, Files())
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
+        with pytest.raises(BadIndex):
+            [IndexFile(Files(), str(path)).find(key) for key in range(3)]
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        with pytest.raises(BadIndex):
+            IndexFile(Files(), str(path)).find(2)
+    assert index.next_offset == 0
+
+
+def test_a_damaged_file_and_those_behind_it_are_thrown_away_at_a_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(tmp_path, *[note(offset, offset) for offset in range(9)])
+    second = tmp_path / names_in(tmp_path)[1]
+    second.write_bytes(second.read_bytes()[:50])
+    index = filled(tmp_path)
+    assert index.next_offset == 3
+    assert len(names_in(tmp_path)) == 1
+    assert "built again from batch 3" in caplog.text
+
+
+def test_a_page_that_rots_while_the_broker_runs_is_noticed_when_it_is_asked(tmp_path: Path) -> None:
+    index = filled(tmp_path, *[note(offset, offset) for offset in range(10)])
+    second = tmp_path / names_in(tmp_path)[1]
+    data = second.read_bytes()
+    second.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(BadIndex):
+        index.find([4])
+    assert index.next_offset == 3
+    assert index.find([2]) == [2]
+    assert index.add(note(9, 9), after=9) == 3  # whoever had not heard of it adds nothing
+    for offset in range(3, 10):
+        index.add(note(offset, offset), after=index.next_offset)
+    assert index.find([4]) == [4]
+
+
+def test_what_retention_removed_is_forgotten(tmp_path: Path) -> None:
+    index = filled(tmp_path, *[note(offset, 5) for offset in range(8)])
+    assert index.forget_before(5) == 8
+    assert names_in(tmp_path) == ["00000000000000000003.idx"]
+    assert index.find([5])[-1] == 7
+    assert index.forget_before(100) == 100
+    assert names_in(tmp_path) == []
+    assert index.find([5]) == []
+
+
+def test_without_a_disk_what_retention_removed_is_forgotten_too() -> None:
+    index = filled(None, *[note(offset, 5) for offset in range(8)])
+    index.forget_before(6)
+    assert index.find([5]) == [6, 7]
+    assert index.figures()["keys"] == 2
+
+
+def test_clear_removes_all_files(tmp_path: Path) -> None:
+    index = filled(tmp_path, *[note(offset, 5) for offset in range(8)])
+    index.clear()
+    assert (index.next_offset, index.find([5]), names_in(tmp_path)) == (0, [], [])

@@ -1,0 +1,326 @@
+"""Biographies from an event log: found by either id, with the kin of a message, while the log grows and after it was
+lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.tracing.stories import MemoryLog, Stored, Told, simple_life
+from warrenmq.events import schema
+from warrenmq.events.ids import uid_text
+from warrenmq.events.schema import Event
+from warrenmq.tracing import follower, reader
+from warrenmq.tracing.biography import Biography
+from warrenmq.tracing.reader import Traces
+from warrenmq.tracing.search import TracingUnavailable
+
+
+@asynccontextmanager
+async def reading(log: MemoryLog, folder: Path | None = None) -> AsyncIterator[Traces]:
+    traces = Traces(log, log.flush, None if folder is None else str(folder))
+    await traces.start()
+    try:
+        async with asyncio.timeout(30):
+            yield traces
+    finally:
+        await traces.stop()
+
+
+def run(question: Callable[[], Awaitable[None]]) -> None:
+    async def limited() -> None:
+        await asyncio.wait_for(question(), 60)
+
+    asyncio.run(limited())
+
+
+async def events_of(traces: Traces, key: str) -> list[Event]:
+    biography = await traces.biography(key)
+    return [] if biography is None else list(biography.events)
+
+
+def biography_in(log: MemoryLog, key: str) -> Biography | None:
+    async def question() -> Biography | None:
+        async with reading(log) as traces:
+            return await traces.biography(key)
+
+    return asyncio.run(question())
+
+
+def test_a_message_is_found_by_its_message_id_and_by_its_uid() -> None:
+    life = simple_life(0, message_id="order-1")
+    log = MemoryLog(simple_life(5_000, message_id="order-2") + life[:2], simple_life(9_000), life[2:])
+    for key in ("order-1", uid_text(life[0].uid), uid_text(life[0].uid).lower()):
+        biography = biography_in(log, key)
+        assert biography is not None
+        assert list(biography.events) == life
+        assert biography.is_complete
+
+
+def test_of_a_message_that_was_not_traced_there_is_none() -> None:
+    log = MemoryLog(simple_life(0, message_id="order-1"))
+    assert biography_in(log, "order-2") is None
+    assert biography_in(log, "0" * 13) is None
+    assert biography_in(log, "") is None
+
+
+def test_a_message_id_that_is_any_text() -> None:
+    for message_id in ("<script>", "Ünïcödé \u2028", "x" * 255):
+        log = MemoryLog(simple_life(0, message_id=message_id))
+        biography = biography_in(log, message_id)
+        assert biography is not None
+        assert biography.message_id == message_id
+
+
+def test_a_republished_message_belongs_to_it_by_its_message_id() -> None:
+    first, again = simple_life(0, message_id="order-1"), simple_life(9_000, message_id="order-1")
+    log = MemoryLog(first, simple_life(500), again)
+    for key in ("order-1", uid_text(first[0].uid), uid_text(again[0].uid)):
+        biography = biography_in(log, key)
+        assert biography is not None
+        assert list(biography.events) == first + again
+        assert len(biography.legs) == 2
+
+
+def republished(at: int, source: list[Event]) -> list[Event]:
+    life = Told(at, source_uid=source[0].uid).say(schema.REPUBLISHED, at)
+    return life.enqueued(at + 1, "work").delivered(at + 9, "work", "worker").acked(at + 12, "work", "worker").events
+
+
+def test_what_a_message_was_made_from_and_what_was_made_from_it_belong_to_it() -> None:
+    first = simple_life(0)
+    second = republished(5_000, first)
+    third = republished(9_000, second)
+    log = MemoryLog(first, simple_life(500), second, third)
+    for life in (first, second, third):
+        biography = biography_in(log, uid_text(life[0].uid))
+        assert biography is not None
+        assert list(biography.events) == first + second + third
+
+
+def test_an_id_that_all_messages_have_in_common_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "MOST_EVENTS", 100)
+    log = MemoryLog(*[simple_life(1_000 * number, message_id="1") for number in range(200)])
+    biography = biography_in(log, "1")
+    assert biography is not None
+    assert 100 < len(biography.events) < 200
+    assert not biography.is_complete
+
+
+def test_what_has_just_happened_is_in_it_before_the_log_can_be_read() -> None:
+    log = MemoryLog()
+    life = simple_life(0, message_id="order-1")
+
+    class Slow(MemoryLog):
+        async def read(self, offset: int) -> list[Stored]:
+            return []
+
+    log = Slow()
+
+    async def question() -> None:
+        async with reading(log) as traces:
+            for event in life:
+                traces.batch_was_added(*log.append([event]))
+            assert await events_of(traces, "order-1") == life
+
+    run(question)
+
+
+def test_the_rows_that_are_in_no_batch_yet_are_asked_for_first() -> None:
+    log = MemoryLog()
+    life = simple_life(0, message_id="order-1")
+    traces: Traces | None = None
+
+    async def flush() -> None:
+        assert traces is not None
+        if not log.batches:
+            traces.batch_was_added(*log.append(life))
+
+    async def question() -> None:
+        nonlocal traces
+        traces = Traces(log, flush)
+        await traces.start()
+        assert await events_of(traces, "order-1") == life
+        await traces.stop()
+
+    run(question)
+
+
+def test_answers_are_the_same_after_a_stop_and_a_crash(tmp_path: Path) -> None:
+    lives = [simple_life(1_000 * number, message_id=f"order-{number}") for number in range(30)]
+    log = MemoryLog(*lives[:20])
+
+    async def question() -> None:
+        async with reading(log, tmp_path) as traces:
+            assert await events_of(traces, "order-3") == lives[3]
+        log.reads.clear()
+        for life in lives[20:]:
+            log.append(life)
+        async with reading(log, tmp_path) as traces:
+            for number, life in enumerate(lives):
+                assert await events_of(traces, f"order-{number}") == life
+            assert min(log.reads[:5]) >= 19  # the index knew the others
+
+    run(question)
+
+
+LIFE = simple_life(0, message_id="new")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        MemoryLog(LIFE),
+        MemoryLog(LIFE, *[simple_life(1_000 * at) for at in range(4)]),
+        MemoryLog(LIFE, *[simple_life(1_000 * at) for at in range(9)]),
+        MemoryLog(),
+    ],
+    ids=["shorter", "as long", "longer", "empty"],
+)
+def test_an_index_of_another_log_is_built_again(tmp_path: Path, other: MemoryLog) -> None:
+    log = MemoryLog(*[simple_life(1_000 * at, message_id="old") for at in range(5)])
+
+    async def question() -> None:
+        async with reading(log, tmp_path) as traces:
+            assert await events_of(traces, "old")
+        async with reading(other, tmp_path) as traces:
+            assert await events_of(traces, "old") == []
+            assert await events_of(traces, "new") == (LIFE if other.batches else [])
+
+    run(question)
+
+
+def damage(folder: Path) -> None:
+    """One octet of the only file in it."""
+    (path,) = folder.iterdir()
+    data = path.read_bytes()
+    path.write_bytes(data[:-9] + bytes([data[-9] ^ 0xFF]) + data[-8:])
+
+
+def test_a_damaged_index_is_built_again_while_it_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lives = [simple_life(1_000 * number, message_id=f"order-{number}") for number in range(10)]
+
+    async def question() -> None:
+        async with reading(MemoryLog(*lives), tmp_path) as traces:
+            assert await events_of(traces, "order-0")
+        async with reading(MemoryLog(*lives), tmp_path) as traces:
+            await traces._follower.do(traces._follower.index.seal)
+            damage(tmp_path)
+            for number, life in enumerate(lives):
+                assert await events_of(traces, f"order-{number}") == life
+
+    run(question)
+
+
+def test_a_log_that_was_deleted_is_forgotten_and_the_next_one_followed() -> None:
+    log = MemoryLog(simple_life(0, message_id="old"))
+    life = simple_life(0, message_id="new")
+
+    async def question() -> None:
+        async with reading(log) as traces:
+            assert await events_of(traces, "old")
+            log.delete()
+            assert await events_of(traces, "old") == []
+            traces.batch_was_added(*log.append(life))
+            traces.batch_was_added(*log.append(simple_life(9_000, message_id="third")))
+            assert await events_of(traces, "new") == life
+            assert await events_of(traces, "third")
+
+    run(question)
+
+
+def test_what_retention_removed_is_gone() -> None:
+    lives = [simple_life(1_000 * number, message_id=f"order-{number}") for number in range(6)]
+    log = MemoryLog(*lives)
+
+    async def question() -> None:
+        async with reading(log) as traces:
+            log.first_offset = 4
+            assert await events_of(traces, "order-3") == []
+            assert await events_of(traces, "order-4") == lives[4]
+
+    run(question)
+
+
+def test_a_batch_that_is_damaged_costs_its_own_events_only() -> None:
+    lives = [simple_life(1_000 * number, message_id=f"order-{number}") for number in range(3)]
+    log = MemoryLog(*lives)
+    log.batches[1] = log.batches[1][:200]
+
+    async def question() -> None:
+        async with reading(log) as traces:
+            assert await events_of(traces, "order-0") == lives[0]
+            assert await events_of(traces, "order-1") == []
+            assert await events_of(traces, "order-2") == lives[2]
+
+    run(question)
+
+
+def test_an_index_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    folder = tmp_path / "file"
+    folder.write_text("in the way")
+
+    async def question() -> None:
+        async with reading(MemoryLog(simple_life(0)), folder) as traces:
+            with pytest.raises(TracingUnavailable, match="index of the event log"):
+                await traces.biography("order-1")
+
+    run(question)
+
+
+def test_an_index_that_is_far_behind_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower, "INDEX_PATIENCE", 0.01)
+    is_open = asyncio.Event()
+
+    class Stuck(MemoryLog):
+        async def read(self, offset: int) -> list[Stored]:
+            await is_open.wait()
+            return await super().read(offset)
+
+    async def question() -> None:
+        async with reading(Stuck(simple_life(0))) as traces:
+            with pytest.raises(TracingUnavailable, match="0 of 1"):
+                await traces.biography("order-1")
+
+    run(question)
+
+
+def test_a_stopped_reader_answers_nothing() -> None:
+    async def question() -> None:
+        async with reading(MemoryLog()) as traces:
+            pass
+        with pytest.raises(TracingUnavailable):
+            await traces.biography("order-1")
+
+    run(question)
+
+
+def test_many_ask_at_once_while_the_log_grows() -> None:
+    log = MemoryLog()
+    lives = [simple_life(1_000 * number, message_id=f"order-{number}") for number in range(40)]
+
+    async def grow(traces: Traces) -> None:
+        for life in lives:
+            traces.batch_was_added(*log.append(life))
+            await asyncio.sleep(0)
+
+    async def question() -> None:
+        async with reading(log) as traces:
+            growing = asyncio.create_task(grow(traces))
+            await asyncio.gather(*[traces.biography(f"order-{number}") for number in range(40)])
+            await growing
+            found = await asyncio.gather(*[events_of(traces, f"order-{number}") for number in range(40)])
+            assert found == lives
+
+    run(question)
+
+
+def test_dropped_messages_are_told_too() -> None:
+    life = Told(0, "order-1").say(schema.UNROUTABLE, 5, reason=schema.R_NO_ROUTE).events
+    biography = biography_in(MemoryLog(life), "order-1")
+    assert biography is not None
+    assert biography.is_complete

@@ -1,0 +1,254 @@
+"""Rules: what a person may write, what it means, and that samples are of whole biographies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.client import ClientChannel
+from tests.support.storage import ManualStorage
+from tests.support.tracing import TracedBroker
+from warrenmq.events import schema
+from warrenmq.storage.memory_store import MemoryStorage
+from warrenmq.tracing.rules import RuleBook, TraceRule, parse_rule, rules_of_flag
+
+
+def test_a_rule_comes_back_as_it_was_written() -> None:
+    definition = {"vhost": "a", "exchange": "^e", "queue": "q", "header": {"h": 1}, "ratio": 0.5, "enabled": False}
+    rule = parse_rule("r", definition)
+    assert rule == TraceRule("r", "a", "^e", "q", {"h": 1}, 0.5, False)
+    assert rule.definition() == definition
+    assert parse_rule("r", {}) == TraceRule("r")
+    assert parse_rule("r", {"vhost": "*", "exchange": "", "queue": None}) == TraceRule("r")
+
+
+@pytest.mark.parametrize(
+    ("definition", "why"),
+    [
+        ({"ratio": 1.5}, "ratio is a number from 0 to 1"),
+        ({"ratio": "all"}, "ratio is a number from 0 to 1"),
+        ({"ratio": True}, "ratio is a number from 0 to 1"),
+        ({"enabled": 1}, "enabled is true or false"),
+        ({"queues": "q"}, "a rule has no 'queues'"),
+        ({"queue": "("}, "queue is no regular expression"),
+        ({"queue": 5}, "queue is a name or a pattern"),
+        ({"header": []}, None),
+        ({"header": ["a"]}, "header is an object"),
+        ({"header": {"a": {}}}, "the header 'a' is compared with"),
+        ({"header": {"a": "["}}, "the header 'a' is no regular expression"),
+    ],
+)
+def test_a_rule_that_makes_no_sense_is_refused(definition: dict[str, Any], why: str | None) -> None:
+    if why is None:
+        parse_rule("r", definition)
+        return
+    with pytest.raises(ValueError, match=why.replace("(", r"\(")):
+        parse_rule("r", definition)
+
+
+@pytest.mark.parametrize("name", ["", "x" * 256, "é" * 128])
+def test_a_rule_needs_a_name(name: str) -> None:
+    with pytest.raises(ValueError, match="a name of at most 255 octets"):
+        parse_rule(name, {})
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "others"),
+    [
+        ("orders", ["orders"], ["orders.eu", "my-orders"]),
+        ("orders.eu", ["orders.eu"], ["orders-eu"]),
+        ("^orders", ["orders", "orders.eu"], ["my-orders"]),
+        (r"orders\.(eu|us)$", ["orders.eu", "my-orders.us"], ["orders.asia"]),
+        ("*", ["", "anything"], []),
+    ],
+)
+def test_patterns(pattern: str, matching: list[str], others: list[str]) -> None:
+    rule = parse_rule("r", {"queue": pattern})
+    assert all(rule.matches("/", "", [name]) for name in matching)
+    assert not any(rule.matches("/", "", [name]) for name in others)
+
+
+def test_the_default_exchange_has_a_name_in_rules() -> None:
+    rule = parse_rule("r", {"exchange": "amq.default"})
+    assert rule.matches("/", "", [])
+    assert not rule.matches("/", "amq.direct", [])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "headers", "is_match"),
+    [
+        ({"a": "x"}, {"a": "x"}, True),
+        ({"a": "x"}, {"a": "xy"}, False),
+        ({"a": "^x"}, {"a": "xy"}, True),
+        ({"a": "x"}, {"b": "x"}, False),
+        ({"a": 1}, {"a": 1}, True),
+        ({"a": 1}, {"a": True}, False),
+        ({"a": True}, {"a": True}, True),
+        ({"a": "1"}, {"a": 1}, False),
+        ({"a": "x", "b": 2}, {"a": "x", "b": 2, "c": 3}, True),
+        ({"a": "*"}, {"a": "anything"}, True),
+    ],
+)
+def test_headers(wanted: dict[str, Any], headers: dict[str, Any], is_match: bool) -> None:
+    assert TraceRule("r", header=wanted).matches_headers(headers) is is_match
+
+
+@pytest.mark.parametrize(("flag", "ratio"), [("all", 1.0), ("1", 1.0), ("0.01", 0.01), ("off", None), ("0", None)])
+def test_the_flag(flag: str, ratio: float | None) -> None:
+    rules = rules_of_flag(flag)
+    assert [(rule.name, rule.ratio, rule.is_fixed) for rule in rules] == (
+        [] if ratio is None else [("settings", ratio, True)]
+    )
+
+
+@pytest.mark.parametrize("flag", ["some", "2", "-1", "nan", ""])
+def test_a_flag_that_makes_no_sense_is_refused(flag: str) -> None:
+    with pytest.raises(ValueError, match='"off", "all" or a number from 0 to 1'):
+        rules_of_flag(flag)
+
+
+# -- what is kept ----------------------------------------------------------------------------------------------------
+
+
+def kept(traced: TracedBroker) -> list[str | None]:
+    return [event.message_id for event in traced.events() if event.kind == schema.PUBLISHED]
+
+
+def publish_everywhere(channel: ClientChannel) -> None:
+    for name in ("a", "b"):
+        channel.bind("amq.direct", channel.declare(name), name)
+        channel.publish(b"", name, message_id=f"default {name}")
+        channel.publish(b"", name, "amq.direct", message_id=f"direct {name}")
+        channel.publish(b"", name, headers={"kind": name}, message_id=f"header {name}")
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ({"queue": "a"}, ["default a", "direct a", "header a"]),
+        ({"exchange": "amq.direct"}, ["direct a", "direct b"]),
+        ({"exchange": "amq.default", "queue": "b"}, ["default b", "header b"]),
+        ({"header": {"kind": "b"}}, ["header b"]),
+        ({"header": {"kind": "*"}, "queue": "a"}, ["header a"]),
+        ({"vhost": "other"}, []),
+    ],
+)
+def test_what_a_rule_keeps(rule: dict[str, Any], expected: list[str]) -> None:
+    traced = TracedBroker([parse_rule("r", rule)])
+    publish_everywhere(traced.client().channel())
+    assert kept(traced) == expected
+
+
+def test_of_several_rules_the_largest_ratio_counts() -> None:
+    traced = TracedBroker([TraceRule("few", ratio=0.0001), TraceRule("q", queue="q"), TraceRule("none", ratio=0.0)])
+    channel = traced.client().channel()
+    channel.declare("q")
+    for number in range(50):
+        channel.publish(b"", "q", message_id=str(number))
+    assert len(kept(traced)) == 50
+
+
+def test_a_queue_that_is_bound_later_counts_from_then_on() -> None:
+    traced = TracedBroker([TraceRule("r", queue="late")])
+    channel = traced.client().channel()
+    channel.publish(b"", "", "amq.fanout", message_id="before")
+    channel.bind("amq.fanout", channel.declare("late"))
+    channel.publish(b"", "", "amq.fanout", message_id="after")
+    assert kept(traced) == ["after"]
+
+
+@pytest.mark.parametrize("by", ["message_id", "correlation_id"])
+def test_a_sample_has_all_messages_of_an_id_or_none(by: str) -> None:
+    """So a message that is published again stays with its first life."""
+    traced = TracedBroker([TraceRule("half", ratio=0.5)])
+    channel = traced.client().channel()
+    channel.bind("amq.fanout", channel.declare("q"))
+    for _ in range(3):
+        for number in range(300):
+            channel.publish(b"", "q", "amq.fanout", **{by: f"id-{number}"})
+    found: dict[str | None, int] = {}
+    for event in traced.events():
+        if event.kind == schema.PUBLISHED:
+            key: str | None = getattr(event, by)
+            found[key] = found.get(key, 0) + 1
+    assert set(found.values()) == {3}
+    assert 90 < len(found) < 210
+
+
+def test_a_sample_of_messages_without_ids_has_whole_biographies() -> None:
+    traced = TracedBroker([TraceRule("half", ratio=0.5)])
+    channel = traced.client().channel()
+    for name in "abc":
+        channel.bind("amq.fanout", channel.declare(name))
+    channel.consume(channel.vhost.queues["a"], no_ack=True)
+    for _ in range(1000):
+        channel.publish(b"", "", "amq.fanout")
+    stories: dict[int, list[int]] = {}
+    for event in traced.events():
+        stories.setdefault(event.uid, []).append(event.kind)
+    assert 350 < len(stories) < 650
+    whole = [schema.PUBLISHED, schema.ROUTED, schema.ENQUEUED, schema.DELIVERED, schema.ENQUEUED, schema.ENQUEUED]
+    assert all(kinds == whole for kinds in stories.values())
+
+
+def test_rules_that_change_under_traffic_leave_neither_gap_nor_double() -> None:
+    traced = TracedBroker([])
+    channel = traced.client().channel()
+    queue = channel.declare("q")
+    channel.consume(queue, no_ack=True)
+    wanted = []
+    for number in range(400):
+        if number % 100 == 25:
+            traced.tracing.rules.set(TraceRule("r"))
+        if number % 100 == 50:  # the same in other words: nothing may change
+            traced.tracing.rules.set(TraceRule("s", queue="q"))
+            traced.tracing.rules.forget("r")
+        if number % 100 == 75:
+            traced.tracing.rules.forget("s")
+        if 25 <= number % 100 < 75:
+            wanted.append(str(number))
+        channel.publish(b"", "q", message_id=str(number))
+        if number % 7 == 0:
+            traced.broker.end_turn()
+    assert kept(traced) == wanted
+    assert len(traced.events()) == 4 * len(wanted)
+
+
+# -- where rules are kept --------------------------------------------------------------------------------------------
+
+
+def test_rules_are_there_after_a_restart() -> None:
+    storage = MemoryStorage()
+    rules = TracedBroker([], storage).tracing.rules
+    rules.set(parse_rule("a", {"queue": "q", "ratio": 0.25, "header": {"x": 1}}))
+    rules.set(parse_rule("b", {}))
+    rules.forget("b")
+    assert TracedBroker([], storage).tracing.rules.all() == [
+        parse_rule("a", {"queue": "q", "ratio": 0.25, "header": {"x": 1}})
+    ]
+
+
+def test_rules_of_the_settings_cannot_be_changed() -> None:
+    rules = TracedBroker(rules_of_flag("all")).tracing.rules
+    for change in (lambda: rules.set(TraceRule("settings")), lambda: rules.forget("settings")):
+        with pytest.raises(ValueError, match="comes from the broker's settings"):
+            change()
+
+
+def test_a_rule_of_the_settings_hides_one_of_the_catalog() -> None:
+    storage = MemoryStorage()
+    TracedBroker([], storage).tracing.rules.set(TraceRule("settings", ratio=0.5))
+    (rule,) = TracedBroker(rules_of_flag("all"), storage).tracing.rules.all()
+    assert (rule.ratio, rule.is_fixed) == (1.0, True)
+
+
+def test_a_change_is_durable_work() -> None:
+    storage = ManualStorage()
+    rules: RuleBook = TracedBroker([], storage).tracing.rules
+    work = storage.log.work
+    assert rules.set(TraceRule("r"))
+    assert not rules.set(TraceRule("r", ratio=0.5))
+    assert rules.forget("r")
+    assert not rules.forget("r")
+    assert storage.log.work == work + 3
