@@ -10,9 +10,9 @@ import pytest
 
 import warrenmq
 from tests.client.aio.waiting import until
-from tests.support.breaker import Breaker
+from tests.support.breaker import DOWN, Breaker
 from tests.support.loops import on_a_loop
-from warrenmq.client import ConnectionClosed, ConnectionFailed, Recovery, aio
+from warrenmq.client import ChannelClosed, ConnectionClosed, ConnectionFailed, Recovery, aio
 
 LIMIT = 10.0
 
@@ -58,6 +58,22 @@ async def test_connect_that_fails_leaves_no_task_and_says_where(url: str) -> Non
     assert "127.0.0.1:1" in str(failed.value)
     assert [where for where, _ in failed.value.failures] == ["127.0.0.1:1"]
     assert others() == set()
+
+
+@on_a_loop
+async def test_channel_closes_while_another_of_its_calls_is_under_way(url: str) -> None:
+    with Breaker(url) as breaker:
+        async with aio.connect(breaker.url, close_timeout=60) as connection:
+            channel = await connection.channel()
+            breaker.hold(DOWN)
+            declaring = asyncio.ensure_future(channel.queue_declare("", exclusive=True))
+            await asyncio.sleep(0.05)
+            closing = asyncio.ensure_future(channel.close())
+            with pytest.raises(ChannelClosed):
+                await asyncio.wait_for(declaring, LIMIT)
+            breaker.calm()
+            await asyncio.wait_for(closing, LIMIT)
+            assert (await connection.channel()).number == channel.number  # so the broker's close-ok was heard
 
 
 @on_a_loop

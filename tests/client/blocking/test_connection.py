@@ -41,6 +41,21 @@ def wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+# -- channels ----------------------------------------------------------------------------------------------------------
+
+
+def test_channel_closes_although_its_consumer_was_just_forgotten(broker_url: str) -> None:
+    """The usual way to take one message: the consumer is garbage, and being cancelled, when the block ends."""
+    with client.connect(broker_url, close_timeout=60) as connection:
+        with connection.channel() as channel:
+            queue = channel.queue_declare(exclusive=True).queue
+            channel.publish("", queue, b"one")
+            for delivery in channel.consume(queue):
+                delivery.ack()
+                break
+        assert connection.channel().number == channel.number  # so the broker's close-ok was heard
+
+
 # -- threads -----------------------------------------------------------------------------------------------------------
 
 

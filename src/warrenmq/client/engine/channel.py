@@ -427,6 +427,8 @@ class EngineChannel(Declaring):
         if self.lane.is_restoring:
             await self.engine.ready()  # the replay stops at this channel's next step, which may have opened it
         method = spec.ChannelClose(reply_code, reply_text)
+        # From here on nothing is heard on this channel but its close-ok: what waits for another reply waits in vain.
+        self.calls.fail(channel_error(CloseReason("client", reply_code, reply_text)))
         await self.ask(method, spec.ChannelCloseOk, on_late_reply=lambda _: self.engine.forget(self))
 
     def end_refused(self, error: ClientError, reason: CloseReason) -> None:
