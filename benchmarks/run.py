@@ -4,6 +4,7 @@
     python benchmarks/run.py --quick            one short round: does it run, roughly how fast
     python benchmarks/run.py --only 'ack-*'     some workloads (a shell pattern or part of the name)
     python benchmarks/run.py --only 'client-*'  the Python clients alone (client_compare.py)
+    python benchmarks/run.py --only tracing     what keeping events costs, alone (tracing.py)
     python benchmarks/run.py --list             the workloads and their targets
 
 The table is kept as results/latest.json and results/latest.md (a partial or quick run as results/partial.*).
@@ -28,12 +29,14 @@ import loadgen
 import machine
 import report
 import scale
+import tracing
 from measure import Contender, Opener, Pace, measure, measure_disk, takes_part
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from workloads import IN_MEMORY, UNCOMPILED, WORKLOADS, Workload
 
 CLIENT_PREFIX = "client-"
+TRACING = "tracing"
 QUICK = Pace(rounds=1, duration=1.0, warmup=0.5, part_of_messages=0.1)
 
 
@@ -50,6 +53,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--no-rabbitmq", action="store_true", help="measure WarrenMQ alone")
     parser.add_argument("--no-clients", action="store_true", help="leave the Python clients out")
+    parser.add_argument("--no-tracing", action="store_true", help="leave out what keeping events costs")
     parser.add_argument("--no-warren", action="store_true", help="start no WarrenMQ (with --target or RabbitMQ alone)")
     parser.add_argument(
         "--target", action="append", default=[], metavar="NAME=PORT,PID", help="a further broker that already runs"
@@ -85,7 +89,8 @@ def main(arguments: list[str]) -> int:
     if options.list:
         list_workloads(console, chosen, chosen_clients)
         return 0
-    if not chosen and not chosen_clients:
+    traces = is_named(TRACING, options.only) and not (options.no_tracing or options.no_warren)
+    if not chosen and not chosen_clients and not traces:
         console.print(f"no workload matches {' '.join(options.only)}; --list shows them", style="red")
         return 1
     pace = QUICK if options.quick else Pace()
@@ -101,6 +106,7 @@ def main(arguments: list[str]) -> int:
             loadgen.build()
             measured = run_all(console, options, chosen, pace)
         clients = run_clients(console, chosen_clients, pace) if chosen_clients else None
+        traced = tracing.run(console, tracing.QUICK if options.quick else tracing.Pace()) if traces else None
     except (brokers.BrokerError, loadgen.BuildError) as error:
         console.print(str(error), style="red", markup=False)
         return 1
@@ -109,12 +115,17 @@ def main(arguments: list[str]) -> int:
     show(console, measured)
     if clients is not None:
         client_compare.show(console, clients)
+    if traced is not None:
+        tracing.show(console, traced)
+    if not chosen and clients is None:
+        return 2 if options.strict and traced is not None and tracing.misses(traced) else 0
     is_whole = not (options.only or options.quick or options.no_warren)
     name = "latest" if is_whole else "partial"
     report.write(measured, name, client_compare.part_of_report(clients) if clients is not None else None)
     console.print(f"kept as benchmarks/results/{name}.md and {name}.json")
     failed = measured.failed or (clients is not None and clients.failed)
     missed = measured.missed or (clients is not None and clients.missed)
+    missed = missed or (traced is not None and tracing.misses(traced))
     if options.backlog:
         failed |= backlog.main([]) == 1
     if options.scale:

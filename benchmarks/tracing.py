@@ -5,7 +5,8 @@
     python benchmarks/tracing.py --against DIR    beside the sources in another folder, with nothing traced
 
 WarrenMQ alone, on data folders with its default settings, all brokers up at once and measured in turn, so that what
-else the machine does falls on all alike. Ratios are of medians, to the broker that traces nothing. The table is kept as
+else the machine does falls on all alike. Ratios are of medians, to the broker that traces nothing: of deliveries per
+second, and of the broker's CPU per delivery, its threads included. Part of `make bench`. The table is kept as
 results/tracing.md and results/tracing.json. Ends with 2 when a bound was missed.
 """
 
@@ -15,6 +16,7 @@ import argparse
 import json
 import sys
 from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -50,58 +52,86 @@ class OtherSources(Warren):
         self._sources = sources
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long it takes; `only` chooses workloads whose title has this in it."""
+
+    rounds: int = 4
+    seconds: float = 4.0
+    only: str = ""
+    against: Path | None = None
+    is_kept: bool = True
+
+
+QUICK = Pace(rounds=1, seconds=2.0, is_kept=False)
+
+
+@dataclass(slots=True)
+class Figures:
+    """One broker under one workload: deliveries per second, and us of CPU for each, by round."""
+
+    rates: list[float]
+    cpu: list[float]
+
+
+Found = dict[str, dict[str, Figures]]  # by workload and by how much is traced
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--rounds", type=int, default=Pace.rounds)
+    parser.add_argument("--seconds", type=float, default=Pace.seconds)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", default="", help="workloads whose title has this in it")
     parser.add_argument("--against", type=Path, help="a folder with other sources (and their compiled modules)")
     options = parser.parse_args(arguments)
+    pace = Pace(options.rounds, options.seconds, options.only, options.against, not options.only)
     if options.quick:
-        options.rounds, options.seconds = 1, 2.0
+        pace = Pace(1, 2.0, options.only, options.against, is_kept=False)
     console = wide_console()
-    loadgen.build()
-    found = measure(console, options)
+    found = run(console, pace)
     show(console, found)
-    if not options.quick:
-        keep(found)
-    return 2 if any(is_missed(title, name, found) for title in found for name in AT_LEAST) else 0
+    return 2 if misses(found) else 0
 
 
-def measure(console: Console, options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
-    """Messages per second, by workload and by how much is traced."""
-    found: dict[str, dict[str, list[float]]] = {}
+def run(console: Console, pace: Pace) -> Found:
+    """Measure everything; a whole run is kept."""
+    loadgen.build()
+    found: Found = {}
     with ExitStack() as stack:
-        endpoints = start(stack, options)
+        endpoints = start(stack, pace)
         for title, flags in WORKLOADS.items():
-            if options.only not in title:
-                continue
-            rates = found[title] = {name: [] for name in endpoints}
-            cpu: dict[str, list[float]] = {name: [] for name in endpoints}
-            for _ in range(options.rounds):
-                for name, endpoint in endpoints.items():
-                    run = loadgen.run(endpoint, f"{flags} --duration {options.seconds:g} --warmup 0.5")
-                    if run.faults:
-                        raise brokers.BrokerError(f"{title}, {name}: {', '.join(run.faults)}")
-                    rates[name].append(float(run.figures["dlv_per_s"]))
-                    cpu[name].append(float(run.figures["broker_cpu_us_per_msg"]))
-            console.print(
-                f"{title}: "
-                + ", ".join(
-                    f"{name} {short(median(rates[name]))}/s ({median(cpu[name]):.2f} us of CPU)" for name in rates
+            if pace.only in title:
+                found[title] = measure(title, flags, endpoints, pace)
+                told = ", ".join(
+                    f"{name} {short(median(each.rates))}/s ({median(each.cpu):.2f} us of CPU)"
+                    for name, each in found[title].items()
                 )
-            )
+                console.print(f"{title}: {told}")
+    if pace.is_kept:
+        keep(found)
     return found
 
 
-def start(stack: ExitStack, options: argparse.Namespace) -> dict[str, Endpoint]:
+def measure(title: str, flags: str, endpoints: dict[str, Endpoint], pace: Pace) -> dict[str, Figures]:
+    figures = {name: Figures([], []) for name in endpoints}
+    for _ in range(pace.rounds):
+        for name, endpoint in endpoints.items():
+            measured = loadgen.run(endpoint, f"{flags} --duration {pace.seconds:g} --warmup 0.5")
+            if measured.faults:
+                raise brokers.BrokerError(f"{title}, {name}: {', '.join(measured.faults)}")
+            figures[name].rates.append(float(measured.figures["dlv_per_s"]))
+            figures[name].cpu.append(float(measured.figures["broker_cpu_us_per_msg"]))
+    return figures
+
+
+def start(stack: ExitStack, pace: Pace) -> dict[str, Endpoint]:
     running = {}
     contenders: dict[str, Any] = {
         name: (lambda folder, flag=flag: Warren(folder, options=("--trace", flag))) for name, flag in FLAGS.items()
     }
-    if options.against is not None:
-        contenders[BEFORE] = lambda folder: OtherSources(folder, options.against)
+    if pace.against is not None:
+        contenders[BEFORE] = lambda folder: OtherSources(folder, pace.against)
     for name, make in contenders.items():
         broker = make(stack.enter_context(brokers.scratch_folder()))
         running[name] = broker.start()
@@ -109,45 +139,52 @@ def start(stack: ExitStack, options: argparse.Namespace) -> dict[str, Endpoint]:
     return running
 
 
-def ratio(rates: dict[str, list[float]], name: str) -> float:
-    return median(rates[name]) / median(rates[OFF])
+def ratio(figures: dict[str, Figures], name: str) -> float:
+    return median(figures[name].rates) / median(figures[OFF].rates)
 
 
-def is_missed(title: str, name: str, found: dict[str, dict[str, list[float]]]) -> bool:
-    return ratio(found[title], name) < AT_LEAST[name]
+def cpu_ratio(figures: dict[str, Figures], name: str) -> float:
+    return median(figures[name].cpu) / median(figures[OFF].cpu)
 
 
-def table_of(found: dict[str, dict[str, list[float]]]) -> list[list[str]]:
+def is_missed(figures: dict[str, Figures], name: str) -> bool:
+    return name in AT_LEAST and ratio(figures, name) < AT_LEAST[name]
+
+
+def misses(found: Found) -> bool:
+    return any(is_missed(figures, name) for figures in found.values() for name in AT_LEAST)
+
+
+def table_of(found: Found) -> list[list[str]]:
     rows = []
-    for title, rates in found.items():
-        row = [title, f"{short(median(rates[OFF]))}/s"]
-        for name in (SOME, ALL, *([BEFORE] if BEFORE in rates else [])):
-            row.append(
-                f"{ratio(rates, name):.2f}"
-                + (" (missed)" if name in AT_LEAST and is_missed(title, name, found) else "")
-            )
+    for title, figures in found.items():
+        row = [title, f"{short(median(figures[OFF].rates))}/s"]
+        for name in (SOME, ALL, *([BEFORE] if BEFORE in figures else [])):
+            missed = " (missed)" if is_missed(figures, name) else ""
+            row += [f"{ratio(figures, name):.2f}{missed}", f"{cpu_ratio(figures, name):.2f}"]
         rows.append(row)
     return rows
 
 
-HEADINGS = ["workload", "nothing traced", "1 % traced", "all traced"]
+HEADINGS = ["workload", "nothing traced", "1 % traced", "its CPU", "all traced", "its CPU"]
 
 
-def show(console: Console, found: dict[str, dict[str, list[float]]]) -> None:
+def show(console: Console, found: Found) -> None:
     rows = table_of(found)
-    table = Table(*[*HEADINGS, "before tracing was there"][: len(rows[0]) if rows else 4], box=SIMPLE_HEAD)
+    headings = [*HEADINGS, "before tracing was there", "its CPU"]
+    table = Table(*headings[: len(rows[0]) if rows else len(HEADINGS)], box=SIMPLE_HEAD)
     for row in rows:
         table.add_row(*row)
     console.print(table)
 
 
-def keep(found: dict[str, dict[str, list[float]]]) -> None:
-    rows = [[*row[:4]] for row in table_of(found)]
+def keep(found: Found) -> None:
+    rows = [row[: len(HEADINGS)] for row in table_of(found)]
     lines = [
         "# Tracing",
         "",
-        "Deliveries per second and ratios to the same with tracing off, medians of one interleaved run. "
-        + machine.sentence(machine.describe()),
+        "Deliveries per second and ratios to the same with tracing off, of deliveries and of the broker's CPU for "
+        "each; medians of one interleaved run. " + machine.sentence(machine.describe()),
         "",
         "| " + " | ".join(HEADINGS) + " |",
         "| " + " | ".join("---" for _ in HEADINGS) + " |",
@@ -155,7 +192,8 @@ def keep(found: dict[str, dict[str, list[float]]]) -> None:
         "",
     ]
     (RESULTS / "tracing.md").write_text("\n".join(lines))
-    (RESULTS / "tracing.json").write_text(json.dumps(found, indent=2) + "\n")
+    kept = {title: {name: asdict(each) for name, each in figures.items()} for title, figures in found.items()}
+    (RESULTS / "tracing.json").write_text(json.dumps(kept, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -5,16 +5,18 @@ A real process, killed at random moments and at the named points of docs/durabil
 
 from __future__ import annotations
 
+import random
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.adversity.test_kill import SMALL, expect_death
 from tests.support.crash import effort
 from tests.support.process import BrokerProcess
+from tests.support.traced import TracedProcess
 from tests.support.tracing import story
 from tests.support.wire import EndOfStream, WireChannel
 from warrenmq.events import schema
@@ -23,6 +25,7 @@ from warrenmq.events.schema import Event
 
 TRACED = {"WARREN_TRACE": "all"}
 PERSISTENT = {"delivery_mode": 2}
+WHOLE = [schema.PUBLISHED, schema.ROUTED, schema.ENQUEUED]
 
 
 def declare(channel: WireChannel, *names: str) -> None:
@@ -172,12 +175,17 @@ def check(folder: Path, known: list[str]) -> None:
             assert set(known) <= set(queued)
         events = read_events(broker)
         assert broker.stop() == 0, broker.log()
-    kinds: dict[Any, list[int]] = {}
+    kinds = kinds_of(events)
+    assert {name: kinds.get(name) for name in queued} == dict.fromkeys(queued, WHOLE)
+
+
+def kinds_of(events: list[Event]) -> dict[str | None, list[int]]:
+    """What is told of each message, but for its confirm and what came later."""
+    kinds: dict[str | None, list[int]] = {}
     for event in events:
-        if event.kind in (schema.PUBLISHED, schema.ROUTED, schema.ENQUEUED):
+        if event.kind in WHOLE:
             kinds.setdefault(event.message_id, []).append(event.kind)
-    whole = [schema.PUBLISHED, schema.ROUTED, schema.ENQUEUED]
-    assert {name: kinds.get(name) for name in queued} == dict.fromkeys(queued, whole)
+    return kinds
 
 
 @pytest.mark.parametrize("seed", range(effort(2)))
@@ -203,3 +211,114 @@ def test_killed_at_random_moments(seed: int, tmp_path: Path) -> None:
 def test_killed_at_a_named_point(point: str, tmp_path: Path) -> None:
     folder = tmp_path / "data"
     check(folder, live(folder, {"WARREN_TEST_CRASH_AT": point}, 0))
+
+
+# -- the moments in which the event log itself changes -----------------------------------------------------------------
+
+
+def test_killed_while_it_stops(tmp_path: Path) -> None:
+    """The rows of the last moment are on their way into a batch: they are there once, from the epochs or from it."""
+    folder = tmp_path / "data"
+    known = []
+    for _ in range(2):
+        environ = SMALL | TRACED | {"WARREN_TEST_CRASH_AT": "stop.mid"}
+        with BrokerProcess(folder, environ).ready() as broker:
+            with broker.connect() as connection:
+                channel = connection.channel()
+                declare(channel, "q")
+                channel.call("confirm.select")
+                for number in range(50):
+                    known.append(f"{broker.process.pid}-{number}")
+                    channel.publish(b"x", PERSISTENT | {"message_id": known[-1]}, routing_key="q")
+                    confirmed(channel)
+            assert broker.stop() == -signal.SIGKILL, broker.log()
+    check(folder, known)
+
+
+@pytest.mark.parametrize("seed", range(effort(2)))
+def test_killed_while_rules_change(seed: int, tmp_path: Path) -> None:
+    """A rule counts from the answer on, after a kill as well, and no message is kept in part."""
+    folder = tmp_path / "data"
+    choice = random.Random(seed)
+    untraced: set[str] = set()
+    traced: set[str] = set()
+    for life in range(3):
+        with TracedProcess(folder, SMALL | {"WARREN_TRACE": "off"}).ready() as broker, broker.connect() as connection:
+            channel = connection.channel()
+            declare(channel, "q")
+            channel.call("confirm.select")
+            assert [rule["name"] for rule in broker.ask("/api/trace-rules")[1]["rules"]] == ["mine"] * (life > 0)
+            for number in range(choice.randrange(20, 60)):
+                if life == 0 and number == 10:
+                    assert broker.ask("/api/trace-rules/mine", "PUT", {"queue": "q"})[0] == 201
+                elif number % 10 == 5 and life > 0:  # said again, and switched off for one message
+                    assert broker.ask("/api/trace-rules/mine", "PUT", {"queue": "q", "enabled": False})[0] == 204
+                    publish_one(channel, untraced, f"{life}-{number}-off")
+                    assert broker.ask("/api/trace-rules/mine", "PUT", {"queue": "q"})[0] == 204
+                publish_one(channel, untraced if life == 0 and number < 10 else traced, f"{life}-{number}")
+            broker.kill()
+    with BrokerProcess(folder, SMALL | TRACED).ready() as reader:
+        kinds = kinds_of(read_events(reader))
+        assert reader.stop() == 0, reader.log()
+    assert kinds == dict.fromkeys(traced, WHOLE)
+
+
+def publish_one(channel: WireChannel, known: set[str], name: str) -> None:
+    channel.publish(b"x", PERSISTENT | {"message_id": name}, routing_key="q")
+    confirmed(channel)
+    known.add(name)
+
+
+@pytest.mark.parametrize("seed", range(effort(2)))
+def test_killed_while_old_events_are_removed(seed: int, tmp_path: Path) -> None:
+    """What is kept of the event log is its end, without a gap and without doubles, however often it was killed."""
+    folder = tmp_path / "data"
+    limits = {"x-queue-type": "stream", "x-max-length-bytes": 60_000, "x-stream-max-segment-size-bytes": 15_000}
+    with BrokerProcess(folder, SMALL).ready() as broker:
+        with broker.connect() as connection:
+            channel = connection.channel()
+            channel.call("queue.declare", queue=schema.STREAM_NAME, durable=True, arguments=limits)
+        assert broker.stop() == 0, broker.log()
+    known: list[str] = []
+    for life in range(4):
+        known += live(folder, {}, 200 + (seed * 7919 + life * 104729) % 300)
+    with BrokerProcess(folder, SMALL | TRACED).ready() as broker:
+        kinds = kinds_of(read_events(broker))
+        assert broker.stop() == 0, broker.log()
+    kept = [name for name in known if name in kinds]
+    assert 0 < len(kept) < len(known), "nothing was removed, or everything"
+    assert kept == known[-len(kept) :], "there is a gap"
+    assert {name: kinds[name] for name in kept[1:]} == dict.fromkeys(kept[1:], WHOLE)  # the first may be cut through
+
+
+def test_what_a_consumer_had_when_the_broker_was_killed_is_told_as_lost_and_goes_on(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with TracedProcess(folder, SMALL).ready() as broker, broker.connect() as connection:
+        channel = connection.channel()
+        declare(channel, "q", "other")
+        channel.call("confirm.select")
+        channel.publish(b"body", PERSISTENT | {"message_id": "m-1"}, routing_key="q")
+        confirmed(channel)
+        assert channel.get("q", no_ack=False) is not None
+        channel.publish(b"later", PERSISTENT, routing_key="other")
+        confirmed(channel)  # its epoch has the event of the delivery, too
+        broker.kill()
+    with TracedProcess(folder, SMALL).ready() as broker, broker.connect() as connection:
+        (leg,) = broker.ask("/api/traces/m-1")[1]["legs"]
+        assert (leg["outcome"], leg["processing_us"]) == ("lost", None)
+        channel = connection.channel()
+        got = channel.get("q", no_ack=False)
+        assert got is not None
+        assert got.method["redelivered"]
+        channel.send("basic.ack", delivery_tag=1)
+        channel.barrier("q")
+        told = broker.ask("/api/traces/m-1")[1]
+        assert broker.stop() == 0, broker.log()
+    assert [event["attempt"] for event in told["events"] if "attempt" in event] == [1, 2, 2]
+    (leg,) = told["legs"]
+    assert [(span["kind"], span["attempt"], span["outcome"]) for span in leg["spans"]] == [
+        ("waiting", 1, "delivered"),
+        ("processing", 1, "lost"),
+        ("processing", 2, "acked"),
+    ]
+    assert (leg["outcome"], told["complete"]) == ("acked", True)

@@ -64,6 +64,16 @@ def test_it_fits_80_columns(folder: Folder) -> None:
     assert max(len(line) for line in out.splitlines() if path not in line) <= 80
 
 
+def test_names_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "data", [queue_definition("\x1b[2Jcaf\u00e9\nx", 7)])
+    segment = folder.segment([0, 1], [2, 3])
+    flip(segment, segment.stat().st_size - 1)
+    _, out, _ = check(folder.path)
+    assert "\x1b" not in out
+    assert "    queue: \\x1b[2Jcaf" in out
+    assert " \\x1b[2Jcaf\u00e9\\nx " in out  # in the table of messages
+
+
 def test_json_has_everything(folder: Folder) -> None:
     segment = folder.segment([0, 1], [2, 3])
     flip(segment, segment.stat().st_size - 1)

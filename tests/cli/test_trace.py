@@ -11,12 +11,12 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
-from tests.management.fakes import UID, FakeNode, begun, story
+from tests.management.fakes import UID, FakeNode, begun, killed_story, purged_story, story
 from tests.management.serving import served
 from warrenmq.cli.trace_view import duration
 from warrenmq.events import schema
 from warrenmq.events.ids import uid_text
-from warrenmq.tracing.biography import Biography
+from warrenmq.tracing.biography import Biography, tell
 from warrenmq.tracing.rules import TraceRule
 
 WIDE = "受注"
@@ -81,6 +81,34 @@ def test_a_message_that_still_waits_is_drawn_to_the_edge() -> None:
 def test_a_message_with_one_event_is_drawn() -> None:
     lost = replace(story().events[0], kind=schema.UNROUTABLE, reason=schema.R_NO_ROUTE)
     assert re.search(r"✗ unroutable +no route", told("order-17", stories=(begun([lost]),)))
+
+
+def test_a_consumer_that_the_broker_was_killed_under_is_marked_as_lost() -> None:
+    out = told("order-18", stories=(killed_story(),))
+    assert re.search(r"^ shipping +░+╌+✗█+✓ *$", out, re.MULTILINE), out
+    assert re.search(r"● delivered +shipping +packer-2 +2 *$", out, re.MULTILINE), out
+    assert "The broker ended while a consumer had it: for how long is not known." in out
+    assert "╌╌ lost" in out
+    plain = told("order-18", stories=(killed_story(),), environ={"PYTHONIOENCODING": "ascii"})
+    assert re.search(r"^ shipping +\.+\?+x=+\+ *$", plain, re.MULTILINE), plain
+    usual = told("order-17")
+    assert "The broker ended" not in usual
+    assert "╌" not in usual
+
+
+def test_what_still_waits_is_drawn_as_far_as_the_loss_of_another() -> None:
+    events = killed_story().events[:3]
+    lost = tell([*events[:2], replace(events[1], queue="billing"), events[2]], began=events[0].time + 50_000)
+    assert lost is not None
+    out = told("order-18", stories=(lost,))
+    assert re.search(r"^ billing +░{60,}$", out, re.MULTILINE), out
+    assert re.search(r"^ shipping +░+╌+✗$", out, re.MULTILINE), out
+
+
+def test_a_purge_says_how_many_messages_it_dropped() -> None:
+    out = told("order-19", stories=(purged_story(),))
+    assert re.search(r"✗ dropped +shipping +purged, *\n +12,000 *\n +messages *$", out, re.MULTILINE), out
+    assert re.search(r"^ shipping +░+✗ *$", out, re.MULTILINE), out
 
 
 def test_json_is_what_the_broker_answers() -> None:

@@ -72,13 +72,14 @@ def fixture_rows() -> Rows:
     """A message from its publisher to its ack, and a connection that is lost."""
     rows = Rows()
     publisher, consumer = "127.0.0.1:50001 -> 127.0.0.1:5672", "127.0.0.1:50002 -> 127.0.0.1:5672"
-    rows.add(schema.PUBLISHED, BEGIN, TRACE, ADDRESS, "/", None, None, publisher, 1, 0, 200, 0, 0, -1)
-    rows.add(schema.ENQUEUED, BEGIN + 5, TRACE, ADDRESS, "/", "q", None, None, 0, BEGIN + 5, 200, 0, 0, 1)
-    rows.add(schema.DELIVERED, BEGIN + 900, TRACE, ADDRESS, "/", "q", "c1", consumer, 2, BEGIN + 5, 200, 1, 0, 0)
+    sent = rows.scene_of(ADDRESS, "/", None, None, publisher, 1)
+    rows.put(schema.PUBLISHED, 0, True, sent, BEGIN, UID, BEGIN, TRACE.texts, 0, 200, -1, 0)
+    rows.put_brief(schema.ENQUEUED, rows.scene_of(ADDRESS, "/", "q", None, None, 0), 1)
+    rows.add(schema.DELIVERED, BEGIN + 900, TRACE, ADDRESS, "/", "q", "c1", consumer, 2, BEGIN, 200, 1, 0, 0)
     rows.add_event(
         schema.CONNECTION_CLOSED, BEGIN + 1000, vhost="/", connection=publisher, reason=schema.R_CONNECTION_CLOSED
     )
-    rows.add(schema.ACKED, BEGIN + 70_000, TRACE, ADDRESS, "/", "q", "c1", consumer, 2, BEGIN + 5, 200, 1, 0, -1)
+    rows.add(schema.ACKED, BEGIN + 70_000, TRACE, ADDRESS, "/", "q", "c1", consumer, 2, BEGIN, 200, 1, 0, -1)
     return rows
 
 

@@ -51,7 +51,7 @@ def test_pyarrow_reads_a_batch(told: list[Event]) -> None:
 def test_pyarrow_finds_plain_types() -> None:
     pyarrow = pytest.importorskip("pyarrow")
     found = pyarrow.ipc.open_stream(encode(Rows())).schema
-    names = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
+    names = pyarrow.dictionary(pyarrow.int16(), pyarrow.string())
     types = {
         schema.TIME: pyarrow.timestamp("us", "UTC"),
         schema.INT8: pyarrow.int8(),
@@ -160,12 +160,12 @@ def test_summary_tells_what_a_batch_is_about(told: list[Event]) -> None:
 def test_rows_that_are_asked_for_are_given() -> None:
     batch = decode(encode(fixture_rows()))
     assert batch.events([4, 0]) == [FIXTURE_EVENTS[4], FIXTURE_EVENTS[0]]
-    assert batch.select(Selection(queue="q", kinds=frozenset([schema.ACKED]), uids=frozenset([UID]))) == [4]
-    assert batch.select(Selection(time_from=BEGIN + 5, time_to=BEGIN + 1000)) == [1, 2]
-    assert batch.select(Selection(time_from=BEGIN + 6, time_to=BEGIN + 901)) == [2]
-    assert batch.select(Selection(time_to=BEGIN + 900)) == [0, 1]
+    assert batch.select(Selection(queue="q", kinds=frozenset([schema.ACKED]), uids=frozenset([UID]))) == [5]
+    assert batch.select(Selection(time_from=BEGIN, time_to=BEGIN + 1000)) == [0, 1, 2, 3]
+    assert batch.select(Selection(time_from=BEGIN + 1, time_to=BEGIN + 901)) == [3]
+    assert batch.select(Selection(time_to=BEGIN + 900)) == [0, 1, 2]
     assert batch.select(Selection(queue="nobody's")) == []
-    for row in (-1, 5):
+    for row in (-1, 6):
         with pytest.raises(IndexError):
             batch.event(row)
 

@@ -149,7 +149,7 @@ def test_no_flipped_bit_goes_unseen_and_none_is_believed() -> None:
 
 
 def test_without_the_checksum_flips_would_be_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_file, "crc32c", lambda data: 0)
+    monkeypatch.setattr(segment_file, "crc32c", lambda data, before=0: 0)
     segment = a_segment([1, 2], [3])
     unseen = 0
     for _ in flips(segment):

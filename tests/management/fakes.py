@@ -146,6 +146,26 @@ def story(message_id: str | None = "order-17", uid: int = UID, queue: str = "shi
     return told.biography()
 
 
+def killed_story() -> Biography:
+    """The broker was killed while a consumer had it, and another got it after the start."""
+    told = Telling("order-18", UID)
+    told.at(0, schema.PUBLISHED)
+    told.at(20, schema.ENQUEUED, queue="shipping", depth=1)
+    told.at(2_000, schema.DELIVERED, queue="shipping", consumer="packer-1", attempt=1, depth=0)
+    told.at(9_000, schema.DELIVERED, queue="shipping", consumer="packer-2", attempt=1, depth=0)
+    told.at(12_000, schema.ACKED, queue="shipping", consumer="packer-2", attempt=1, depth=0)
+    return told.biography()
+
+
+def purged_story() -> Biography:
+    """It waited on disk when its queue was purged."""
+    told = Telling("order-19", UID)
+    told.at(0, schema.PUBLISHED)
+    told.at(20, schema.ENQUEUED, queue="shipping", depth=1)
+    at_once = Event(BEGIN + 5_020, schema.DROPPED, 0, vhost="/", queue="shipping", reason=schema.R_PURGED, depth=12_000)
+    return begun([*told.events, at_once])
+
+
 class Telling:
     """Events of one message, by microseconds since it was published."""
 

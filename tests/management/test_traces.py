@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.management.asking import GUEST, LIMITED, Browser
-from tests.management.fakes import BEGIN, UID, FakeNode, story
+from tests.management.fakes import BEGIN, UID, FakeNode, killed_story, purged_story, story
 from warrenmq.events import schema
 from warrenmq.events.ids import uid_text
 from warrenmq.management.view import NodeView
@@ -37,6 +37,41 @@ def query_of(parameters: str) -> TraceQuery:
 
 
 # -- one message -------------------------------------------------------------------------------------------------------
+
+
+def test_a_leg_tells_its_deliveries_and_who_had_it() -> None:
+    told = asked("/api/traces/order-17", story())
+    assert [(leg["queue"], leg["deliveries"], leg["consumers"]) for leg in told["legs"]] == [
+        ("shipping", 2, ["packer-1", "packer-2"]),
+        ("billing", 1, ["clerk"]),
+        ("audit", 1, ["auditor"]),
+        ("billing", 1, ["clerk"]),
+    ]
+
+
+def test_a_consumer_that_the_broker_was_killed_under_is_lost_and_attempts_go_on() -> None:
+    told = asked("/api/traces/order-18", killed_story())
+    assert [event.get("attempt") for event in told["events"]] == [None, None, 1, 2, 2]
+    (leg,) = told["legs"]
+    assert [(span["attempt"], span["outcome"]) for span in leg["spans"]] == [
+        (1, "delivered"),
+        (1, "lost"),
+        (2, "acked"),
+    ]
+    assert (leg["waiting_us"], leg["processing_us"], leg["outcome"]) == (1_980, 3_000, "acked")
+
+
+def test_a_purge_of_many_messages_says_how_many_it_dropped() -> None:
+    told = asked("/api/traces/order-19", purged_story())
+    assert told["events"][-1] == {
+        "time": "2026-11-16T04:50:00.128476Z",
+        "kind": "dropped",
+        "vhost": "/",
+        "queue": "shipping",
+        "reason": "purged",
+        "messages": 12_000,
+    }
+    assert (told["legs"][0]["outcome"], told["complete"]) == ("dropped", True)
 
 
 def test_a_biography_tells_every_event_in_order() -> None:

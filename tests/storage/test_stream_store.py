@@ -519,6 +519,22 @@ def test_a_damaged_page_head_costs_no_more_than_its_segment(start: Callable[...,
     assert node.offsets() == [at for at in range(300) if not first <= at < behind]
 
 
+def test_a_damaged_last_page_is_passed_over_to_the_end(start: Callable[..., Node]) -> None:
+    """A read that finds nothing behind it must come to an end."""
+    node = start()
+    fill(node, 300)
+    node.stop()
+    first, last = damage(node, -1, -1)
+    assert last == 299
+    node = start()
+    node.read()
+    assert node.offsets() == list(range(first))
+    node.read(last, tag="late")
+    assert node.offsets("late") == []
+    fill(node, 5)
+    assert node.offsets("late") == list(range(300, 305))
+
+
 def test_a_segment_that_vanished_is_passed_over(node: Node) -> None:
     fill(node, 300)
     gone = node.store.segments.all[2]

@@ -246,6 +246,9 @@ class RecordingFiles(Files):
         self.operations.append(("sync", handle))
         file.sync()
 
+    def let_go(self, handle: int, end: int) -> None:
+        """Nothing here is kept in the memory of a system."""
+
     def lose_pending(self, handle: int) -> None:
         """A sync failed: what was written is seen by programs until the power goes, and by nobody after that."""
         self.operations.append(("lose_pending", handle))

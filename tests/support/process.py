@@ -24,7 +24,13 @@ class BrokerProcess:
     What it says on standard error goes to a file beside the folder, so that no pipe fills up.
     """
 
-    def __init__(self, folder: Path, environ: dict[str, str] | None = None, log_file: Path | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        environ: dict[str, str] | None = None,
+        log_file: Path | None = None,
+        http_port: str = "off",
+    ) -> None:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("WARREN_")}
         self.log_file = log_file or folder.with_suffix(".log")
         with self.log_file.open("ab") as log:
@@ -37,7 +43,7 @@ class BrokerProcess:
                     "--port",
                     "0",
                     "--http-port",
-                    "off",
+                    http_port,
                     "--data-dir",
                     str(folder),
                 ],

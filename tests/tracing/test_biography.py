@@ -157,6 +157,95 @@ def test_a_consumer_that_had_it_when_the_broker_was_killed_is_not_counted() -> N
     assert leg.processing_us == 5
 
 
+def test_deliveries_are_counted_on_where_the_broker_began_to_count_anew() -> None:
+    life = Told().enqueued(0, "work").delivered(10, "work", "worker")
+    life.settled(schema.REQUEUED, 20, "work", "worker", 1, reason=schema.R_CLIENT).delivered(30, "work", "worker", 2)
+    life.delivered(9_000, "work", "worker", 1).settled(schema.REQUEUED, 9_001, "work", "worker", 1)  # killed, started
+    life.delivered(9_005, "work", "worker", 2)
+    life.delivered(20_000, "work", "worker", 1).acked(20_005, "work", "worker", 1)  # and again
+    biography = told(life.events)
+    attempts = [event.attempt for event in biography.events if event.attempt is not None]
+    assert attempts == [1, 1, 2, 3, 3, 4, 5, 5]
+    (leg,) = biography.legs
+    assert [span.attempt for span in leg.spans if span.kind == "processing"] == [1, 2, 3, 4, 5]
+    assert (leg.deliveries, leg.outcome) == (5, "acked")
+
+
+def test_deliveries_are_counted_for_each_queue_alone() -> None:
+    life = Told().enqueued(0, "a").enqueued(0, "b").delivered(10, "a", "x").delivered(11, "b", "y")
+    life.delivered(9_000, "b", "y").acked(9_010, "b", "y")
+    attempts = [(event.queue, event.attempt) for event in told(life.events).events if event.attempt is not None]
+    assert attempts == [("a", 1), ("b", 1), ("b", 2), ("b", 2)]
+
+
+def test_what_a_consumer_had_when_the_broker_began_is_lost() -> None:
+    life = Told().enqueued(0, "work").delivered(10, "work", "worker")
+    (leg,) = biography_since(life.events, 5_000).legs
+    assert spans_of(leg)[-1] == ("processing", 10, 5_000, 1, "worker", LOST)
+    assert (leg.outcome, leg.is_over, leg.processing_us) == (LOST, False, None)
+    (leg,) = biography_since(life.events, 10).legs
+    assert leg.outcome == "processing"  # delivered by this life of the broker
+    (leg,) = biography_since([*life.events, *life.acked(6_000, "work", "worker").events[-1:]], 5_000).legs
+    assert leg.outcome == "acked"
+
+
+def test_readers_of_a_stream_are_lost_with_the_broker_too() -> None:
+    life = Told().enqueued(0, "log").delivered(10, "log", "one", depth=None).delivered(12, "log", "two", depth=None)
+    life.delivered(9_000, "log", "one", depth=None)
+    (leg,) = biography_since(life.events, 5_000).legs
+    assert [(span.consumer, span.outcome) for span in leg.spans[1:]] == [("one", LOST), ("two", LOST), ("one", None)]
+    assert leg.outcome == "processing"
+
+
+def biography_since(events: list[Event], began: int) -> Biography:
+    biography = tell(events, began=BEGIN + began)
+    assert biography is not None
+    return biography
+
+
+def test_a_leg_knows_who_had_it_also_without_acks() -> None:
+    life = Told().enqueued(0, "work").delivered(10, "work", "one").settled(schema.REQUEUED, 20, "work", "one")
+    life.delivered(30, "work", "two", 2).settled(schema.REQUEUED, 40, "work", "two", 2)
+    life.delivered(50, "work", "one", 3, reason=schema.R_AUTO_ACK)
+    (leg,) = told(life.events).legs
+    assert (leg.deliveries, leg.consumers) == (3, ("one", "two"))
+
+
+# -- one event for all that were on disk -------------------------------------------------------------------------------
+
+
+def purge(at: int, queue: str = "work", vhost: str = "/") -> Event:
+    return Event(BEGIN + at, schema.DROPPED, 0, vhost=vhost, queue=queue, reason=schema.R_PURGED, depth=12_000)
+
+
+def test_a_purge_ends_what_waits_in_its_queue() -> None:
+    biography = told([*Told().enqueued(1, "work").enqueued(1, "other").events, purge(51)])
+    assert [(leg.queue, leg.outcome, leg.waiting_us) for leg in biography.legs] == [
+        ("work", "dropped", 50),
+        ("other", "waiting", None),
+    ]
+    assert biography.events[-1] == purge(51)
+    assert not biography.is_complete  # in the other queue it waits
+    assert told([*Told().enqueued(1, "work").events, purge(51)]).is_complete
+
+
+def test_a_purge_that_did_not_concern_it_is_not_told() -> None:
+    waiting = Told().enqueued(1, "work").events
+    processing = Told().enqueued(1, "work").delivered(2, "work", "worker").events
+    over = simple_life(0)
+    cases = {
+        "before it came": [purge(0), *waiting],
+        "of another queue": [*waiting, purge(9, "other")],
+        "of another virtual host": [*waiting, purge(9, vhost="b")],
+        "a consumer had it": [*processing, purge(9)],
+        "it was gone": [*over, purge(9_000)],
+        "it tells of no messages": [*waiting, Event(BEGIN + 9, schema.QUEUE_DECLARED, 0, vhost="/", queue="work")],
+    }
+    for case, events in cases.items():
+        assert [event.uid for event in told(events).events if event.uid == 0] == [], case
+    assert tell([purge(1)]) is None
+
+
 def test_a_stream_gives_a_message_to_many_at_once() -> None:
     life = Told().enqueued(0, "log")
     life.delivered(10, "log", "one", depth=None).delivered(12, "log", "two", depth=None)

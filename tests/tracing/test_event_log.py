@@ -68,11 +68,11 @@ def test_a_batch_is_one_message_of_the_stream(traced: TracedBroker, channel: Cli
 
 
 def test_enough_rows_are_a_batch_at_the_end_of_the_turn(traced: TracedBroker, channel: ClientChannel) -> None:
-    for _ in range(3000):
+    for _ in range(6000):
         channel.publish(b"", "q")
     assert traced.batches() == []
     traced.broker.end_turn()
-    assert [decode(octets).count for octets in traced.batches()] == [9001]  # with the declaration of q
+    assert [decode(octets).count for octets in traced.batches()] == [18001]  # with the declaration of q
 
 
 def test_uids_grow_over_a_restart_also_if_the_clock_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +123,7 @@ def test_events_are_dropped_and_counted_where_the_name_is_taken(
 def test_events_that_cannot_be_encoded_are_dropped(
     traced: TracedBroker, channel: ClientChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(rows: object) -> bytes:
+    def fail(rows: object, writer: object) -> bytes:
         raise MemoryError("no memory")
 
     with monkeypatch.context() as broken:
@@ -159,7 +159,7 @@ class Slow:
         self.go_on = threading.Event()
         real = log_module.encode
 
-        def encode(rows: Any) -> bytes:
+        def encode(rows: Any, writer: Any) -> bytes:
             assert self.go_on.wait(30)
             return real(rows)
 
@@ -260,7 +260,7 @@ class TracedLife(Life):
     def begin(self) -> None:
         """What a start does with rows of before."""
         tracing = self.traced.tracing
-        tracing.log.take(tracing._recovered.take(), tracing.recorder.numbered)
+        tracing.batch_recovered()
 
     def events(self) -> list[Event]:
         self.traced.tracing.recorder.hand_over()
@@ -305,7 +305,7 @@ def test_rows_that_are_handed_over_before_their_epoch_is_closed_go_with_it() -> 
     life.end_turn()  # the committer has an epoch now: what comes next waits in the open one
     life.publisher.publish(b"second", "q", delivery_mode=PERSISTENT, message_id="second")
     life.end_turn()
-    life.traced.tracing.log.take = lambda rows, up_to: None  # type: ignore[method-assign]
+    life.traced.tracing.log.take = lambda rows, first, up_to: None  # type: ignore[method-assign]
     life.traced.tracing.recorder.hand_over()
     life.settle()
     life = TracedLife(RecordingFiles(files.disk.after_kill()), 1)

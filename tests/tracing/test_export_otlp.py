@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.tracing.stories import SPAN_ID, TRACE_ID, Told, octets_of, simple_life
+from warrenmq.events import schema
 from warrenmq.events.schema import Event
 from warrenmq.tracing import export_otlp
 from warrenmq.tracing.export_otlp import OtlpExporter, OtlpOptions
@@ -141,8 +142,10 @@ def test_a_failure_has_the_status_of_an_error(collector: Collector) -> None:
 
 def test_the_path_of_otlp_is_added_and_another_one_is_kept(collector: Collector) -> None:
     for path in ("", "/", "/v1/traces", "/own/path?key=1"):
+        collector.paths.clear()
         export(OtlpOptions(collector.url + path), simple_life(0))
-    assert collector.paths == ["/v1/traces", "/v1/traces", "/v1/traces", "/own/path?key=1"]
+        wanted = "/own/path?key=1" if "own" in path else "/v1/traces"
+        assert set(collector.paths) == {wanted}  # once, or twice: a thread that is quick sends what it has
 
 
 def test_headers_are_sent_along(collector: Collector) -> None:
@@ -196,7 +199,8 @@ def test_a_collector_that_takes_only_some_is_believed(collector: Collector) -> N
     response.partial_success.rejected_spans = 2
     response.partial_success.error_message = "too old"
     collector.body = response.SerializeToString()
-    exporter = export(OtlpOptions(collector.url), simple_life(0))
+    life = Told().enqueued(1, "work").say(schema.CONFIRMED, 50).delivered(101, "work", "one").acked(151, "work", "one")
+    exporter = export(OtlpOptions(collector.url), life.events)  # all three are over with it: in one request
     assert (exporter.sent, exporter.dropped) == (1, 2)
     assert "too old" in str(exporter.failure)
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.tracing.stories import MemoryLog, Stored, Told, simple_life
+from tests.tracing.stories import BEGIN, MemoryLog, Stored, Told, simple_life
 from warrenmq.events import schema
 from warrenmq.events.ids import uid_text
 from warrenmq.events.schema import Event
 from warrenmq.tracing import follower, reader
-from warrenmq.tracing.biography import Biography
+from warrenmq.tracing.biography import Biography, tell
 from warrenmq.tracing.reader import Traces
 from warrenmq.tracing.search import TracingUnavailable
 
@@ -100,6 +100,44 @@ def test_what_a_message_was_made_from_and_what_was_made_from_it_belong_to_it() -
         biography = biography_in(log, uid_text(life[0].uid))
         assert biography is not None
         assert list(biography.events) == first + second + third
+
+
+def purge(at: int, queue: str = "work") -> Event:
+    return Event(BEGIN + at, schema.DROPPED, 0, vhost="/", queue=queue, reason=schema.R_PURGED, depth=3)
+
+
+def test_a_purge_that_dropped_it_with_many_others_is_found() -> None:
+    waiting = Told(0, "order-1").enqueued(1, "work").events
+    later = Told(7_000, "order-2").enqueued(7_001, "work").events
+    log = MemoryLog(waiting, [*simple_life(500), purge(600, "other")], [purge(5_000), *later], simple_life(9_000))
+    biography = biography_in(log, "order-1")
+    assert biography is not None
+    assert list(biography.events) == [*waiting, purge(5_000)]
+    assert (biography.legs[0].outcome, biography.is_complete) == ("dropped", True)
+    assert biography_in(log, "order-2") == tell(later)
+
+
+def test_a_purge_between_two_lives_of_a_message_is_found() -> None:
+    first = Told(0, "order-1").enqueued(1, "work").events
+    again = Told(7_000, "order-1").enqueued(7_001, "work").events
+    biography = biography_in(MemoryLog(first, [purge(5_000)], again), "order-1")
+    assert biography is not None
+    assert [leg.outcome for leg in biography.legs] == ["dropped", "waiting"]
+
+
+def test_what_a_consumer_had_before_the_broker_began_is_lost() -> None:
+    log = MemoryLog(Told(0, "order-1").enqueued(1, "work").delivered(5, "work", "worker").events)
+
+    async def question(began: int) -> str:
+        traces = Traces(log, log.flush, began=BEGIN + began)
+        await traces.start()
+        biography = await traces.biography("order-1")
+        await traces.stop()
+        assert biography is not None
+        return biography.legs[0].outcome
+
+    assert asyncio.run(question(6)) == "lost"
+    assert asyncio.run(question(5)) == "processing"
 
 
 def test_an_id_that_all_messages_have_in_common_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,6 +267,47 @@ def test_a_log_that_was_deleted_is_forgotten_and_the_next_one_followed() -> None
             traces.batch_was_added(*log.append(simple_life(9_000, message_id="third")))
             assert await events_of(traces, "new") == life
             assert await events_of(traces, "third")
+
+    run(question)
+
+
+def test_the_first_question_after_the_log_was_made_anew_waits_for_its_index() -> None:
+    """The old log was longer than the new one: that much of the new one is not indexed."""
+    log = MemoryLog(*[simple_life(1_000 * number) for number in range(5)])
+    life = simple_life(0, message_id="new")
+
+    async def question() -> None:
+        async with reading(log) as traces:
+            assert await events_of(traces, "new") == []
+            log.delete()
+            traces.batch_was_added(*log.append(life))
+            for _ in range(5):
+                await asyncio.sleep(0)  # the follower has seen it, and its thread is about to throw the old index away
+            assert await events_of(traces, "new") == life
+
+    run(question)
+
+
+def test_a_log_whose_end_cannot_be_read_is_passed_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower, "READ_TIMES", 2)
+    monkeypatch.setattr(follower, "READ_AGAIN", 0.001)
+    lives = [simple_life(1_000 * number, message_id=f"order-{number}") for number in range(300)]
+
+    class Damaged(MemoryLog):
+        async def read(self, offset: int) -> list[Stored]:
+            return [batch for batch in await super().read(offset) if batch.offset < 5]
+
+    log = Damaged(*lives)
+
+    async def question() -> None:
+        async with reading(log) as traces:
+            assert await events_of(traces, "order-4") == lives[4]
+            assert await events_of(traces, "order-5") == []
+            asked = len(log.reads)
+            assert asked < 20, "each batch was tried alone"
+            new = simple_life(900_000, message_id="new")
+            traces.batch_was_added(*log.append(new))
+            assert await events_of(traces, "new") == new
 
     run(question)
 

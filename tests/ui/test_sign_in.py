@@ -83,12 +83,12 @@ def test_a_page_of_another_site_changes_nothing_with_somebodys_session(open_site
         }""",
         site.url,
     )
-    evil.evaluate(
-        """(broker) => { const form = document.createElement("form"); form.method = "post";
-            form.action = broker + "/api/login"; document.body.append(form); form.submit(); }""",
-        site.url,
-    )
-    evil.wait_for_load_state()
+    with evil.expect_response("**/api/login"):
+        evil.evaluate(
+            """(broker) => { const form = document.createElement("form"); form.method = "post";
+                form.action = broker + "/api/login"; document.body.append(form); form.submit(); }""",
+            site.url,
+        )
     assert list(site.node.rules.rules) == ["mine"]
 
 

@@ -19,6 +19,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
+from warrenmq.cli.printable import printable
 from warrenmq.cli.progress import progress_bar
 from warrenmq.storage.check import CheckError, CheckReport, Finding, FoundQueue, check_folder
 
@@ -37,7 +38,7 @@ def check(folder: Path, as_json: bool) -> int:
         if as_json:
             print(json.dumps({"folder": str(folder), "result": "unreadable", "error": str(error)}))
         else:
-            print(f"warren: {error}", file=sys.stderr)
+            print(f"warren: {printable(str(error))}", file=sys.stderr)
         return UNREADABLE
     if as_json:
         print(json.dumps(plain_values(report), indent=2))
@@ -55,7 +56,7 @@ def plain_values(report: CheckReport) -> dict[str, Any]:
 
 
 def show(report: CheckReport, console: Console) -> None:
-    console.print(Text(f"Data folder {report.folder}"))
+    console.print(Text(f"Data folder {printable(report.folder)}"))
     console.print(_summary(report), highlight=False)
     console.print(_kinds_table(report))
     for title, findings in (("Damage", report.damage), ("Remarks", report.remarks)):
@@ -91,12 +92,12 @@ def _kinds_table(report: CheckReport) -> Table:
 
 def _finding_text(finding: Finding) -> Text:
     """Indented lines: where, what, and what it costs."""
-    text = Text(f"  {finding.file}\n", style="red" if finding.is_damage else "yellow")
-    text.append(f"    {finding.text}\n", style="default")
+    text = Text(f"  {printable(finding.file)}\n", style="red" if finding.is_damage else "yellow")
+    text.append(f"    {printable(finding.text)}\n", style="default")
     if finding.queue:
-        text.append(f"    queue: {finding.queue}\n", style="default")
+        text.append(f"    queue: {printable(finding.queue)}\n", style="default")
     if finding.lost:
-        text.append(f"    lost: {finding.lost}\n", style="bold")
+        text.append(f"    lost: {printable(finding.lost)}\n", style="bold")
     text.rstrip()
     return text
 
@@ -112,7 +113,7 @@ def _queues_table(queues: list[FoundQueue]) -> Table:
     table.add_column("folder", justify="right")
     table.add_column("messages", justify="right", no_wrap=True)
     for queue in shown:
-        names = (Text(_printable(queue.vhost)), Text(_printable(queue.name)), Text(_printable(queue.type)))
+        names = (Text(printable(queue.vhost)), Text(printable(queue.name)), Text(printable(queue.type)))
         table.add_row(*names, f"queues/{queue.id}", f"{queue.messages:,}")
     return table
 
@@ -127,10 +128,6 @@ def _verdict(report: CheckReport) -> Text:
 
 def _number(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
-def _printable(name: str) -> str:
-    return name if name.isprintable() else ascii(name)[1:-1]
 
 
 def _console() -> Console:

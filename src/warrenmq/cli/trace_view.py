@@ -29,6 +29,7 @@ LONG_UNITS: tuple[tuple[float, int, str, int, str], ...] = (
 )
 LONGEST_LANE_NAME = 20
 PUBLISHER = "publisher"
+LOST = "lost"
 
 STYLES = {
     "ok": "green",
@@ -38,11 +39,12 @@ STYLES = {
     "quiet": "bright_black",
     "waiting": "yellow",
     "processing": "cyan",
+    LOST: "red",
 }
 GROUPS = {
     "ok": ("acked", "confirmed", "tx_committed"),
     "bad": (
-        "lost",
+        LOST,
         "nacked",
         "rejected",
         "unroutable",
@@ -67,14 +69,16 @@ class Signs:
     ok: str = "✓"
     bad: str = "✗"
     warn: str = "↺"
-    rail: str = "│"
-    none: str = "-"
+    lost: str = "╌"
+
+    def of_span(self, kind: str) -> str:
+        return {"waiting": self.waiting, "processing": self.processing, LOST: self.lost}[kind]
 
     def of(self, kind: str) -> str:
         return {"ok": self.ok, "bad": self.bad, "warn": self.warn}.get(group(kind), self.event)
 
 
-ASCII_SIGNS = Signs(".", "=", "o", "+", "x", "~", "|", "-")
+ASCII_SIGNS = Signs(".", "=", "o", "+", "x", "~", "?")
 
 
 @dataclass
@@ -92,6 +96,8 @@ def show_biography(biography: dict[str, Any], console: Console) -> None:
     console.print(_heading(biography, width))
     console.print(_lanes_text(lanes_of(biography), signs, width))
     console.print(_events_table(biography["events"], signs, width))
+    if any(span["outcome"] == LOST for leg in biography["legs"] for span in leg["spans"]):
+        console.print(Text("The broker ended while a consumer had it: for how long is not known.", style="yellow"))
     if not biography["complete"]:
         console.print(Text("Its beginning is not kept, or it has not come to its end yet.", style="yellow"))
 
@@ -150,7 +156,9 @@ def _joined(parts: Iterable[str], width: int) -> list[str]:
 def lanes_of(biography: dict[str, Any]) -> list[Lane]:
     """The publisher's lane, then one for each queue, in the order in which the message came there."""
     begin = microseconds(biography["events"][0]["time"])
-    last = max(microseconds(event["time"]) for event in biography["events"])
+    spans = [span for leg in biography["legs"] for span in leg["spans"]]
+    known = [each["time"] for each in biography["events"]] + [span["end"] for span in spans if span["end"] is not None]
+    last = max(map(microseconds, known))
     lanes: dict[str, Lane] = {}
     for event in biography["events"]:
         name = event.get("queue", PUBLISHER)
@@ -161,7 +169,10 @@ def lanes_of(biography: dict[str, Any]) -> list[Lane]:
         lane = lanes.setdefault(leg["queue"], Lane(leg["queue"]))
         for span in leg["spans"]:
             end = last if span["end"] is None else microseconds(span["end"])  # one that goes on ends at the edge
-            lane.spans.append((span["kind"], microseconds(span["begin"]) - begin, end - begin))
+            is_lost = span["outcome"] == LOST
+            lane.spans.append((LOST if is_lost else span["kind"], microseconds(span["begin"]) - begin, end - begin))
+            if is_lost:
+                lane.events.append((LOST, end - begin))
     return list(lanes.values())
 
 
@@ -177,8 +188,9 @@ def _lanes_text(lanes: list[Lane], signs: Signs, width: int) -> Text:
     total = duration(length)
     text.append(" " * (name_width + 2) + "0" + total.rjust(columns - 1), style="dim")
     text.append("\n ")
-    for kind, sign in (("waiting", signs.waiting), ("processing", signs.processing)):
-        text.append(sign * 2, style=STYLES[kind]).append(f" {kind}   ", style="dim")
+    drawn = {"waiting", "processing"} | {kind for lane in lanes for kind, _, _ in lane.spans}
+    for kind in [kind for kind in ("waiting", "processing", LOST) if kind in drawn]:
+        text.append(signs.of_span(kind) * 2, style=STYLES[kind]).append(f" {kind}   ", style="dim")
     text.append(signs.ok, style=STYLES["ok"]).append(" done   ", style="dim")
     text.append(signs.warn, style=STYLES["warn"]).append(" again   ", style="dim")
     text.append(signs.bad, style=STYLES["bad"]).append(" refused or lost", style="dim")
@@ -193,7 +205,7 @@ def _drawn(lane: Lane, signs: Signs, columns: int, length: int) -> Text:
         return min(columns - 1, at * (columns - 1) // length) if length else 0
 
     for kind, begin, end in lane.spans:
-        sign = signs.waiting if kind == "waiting" else signs.processing
+        sign = signs.of_span(kind)
         for place in range(column(begin), column(end) + 1):
             cells[place] = (sign, STYLES[kind])
     for kind, at in lane.events:
@@ -218,9 +230,16 @@ def _events_table(events: list[dict[str, Any]], signs: Signs, width: int) -> Tab
             Text(printable(event.get("queue", ""))),
             Text(printable(event.get("consumer", ""))),
             str(event.get("attempt", "")),
-            Text(printable(event.get("reason", "")).replace("_", " ")),
+            Text(printable(_why(event))),
         )
     return table
+
+
+def _why(event: dict[str, Any]) -> str:
+    """The reason, and how many messages it concerned if it was not this one alone."""
+    count = event.get("messages")
+    many = f"{count:,} message{'' if count == 1 else 's'}" if count else ""
+    return ", ".join(filter(None, (event.get("reason", "").replace("_", " "), many)))
 
 
 # -- words and numbers -------------------------------------------------------------------------------------------------

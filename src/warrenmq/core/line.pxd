@@ -13,6 +13,7 @@ cdef class Line:
     cdef Py_ssize_t _head
     cdef readonly Py_ssize_t paged
 
+    cpdef Py_ssize_t count(self) noexcept
     cpdef bint is_empty(self) noexcept
     cpdef bint has_first(self) noexcept
     cpdef append(self, QueuedMessage entry)

@@ -5,7 +5,7 @@ Methods never block and never raise for the peer's sake. Compiled, because `Outb
 per message (ports.pxd).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class CommitLog:
         """
 
     def events_are_kept(self, up_to: int) -> None:
-        """All rows up to this number are elsewhere in what this turn leaves: they need not be kept any more."""
+        """All rows up to this number were given up: they need not be kept any more."""
 
     def flush(self) -> None:
         """Somebody waits until all that was said so far is on the disk: see to it soon."""
@@ -218,8 +218,11 @@ class Storage:
         """The store of a stream."""
         raise NotImplementedError
 
-    def recovered_events(self) -> tuple[int, list[bytes]]:
-        """What `CommitLog.put_events` was given and nobody has kept elsewhere, and the highest number; once."""
+    def recovered_events(self) -> "tuple[int, list[tuple[int, int, bytes]]]":
+        """The highest number of a row that `CommitLog` was told of, and what it was given that may be nowhere else.
+
+        Once.
+        """
         return 0, []
 
 
@@ -303,3 +306,15 @@ class StreamStore(MessageStore):
     def newest_ms(self) -> int:
         """The time of the last append; 0 if it is not known."""
         return 0
+
+    def append_apart(self, entry: "QueuedMessage", done: "Callable[[], None]") -> None:
+        """Keep a message past the commit log: a crash may take it as long as it is not written.
+
+        Then `done` is called, on the loop, and readers may have it.
+        """
+        self.append(entry)
+        done()
+
+    def newest(self) -> "Iterator[Message]":
+        """Its messages, the last first. Blocks: for a start."""
+        raise NotImplementedError

@@ -112,7 +112,7 @@ class Queue:
         position = self.next_position
         self.next_position = position + 1
         if message.trace is not None:
-            self.events.enqueued(message, self, len(self.ready) + 1)
+            self.events.enqueued(message, self, self.ready.count() + 1)
         consumer = self.ring.next_ready() if self.ready.is_empty() else None
         if consumer is not None and consumer.no_ack:
             # Settled by being sent: there is nothing to keep.
@@ -367,7 +367,8 @@ class Queue:
             assert self.store is not None
             self.store.forget_pages()
             if self.events.is_watching:  # nobody reads them for that: one event stands for all of them
-                self.events.resource_event(_DROPPED, self.vhost, {"queue": self.name, "reason": reason})
+                told = {"queue": self.name, "reason": reason, "depth": self.ready.paged}
+                self.events.resource_event(_DROPPED, self.vhost, told)
         self.stats.ready -= dropped
         self.ready.clear()
         self._window_bytes = 0

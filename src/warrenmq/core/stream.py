@@ -10,6 +10,7 @@ it goes. What is older is read from the store, page by page. So a stream costs n
 Owned by the loop thread. Compiled when the package is built (stream.pxd).
 """
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -158,6 +159,20 @@ class Stream(Queue):
                 self._wake_caught_up()
                 self.make_due()
         return self._streams.promise
+
+    def enqueue_apart(self, message: Message, done: Callable[[], None]) -> int:
+        """Append a message past the commit log (StreamStore.append_apart). Gives its offset."""
+        position = self.next_position
+        self.next_position = position + 1
+        self.stats.ready += 1
+        if self.cursors:  # before the store has it: that may say at once that it is readable
+            self._add_to_tail(message, position)
+        else:
+            self._tail_first = position + 1
+        self._streams.append_apart(enqueue_as(message, position), done)
+        if self._streams.promise == NOTHING:
+            self.readable_up_to(position + 1)
+        return position
 
     def readable_up_to(self, end: int) -> None:
         """The store's word: what stands before this position is as safe as was promised."""

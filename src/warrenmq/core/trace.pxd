@@ -1,6 +1,6 @@
 cimport cython
 
-from warrenmq.events.rows cimport Trace, make_trace
+from warrenmq.events.texts cimport make_texts
 
 cdef Py_ssize_t _MARK_SIZE
 cdef int _CONTENT_TYPE
@@ -14,18 +14,23 @@ cdef bytes _SOURCE
 cdef bytes _DEATH
 
 
-@cython.locals(mark=bytes, at="unsigned char *", place=int)
+@cython.locals(mark=bytes, at="unsigned char *")
 cpdef bytes mark_of(long long uid, long long publish_time)
+cpdef long long uid_of(bytes mark) except? -1
+cpdef long long publish_time_of(bytes mark) except? -1
 @cython.locals(
-    flags=int, message_id=bytes, correlation_id=bytes, trace_id=bytes, span_id=bytes, source="long long",
-    at="const unsigned char *", place=int, uid="long long", publish_time="long long",
+    flags=int, message_id=bytes, correlation_id=bytes, trace_id=bytes, span_id=bytes, source="long long"
 )
-cpdef Trace trace_of(bytes mark, bytes header)
-@cython.locals(flags=int)
-cpdef bytes sampling_key(bytes header)
+cpdef bytes texts_of(bytes header)
+@cython.locals(flags=int, wanted=int, at=Py_ssize_t, drawn="unsigned long long")
+cpdef unsigned long long sampling_hash(bytes header, int space) except? 1
 cpdef bint is_republished(bytes header) except -1
 cpdef long long source_of(bytes header) except -1
-@cython.locals(at=Py_ssize_t, flag=int)
+@cython.locals(at=Py_ssize_t)
 cdef bytes _short_string(bytes header, int flags, int wanted)
+@cython.locals(at=Py_ssize_t, flag=int)
+cdef Py_ssize_t _place_of_string(bytes header, int flags, int wanted) except -1
 @cython.locals(at=Py_ssize_t)
 cdef bytes _long_string(bytes header, bytes entry)
+@cython.locals(value="long long", data="const unsigned char *")
+cdef long long _get_i64(bytes octets, Py_ssize_t at) noexcept

@@ -1,7 +1,7 @@
 """The trace of a message: what all its events have in common.
 
 A message carries two numbers that the broker gave it, as octets (`mark_of`). The ids that its publisher wrote among the
-properties are read from the header when there is an event to tell of (`trace_of`).
+properties are read from the header when there is an event to tell of (`texts_of`).
 
 One of the files that know whether they are compiled (docs/decisions/0002): C copies octets, Python packs them. Compiled
 when the package is built (trace.pxd).
@@ -17,9 +17,13 @@ except ImportError:
 
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
+    from cython.cimports.libc.string import memcpy
+    from cython.cimports.warrenmq.events.ids import hash_octets
+else:
+    from warrenmq.events.ids import hash_octets
 
 from warrenmq.events.ids import parse_traceparent, parse_uid
-from warrenmq.events.rows import Trace, make_trace
+from warrenmq.events.texts import make_texts
 
 Pointer: TypeAlias = Any  # an unsigned char * in compiled code, and never used in plain Python
 
@@ -46,26 +50,29 @@ def mark_of(uid: int, publish_time: int) -> bytes:
     if cython.compiled:
         mark: bytes = PyBytes_FromStringAndSize(cython.NULL, _MARK_SIZE)
         at: Pointer = mark
-        for place in range(8):
-            at[place] = uid >> 8 * place & 255
-            at[8 + place] = publish_time >> 8 * place & 255
+        memcpy(at, cython.address(uid), 8)
+        memcpy(at + 8, cython.address(publish_time), 8)
         return mark
     return _MARK.pack(uid, publish_time)
 
 
-def trace_of(mark: bytes, header: bytes) -> Trace:
-    """The trace of a message with this mark and this content header, whose property list is well formed."""
+def uid_of(mark: bytes) -> int:
     if cython.compiled:
-        at: Pointer = mark
-        uid = publish_time = 0
-        for place in range(7, -1, -1):
-            uid = uid << 8 | at[place]
-            publish_time = publish_time << 8 | at[8 + place]
-    else:
-        uid, publish_time = _MARK.unpack(mark)
+        return _get_i64(mark, 0)
+    return int(_MARK.unpack(mark)[0])
+
+
+def publish_time_of(mark: bytes) -> int:
+    if cython.compiled:
+        return _get_i64(mark, 8)
+    return int(_MARK.unpack(mark)[1])
+
+
+def texts_of(header: bytes) -> bytes | None:
+    """The ids of a message with this content header, whose property list is well formed, as rows have them."""
     flags = header[12] << 8 | header[13]
     if flags & (_HEADERS | _CORRELATION_ID | _MESSAGE_ID) == 0:
-        return make_trace(uid, publish_time, 0, None, None, None, None)
+        return None
     message_id = _short_string(header, flags, _MESSAGE_ID)
     correlation_id = _short_string(header, flags, _CORRELATION_ID)
     trace_id: bytes | None = None
@@ -77,17 +84,16 @@ def trace_of(mark: bytes, header: bytes) -> Trace:
         if ids is not None:
             trace_id, span_id = ids
         source = source_of(header)
-    return make_trace(uid, publish_time, source, message_id, correlation_id, trace_id, span_id)
+    return make_texts(source, message_id, correlation_id, trace_id, span_id)
 
 
-def sampling_key(header: bytes) -> bytes | None:
-    """What the messages of one biography have in common: message id, else correlation id; None if there is neither."""
+def sampling_hash(header: bytes, space: int) -> int:
+    """The hash of what the messages of one biography have in common: message id, else correlation id; there is one."""
     flags = header[12] << 8 | header[13]
-    if flags & _MESSAGE_ID:
-        return _short_string(header, flags, _MESSAGE_ID)
-    if flags & _CORRELATION_ID:
-        return _short_string(header, flags, _CORRELATION_ID)
-    return None
+    wanted = _MESSAGE_ID if flags & _MESSAGE_ID else _CORRELATION_ID
+    at = _place_of_string(header, flags, wanted)
+    drawn: int = hash_octets(space, header, at + 1, at + 1 + header[at])
+    return drawn
 
 
 def is_republished(header: bytes) -> bool:
@@ -105,6 +111,12 @@ def _short_string(header: bytes, flags: int, wanted: int) -> bytes | None:
     """The octets of one property that is a short string; None if it is not there."""
     if flags & wanted == 0:
         return None
+    at = _place_of_string(header, flags, wanted)
+    return header[at + 1 : at + 1 + header[at]]
+
+
+def _place_of_string(header: bytes, flags: int, wanted: int) -> int:
+    """Where the length of that property stands, which is there."""
     at = _LIST_AT
     flag = _CONTENT_TYPE
     while flag > wanted:
@@ -116,7 +128,7 @@ def _short_string(header: bytes, flags: int, wanted: int) -> bytes | None:
             else:
                 at += 1 + header[at]
         flag >>= 1
-    return header[at + 1 : at + 1 + header[at]]
+    return at
 
 
 def _long_string(header: bytes, entry: bytes) -> bytes:
@@ -130,3 +142,11 @@ def _long_string(header: bytes, entry: bytes) -> bytes:
     at += len(entry)
     length = int.from_bytes(header[at : at + 4], "big")
     return header[at + 4 : at + 4 + length] if length <= 255 else b""
+
+
+def _get_i64(octets: bytes, at: int) -> int:
+    """In C."""
+    value: int = 0
+    data: Pointer = octets
+    memcpy(cython.address(value), data + at, 8)
+    return value

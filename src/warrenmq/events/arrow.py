@@ -88,7 +88,7 @@ def _field(builder: Builder, column: Column) -> int:
     children = builder.places([])
     fields = [(0, "place", name), (1, "?", column.is_nullable), (5, "place", children)]
     if column.type == NAME:
-        index = builder.table((0, "i", 32), (1, "?", True))
+        index = builder.table((0, "i", 16), (1, "?", True))
         fields.append((4, "place", builder.table((0, "q", NAMES_ID), (1, "place", index))))
     if column.type in _BITS:
         fields += [(2, "B", _INT), (3, "place", builder.table((0, "i", _BITS[column.type]), (1, "?", True)))]

@@ -4,7 +4,8 @@ ctypedef const unsigned char *Octets
 ctypedef unsigned char *Changeable
 ctypedef Py_ssize_t Places[21]
 
-cdef int _UID_KEY
+cdef int _MET
+cdef int _UID_STEP
 cdef int _MESSAGE_ID_KEY
 cdef int _CORRELATION_ID_KEY
 cdef int _TRACE_ID_KEY
@@ -37,6 +38,7 @@ cdef class Batch:
     cdef Octets _data
     cdef list _names
     cdef dict _numbers
+    cdef bint _has_ids
     cdef Places _flags
     cdef Places _values
     cdef Places _texts
@@ -61,10 +63,16 @@ cdef class Batch:
     cdef _keep_uids(self, bytearray marks, bytes wanted)
     @cython.locals(kept=Changeable, text=Octets, size=Py_ssize_t, row=Py_ssize_t, start=int)
     cdef _keep_text(self, bytearray marks, int column, bytes wanted)
-    @cython.locals(out=Changeable, size=Py_ssize_t, row=Py_ssize_t, uid="long long", last_uid="long long", at=Py_ssize_t)
-    cdef Py_ssize_t _hash_keys(self, bytearray found) except -1
-    @cython.locals(start=Py_ssize_t, end=Py_ssize_t, before=Py_ssize_t, is_repeated=bint)
-    cdef Py_ssize_t _hash_text(self, Changeable out, Py_ssize_t size, int column, int space, Py_ssize_t row) noexcept nogil
+    cpdef Py_ssize_t most_keys(self)
+    @cython.locals(
+        out=Changeable, rows=Changeable, size=Py_ssize_t, row=Py_ssize_t, uid="long long", place=Py_ssize_t,
+        before=Py_ssize_t,
+    )
+    cpdef Py_ssize_t hash_keys(self, bytearray found) except -1
+    @cython.locals(start=Py_ssize_t, end=Py_ssize_t, known=Py_ssize_t, is_as_long=bint)
+    cdef Py_ssize_t _hash_text(
+        self, Changeable out, Py_ssize_t size, int column, int space, Py_ssize_t row, Py_ssize_t before
+    ) noexcept nogil
     @cython.locals(marks=Changeable, row=Py_ssize_t)
     cdef _mark_names(self, bytearray seen, int column)
     @cython.locals(marks=Changeable, row=Py_ssize_t)
@@ -79,6 +87,7 @@ cdef class Batch:
     cdef bint _is_there(self, int column, Py_ssize_t row) noexcept nogil
     cdef long long _i64(self, int column, Py_ssize_t row) noexcept nogil
     cdef int _i32(self, int column, Py_ssize_t row) noexcept nogil
+    cdef int _i16(self, int column, Py_ssize_t row) noexcept nogil
     @cython.locals(octet=int)
     cdef int _octet(self, int column, Py_ssize_t row) noexcept nogil
 
@@ -91,6 +100,9 @@ cdef Changeable _changeable(bytearray data) except NULL
 cdef long long _load_i64(Octets data, Py_ssize_t at) noexcept nogil
 @cython.locals(value=int)
 cdef int _load_i32(Octets data, Py_ssize_t at) noexcept nogil
+@cython.locals(value=short)
+cdef int _load_i16(Octets data, Py_ssize_t at) noexcept nogil
 cdef void _store_u64(Changeable out, Py_ssize_t at, unsigned long long value) noexcept nogil
+cdef void _store_i32(Changeable out, Py_ssize_t at, int value) noexcept nogil
 cdef bint _is_text(Octets data, Py_ssize_t at, Octets text, Py_ssize_t size) noexcept nogil
 cdef bint _is_repeated(Octets data, Py_ssize_t at, Py_ssize_t again_at, Py_ssize_t size) noexcept nogil

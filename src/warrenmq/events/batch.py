@@ -25,13 +25,12 @@ else:
 from warrenmq.events.arrow import Body
 from warrenmq.events.columns import BUFFERS, WIDTHS
 from warrenmq.events.errors import BadEvents
-from warrenmq.events.ids import CORRELATION_ID_KEY, MESSAGE_ID_KEY, TRACE_ID_KEY, UID_KEY
+from warrenmq.events.ids import CORRELATION_ID_KEY, MESSAGE_ID_KEY, TRACE_ID_KEY
 from warrenmq.events.schema import COLUMNS, NAME, TEXT, Event, column_number
 
 Pointer: TypeAlias = Any  # a const unsigned char * in compiled code, bytes in plain Python
 
-_UID_KEY = UID_KEY  # the same as C integers
-_MESSAGE_ID_KEY = MESSAGE_ID_KEY
+_MESSAGE_ID_KEY = MESSAGE_ID_KEY  # the same as C integers
 _CORRELATION_ID_KEY = CORRELATION_ID_KEY
 _TRACE_ID_KEY = TRACE_ID_KEY
 
@@ -59,7 +58,10 @@ _DEPTH = column_number("depth")
 
 _I64 = struct.Struct("<q")
 _I32 = struct.Struct("<i")
+_I16 = struct.Struct("<h")
 _CODES = 256
+_MET = 16384  # messages that are known again, by the low bits of their uids; a power of 2
+_UID_STEP = 6  # lower bits of a uid name the broker
 _LEAST, _GREATEST = -(1 << 63), (1 << 63) - 1
 
 
@@ -88,6 +90,7 @@ class Batch:
     __slots__ = (
         "_data",
         "_flags",
+        "_has_ids",
         "_held",
         "_names",
         "_numbers",
@@ -99,7 +102,7 @@ class Batch:
         "last_time",
     )
 
-    def __init__(self, data: bytes, body: Body, names: list[str]) -> None:
+    def __init__(self, data: bytes, body: Body, names: list[str], is_sound: bool = False) -> None:
         self._held = data
         self._data = _pointer_to(data)
         self._names = names
@@ -107,8 +110,10 @@ class Batch:
         self.count = body.count
         if not cython.compiled:  # arrays of C have their places already
             self._flags, self._values, self._texts, self._text_sizes = ([0] * len(COLUMNS) for _ in range(4))
+        self._has_ids = any(body.nulls[column] < body.count for column in (_MESSAGE_ID, _CORRELATION_ID, _TRACE_ID))
         self._find_places(body)
-        self._check_columns()
+        if not is_sound:
+            self._check_columns()
         self.first_time, self.last_time = self._range(_TIME)
 
     def event(self, row: int) -> Event:
@@ -130,7 +135,7 @@ class Batch:
             self._int(_CHANNEL, row),
             self._int(_SIZE, row),
             self._int(_ATTEMPT, row),
-            self._octet(_REASON, row) or None,
+            self._octet(_REASON, row) if self._is_there(_REASON, row) else None,
             self._text(_CORRELATION_ID, row),
             self._text(_TRACE_ID, row),
             self._text(_SPAN_ID, row),
@@ -166,9 +171,9 @@ class Batch:
         return _marked(marks)
 
     def key_hashes(self) -> "array[int]":
-        """The hashes of all ids that its rows can be found by (`key_hash`), sorted, each once."""
-        found = bytearray(8 * 4 * self.count)
-        size = self._hash_keys(found)
+        """The hashes of all ids that its rows can be found by (`uid_hash`, `key_hash`), sorted, each once."""
+        found = bytearray(8 * self.most_keys())
+        size = self.hash_keys(found)
         hashes = array("Q")
         hashes.frombytes(memoryview(found)[:size])
         return array("Q", sorted(set(hashes)))
@@ -198,10 +203,11 @@ class Batch:
             flags, values = next(buffers), next(buffers)
             is_text = column.type == TEXT
             needed = WIDTHS.get(column.type, 4) * (body.count + is_text)
-            if values.size < needed or (column.is_nullable and flags.size < (body.count + 7) // 8):
+            has_flags = column.is_nullable and body.nulls[number] != 0
+            if values.size < needed or (has_flags and flags.size < (body.count + 7) // 8):
                 raise BadEvents(f"the column {column.name} of a batch is too short")
             texts = next(buffers) if is_text else values
-            self._flags[number] = body.start + flags.at if column.is_nullable else -1
+            self._flags[number] = body.start + flags.at if has_flags else -1
             self._values[number] = body.start + values.at
             self._texts[number] = body.start + texts.at
             self._text_sizes[number] = texts.size if is_text else 0
@@ -220,7 +226,7 @@ class Batch:
         return self._held[start : self._texts[column] + self._i32(column, row + 1)].decode("utf-8", "replace")
 
     def _name(self, column: int, row: int) -> str | None:
-        return self._names[self._i32(column, row)] if self._is_there(column, row) else None
+        return self._names[self._i16(column, row)] if self._is_there(column, row) else None
 
     def _long(self, column: int, row: int) -> int | None:
         return self._i64(column, row) if self._is_there(column, row) else None
@@ -244,7 +250,7 @@ class Batch:
         kept = _changeable(marks)
         with cython.nogil:
             for row in range(self.count):
-                kept[row] &= self._i32(column, row) == number and self._is_there(column, row)
+                kept[row] &= self._i16(column, row) == number and self._is_there(column, row)
 
     def _keep_kinds(self, marks: bytearray, wanted: bytes) -> None:
         kept = _changeable(marks)
@@ -274,34 +280,47 @@ class Batch:
                 elif kept[row]:
                     kept[row] = _is_text(self._data, self._texts[column] + start, text, size)
 
-    def _hash_keys(self, found: bytearray) -> int:
-        """Put the hashes of all ids, a few more than once; gives the octets that they take."""
+    def most_keys(self) -> int:
+        """It has no more than so many."""
+        return 4 * self.count if self._has_ids else self.count
+
+    def hash_keys(self, found: bytearray) -> int:
+        """Put the hashes of all ids, a few more than once; gives the octets that they take.
+
+        Rows of a message are known by its uid, if it was met lately: then only what differs from there is hashed.
+        """
         out = _changeable(found)
+        met = bytearray(4 * _MET)
+        rows = _changeable(met)
         size = 0
-        last_uid = 0
         with cython.nogil:
             for row in range(self.count):
                 uid = self._i64(_UID, row)
-                if uid != last_uid and uid != 0:
-                    at = self._values[_UID] + 8 * row
-                    _store_u64(out, size, hash_octets(_UID_KEY, self._data, at, at + 8))
-                    size += 8
-                    last_uid = uid
-                size = self._hash_text(out, size, _MESSAGE_ID, _MESSAGE_ID_KEY, row)
-                size = self._hash_text(out, size, _CORRELATION_ID, _CORRELATION_ID_KEY, row)
-                size = self._hash_text(out, size, _TRACE_ID, _TRACE_ID_KEY, row)
+                place = 4 * ((uid >> _UID_STEP) & (_MET - 1))
+                before = _load_i32(rows, place) - 1
+                if before < 0 or self._i64(_UID, before) != uid:
+                    before = -1
+                    _store_i32(rows, place, row + 1)
+                    if uid != 0:
+                        _store_u64(out, size, uid)
+                        size += 8
+                if self._has_ids:
+                    size = self._hash_text(out, size, _MESSAGE_ID, _MESSAGE_ID_KEY, row, before)
+                    size = self._hash_text(out, size, _CORRELATION_ID, _CORRELATION_ID_KEY, row, before)
+                    size = self._hash_text(out, size, _TRACE_ID, _TRACE_ID_KEY, row, before)
         return size
 
-    def _hash_text(self, out: Pointer, size: int, column: int, space: int, row: int) -> int:
+    def _hash_text(self, out: Pointer, size: int, column: int, space: int, row: int, before: int) -> int:
+        """Unless the row before, if there is one, has the same text."""
         if not self._is_there(column, row):
             return size
         start = self._texts[column] + self._i32(column, row)
         end = self._texts[column] + self._i32(column, row + 1)
-        before = start - (end - start)  # where the same text would lie if the row before had it
-        is_repeated = row > 0 and self._is_there(column, row - 1)
-        is_repeated = is_repeated and self._texts[column] + self._i32(column, row - 1) == before
-        if is_repeated and _is_repeated(self._data, before, start, end - start):
-            return size
+        if before >= 0 and self._is_there(column, before):
+            known = self._texts[column] + self._i32(column, before)
+            is_as_long = self._texts[column] + self._i32(column, before + 1) - known == end - start
+            if is_as_long and _is_repeated(self._data, known, start, end - start):
+                return size
         _store_u64(out, size, hash_octets(space, self._data, start, end))
         return size + 8
 
@@ -310,7 +329,7 @@ class Batch:
         with cython.nogil:
             for row in range(self.count):
                 if self._is_there(column, row):
-                    marks[self._i32(column, row)] = 1
+                    marks[self._i16(column, row)] = 1
 
     def _mark_kinds(self, seen: bytearray) -> None:
         marks = _changeable(seen)
@@ -344,7 +363,7 @@ class Batch:
     def _has_good_names(self, column: int, number_of_names: int) -> bool:
         with cython.nogil:
             for row in range(self.count):
-                number = self._i32(column, row)
+                number = self._i16(column, row)
                 if self._is_there(column, row) and not 0 <= number < number_of_names:
                     return False
         return True
@@ -358,6 +377,9 @@ class Batch:
 
     def _i32(self, column: int, row: int) -> int:
         return _load_i32(self._data, self._values[column] + 4 * row)
+
+    def _i16(self, column: int, row: int) -> int:
+        return _load_i16(self._data, self._values[column] + 2 * row)
 
     def _octet(self, column: int, row: int) -> int:
         octet: int = self._data[self._values[column] + row]
@@ -406,11 +428,27 @@ def _load_i32(data: Pointer, at: int) -> int:
     return value
 
 
+def _load_i16(data: Pointer, at: int) -> int:
+    value: int = 0
+    if cython.compiled:
+        memcpy(cython.address(value), data + at, 2)
+    else:
+        value = _I16.unpack_from(data, at)[0]
+    return value
+
+
 def _store_u64(out: Pointer, at: int, value: int) -> None:
     if cython.compiled:
         memcpy(out + at, cython.address(value), 8)
     else:
-        out[at : at + 8] = value.to_bytes(8, "little")
+        out[at : at + 8] = (value & 0xFFFF_FFFF_FFFF_FFFF).to_bytes(8, "little")
+
+
+def _store_i32(out: Pointer, at: int, value: int) -> None:
+    if cython.compiled:
+        memcpy(out + at, cython.address(value), 4)
+    else:
+        _I32.pack_into(out, at, value)
 
 
 def _is_text(data: Pointer, at: int, text: Pointer, size: int) -> bool:

@@ -19,13 +19,12 @@ from warrenmq.events.arrow import (
     schema_message,
 )
 from warrenmq.events.batch import Batch
-from warrenmq.events.columns import BUFFERS, ColumnWriter, Layout, new_octets, put_octets
+from warrenmq.events.columns import ColumnWriter, Layout
 from warrenmq.events.errors import BadEvents
 from warrenmq.events.rows import Rows
-from warrenmq.events.schema import COLUMNS, VERSION
+from warrenmq.events.schema import VERSION
 
 SCHEMA = schema_message()
-_BATCH_MESSAGE_SIZE = len(batch_message(0, [0] * len(COLUMNS), [0] * 2 * BUFFERS, 0))
 _BUFFERS_OF_NAMES = 3
 
 
@@ -43,25 +42,26 @@ class Summary:
     kinds: frozenset[int]
 
 
-def encode(rows: Rows) -> bytes:
-    """All rows as one batch."""
-    layout = Layout(rows)
-    head = SCHEMA + _encode_names(rows.names()[1:])
-    start = len(head) + _BATCH_MESSAGE_SIZE
-    out = new_octets(start + layout.size + len(END_OF_STREAM))
-    nulls = ColumnWriter(layout, out, start).fill(rows.reader())
-    put_octets(out, 0, head + batch_message(rows.count, nulls, layout.buffers, layout.size))
-    put_octets(out, start + layout.size, END_OF_STREAM)
-    return bytes(out)
+def encode(rows: Rows, writer: ColumnWriter | None = None) -> bytes:
+    """All rows as one batch. Who encodes many keeps a writer for them: its memory is used again."""
+    writer = writer or ColumnWriter()
+    writer.write(rows)
+    layout = Layout(writer, rows.count)
+    nulls = list(writer.nulls)
+    head = SCHEMA + _encode_names(rows.names()[1:]) + batch_message(rows.count, nulls, layout.buffers, layout.size)
+    return writer.body(layout, head, END_OF_STREAM)
 
 
-def decode(data: bytes) -> Batch:
-    """The columns of a batch, where they lie. BadEvents: it is damaged, or of another version."""
+def decode(data: bytes, is_sound: bool = False) -> Batch:
+    """The columns of a batch, where they lie. BadEvents: it is damaged, or of another version.
+
+    `is_sound`: the caller has just encoded it, and what is in its columns need not be checked.
+    """
     if not data.startswith(SCHEMA):
         raise BadEvents(f"this is no batch of events with the schema of version {VERSION}")
     try:
         names = read_dictionary(data, len(SCHEMA))
-        return Batch(data, read_batch(data, names.end), _decode_names(data, names))
+        return Batch(data, read_batch(data, names.end), _decode_names(data, names), is_sound)
     except (struct.error, ValueError, OverflowError) as problem:
         raise BadEvents(f"a batch of events is damaged: {problem}") from problem
 

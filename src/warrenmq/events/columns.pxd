@@ -4,8 +4,12 @@ from warrenmq.events.row_reader cimport RowReader
 from warrenmq.events.rows cimport Rows
 
 ctypedef unsigned char *Octets
+ctypedef long long *Longs
+ctypedef int *Ints
+ctypedef short *Shorts
 ctypedef Py_ssize_t Places[21]
 
+cdef Py_ssize_t _SCENE_PARTS
 cdef int _TIME
 cdef int _KIND
 cdef int _UID
@@ -27,33 +31,71 @@ cdef int _TRACE_ID
 cdef int _SPAN_ID
 cdef int _SOURCE_UID
 cdef int _DEPTH
+cdef long long _ZEROS
 
 
 @cython.final
 cdef class ColumnWriter:
-    cdef Octets _out
-    cdef Places _flags
-    cdef Places _values
-    cdef Places _texts
-    cdef Places _nulls
+    cdef bytearray _memory
+    cdef Py_ssize_t _count
     cdef Places _text_ends
-    cdef Py_ssize_t _row
+    cdef readonly Places flags
+    cdef readonly Places values
+    cdef readonly Places texts
+    cdef readonly Places nulls
 
-    cpdef list fill(self, RowReader reader)
-    cdef void _fill(self, RowReader reader) noexcept nogil
-    cdef void _write_row(self, RowReader row) noexcept nogil
-    cdef void _put_i64(self, int column, long long value, bint is_there) noexcept nogil
-    cdef void _put_i32(self, int column, long long value, bint is_there) noexcept nogil
-    cdef void _put_i8(self, int column, int value, bint is_there) noexcept nogil
-    @cython.locals(end=Py_ssize_t)
-    cdef void _put_text(self, int column, RowReader row, Py_ssize_t at, Py_ssize_t size) noexcept nogil
-    @cython.locals(flags=Py_ssize_t, at=Py_ssize_t)
-    cdef bint _is_there(self, int column, bint is_there) noexcept nogil
+    cpdef write(self, Rows rows)
+    cpdef Py_ssize_t text_size(self, int column)
+    @cython.locals(size=Py_ssize_t, found=bytes, out=Octets, start="const unsigned char *", last="const unsigned char *")
+    cpdef bytes body(self, object layout, bytes head, bytes end)
+    @cython.locals(memory=Octets, places=Longs, count=Py_ssize_t, piece=Py_ssize_t, size=Py_ssize_t)
+    cdef _copy(self, object pieces, Octets out)
+    @cython.locals(first=Py_ssize_t, second=Py_ssize_t, third=Py_ssize_t, fourth=Py_ssize_t)
+    cdef list _sum_texts(self, RowReader reader)
+    cdef _make_room(self, Py_ssize_t count, list text_sums)
+    @cython.locals(
+        memory=bytearray, scenes=Ints, times=Longs, kinds=Octets, uids=Longs, publish_times=Longs, enqueue_times=Longs,
+        vhosts=Shorts, exchanges=Shorts, routing_keys=Shorts, queues=Shorts, consumers=Shorts, connections=Shorts,
+        channels=Ints, sizes=Ints, attempts=Ints, reasons=Octets, depths=Ints, row=Py_ssize_t, at=Py_ssize_t,
+    )
+    cdef _write_rows(self, RowReader reader, bytes scene_parts, bint has_texts)
+    @cython.locals(
+        memory=Octets, sources=Longs, message_ids=Ints, correlation_ids=Ints, trace_ids=Ints, span_ids=Ints,
+        row=Py_ssize_t, column=int,
+    )
+    cdef _write_texts(self, RowReader reader)
+    @cython.locals(place=Py_ssize_t)
+    cdef void _put_text(
+        self, Octets memory, int column, Py_ssize_t row, RowReader reader, Py_ssize_t at, Py_ssize_t size
+    ) noexcept nogil
+    @cython.locals(column=int)
+    cdef _write_flags(self, bint has_texts)
+    @cython.locals(
+        values=Longs, flags=Octets, count=Py_ssize_t, found=Py_ssize_t, start=Py_ssize_t, row=Py_ssize_t, bits=int
+    )
+    cdef _flag_longs(self, int column)
+    @cython.locals(
+        values=Ints, flags=Octets, count=Py_ssize_t, found=Py_ssize_t, start=Py_ssize_t, row=Py_ssize_t, bits=int
+    )
+    cdef _flag_ints(self, int column, int null)
+    @cython.locals(
+        values=Shorts, flags=Octets, count=Py_ssize_t, found=Py_ssize_t, start=Py_ssize_t, row=Py_ssize_t, bits=int
+    )
+    cdef _flag_shorts(self, int column)
+    @cython.locals(
+        values=Octets, flags=Octets, count=Py_ssize_t, found=Py_ssize_t, start=Py_ssize_t, row=Py_ssize_t, bits=int
+    )
+    cdef _flag_bytes(self, int column)
 
 
-cpdef put_octets(object out, Py_ssize_t at, bytes octets)
-@cython.locals(octets=bytes)
-cdef Octets _pointer_to(object data) except NULL
-cdef void _store_i64(Octets out, Py_ssize_t at, long long value) noexcept nogil
-cdef void _store_i32(Octets out, Py_ssize_t at, int value) noexcept nogil
-cdef void _copy(Octets out, Py_ssize_t at, const unsigned char *source, Py_ssize_t source_at, Py_ssize_t size) noexcept nogil
+cdef Octets _octets(bytearray memory) except NULL
+cdef Longs _places(object pieces) except NULL
+cdef Longs _longs(bytearray memory, Py_ssize_t at) except NULL
+cdef Ints _ints(bytearray memory, Py_ssize_t at) except NULL
+cdef Shorts _shorts(bytearray memory, Py_ssize_t at) except NULL
+cdef Octets _bytes(bytearray memory, Py_ssize_t at) except NULL
+@cython.locals(data="const unsigned char *")
+cdef Ints _ints_of(bytes octets) except NULL
+cdef void _copy_octets(
+    Octets out, Py_ssize_t at, const unsigned char *source, Py_ssize_t source_at, Py_ssize_t size
+) noexcept nogil

@@ -1,12 +1,14 @@
 # cython: boundscheck=False, wraparound=False, nonecheck=False, cdivision=True
 """Rows to columns: the body of a record batch (docs/formats/events.md), written without the interpreter.
 
-`Layout` says where each column lies, `ColumnWriter` writes them in one walk over the rows. Both belong to the thread
-that encodes. One of the files that know whether they are compiled (docs/decisions/0002), in the functions at the end.
-Compiled when the package is built (columns.pxd).
+`ColumnWriter` writes all columns in one walk over the rows, into memory of its own that it uses again; then `Layout`
+decides which of that goes into the body: of a column without nulls no flags, of one with nothing else nothing. Both
+belong to the thread that encodes. One of the files that know whether they are compiled (docs/decisions/0002), in the
+functions at the end. Compiled when the package is built (columns.pxd).
 """
 
-import struct
+from array import array
+from itertools import chain
 from typing import Any, TypeAlias
 
 try:
@@ -15,20 +17,22 @@ except ImportError:
     from warrenmq.events.uncompiled import cython
 
 if cython.compiled:
-    from cython.cimports.libc.string import memcpy
+    from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
+    from cython.cimports.libc.string import memcpy, memset
 
 from warrenmq.events.arrow import padded
-from warrenmq.events.row_reader import RowReader
+from warrenmq.events.errors import BadEvents
+from warrenmq.events.row_reader import SCENE_PARTS, RowReader
 from warrenmq.events.rows import Rows
-from warrenmq.events.schema import COLUMNS, INT8, INT64, TEXT, TIME, column_number
+from warrenmq.events.schema import COLUMNS, INT8, INT64, NAME, TEXT, TIME, column_number
 
-Pointer: TypeAlias = Any  # an unsigned char * in compiled code, a bytearray in plain Python
+Pointer: TypeAlias = Any  # in compiled code a pointer to numbers of some width, in plain Python a memoryview of them
 
-WIDTHS = {INT8: 1, INT64: 8, TIME: 8}  # octets of a value; 4 for all others: numbers, names and ends of texts
+WIDTHS = {INT8: 1, NAME: 2, INT64: 8, TIME: 8}  # octets of a value; 4 for all others: numbers and ends of texts
 BUFFERS = sum([3 if column.type == TEXT else 2 for column in COLUMNS])
+MOST_NAMES = 0x7FFF
 
-_SHAPES = [(column.is_nullable, WIDTHS.get(column.type, 4), column.type == TEXT) for column in COLUMNS]
-
+_SCENE_PARTS = SCENE_PARTS
 _TIME = column_number("time")
 _KIND = column_number("kind")
 _UID = column_number("uid")
@@ -51,153 +55,359 @@ _SPAN_ID = column_number("span_id")
 _SOURCE_UID = column_number("source_uid")
 _DEPTH = column_number("depth")
 
-_I64 = struct.Struct("<q")
-_I32 = struct.Struct("<i")
-
-
-class Layout:
-    """Where the buffers of each column lie in a body of `size` octets: which values are there, values, texts.
-
-    `buffers` has the place and the size of each, one behind the other; the other lists are the places by column, -1
-    where a column has no such buffer.
-    """
-
-    __slots__ = ("buffers", "flags", "size", "texts", "values")
-
-    def __init__(self, rows: Rows) -> None:
-        self.buffers: list[int] = []
-        self.flags: list[int] = []
-        self.values: list[int] = []
-        self.texts: list[int] = []
-        self.size = 0
-        count = rows.count
-        flag_size = (count + 7) // 8
-        text_sizes = [rows.message_id_sum, rows.correlation_id_sum, rows.trace_id_sum, rows.span_id_sum]
-        for is_nullable, width, is_text in _SHAPES:
-            flags = self._place(flag_size if is_nullable else 0)
-            self.flags.append(flags if is_nullable else -1)
-            self.values.append(self._place(width * (count + 1) if is_text else width * count))
-            self.texts.append(self._place(text_sizes.pop(0)) if is_text else -1)
-
-    def _place(self, size: int) -> int:
-        at = self.size
-        self.buffers += (at, size)
-        self.size = padded(at + size)
-        return at
+_TEXTS = (_MESSAGE_ID, _CORRELATION_ID, _TRACE_ID, _SPAN_ID)
+_IS_TEXT = [column.type == TEXT for column in COLUMNS]
+_WIDTHS = [WIDTHS.get(column.type, 4) for column in COLUMNS]
+_ZEROS = -1  # the place of what is nothing but zeros
 
 
 class ColumnWriter:
-    """Writes into octets that are all 0: what is null is left so."""
+    """`flags`, `values` and `texts` are the places of each column in its memory, `nulls` how many of it are null."""
 
-    __slots__ = ("_flags", "_nulls", "_out", "_row", "_text_ends", "_texts", "_values")
+    __slots__ = ("_count", "_memory", "_text_ends", "flags", "nulls", "texts", "values")
 
-    def __init__(self, layout: Layout, out: Any, start: int) -> None:
-        self._out = _pointer_to(out)
-        self._flags = [start + at if at >= 0 else -1 for at in layout.flags]
-        self._values = [start + at for at in layout.values]
-        self._texts = [start + at for at in layout.texts]
-        self._nulls = [0 for _ in COLUMNS]
+    def __init__(self) -> None:
+        self._memory = bytearray()
+        self._count = 0
         self._text_ends = [0 for _ in COLUMNS]
-        self._row = 0
+        self.flags = [0 for _ in COLUMNS]
+        self.values = [0 for _ in COLUMNS]
+        self.texts = [0 for _ in COLUMNS]
+        self.nulls = [0 for _ in COLUMNS]
 
-    def fill(self, reader: RowReader) -> list[int]:
-        """Write all rows; gives the number of nulls by column."""
+    def write(self, rows: Rows) -> None:
+        """Write all rows; what was written before is gone. BadEvents: they have too many names."""
+        if len(rows.names()) > MOST_NAMES:
+            raise BadEvents(f"{len(rows.names())} names are too many for a batch")
+        self._count = rows.count
+        sums = self._sum_texts(rows.reader()) if rows.has_texts else [0, 0, 0, 0]
+        self._make_room(rows.count, sums)
+        scenes = array("i", chain.from_iterable(rows.scenes()))
+        self._write_rows(rows.reader(), scenes.tobytes() or bytes(4), rows.has_texts)
+        self._write_flags(rows.has_texts)
+
+    def text_size(self, column: int) -> int:
+        return self._text_ends[column]
+
+    def body(self, layout: "Layout", head: bytes, end: bytes) -> bytes:
+        """Head, body and end as one; the body is copied without the interpreter."""
+        size = len(head) + layout.size + len(end)
+        if cython.compiled:
+            found: bytes = PyBytes_FromStringAndSize(cython.NULL, size)
+            out: Pointer = found
+            start: Pointer = head
+            last: Pointer = end
+            memcpy(out, start, len(head))
+            self._copy(layout.pieces, out + len(head))
+            memcpy(out + size - len(end), last, len(end))
+            return found
+        memory = memoryview(self._memory)
+        pieces = [head]
+        for at in range(0, len(layout.pieces), 2):
+            place, length = layout.pieces[at], layout.pieces[at + 1]
+            octets = bytes(length) if place == _ZEROS else bytes(memory[place : place + length])
+            pieces.append(octets.ljust(padded(length), b"\0"))
+        return b"".join([*pieces, end])
+
+    def _copy(self, pieces: "array[int]", out: Pointer) -> None:
+        """In C."""
+        memory = _octets(self._memory)
+        places = _places(pieces)
+        count = len(pieces) // 2
         with cython.nogil:
-            self._fill(reader)
-        return list(self._nulls)
+            for piece in range(count):
+                size = places[2 * piece + 1]
+                if places[2 * piece] == _ZEROS:
+                    memset(out, 0, size)
+                else:
+                    memcpy(out, memory + places[2 * piece], size)
+                memset(out + size, 0, (8 - (size & 7)) & 7)
+                out += size + ((8 - (size & 7)) & 7)
 
-    def _fill(self, reader: RowReader) -> None:
-        while reader.advance():
-            self._write_row(reader)
-            self._row = self._row + 1
+    def _sum_texts(self, reader: RowReader) -> list[int]:
+        first = second = third = fourth = 0
+        with cython.nogil:
+            while reader.advance():
+                first += reader.message_id_size if reader.message_id_size > 0 else 0
+                second += reader.correlation_id_size if reader.correlation_id_size > 0 else 0
+                third += reader.trace_id_size if reader.trace_id_size > 0 else 0
+                fourth += reader.span_id_size if reader.span_id_size > 0 else 0
+        return [first, second, third, fourth]
 
-    def _write_row(self, row: RowReader) -> None:
-        self._put_i64(_TIME, row.time, True)
-        self._put_i8(_KIND, row.kind, True)
-        self._put_i64(_UID, row.uid, True)
-        self._put_text(_MESSAGE_ID, row, row.message_id_at, row.message_id_size)
-        self._put_i64(_PUBLISH_TIME, row.publish_time, row.publish_time != 0)
-        self._put_i64(_ENQUEUE_TIME, row.enqueue_time, row.enqueue_time != 0)
-        self._put_i32(_VHOST, row.vhost - 1, row.vhost != 0)  # no name is 0 in rows and null here
-        self._put_i32(_EXCHANGE, row.exchange - 1, row.exchange != 0)
-        self._put_i32(_ROUTING_KEY, row.routing_key - 1, row.routing_key != 0)
-        self._put_i32(_QUEUE, row.queue - 1, row.queue != 0)
-        self._put_i32(_CONSUMER, row.consumer - 1, row.consumer != 0)
-        self._put_i32(_CONNECTION, row.connection - 1, row.connection != 0)
-        self._put_i32(_CHANNEL, row.channel, row.channel != 0)
-        self._put_i32(_SIZE, row.size, row.size >= 0)
-        self._put_i32(_ATTEMPT, row.attempt, row.attempt != 0)
-        self._put_i8(_REASON, row.reason, row.reason != 0)
-        self._put_text(_CORRELATION_ID, row, row.correlation_id_at, row.correlation_id_size)
-        self._put_text(_TRACE_ID, row, row.trace_id_at, row.trace_id_size)
-        self._put_text(_SPAN_ID, row, row.span_id_at, row.span_id_size)
-        self._put_i64(_SOURCE_UID, row.source_uid, row.source_uid != 0)
-        self._put_i32(_DEPTH, row.depth, row.depth >= 0)
+    def _make_room(self, count: int, text_sums: list[int]) -> None:
+        size = 0
+        sums = iter(text_sums)
+        for number, width in enumerate(_WIDTHS):
+            self.flags[number] = size
+            self.values[number] = size = size + padded((count + 7) // 8)
+            self.texts[number] = size = size + padded(width * (count + 1))
+            self._text_ends[number] = 0
+            self.nulls[number] = 0
+            if _IS_TEXT[number]:
+                size += padded(next(sums))
+        if size > len(self._memory):
+            self._memory = bytearray(size)
 
-    def _put_i64(self, column: int, value: int, is_there: bool) -> None:
-        if self._is_there(column, is_there):
-            _store_i64(self._out, self._values[column] + 8 * self._row, value)
+    def _write_rows(self, reader: RowReader, scene_parts: bytes, has_texts: bool) -> None:
+        memory = self._memory
+        scenes = _ints_of(scene_parts)
+        times = _longs(memory, self.values[_TIME])
+        kinds = _bytes(memory, self.values[_KIND])
+        uids = _longs(memory, self.values[_UID])
+        publish_times = _longs(memory, self.values[_PUBLISH_TIME])
+        enqueue_times = _longs(memory, self.values[_ENQUEUE_TIME])
+        vhosts = _shorts(memory, self.values[_VHOST])
+        exchanges = _shorts(memory, self.values[_EXCHANGE])
+        routing_keys = _shorts(memory, self.values[_ROUTING_KEY])
+        queues = _shorts(memory, self.values[_QUEUE])
+        consumers = _shorts(memory, self.values[_CONSUMER])
+        connections = _shorts(memory, self.values[_CONNECTION])
+        channels = _ints(memory, self.values[_CHANNEL])
+        sizes = _ints(memory, self.values[_SIZE])
+        attempts = _ints(memory, self.values[_ATTEMPT])
+        reasons = _bytes(memory, self.values[_REASON])
+        depths = _ints(memory, self.values[_DEPTH])
+        row = 0
+        with cython.nogil:
+            while reader.advance():
+                at = reader.scene * _SCENE_PARTS
+                times[row] = reader.time
+                kinds[row] = reader.kind
+                uids[row] = reader.uid
+                publish_times[row] = reader.publish_time
+                enqueue_times[row] = reader.enqueue_time
+                vhosts[row] = scenes[at] - 1  # no name is 0 in rows, and -1 here until its flag is written
+                exchanges[row] = scenes[at + 1] - 1
+                routing_keys[row] = scenes[at + 2] - 1
+                queues[row] = scenes[at + 3] - 1
+                consumers[row] = scenes[at + 4] - 1
+                connections[row] = scenes[at + 5] - 1
+                channels[row] = scenes[at + 6]
+                sizes[row] = reader.size
+                attempts[row] = reader.attempt
+                reasons[row] = reader.reason
+                depths[row] = reader.depth
+                row += 1
+        if has_texts:
+            self._write_texts(RowReader(reader._held, 0, reader.at))
 
-    def _put_i32(self, column: int, value: int, is_there: bool) -> None:
-        if self._is_there(column, is_there):
-            _store_i32(self._out, self._values[column] + 4 * self._row, value)
+    def _write_texts(self, reader: RowReader) -> None:
+        """Ids and source: most rows have none, and then this is left out."""
+        memory = _bytes(self._memory, 0)
+        sources = _longs(self._memory, self.values[_SOURCE_UID])
+        for column in _TEXTS:
+            _clear(self._memory, self.flags[column], (self._count + 7) // 8)
+            _ints(self._memory, self.values[column])[0] = 0
+        message_ids = _ints(self._memory, self.values[_MESSAGE_ID])
+        correlation_ids = _ints(self._memory, self.values[_CORRELATION_ID])
+        trace_ids = _ints(self._memory, self.values[_TRACE_ID])
+        span_ids = _ints(self._memory, self.values[_SPAN_ID])
+        row = 0
+        with cython.nogil:
+            while reader.advance():
+                sources[row] = reader.source_uid
+                self._put_text(memory, _MESSAGE_ID, row, reader, reader.message_id_at, reader.message_id_size)
+                message_ids[row + 1] = self._text_ends[_MESSAGE_ID]
+                self._put_text(
+                    memory, _CORRELATION_ID, row, reader, reader.correlation_id_at, reader.correlation_id_size
+                )
+                correlation_ids[row + 1] = self._text_ends[_CORRELATION_ID]
+                self._put_text(memory, _TRACE_ID, row, reader, reader.trace_id_at, reader.trace_id_size)
+                trace_ids[row + 1] = self._text_ends[_TRACE_ID]
+                self._put_text(memory, _SPAN_ID, row, reader, reader.span_id_at, reader.span_id_size)
+                span_ids[row + 1] = self._text_ends[_SPAN_ID]
+                row += 1
 
-    def _put_i8(self, column: int, value: int, is_there: bool) -> None:
-        if self._is_there(column, is_there):
-            self._out[self._values[column] + self._row] = value
+    def _put_text(self, memory: Pointer, column: int, row: int, reader: RowReader, at: int, size: int) -> None:
+        if size < 0:
+            self.nulls[column] = self.nulls[column] + 1
+            return
+        place = self.flags[column] + (row >> 3)
+        memory[place] = memory[place] | 1 << (row & 7)
+        _copy_octets(memory, self.texts[column] + self._text_ends[column], reader.data, at, size)
+        self._text_ends[column] = self._text_ends[column] + size
 
-    def _put_text(self, column: int, row: RowReader, at: int, size: int) -> None:
-        end = self._text_ends[column]
-        if self._is_there(column, size >= 0):
-            _copy(self._out, self._texts[column] + end, row.data, at, size)
-            end += size
-            self._text_ends[column] = end
-        _store_i32(self._out, self._values[column] + 4 * (self._row + 1), end)
+    def _write_flags(self, has_texts: bool) -> None:
+        """Which values are there. What is null becomes 0: no reader meets an index that is none."""
+        for column in (_PUBLISH_TIME, _ENQUEUE_TIME):
+            self._flag_longs(column)
+        for column in (_VHOST, _EXCHANGE, _ROUTING_KEY, _QUEUE, _CONSUMER, _CONNECTION):
+            self._flag_shorts(column)
+        for column in (_CHANNEL, _ATTEMPT):
+            self._flag_ints(column, 0)
+        for column in (_SIZE, _DEPTH):
+            self._flag_ints(column, -1)
+        self._flag_bytes(_REASON)
+        if has_texts:
+            self._flag_longs(_SOURCE_UID)
+        else:
+            for column in (*_TEXTS, _SOURCE_UID):
+                self.nulls[column] = self._count
 
-    def _is_there(self, column: int, is_there: bool) -> bool:
-        """Note whether the row has a value here."""
-        if not is_there:
-            self._nulls[column] = self._nulls[column] + 1
-            return False
-        flags = self._flags[column]
-        if flags >= 0:
-            at = flags + (self._row >> 3)
-            self._out[at] = self._out[at] | 1 << (self._row & 7)
-        return True
+    def _flag_longs(self, column: int) -> None:
+        values = _longs(self._memory, self.values[column])
+        flags = _bytes(self._memory, self.flags[column])
+        count = self._count
+        found = 0
+        with cython.nogil:
+            for start in range(0, count, 8):
+                bits = 0
+                for row in range(start, start + 8 if start + 8 < count else count):
+                    if values[row] != 0:
+                        bits |= 1 << (row & 7)
+                        found += 1
+                flags[start >> 3] = bits
+        self.nulls[column] = count - found
+
+    def _flag_ints(self, column: int, null: int) -> None:
+        values = _ints(self._memory, self.values[column])
+        flags = _bytes(self._memory, self.flags[column])
+        count = self._count
+        found = 0
+        with cython.nogil:
+            for start in range(0, count, 8):
+                bits = 0
+                for row in range(start, start + 8 if start + 8 < count else count):
+                    if values[row] != null:
+                        bits |= 1 << (row & 7)
+                        found += 1
+                    else:
+                        values[row] = 0
+                flags[start >> 3] = bits
+        self.nulls[column] = count - found
+
+    def _flag_shorts(self, column: int) -> None:
+        values = _shorts(self._memory, self.values[column])
+        flags = _bytes(self._memory, self.flags[column])
+        count = self._count
+        found = 0
+        with cython.nogil:
+            for start in range(0, count, 8):
+                bits = 0
+                for row in range(start, start + 8 if start + 8 < count else count):
+                    if values[row] >= 0:
+                        bits |= 1 << (row & 7)
+                        found += 1
+                    else:
+                        values[row] = 0
+                flags[start >> 3] = bits
+        self.nulls[column] = count - found
+
+    def _flag_bytes(self, column: int) -> None:
+        values = _bytes(self._memory, self.values[column])
+        flags = _bytes(self._memory, self.flags[column])
+        count = self._count
+        found = 0
+        with cython.nogil:
+            for start in range(0, count, 8):
+                bits = 0
+                for row in range(start, start + 8 if start + 8 < count else count):
+                    if values[row] != 0:
+                        bits |= 1 << (row & 7)
+                        found += 1
+                flags[start >> 3] = bits
+        self.nulls[column] = count - found
 
 
-def new_octets(size: int) -> Any:
-    """Zeros that a ColumnWriter may write to, until `bytes` makes them the result: in C without a copy."""
-    return bytes(size) if cython.compiled else bytearray(size)
+class Layout:
+    """What of the memory of a writer makes the body of a batch, and where in it the buffers of each column lie.
+
+    `pieces` has place (or _ZEROS) and size of each part, `buffers` place in the body and size of each buffer. A column
+    that is null throughout shares octets with others: flags of zeros, ends of texts that are all 0, and for its values,
+    which mean nothing, those of the column of times.
+    """
+
+    __slots__ = ("buffers", "pieces", "size")
+
+    def __init__(self, writer: ColumnWriter, count: int) -> None:
+        self.buffers: list[int] = []
+        self.pieces = array("q")
+        self.size = 0
+        times = self._place(writer.values[_TIME], 8 * count)
+        zeros = -1
+        flag_size = (count + 7) // 8
+        for number, is_text in enumerate(_IS_TEXT):
+            nulls = writer.nulls[number]
+            size = _WIDTHS[number] * (count + is_text)
+            if number == _TIME:
+                self.buffers += (0, 0, times, size)
+            elif nulls == count and count:
+                if zeros < 0:
+                    zeros = self._place(_ZEROS, 4 * (count + 1))
+                self.buffers += (zeros, flag_size, zeros if is_text else times, size)
+                if is_text:
+                    self.buffers += (zeros, 0)
+            else:
+                flags = self._place(writer.flags[number], flag_size) if nulls else 0
+                # Of no rows even the ends of texts were never written.
+                values = self._place(writer.values[number] if count else _ZEROS, size)
+                self.buffers += (flags, flag_size if nulls else 0, values, size)
+                if is_text:
+                    text_size = writer.text_size(number)
+                    self.buffers += (self._place(writer.texts[number], text_size), text_size)
+
+    def _place(self, at: int, size: int) -> int:
+        """Another piece; gives its place in the body."""
+        place = self.size
+        self.pieces.extend((at, size))
+        self.size = padded(place + size)
+        return place
 
 
-def put_octets(out: Any, at: int, octets: bytes) -> None:
-    _copy(_pointer_to(out), at, _pointer_to(octets), 0, len(octets))
+def _clear(memory: bytearray, at: int, size: int) -> None:
+    memory[at : at + size] = bytes(size)
 
 
-def _pointer_to(data: Any) -> Pointer:
+def _octets(memory: bytearray) -> Pointer:
+    return memory
+
+
+def _places(pieces: "array[int]") -> Pointer:
+    address, _ = pieces.buffer_info()
+    return cython.cast(cython.pointer(cython.longlong), cython.cast(cython.size_t, address))
+
+
+def _longs(memory: bytearray, at: int) -> Pointer:
     if cython.compiled:
-        octets: bytes = data
-        return octets
+        return cython.cast(cython.pointer(cython.longlong), _octets(memory) + at)
     else:
-        return data
+        return _view(memory, at, 8).cast("q")
 
 
-def _store_i64(out: Pointer, at: int, value: int) -> None:
+def _ints(memory: bytearray, at: int) -> Pointer:
     if cython.compiled:
-        memcpy(out + at, cython.address(value), 8)
+        return cython.cast(cython.pointer(cython.int), _octets(memory) + at)
     else:
-        _I64.pack_into(out, at, value)
+        return _view(memory, at, 4).cast("i")
 
 
-def _store_i32(out: Pointer, at: int, value: int) -> None:
+def _shorts(memory: bytearray, at: int) -> Pointer:
     if cython.compiled:
-        memcpy(out + at, cython.address(value), 4)
+        return cython.cast(cython.pointer(cython.short), _octets(memory) + at)
     else:
-        _I32.pack_into(out, at, value)
+        return _view(memory, at, 2).cast("h")
 
 
-def _copy(out: Pointer, at: int, source: Pointer, source_at: int, size: int) -> None:
+def _bytes(memory: bytearray, at: int) -> Pointer:
+    if cython.compiled:
+        return _octets(memory) + at
+    else:
+        return _view(memory, at, 1)
+
+
+def _ints_of(octets: bytes) -> Pointer:
+    if cython.compiled:
+        data: Pointer = octets
+        return cython.cast(cython.pointer(cython.int), cython.cast(cython.p_void, data))
+    else:
+        return memoryview(octets).cast("i")
+
+
+def _view(memory: bytearray, at: int, width: int) -> memoryview:
+    return memoryview(memory)[at : at + (len(memory) - at) // width * width]
+
+
+def _copy_octets(out: Pointer, at: int, source: Pointer, source_at: int, size: int) -> None:
     if cython.compiled:
         memcpy(out + at, source + source_at, size)
     else:

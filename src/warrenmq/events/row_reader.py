@@ -1,8 +1,9 @@
 # cython: boundscheck=False, wraparound=False, nonecheck=False, cdivision=True
 """Reads rows in their raw form, one after the other (docs/formats/events.md).
 
-`advance` needs no interpreter, so that a thread can turn rows into columns while the loop goes on. A reader belongs to
-whoever made it; the octets must not change meanwhile. Compiled when the package is built (row_reader.pxd).
+A record of the raw form is one row, or two that differ in nothing but their kind. `advance` needs no interpreter, so
+that a thread can turn rows into columns while the loop goes on. A reader belongs to whoever made it; the octets must
+not change meanwhile. Compiled when the package is built (row_reader.pxd).
 """
 
 import struct
@@ -17,66 +18,64 @@ if cython.compiled:
     from cython.cimports.libc.string import memcpy
 
 from warrenmq.events.errors import BadEvents
-from warrenmq.events.schema import VERSION, Event
+from warrenmq.events.schema import HIGHEST_CODE, ROUTED, VERSION, Event
 
 Pointer: TypeAlias = Any  # a const unsigned char * in compiled code, bytes or a bytearray in plain Python
 
-# Flags of a row: which of its parts are there. SAME: the message is that of the row before.
-SAME = 1
-ENQUEUED = 2
-SOURCE = 4
-MESSAGE_ID = 8
-CORRELATION_ID = 16
-TRACE_ID = 32
-SPAN_ID = 64
+# Flags of a record.
+TEXTS = 1  # ids and source stand behind it
+SAME_TEXTS = 2  # they are those of the record before
+IS_ROUTED = 4  # another row follows, of the kind "routed"
+BRIEF = 8  # a short record: time, message and size are those of the one before, and it was enqueued right then
 
-_SAME = SAME  # the same as C integers
-_ENQUEUED = ENQUEUED
-_SOURCE = SOURCE
-_MESSAGE_ID = MESSAGE_ID
-_CORRELATION_ID = CORRELATION_ID
-_TRACE_ID = TRACE_ID
-_SPAN_ID = SPAN_ID
-_KNOWN = 127
-_SHORTEST_ROW = 21
-_LONGEST_VARINT = 5  # octets of 32 bits
+# Kind, reason, flags, 0, scene, time, uid, publish time, enqueue time, size + 1, depth + 1, attempt: 0 is null.
+RECORD = struct.Struct("<BBBBIqqqqIII")
+# Kind, reason, flags, 0, scene, depth + 1.
+BRIEF_RECORD = struct.Struct("<BBBBII")
+RAW_HEAD = struct.Struct("<BIII")  # version, rows, names, scenes
 
-RAW_HEAD = struct.Struct("<BII")  # version, rows, names
+SCENE_PARTS = 7  # numbers of six names, in the order of their columns, and of the channel
+
+_TEXTS = TEXTS  # the same as C integers
+_SAME_TEXTS = SAME_TEXTS
+_IS_ROUTED = IS_ROUTED
+_BRIEF = BRIEF
+_RECORD_SIZE = RECORD.size
+_BRIEF_SIZE = BRIEF_RECORD.size
+_ROUTED = ROUTED
+_HIGHEST_CODE = HIGHEST_CODE
+_HIGHEST = 1 << 31  # of numbers with 31 bits, plus 1
 
 _I64 = struct.Struct("<q")
+_U32 = struct.Struct("<I")
 
 
 class RowReader:
-    """The row that `advance` came to, part by part; null is as in Rows.add, and -1 for the size of a text.
+    """The row that `advance` came to, part by part; 0 is null, and -1 for sizes and depth.
 
-    Names are numbers, texts are places in `data`.
+    `scene` is a number, texts are places in `data`.
     """
 
     __slots__ = (
+        "_data_end",
         "_held",
+        "_is_routed_next",
         "at",
         "attempt",
-        "channel",
-        "connection",
-        "consumer",
         "correlation_id_at",
         "correlation_id_size",
         "data",
         "depth",
-        "end",
         "enqueue_time",
-        "exchange",
         "flags",
         "has_message",
         "is_damaged",
-        "is_same",
         "kind",
         "message_id_at",
         "message_id_size",
         "publish_time",
-        "queue",
         "reason",
-        "routing_key",
+        "scene",
         "size",
         "source_uid",
         "span_id_at",
@@ -85,54 +84,69 @@ class RowReader:
         "trace_id_at",
         "trace_id_size",
         "uid",
-        "vhost",
     )
+
+    time: int
 
     def __init__(self, data: "bytes | bytearray", at: int, end: int) -> None:
         self._held = data
         self.data = _pointer_to(data)
         self.at = at
-        self.end = end
+        self._data_end = end
+        self._is_routed_next = False
         self.has_message = False
         self.is_damaged = False
-        self.is_same = False
+        self._forget_texts()
 
     def advance(self) -> bool:
         """Go to the next row. False: there is none, or what is there is none (`is_damaged`)."""
-        if self.at >= self.end:
+        if self._is_routed_next:
+            self._is_routed_next = False
+            self.kind = _ROUTED
+            return True
+        if self.at >= self._data_end:
             return False
-        if self.end - self.at < _SHORTEST_ROW:
+        if self._data_end - self.at < _BRIEF_SIZE:
             return self._damaged()
         data = self.data
-        self.kind = data[self.at]
-        self.reason = data[self.at + 1]
-        self.flags = data[self.at + 2]
-        self.time = _get_i64(data, self.at + 3)
-        self.at = self.at + 11
-        self.vhost = self._varint()
-        self.exchange = self._varint()
-        self.routing_key = self._varint()
-        self.queue = self._varint()
-        self.consumer = self._varint()
-        self.connection = self._varint()
-        self.channel = self._varint()
-        self.attempt = self._varint()
-        self.size = self._varint() - 1
-        self.depth = self._varint() - 1
-        self.enqueue_time = self._i64() if self.flags & _ENQUEUED else 0
-        self.is_same = self.flags & _SAME != 0
-        if not self.is_same:
-            self._read_message()
+        at = self.at
+        self.kind = data[at]
+        self.reason = data[at + 1]
+        self.flags = data[at + 2]
+        self.scene = _get_u32(data, at + 4)
+        if self.flags & _BRIEF:
+            self.depth = _get_u32(data, at + 8) - 1
+            self.attempt = 0
+            self.enqueue_time = self.time
+            self.at = at + _BRIEF_SIZE
+            if not self.has_message:
+                return self._damaged()
+        else:
+            if self._data_end - at < _RECORD_SIZE:
+                return self._damaged()
+            self.time = _get_i64(data, at + 8)
+            self.uid = _get_i64(data, at + 16)
+            self.publish_time = _get_i64(data, at + 24)
+            self.enqueue_time = _get_i64(data, at + 32)
+            self.size = _get_u32(data, at + 40) - 1
+            self.depth = _get_u32(data, at + 44) - 1
+            self.attempt = _get_u32(data, at + 48)
+            self.at = at + _RECORD_SIZE
+            if self.flags & _TEXTS:
+                self._read_texts()
+            elif self.flags & _SAME_TEXTS == 0:
+                self._forget_texts()
+            elif not self.has_message:
+                return self._damaged()
             self.has_message = True
-        if self.is_damaged or not self.has_message or self.kind > _KNOWN or self.reason > _KNOWN or self.flags > _KNOWN:
+        self._is_routed_next = self.flags & _IS_ROUTED != 0
+        if self.is_damaged or self.kind > _HIGHEST_CODE or self.reason > _HIGHEST_CODE:
             return self._damaged()
         return True
 
-    def name_numbers(self) -> tuple[int, int, int, int, int, int]:
-        return self.vhost, self.exchange, self.routing_key, self.queue, self.consumer, self.connection
-
-    def event(self, names: "list[str | None]") -> Event:
-        """The row as a value, with its names by their numbers."""
+    def event(self, names: "list[str | None]", scenes: "list[tuple[int, ...]]") -> Event:
+        """The row as a value."""
+        vhost, exchange, routing_key, queue, consumer, connection, channel = scenes[self.scene]
         return Event(
             time=self.time,
             kind=self.kind,
@@ -140,13 +154,13 @@ class RowReader:
             message_id=_text(self.octets(self.message_id_at, self.message_id_size)),
             publish_time=self.publish_time or None,
             enqueue_time=self.enqueue_time or None,
-            vhost=names[self.vhost],
-            exchange=names[self.exchange],
-            routing_key=names[self.routing_key],
-            queue=names[self.queue],
-            consumer=names[self.consumer],
-            connection=names[self.connection],
-            channel=self.channel or None,
+            vhost=names[vhost],
+            exchange=names[exchange],
+            routing_key=names[routing_key],
+            queue=names[queue],
+            consumer=names[consumer],
+            connection=names[connection],
+            channel=channel or None,
             size=None if self.size < 0 else self.size,
             attempt=self.attempt or None,
             reason=self.reason or None,
@@ -160,92 +174,71 @@ class RowReader:
     def octets(self, at: int, size: int) -> bytes | None:
         return None if size < 0 else bytes(self.data[at : at + size])
 
-    def _read_message(self) -> None:
-        flags = self.flags
-        self.uid = self._i64()
-        self.publish_time = self._i64()
-        self.source_uid = self._i64() if flags & _SOURCE else 0
-        self.message_id_size = self._text_size() if flags & _MESSAGE_ID else -1
-        self.message_id_at = self.at
-        self._skip(self.message_id_size)
-        self.correlation_id_size = self._text_size() if flags & _CORRELATION_ID else -1
-        self.correlation_id_at = self.at
-        self._skip(self.correlation_id_size)
-        self.trace_id_size = self._text_size() if flags & _TRACE_ID else -1
-        self.trace_id_at = self.at
-        self._skip(self.trace_id_size)
-        self.span_id_size = self._text_size() if flags & _SPAN_ID else -1
-        self.span_id_at = self.at
-        self._skip(self.span_id_size)
+    def numbers_fit(self) -> bool:
+        """Whether all numbers are such as a row can have."""
+        return self.size < _HIGHEST and self.depth < _HIGHEST and self.attempt < _HIGHEST
 
-    def _varint(self) -> int:
-        value: int = 0
-        shift = 0
-        data = self.data
-        while self.at < self.end and shift < 7 * _LONGEST_VARINT:
-            octet = data[self.at]
-            self.at = self.at + 1
-            value |= (octet & 0x7F) << shift
-            if octet < 0x80:
-                return value
-            shift += 7
-        self.is_damaged = True
-        return 0
+    def _forget_texts(self) -> None:
+        self.source_uid = 0
+        self.message_id_size = -1
+        self.correlation_id_size = -1
+        self.trace_id_size = -1
+        self.span_id_size = -1
+        self.message_id_at = self.correlation_id_at = self.trace_id_at = self.span_id_at = 0
 
-    def _i64(self) -> int:
-        if self.end - self.at < 8:
+    def _read_texts(self) -> None:
+        if self._data_end - self.at < 8:
             self.is_damaged = True
-            return 0
+            return
+        self.source_uid = _get_i64(self.data, self.at)
         self.at = self.at + 8
-        return _get_i64(self.data, self.at - 8)
+        self.message_id_size = self._text_size()
+        self.message_id_at = self._pass(self.message_id_size)
+        self.correlation_id_size = self._text_size()
+        self.correlation_id_at = self._pass(self.correlation_id_size)
+        self.trace_id_size = self._text_size()
+        self.trace_id_at = self._pass(self.trace_id_size)
+        self.span_id_size = self._text_size()
+        self.span_id_at = self._pass(self.span_id_size)
 
     def _text_size(self) -> int:
-        size = self._varint()
-        if size > self.end - self.at:
+        if self._data_end - self.at < 4:
             self.is_damaged = True
-            return 0
+            return -1
+        size = _get_u32(self.data, self.at) - 1
+        self.at = self.at + 4
+        if size > self._data_end - self.at:
+            self.is_damaged = True
+            return -1
         return size
 
-    def _skip(self, size: int) -> None:
+    def _pass(self, size: int) -> int:
+        """Go behind a text; gives where it began."""
+        at = self.at
         if size > 0:
-            self.at = self.at + size
+            self.at = at + size
+        return at
 
     def _damaged(self) -> bool:
         self.is_damaged = True
         return False
 
 
-def used_names(reader: RowReader, number_of_names: int) -> list[int]:
-    """The numbers of all names in the rows that follow, each once."""
+def used_scenes(reader: RowReader, number_of_scenes: int) -> list[int]:
+    """The numbers of all scenes in the rows that follow, each once."""
     used: list[int] = []
-    seen = bytearray(number_of_names)
-    seen[0] = 1  # stands for no name
+    seen = bytearray(number_of_scenes)
     while reader.advance():
-        if not seen[reader.vhost]:
-            seen[reader.vhost] = 1
-            used.append(reader.vhost)
-        if not seen[reader.exchange]:
-            seen[reader.exchange] = 1
-            used.append(reader.exchange)
-        if not seen[reader.routing_key]:
-            seen[reader.routing_key] = 1
-            used.append(reader.routing_key)
-        if not seen[reader.queue]:
-            seen[reader.queue] = 1
-            used.append(reader.queue)
-        if not seen[reader.consumer]:
-            seen[reader.consumer] = 1
-            used.append(reader.consumer)
-        if not seen[reader.connection]:
-            seen[reader.connection] = 1
-            used.append(reader.connection)
+        if not seen[reader.scene]:
+            seen[reader.scene] = 1
+            used.append(reader.scene)
     return used
 
 
-def read_head(raw: bytes) -> tuple[int, dict[int, str | None], int]:
-    """The number of rows, the names by number, and where the rows begin."""
+def read_head(raw: bytes) -> "tuple[int, dict[int, str | None], dict[int, tuple[int, ...]], int]":
+    """The number of rows, names and scenes by number, and where the rows begin."""
     try:
-        version, count, named = RAW_HEAD.unpack_from(raw)
+        version, count, named, staged = RAW_HEAD.unpack_from(raw)
         if version != VERSION:
             raise BadEvents(f"a raw form of events has version {version}, which is not known here")
         at = RAW_HEAD.size
@@ -257,24 +250,31 @@ def read_head(raw: bytes) -> tuple[int, dict[int, str | None], int]:
                 raise BadEvents("a raw form of events ends within its names")
             names[number] = raw[at : at + size].decode()
             at += size
+        scenes: dict[int, tuple[int, ...]] = {}
+        for _ in range(staged):
+            number, at = _read_varint(raw, at)
+            scenes[number], at = _read_scene(raw, at, names)
     except (struct.error, IndexError, UnicodeDecodeError) as problem:
         raise BadEvents(f"the head of a raw form of events is damaged: {problem}") from problem
-    return count, names, at
+    return count, names, scenes, at
 
 
-def _are_known(numbers: tuple[int, ...], names: dict[int, str | None]) -> bool:
-    for number in numbers:  # noqa: SIM110 - a generator would not be C
-        if number not in names:
-            return False
-    return True
+def _read_scene(raw: bytes, at: int, names: "dict[int, str | None]") -> tuple[tuple[int, ...], int]:
+    parts = []
+    for _ in range(SCENE_PARTS):
+        part, at = _read_varint(raw, at)
+        parts.append(part)
+    if any(number not in names for number in parts[:6]) or parts[6] >= _HIGHEST:
+        raise BadEvents(f"a raw form of events has a name without a text before octet {at}")
+    return tuple(parts), at
 
 
-def check_rows(reader: RowReader, count: int, names: dict[int, str | None]) -> None:
+def check_rows(reader: RowReader, count: int, scenes: "dict[int, tuple[int, ...]]") -> None:
     for _ in range(count):
-        if not reader.advance():
+        if not reader.advance() or not reader.numbers_fit():
             raise BadEvents(f"a raw form of events is damaged at octet {reader.at}")
-        if not _are_known(reader.name_numbers(), names):
-            raise BadEvents(f"a raw form of events has a name without a text before octet {reader.at}")
+        if reader.scene not in scenes:
+            raise BadEvents(f"a raw form of events has a scene that it does not tell of before octet {reader.at}")
     if reader.advance() or reader.is_damaged:
         raise BadEvents(f"a raw form of events goes on after its {count} rows")
 
@@ -310,4 +310,13 @@ def _get_i64(data: Pointer, at: int) -> int:
         memcpy(cython.address(value), data + at, 8)
     else:
         value = _I64.unpack_from(data, at)[0]
+    return value
+
+
+def _get_u32(data: Pointer, at: int) -> int:
+    value: int = 0
+    if cython.compiled:
+        memcpy(cython.address(value), data + at, 4)
+    else:
+        value = _U32.unpack_from(data, at)[0]
     return value

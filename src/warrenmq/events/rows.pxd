@@ -1,68 +1,52 @@
 cimport cython
 
-from warrenmq.events.row_reader cimport RowReader, check_rows, used_names
+from warrenmq.events.row_reader cimport RowReader, check_rows, used_scenes
+from warrenmq.events.texts cimport make_texts
 
 cdef Py_ssize_t _FIRST_CAPACITY
-cdef Py_ssize_t _LONGEST_ROW
+cdef Py_ssize_t _KEPT_CAPACITY
 cdef long long _HIGHEST
-cdef long long _KEY_MASK
 cdef int _CODES
 cdef int _SLOTS
-cdef int _SAME
-cdef int _ENQUEUED
-cdef int _SOURCE
-cdef int _MESSAGE_ID
-cdef int _CORRELATION_ID
-cdef int _TRACE_ID
-cdef int _SPAN_ID
+cdef int _TEXTS
+cdef int _SAME_TEXTS
+cdef int _IS_ROUTED
+cdef int _BRIEF
+cdef Py_ssize_t _RECORD_SIZE
+cdef Py_ssize_t _BRIEF_SIZE
+cdef Py_ssize_t _FULL_NAMES
 
 
 @cython.final
 @cython.no_gc
-@cython.freelist(1024)
 cdef class Trace:
     cdef readonly long long uid
     cdef readonly long long publish_time
-    cdef readonly long long source_uid
-    cdef readonly bytes message_id
-    cdef readonly bytes correlation_id
-    cdef readonly bytes trace_id
-    cdef readonly bytes span_id
-
-
-@cython.locals(trace=Trace)
-cpdef Trace make_trace(
-    long long uid,
-    long long publish_time,
-    long long source_uid,
-    bytes message_id,
-    bytes correlation_id,
-    bytes trace_id,
-    bytes span_id,
-)
+    cdef readonly bytes texts
 
 
 @cython.final
 cdef class Rows:
     cdef bytearray _data
+    cdef bytearray _spare
     cdef Py_ssize_t _capacity
     cdef list _names
     cdef dict _numbers
+    cdef list _scenes
+    cdef dict _scene_numbers
     cdef list _found
     cdef list _found_numbers
-    cdef Trace _last
+    cdef bytes _last_texts
+    cdef bint _is_followable
     cdef Py_ssize_t _logged_size
     cdef Py_ssize_t _logged_count
     cdef readonly Py_ssize_t size
     cdef readonly Py_ssize_t count
     cdef readonly long long first_time
     cdef readonly long long last_time
-    cdef readonly Py_ssize_t message_id_sum
-    cdef readonly Py_ssize_t correlation_id_sum
-    cdef readonly Py_ssize_t trace_id_sum
-    cdef readonly Py_ssize_t span_id_sum
+    cdef readonly long long time
+    cdef readonly bint has_texts
 
-    @cython.locals(exchange_and_key="long long")
     cpdef add(
         self,
         int kind,
@@ -80,57 +64,76 @@ cdef class Rows:
         int reason,
         long long depth,
     )
+    @cython.locals(data="unsigned char *", room=Py_ssize_t, flags=int)
+    cpdef put(
+        self,
+        int kind,
+        int reason,
+        bint is_routed,
+        Py_ssize_t scene,
+        long long time,
+        long long uid,
+        long long publish_time,
+        bytes texts,
+        long long enqueue_time,
+        long long size,
+        long long depth,
+        long long attempt,
+    )
+    cpdef bint may_be_brief(self)
+    @cython.locals(data="unsigned char *")
+    cpdef put_brief(self, int kind, Py_ssize_t scene, long long depth)
+    @cython.locals(slot=Py_ssize_t, found=list)
+    cpdef Py_ssize_t find_scene(self, bytes address, object one, object other) except -2
+    @cython.locals(slot=Py_ssize_t)
+    cpdef Py_ssize_t note_scene(self, Py_ssize_t scene, bytes address, object one, object other) except -1
+    @cython.locals(key_at=Py_ssize_t, exchange=Py_ssize_t, routing_key=Py_ssize_t)
+    cpdef Py_ssize_t scene_of(
+        self, bytes address, str vhost, str queue, str consumer, str connection, int channel
+    ) except -1
+    cpdef bint is_full(self, Py_ssize_t count)
     @cython.locals(taken=Rows)
     cpdef Rows take(self)
+    cpdef reuse(self, Rows rows)
     cpdef bytes unlogged(self)
-    @cython.locals(reader=RowReader, trace=Trace)
+    @cython.locals(reader=RowReader)
     cpdef Py_ssize_t extend(self, bytes raw) except -1
     cpdef RowReader reader(self)
     cpdef list names(self)
+    cpdef list scenes(self)
     @cython.locals(reader=RowReader)
     cpdef list events(self)
     cdef _begin(self)
-    @cython.locals(slot=Py_ssize_t)
-    cdef Py_ssize_t _number_of(self, object name) except -1  # long long with "except": see protocol/values.pxd
+    cdef Py_ssize_t _number_of(self, str name) except -1
     cdef _learn(self, object name)
-    @cython.locals(data="unsigned char *", start=Py_ssize_t, at=Py_ssize_t, flags=int)
-    cdef _write(
-        self,
-        int kind,
-        long long time,
-        Trace trace,
-        long long vhost,
-        long long exchange,
-        long long routing_key,
-        long long queue,
-        long long consumer,
-        long long connection,
-        long long channel,
-        long long enqueue_time,
-        long long size,
-        long long attempt,
-        int reason,
-        long long depth,
-    )
-    @cython.locals(data="unsigned char *", at=Py_ssize_t, flags=int)
-    cdef int _write_message(self, Trace trace) except -1
-    @cython.locals(data="unsigned char *", at=Py_ssize_t, size=Py_ssize_t)
-    cdef _write_text(self, bytes text)
-    cdef _count(self, long long time, Trace trace)
     cdef _grow(self, Py_ssize_t needed)
-    @cython.locals(reader=RowReader, used=list, pieces=list, name=bytes)
     cdef bytes _raw_from(self, Py_ssize_t start, Py_ssize_t count)
 
 
-cdef bytes _clean(bytes text)
-@cython.locals(data="const unsigned char *", found=int, at=Py_ssize_t)
-cdef bint _is_ascii(bytes text) noexcept
-cdef Trace _trace_of(RowReader reader)
-cdef bytes _varint(long long value)
+cdef bytes _texts_of(RowReader reader)
 cdef long long _limited(long long value) noexcept
-@cython.locals(address=size_t)
-cdef Py_ssize_t _slot_of(object name) noexcept
-cdef Py_ssize_t _put_varint(unsigned char *data, Py_ssize_t at, unsigned long long value) noexcept
-cdef Py_ssize_t _put_i64(unsigned char *data, Py_ssize_t at, long long value) noexcept
+@cython.locals(mixed=size_t)
+cdef Py_ssize_t _slot_of(object address, object one, object other) noexcept
+cdef size_t _place_of(object thing) noexcept
+cdef void _put_record(
+    unsigned char *data,
+    Py_ssize_t at,
+    int kind,
+    int reason,
+    int flags,
+    unsigned int scene,
+    long long time,
+    long long uid,
+    long long publish_time,
+    long long enqueue_time,
+    unsigned int size,
+    unsigned int depth,
+    unsigned int attempt,
+) noexcept
+cdef void _put_brief(
+    unsigned char *data, Py_ssize_t at, int kind, int flags, unsigned int scene, unsigned int depth
+) noexcept
+cdef void _put_u32(unsigned char *data, Py_ssize_t at, unsigned int value) noexcept
+cdef void _put_i64(unsigned char *data, Py_ssize_t at, long long value) noexcept
 @cython.locals(source="const unsigned char *")
-cdef void _put_text(unsigned char *data, Py_ssize_t at, bytes text, Py_ssize_t size) noexcept
+cdef void _put_octets(unsigned char *data, Py_ssize_t at, bytes octets, Py_ssize_t size) noexcept

@@ -1,15 +1,15 @@
 # cython: boundscheck=False, wraparound=False, nonecheck=False, cdivision=True
 """Events as the loop gathers them: rows in one growing buffer, in the raw form that docs/formats/events.md draws.
 
-The raw form is also what the commit log keeps, so handing rows to it is a copy. Names (of queues, keys, consumers, ...)
-are numbers in a row and written once; what belongs to the message is left out where the row before is of the same one.
+The raw form is also what the commit log keeps, so handing rows to it is a copy. Where something happened and who had to
+do with it (queue, key, consumer, ...) is a scene, a number in a row: few differ, and they are written once. What
+follows at once from the row before leaves out what they share.
 
 `Rows` belongs to the loop until `take`, whose result belongs to whoever gets it. Nothing here blocks. One of the files
 that know whether they are compiled (docs/decisions/0002), in the functions at the end: C copies octets, Python slices.
 Compiled when the package is built (rows.pxd).
 """
 
-import struct
 from typing import Any, TypeAlias
 
 try:
@@ -21,44 +21,46 @@ if cython.compiled:
     from cython.cimports.libc.string import memcpy
 
 from warrenmq.events.row_reader import (
-    CORRELATION_ID,
-    ENQUEUED,
-    MESSAGE_ID,
+    BRIEF,
+    BRIEF_RECORD,
+    IS_ROUTED,
     RAW_HEAD,
-    SAME,
-    SOURCE,
-    SPAN_ID,
-    TRACE_ID,
+    RECORD,
+    SAME_TEXTS,
+    TEXTS,
     RowReader,
     check_rows,
     read_head,
-    used_names,
+    used_scenes,
 )
 from warrenmq.events.schema import HIGHEST_CODE, VERSION, Event
+from warrenmq.events.texts import clean_name, make_texts
 
 Pointer: TypeAlias = Any  # an unsigned char * in compiled code, a bytearray or bytes in plain Python
+Scene: TypeAlias = tuple[int, ...]  # six names by their numbers (0 is none), and a channel
 
 _FIRST_CAPACITY = 256 * 1024
-_LONGEST_ROW = 160  # octets of a row without its ids
+_KEPT_CAPACITY = 8 * 1024 * 1024
 _HIGHEST = 0x7FFF_FFFF  # of the columns with 32 bits
-_KEY_MASK = 0xFFFF_FFFF
 _CODES = HIGHEST_CODE
-_SLOTS = 256  # names that are found by the address of their object; a power of 2
+_SLOTS = 256  # scenes that are found by the addresses of objects; a power of 2
+# A batch numbers its names with 16 bits, and one more row may bring six.
+FULL_NAMES = 32_000
 
-# Flags of a row (row_reader.py), as C integers.
-_SAME = SAME
-_ENQUEUED = ENQUEUED
-_SOURCE = SOURCE
-_MESSAGE_ID = MESSAGE_ID
-_CORRELATION_ID = CORRELATION_ID
-_TRACE_ID = TRACE_ID
-_SPAN_ID = SPAN_ID
+# Flags and sizes of a record (row_reader.py), as C integers.
+_TEXTS = TEXTS
+_SAME_TEXTS = SAME_TEXTS
+_IS_ROUTED = IS_ROUTED
+_BRIEF = BRIEF
+_RECORD_SIZE = RECORD.size
+_BRIEF_SIZE = BRIEF_RECORD.size
+_FULL_NAMES = FULL_NAMES
 
 
 class Trace:
-    """What all rows of one message have in common. Its texts are UTF-8; source_uid 0 is none."""
+    """What all rows of one message have in common; `texts` are its ids and its source as they stand in a row."""
 
-    __slots__ = ("correlation_id", "message_id", "publish_time", "source_uid", "span_id", "trace_id", "uid")
+    __slots__ = ("publish_time", "texts", "uid")
 
     def __init__(
         self,
@@ -72,68 +74,48 @@ class Trace:
     ) -> None:
         self.uid = uid
         self.publish_time = publish_time
-        self.source_uid = source_uid
-        self.message_id = None if message_id is None else _clean(message_id)
-        self.correlation_id = None if correlation_id is None else _clean(correlation_id)
-        self.trace_id = None if trace_id is None else _clean(trace_id)
-        self.span_id = None if span_id is None else _clean(span_id)
-
-
-def make_trace(
-    uid: int,
-    publish_time: int,
-    source_uid: int,
-    message_id: bytes | None,
-    correlation_id: bytes | None,
-    trace_id: bytes | None,
-    span_id: bytes | None,
-) -> Trace:
-    """As Trace(...), without the detour over a Python call when compiled."""
-    trace = Trace.__new__(Trace)
-    trace.uid = uid
-    trace.publish_time = publish_time
-    trace.source_uid = source_uid
-    trace.message_id = None if message_id is None else _clean(message_id)
-    trace.correlation_id = None if correlation_id is None else _clean(correlation_id)
-    trace.trace_id = None if trace_id is None else _clean(trace_id)
-    trace.span_id = None if span_id is None else _clean(span_id)
-    return trace
+        self.texts = make_texts(source_uid, message_id, correlation_id, trace_id, span_id)
 
 
 class Rows:
-    """Rows in the order they were added. `size` is the memory they take.
-
-    The sums are what the texts of all rows take in columns, where no row can refer to the one before.
-    """
+    """Rows in the order they were added. `size` is the memory they take, `time` that of the last one."""
 
     __slots__ = (
         "_capacity",
         "_data",
         "_found",
         "_found_numbers",
-        "_last",
+        "_is_followable",
+        "_last_texts",
         "_logged_count",
         "_logged_size",
         "_names",
         "_numbers",
-        "correlation_id_sum",
+        "_scene_numbers",
+        "_scenes",
+        "_spare",
         "count",
         "first_time",
+        "has_texts",
         "last_time",
-        "message_id_sum",
         "size",
-        "span_id_sum",
-        "trace_id_sum",
+        "time",
     )
 
     count: int
     size: int
-    _last: Trace | None
+    first_time: int
+    last_time: int
+    _is_followable: bool
+    _last_texts: bytes | None
     _logged_count: int
     _logged_size: int
 
     def __init__(self) -> None:
+        self._spare: bytearray | None = None
         self._begin()
+
+    # -- one more row ------------------------------------------------------------------------------------------------
 
     def add(
         self,
@@ -154,27 +136,13 @@ class Rows:
     ) -> None:
         """One more row. `address` is exchange and routing key as two wire short strings.
 
-        None is null, and so is 0 for channel, enqueue_time, attempt and reason, and -1 for size and depth. A name is
-        found quickly where it is the same object as before.
+        None is null, and so is 0 for channel, enqueue_time, attempt and reason, and -1 for size and depth.
         """
-        exchange_and_key = self._number_of(address)
-        self._write(
-            kind,
-            time,
-            trace,
-            self._number_of(vhost),
-            exchange_and_key >> 32,
-            exchange_and_key & _KEY_MASK,
-            self._number_of(queue),
-            self._number_of(consumer),
-            self._number_of(connection),
-            channel,
-            enqueue_time,
-            size,
-            attempt,
-            reason,
-            depth,
-        )
+        scene = self.scene_of(address, vhost, queue, consumer, connection, channel)
+        if trace is None:
+            trace = _NO_MESSAGE
+        uid, publish_time, texts = trace.uid, trace.publish_time, trace.texts
+        self.put(kind, reason, False, scene, time, uid, publish_time, texts, enqueue_time, size, depth, attempt)
 
     def add_event(self, kind: int, time: int, **fields: Any) -> None:
         """One more row, by the names of the fields of Event; for what happens seldom."""
@@ -182,46 +150,183 @@ class Rows:
 
     def add_row(self, event: Event) -> None:
         """The same from an Event."""
-        self._write(
+        names = event.vhost, event.exchange, event.routing_key, event.queue, event.consumer, event.connection
+        ids = event.message_id, event.correlation_id, event.trace_id, event.span_id
+        self.put(
             event.kind,
+            event.reason or 0,
+            False,
+            self._scene((*[self._number_of(name) for name in names], _limited(event.channel or 0))),
             event.time,
-            _trace_in(event),
-            self._number_of(event.vhost),
-            self._number_of(event.exchange),
-            self._number_of(event.routing_key),
-            self._number_of(event.queue),
-            self._number_of(event.consumer),
-            self._number_of(event.connection),
-            event.channel or 0,
+            event.uid,
+            event.publish_time or 0,
+            make_texts(event.source_uid or 0, *[_octets(text) for text in ids]),
             event.enqueue_time or 0,
             -1 if event.size is None else event.size,
-            event.attempt or 0,
-            event.reason or 0,
             -1 if event.depth is None else event.depth,
+            event.attempt or 0,
         )
+
+    def put(
+        self,
+        kind: int,
+        reason: int,
+        is_routed: bool,
+        scene: int,
+        time: int,
+        uid: int,
+        publish_time: int,
+        texts: bytes | None,
+        enqueue_time: int,
+        size: int,
+        depth: int,
+        attempt: int,
+    ) -> None:
+        """One more row in a scene that is known; or two, the second of the kind "routed". Null is as in `add`."""
+        room = _RECORD_SIZE if texts is None else _RECORD_SIZE + len(texts)
+        if self.size + room > self._capacity:
+            self._grow(room)
+        flags = _IS_ROUTED if is_routed else 0
+        if texts is not None:
+            flags |= _SAME_TEXTS if texts is self._last_texts and self._is_followable else _TEXTS
+        data: Pointer = self._data
+        _put_record(
+            data,
+            self.size,
+            kind & _CODES,
+            reason & _CODES,
+            flags,
+            scene,
+            time,
+            uid,
+            publish_time,
+            enqueue_time,
+            _limited(size) + 1 if size >= 0 else 0,
+            _limited(depth) + 1 if depth >= 0 else 0,
+            _limited(attempt),
+        )
+        self.size += _RECORD_SIZE
+        if flags & _TEXTS and texts is not None:
+            _put_octets(data, self.size, texts, len(texts))
+            self.size += len(texts)
+            self.has_texts = True
+        self.time = time
+        self._last_texts = texts
+        self._is_followable = True
+        if time < self.first_time or self.count == 0:
+            self.first_time = time
+        if time > self.last_time or self.count == 0:
+            self.last_time = time
+        self.count += 2 if is_routed else 1
+
+    def may_be_brief(self) -> bool:
+        """Whether `put_brief` may be called: there is a row before."""
+        return self._is_followable
+
+    def put_brief(self, kind: int, scene: int, depth: int) -> None:
+        """One more row, of the same message and time as the one before; it came to the queue right then."""
+        if self.size + _BRIEF_SIZE > self._capacity:
+            self._grow(_BRIEF_SIZE)
+        data: Pointer = self._data
+        _put_brief(data, self.size, kind & _CODES, _BRIEF, scene, _limited(depth) + 1 if depth >= 0 else 0)
+        self.size += _BRIEF_SIZE
+        self.count += 1
+
+    # -- scenes ------------------------------------------------------------------------------------------------------
+
+    def find_scene(self, address: bytes, one: object, other: object) -> int:
+        """The number of the scene that was noted for these three objects; -1: there is none."""
+        slot = 3 * _slot_of(address, one, other)
+        found = self._found
+        if found[slot] is address and found[slot + 1] is one and found[slot + 2] is other:
+            return self._found_numbers[slot]
+        return -1
+
+    def note_scene(self, scene: int, address: bytes, one: object, other: object) -> int:
+        """Let it be found by these objects from now on; that they stay what they are is up to the caller."""
+        slot = 3 * _slot_of(address, one, other)
+        self._found[slot] = address
+        self._found[slot + 1] = one
+        self._found[slot + 2] = other
+        self._found_numbers[slot] = scene
+        return scene
+
+    def scene_of(
+        self,
+        address: bytes | None,
+        vhost: str | None,
+        queue: str | None,
+        consumer: str | None,
+        connection: str | None,
+        channel: int,
+    ) -> int:
+        """The number of this scene."""
+        exchange = routing_key = 0
+        if address is not None:
+            key_at = 1 + address[0]
+            exchange = self._number_of(_text(address[1:key_at]))
+            routing_key = self._number_of(_text(address[key_at + 1 :]))
+        others = [self._number_of(name) for name in (vhost, queue, consumer, connection)]
+        return self._scene((others[0], exchange, routing_key, *others[1:], _limited(channel)))
+
+    def _scene(self, scene: Scene) -> int:
+        number = self._scene_numbers.get(scene)
+        if number is None:
+            number = self._scene_numbers[scene] = len(self._scenes)
+            self._scenes.append(scene)
+        return number
+
+    def _number_of(self, name: str | None) -> int:
+        number = self._numbers.get(name)
+        return self._learn(name) if number is None else number
+
+    def _learn(self, name: Any) -> int:
+        clean = clean_name(name)
+        if clean != name:
+            number = self._number_of(clean)
+        else:
+            number = len(self._names)
+            self._names.append(name.encode())
+        self._numbers[name] = number
+        return number
+
+    # -- all rows ----------------------------------------------------------------------------------------------------
+
+    def is_full(self, count: int) -> bool:
+        """Whether there are so many, or as many names as a batch can have."""
+        return self.count >= count or len(self._names) >= _FULL_NAMES
 
     def take(self) -> "Rows":
         """All rows, as an object that nobody else has; this one begins anew."""
         taken = Rows.__new__(Rows)
+        taken._spare = None
         taken._data = self._data
         taken._capacity = self._capacity
         taken._names = self._names
         taken._numbers = self._numbers
-        taken._found = self._found
-        taken._found_numbers = self._found_numbers
-        taken._last = None
+        taken._scenes = self._scenes
+        taken._scene_numbers = self._scene_numbers
+        taken._found = [None] * (3 * _SLOTS)  # what the loop's own objects are found by stays here, and goes
+        taken._found_numbers = [0] * (3 * _SLOTS)
+        taken._last_texts = None
+        taken._is_followable = False
         taken._logged_size = self._logged_size
         taken._logged_count = self._logged_count
         taken.size = self.size
         taken.count = self.count
         taken.first_time = self.first_time
         taken.last_time = self.last_time
-        taken.message_id_sum = self.message_id_sum
-        taken.correlation_id_sum = self.correlation_id_sum
-        taken.trace_id_sum = self.trace_id_sum
-        taken.span_id_sum = self.span_id_sum
+        taken.time = self.time
+        taken.has_texts = self.has_texts
         self._begin()
         return taken
+
+    def reuse(self, rows: "Rows") -> None:
+        """Take the memory of rows that nobody reads any more: fresh memory has to be zeroed, and costs page faults."""
+        if rows._capacity <= _KEPT_CAPACITY:
+            self._spare = rows._data
+        rows._data = bytearray()
+        rows._capacity = rows.size = 0
 
     def unlogged(self) -> bytes | None:
         """The raw form of what was added since the last call; None: nothing was."""
@@ -230,7 +335,7 @@ class Rows:
         raw = self._raw_from(self._logged_size, self.count - self._logged_count)
         self._logged_size = self.size
         self._logged_count = self.count
-        self._last = None  # the next part must not refer to this one
+        self._is_followable = False  # the next part must not refer to this one
         return raw
 
     def to_bytes(self) -> bytes:
@@ -245,29 +350,27 @@ class Rows:
 
     def extend(self, raw: bytes) -> int:
         """Add the rows of a raw form and give their number. BadEvents: it is damaged, and nothing was added."""
-        count, names, at = read_head(raw)
-        check_rows(RowReader(raw, at, len(raw)), count, names)
+        count, names, scenes, at = read_head(raw)
+        check_rows(RowReader(raw, at, len(raw)), count, scenes)
+        known = {
+            number: self._scene((*[self._number_of(names[name]) for name in scene[:6]], scene[6]))
+            for number, scene in scenes.items()
+        }
         reader = RowReader(raw, at, len(raw))
-        trace: Trace | None = None
         while reader.advance():
-            if not reader.is_same:
-                trace = _trace_of(reader)
-            self._write(
+            self.put(
                 reader.kind,
+                reader.reason,
+                False,
+                known[reader.scene],
                 reader.time,
-                trace,
-                self._number_of(names[reader.vhost]),
-                self._number_of(names[reader.exchange]),
-                self._number_of(names[reader.routing_key]),
-                self._number_of(names[reader.queue]),
-                self._number_of(names[reader.consumer]),
-                self._number_of(names[reader.connection]),
-                reader.channel,
+                reader.uid,
+                reader.publish_time,
+                _texts_of(reader),
                 reader.enqueue_time,
                 reader.size,
-                reader.attempt,
-                reader.reason,
                 reader.depth,
+                reader.attempt,
             )
         return count
 
@@ -279,160 +382,39 @@ class Rows:
         """By number; number 0 stands for no name."""
         return self._names
 
+    def scenes(self) -> list[Scene]:
+        """By number."""
+        return self._scenes
+
     def events(self) -> list[Event]:
         found = []
         names: list[str | None] = [None]
         names += [name.decode() for name in self._names[1:]]
         reader = self.reader()
         while reader.advance():
-            found.append(reader.event(names))
+            found.append(reader.event(names, self._scenes))
         return found
 
     def _begin(self) -> None:
-        self._data = bytearray(_FIRST_CAPACITY)
-        self._capacity = _FIRST_CAPACITY
+        self._data = bytearray(_FIRST_CAPACITY) if self._spare is None else self._spare
+        self._spare = None
+        self._capacity = len(self._data)
         self._names: list[bytes] = [b""]
         self._numbers: dict[Any, int] = {None: 0}
-        self._found: list[Any] = [None] * _SLOTS
-        self._found_numbers: list[int] = [0] * _SLOTS
-        self._last = None
+        self._scenes: list[Scene] = []
+        self._scene_numbers: dict[Scene, int] = {}
+        self._found: list[Any] = [None] * (3 * _SLOTS)
+        self._found_numbers: list[int] = [0] * (3 * _SLOTS)
+        self._last_texts = None
+        self._is_followable = False
         self._logged_size = 0
         self._logged_count = 0
         self.size = 0
         self.count = 0
         self.first_time = 0
         self.last_time = 0
-        self.message_id_sum = 0
-        self.correlation_id_sum = 0
-        self.trace_id_sum = 0
-        self.span_id_sum = 0
-
-    def _number_of(self, name: Any) -> int:
-        """The number of a name (str), or two of an address (bytes): the exchange's << 32 | the key's."""
-        slot = _slot_of(name)
-        if self._found[slot] is name:
-            return self._found_numbers[slot]
-        number = self._numbers.get(name)
-        if number is None:
-            number = self._learn(name)
-        self._found[slot] = name
-        self._found_numbers[slot] = number
-        return number
-
-    def _learn(self, name: Any) -> int:
-        if isinstance(name, bytes):
-            key_at = 1 + name[0]
-            exchange = self._number_of(_text(name[1:key_at]))
-            number = exchange << 32 | self._number_of(_text(name[key_at + 1 :]))
-        elif (clean := clean_name(name)) != name:
-            number = self._number_of(clean)
-        else:
-            number = len(self._names)
-            self._names.append(name.encode())
-        self._numbers[name] = number
-        return number
-
-    def _write(
-        self,
-        kind: int,
-        time: int,
-        trace: Trace | None,
-        vhost: int,
-        exchange: int,
-        routing_key: int,
-        queue: int,
-        consumer: int,
-        connection: int,
-        channel: int,
-        enqueue_time: int,
-        size: int,
-        attempt: int,
-        reason: int,
-        depth: int,
-    ) -> None:
-        """The one place that knows the order of the parts; RowReader.next reads them again."""
-        if self.size + _LONGEST_ROW > self._capacity:
-            self._grow(_LONGEST_ROW)
-        data: Pointer = self._data
-        start = self.size
-        flags = 0
-        at = _put_i64(data, start + 3, time)
-        at = _put_varint(data, at, vhost)
-        at = _put_varint(data, at, exchange)
-        at = _put_varint(data, at, routing_key)
-        at = _put_varint(data, at, queue)
-        at = _put_varint(data, at, consumer)
-        at = _put_varint(data, at, connection)
-        at = _put_varint(data, at, _limited(channel))
-        at = _put_varint(data, at, _limited(attempt))
-        at = _put_varint(data, at, _limited(size) + 1 if size >= 0 else 0)
-        at = _put_varint(data, at, _limited(depth) + 1 if depth >= 0 else 0)
-        if enqueue_time != 0:
-            flags |= _ENQUEUED
-            at = _put_i64(data, at, enqueue_time)
-        data[start] = kind & _CODES
-        data[start + 1] = reason & _CODES
-        self.size = at
-        if trace is None:
-            trace = _NO_MESSAGE
-        if trace is self._last:
-            flags |= _SAME
-        else:
-            flags |= self._write_message(trace)
-            self._last = trace
-            data = self._data
-        data[start + 2] = flags
-        self._count(time, trace)
-
-    def _write_message(self, trace: Trace) -> int:
-        """What belongs to the message; gives the flags of what is there."""
-        flags = 0
-        if self.size + _LONGEST_ROW > self._capacity:
-            self._grow(_LONGEST_ROW)
-        data: Pointer = self._data
-        at = _put_i64(data, self.size, trace.uid)
-        at = _put_i64(data, at, trace.publish_time)
-        if trace.source_uid != 0:
-            flags |= _SOURCE
-            at = _put_i64(data, at, trace.source_uid)
-        self.size = at
-        if trace.message_id is not None:
-            flags |= _MESSAGE_ID
-            self._write_text(trace.message_id)
-        if trace.correlation_id is not None:
-            flags |= _CORRELATION_ID
-            self._write_text(trace.correlation_id)
-        if trace.trace_id is not None:
-            flags |= _TRACE_ID
-            self._write_text(trace.trace_id)
-        if trace.span_id is not None:
-            flags |= _SPAN_ID
-            self._write_text(trace.span_id)
-        return flags
-
-    def _write_text(self, text: bytes) -> None:
-        size = len(text)
-        if self.size + size + 8 > self._capacity:
-            self._grow(size + 8)
-        data: Pointer = self._data
-        at = _put_varint(data, self.size, size)
-        _put_text(data, at, text, size)
-        self.size = at + size
-
-    def _count(self, time: int, trace: Trace) -> None:
-        if time < self.first_time or self.count == 0:
-            self.first_time = time
-        if time > self.last_time or self.count == 0:
-            self.last_time = time
-        self.count += 1
-        if trace.message_id is not None:
-            self.message_id_sum += len(trace.message_id)
-        if trace.correlation_id is not None:
-            self.correlation_id_sum += len(trace.correlation_id)
-        if trace.trace_id is not None:
-            self.trace_id_sum += len(trace.trace_id)
-        if trace.span_id is not None:
-            self.span_id_sum += len(trace.span_id)
+        self.time = 0
+        self.has_texts = False
 
     def _grow(self, needed: int) -> None:
         grown = bytearray(max(2 * self._capacity, self.size + needed))
@@ -441,37 +423,31 @@ class Rows:
         self._capacity = len(grown)
 
     def _raw_from(self, start: int, count: int) -> bytes:
-        """The head, the names that are used from here on, and the rows as they are."""
-        reader = RowReader(self._data, start, self.size)
-        used = used_names(reader, len(self._names))
-        pieces = [RAW_HEAD.pack(VERSION, count, len(used))]
-        for number in used:
+        """The head, the names and scenes that are used from here on, and the rows as they are."""
+        scenes = used_scenes(RowReader(self._data, start, self.size), len(self._scenes))
+        names = dict.fromkeys([name for scene in scenes for name in self._scenes[scene][:6] if name])
+        pieces = [RAW_HEAD.pack(VERSION, count, len(names), len(scenes))]
+        for number in names:
             name = self._names[number]
             pieces += (_varint(number), _varint(len(name)), name)
+        for number in scenes:
+            pieces.append(_varint(number))
+            pieces += [_varint(part) for part in self._scenes[number]]
         pieces.append(bytes(memoryview(self._data)[start : self.size]))
         return b"".join(pieces)
 
 
-def clean_name(name: str) -> str:
-    """The name as events show it: what was no text on the wire is U+FFFD there."""
-    if name.isascii():
-        return name
-    return "".join(["\ufffd" if "\ud800" <= letter <= "\udfff" else letter for letter in name])
-
-
-def _clean(text: bytes) -> bytes:
-    return text if _is_ascii(text) else text.decode("utf-8", "replace").encode()
-
-
-def _is_ascii(text: bytes) -> bool:
-    if cython.compiled:
-        data: Pointer = text
-        found = 0
-        for at in range(len(text)):
-            found |= data[at]
-        return found < 0x80
-    else:
-        return text.isascii()
+def make_trace(
+    uid: int,
+    publish_time: int,
+    source_uid: int,
+    message_id: bytes | None,
+    correlation_id: bytes | None,
+    trace_id: bytes | None,
+    span_id: bytes | None,
+) -> Trace:
+    """As Trace(...)."""
+    return Trace(uid, publish_time, source_uid, message_id, correlation_id, trace_id, span_id)
 
 
 def _text(octets: bytes) -> str:
@@ -482,22 +458,8 @@ def _octets(text: str | None) -> bytes | None:
     return None if text is None else clean_name(text).encode()
 
 
-def _trace_in(event: Event) -> Trace:
-    return make_trace(
-        event.uid,
-        event.publish_time or 0,
-        event.source_uid or 0,
-        _octets(event.message_id),
-        _octets(event.correlation_id),
-        _octets(event.trace_id),
-        _octets(event.span_id),
-    )
-
-
-def _trace_of(reader: RowReader) -> Trace:
-    return make_trace(
-        reader.uid,
-        reader.publish_time,
+def _texts_of(reader: RowReader) -> bytes | None:
+    return make_texts(
         reader.source_uid,
         reader.octets(reader.message_id_at, reader.message_id_size),
         reader.octets(reader.correlation_id_at, reader.correlation_id_size),
@@ -507,8 +469,13 @@ def _trace_of(reader: RowReader) -> Trace:
 
 
 def _varint(value: int) -> bytes:
-    data = bytearray(10)
-    return bytes(data[: _put_varint(data, 0, value)])
+    """Seven bits per octet, the low ones first."""
+    octets = bytearray()
+    while value >= 0x80:
+        octets.append(value & 0x7F | 0x80)
+        value >>= 7
+    octets.append(value)
+    return bytes(octets)
 
 
 def _limited(value: int) -> int:
@@ -517,41 +484,79 @@ def _limited(value: int) -> int:
     return value if value < _HIGHEST else _HIGHEST
 
 
-def _slot_of(name: Any) -> int:
-    """By the address of the object: names are few, and the same object comes again and again."""
-    address: int = 0
+def _slot_of(address: object, one: object, other: object) -> int:
+    """By the addresses of the objects: the same ones come again and again."""
+    mixed = _place_of(address) ^ _place_of(one) * 5 ^ _place_of(other) * 3
+    return (mixed >> 4 ^ mixed >> 12) & (_SLOTS - 1)
+
+
+def _place_of(thing: object) -> int:
     if cython.compiled:
-        address = cython.cast(cython.size_t, cython.cast(cython.p_void, name))
+        return cython.cast(cython.size_t, cython.cast(cython.p_void, thing))  # type: ignore[no-any-return]
     else:
-        address = id(name)
-    return (address >> 4 ^ address >> 12) & (_SLOTS - 1)
+        return id(thing)
 
 
-def _put_varint(data: Pointer, at: int, value: int) -> int:
-    """Seven bits per octet, the low ones first; gives where the next part begins."""
-    while value >= 0x80:
-        data[at] = value & 0x7F | 0x80
-        value >>= 7
-        at += 1
-    data[at] = value
-    return at + 1
-
-
-def _put_i64(data: Pointer, at: int, value: int) -> int:
+def _put_record(
+    data: Pointer,
+    at: int,
+    kind: int,
+    reason: int,
+    flags: int,
+    scene: int,
+    time: int,
+    uid: int,
+    publish_time: int,
+    enqueue_time: int,
+    size: int,
+    depth: int,
+    attempt: int,
+) -> None:
     if cython.compiled:
-        memcpy(data + at, cython.address(value), 8)
+        data[at] = kind
+        data[at + 1] = reason
+        data[at + 2] = flags
+        data[at + 3] = 0
+        _put_u32(data, at + 4, scene)
+        _put_i64(data, at + 8, time)
+        _put_i64(data, at + 16, uid)
+        _put_i64(data, at + 24, publish_time)
+        _put_i64(data, at + 32, enqueue_time)
+        _put_u32(data, at + 40, size)
+        _put_u32(data, at + 44, depth)
+        _put_u32(data, at + 48, attempt)
     else:
-        _I64.pack_into(data, at, value)
-    return at + 8
+        RECORD.pack_into(
+            data, at, kind, reason, flags, 0, scene, time, uid, publish_time, enqueue_time, size, depth, attempt
+        )
 
 
-def _put_text(data: Pointer, at: int, text: bytes, size: int) -> None:
+def _put_brief(data: Pointer, at: int, kind: int, flags: int, scene: int, depth: int) -> None:
     if cython.compiled:
-        source: Pointer = text
+        data[at] = kind
+        data[at + 1] = 0
+        data[at + 2] = flags
+        data[at + 3] = 0
+        _put_u32(data, at + 4, scene)
+        _put_u32(data, at + 8, depth)
+    else:
+        BRIEF_RECORD.pack_into(data, at, kind, 0, flags, 0, scene, depth)
+
+
+def _put_u32(data: Pointer, at: int, value: int) -> None:
+    memcpy(data + at, cython.address(value), 4)
+
+
+def _put_i64(data: Pointer, at: int, value: int) -> None:
+    memcpy(data + at, cython.address(value), 8)
+
+
+def _put_octets(data: Pointer, at: int, octets: bytes, size: int) -> None:
+    if cython.compiled:
+        source: Pointer = octets
         memcpy(data + at, source, size)
     else:
-        data[at : at + size] = text
+        data[at : at + size] = octets
 
 
-_I64 = struct.Struct("<q")
 _NO_MESSAGE = Trace(0, 0)

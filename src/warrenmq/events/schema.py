@@ -17,6 +17,9 @@ HEADER_VERSION = "x-warren-events-version"
 HEADER_ROWS = "x-warren-events-rows"
 HEADER_FIRST = "x-warren-events-first"  # least and greatest time, us since 1970
 HEADER_LAST = "x-warren-events-last"
+# The broker counts its rows, also over a start. In no other batch are those from this number to that.
+HEADER_FROM = "x-warren-events-from"
+HEADER_TO = "x-warren-events-to"
 
 PUBLISHED = 1
 ROUTED = 2
@@ -178,7 +181,7 @@ INT8 = "int8"
 INT32 = "int32"
 INT64 = "int64"
 TEXT = "utf8"
-NAME = "dictionary(int32, utf8)"  # one dictionary for all of these
+NAME = "dictionary(int16, utf8)"  # one dictionary for all of these
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import errno
 import os
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 
 Data = bytes | bytearray | memoryview
 
@@ -85,6 +86,12 @@ class Files:
     def sync(self, handle: int) -> None:
         """Return when the file's content would survive a power loss."""
         _sync_data(handle)
+
+    def let_go(self, handle: int, end: int) -> None:
+        """What lies before `end` will not be read soon: the system need not keep it in memory. A hint, and no more."""
+        if hasattr(os, "posix_fadvise"):
+            with suppress(OSError):
+                os.posix_fadvise(handle, 0, end, os.POSIX_FADV_DONTNEED)
 
     def truncate(self, handle: int, size: int) -> None:
         os.ftruncate(handle, size)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from struct import Struct
@@ -125,9 +125,20 @@ def encode_page(
     first: int, last: int, count: int, time_first: int, time_last: int, payload: Data, transient: int = 0
 ) -> bytes:
     """The head of a page, to be written in front of its payload."""
-    checked = _PAGE_HEAD.pack(
-        PAGE_MAGIC, len(payload), count, transient, first, last, time_first, time_last, crc32c(payload), 0
-    )[:_PAGE_HEAD_CHECKED]
+    return encode_page_of_pieces(first, last, count, time_first, time_last, [payload], transient)
+
+
+def encode_page_of_pieces(
+    first: int, last: int, count: int, time_first: int, time_last: int, payload: Sequence[Data], transient: int = 0
+) -> bytes:
+    """The same, of a payload that is not in one piece."""
+    length = checksum = 0
+    for piece in payload:
+        length += len(piece)
+        checksum = crc32c(piece, checksum)
+    checked = _PAGE_HEAD.pack(PAGE_MAGIC, length, count, transient, first, last, time_first, time_last, checksum, 0)[
+        :_PAGE_HEAD_CHECKED
+    ]
     return checked + _U32.pack(crc32c(checked))
 
 

@@ -193,6 +193,14 @@ def encode_records(entries: list[QueuedMessage]) -> "bytes | bytearray":
     return b"".join(pieces)
 
 
+def encode_record_head(entry: QueuedMessage) -> bytes:
+    """A persistent message in a page, but for its body, which stands behind it."""
+    message = entry.message
+    flags = _PERSISTENT if message.trace is None else _PERSISTENT | _TRACED
+    head = _RECORD.pack(entry.position, flags, len(message.address), len(message.header), len(message.body))
+    return head + _encode_trace(message) + message.address + message.header
+
+
 def decode_records(
     payload: bytes, above: int, first: int, dead: "bytearray | None", restored_below: int
 ) -> list[QueuedMessage]:

@@ -165,11 +165,12 @@ class FileStorage(Storage):
         found: dict[tuple[str, str], MessageStore] = {}
         for definition in queues:
             number = definition["id"]
-            recovery.make_certain(number, self._folder_of(number))
+            is_event_log = _is_event_log(definition["vhost"], definition["name"])
+            recovery.make_certain(number, self._folder_of(number), goes_past_log=is_event_log)
             if definition["arguments"].get("x-queue-type") == "stream":
                 stream = self._make_stream(number, definition["arguments"])
-                stream.is_expendable = _is_event_log(definition["vhost"], definition["name"])
-                on_disk = find_stream_segments(recovery, number, stream.folder)
+                stream.is_expendable = is_event_log
+                on_disk = find_stream_segments(recovery, number, stream.folder, goes_past_log=is_event_log)
                 stream.begin_with(on_disk.segments, on_disk.last, lambda: recovery.time_ms)
                 streams[number] = stream
                 found[definition["vhost"], definition["name"]] = stream
@@ -226,7 +227,7 @@ class FileStorage(Storage):
         stream.is_expendable = _is_event_log(vhost, queue)
         return stream
 
-    def recovered_events(self) -> tuple[int, list[bytes]]:
+    def recovered_events(self) -> tuple[int, list[tuple[int, int, bytes]]]:
         events, self._events = self._events, (0, [])
         return events
 

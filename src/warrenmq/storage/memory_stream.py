@@ -6,7 +6,7 @@ Pages, segments and limits are those of a stream on disk, so that whatever runs 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -101,6 +101,11 @@ class MemoryStreamStore(StreamStore):
         page.time_last = now
         segments[-1].size += size
         self._kept.next_position = entry.position + 1
+
+    def newest(self) -> Iterator[Message]:
+        for segment in reversed(self._kept.segments):
+            for page in reversed(segment.pages):
+                yield from reversed(page.messages)
 
     def expire(self, now_ms: int) -> None:
         """Remove the segments that the limits do not let stay."""

@@ -111,9 +111,9 @@ class Recovery:
                     continue  # reported in the first pass
                 after_epoch()
 
-    def events(self) -> tuple[int, list[bytes]]:
-        """Rows of the event log that only the commit log has, and the highest number that any had."""
-        return self._replay.last_event, [rows for _, _, rows in self._replay.events]
+    def events(self) -> tuple[int, list[tuple[int, int, bytes]]]:
+        """The highest number that a row of the event log had, and the rows that may be in none of its batches."""
+        return self._replay.last_event, self._replay.events
 
     def next_queue_id(self) -> int:
         """No queue that left a folder or a record in the log had this id, whatever the catalog says."""
@@ -131,12 +131,13 @@ class Recovery:
 
     # -- segments ----------------------------------------------------------------------------------------------------
 
-    def make_certain(self, number: int, folder: str) -> None:
+    def make_certain(self, number: int, folder: str, goes_past_log: bool = False) -> None:
         """A broker that was killed leaves files that can be read now, and that a power loss would still take away.
 
-        Of those the log still has everything; so where it says nothing all is synced.
+        Of those the log still has everything; so where it says nothing all is synced, but for what goes past the log.
         """
-        if number not in self._replay.queues or os.path.basename(folder) not in self._folders():
+        is_in_doubt = goes_past_log or number in self._replay.queues
+        if not is_in_doubt or os.path.basename(folder) not in self._folders():
             return
         for name in self.files.list(folder):
             if parse_name(name) is not None:
@@ -168,11 +169,11 @@ class Recovery:
 
     # -- segments of streams -----------------------------------------------------------------------------------------
 
-    def read_pages(self, path: str, first: int, in_log_from: int) -> FoundPages:
+    def read_pages(self, path: str, first: int, in_log_from: int, goes_past_log: bool = False) -> FoundPages:
         """The whole pages of a segment, where they end, and whether all segments of the queue end there.
 
         Pages whose messages the log still holds may not have been synced: they are checked, and from the first bad one
-        on the log gives it all. The file is cut behind the last whole page.
+        on the log gives it all. The file is cut behind the last whole page. What goes past the log may end anywhere.
         """
         handle = self.files.open(path)
         try:
@@ -192,7 +193,7 @@ class Recovery:
                 is_cut = 0 <= in_log_from <= following
                 covered = "; the log has what it held" if is_cut else f"; messages from {following} on may be lost"
                 message = f"{path}: {walk.size - walk.end} bytes at {walk.end} are not readable: {walk.reason}"
-                if is_cut:
+                if is_cut or (goes_past_log and walk.pages):
                     self.report.append(message + covered)
                 else:
                     copy_aside(self.files, self.root, path)

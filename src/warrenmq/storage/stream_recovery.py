@@ -29,7 +29,7 @@ class FoundSegments(NamedTuple):
     last: int
 
 
-def find_stream_segments(recovery: Recovery, number: int, folder: str) -> FoundSegments:
+def find_stream_segments(recovery: Recovery, number: int, folder: str, goes_past_log: bool = False) -> FoundSegments:
     """The segments of a stream; those that are no use are removed."""
     files = recovery.files
     firsts: list[int] = []
@@ -60,7 +60,7 @@ def find_stream_segments(recovery: Recovery, number: int, folder: str) -> FoundS
             assert following is not None
             last = following - 1
         else:
-            found = recovery.read_pages(path, first, in_log_from)
+            found = recovery.read_pages(path, first, in_log_from, goes_past_log)
             is_cut = found.is_cut
             if not found.pages:
                 recovery.remove_segment(folder, first, 0)

@@ -50,6 +50,7 @@ cdef class FileStreamStore(StreamStore):
     @cython.locals(page=OpenPage, message=Message)
     cdef _add(self, QueuedMessage entry)
     cdef OpenPage _begin_page(self, long long first)
-    @cython.locals(entries=list, last="long long", entry=QueuedMessage)
+    @cython.locals(last="long long", count=Py_ssize_t, entry=QueuedMessage)
     cdef _close_page(self, OpenPage page)
+    cdef _write_page(self, OpenPage page, long long last, Py_ssize_t count, list payload, object done)
     cpdef long long last_position(self) except? -2

@@ -10,13 +10,13 @@ Owned by the loop thread. Compiled when the package is built (stream_store.pxd).
 import logging
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from warrenmq.core.message import Message, QueuedMessage
 from warrenmq.core.ports import SYNCED, Recovered, StreamStore
-from warrenmq.journal.segment_file import PAGE_HEAD_SIZE, SEGMENT_MAGIC, encode_file_head, encode_page
-from warrenmq.storage.codec import decode_records, encode_records
+from warrenmq.journal.segment_file import PAGE_HEAD_SIZE, SEGMENT_MAGIC, encode_file_head, encode_page_of_pieces
+from warrenmq.storage.codec import decode_records, encode_record_head, encode_records
 from warrenmq.storage.commit_log import LocalLog
 from warrenmq.storage.page_cache import PageCache
 from warrenmq.storage.queue_store import StoreContext
@@ -210,31 +210,32 @@ class FileStreamStore(StreamStore):
             self._close_page(self._open)
 
     def _close_page(self, page: OpenPage) -> None:
-        entries = page.entries
-        last = entries[-1].position
+        payload = encode_records(page.entries)
+        count = len(page.entries)
+        last = page.entries[-1].position
+        page.payload = payload
+        page.entries = []
+        self._open = None
+        self.context.open.pop(self, None)
+        self._write_page(page, last, count, [payload], None)
+
+    def _write_page(
+        self, page: OpenPage, last: int, count: int, payload: list[Any], done: Callable[[], None] | None
+    ) -> None:
         segment = self._segment_for(page)
-        payload = encode_records(entries)
-        head = encode_page(page.first, last, len(entries), page.time_first, page.time_last, payload)
-        pieces: list[Any] = [head, payload]
         offset = segment.size
-        if segment.is_new:
-            pieces.insert(0, encode_file_head(SEGMENT_MAGIC))
-            offset = 0
         assert segment.index is not None
         segment.index.add_page(segment.size, page.first, page.time_first)
         segment.time_last = page.time_last
         segment.pages += 1
-        segment.size += PAGE_HEAD_SIZE + len(payload)
-        page.payload = payload
-        page.entries = []
+        segment.size += PAGE_HEAD_SIZE + sum(map(len, payload))
         self._last_position = last
-        self._open = None
-        self.context.open.pop(self, None)
+        head = _Head(page, last, count, payload, segment.is_new)
         path = os.path.join(self.folder, segment.name)
         is_new, segment.is_new = segment.is_new, False
         lost = _Lost(segment) if self.is_expendable else None
-        written = _Written(self, segment, segment.size)
-        self.context.stores.pager.write(path, offset, pieces, is_new, written, lost=lost)
+        written = _Written(self, segment, segment.size, last + 1, done)
+        self.context.stores.pager.write(path, 0 if is_new else offset, payload, is_new, written, lost=lost, head=head)
 
     def _segment_for(self, page: OpenPage) -> StreamSegment:
         """The newest segment, or another one if that is full; old ones may go then."""
@@ -257,6 +258,23 @@ class FileStreamStore(StreamStore):
         segment.written = size
         if self._pages:
             del self._pages[0]
+
+    def append_apart(self, entry: QueuedMessage, done: Callable[[], None]) -> None:
+        """As a page of its own. The pager keeps the order, and waits for the epochs of what was said before."""
+        if self._open is not None:
+            self._close_page(self._open)
+        self._now_ms = max(self._now_ms, self.context.clock())
+        page = OpenPage(entry.position, self._now_ms)
+        page.entries.append(entry)
+        self._pages.append(page)
+        self.next_position = entry.position + 1
+        self._write_page(page, entry.position, 1, [encode_record_head(entry), entry.message.body], done)
+
+    def apart_is_written(self, end: int, done: Callable[[], None]) -> None:
+        """All before this position is in files, and readers may have it."""
+        if self._stream is not None:
+            self._stream.readable_up_to(end)
+        done()
 
     def expire(self, now_ms: int) -> None:
         """Remove the segments that the limits do not let stay."""
@@ -305,22 +323,21 @@ class FileStreamStore(StreamStore):
         if self.is_deleted:
             return
         pages = self._pages
-        if pages and position >= pages[0].first:
+        if position >= self.next_position:
+            receive(position, [])  # also where the last pages are damaged: there is nothing behind them
+        elif pages and position >= pages[0].first:
             self._read_memory(position, receive)
         elif self.segments.all and self.segments.all[0].written:
             self._read_disk(self.segments.find(position), position, receive)
         elif pages:
             self._read_memory(pages[0].first, receive)
         else:
-            receive(max(position, self.next_position), [])
+            receive(self.next_position, [])
 
     def _read_memory(self, position: int, receive: Receive) -> None:
         for page in reversed(self._pages):
             if page.first <= position:
-                if position < self.next_position:
-                    receive(page.first, page.messages())
-                else:
-                    receive(position, [])
+                receive(page.first, page.messages())
                 return
 
     def _read_disk(self, segment: StreamSegment, position: int, receive: Receive) -> None:
@@ -387,6 +404,17 @@ class FileStreamStore(StreamStore):
 
     def _is_gone(self, segment: StreamSegment) -> bool:
         return not self.segments.all or segment.first < self.segments.all[0].first
+
+    def newest(self) -> Iterator[Message]:
+        for page in reversed(self._pages):
+            yield from reversed(page.messages())
+        files = self.context.stores.pager.files
+        for segment in reversed(self.segments.all):
+            path = os.path.join(self.folder, segment.name)
+            index = segment.index or load_index(files, path, segment.written)
+            for number in reversed(range(len(index))):
+                for run in reversed(read_block(files, path, *index.span(number, segment.written)).runs):
+                    yield from reversed(run.messages)
 
     # -- finding a time ----------------------------------------------------------------------------------------------
 
@@ -503,18 +531,43 @@ class FileStreamStore(StreamStore):
         self.context.stores.pager.remove_tree(self.folder)
 
 
+class _Head:
+    """What stands in front of the payload of a page; the thread that writes it makes the checksum."""
+
+    __slots__ = ("count", "is_new", "last", "page", "payload")
+
+    def __init__(self, page: OpenPage, last: int, count: int, payload: list[Any], is_new: bool) -> None:
+        self.page = page
+        self.last = last
+        self.count = count
+        self.payload = payload
+        self.is_new = is_new  # so is the file
+
+    def __call__(self) -> bytes:
+        page = self.page
+        times = page.time_first, page.time_last
+        head = encode_page_of_pieces(page.first, self.last, self.count, *times, self.payload)
+        return encode_file_head(SEGMENT_MAGIC) + head if self.is_new else head
+
+
 class _Written:
-    """Called when a page is in its file."""
+    """Called when a page is in its file; one with `done` went past the log."""
 
-    __slots__ = ("segment", "size", "store")
+    __slots__ = ("done", "end", "segment", "size", "store")
 
-    def __init__(self, store: FileStreamStore, segment: StreamSegment, size: int) -> None:
+    def __init__(
+        self, store: FileStreamStore, segment: StreamSegment, size: int, end: int, done: Callable[[], None] | None
+    ) -> None:
         self.store = store
         self.segment = segment
         self.size = size
+        self.end = end
+        self.done = done
 
     def __call__(self) -> None:
         self.store.written(self.segment, self.size)
+        if self.done is not None:
+            self.store.apart_is_written(self.end, self.done)
 
 
 class _Lost:

@@ -4,6 +4,10 @@ A stay of a message in a queue is a leg. It waits there, is with a consumer, wai
 somebody acks it or it is dropped: these are the spans of the leg, and every number that people see is read off them.
 A message that was published again, or made from another one, has legs of its own.
 
+Two things are not in the log of a message, and are read off what is there. A broker that is killed says nothing of the
+consumers that had messages: whoever had one when the next delivery came, or when the broker began, has lost it. And the
+broker counts deliveries from 1 again after a start: here they are counted on.
+
 Pure: values in, values out. Events come in the order of the event log, which is the order in which they happened,
 also where the clock was set back meanwhile; what the log says twice (a crash between two of its writes) counts once.
 """
@@ -58,7 +62,13 @@ class Leg:
     uid: int
     outcome: str
     is_over: bool
+    deliveries: int
+    consumers: Sequence[str]  # each that it was delivered to, once
     spans: Sequence[Span]
+
+    @property
+    def place(self) -> tuple[str, str]:
+        return self.vhost, self.queue
 
     @property
     def waiting_us(self) -> int | None:
@@ -85,55 +95,109 @@ class Biography:
     is_complete: bool
 
 
-def tell(events: Iterable[Event], is_all: bool = True) -> Biography | None:
-    """The biography that these events are; None if there are none. `is_all`: nothing was left out to save work."""
-    story = list(dict.fromkeys(events))
+def tell(events: Iterable[Event], is_all: bool = True, began: int = 0) -> Biography | None:
+    """The biography that these events are; None if there are none.
+
+    `is_all`: nothing was left out to save work. `began`: when this life of the broker began, in us; no consumer has
+    anything of before.
+    """
+    teller = _Teller()
+    for event in dict.fromkeys(events):
+        teller.add(event)
+    story = teller.story
     if not story:
         return None
-    legs = find_legs(story)
+    legs = teller.legs(began)
     message_id = next((event.message_id for event in story if event.message_id is not None), None)
     return Biography(message_id, story[0].uid, story, legs, is_all and _is_complete(story, legs))
 
 
-def find_legs(events: Iterable[Event]) -> list[Leg]:
-    """The legs, in the order in which they began."""
-    stays: list[_Stay] = []
-    current: dict[tuple[int, str, str], _Stay] = {}
+def waiting_since(events: Iterable[Event]) -> dict[tuple[str, str], int]:
+    """In which queues, by virtual host and name, it or one of its kin still waits; and since when."""
+    teller = _Teller()
     for event in events:
-        if event.queue is None or event.kind not in _PLACED:
-            continue
-        place = (event.uid, event.vhost or "", event.queue)
-        stay = current.get(place)
-        if stay is None or (event.kind == schema.ENQUEUED and stay.is_over):
-            stay = current[place] = _Stay(event)
-            stays.append(stay)
-        stay.add(event)
-    return [stay.leg() for stay in stays]
+        teller.add(event)
+    found: dict[tuple[str, str], int] = {}
+    for leg in teller.legs():
+        if leg.outcome == WAITING:
+            begin = leg.spans[-1].begin
+            found[leg.place] = min(begin, found.get(leg.place, begin))
+    return found
 
 
 def _is_complete(events: Sequence[Event], legs: Sequence[Leg]) -> bool:
     """Whether every message in it has a beginning and an end."""
-    uids = {event.uid for event in events}
+    uids = {event.uid for event in events if event.uid}
     begun = {event.uid for event in events if event.kind == schema.PUBLISHED or event.source_uid is not None}
     placed = {leg.uid for leg in legs}
     nowhere = {event.uid for event in events if event.kind in _NOWHERE}
     return uids == begun and uids <= placed | nowhere and all(leg.is_over for leg in legs)
 
 
+class _Teller:
+    """Hears events in their order. `story` are those that belong to it."""
+
+    def __init__(self) -> None:
+        self.story: list[Event] = []
+        self._stays: list[_Stay] = []  # in the order in which they began
+        self._current: dict[tuple[int, str, str], _Stay] = {}
+
+    def add(self, event: Event) -> None:
+        if event.uid == 0:
+            self._add_purge(event)
+        elif event.queue is None or event.kind not in _PLACED:
+            self.story.append(event)
+        else:
+            self.story.append(self._stay_of(event).add(event))
+
+    def legs(self, began: int = 0) -> list[Leg]:
+        for stay in self._stays:
+            stay.broker_began(began)
+        return [stay.leg() for stay in self._stays]
+
+    def _stay_of(self, event: Event) -> _Stay:
+        place = (event.uid, event.vhost or "", event.queue or "")
+        stay = self._current.get(place)
+        if stay is None or (event.kind == schema.ENQUEUED and stay.is_over):
+            stay = self._current[place] = _Stay(event)
+            self._stays.append(stay)
+        return stay
+
+    def _add_purge(self, event: Event) -> None:
+        """All that waited on disk in a queue was dropped: one event tells it of all of them."""
+        place = event.vhost or "", event.queue or ""
+        purged = [stay for stay in self._current.values() if stay.place == place and stay.is_waiting]
+        if event.kind == schema.DROPPED and purged:
+            self.story.append(event)
+            for stay in purged:
+                stay.add(event)
+
+
 class _Stay:
     """A leg that is still being told."""
 
     def __init__(self, event: Event) -> None:
-        self._place = (event.vhost or "", event.queue or "", event.uid)
+        self.place = event.vhost or "", event.queue or ""
+        self.is_over = False
+        self._uid = event.uid
         self._spans: list[Span] = []
         self._wait: int | None = None  # the number of the open span of that kind
         self._with: dict[int, tuple[object, ...]] = {}  # those of consumers that have it now, and who they are
+        self._consumers: dict[str, None] = {}
         self._outcome = WAITING
-        self.is_over = False
+        self._deliveries = 0
+        self._attempt = 0  # of the last delivery, as the broker counts
+        self._attempts_before = 0  # those that it has forgotten since
         if event.kind != schema.ENQUEUED and event.enqueue_time is not None:
             self._begin_wait(event.enqueue_time)  # what came before is no longer kept
 
-    def add(self, event: Event) -> None:
+    @property
+    def is_waiting(self) -> bool:
+        return self._outcome == WAITING
+
+    def add(self, event: Event) -> Event:
+        """Gives it as it is told."""
+        event = self._count_on(event)
         if event.kind == schema.ENQUEUED:
             self._begin_wait(event.time)
         elif event.kind == schema.DELIVERED:
@@ -145,9 +209,29 @@ class _Stay:
             self._begin_wait(event.time)
         else:
             self._leave(event)
+        return event
+
+    def broker_began(self, time: int) -> None:
+        """Whoever had it before that has lost it. What was durable waits again, and nobody has said so."""
+        lost = [number for number in self._with if self._spans[number].begin < time]
+        for number in lost:
+            self._end(number, time, LOST)
+            del self._with[number]
+        if lost and not self._with:
+            self._outcome = LOST
 
     def leg(self) -> Leg:
-        return Leg(*self._place, self._outcome, self.is_over, tuple(self._spans))
+        consumers = tuple(self._consumers)
+        return Leg(*self.place, self._uid, self._outcome, self.is_over, self._deliveries, consumers, tuple(self._spans))
+
+    def _count_on(self, event: Event) -> Event:
+        if event.attempt is None or event.depth is None:  # a stream, which has no depth, counts for each reader
+            return event
+        if event.kind == schema.DELIVERED:
+            if event.attempt <= self._attempt:
+                self._attempts_before += self._attempt
+            self._attempt = event.attempt
+        return replace(event, attempt=event.attempt + self._attempts_before) if self._attempts_before else event
 
     def _begin_wait(self, time: int) -> None:
         self.is_over = False
@@ -163,6 +247,9 @@ class _Stay:
 
     def _deliver(self, event: Event) -> None:
         self._end_wait(event)
+        self._deliveries += 1
+        if event.consumer is not None:
+            self._consumers[event.consumer] = None
         if event.depth is not None:  # a queue, which gives a message to one consumer at a time; a stream has no depth
             for number in list(self._with):
                 self._end(number, event.time, LOST)

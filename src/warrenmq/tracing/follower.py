@@ -16,10 +16,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
-from crc32c import crc32c
-
 from warrenmq.journal.files import Files
-from warrenmq.tracing.index import Index, note_of
+from warrenmq.tracing.index import Index, checksum_of, note_of
 from warrenmq.tracing.index_file import BadIndex, Wanted
 from warrenmq.tracing.search import TracingUnavailable
 
@@ -28,7 +26,9 @@ log = logging.getLogger("warrenmq.tracing")
 # Who asks waits so many seconds for an index that is behind.
 INDEX_PATIENCE = 10.0
 # The newest batches are kept, up to so many octets: one that was just appended cannot be read from the log at once.
-RECENT_OCTETS = 16 * 1024 * 1024
+RECENT_OCTETS = 32 * 1024 * 1024
+# And so many of them are noted in one step.
+RECENT_AT_ONCE = 8
 # Whether it can be read is asked so often, in seconds, and so many times.
 READ_AGAIN = 0.05
 READ_TIMES = 40
@@ -97,8 +97,8 @@ class LogFollower:
 
     async def _seal(self) -> None:
         try:
-            while self.failure is None and (octets := self._recent.get(self._indexed)) is not None:
-                await self._note(self._indexed, octets)
+            while self.failure is None and (recent := self._recent.run_from(self._indexed)):
+                await self._note_recent(recent)
             await self.do(self.index.seal)
         except (OSError, BadIndex) as problem:
             log.warning("the index of the event log is not complete, and will be built again: %s", problem)
@@ -142,7 +142,7 @@ class LogFollower:
         if offset < self.source.first_offset:
             return True  # nothing of it is kept, and nothing of it will be asked for
         octets = await self.fetch(offset)
-        return octets is not None and crc32c(octets) == checksum
+        return octets is not None and checksum_of(octets) == checksum
 
     async def _catch_up(self) -> None:
         while True:
@@ -153,17 +153,20 @@ class LogFollower:
             if self._indexed >= end:
                 await self._tell_progress()
                 return
+            if recent := self._recent.run_from(self._indexed):
+                await self._note_recent(recent)
+                continue
             for offset, octets in await self._read_on():
                 await self._note(offset, octets)
 
     async def _begin_anew(self) -> None:
         """The log was deleted, and there is another."""
         self._identity = self.source.identity
+        self._indexed = 0  # at once: who waits for the new log must not be told how far the old one was indexed
         await self.do(self.index.clear)
-        self._indexed = 0
 
     async def _read_on(self) -> list[tuple[int, bytes]]:
-        """The next batches; one that cannot be had in time is left out."""
+        """The next batches; what cannot be had in time is left out: from there on the log has nothing to read."""
         start = self._indexed
         for _ in range(READ_TIMES):
             octets = self._recent.get(start)
@@ -173,11 +176,24 @@ class LogFollower:
             if batches:
                 return [(batch.offset, batch.octets) for batch in batches if batch.offset >= start]
             await asyncio.sleep(READ_AGAIN)
-        return [(start, b"")]
+        return [(self._recent.first_behind(start, self.source.next_offset) - 1, b"")]
 
     async def _note(self, offset: int, octets: bytes) -> None:
         after = self._indexed
         self._indexed = await self.do(lambda: self.index.add(note_of(offset, octets), after))
+        await self._tell_progress()
+
+    async def _note_recent(self, batches: list[tuple[int, bytes]]) -> None:
+        """In one step: a busy loop is long about each. What was encoded here just now is sound."""
+        after = self._indexed
+
+        def add_all() -> int:
+            end = after
+            for offset, octets in batches:
+                end = self.index.add(note_of(offset, octets, is_sound=True), end)
+            return end
+
+        self._indexed = await self.do(add_all)
         await self._tell_progress()
 
     async def _tell_progress(self) -> None:
@@ -262,3 +278,15 @@ class _Recent:
 
     def get(self, offset: int) -> bytes | None:
         return self._batches.get(offset)
+
+    def first_behind(self, offset: int, end: int) -> int:
+        """The first that is at hand behind this one; `end` if there is none."""
+        return next((each for each in self._batches if each > offset), end)
+
+    def run_from(self, offset: int) -> list[tuple[int, bytes]]:
+        """The batch at this offset and those right behind it, a few."""
+        found: list[tuple[int, bytes]] = []
+        while len(found) < RECENT_AT_ONCE and (octets := self._batches.get(offset)) is not None:
+            found.append((offset, octets))
+            offset += 1
+        return found

@@ -22,7 +22,7 @@ from crc32c import crc32c
 
 from warrenmq.events import schema
 from warrenmq.events.batch import Batch, Selection
-from warrenmq.events.codec import decode, summary_of
+from warrenmq.events.codec import decode
 from warrenmq.events.errors import BadEvents
 from warrenmq.events.ids import uid_hash
 from warrenmq.journal.files import Files
@@ -51,24 +51,32 @@ SEAL_AGAIN = 256
 # Each message that names its source has an event of this kind, and few messages do.
 MADE_FROM_ANOTHER = Selection(kinds=frozenset({schema.REPUBLISHED}))
 
+# Octets of a batch that it is known again by.
+KNOWN_BY = 16 * 1024
+
 _NO_KEYS = array("Q")
 
 
-def note_of(offset: int, octets: bytes) -> BatchNote:
-    """What the index has to know of a batch; of one that cannot be read, that it is there."""
-    checksum = crc32c(octets)
+def checksum_of(octets: bytes) -> int:
+    """By which a batch is known again: of its first octets, which hold its names and times."""
+    return crc32c(octets[:KNOWN_BY])
+
+
+def note_of(offset: int, octets: bytes, is_sound: bool = False) -> BatchNote:
+    """What the index has to know of a batch; of one that cannot be read, that it is there. `is_sound`: see `decode`."""
+    checksum = checksum_of(octets)
     try:
-        batch = decode(octets)
+        batch = decode(octets, is_sound)
     except BadEvents as problem:
         log.warning("batch %d of the event log cannot be read and is left out of its index: %s", offset, problem)
         return BatchNote(offset, 0, 0, 0, checksum, frozenset(), _NO_KEYS)
-    about = summary_of(batch)
-    names = [QUEUE + name for name in about.queues] + [EXCHANGE + name for name in about.exchanges]
-    kinds = kinds_mask(about.kinds)
+    names = [QUEUE + name for name in batch.used_names("queue")]
+    names += [EXCHANGE + name for name in batch.used_names("exchange")]
+    kinds = batch.used_kinds()
     keys = keys_of(batch)
-    if schema.REPUBLISHED in about.kinds:
+    if schema.REPUBLISHED in kinds:
         keys = array("Q", sorted({*keys, *_keys_of_sources(batch)}))
-    return BatchNote(offset, about.first_time, about.last_time, kinds, checksum, frozenset(names), keys)
+    return BatchNote(offset, batch.first_time, batch.last_time, kinds_mask(kinds), checksum, frozenset(names), keys)
 
 
 def _keys_of_sources(batch: Batch) -> list[int]:

@@ -17,6 +17,8 @@ cdef _sort(bytearray hashes, bytearray numbers, bytearray spare_hashes, bytearra
 cdef void _pass(
     Longs from_hashes, Ints from_numbers, Longs to_hashes, Ints to_numbers, Py_ssize_t count, int shift
 ) noexcept nogil
+@cython.locals(kept=Longs, count=Py_ssize_t, at=Py_ssize_t)
+cdef bint _is_sorted(bytearray hashes) except -1
 @cython.locals(kept=Longs, count=Py_ssize_t, place=Py_ssize_t, at=Py_ssize_t)
 cdef Py_ssize_t _drop_equal(bytearray hashes) except -1
 cdef Longs _longs(bytearray data) except NULL

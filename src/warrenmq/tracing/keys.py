@@ -28,10 +28,11 @@ def keys_of(batch: Batch) -> "array[int]":
     """As `Batch.key_hashes`."""
     if not cython.compiled:
         return batch.key_hashes()
-    hashes = bytearray(8 * 4 * batch.count)
-    size = batch._hash_keys(hashes)  # what key_hashes itself begins with
+    hashes = bytearray(8 * batch.most_keys())
+    size = batch.hash_keys(hashes)  # what key_hashes itself begins with
     del hashes[size:]
-    sort_keys(hashes, bytearray(size // 2))
+    if not _is_sorted(hashes):
+        sort_keys(hashes, bytearray(size // 2))
     del hashes[8 * _drop_equal(hashes) :]
     return array("Q", bytes(hashes))
 
@@ -80,6 +81,17 @@ def _pass(
         places[from_hashes[at] >> shift & 255] = place + 1  # type: ignore[name-defined]  # noqa: F821
         to_hashes[place] = from_hashes[at]
         to_numbers[place] = from_numbers[at]
+
+
+def _is_sorted(hashes: bytearray) -> bool:
+    """As they are where messages have no ids but the broker's, and none is told of that came before the batch."""
+    kept = _longs(hashes)
+    count = len(hashes) // 8
+    with cython.nogil:
+        for at in range(1, count):
+            if kept[at] < kept[at - 1]:
+                return False
+    return True
 
 
 def _drop_equal(hashes: bytearray) -> int:

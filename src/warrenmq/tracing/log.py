@@ -2,8 +2,8 @@
 
 The recorder hands over its rows when there are enough of them, or when the first has waited for a moment. A thread
 makes one Arrow record batch of them, outside of the interpreter for most of the time; then the loop appends that to the
-stream as one message, and tells the commit log that the rows in it need not be kept any more. Batches come in the order
-of their rows.
+stream as one message, past the commit log: that has the rows of durable turns already, and a start finds by their
+numbers which of them are in batches (`rows_without_batch`). Batches come in the order of their rows.
 
 It may fail, and that stops nobody: what cannot be kept is dropped and counted, and the log of the broker says so. Only
 where events come faster than they can be written do publishers have to wait, as they do for memory.
@@ -19,7 +19,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -31,8 +31,10 @@ from warrenmq.core.ports import StreamStore
 from warrenmq.core.stream import Stream
 from warrenmq.events import schema
 from warrenmq.events.codec import encode
+from warrenmq.events.columns import ColumnWriter
 from warrenmq.events.errors import BadEvents
 from warrenmq.events.rows import Rows
+from warrenmq.protocol import properties
 from warrenmq.protocol.properties import BasicProperties, content_header
 
 if TYPE_CHECKING:
@@ -50,6 +52,8 @@ COMPLAINT_INTERVAL = 60.0
 
 _ADDRESS = address_of("", schema.STREAM_NAME)
 
+LoggedRows = tuple[int, int, bytes]  # number of the first and of the last, and their raw form
+
 
 @dataclass(frozen=True, slots=True)
 class EventLogOptions:
@@ -59,7 +63,7 @@ class EventLogOptions:
     max_age: str = "7D"
 
     def arguments(self) -> dict[str, Any]:
-        # Rows with a durable cause are in its epoch already: nobody waits for the batch to be synced.
+        # Batches go past the commit log anyway; this is for what others publish there.
         found: dict[str, Any] = {"x-queue-type": "stream", "x-durability": "interval=200"}
         if self.max_bytes:
             found["x-max-length-bytes"] = self.max_bytes
@@ -69,21 +73,22 @@ class EventLogOptions:
 
 
 class Handed:
-    """Rows on their way: `up_to` is the number of the last one. Encoded, they have `octets` or a `failure`."""
+    """Rows on their way, with numbers from `first` to `up_to`. Encoded, they have `octets` or a `failure`."""
 
-    __slots__ = ("failure", "octets", "rows", "size", "up_to")
+    __slots__ = ("failure", "first", "octets", "rows", "size", "up_to")
 
-    def __init__(self, rows: Rows, up_to: int) -> None:
+    def __init__(self, rows: Rows, first: int, up_to: int) -> None:
         self.rows = rows
+        self.first = first
         self.up_to = up_to
         self.size = rows.size
         self.octets: bytes | None = None
         self.failure: str | None = None
 
-    def encode(self) -> None:
+    def encode(self, writer: ColumnWriter) -> None:
         """In the thread."""
         try:
-            self.octets = encode(self.rows)
+            self.octets = encode(self.rows, writer)
         except (BadEvents, MemoryError, OverflowError) as error:
             self.failure = f"events cannot be encoded: {error}"
         except Exception as error:
@@ -110,7 +115,7 @@ class EventLog:
         self._is_overloaded = False
         self._complained_at = -COMPLAINT_INTERVAL
         self._flushing: deque[tuple[Handed, asyncio.Future[None]]] = deque()  # who waits, and for which rows
-        self.waiting_bytes = 0
+        self.waiting_bytes = 0  # of rows and of batches that are not written yet
         self.waiting_rows = 0
         self.kept = 0  # rows, since the start
         self.dropped = 0
@@ -162,14 +167,14 @@ class EventLog:
         self._flush_later = None
         self._recorder.hand_over()
 
-    def take(self, rows: Rows, up_to: int) -> None:
-        """Make a batch of these."""
+    def take(self, rows: Rows, first: int, up_to: int) -> None:
+        """Make a batch of these, which have numbers from `first` to `up_to`."""
         if not rows.count:
             return
         if not self.is_keeping:
             self._drop(rows.count, up_to, "the disk is short of room")
             return
-        handed = Handed(rows, up_to)
+        handed = Handed(rows, first, up_to)
         self._waiting.append(handed)
         self.waiting_rows += rows.count
         self.waiting_bytes += handed.size
@@ -177,7 +182,7 @@ class EventLog:
         if self._thread is not None:
             self._thread.submit(handed)
         else:
-            handed.encode()
+            handed.encode(ColumnWriter())
             self._encoded(handed)
 
     def _judge_load(self) -> None:
@@ -201,6 +206,7 @@ class EventLog:
             self._drop(handed.rows.count, handed.up_to, "the disk is short of room")
         else:
             self._publish(handed, handed.octets)
+        self._recorder.rows.reuse(handed.rows)
         while self._flushing and self._flushing[0][0] is handed:
             done = self._flushing.popleft()[1]
             if not done.done():
@@ -215,12 +221,11 @@ class EventLog:
         if stream is None:
             self._drop(handed.rows.count, handed.up_to, f"{schema.STREAM_NAME} is a queue, not a stream")
             return
-        commit_log = self._broker.storage.log
-        work = commit_log.work
-        offset = stream.next_position
-        stream.enqueue(make_message(_ADDRESS, _header_of(handed.rows, octets), octets))
-        commit_log.events_are_kept(handed.up_to)
-        self._recorder.batch_is_said(work)
+        size = len(octets)
+        self.waiting_bytes += size
+        offset = stream.enqueue_apart(
+            make_message(_ADDRESS, _header_of(handed, octets), octets), lambda: self._written(size)
+        )
         self.kept += handed.rows.count
         self.failure = None
         self.schedule_turn()
@@ -230,6 +235,10 @@ class EventLog:
             except Exception:
                 # A bug of who reads along: events are kept all the same.
                 log.exception("internal error after a batch of events")
+
+    def _written(self, size: int) -> None:
+        self.waiting_bytes -= size
+        self._judge_load()
 
     def _find_or_declare(self) -> Stream | None:
         """The stream; one that somebody has deleted is made anew. None: the name is taken."""
@@ -261,8 +270,7 @@ class EventLog:
             return
         commit_log = self._broker.storage.log
         for handed in self._waiting:
-            first = handed.up_to - handed.rows.count + 1
-            commit_log.put_events(first, handed.up_to, handed.rows.to_bytes())
+            commit_log.put_events(handed.first, handed.up_to, handed.rows.to_bytes())
         self._recorder.say_again()
 
     # -- reading -----------------------------------------------------------------------------------------------------
@@ -280,6 +288,42 @@ class EventLog:
         }
 
 
+def rows_without_batch(found: list[LoggedRows], stream: Stream | None) -> tuple[int, list[LoggedRows]]:
+    """Of the rows that the commit log had (first and last number, octets), those that are in no batch that can be read.
+
+    And the highest number of a row in a batch. Reads batches, the last first, as far as the log goes: after a power
+    loss one may be damaged with whole ones behind it. Where retention has removed batches, rows from before the oldest
+    that is left went with them.
+    """
+    missing = dict.fromkeys([(first, last) for first, last, _ in found])
+    oldest = min([first for first, _, _ in found], default=0)
+    highest = lowest = 0
+    for first, last in _numbers_of_batches(stream):
+        highest = max(highest, last)
+        lowest = min(lowest or first, first)
+        for numbers in [numbers for numbers in missing if first <= numbers[0] and numbers[1] <= last]:
+            del missing[numbers]
+        if not missing or first <= oldest:
+            break
+    removed_below = lowest if stream is not None and _first_kept(stream) > 0 else 0
+    return highest, [rows for rows in found if rows[:2] in missing and rows[1] >= removed_below]
+
+
+def _first_kept(stream: Stream) -> int:
+    return stream.store.first_position if isinstance(stream.store, StreamStore) else 0
+
+
+def _numbers_of_batches(stream: Stream | None) -> Iterator[tuple[int, int]]:
+    """Of the first and the last row of each batch, the newest batch first."""
+    if stream is None or not isinstance(stream.store, StreamStore):
+        return
+    for message in stream.store.newest():
+        headers = properties.headers(message.header) or {}
+        first, last = headers.get(schema.HEADER_FROM), headers.get(schema.HEADER_TO)
+        if isinstance(first, int) and isinstance(last, int):  # anybody may publish anything there
+            yield first, last
+
+
 def read_rows(raws: list[bytes]) -> Rows:
     """Rows that were in no batch when the broker ended, in order."""
     rows = Rows()
@@ -293,15 +337,18 @@ def read_rows(raws: list[bytes]) -> Rows:
     return rows
 
 
-def _header_of(rows: Rows, octets: bytes) -> bytes:
+def _header_of(handed: Handed, octets: bytes) -> bytes:
     headers = {
         schema.HEADER_VERSION: schema.VERSION,
-        schema.HEADER_ROWS: rows.count,
-        schema.HEADER_FIRST: rows.first_time,
-        schema.HEADER_LAST: rows.last_time,
+        schema.HEADER_ROWS: handed.rows.count,
+        schema.HEADER_FIRST: handed.rows.first_time,
+        schema.HEADER_LAST: handed.rows.last_time,
+        schema.HEADER_FROM: handed.first,
+        schema.HEADER_TO: handed.up_to,
     }
-    properties = BasicProperties(content_type=schema.CONTENT_TYPE, headers=headers, delivery_mode=2)
-    return content_header(len(octets), properties)
+    return content_header(
+        len(octets), BasicProperties(content_type=schema.CONTENT_TYPE, headers=headers, delivery_mode=2)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,8 +450,9 @@ class _Encoder:
         self._thread.join()
 
     def _run(self) -> None:
+        writer = ColumnWriter()
         while (handed := self._jobs.get()) is not None:
-            handed.encode()
+            handed.encode(writer)
             self._loop.call_soon_threadsafe(self._done, handed)
 
 

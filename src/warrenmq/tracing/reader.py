@@ -10,16 +10,17 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from warrenmq.events import schema
 from warrenmq.events.batch import Batch, Selection
 from warrenmq.events.codec import decode
 from warrenmq.events.errors import BadEvents
 from warrenmq.events.ids import MESSAGE_ID_KEY, key_hash, parse_uid, uid_hash
 from warrenmq.events.schema import Event
 from warrenmq.journal.files import Files, SystemFiles
-from warrenmq.tracing.biography import Biography, tell
+from warrenmq.tracing.biography import Biography, tell, waiting_since
 from warrenmq.tracing.follower import BatchSource, LogFollower
 from warrenmq.tracing.index import MADE_FROM_ANOTHER
-from warrenmq.tracing.index_file import BadIndex
+from warrenmq.tracing.index_file import QUEUE, BadIndex, Wanted
 from warrenmq.tracing.search import (
     Cursor,
     Place,
@@ -43,12 +44,18 @@ MOST_BATCHES = 1_000
 # So many decoded batches are at hand during one answer.
 HELD_BATCHES = 16
 
+_PURGES = frozenset({schema.DROPPED})
+_NO_MESSAGE = frozenset({0})
+
 Result = TypeVar("Result")
 Life = list[tuple[Place, Event]]
 
 
 class Traces:
-    """The reader that `management/ports.py` asks for. `folder` is that of the index, None for one in memory."""
+    """The reader that `management/ports.py` asks for.
+
+    `folder` is that of the index, None for one in memory; `began` is when the broker began, in us, if not now.
+    """
 
     def __init__(
         self,
@@ -57,9 +64,11 @@ class Traces:
         folder: str | None = None,
         files: Files | None = None,
         clock: Callable[[], float] = time.monotonic,
+        began: int | None = None,
     ) -> None:
         self._follower = LogFollower(source, flush, folder, files or SystemFiles())
         self._clock = clock
+        self._began = time.time_ns() // 1000 if began is None else began
 
     async def start(self) -> None:
         """Begin to follow the log; returns at once."""
@@ -78,7 +87,7 @@ class Traces:
 
     async def biography(self, key: str) -> Biography | None:
         """Of the message with this message-id or uid; None if nothing is kept of it."""
-        return await self._answer(lambda: _Biographer(self._follower).find(key))
+        return await self._answer(lambda: _Biographer(self._follower, self._began).find(key))
 
     async def search(self, query: TraceQuery) -> TracePage:
         """ValueError for a cursor that is none."""
@@ -134,10 +143,14 @@ def _selected(offset: int, batch: Batch, wanted: Selection) -> Life:
 
 
 class _Biographer:
-    """Finds a message and its kin: those with the same message id, those it was made from, those made from it."""
+    """Finds a message and its kin: those with the same message id, those it was made from, those made from it.
 
-    def __init__(self, follower: LogFollower) -> None:
+    And what happened to the queues in which it waits, where that ended its waiting.
+    """
+
+    def __init__(self, follower: LogFollower, began: int) -> None:
         self._follower = follower
+        self._began = began
         self._batches = _Batches(follower)
         self._found: dict[Place, Event] = {}
         self._uids: dict[int, bool] = {}  # whether each was looked for
@@ -152,8 +165,12 @@ class _Biographer:
             await self._look_for(frozenset(uids), frozenset(message_ids))
             if self._is_too_much():
                 break
-        story = [self._found[place] for place in sorted(self._found)]
-        return tell(story, not self._is_too_much())
+        for (vhost, queue), since in waiting_since(self._story()).items():
+            await self._look_for_purges(vhost, queue, since)
+        return tell(self._story(), not self._is_too_much(), self._began)
+
+    def _story(self) -> list[Event]:
+        return [self._found[place] for place in sorted(self._found)]
 
     async def _look_for(self, uids: frozenset[int], message_ids: frozenset[str]) -> None:
         keys = [uid_hash(uid) for uid in uids]
@@ -170,6 +187,16 @@ class _Biographer:
                     self._uids.setdefault(event.uid, False)
             if self._is_too_much():
                 return
+
+    async def _look_for_purges(self, vhost: str, queue: str, since: int) -> None:
+        """Messages that wait on disk are dropped by one event for all of them, which has no uid."""
+        wanted = Selection(kinds=_PURGES, uids=_NO_MESSAGE, vhost=vhost, queue=queue)
+        batches = Wanted(since, None, schema.DROPPED, frozenset({QUEUE + queue}))
+        below = self._follower.source.next_offset
+        while below and not self._is_too_much():
+            offsets, below = await self._follower.candidates(batches, below)
+            for offset in offsets[: MOST_BATCHES + 1]:
+                self._found.update(await self._batches.select(offset, wanted))
 
     def _add(self, place: Place, event: Event) -> None:
         self._found[place] = event

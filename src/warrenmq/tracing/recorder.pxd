@@ -9,17 +9,19 @@ from warrenmq.core.message cimport Message, QueuedMessage
 from warrenmq.core.ports cimport CommitLog, EventSink
 from warrenmq.core.queue cimport Queue
 from warrenmq.core.stream cimport Stream
-from warrenmq.core.trace cimport is_republished, mark_of, sampling_key, trace_of
-from warrenmq.events.ids cimport UidClock, key_hash
-from warrenmq.events.rows cimport Rows, Trace
+from warrenmq.core.trace cimport is_republished, mark_of, publish_time_of, sampling_hash, texts_of, uid_of
+from warrenmq.events.ids cimport UidClock
+from warrenmq.events.rows cimport Rows
 
 cdef Py_ssize_t _BATCH_ROWS
+cdef long long _BURST_US
+cdef int _EVENTS_PER_READING
 cdef int _PUBLISHED
 cdef int _REPUBLISHED
 cdef int _ROUTED
 cdef int _ENQUEUED
 cdef int _IDS
-cdef unsigned long long _MESSAGE_ID_KEY
+cdef int _MESSAGE_ID_KEY
 cdef unsigned long long _ALL
 cdef unsigned long long _MULTIPLIER
 
@@ -42,8 +44,15 @@ cdef class Recorder(EventSink):
     cdef long long _work
     cdef long long _logged
     cdef long long _now
+    cdef long long _read_at
+    cdef int _readings_left
+    cdef bytes _known_address
+    cdef object _known_one
+    cdef object _known_other
+    cdef Py_ssize_t _known_scene
     cdef bytes _mark
-    cdef Trace _trace
+    cdef bytes _texts
+    cdef bytes _routed
     cdef object _rules
     cdef object _firehose
     cdef object _log
@@ -56,19 +65,38 @@ cdef class Recorder(EventSink):
     cdef Plan _make_plan(self, Channel publisher, Route way, list queues)
     @cython.locals(threshold="unsigned long long")
     cdef unsigned long long _consider_headers(self, Plan plan, bytes header) except? 1
-    @cython.locals(key=bytes, chance="unsigned long long")
+    @cython.locals(chance="unsigned long long")
     cdef bint _is_drawn(self, bytes header, unsigned long long threshold) except -1
     @cython.locals(publisher=Channel)
     cpdef message_event(self, int kind, Message message, object channel, int reason)
-    cdef _add(self, int kind, long long now, Message message, Channel publisher, int reason)
-    cdef Trace _trace_of(self, Message message)
-    @cython.locals(place=Queue, now="long long")
+    @cython.locals(rows=Rows, address=bytes, scene=Py_ssize_t)
+    cdef _add(self, int kind, long long now, Message message, Channel publisher, int reason, bint is_routed)
+    @cython.locals(mark=bytes)
+    cdef _put(
+        self,
+        int kind,
+        int reason,
+        bint is_routed,
+        Py_ssize_t scene,
+        long long now,
+        Message message,
+        long long depth,
+        int attempt,
+    )
+    @cython.locals(place=Queue, now="long long", rows=Rows, address=bytes, scene=Py_ssize_t)
     cpdef enqueued(self, Message message, object queue, long long depth)
+    cdef bint _is_at(self, long long now, Message message) except -1
     @cython.locals(
-        place=Queue, tag=str, connection=str, number=int, receiver=object, consumer=Consumer, channel=Channel,
-        message=Message,
+        place=Queue, message=Message, address=bytes, known=object, scene=Py_ssize_t, depth="long long"
     )
     cpdef place_event(self, int kind, QueuedMessage entry, object queue, object who, int reason)
+    @cython.locals(tag=str, connection=str, number=int, receiver=object, consumer=Consumer, channel=Channel)
+    cdef Py_ssize_t _scene_of_place(self, bytes address, QueuedMessage entry, Queue place, object who) except -1
+    @cython.locals(scene=Py_ssize_t)
+    cdef Py_ssize_t _find_scene(self, bytes address, object one, object other) except -2
+    cdef _forget_scene(self)
+    @cython.locals(now="long long")
+    cdef long long _read_clock(self) except? -1
     cpdef tapped(self, QueuedMessage entry, object queue, object who)
     cpdef resource_event(self, int kind, str vhost, dict fields)
     @cython.locals(rows=Rows)

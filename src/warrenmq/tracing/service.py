@@ -13,11 +13,13 @@ from typing import Any
 
 from warrenmq.core.broker import DEFAULT_VHOST, Broker
 from warrenmq.core.ports import Storage, StreamStore
+from warrenmq.core.stream import Stream
 from warrenmq.events import schema
 from warrenmq.events.ids import EPOCH_MS, UidClock
+from warrenmq.events.rows import Rows
 from warrenmq.tracing.export_otlp import OtlpExporter, OtlpOptions
 from warrenmq.tracing.firehose import Firehose
-from warrenmq.tracing.log import EventLog, EventLogOptions, read_rows
+from warrenmq.tracing.log import EventLog, EventLogOptions, read_rows, rows_without_batch
 from warrenmq.tracing.reader import Traces
 from warrenmq.tracing.recorder import Recorder
 from warrenmq.tracing.rules import RuleBook, TraceRule
@@ -43,9 +45,10 @@ class Tracing:
 
     def __init__(self, storage: Storage, options: TracingOptions | None = None) -> None:
         self._options = options or TracingOptions()
-        numbered, raws = storage.recovered_events()
-        self._recovered = read_rows(raws)
-        self.recorder = Recorder(numbered)
+        self._in_log = storage.recovered_events()
+        self._recovered = Rows()
+        self._recovered_from = 0  # the number of their first
+        self.recorder = Recorder()
         self.rules: RuleBook
         self.firehose: Firehose
         self.log: EventLog
@@ -59,12 +62,22 @@ class Tracing:
         self.firehose = Firehose(broker)
         self.log = EventLog(broker, self.recorder, self._options.log)
         self.traces = Traces(self.log.reader(), self.log.flush, self._options.index_folder)
+        numbered = self._recover(_stream_of(broker))
         newest_ms = max(_newest_ms(broker), self._recovered.last_time // 1000)
         uids = UidClock(max(0, newest_ms + 1 - EPOCH_MS) << _UID_BITS)
-        self.recorder.connect(self.rules, self.firehose, self.log, broker.storage.log, uids)
+        self.recorder.connect(self.rules, self.firehose, self.log, broker.storage.log, uids, numbered)
         self.rules.on_change = self.firehose.on_change = self.recorder.rules_changed
         broker.storage.log.on_epoch_end = self.recorder.end_epoch
         broker.storage.log.on_trim = self.log.say_again
+
+    def _recover(self, stream: Stream | None) -> int:
+        """Take what the commit log alone has. Gives the highest number of a row so far."""
+        in_log, found = self._in_log
+        in_batches, found = rows_without_batch(found, stream)
+        self._recovered = read_rows([rows for _, _, rows in found])
+        self._recovered_from = min([first for first, _, _ in found], default=0)
+        self._in_log = 0, []
+        return max(in_log, in_batches)
 
     async def start(
         self,
@@ -85,7 +98,11 @@ class Tracing:
             self.log.on_batch.append(self._exporter.batch_was_added)
             self._exporter.start()
         await self.traces.start()
-        self.log.take(self._recovered.take(), self.recorder.numbered)
+        self.batch_recovered()
+
+    def batch_recovered(self) -> None:
+        """Make a batch of what only the commit log had."""
+        self.log.take(self._recovered.take(), self._recovered_from, self.recorder.numbered)
 
     async def stop(self) -> None:
         """Write what is there; nothing is heard any more."""
@@ -106,9 +123,16 @@ class Tracing:
         return state
 
 
+def _stream_of(broker: Broker) -> Stream | None:
+    """The event log, if it is there."""
+    vhost = broker.vhosts.get(DEFAULT_VHOST)
+    queue = None if vhost is None else vhost.queues.get(schema.STREAM_NAME)
+    return queue if isinstance(queue, Stream) else None
+
+
 def _newest_ms(broker: Broker) -> int:
     """When the last batch was appended: no uid in it is younger, also if the clock was set back since."""
-    stream = broker.vhosts[DEFAULT_VHOST].queues.get(schema.STREAM_NAME) if DEFAULT_VHOST in broker.vhosts else None
+    stream = _stream_of(broker)
     if stream is None or not isinstance(stream.store, StreamStore):
         return 0
     return stream.store.newest_ms()

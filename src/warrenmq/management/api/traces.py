@@ -106,6 +106,9 @@ def event_values(event: Event) -> dict[str, Any]:
             values[column.name] = value if show is None else show(value)
     if event.publish_time is not None:
         values["latency_us"] = event.time - event.publish_time
+    if event.uid == 0:  # it tells of a queue: so many messages were on disk there, and went with this one
+        del values["uid"]
+        values["messages"] = values.pop("depth", None)
     return values
 
 
@@ -117,6 +120,8 @@ def leg_values(leg: Leg) -> dict[str, Any]:
         "waiting_us": leg.waiting_us,
         "processing_us": leg.processing_us,
         "outcome": leg.outcome,
+        "deliveries": leg.deliveries,
+        "consumers": list(leg.consumers),
         "spans": [span_values(span) for span in leg.spans],
     }
 

@@ -3,7 +3,7 @@
 import { query } from "./api.js";
 import { timeline } from "./chart.js";
 import { el } from "./dom.js";
-import { clock, duration, group, microseconds, size, words, zone } from "./format.js";
+import { clock, duration, group, microseconds, size, why, words, zone } from "./format.js";
 import { lanesOf } from "./lanes.js";
 import { table } from "./table.js";
 
@@ -16,6 +16,7 @@ export function drawBiography(biography) {
   return [
     el("h1", { class: "any" }, "Message ", el("span", { class: "mono" }, biography.message_id)),
     biography.complete ? null : el("div", { class: "notice" }, "The beginning of this message is not kept, or it has not come to its end yet: times may be incomplete."),
+    legs.some(({ spans }) => spans.some(({ outcome }) => outcome === "lost")) && el("div", { class: "notice" }, "The broker ended while a consumer had this message: for how long is not known, so that time is not counted."),
     figures(biography),
     el("section", { class: "card" }, el("h2", {}, "What it is"), facts(biography)),
     el("section", { class: "card" }, el("h2", {}, "Timeline"), chart),
@@ -62,18 +63,12 @@ function facts({ uid, message_id, events }) {
 
 const link = (parameters, text) => el("a", { href: "traces.html" + query(parameters), class: "mono" }, text);
 
-// A delivery begins a time with a consumer, or (without acks) only ends a time of waiting.
-function deliveries(spans) {
-  const count = (fits) => spans.filter(fits).length;
-  return Math.max(count(({ kind }) => kind === "processing"), count(({ kind, outcome }) => kind === "waiting" && outcome === "delivered"));
-}
-
 const LEG_COLUMNS = [
   { title: "Queue", kind: "name", value: ({ queue }) => queue },
   { title: "Waiting", kind: "number", value: ({ waiting_us }) => duration(waiting_us) },
   { title: "Processing", kind: "number", value: ({ processing_us }) => duration(processing_us) },
-  { title: "Deliveries", kind: "number", value: ({ spans }) => deliveries(spans) },
-  { title: "Consumers", kind: "name", value: ({ spans }) => [...new Set(spans.map(({ consumer }) => consumer).filter(Boolean))].join(", ") || "–" },
+  { title: "Deliveries", kind: "number", value: ({ deliveries }) => deliveries },
+  { title: "Consumers", kind: "name", value: ({ consumers }) => consumers.join(", ") || "–" },
   { title: "Outcome", value: ({ outcome }) => badge(outcome) },
 ];
 
@@ -89,6 +84,6 @@ const EVENT_COLUMNS = [
   { title: "Queue", kind: "name", value: ({ queue }) => queue ?? "–" },
   { title: "Consumer", kind: "name", value: ({ consumer }) => consumer ?? "–" },
   { title: "Attempt", kind: "number", value: ({ attempt }) => attempt ?? "–" },
-  { title: "Reason", kind: "whole", value: ({ reason }) => (reason ? words(reason) : "–") },
+  { title: "Reason", kind: "whole", value: (event) => why(event) || "–" },
   { title: "Connection", kind: "whole", value: ({ connection, channel }) => (connection ? connection + (channel ? ` (${channel})` : "") : "–") },
 ];

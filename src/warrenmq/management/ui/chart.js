@@ -2,7 +2,7 @@
 // Plotly reads a few tags in texts (<b>, <a href>), so every text that is not ours is escaped by `plain`.
 
 import { el, show } from "./dom.js";
-import { drawTimeline } from "./timeline_svg.js";
+import { drawTimeline, PALE } from "./timeline_svg.js";
 
 const LANE_HEIGHT = 44;
 const CONFIG = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
@@ -72,7 +72,7 @@ function bars(kind, lanes, colour) {
     y: spans.map(({ place }) => place),
     base: spans.map(({ from }) => from),
     x: spans.map(({ from, until }) => until - from),
-    marker: { color: colour(`--${kind}`), line: { width: 0 } },
+    marker: { color: colour(`--${kind}`), opacity: spans.map(({ isLost }) => (isLost ? PALE : 1)), line: { width: 0 } },
     text: spans.map(tip),
     textposition: "none",
     hovertemplate: "%{text}<extra></extra>",

@@ -66,6 +66,12 @@ export function size(bytes) {
 /** dead_lettered -> dead-lettered. */
 export const words = (kind) => kind.replaceAll("_", "-");
 
+/** Why an event happened, and to how many messages if it was not this one alone; empty where there is nothing to say. */
+export function why({ reason, messages }) {
+  const many = messages && `${messages.toLocaleString("en")} message${messages === 1 ? "" : "s"}`;
+  return [reason && words(reason), many].filter(Boolean).join(", ");
+}
+
 const GROUPS = {
   info: ["published", "routed", "enqueued", "delivered", "waiting", "processing"],
   ok: ["acked", "confirmed", "tx_committed"],

@@ -1,7 +1,7 @@
 // A biography as lanes: one for the publisher's side, one for each queue, with the times in which the message waited there
 // or was with a consumer. Both drawings (chart.js, timeline_svg.js) draw this.
 
-import { clock, duration, group, microseconds, words } from "./format.js";
+import { clock, duration, group, microseconds, why, words } from "./format.js";
 
 const UNITS = [
   [1e4, 1, "µs"],
@@ -11,7 +11,8 @@ const UNITS = [
   [Infinity, 3.6e9, "h"],
 ];
 
-/** {lanes: [{name, spans, events}], unit, begin, length}; positions are in `unit` since the first event. */
+/** {lanes: [{name, spans, events}], unit, begin, length}; positions are in `unit` since the first event.
+ *  A span that `isLost` is drawn pale: nobody knows how much of it is true. */
 export function lanesOf(biography, now = Date.now() * 1000) {
   const begin = microseconds(biography.events[0].time);
   const spans = biography.legs.flatMap((leg) => leg.spans.map((span) => ({ ...span, lane: laneOf(leg) })));
@@ -26,7 +27,10 @@ export function lanesOf(biography, now = Date.now() * 1000) {
   for (const span of spans) {
     const from = microseconds(span.begin);
     const until = microseconds(span.end) ?? now;
-    lane(lanes, span.lane).spans.push({ kind: span.kind, from: at(from), until: at(until), lines: spanLines(span, until - from) });
+    const { spans: drawn, events: marks } = lane(lanes, span.lane);
+    const isLost = span.outcome === "lost";
+    drawn.push({ kind: span.kind, isLost, from: at(from), until: at(until), lines: spanLines(span, until - from) });
+    if (isLost) marks.push({ at: at(until), group: group("lost"), lines: ["lost", "the broker ended meanwhile", labelled("consumer", span.consumer)].filter(Boolean) });
   }
   return { lanes: [...lanes.values()], unit, length: at(begin + length), begin: biography.events[0].time };
 }
@@ -42,10 +46,11 @@ function lane(lanes, key) {
 
 function eventLines(event) {
   const since = event.latency_us === undefined ? null : `${duration(event.latency_us)} after publish`;
-  return [words(event.kind), clock(event.time), since, labelled("consumer", event.consumer), labelled("attempt", event.attempt), labelled("reason", event.reason && words(event.reason))].filter(Boolean);
+  return [words(event.kind), clock(event.time), since, labelled("consumer", event.consumer), labelled("attempt", event.attempt), labelled("reason", why(event))].filter(Boolean);
 }
 
 function spanLines(span, length) {
+  if (span.outcome === "lost") return ["with a consumer when the broker ended", `at most ${duration(length)}`, labelled("consumer", span.consumer), labelled("attempt", span.attempt)].filter(Boolean);
   const end = span.end ? `until ${span.outcome ? words(span.outcome) : "its end"}` : "still going on";
   return [`${span.kind} ${duration(length)}`, end, labelled("consumer", span.consumer), labelled("attempt", span.attempt)].filter(Boolean);
 }

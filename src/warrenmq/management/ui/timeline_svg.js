@@ -10,6 +10,9 @@ const LANE = 40;
 const BAR = 16;
 const TICKS = 6;
 
+/** How opaque a time is drawn whose length is not known. */
+export const PALE = 0.35;
+
 /** The lanes of lanes.js as an <svg>. */
 export function drawTimeline({ lanes, unit, length }) {
   const bottom = TOP + LANE * lanes.length;
@@ -24,8 +27,8 @@ function drawLane(lane, y, x) {
   return [
     svg("text", { x: LEFT - 14, y: y + 4, "text-anchor": "end", class: "lane" }, svg("title", {}, lane.name), name),
     svg("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: y, y2: y, stroke: "var(--line)" }),
-    lane.spans.map(({ kind, from, until, lines }) =>
-      svg("rect", { x: x(from), y: y - BAR / 2, width: Math.max(1, x(until) - x(from)), height: BAR, rx: 3, fill: `var(--${kind})` }, svg("title", {}, lines.join("\n"))),
+    lane.spans.map(({ kind, isLost, from, until, lines }) =>
+      svg("rect", { x: x(from), y: y - BAR / 2, width: Math.max(1, x(until) - x(from)), height: BAR, rx: 3, fill: `var(--${kind})`, opacity: isLost ? PALE : 1 }, svg("title", {}, lines.join("\n"))),
     ),
     lane.events.map(({ at, group, lines }) =>
       svg("circle", { cx: x(at), cy: y, r: 5.5, fill: `var(--${group})`, stroke: "var(--surface)", "stroke-width": 1.5 }, svg("title", {}, lines.join("\n"))),
