@@ -48,6 +48,7 @@ def test_version_is_in_the_changelog() -> None:
 def test_architecture_names_every_module_of_the_inner_rooms() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
     rooms = ("protocol", "core", "journal", "storage", "server", "management", "client", "events", "tracing")
+    rooms += ("pipeline/source", "pipeline/sink", "pipeline/analysis")
     modules = {path.name for room in rooms for path in (ROOT / "src" / "warrenmq" / room).rglob("*.py")}
     modules -= {"__init__.py", "uncompiled.py"}
     assert [name for name in sorted(modules) if f"`{name}`" not in text and f"/{name}`" not in text] == []

@@ -1,8 +1,9 @@
-"""The files of tests/fixtures/formats/v2: one of each kind, small enough to be drawn in docs/formats.
+"""The files of tests/fixtures/formats/v3: one of each kind, small enough to be drawn in docs/formats.
 
 `python -m tests.journal.fixtures` writes them again. A format that has been released does not change: what needs to be
 different gets a new version, a folder beside this one, and these files stay readable. `v1` was written before messages
-could be traced: the same without traces and events.
+could be traced: the same without traces and events. `v2` was written before duplicates were dropped: the same without
+ids.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from tests.support.disk import RecordingFiles
 from warrenmq.journal.files import Files
+from warrenmq.journal.ids_file import encode_head, encode_ids, ids_name
 from warrenmq.journal.log_file import LogWriter, log_name
 from warrenmq.journal.record import PERSISTENT, TRACE, encode
 from warrenmq.journal.segment_file import (
@@ -23,8 +25,9 @@ from warrenmq.journal.segment_file import (
     segment_name,
 )
 
-FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "formats" / "v2"
+FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "formats" / "v3"
 FOLDER_V1 = FOLDER.parent / "v1"
+FOLDER_V2 = FOLDER.parent / "v2"
 
 TIME_MS = 1_700_000_000_000
 SALT = 0x7E57_5A17
@@ -61,7 +64,7 @@ EPOCHS_V1 = [
     # A virtual host comes and goes.
     b"\x05" + u32(len(DEFINITION)) + DEFINITION + b"\x06" + u32(len(END_OF_DEFINITION)) + END_OF_DEFINITION,
 ]
-EPOCHS = [
+EPOCHS_V2 = [
     # The message is traced; rows of its events, of which the last has number 3, lie beside it.
     b"\x01"
     + u32(7)
@@ -76,10 +79,32 @@ EPOCHS = [
     # Rows up to number 3 are in a batch.
     b"\x08" + u64(3),
 ]
+ID = bytes.fromhex("69643120 62652060 00112233 44556677")
+LATER_ID = bytes.fromhex("69643220 62652060 00112233 44556677")
+EXPIRES = TIME_MS + 60_000
+OWNER = 0x8123_4567_89AB_CDEF
+EPOCHS = [
+    *EPOCHS_V2,
+    # Queue 7 has seen one more id; the log has only one of an exchange; nothing counts of another queue.
+    b"\x09"
+    + u64(7)
+    + b"\x00"
+    + u32(1)
+    + encode_ids([(ID, EXPIRES)])
+    + b"\x09"
+    + u64(OWNER)
+    + b"\x01"
+    + u32(1)
+    + encode_ids([(LATER_ID, 0)])
+    + b"\x09"
+    + u64(9)
+    + b"\x02"
+    + u32(0),
+]
 
 
 def make_log() -> bytes:
-    """Epochs 41 to 44, the zeros behind them, and nothing else."""
+    """Epochs 41 to 45, the zeros behind them, and nothing else."""
     files = RecordingFiles()
     writer = LogWriter(files, "/log", 41, salt=SALT)
     for number, payload in enumerate(EPOCHS):
@@ -108,10 +133,17 @@ def make_dead() -> bytes:
     return encode_file_head(DEAD_MAGIC) + encode_batch([1]) + encode_batch([0, 3])
 
 
+def make_ids() -> bytes:
+    """What queue 7 has seen up to epoch 45."""
+    rows = encode_ids([(ID, EXPIRES), (LATER_ID, 0)])
+    return encode_head(7, 45, rows) + rows
+
+
 FILES = {
     log_name(41): make_log,
     segment_name(5000, 0): make_segment,
     dead_name(5000, 0): make_dead,
+    ids_name(7, 45): make_ids,
 }
 
 

@@ -11,9 +11,14 @@ from tests.journal.fixtures import (
     ADDRESS,
     EPOCHS,
     EPOCHS_V1,
+    EPOCHS_V2,
+    EXPIRES,
     FILES,
     FOLDER,
     FOLDER_V1,
+    FOLDER_V2,
+    ID,
+    LATER_ID,
     PERSISTENT_HEADER,
     SALT,
     TIME_MS,
@@ -21,6 +26,7 @@ from tests.journal.fixtures import (
     TRANSIENT_HEADER,
 )
 from warrenmq.journal.files import Files
+from warrenmq.journal.ids_file import decode_ids, ids_name, read_ids
 from warrenmq.journal.log_file import log_name, read_log
 from warrenmq.journal.record import PERSISTENT, TRACED, decode_at
 from warrenmq.journal.segment_file import dead_name, page_records, read_dead, read_page, segment_name, walk_pages
@@ -34,7 +40,9 @@ def test_what_is_written_today_is_what_was_written_then(name: str) -> None:
     assert FILES[name]() == (FOLDER / name).read_bytes()
 
 
-@pytest.mark.parametrize(("folder", "written"), [(FOLDER, EPOCHS), (FOLDER_V1, EPOCHS_V1)], ids=["v2", "v1"])
+@pytest.mark.parametrize(
+    ("folder", "written"), [(FOLDER, EPOCHS), (FOLDER_V2, EPOCHS_V2), (FOLDER_V1, EPOCHS_V1)], ids=["v3", "v2", "v1"]
+)
 def test_the_log_is_read(folder: Path, written: list[bytes]) -> None:
     scan = read_log(Files(), str(folder))
     epochs = [(sequence, time_ms, bytes(payload)) for sequence, time_ms, payload, _ in scan]
@@ -52,7 +60,9 @@ def test_the_records_of_the_log_are_those_of_the_broker() -> None:
     assert decode_table(definition, end + 5, len(definition)) == ({"kind": "vhost", "key": ["v"]}, len(definition))
 
 
-@pytest.mark.parametrize(("folder", "trace"), [(FOLDER, TRACE_OF_IT), (FOLDER_V1, b"")], ids=["v2", "v1"])
+@pytest.mark.parametrize(
+    ("folder", "trace"), [(FOLDER, TRACE_OF_IT), (FOLDER_V2, TRACE_OF_IT), (FOLDER_V1, b"")], ids=["v3", "v2", "v1"]
+)
 def test_the_segment_is_read(folder: Path, trace: bytes) -> None:
     files = Files()
     handle = files.open_read(str(folder / segment_name(5000, 0)))
@@ -73,7 +83,13 @@ def test_the_segment_is_read(folder: Path, trace: bytes) -> None:
     ]
 
 
-@pytest.mark.parametrize("folder", [FOLDER, FOLDER_V1], ids=["v2", "v1"])
+def test_the_ids_are_read() -> None:
+    found = read_ids(Files(), str(FOLDER / ids_name(7, 45)))
+    assert found.fault is None
+    assert list(decode_ids(found.rows)) == [(ID, EXPIRES), (LATER_ID, 0)]
+
+
+@pytest.mark.parametrize("folder", [FOLDER, FOLDER_V2, FOLDER_V1], ids=["v3", "v2", "v1"])
 def test_the_deletion_marks_are_read(folder: Path) -> None:
     marks = read_dead(Files(), str(folder / dead_name(5000, 0)))
     assert (list(marks.numbers), marks.reason) == ([1, 0, 3], None)
@@ -81,7 +97,12 @@ def test_the_deletion_marks_are_read(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("page", "number", "name"),
-    [("log.md", 0, log_name(41)), ("segment.md", 0, segment_name(5000, 0)), ("segment.md", 1, dead_name(5000, 0))],
+    [
+        ("log.md", 0, log_name(41)),
+        ("segment.md", 0, segment_name(5000, 0)),
+        ("segment.md", 1, dead_name(5000, 0)),
+        ("ids.md", 0, ids_name(7, 45)),
+    ],
 )
 def test_the_documents_draw_these_files(page: str, number: int, name: str) -> None:
     drawing = re.findall(r"```\n(.*?)```", (DOCUMENTS / page).read_text(), re.DOTALL)[number]

@@ -525,8 +525,9 @@ def test_a_file_that_repeats_epochs_is_not_read() -> None:
 def test_a_file_of_a_newer_version_is_refused() -> None:
     history = a_log([b"a"])
     head = bytearray(encode_file_head(1, SALT))
-    head[8] = 3
+    head[8] = log_file.VERSION + 1
     head[28:] = log_file.crc32c(bytes(head[:28])).to_bytes(4, "little")
     history.file(log_name(1))[:FILE_HEAD_SIZE] = head
-    with pytest.raises(UnknownVersion, match="has format version 3, which this version of WarrenMQ cannot read"):
+    text = f"has format version {log_file.VERSION + 1}, which this version of WarrenMQ cannot read"
+    with pytest.raises(UnknownVersion, match=text):
         history.scan()

@@ -44,6 +44,19 @@ def test_a_deleted_queue_has_nothing_left() -> None:
     assert storage.message_store("/", "q", True, {}).recover().entries == []
 
 
+def test_a_stream_declared_again_begins_anew() -> None:
+    storage = MemoryStorage()
+    for body in (b"first", b"second"):
+        store = storage.stream_store("/", "s", {})
+        assert (store.first_position, store.recover().next_position) == (0, 0)
+        header = content_header(len(body), BasicProperties())
+        store.append(QueuedMessage(Message(address_of("", "s"), header, body), 0))
+        read: list[bytes] = []
+        store.read(0, lambda first, messages, read=read: read.extend(each.body for each in messages))  # type: ignore[misc]
+        assert read == [body]
+        store.delete()
+
+
 def test_queues_of_one_name_in_two_virtual_hosts_do_not_meet() -> None:
     storage = MemoryStorage()
     storage.message_store("/", "q", True, {}).append(entry(0))

@@ -19,6 +19,7 @@ PAGES = {
     "nothing": "/ui/traces.html?id=gone",
     "rules": "/ui/trace_rules.html",
     "new-rule": "/ui/trace_rules.html?new",
+    "analysis": "/ui/analysis.html",
 }
 
 

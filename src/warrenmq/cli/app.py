@@ -127,3 +127,63 @@ def trace(
     }
     wanted = {name: str(value) for name, value in options.items() if value is not None}
     raise typer.Exit(tell(message_id, wanted, url, user, as_json))
+
+
+@app.command()
+def analyze(
+    start: Annotated[str | None, typer.Option("--from", metavar="T", help="From then on; 15m: so long ago.")] = None,
+    end: Annotated[str | None, typer.Option("--to", metavar="T", help="Up to this time. [now]")] = None,
+    last: Annotated[str | None, typer.Option(metavar="D", help="The last 15m, 1h, 7d before the end. [1h]")] = None,
+    window: Annotated[str, typer.Option(metavar="D", help="Answers are given for windows of this length.")] = "10s",
+    jobs: Annotated[str | None, typer.Option(metavar="A,B", help="Only these jobs: throughput,latency,...")] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on for as long as events come.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="With --follow: end when all that is there has been read.")
+    ] = False,
+    checkpoint: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="With --follow: what it goes on with after a restart.")
+    ] = None,
+    trigger: Annotated[
+        str | None, typer.Option(metavar="D", help="With --follow: how often to look for events. [1s]")
+    ] = None,
+    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a report: one HTML file.")] = None,
+    output: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the answers as Parquet.")] = None,
+    publish: Annotated[
+        bool, typer.Option("--publish/--no-publish", help="Write the answers to the stream warren.analysis, or not.")
+    ] = True,
+    master: Annotated[
+        str, typer.Option(metavar="M", help="The Spark master: local[*], spark://host:7077.")
+    ] = "local[*]",
+    conf: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark's; may be given several times.")
+    ] = None,
+    url: Annotated[str, typer.Option(metavar="URL", help="The AMQP port of the broker.")] = "amqp://127.0.0.1:5672",
+    user: Annotated[str, typer.Option(metavar="NAME:PASSWORD", help="A user of the broker.")] = "guest:guest",
+) -> None:
+    """Analyse the events of a broker with Spark: rates, times, backlogs, failures, hot keys, anomalies.
+
+    Over a range of time, or on and on with --follow. The answers go to a stream of the broker, whose pages show them.
+    Exits with 0 if there are answers, 1 if there are no events, 2 if it could not be done.
+    """
+    from warrenmq.cli.analyze import Wanted
+    from warrenmq.cli.analyze import analyze as run_analysis
+
+    wanted = Wanted(
+        url=url,
+        user=user,
+        start=start,
+        end=end,
+        last=last,
+        window=window,
+        jobs=jobs,
+        master=master,
+        follow=follow,
+        once=once,
+        checkpoint=checkpoint,
+        trigger=trigger,
+        report=report,
+        output=output,
+        publish=publish,
+        conf=tuple(conf or ()),
+    )
+    raise typer.Exit(run_analysis(wanted))

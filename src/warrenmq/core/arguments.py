@@ -8,12 +8,13 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from warrenmq.core import deduplication
 from warrenmq.core.durability import parse_durability
 from warrenmq.core.errors import PreconditionFailed
 from warrenmq.core.routing.erlang_text import field_type
 
-# RabbitMQ compares these when a queue is declared again, and no others; x-queue-type is compared by meaning. One is
-# ours.
+# RabbitMQ compares these when a queue is declared again, and no others; x-queue-type is compared by meaning. The first
+# is ours, the last are those of deduplication.
 COMPARED_ARGUMENTS = (
     "x-durability",
     "x-expires",
@@ -33,7 +34,9 @@ COMPARED_ARGUMENTS = (
     "x-stream-max-segment-size-bytes",
     "x-initial-cluster-size",
     "x-queue-leader-locator",
+    *deduplication.ARGUMENTS,
 )
+COMPARED_OF_EXCHANGES = ("alternate-exchange", *deduplication.ARGUMENTS)
 
 # Kept and compared, but without effect in this version.
 NOT_ACTED_ON = frozenset(COMPARED_ARGUMENTS) - {
@@ -46,6 +49,7 @@ NOT_ACTED_ON = frozenset(COMPARED_ARGUMENTS) - {
     "x-stream-max-segment-size-bytes",
     "x-initial-cluster-size",
     "x-queue-leader-locator",
+    *deduplication.ARGUMENTS,
 }
 
 _NOT_FOR_QUORUM = frozenset({"x-max-priority", "x-queue-mode"})
@@ -104,11 +108,8 @@ def validate_queue_arguments(
         if name in _NOT_FOR[queue_type]:
             raise PreconditionFailed(f"invalid arg '{name}' for {what} of queue type rabbit_{queue_type}_queue")
     _require_text(what, "x-dead-letter-exchange", arguments)
-    for name, check in _CHECKS.items():
-        if name in arguments:
-            fault = check(arguments[name], arguments)
-            if fault:
-                raise PreconditionFailed(f"invalid arg '{name}' for {what}: {fault}")
+    _require_sound(what, arguments, _CHECKS)
+    _require_sound(what, arguments, _DEDUPLICATION_CHECKS)
     if queue_type != "classic":
         _require_lasting(what, is_durable, is_exclusive, is_auto_delete)
     if queue_type == "stream" and arguments.get("x-stream-max-segment-size-bytes", 0) > LARGEST_STREAM_SEGMENT:
@@ -127,6 +128,8 @@ def find_unheeded(arguments: Mapping[str, Any]) -> list[str]:
     unheeded = NOT_ACTED_ON.intersection(arguments)
     if arguments.get("x-queue-type") == "stream":
         unheeded -= {"x-max-length-bytes"}
+    if arguments.get(deduplication.ENABLED) is not True:
+        unheeded |= set(deduplication.ARGUMENTS[1:]).intersection(arguments)
     return sorted(unheeded)
 
 
@@ -164,6 +167,15 @@ def _require_text(what: str, name: str, arguments: Mapping[str, Any]) -> None:
 def validate_exchange_arguments(what: str, arguments: Mapping[str, Any]) -> None:
     """Refuse with 406 what RabbitMQ refuses for an exchange."""
     _require_text(what, "alternate-exchange", arguments)
+    _require_sound(what, arguments, _DEDUPLICATION_CHECKS)
+
+
+def _require_sound(what: str, arguments: Mapping[str, Any], checks: "Mapping[str, Check]") -> None:
+    for name, check in checks.items():
+        if name in arguments:
+            fault = check(arguments[name], arguments)
+            if fault:
+                raise PreconditionFailed(f"invalid arg '{name}' for {what}: {fault}")
 
 
 def _integer(value: Any) -> str:
@@ -240,6 +252,39 @@ def _durability(value: Any, arguments: Mapping[str, Any]) -> str:
     return ""
 
 
+def _cache_size(value: Any, arguments: Mapping[str, Any]) -> str:
+    number = _number(value)
+    if number is None or number < 1:
+        return _positive(value, arguments)
+    largest = deduplication.LARGEST_SIZE
+    return f'"at most {largest} ids can be remembered"' if number > largest else ""
+
+
+def _cache_ttl(value: Any, arguments: Mapping[str, Any]) -> str:
+    number = _number(value)
+    return _expiry(value if number is None else number, arguments)
+
+
+def _number(value: Any) -> int | None:
+    """Clients of RabbitMQ's plugin write numbers as text, too."""
+    if isinstance(value, str) and re.fullmatch("[0-9]{1,15}", value):
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _header_name(value: Any, arguments: Mapping[str, Any]) -> str:
+    if not isinstance(value, str):
+        return _unacceptable(value)
+    size = len(value.encode("utf-8", "surrogateescape"))
+    return "" if 0 < size <= 255 else '"expected the name of a header, of 1 to 255 octets"'
+
+
+def _persistence(value: Any, arguments: Mapping[str, Any]) -> str:
+    if not isinstance(value, str):
+        return _unacceptable(value)
+    return "" if value in ("memory", "disk") else f"\"expected memory or disk, got '{value}'\""
+
+
 def _unacceptable(value: Any) -> str:
     return f"{{unacceptable_type,{field_type(value)}}}"
 
@@ -261,4 +306,12 @@ _CHECKS: dict[str, Check] = {
     "x-initial-cluster-size": _positive,
     "x-queue-leader-locator": _leader,
     "x-durability": _durability,
+}
+
+_DEDUPLICATION_CHECKS: dict[str, Check] = {
+    deduplication.ENABLED: _flag,
+    deduplication.SIZE: _cache_size,
+    deduplication.TTL: _cache_ttl,
+    deduplication.HEADER: _header_name,
+    deduplication.PERSISTENCE: _persistence,
 }

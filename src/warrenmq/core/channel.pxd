@@ -49,6 +49,7 @@ cdef class Channel:
     cdef _publish_inspected(self, Route route, bytes header, bytes body)
     @cython.locals(queue=Queue, level=int)
     cdef _deliver_to(self, Message message, list queues, bint is_mandatory)
+    cdef _await_confirm(self, Message message)
     cdef _give_back(self, Message message, bint is_mandatory)
     cpdef note_published(self)
     @cython.locals(level=int)

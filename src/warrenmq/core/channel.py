@@ -10,6 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from warrenmq.core.consumer import Consumer
+from warrenmq.core.deduplication import Passage
 from warrenmq.core.errors import NotAllowed, NotImplementedHere, PreconditionFailed
 from warrenmq.core.exchange import Route
 from warrenmq.core.ledger import Ledger
@@ -18,7 +19,7 @@ from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, EventSink, Outbox
 from warrenmq.core.publish_rules import needs_inspection, prepare_header
 from warrenmq.core.queue import Queue
 from warrenmq.core.stats import Stats
-from warrenmq.core.transaction import Transaction
+from warrenmq.core.transaction import Transaction, Unrouted
 from warrenmq.core.turn import Turn
 from warrenmq.events import schema
 
@@ -123,18 +124,52 @@ class Channel:
         self._deliver_to(message, queues, route.is_mandatory)
 
     def _publish_inspected(self, route: Route, header: bytes, body: bytes) -> None:
-        """Publish a message whose own headers matter: CC, BCC, reply-to, user-id, expiration, a headers exchange."""
+        """Publish a message whose headers matter: CC, BCC, reply-to, user-id, expiration, a headers exchange, ids."""
         header, extra_keys, headers = prepare_header(self, header)
         message = Message(route.address, header, body)
         queues = route.queues
         if extra_keys or queues is None:
-            queues, _ = self.vhost.route(route.exchange, (route.routing_key, *extra_keys), headers)
+            keys = (route.routing_key, *extra_keys)
+            if self.vhost.deduplicating:
+                self._publish_once(route, message, Unrouted(route.exchange, keys, headers))
+                return
+            queues, _ = self.vhost.route(route.exchange, keys, headers)
         if self.events.is_watching:
             self.events.published(self, route, message, queues)
         if self.transaction is not None:
             self.transaction.publishes.append((message, queues, route.is_mandatory))
         else:
             self._deliver_to(message, queues, route.is_mandatory)
+
+    def _publish_once(self, route: Route, message: Message, unrouted: Unrouted) -> None:
+        """Publish a message that some exchange on its way may have seen."""
+        if self.events.is_watching:
+            queues, _ = self.vhost.route(unrouted.exchange, unrouted.keys, unrouted.headers)
+            self.events.published(self, route, message, queues)
+        if self.transaction is not None:
+            self.transaction.publishes.append((message, unrouted, route.is_mandatory))
+        else:
+            self._deliver_once(message, unrouted, route.is_mandatory)
+
+    def _deliver_once(self, message: Message, unrouted: Unrouted, is_mandatory: bool) -> None:
+        passage = Passage(message)
+        queues, _ = self.vhost.route(unrouted.exchange, unrouted.keys, unrouted.headers, passage)
+        if queues:
+            self.turn_level = max(self.turn_level, passage.note(message.is_persistent()))
+        elif passage.was_dropped:
+            self._drop_duplicate(message, passage.level)
+            return
+        self._deliver_to(message, queues, is_mandatory)
+
+    def _drop_duplicate(self, message: Message, level: int) -> None:
+        """It was here before: its publisher hears what it heard then, once that is safe."""
+        self.stats.deduplicated += 1
+        if message.trace is not None:
+            self.events.message_event(schema.DROPPED, message, self, schema.R_DUPLICATE)
+        if message.is_persistent():
+            self.turn_level = max(self.turn_level, level)
+        if self.is_confirming:
+            self._await_confirm(message)
 
     def _deliver_to(self, message: Message, queues: list[Queue], is_mandatory: bool) -> None:
         if queues:
@@ -147,11 +182,14 @@ class Channel:
         else:
             self._give_back(message, is_mandatory)
         if self.is_confirming:
-            self.note_published()
-            if message.trace is not None:
-                if self.traced is None:
-                    self.traced = deque()
-                self.traced.append((self.published_tag, message))
+            self._await_confirm(message)
+
+    def _await_confirm(self, message: Message) -> None:
+        self.note_published()
+        if message.trace is not None:
+            if self.traced is None:
+                self.traced = deque()
+            self.traced.append((self.published_tag, message))
 
     def _give_back(self, message: Message, is_mandatory: bool) -> None:
         """No queue takes it."""
@@ -473,7 +511,10 @@ class Channel:
         for message, queues, is_mandatory in transaction.publishes:
             if message.trace is not None:
                 self.events.message_event(schema.TX_COMMITTED, message, self, 0)
-            self._deliver_to(message, [queue for queue in queues if not queue.is_deleted], is_mandatory)
+            if isinstance(queues, Unrouted):
+                self._deliver_once(message, queues, is_mandatory)
+            else:
+                self._deliver_to(message, [queue for queue in queues if not queue.is_deleted], is_mandatory)
         for taken, kind, requeue in transaction.settlements:
             entries = [entry for _, entry in taken]
             if kind == _ACKED:

@@ -11,6 +11,7 @@ cdef class Exchange:
     cdef readonly str alternate
     cdef readonly object matcher
     cdef public Py_ssize_t binding_count
+    cdef public object deduplication
 
 
 @cython.final

@@ -1,7 +1,8 @@
 """Exchanges and routes: from an exchange and a key to the queues.
 
 A route is computed once for each (exchange, routing key, flags) and kept by the virtual host until its topology
-changes. Only headers exchanges look into the message, so routes that pass one are computed per message.
+changes. Only headers exchanges, and those that drop duplicates, look into the message, so routes that pass one are
+computed per message.
 
 Compiled when the package is built (exchange.pxd).
 """
@@ -9,6 +10,7 @@ Compiled when the package is built (exchange.pxd).
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from warrenmq.core.deduplication import Deduplication, Passage
 from warrenmq.core.queue import Queue
 from warrenmq.core.routing import MATCHERS, Matcher
 
@@ -22,6 +24,7 @@ class Exchange:
         "alternate",
         "arguments",
         "binding_count",
+        "deduplication",
         "is_auto_delete",
         "is_durable",
         "is_internal",
@@ -49,6 +52,7 @@ class Exchange:
         self.alternate: str | None = alternate if isinstance(alternate, str) else None
         self.matcher: Matcher = MATCHERS[type]()
         self.binding_count = 0
+        self.deduplication: Deduplication | None = None
 
 
 class Route:
@@ -77,16 +81,22 @@ def collect_queues(
     exchanges: Mapping[str, Exchange],
     queues: Mapping[str, Queue],
     found: dict[Queue, None],
+    passage: Passage | None = None,
 ) -> bool:
-    """Add every queue that one of the keys reaches, each once; says whether the answer depends on the headers.
+    """Add every queue that one of the keys reaches, each once; says whether the answer depends on the message.
 
-    A message has several keys if it carries CC or BCC: every exchange on the way looks at all of them.
+    A message has several keys if it carries CC or BCC: every exchange on the way looks at all of them. With a passage,
+    exchanges that have seen the message lead nowhere.
     """
     uses_headers = False
     seen = {exchange}
     pending = [exchange]
     while pending:
         current = pending.pop()
+        if current.deduplication is not None:
+            uses_headers = True
+            if passage is not None and passage.is_stopped_by(current):
+                continue
         destinations: dict[Any, None] = {}
         for key in keys:
             if current.name == DEFAULT_EXCHANGE:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from warrenmq.core.channel import Channel
+    from warrenmq.core.deduplication import SeenIds
     from warrenmq.core.exchange import Route
     from warrenmq.core.message import Message, QueuedMessage
     from warrenmq.core.queue import Queue
@@ -180,6 +181,37 @@ class CommitLog:
         """Somebody waits until all that was said so far is on the disk: see to it soon."""
 
 
+class SeenStore:
+    """Keeps the ids that one queue, stream or exchange has seen, each with a number (core/deduplication.py).
+
+    `keep` belongs to the open epoch of the commit log: to the same as the message, if it is said in the same call.
+    """
+
+    __slots__ = ("promise",)
+
+    def __init__(self, promise: int = NOTHING) -> None:
+        self.promise = promise  # what the confirm of a message waits for whose id is kept
+
+    def attach(self, ids: "SeenIds") -> None:
+        """These are all ids that are remembered."""
+        raise NotImplementedError
+
+    def keep(self, id: bytes, number: int) -> None:
+        """Keep 16 octets; said again they are as new as if they were said for the first time."""
+        raise NotImplementedError
+
+    def released(self) -> None:
+        """Some that are kept were forgotten with their messages, about which the message store has heard."""
+
+    def recover(self) -> "Iterable[tuple[bytes, int]]":
+        """What was kept, oldest first; once, before the first `keep`."""
+        raise NotImplementedError
+
+    def delete(self) -> None:
+        """Nobody asks for them any more."""
+        raise NotImplementedError
+
+
 class Catalog:
     """Keeps definitions: virtual hosts and their durable exchanges, queues and bindings.
 
@@ -216,6 +248,17 @@ class Storage:
 
     def stream_store(self, vhost: str, queue: str, arguments: dict[str, Any]) -> "StreamStore":
         """The store of a stream."""
+        raise NotImplementedError
+
+    def seen_store(self, kind: str, vhost: str, name: str, promise: int | None = None) -> "SeenStore | None":
+        """Where the ids are kept that a durable "queue" or "exchange" has seen.
+
+        A confirm waits for them as for what is in that queue (`promise`), or else as an answer would.
+        """
+        raise NotImplementedError
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970."""
         raise NotImplementedError
 
     def recovered_events(self) -> "tuple[int, list[tuple[int, int, bytes]]]":

@@ -13,6 +13,7 @@ cdef int _DELIVERED
 cdef int _REQUEUED
 cdef int _DROPPED
 cdef int _AUTO_ACK
+cdef int _DUPLICATE
 
 
 cdef class Queue:
@@ -36,6 +37,7 @@ cdef class Queue:
     cdef readonly Py_ssize_t unacked_count
     cdef readonly long long next_position
     cdef readonly bint keeps
+    cdef public object deduplication
     cdef long long _handed_out
     cdef Py_ssize_t _window_bytes
     cdef Py_ssize_t _tail_bytes
@@ -46,6 +48,8 @@ cdef class Queue:
 
     @cython.locals(consumer=Consumer, entry=QueuedMessage, position="long long", promise=int)
     cpdef int enqueue(self, Message message) except -1
+    cpdef int drop_duplicate(self, Message message) except -1
+    cdef _forget_ids(self)
     @cython.locals(size=Py_ssize_t, sizes=PageSizes)
     cdef _let_wait(self, QueuedMessage entry)
     @cython.locals(store=MessageStore, keep=Py_ssize_t, leaving=list, size=Py_ssize_t)

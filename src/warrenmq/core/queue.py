@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from warrenmq.core.consumer import Consumer, ConsumerRing
+from warrenmq.core.deduplication import Deduplication
 from warrenmq.core.errors import AccessRefused, PreconditionFailed
 from warrenmq.core.line import Line
 from warrenmq.core.message import Message, QueuedMessage, enqueue_as
@@ -27,6 +28,7 @@ _DELIVERED = schema.DELIVERED
 _REQUEUED = schema.REQUEUED
 _DROPPED = schema.DROPPED
 _AUTO_ACK = schema.R_AUTO_ACK
+_DUPLICATE = schema.R_DUPLICATE
 
 
 class Queue:
@@ -42,6 +44,7 @@ class Queue:
         "_window_bytes",
         "arguments",
         "consumers",
+        "deduplication",
         "events",
         "exclusive_consumer",
         "is_auto_delete",
@@ -95,6 +98,7 @@ class Queue:
         self.unacked_count = 0
         self.next_position = 0
         self.keeps = is_durable and store is not None  # its persistent messages
+        self.deduplication: Deduplication | None = None
         self._handed_out = -1  # the highest position that was ever delivered
         self._window_bytes = 0  # of the part of the line that messages are taken from
         self._tail_bytes = 0  # of the part that stands behind what is paged out
@@ -109,6 +113,8 @@ class Queue:
 
     def enqueue(self, message: Message) -> int:
         """Hand the message to a waiting consumer, or keep it; never waits. Gives what its confirm has to wait for."""
+        if self.deduplication is not None and self.deduplication.has_seen(message.header):
+            return self.drop_duplicate(message)
         position = self.next_position
         self.next_position = position + 1
         if message.trace is not None:
@@ -120,6 +126,8 @@ class Queue:
             if message.trace is not None or self.is_tapped:
                 self._tell_passed(message, position, consumer)
             consumer.deliver_no_ack(message, False)
+            if self.deduplication is not None:
+                return self.deduplication.note_passed(self.keeps and message.is_persistent())
             return NOTHING
         entry = enqueue_as(message, position)
         promise = NOTHING
@@ -127,12 +135,21 @@ class Queue:
             # The store hears of it before anybody else: delivery and confirm belong to the same epoch or a later one.
             self.store.append(entry)  # type: ignore[union-attr]
             promise = self.store.promise  # type: ignore[union-attr]
+        if self.deduplication is not None:
+            self.deduplication.note(position, entry.epoch > 0)
         if consumer is not None:
             self.stats.held_bytes += message.footprint()
             self._hand_over(entry, consumer)
         else:
             self._let_wait(entry)
         return promise
+
+    def drop_duplicate(self, message: Message) -> int:
+        """A message of this id was here before; the confirm of this one waits until that one is safe."""
+        self.stats.deduplicated += 1
+        if message.trace is not None:
+            self.events.place_event(_DROPPED, enqueue_as(message, self.next_position), self, None, _DUPLICATE)
+        return self.store.promise if self.keeps and message.is_persistent() else NOTHING  # type: ignore[union-attr]
 
     def _let_wait(self, entry: QueuedMessage) -> None:
         size = entry.message.footprint()
@@ -165,6 +182,8 @@ class Queue:
         self.ready.begin_with(recovered.paged, recovered.entries)
         self.stats.ready += len(self.ready)
         self.next_position = recovered.next_position
+        if self.deduplication is not None and len(self.ready) == 0:
+            self.deduplication.left_behind(-1)
 
     # -- paging: a long line is kept on disk but for its head --------------------------------------------------------
 
@@ -308,6 +327,8 @@ class Queue:
     def discard(self, entry: QueuedMessage) -> None:
         """The message left the queue for good."""
         self.stats.held_bytes -= entry.message.footprint()
+        if self.deduplication is not None:
+            self.deduplication.left(entry.message.header, entry.position)
         if entry.epoch != 0:
             self.store.forget(entry)  # type: ignore[union-attr]
 
@@ -371,6 +392,9 @@ class Queue:
                 self.events.resource_event(_DROPPED, self.vhost, told)
         self.stats.ready -= dropped
         self.ready.clear()
+        if self.deduplication is not None:
+            # What is unacked stays, and was handed out: it stands before all that was on disk only.
+            self.deduplication.left_behind(self._handed_out if self.unacked_count else -1)
         self._window_bytes = 0
         self._tail_bytes = 0
         waiters, self._page_waiters = self._page_waiters, []
@@ -432,4 +456,10 @@ class Queue:
         if self.store is not None:
             self.store.delete()
             self.store = None
+        self._forget_ids()
         return dropped, consumers
+
+    def _forget_ids(self) -> None:
+        if self.deduplication is not None:
+            self.deduplication.delete()
+            self.deduplication = None

@@ -26,6 +26,7 @@ class Overview:
     confirmed: int
     returned: int
     unroutable: int
+    deduplicated: int
     bytes_in: int
     bytes_out: int
     connections_opened: int
@@ -53,6 +54,7 @@ def overview(broker: Broker) -> Overview:
         confirmed=stats.confirmed,
         returned=stats.returned,
         unroutable=stats.unroutable,
+        deduplicated=stats.deduplicated,
         bytes_in=stats.bytes_in,
         bytes_out=stats.bytes_out,
         connections_opened=stats.connections_opened,

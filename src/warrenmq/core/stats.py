@@ -16,6 +16,7 @@ class Stats:
         "connections_closed",
         "connections_opened",
         "consumers",
+        "deduplicated",
         "delivered",
         "held_bytes",
         "published",
@@ -34,6 +35,7 @@ class Stats:
         self.confirmed = 0
         self.returned = 0
         self.unroutable = 0
+        self.deduplicated = 0
         self.ready = 0
         self.unacked = 0
         self.consumers = 0

@@ -143,12 +143,17 @@ class Stream(Queue):
 
     def enqueue(self, message: Message) -> int:
         """Append the message, whatever its delivery mode. Gives what its confirm has to wait for."""
+        if self.deduplication is not None and self.deduplication.has_seen(message.header):
+            self.drop_duplicate(message)
+            return self._streams.promise
         position = self.next_position
         self.next_position = position + 1
         if message.trace is not None:
             self.events.enqueued(message, self, self.message_count())
         self.stats.ready += 1
         self._streams.append(enqueue_as(message, position))
+        if self.deduplication is not None:
+            self.deduplication.note(position, True)
         if self.cursors:
             self._add_to_tail(message, position)
         else:
@@ -426,6 +431,7 @@ class Stream(Queue):
         self.stats.ready -= dropped
         self._streams.delete()
         self.store = None
+        self._forget_ids()
         return dropped, consumers
 
     def _named(self) -> str:

@@ -1,10 +1,26 @@
 """What a channel holds between tx.select (or the last commit) and the next commit or rollback."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from warrenmq.core.exchange import Exchange
 from warrenmq.core.message import Message, QueuedMessage
 from warrenmq.core.ports import NOTHING
 from warrenmq.core.queue import Queue
 
 Taken = list[tuple[int, QueuedMessage]]
+
+
+@dataclass(frozen=True, slots=True)
+class Unrouted:
+    """What it takes to find the queues of a message on commit: exchanges that drop duplicates are asked only then."""
+
+    exchange: Exchange
+    keys: Sequence[str]
+    headers: Mapping[str, Any] | None
 
 
 class Transaction:
@@ -13,7 +29,7 @@ class Transaction:
     __slots__ = ("publishes", "settlements")
 
     def __init__(self) -> None:
-        self.publishes: list[tuple[Message, list[Queue], bool]] = []
+        self.publishes: list[tuple[Message, list[Queue] | Unrouted, bool]] = []
         self.settlements: list[tuple[Taken, int, bool]] = []  # (deliveries, acked, nacked or rejected, requeue)
 
     def hold(self, taken: Taken, kind: int, requeue: bool) -> None:

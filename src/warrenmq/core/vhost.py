@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 from warrenmq.core import definitions
 from warrenmq.core.arguments import (
     COMPARED_ARGUMENTS,
+    COMPARED_OF_EXCHANGES,
     require_own_name,
     validate_exchange_arguments,
     validate_queue_arguments,
 )
 from warrenmq.core.binding import Binding, BindingIndex, Destination, make_binding
+from warrenmq.core.deduplication import Deduplication, Passage, Settings, settings_of, settings_of_exchange
 from warrenmq.core.equivalence import require_same_arguments, require_same_flag
 from warrenmq.core.errors import (
     AccessRefused,
@@ -65,6 +67,7 @@ class VHost:
         self.queues: dict[str, Queue] = {}
         self.bindings = BindingIndex()
         self.routes: dict[bytes, Route] = {}
+        self.deduplicating: dict[Exchange, None] = {}  # exchanges that drop duplicates
         self._owned: dict[object, dict[Queue, None]] = {}  # exclusive queues by connection
         for exchange_name, type in PREDECLARED:
             self.exchanges[exchange_name] = Exchange(exchange_name, type, is_durable=True)
@@ -80,11 +83,15 @@ class VHost:
     # -- routing -----------------------------------------------------------------------------------------------------
 
     def route(
-        self, exchange: Exchange, keys: Sequence[str], headers: Mapping[str, Any] | None
+        self,
+        exchange: Exchange,
+        keys: Sequence[str],
+        headers: Mapping[str, Any] | None,
+        passage: Passage | None = None,
     ) -> tuple[list[Queue], bool]:
-        """The queues that a message reaches, and whether that depends on its headers."""
+        """The queues that a message reaches, and whether that depends on its headers; `passage`: and on its id."""
         found: dict[Queue, None] = {}
-        uses_headers = collect_queues(exchange, keys, headers, self.exchanges, self.queues, found)
+        uses_headers = collect_queues(exchange, keys, headers, self.exchanges, self.queues, found, passage)
         return list(found), uses_headers
 
     def make_route(self, exchange: Exchange, routing_key: str, address: bytes, is_mandatory: bool) -> Route:
@@ -123,18 +130,33 @@ class VHost:
             require_same_flag("durable", what, is_durable, existing.is_durable)
             require_same_flag("auto_delete", what, is_auto_delete, existing.is_auto_delete)
             require_same_flag("internal", what, is_internal, existing.is_internal)
-            require_same_arguments(what, arguments, existing.arguments, ("alternate-exchange",))
+            require_same_arguments(what, arguments, existing.arguments, COMPARED_OF_EXCHANGES)
             return existing
         if name.startswith("amq."):
             raise AccessRefused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
         validate_exchange_arguments(self._named("exchange", name), arguments)
         exchange = Exchange(name, type, is_durable, is_auto_delete, is_internal, arguments)
-        self.exchanges[name] = exchange
+        self._add_exchange(exchange)
         self._topology_changed()
         if is_durable:
             self.broker.catalog.save("exchange", (self.name, name), definitions.of_exchange(self.name, exchange))
         self.broker.emit(schema.EXCHANGE_DECLARED, self.name, exchange=name)
         return exchange
+
+    def _add_exchange(self, exchange: Exchange) -> None:
+        self.exchanges[exchange.name] = exchange
+        settings = settings_of_exchange(exchange.type, exchange.arguments)
+        if settings is not None:
+            exchange.deduplication = self._deduplication(settings, "exchange", exchange.name, exchange.is_durable)
+            self.deduplicating[exchange] = None
+
+    def _deduplication(
+        self, settings: Settings, kind: str, name: str, is_durable: bool, promise: int | None = None
+    ) -> Deduplication:
+        storage = self.broker.storage
+        is_kept = is_durable and settings.is_kept
+        store = storage.seen_store(kind, self.name, name, promise) if is_kept else None
+        return Deduplication(settings, store, storage.now_ms)
 
     def delete_exchange(self, name: str, if_unused: bool) -> None:
         """Remove the exchange with its bindings; a name that does not exist is fine."""
@@ -155,6 +177,9 @@ class VHost:
             self._remove_binding(binding)
         self._unbind_destination(exchange)
         self._topology_changed()
+        if exchange.deduplication is not None:
+            exchange.deduplication.delete()
+            del self.deduplicating[exchange]
         if exchange.is_durable and not _is_predeclared(exchange.name):
             self.broker.catalog.delete("exchange", (self.name, exchange.name))
         self.broker.emit(schema.EXCHANGE_DELETED, self.name, exchange=exchange.name)
@@ -227,6 +252,10 @@ class VHost:
                 store,
                 broker.events,
             )
+        settings = settings_of(arguments, forgets_with_message=not isinstance(queue, Stream))
+        if settings is not None:
+            promise = queue.store.promise if queue.store is not None else None
+            queue.deduplication = self._deduplication(settings, "queue", name, is_durable, promise)
         queue.is_tapped = self.is_tapped
         self.queues[name] = queue
         if owner is not None:
@@ -339,7 +368,7 @@ class VHost:
     # -- recovery ----------------------------------------------------------------------------------------------------
 
     def restore_exchange(self, definition: dict[str, Any]) -> None:
-        self.exchanges[definition["name"]] = Exchange(
+        exchange = Exchange(
             definition["name"],
             definition["type"],
             True,
@@ -347,6 +376,7 @@ class VHost:
             definition["internal"],
             definition["arguments"],
         )
+        self._add_exchange(exchange)
 
     def restore_queue(self, definition: dict[str, Any]) -> None:
         queue = self._make_queue(definition["name"], True, definition["auto_delete"], None, definition["arguments"])

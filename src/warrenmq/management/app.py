@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from warrenmq.core.snapshot import overview
 from warrenmq.management import pages, prometheus
 from warrenmq.management.answers import Json, SecurityHeaders, refusal
-from warrenmq.management.api import firehose, session, trace_rules, traces
+from warrenmq.management.api import analysis, firehose, session, streams, trace_rules, traces
 from warrenmq.management.auth import Auth
 from warrenmq.management.errors import ApiError, NotFound
 from warrenmq.management.view import NodeView
@@ -53,6 +53,8 @@ def _api_routes(node: NodeView, auth: Auth) -> APIRouter:
     api.include_router(traces.routes(node))
     api.include_router(trace_rules.routes(node))
     api.include_router(firehose.routes(node))
+    api.include_router(analysis.routes(node))
+    api.include_router(streams.routes(node))
 
     @api.api_route("/{rest:path}", methods=["GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "OPTIONS"])
     async def unknown(rest: str) -> Response:

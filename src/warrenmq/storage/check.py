@@ -22,6 +22,7 @@ from tempfile import TemporaryDirectory
 from warrenmq.journal import segment_file
 from warrenmq.journal.errors import DamagedPage, JournalError, UnknownVersion
 from warrenmq.journal.files import Files
+from warrenmq.journal.ids_file import parse_ids_name, read_ids
 from warrenmq.journal.log_file import parse_log_name, read_log
 from warrenmq.journal.record import PERSISTENT
 from warrenmq.journal.segment_file import PageHead
@@ -32,10 +33,21 @@ from warrenmq.storage.definition_records import CatalogError, Definition, decode
 from warrenmq.storage.positions import LoggedQueue, Positions, read_epoch, record_positions
 
 CATALOG = "catalog.sqlite"
-LOG, QUEUES, TRANSIENT, ASIDE = "log", "queues", "transient", "lost+damaged"
+LOG, QUEUES, SEEN, TRANSIENT, ASIDE = "log", "queues", "seen", "transient", "lost+damaged"
 
 # Kinds of files, in the order they are shown.
-KINDS = ("folder", "catalog", "log", "log spare", "segment", "deletion marks", "transient", "set aside", "unknown")
+KINDS = (
+    "folder",
+    "catalog",
+    "log",
+    "log spare",
+    "segment",
+    "deletion marks",
+    "ids",
+    "transient",
+    "set aside",
+    "unknown",
+)
 
 Progress = Callable[[str, int, int], None]
 
@@ -167,6 +179,7 @@ class _Check:
         self._check_log()
         self._load_definitions()
         self._check_queues()
+        self._check_ids()
         self._look_at_the_rest()
         report = self.report
         report.kinds = [kind for kind in self._kinds.values() if kind.files or kind.damaged or kind.remarks]
@@ -186,7 +199,7 @@ class _Check:
                 kind = self._kinds[_kind_of(relative)]
                 kind.files += 1
                 kind.size += size
-                if kind.name in ("catalog", "log", "segment", "deletion marks"):
+                if kind.name in ("catalog", "log", "segment", "deletion marks", "ids"):
                     self._total += size
 
     def _check_version(self) -> None:
@@ -328,6 +341,17 @@ class _Check:
             following = segments[index + 1][0] if index + 1 < len(segments) else None
             queue.read_segment(first, generation, (first, generation) in marks, following)
         return queue.alive()
+
+    def _check_ids(self) -> None:
+        """What queues and exchanges have seen: every checksum; whose they are is the next start's business."""
+        names = sorted(name for name in self._sizes if _kind_of(name) == "ids")
+        for at, file in enumerate(names):
+            found = read_ids(self.files, os.path.join(self.folder, file))
+            if found.fault is not None and at and _owner_of(names[at - 1]) == _owner_of(file):
+                self.remark("ids", file, f"it was being written in a crash ({found.fault})")
+            elif found.fault is not None:
+                self.damage("ids", file, found.fault, "ids: duplicates of what it knew may pass")
+            self.advance(self._sizes[file])
 
     # -- the rest ----------------------------------------------------------------------------------------------------
 
@@ -497,7 +521,13 @@ def _kind_of(path: str) -> str:
         if parsed is not None and parsed[2] == "dead":
             return "deletion marks"
         return "segment" if parsed is not None or name.endswith(".tmp") else "unknown"
+    if top == SEEN and len(parts) == 2:
+        return "ids" if parse_ids_name(name) is not None else "unknown"
     return {TRANSIENT: "transient", ASIDE: "set aside"}.get(top, "unknown")
+
+
+def _owner_of(file: str) -> str:
+    return os.path.basename(file).partition("-")[0]
 
 
 def _type_of(definition: Definition) -> str:

@@ -30,6 +30,8 @@ cdef class EpochBuffer:
     cpdef put_definition(self, bint is_define, bytes encoded)
     cpdef put_events(self, long long first, long long last, bytes rows)
     cpdef put_events_kept(self, long long up_to)
+    cpdef put_seen(self, unsigned long long owner, bytes id, long long number)
+    cpdef put_all_seen(self, unsigned long long owner, int how, Py_ssize_t count, bytes ids)
     @cython.locals(size=Py_ssize_t, at="unsigned char *", source="const unsigned char *")
     cdef _put(self, bytes data)
     @cython.locals(at="unsigned char *")

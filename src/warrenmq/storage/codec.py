@@ -30,6 +30,13 @@ DEFINE = 5
 UNDEFINE = 6
 EVENTS = 7
 EVENTS_KEPT = 8
+SEEN = 9
+
+# How a record of ids counts: beside what was said before of the same owner, instead of what the log has said of it, or
+# instead of all of that.
+SEEN_TOO = 0
+SEEN_INSTEAD = 1
+SEEN_ONLY = 2
 
 PERSISTENT_FLAG = 1
 TRACED_FLAG = 0x80
@@ -47,6 +54,8 @@ _RANGE = struct.Struct("<BIQQ")
 _DEFINITION = struct.Struct("<BI")
 _EVENTS = struct.Struct("<BQQI")
 _EVENTS_KEPT = struct.Struct("<BQ")
+_SEEN = struct.Struct("<BQBI")
+_SEEN_ONE = struct.Struct("<BQBI16sQ")
 _ENQUEUE_TIME = struct.Struct("<Q")
 _RECORD = struct.Struct("<QBHII")
 _RECORD_SIZE = 19
@@ -123,6 +132,14 @@ class EpochBuffer:
 
     def put_events_kept(self, up_to: int) -> None:
         self._put(_EVENTS_KEPT.pack(EVENTS_KEPT, up_to))
+
+    def put_seen(self, owner: int, id: bytes, number: int) -> None:
+        """A queue or exchange has seen one more id."""
+        self._put(_SEEN_ONE.pack(SEEN, owner, SEEN_TOO, 1, id, number))
+
+    def put_all_seen(self, owner: int, how: int, count: int, ids: bytes) -> None:
+        """So many ids with their numbers, as `encode_ids` has them (journal/ids_file.py)."""
+        self._put(_SEEN.pack(SEEN, owner, how, count) + ids)
 
     def take(self) -> "bytes | memoryview":
         """Everything put since the last call. Give it back to `recycle` when it is written."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from warrenmq.core.broker import DEFAULT_VHOST
 from warrenmq.core.durability import FSYNC, Durability, parse_durability
-from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, MessageStore, Storage, StreamStore
+from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, MessageStore, SeenStore, Storage, StreamStore
 from warrenmq.core.stats import Stats
 from warrenmq.events import schema
 from warrenmq.journal.files import Files, SystemFiles
@@ -36,6 +36,7 @@ from warrenmq.storage.options import StorageOptions
 from warrenmq.storage.pager import Pager
 from warrenmq.storage.queue_store import QueueStore, StoreContext
 from warrenmq.storage.recovery import LOG, QUEUES, Recovery
+from warrenmq.storage.seen_store import FileSeenStore, owner_of_exchange, restore_seen
 from warrenmq.storage.stream_limits import Clock, wall_clock
 from warrenmq.storage.stream_recovery import find_stream_segments
 from warrenmq.storage.stream_store import FileStreamStore, StreamContext
@@ -62,6 +63,7 @@ class FileStorage(Storage):
         "_events",
         "_is_started",
         "_recovered",
+        "_seen",
         "_soon",
         "_sweep_again",
         "_transient_count",
@@ -123,6 +125,7 @@ class FileStorage(Storage):
         self.committer.on_progress = self._progressed
         snapshot = catalog.snapshot()
         self._recovered: dict[tuple[str, str], MessageStore] = self._restore(snapshot["queue"], recovery)
+        self._seen = restore_seen(self.context, recovery, snapshot, reply_level)
         self.catalog = LoggedCatalog(self.log, snapshot, max(catalog.next_queue_id, recovery.next_queue_id()))
 
     @classmethod
@@ -226,6 +229,18 @@ class FileStorage(Storage):
         stream = self._make_stream(self.catalog.queue_id(vhost, queue), arguments)
         stream.is_expendable = _is_event_log(vhost, queue)
         return stream
+
+    def seen_store(self, kind: str, vhost: str, name: str, promise: int | None = None) -> SeenStore:
+        store = self._seen.pop((kind, vhost, name), None)
+        if store is None:
+            owner = self.catalog.queue_id(vhost, name) if kind == "queue" else owner_of_exchange(vhost, name)
+            store = FileSeenStore(self.context, owner, self.log.reply_level)
+        if promise is not None:
+            store.promise = promise
+        return store
+
+    def now_ms(self) -> int:
+        return self.streams.clock()
 
     def recovered_events(self) -> tuple[int, list[tuple[int, int, bytes]]]:
         events, self._events = self._events, (0, [])

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from warrenmq.core.deduplication import SeenIds
 from warrenmq.core.message import QueuedMessage
-from warrenmq.core.ports import Catalog, CommitLog, MessageStore, Recovered, Storage
+from warrenmq.core.ports import Catalog, CommitLog, MessageStore, Recovered, SeenStore, Storage
 from warrenmq.storage.memory_stream import MemoryStream, MemoryStreamStore
 from warrenmq.storage.page_cache import Page, PageCache
 from warrenmq.storage.stream_limits import Clock, wall_clock
@@ -39,6 +40,31 @@ class MemoryMessageStore(MessageStore):
 
     def delete(self) -> None:
         self._kept.clear()
+
+
+class MemorySeenStore(SeenStore):
+    """The ids that one queue or exchange has seen."""
+
+    __slots__ = ("_ids", "_kept", "_key")
+
+    def __init__(self, kept: dict[tuple[str, str, str], SeenIds], key: tuple[str, str, str]) -> None:
+        super().__init__()
+        self._kept = kept
+        self._key = key
+        self._ids: SeenIds | None = kept.get(key)
+
+    def attach(self, ids: SeenIds) -> None:
+        self._kept[self._key] = ids
+
+    def keep(self, id: bytes, number: int) -> None:
+        """The ids that are attached know it."""
+
+    def recover(self) -> Iterable[tuple[bytes, int]]:
+        ids, self._ids = self._ids, None
+        return [] if ids is None else list(ids.kept())
+
+    def delete(self) -> None:
+        del self._kept[self._key]
 
 
 class MemoryCatalog(Catalog):
@@ -71,7 +97,7 @@ class MemoryLog(CommitLog):
 class MemoryStorage(Storage):
     """All of it together."""
 
-    __slots__ = ("_clock", "_messages", "_pages", "_streams", "catalog", "log")
+    __slots__ = ("_clock", "_messages", "_pages", "_seen", "_streams", "catalog", "log")
 
     def __init__(self, clock: Clock = wall_clock) -> None:
         self.catalog = MemoryCatalog()
@@ -79,6 +105,7 @@ class MemoryStorage(Storage):
         self._clock = clock
         self._messages: dict[tuple[str, str], dict[int, QueuedMessage]] = {}
         self._streams: dict[tuple[str, str], MemoryStream] = {}
+        self._seen: dict[tuple[str, str, str], SeenIds] = {}
         self._pages: PageCache[Page] = PageCache()
 
     def message_store(
@@ -91,3 +118,9 @@ class MemoryStorage(Storage):
     def stream_store(self, vhost: str, queue: str, arguments: dict[str, Any]) -> MemoryStreamStore:
         kept = self._streams.setdefault((vhost, queue), MemoryStream())
         return MemoryStreamStore(kept, arguments, self._pages, self._clock)
+
+    def seen_store(self, kind: str, vhost: str, name: str, promise: int | None = None) -> MemorySeenStore:
+        return MemorySeenStore(self._seen, (kind, vhost, name))
+
+    def now_ms(self) -> int:
+        return self._clock()

@@ -55,6 +55,7 @@ class MemoryStream:
     segments: list[MemorySegment] = field(default_factory=list)
     first_position: int = 0
     next_position: int = 0
+    generation: int = 0  # of the streams that had this name
 
 
 class MemoryStreamStore(StreamStore):
@@ -123,7 +124,7 @@ class MemoryStreamStore(StreamStore):
         if page is None:
             receive(self._kept.next_position, [])
             return
-        key = (self._kept, page.first, len(page.messages))
+        key = (self._kept, self._kept.generation, page.first, len(page.messages))
         found = self._cache.find(key)
         if found is None:
             stamp = self._offset_header.stamp
@@ -150,4 +151,7 @@ class MemoryStreamStore(StreamStore):
         return Recovered([], 0, self._kept.next_position)
 
     def delete(self) -> None:
+        """One of the same name that is declared later begins anew; readers of this one may have its pages in memory."""
         self._kept.segments.clear()
+        self._kept.first_position = self._kept.next_position = 0
+        self._kept.generation += 1

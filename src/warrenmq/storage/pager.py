@@ -247,6 +247,11 @@ class Pager:
         self.files.writev(self._handle, pieces, offset)
         crash_points.reach("segment.after_write")
 
+    def write_whole(self, path: str, pieces: list[Data]) -> None:
+        """In a job: make a file with this content, durable when it is done."""
+        self._write(path, 0, pieces, True, True)
+        self._settle(path)
+
     def _remove(self, folder: str, names: list[str], is_kept: bool) -> None:
         for name in names:
             path = os.path.join(folder, name)

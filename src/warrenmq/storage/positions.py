@@ -8,9 +8,10 @@ from __future__ import annotations
 from struct import Struct
 
 from warrenmq.journal.errors import BadRecord, DamagedPage
+from warrenmq.journal.ids_file import ROW_SIZE as ID_ROW_SIZE
 from warrenmq.journal.record import HEAD, HEAD_SIZE, TRACE_SIZE, TRACED
 from warrenmq.journal.segment_file import PageHead
-from warrenmq.storage.codec import AGAIN, APPEND, DEFINE, EVENTS, EVENTS_KEPT, FORGET, FORGET_RANGE, UNDEFINE
+from warrenmq.storage.codec import AGAIN, APPEND, DEFINE, EVENTS, EVENTS_KEPT, FORGET, FORGET_RANGE, SEEN, UNDEFINE
 
 _CHUNK_BITS = 10
 _CHUNK = 1 << _CHUNK_BITS
@@ -146,6 +147,10 @@ def read_epoch(payload: bytes, queues: dict[int, LoggedQueue]) -> list[bytes]:
         elif kind == EVENTS_KEPT:
             _piece(payload, offset, 8)
             offset += 8
+        elif kind == SEEN:
+            size = ID_ROW_SIZE * _U32.unpack(_piece(payload, offset + 9, 4))[0]
+            _piece(payload, offset + 13, size)
+            offset += 13 + size
         else:
             raise BadRecord(start, f"no record is of kind {kind}")
     return definitions

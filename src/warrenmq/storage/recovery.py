@@ -115,6 +115,15 @@ class Recovery:
         """The highest number that a row of the event log had, and the rows that may be in none of its batches."""
         return self._replay.last_event, self._replay.events
 
+    def ids_of(self, owner: int) -> tuple[bytes, int]:
+        """The ids that the log has of a queue or exchange, and up to which epoch nothing else counts of it."""
+        return bytes(self._replay.seen.pop(owner, b"")), self._replay.unseen.get(owner, 0)
+
+    def is_gone(self, number: int) -> Callable[[int], bool]:
+        """Whether the log says that the message of a queue at a position is gone."""
+        queue: QueueReplay | None = self._replay.queues.get(number)
+        return queue.is_dead if queue is not None else lambda position: False
+
     def next_queue_id(self) -> int:
         """No queue that left a folder or a record in the log had this id, whatever the catalog says."""
         folders = [int(name) for name in self._folders() if name.isdecimal()]

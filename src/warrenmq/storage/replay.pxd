@@ -15,6 +15,11 @@ cdef int _CHUNK_BITS
 cdef int _CHUNK_OCTETS
 cdef int _EVENTS
 cdef int _EVENTS_KEPT
+cdef int _SEEN
+cdef int _SEEN_TOO
+cdef int _SEEN_ONLY
+cdef Py_ssize_t _SEEN_HEAD
+cdef Py_ssize_t _SEEN_SIZE
 cdef int _TRACED
 cdef Py_ssize_t _TRACE_SIZE
 cdef Py_ssize_t _RECORD_SIZE
@@ -58,11 +63,15 @@ cdef class LogReplay:
     cdef readonly list definitions
     cdef readonly list events
     cdef readonly long long last_event
+    cdef readonly dict seen
+    cdef readonly dict unseen
     cdef bytes _data
     cdef Py_ssize_t _end
 
     @cython.locals(offset=Py_ssize_t, record=Py_ssize_t, start=Py_ssize_t, kind=int, queue=QueueReplay, message=Message, first="long long", last="long long")
     cpdef learn(self, bytes payload, long long epoch)
+    @cython.locals(how=int)
+    cdef _note_seen(self, Py_ssize_t start, Py_ssize_t end, long long epoch)
     @cython.locals(offset=Py_ssize_t, record=Py_ssize_t, kind=int, message=Message)
     cpdef give(self, bytes payload, long long epoch)
     @cython.locals(queue=QueueReplay)

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from warrenmq.core.message import Message, QueuedMessage, enqueue_as, make_message
 from warrenmq.journal.errors import BadRecord
-from warrenmq.storage.codec import read_trace
+from warrenmq.storage.codec import SEEN_ONLY, SEEN_TOO, read_trace
 from warrenmq.storage.segments import Segment
 
 _APPEND = 1
@@ -22,10 +22,15 @@ _DEFINE = 5
 _UNDEFINE = 6
 _EVENTS = 7
 _EVENTS_KEPT = 8
+_SEEN = 9
 
 _RECORD_SIZE = 19
 _TRACE_SIZE = 24
 _TRACED = 0x80
+_SEEN_HEAD = 14
+_SEEN_SIZE = 24
+_SEEN_ONLY = SEEN_ONLY
+_SEEN_TOO = SEEN_TOO
 _CHUNK_BITS = 10  # small ones: there may be 100,000 queues with an ack each
 _CHUNK_OCTETS = 1 << (_CHUNK_BITS - 3)
 PERSISTENT = 1
@@ -149,16 +154,19 @@ class LogReplay:
     """Both passes over the epochs, which are given in order.
 
     `events` are the rows of the event log that are in none of its batches, with the numbers of the first and the last;
-    `last_event` is the highest number that was ever used.
+    `last_event` is the highest number that was ever used. `seen` are the ids that the log has of each owner, in order,
+    `unseen` the epoch up to which nothing else counts that was kept of it.
     """
 
-    __slots__ = ("_data", "_end", "definitions", "events", "last_event", "queues")
+    __slots__ = ("_data", "_end", "definitions", "events", "last_event", "queues", "seen", "unseen")
 
     def __init__(self) -> None:
         self.queues: dict[int, QueueReplay] = {}
         self.definitions: list[tuple[bool, bytes]] = []  # of the last epoch learned
         self.events: list[tuple[int, int, bytes]] = []
         self.last_event = 0
+        self.seen: dict[int, bytearray] = {}
+        self.unseen: dict[int, int] = {}
         self._data = b""
         self._end = 0
 
@@ -218,6 +226,12 @@ class LogReplay:
                 self.events = [rows for rows in self.events if rows[1] > last]
                 self.last_event = max(self.last_event, last)
                 offset += 9
+            elif kind == _SEEN:
+                start = offset + _SEEN_HEAD
+                offset = start + _SEEN_SIZE * self._u32(offset + 10)
+                if offset > self._end:
+                    raise BadRecord(offset, "ids are longer than their epoch")
+                self._note_seen(start, offset, epoch)
             else:
                 raise BadRecord(offset, f"no record is of kind {kind}")
 
@@ -227,6 +241,16 @@ class LogReplay:
             self.events.pop()
         self.events.append((first, last, rows))
         self.last_event = max(self.last_event, last)
+
+    def _note_seen(self, start: int, end: int, epoch: int) -> None:
+        """The ids between the two, as the head before them says."""
+        owner: int = _unpack_u64(self._data, start - 13)[0]  # may have all 64 bits
+        how = self._octet(start - 5)
+        if how != _SEEN_TOO or owner not in self.seen:
+            self.seen[owner] = bytearray()
+        if how == _SEEN_ONLY:
+            self.unseen[owner] = epoch
+        self.seen[owner] += self._data[start:end]
 
     def give(self, payload: bytes, epoch: int) -> None:
         """Second pass: hand the living to their stores."""
@@ -260,6 +284,8 @@ class LogReplay:
                 offset += 21 + self._u32(offset + 17)
             elif kind == _EVENTS_KEPT:
                 offset += 9
+            elif kind == _SEEN:
+                offset += _SEEN_HEAD + _SEEN_SIZE * self._u32(offset + 10)
             else:
                 offset += 5 + self._u32(offset + 1)
 

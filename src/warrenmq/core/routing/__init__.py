@@ -18,6 +18,7 @@ MATCHERS: dict[str, Callable[[], Matcher]] = {
     "fanout": FanoutMatcher,
     "topic": TopicMatcher,
     "headers": HeadersMatcher,
+    "x-message-deduplication": FanoutMatcher,  # what makes it special is the exchange's own (core/deduplication.py)
 }
 
 __all__ = ["MATCHERS", "DirectMatcher", "FanoutMatcher", "HeadersMatcher", "Matcher", "TopicMatcher"]

@@ -1,56 +1,28 @@
-// Draws with plotly.js, which the broker serves from the installed `plotly` package; without it, with timeline_svg.js.
-// Plotly reads a few tags in texts (<b>, <a href>), so every text that is not ours is escaped by `plain`.
+// The timeline of a biography, drawn with plotly; without it, by timeline_svg.js.
 
 import { el, show } from "./dom.js";
+import { axis, plain, plot, shortened } from "./plot.js";
 import { drawTimeline, PALE } from "./timeline_svg.js";
 
 const LANE_HEIGHT = 44;
-const CONFIG = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
 const SYMBOLS = { ok: "circle", info: "circle", warn: "diamond", bad: "x", quiet: "square" };
-
-let plotly; // the promise of the library, asked for once
 
 /** Draw the lanes (lanes.js) into the place, and again when light turns to dark. */
 export async function timeline(place, model) {
-  const library = await (plotly ??= load());
-  const draw = () => (library ? drawWithPlotly(library, place, model) : drawAlone(place, model));
-  await draw();
-  document.addEventListener("themechange", function redraw() {
-    if (place.isConnected) draw();
-    else document.removeEventListener("themechange", redraw);
-  });
+  const isDrawn = await plot(place, (colour) => ({ traces: [bars("waiting", model.lanes, colour), bars("processing", model.lanes, colour), marks(model.lanes, colour)], layout: layout(model, colour) }));
+  if (!isDrawn) show(place, drawTimeline(model), el("p", { class: "muted" }, "To zoom into this chart, install plotly beside the broker: ", el("code", {}, "pip install 'warrenmq[ui]'")));
 }
 
-function load() {
-  return new Promise((done) => {
-    const script = el("script", { src: "/ui/vendor/plotly.js", onload: () => done(window.Plotly), onerror: () => done(null) });
-    document.head.append(script);
-  });
-}
-
-function drawAlone(place, model) {
-  const drawn = drawTimeline(model);
-  show(place, drawn, el("p", { class: "muted" }, "To zoom into this chart, install plotly beside the broker: ", el("code", {}, "pip install 'warrenmq[ui]'")));
-}
-
-function drawWithPlotly(library, place, model) {
-  const colour = colours();
-  const { lanes, unit, length } = model;
+function layout({ lanes, unit, length }, colour) {
   const margin = length ? length * 0.02 : 1;
-  const axis = { gridcolor: colour("--line"), linecolor: colour("--line"), zeroline: false, color: colour("--muted") };
-  const layout = {
+  return {
     height: 96 + LANE_HEIGHT * lanes.length,
     margin: { l: 8, r: 16, t: 32, b: 44 },
     barmode: "overlay",
     bargap: 0.55,
-    paper_bgcolor: "transparent",
-    plot_bgcolor: "transparent",
-    font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colour("--text") },
-    hoverlabel: { align: "left", bgcolor: colour("--surface"), bordercolor: colour("--line"), font: { color: colour("--text") } },
-    legend: { orientation: "h", x: 0, y: 1, yanchor: "bottom", xanchor: "left" },
-    xaxis: { ...axis, title: { text: `${unit} since the first event` }, range: [-margin, length + margin], showspikes: true, spikethickness: 1, spikecolor: colour("--muted"), spikemode: "across", spikedash: "dot" },
+    xaxis: { ...axis(colour), title: { text: `${unit} since the first event` }, range: [-margin, length + margin], showspikes: true, spikethickness: 1, spikecolor: colour("--muted"), spikemode: "across", spikedash: "dot" },
     yaxis: {
-      ...axis,
+      ...axis(colour),
       showgrid: false,
       fixedrange: true,
       automargin: true,
@@ -60,7 +32,6 @@ function drawWithPlotly(library, place, model) {
       tickfont: { color: colour("--text") },
     },
   };
-  return library.react(place, [bars("waiting", lanes, colour), bars("processing", lanes, colour), marks(lanes, colour)], layout, CONFIG);
 }
 
 function bars(kind, lanes, colour) {
@@ -99,15 +70,3 @@ function marks(lanes, colour) {
 }
 
 const tip = ({ lines }) => lines.map((line) => plain(shortened(line, 80))).join("<br>");
-
-/** Text that plotly shows as it is. */
-export function plain(text) {
-  return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;").replaceAll(/\s+/g, " ");
-}
-
-const shortened = (text, most = 32) => (text.length <= most ? text : text.slice(0, most - 1) + "…");
-
-function colours() {
-  const style = getComputedStyle(document.documentElement);
-  return (name) => style.getPropertyValue(name).trim();
-}

@@ -35,6 +35,7 @@ function fill(element, attributes, children) {
 
 // Links lead to our own pages: what begins with a scheme of its own (javascript:) leads nowhere.
 function safeLink(link) {
+  if (link.startsWith("#")) return link;
   const url = new URL(link, location.href);
   return url.origin === location.origin ? url.pathname + url.search + url.hash : "#";
 }

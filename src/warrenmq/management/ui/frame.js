@@ -8,6 +8,7 @@ import { failed } from "./states.js";
 const PAGES = [
   { title: "Traces", file: "traces.html" },
   { title: "Trace rules", file: "trace_rules.html" },
+  { title: "Analysis", file: "analysis.html" },
 ];
 
 /** Draw the frame, then the page into `main`; `draw` is given it and the session. */

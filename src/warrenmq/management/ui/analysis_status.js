@@ -1,0 +1,51 @@
+// How the analysis itself is doing: running, ended, silent; and how old its newest results are.
+
+import { amount, moment } from "./analysis_values.js";
+import { el } from "./dom.js";
+import { zone } from "./format.js";
+
+/** What is wrong, above the results; the same nodes say the same, so it is drawn again only when its text is another. */
+export function notices({ jobs, status, behind, skipped, complaint, tracing }) {
+  return [
+    jobs.length > 0 && behind > 0 && el("div", { class: "notice" }, `${amount("count", behind)} messages of results are still to be read.`),
+    jobs.length > 0 && tracing.failure && el("div", { class: "notice failed" }, "The event log has failed, so the analysis sees nothing new: ", tracing.failure),
+    jobs.length > 0 && !tracing.failure && tracing.enabled === false && el("div", { class: "notice" }, "Tracing is off, so the analysis sees nothing new. Switch it on with a ", el("a", { href: "trace_rules.html?new" }, "trace rule"), "."),
+    stale(status, jobs),
+    status?.state === "failed" && el("div", { class: "notice failed" }, "The analysis failed: ", status.error ?? "it did not say why"),
+    skipped > 0 && el("p", { class: "muted" }, `${amount("count", skipped)} messages of the stream warren.analysis are no results and were passed over. The last one: ${complaint}.`),
+  ];
+}
+
+/** How it is doing, in a line. */
+export const statusLine = ({ jobs, status }) => jobs.length > 0 && el("p", { class: "muted facts-line" }, described(status, jobs));
+
+// A follower that says nothing has stopped, or cannot reach the broker.
+function stale(status, jobs) {
+  const youngest = jobs.reduce((least, { age_seconds }) => Math.min(least, age_seconds), Infinity);
+  const isFollowing = status ? status.mode === "follow" && status.state === "running" : jobs.some(({ mode }) => mode === "follow");
+  const age = Math.min(status?.age_seconds ?? Infinity, youngest); // whatever it said last, be it of itself or results
+  if (!isFollowing || !(age > 30)) return null;
+  const long = age < 60 ? "more than 30 s" : amount("seconds", Math.floor(age / 60) * 60);
+  return el("div", { class: "notice" }, el("b", {}, "These results are stale. "), `warren analyze --follow has said nothing for ${long}: it may have stopped, or cannot reach the broker. Start it again, and it goes on where it was.`);
+}
+
+function described(status, jobs) {
+  const youngest = jobs.reduce((least, { age_seconds }) => Math.min(least, age_seconds), Infinity);
+  const parts = [];
+  if (status) {
+    parts.push(el("span", { class: `kind ${status.silent ? "warn" : status.state === "failed" ? "bad" : status.state === "running" ? "ok" : "quiet"}` }, words(status)));
+    if (typeof status.events === "number") parts.push(`${amount("count", status.events)} events`);
+    if (typeof status.batches === "number" && status.mode === "follow") parts.push(`${amount("count", status.batches)} batches`);
+    if (status.lag > 0) parts.push(`${amount("count", status.lag)} behind`);
+  }
+  if (Number.isFinite(youngest)) parts.push(`newest results ${youngest < 60 ? "" : "written "}${amount("seconds", Math.round(youngest))} ago`);
+  const last = jobs.reduce((most, { written }) => (written > most ? written : most), "");
+  if (last) parts.push(`at ${moment(last)} (${zone()})`);
+  return parts.flatMap((part, at) => (at ? [" · ", part] : [part]));
+}
+
+function words({ mode, state, silent }) {
+  if (silent) return "silent";
+  if (state === "running") return mode === "follow" ? "following" : "running";
+  return state ?? "unknown";
+}

@@ -1,0 +1,220 @@
+// How each job is shown: a view is {title?, about, isWide, choices(rows) -> [{name, options}], draw(place, rows, chosen)}.
+// A job that is not known here, a user's own, is shown by what its chart, keys and columns say.
+
+import { anomalyList } from "./analysis_anomalies.js";
+import { drawBars, drawStack } from "./analysis_bars.js";
+import { flowGraph } from "./analysis_flow.js";
+import { drawLines } from "./analysis_lines.js";
+import { newest, secondsOf, seriesOf, spanOf, totalsOf } from "./analysis_series.js";
+import { rowsTable } from "./analysis_table.js";
+import { amount, heading, measuresOf, moment, nameOf, varies } from "./analysis_values.js";
+import { el, show } from "./dom.js";
+
+/** Which jobs come first. */
+export const ORDER = ["anomalies", "throughput", "latency", "backlog", "failures", "flow", "consumers", "hot_keys", "unroutable", "duplicates", "sessions"];
+
+/** The view of a job; `linkTo(uid)` gives the address of a message's biography, or null. */
+export function viewOf({ job, chart, keys }, linkTo) {
+  const known = { throughput, latency, backlog, failures, flow, hot_keys: hotKeys, consumers, unroutable, duplicates: duplicates(linkTo), sessions, anomalies: anomalies(linkTo) };
+  const generic = { lines: anyLines(keys), percentiles: anyLines(keys), bars: anyBars(keys), flow, anomalies: anomalies(linkTo) };
+  return (Object.hasOwn(known, job) && known[job]) || (Object.hasOwn(generic, chart) && generic[chart]) || anyTable;
+}
+
+// A virtual host is named only where there are several.
+const named = (rows, ...columns) => {
+  const shown = rows.length && varies(rows, "vhost") ? ["vhost", ...columns] : columns;
+  return (row) => nameOf(row, shown);
+};
+
+const option = (value, text = heading(value)) => ({ value, text });
+const others = (left) => left > 0 && `The ${left === 1 ? "one" : left} with the least ${left === 1 ? "is" : "are"} not drawn.`;
+const note = (place, ...texts) => show(place.note, texts.filter(Boolean).map((text) => el("p", {}, text)));
+
+// -- the jobs of `warren analyze`
+
+const throughput = {
+  about: "Messages per second by exchange, queue or routing key.",
+  choices: () => [
+    { name: "what", label: "By", options: [option("queue"), option("exchange"), option("key", "routing key")] },
+    { name: "measure", label: "Measure", options: ["enqueued_per_second", "published_per_second", "delivered_per_second", "acked_per_second", "octets"].map((each) => option(each)) },
+  ],
+  // Nothing is published to a queue, and nothing waits in an exchange.
+  follow: ({ what, measure }) => (measure === "octets" ? {} : { measure: what === "queue" ? "enqueued_per_second" : "published_per_second" }),
+  draw(place, rows, { what, measure }) {
+    const fitting = rows.filter((row) => row.what === what);
+    const name = what === "key" ? named(fitting, "exchange", "name") : named(fitting, "name");
+    const { series, left } = seriesOf(fitting, name, (row) => row[measure]);
+    note(place, others(left), !fitting.length && `Nothing is known by ${what} in the time shown.`);
+    return drawLines(place.chart, series, measure);
+  },
+};
+
+const TIMES = ["end_to_end", "waiting", "processing"];
+const PERCENTILES = ["p50", "p90", "p95", "p99", "max"];
+const PERCENTILE_COLOURS = ["--series-1", "--series-4", "--series-2", "--series-3", "--quiet"];
+
+const latency = {
+  about: "How long messages take from publish to ack, how long they wait in a queue, and how long consumers have them.",
+  choices: (rows) => [
+    { name: "time", label: "Time", options: TIMES.map((each) => option(each, each === "end_to_end" ? "end to end" : each)) },
+    { name: "queue", label: "Queue", options: [option("", "all queues, p95"), ...queuesOf(rows).map((queue) => option(queue, queue))] },
+  ],
+  draw(place, rows, { time, queue }) {
+    const name = named(rows, "queue");
+    note(place);
+    if (queue) {
+      const fitting = rows.filter((row) => name(row) === queue);
+      const series = PERCENTILES.map((each) => ({ ...(seriesOf(fitting, () => each, (row) => row[`${time}_${each}_us`]).series[0] ?? { x: [], y: [] }), name: each }));
+      return drawLines(place.chart, series, "us", { log: true, colours: PERCENTILE_COLOURS });
+    }
+    const { series, left } = seriesOf(rows, name, (row) => row[`${time}_p95_us`]);
+    note(place, others(left));
+    return drawLines(place.chart, series, "us", { log: true });
+  },
+};
+
+const queuesOf = (rows) => totalsOf(rows, named(rows, "queue"), () => 1).map(({ name }) => name).sort().slice(0, 200);
+
+const backlog = {
+  about: "Messages that wait in each queue, and where that leads if it goes on.",
+  choices: () => [{ name: "measure", label: "Measure", options: [option("depth", "waiting"), option("depth_max", "most waiting"), option("slope_per_second", "growth")] }],
+  draw(place, rows, { measure }) {
+    const name = named(rows, "queue");
+    const { series, left } = seriesOf(rows, name, (row) => row[measure]);
+    note(place, others(left), ...newest(rows).map((row) => forecast(name(row), row)).filter(Boolean).slice(0, 6));
+    return drawLines(place.chart, series, measure);
+  },
+};
+
+function forecast(name, { depth, slope_per_second: slope, full_in_seconds: full, empty_in_seconds: empty }) {
+  if (typeof full === "number") return `${name} grows by ${amount("per_second", slope)} and reaches its limit in ${amount("seconds", full)}.`;
+  if (typeof slope === "number" && slope > 0 && depth > 0) return `${name} grows by ${amount("per_second", slope)}.`;
+  return typeof empty === "number" && depth > 0 ? `${name} will be empty in ${amount("seconds", empty)}.` : null;
+}
+
+const failures = {
+  about: "Redeliveries, retries, rejections, expiries, drops and dead letters, with their reasons.",
+  choices: (rows) => [
+    { name: "by", label: "By", options: [option("kind", "what happened"), option("queue"), option("reason"), option("top", "totals with reasons")] },
+    { name: "queue", label: "Queue", options: [option("", "all queues"), ...queuesOf(rows).map((queue) => option(queue, queue))] },
+  ],
+  draw(place, rows, { by, queue }) {
+    const name = named(rows, "queue");
+    const fitting = queue ? rows.filter((row) => name(row) === queue) : rows;
+    note(place, !fitting.length && "Nothing failed in the time shown.");
+    if (by === "top") return drawBars(place.chart, totalsOf(fitting, named(fitting, "queue", "kind", "reason"), ({ count }) => count), "count", () => true);
+    const { series, left } = seriesOf(fitting, (row) => nameOf(row, [by]).replaceAll("_", "-"), ({ count }) => count, { fill: 0 });
+    note(place, others(left), !fitting.length && "Nothing failed in the time shown.");
+    return drawStack(place.chart, series, "count", spanOf(fitting));
+  },
+};
+
+const flow = {
+  about: "Where messages go in the time shown: from exchanges to queues to consumers.",
+  isWide: true,
+  choices: () => [],
+  draw(place, rows) {
+    note(place, !rows.length && "No message went anywhere in the time shown.");
+    if (rows.length) show(place.chart, flowGraph(rows, secondsOf(rows), Math.max(560, place.chart.clientWidth || 0)));
+    else show(place.chart);
+    return true;
+  },
+};
+
+const hotKeys = {
+  about: "Routing keys with the most messages. Red: a poison key, whose messages fail again and again.",
+  choices: () => [{ name: "measure", label: "Measure", options: [option("published"), option("octets"), option("failed")] }],
+  draw(place, rows, { measure }) {
+    const totals = totalsOf(rows, named(rows, "exchange", "routing_key"), (row) => row[measure]).filter(({ value }) => value > 0);
+    const poison = totalsOf(rows.filter((row) => row.poison), named(rows, "exchange", "routing_key"), ({ failed }) => failed).map(({ name, value }) => `Poison key ${name}: its messages failed ${amount("count", value)} times.`);
+    note(place, ...poison.slice(0, 4), !totals.length && "There are none in the time shown.");
+    return drawBars(place.chart, totals, measure, (total) => total.rows.some((row) => row.poison));
+  },
+};
+
+const consumers = {
+  about: "What each consumer was given and settled in the newest window. Skew 1 is an even share.",
+  isWide: true,
+  choices: () => [],
+  draw(place, rows) {
+    const last = newest(rows);
+    const stuck = last.filter((row) => row.stuck);
+    note(place, last.length > 0 && `Window of ${moment(last[0].window_start)}: ${last.length} consumers, ${stuck.length} of them stuck.`, !last.length && "There were no consumers in the time shown.");
+    const state = (isStuck, row) => el("span", { class: `kind ${isStuck ? "bad" : "ok"}` }, isStuck ? `stuck${row.stuck_since ? ` since ${moment(row.stuck_since)}` : ""}` : "working");
+    const columns = ["queue", "consumer", "connection", "delivered", "settled", "outstanding", "share_ratio", "skew", "stuck"];
+    const sort = (one, other) => Number(other.stuck ?? false) - Number(one.stuck ?? false) || (other.delivered ?? 0) - (one.delivered ?? 0);
+    show(place.chart, last.length ? rowsTable(last, { columns, cells: { stuck: state }, sort }) : []);
+    return true;
+  },
+};
+
+const unroutable = {
+  about: "Messages that no binding took, by exchange and routing key.",
+  choices: () => [],
+  draw(place, rows) {
+    const totals = totalsOf(rows, named(rows, "exchange", "routing_key"), ({ count }) => count);
+    note(place, !totals.length && "Every message found a queue in the time shown.");
+    return drawBars(place.chart, totals, "count", () => true);
+  },
+};
+
+const duplicates = (linkTo) => ({
+  about: "Messages that were published more than once under one id, and duplicates that the broker dropped.",
+  choices: () => [],
+  draw: (place, rows) => tableOrNothing(place, rows, "No duplicates in the time shown.", { columns: ["window_start", "what", "name", "times", "apart_us", "first_uid"], linkTo }),
+});
+
+const sessions = {
+  about: "Messages that belong together by their correlation id. The longest first.",
+  choices: () => [],
+  draw: (place, rows) => tableOrNothing(place, rows, "No correlation ids in the time shown.", { columns: ["correlation_id", "started", "duration_us", "messages", "settled", "failed"], cells: { correlation_id: session }, sort: (one, other) => (other.duration_us ?? 0) - (one.duration_us ?? 0) }),
+};
+
+const session = (id) => el("span", { class: "any" }, id ?? "–");
+
+const anomalies = (linkTo) => ({
+  about: "What is unlike the windows before it.",
+  isWide: true,
+  choices: () => [],
+  draw(place, rows) {
+    note(place);
+    const isOpen = place.chart.querySelector(".more-anomalies")?.open ?? false;
+    show(place.chart, anomalyList(rows, linkTo, isOpen));
+    return true;
+  },
+});
+
+// -- anybody's
+
+const plainKeys = (keys) => keys.filter((key) => key !== "window_start" && key !== "window_end");
+const measureChoice = (rows, keys) => [{ name: "measure", label: "Measure", options: measuresOf(rows, keys).map((each) => option(each)) }];
+
+const anyLines = (keys) => ({
+  choices: (rows) => measureChoice(rows, keys),
+  draw(place, rows, { measure }) {
+    if (!measure || !rows.some((row) => row.window_start)) return anyTable.draw(place, rows);
+    const { series, left } = seriesOf(rows, (row) => nameOf(row, plainKeys(keys)), (row) => row[measure]);
+    note(place, others(left));
+    return drawLines(place.chart, series, measure);
+  },
+});
+
+const anyBars = (keys) => ({
+  choices: (rows) => measureChoice(rows, keys),
+  draw(place, rows, { measure }) {
+    if (!measure) return anyTable.draw(place, rows);
+    note(place);
+    return drawBars(place.chart, totalsOf(rows, (row) => nameOf(row, plainKeys(keys)), (row) => row[measure]), measure);
+  },
+});
+
+const anyTable = {
+  choices: () => [],
+  draw: (place, rows) => tableOrNothing(place, rows, "No rows in the time shown."),
+};
+
+function tableOrNothing(place, rows, nothing, options) {
+  note(place, !rows.length && nothing);
+  show(place.chart, rows.length ? rowsTable(rows, options) : []);
+  return true;
+}

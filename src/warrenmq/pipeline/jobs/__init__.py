@@ -1,0 +1,47 @@
+"""The jobs of the analysis: facts to answers, one file each. `job.py` says what a job is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from warrenmq.pipeline.jobs import (
+    anomalies,
+    backlog,
+    consumers,
+    duplicates,
+    failures,
+    flow,
+    hot_keys,
+    latency,
+    sessions,
+    throughput,
+    unroutable,
+)
+from warrenmq.pipeline.jobs.job import Job
+
+ALL: tuple[Job, ...] = (
+    throughput.JOB,
+    latency.JOB,
+    backlog.JOB,
+    failures.JOB,
+    hot_keys.JOB,
+    flow.JOB,
+    consumers.JOB,
+    duplicates.JOB,
+    unroutable.JOB,
+    anomalies.JOB,
+    sessions.JOB,
+)
+
+
+def by_name(names: Iterable[str]) -> tuple[Job, ...]:
+    """These jobs, in the order of ALL."""
+    wanted = set(names)
+    unknown = wanted - {job.name for job in ALL}
+    if unknown:
+        known = ", ".join(job.name for job in ALL)
+        raise ValueError(f"there is no job {sorted(unknown)[0]!r}; the jobs are {known}")
+    return tuple(job for job in ALL if job.name in wanted)
+
+
+__all__ = ["ALL", "Job", "by_name"]

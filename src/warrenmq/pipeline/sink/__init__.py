@@ -1,0 +1,1 @@
+"""The Spark sink: rows as messages. `writer.py` is where Spark comes in."""

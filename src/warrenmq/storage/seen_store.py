@@ -1,0 +1,277 @@
+"""Keeps the ids that a queue or exchange has seen: in the log with the message, and in a file when the log forgets.
+
+An id is said in the same epoch as its message, so a crash leaves both or neither. When the log is to be shortened, few
+ids are said again; more are written with all others of their owner to a new file, which takes the place of the old one.
+So a start reads one file for each owner, and what the log has said since.
+
+Owned by the loop thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from hashlib import blake2b
+from typing import Any
+
+from warrenmq.core.deduplication import SeenIds, settings_of, settings_of_exchange
+from warrenmq.core.ports import SeenStore
+from warrenmq.journal.files import Files
+from warrenmq.journal.ids_file import (
+    ROW_SIZE,
+    decode_ids,
+    encode_head,
+    encode_ids,
+    ids_name,
+    parse_ids_name,
+    read_ids,
+)
+from warrenmq.storage.codec import SEEN_INSTEAD, SEEN_ONLY
+from warrenmq.storage.commit_log import LocalLog
+from warrenmq.storage.damaged import copy_aside
+from warrenmq.storage.queue_store import StoreContext
+from warrenmq.storage.recovery import Recovery
+from warrenmq.storage.segments import Segments
+
+SEEN = "seen"
+_EXCHANGE = 1 << 63
+
+Key = tuple[str, str, str]  # "queue" or "exchange", virtual host, name
+
+
+def owner_of_exchange(vhost: str, name: str) -> int:
+    """The number that an exchange has in the log: no queue has it, and another exchange with odds of 1 in 10^19."""
+    text = f"{len(vhost)}:{vhost}{name}".encode("utf-8", "surrogatepass")
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), "little") | _EXCHANGE
+
+
+class FileSeenStore(SeenStore):
+    """`owner` is the queue's number in the log, or that of an exchange. For the checkpoint it is like any store."""
+
+    __slots__ = (
+        "_context",
+        "_first_epoch",
+        "_has_released",
+        "_ids",
+        "_log",
+        "_name",
+        "_named_epoch",
+        "_recovered",
+        "_unsaved",
+        "is_deleted",
+        "owner",
+        "segments",
+    )
+
+    def __init__(self, context: StoreContext, owner: int, promise: int) -> None:
+        super().__init__(promise)
+        self.owner = owner
+        self.is_deleted = False
+        self.segments = Segments()  # it never has any
+        self._context = context
+        self._log: LocalLog = context.log
+        self._ids: SeenIds | None = None
+        self._recovered: dict[bytes, int] = {}
+        self._name = ""  # of the file that has all but the newest; empty: none has
+        self._named_epoch = 0
+        self._unsaved = 0  # how many of the newest only the log has, at most
+        self._first_epoch = 0  # where the first of them stands
+        self._has_released = False  # the file has ids that do not count any more
+
+    def attach(self, ids: SeenIds) -> None:
+        self._ids = ids
+
+    # -- the log -----------------------------------------------------------------------------------------------------
+
+    def keep(self, id: bytes, number: int) -> None:
+        log = self._log
+        log.buffer.put_seen(self.owner, id, number)
+        log.note_work(self.promise)
+        if self._unsaved == 0:
+            self._first_epoch = log.epoch
+            self._context.unflushed[self] = None
+        self._unsaved += 1
+
+    def released(self) -> None:
+        if self._name and not self._has_released:
+            self._has_released = True
+            self._context.unflushed[self] = None
+
+    def delete(self) -> None:
+        """Also if all of it was in the log alone: an exchange of the same name would have the same number."""
+        self.is_deleted = True
+        self._context.unflushed.pop(self, None)
+        self._log.buffer.put_all_seen(self.owner, SEEN_ONLY, 0, b"")
+        self._log.note_work(0)
+        if self._name:
+            self._context.pager.remove(self._folder(), [self._name])
+
+    # -- what a checkpoint asks --------------------------------------------------------------------------------------
+
+    def has_unflushed(self) -> bool:
+        return self._unsaved > 0 or self._has_released
+
+    def unflushed_bytes(self, limit: int) -> int:
+        """What it takes to say them again; what was released cannot be."""
+        return limit if self._has_released else min(limit, self._unsaved * ROW_SIZE)
+
+    def carry(self, epoch: int) -> int:
+        """Say all that no file has again, if the log is about to forget some of it; gives the bytes."""
+        if self._first_epoch > epoch:
+            return 0
+        newest = self._seen().newest_kept(self._unsaved)
+        rows = encode_ids(newest)
+        self._log.buffer.put_all_seen(self.owner, SEEN_INSTEAD, len(newest), rows)
+        self._log.note_work(0)
+        self._first_epoch = self._log.epoch
+        self._unsaved = len(newest)
+        return len(rows)
+
+    def flush(self, epoch: int) -> None:
+        """Write all there are to a new file; the old one goes when that is durable."""
+        if self._first_epoch > epoch and not self._has_released:
+            return
+        pager = self._context.pager
+        folder, old = self._folder(), self._name
+        ids = list(self._seen().kept())
+        self._name = ""
+        if ids:
+            epoch = self._named_epoch = max(self._log.epoch, self._named_epoch + 1)
+            self._name = ids_name(self.owner, epoch)
+            pager.later(lambda: self._write(epoch, ids), _ignore_result)
+        if old:
+            pager.remove(folder, [old])
+        self._unsaved = 0
+        self._has_released = False
+
+    def _write(self, epoch: int, ids: list[tuple[bytes, int]]) -> None:
+        """In the writing thread: a million ids take it half a second, which the loop does not have."""
+        rows = encode_ids(ids)
+        path = os.path.join(self._folder(), ids_name(self.owner, epoch))
+        self._context.pager.write_whole(path, [encode_head(self.owner, epoch, rows), rows])
+
+    def _seen(self) -> SeenIds:
+        assert self._ids is not None
+        return self._ids
+
+    def _folder(self) -> str:
+        return os.path.join(self._context.root, SEEN)
+
+    # -- the start ---------------------------------------------------------------------------------------------------
+
+    def begin_with(self, name: str, saved: bytes, logged: bytes, is_gone: Callable[[int], bool] | None) -> None:
+        """Take over what a file and the log have; `is_gone`: whether the message with that number is."""
+        ids = dict(decode_ids(saved))
+        for id, number in decode_ids(logged):
+            ids.pop(id, None)  # the last time that it was said decides about its place
+            ids[id] = number
+        self._unsaved = len(logged) // ROW_SIZE
+        if is_gone is not None:
+            alive = {id: number for id, number in ids.items() if not is_gone(number)}
+            self._has_released = bool(name) and len(alive) < len(ids)
+            ids = alive
+        self._recovered = ids
+        self._name = name
+        if name:
+            self._named_epoch = _epoch_of(name)
+        if self.has_unflushed():
+            self._context.unflushed[self] = None
+
+    def recover(self) -> Iterable[tuple[bytes, int]]:
+        recovered, self._recovered = self._recovered, {}
+        return recovered.items()
+
+
+def restore_seen(
+    context: StoreContext, recovery: Recovery, definitions: Mapping[str, list[dict[str, Any]]], promise: int
+) -> dict[Key, FileSeenStore]:
+    """The stores of all that deduplicates; files of others are removed."""
+    found = _SeenFiles(recovery)
+    stores: dict[Key, FileSeenStore] = {}
+    for definition in definitions["queue"]:
+        is_stream = definition["arguments"].get("x-queue-type") == "stream"
+        settings = settings_of(definition["arguments"], forgets_with_message=not is_stream)
+        if settings is not None and settings.is_kept:
+            number = definition["id"]
+            is_gone = recovery.is_gone(number) if settings.size == 0 else None
+            store = FileSeenStore(context, number, promise)
+            store.begin_with(*found.take(number), is_gone)
+            stores["queue", definition["vhost"], definition["name"]] = store
+    for definition in definitions["exchange"]:
+        settings = settings_of_exchange(definition["type"], definition["arguments"])
+        if settings is not None and settings.is_kept:
+            owner = owner_of_exchange(definition["vhost"], definition["name"])
+            store = FileSeenStore(context, owner, promise)
+            store.begin_with(*found.take(owner), None)
+            stores["exchange", definition["vhost"], definition["name"]] = store
+    found.remove_rest()
+    return stores
+
+
+class _SeenFiles:
+    """The files that a start finds, newest first for each owner."""
+
+    def __init__(self, recovery: Recovery) -> None:
+        self._recovery = recovery
+        self._files: Files = recovery.files
+        self._folder = os.path.join(recovery.root, SEEN)
+        self._names: dict[int, list[str]] = {}
+        self._unwanted: list[str] = []
+        for name in reversed(self._files.list(self._folder)):
+            parsed = parse_ids_name(name)
+            if parsed is None:
+                self._unwanted.append(name)
+            else:
+                self._names.setdefault(parsed[0], []).append(name)
+
+    def take(self, owner: int) -> tuple[str, bytes, bytes]:
+        """The newest file of an owner that is whole, what is in it, and what the log has."""
+        logged, unseen = self._recovery.ids_of(owner)
+        names = self._names.pop(owner, [])
+        name, rows = "", b""
+        for candidate in names:
+            if not name and _epoch_of(candidate) > unseen:
+                found = read_ids(self._files, os.path.join(self._folder, candidate))
+                if found.fault is None:
+                    name, rows = candidate, found.rows
+                    self._make_certain(candidate)
+                    continue
+                self._tell(candidate, found.fault, is_torn=bool(logged) or len(names) > 1)
+            self._unwanted.append(candidate)
+        return name, rows, logged
+
+    def _make_certain(self, name: str) -> None:
+        """Who was killed may not have synced it, and from now on the log may forget what it has."""
+        handle = self._files.open(os.path.join(self._folder, name))
+        try:
+            self._files.sync(handle)
+        finally:
+            self._files.close(handle)
+        self._files.sync_dir(self._folder)
+
+    def _tell(self, name: str, fault: str, is_torn: bool) -> None:
+        path = os.path.join(self._folder, name)
+        if is_torn:
+            self._recovery.report.append(f"{path} was being written when the broker ended ({fault}): the log has it")
+            return
+        copy_aside(self._files, self._recovery.root, path)
+        self._recovery.report.append(f"{path} cannot be read: {fault}; duplicates of what it knew may pass")
+
+    def remove_rest(self) -> None:
+        """What belongs to nobody, and what a newer file has."""
+        for names in self._names.values():
+            self._unwanted += names
+        for name in self._unwanted:
+            self._files.remove(os.path.join(self._folder, name))
+        if self._unwanted:
+            self._files.sync_dir(self._folder)
+
+
+def _epoch_of(name: str) -> int:
+    parsed = parse_ids_name(name)
+    assert parsed is not None
+    return parsed[1]
+
+
+def _ignore_result(_: Any) -> None:
+    """The file is only read at the next start."""
