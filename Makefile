@@ -25,7 +25,7 @@ export WARREN_REQUIRE_COMPILED ?= $(if $(CC_FOUND),1,0)
 
 # Tests of one file stay in one process; `make test WORKERS=0` runs all in one, `ARGS=...` goes to pytest.
 WORKERS ?= auto
-PYTEST_FLAGS := -n $(WORKERS) --dist loadfile $(ARGS)
+PYTEST_FLAGS := -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: help install run test test-pure lint format bench soak fuzz interop-tools clean
 

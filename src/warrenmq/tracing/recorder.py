@@ -171,8 +171,9 @@ class Recorder(EventSink):
         if is_republished(message.header):
             self._add(_PUBLISHED, now, message, publisher, 0, False)
             self._add(_REPUBLISHED, now, message, publisher, 0, False)
-        elif queues and publisher.transaction is None:
-            self._routed = message.trace  # as will be said in a moment: both in one record
+        elif queues and queues is way.queues and publisher.transaction is None:
+            # As will be said in a moment: both in one record. On other ways an exchange may still drop it as seen.
+            self._routed = message.trace
             self._add(_PUBLISHED, now, message, publisher, 0, True)
         else:
             self._add(_PUBLISHED, now, message, publisher, 0, False)
