@@ -33,5 +33,7 @@ while [ -n "$left" ]; do
   esac
 done
 export PYTHONPATH="$kept"
+# What pandas says of Spark's own use of it is nothing that a user could act on.
+export PYTHONWARNINGS="${{PYTHONWARNINGS:+$PYTHONWARNINGS,}}ignore::FutureWarning:pyspark.worker"
 exec {shlex.quote(executable)} "$@"
 """

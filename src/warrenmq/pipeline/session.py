@@ -40,6 +40,9 @@ SETTINGS = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
+    # Checksums in files of their own double the files of a checkpoint. (State in RocksDB cannot do without this class's
+    # default; the facts are in the store that Spark takes by default.)
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     # Facts are some thousand rows: replanning them costs more than it gains.
     "spark.sql.adaptive.enabled": "false",
     # A Python worker that a busy machine starts late is no reason to fail a query.
