@@ -6,7 +6,6 @@ goes to standard error. Exit codes: 0 told, 1 nothing is kept, 2 the broker coul
 
 from __future__ import annotations
 
-import getpass
 import json
 import re
 import sys
@@ -16,26 +15,26 @@ from urllib.parse import quote
 
 from rich.console import Console
 
+from warrenmq.cli.console import NoPassword, credentials, output_console
 from warrenmq.cli.http import AskError, BrokerHttp
 from warrenmq.cli.printable import printable
 from warrenmq.cli.trace_view import show_biography, show_found
 
 TOLD, NOTHING, NOT_ASKED = 0, 1, 2
-WIDTH = 80
 DEFAULT_LIMIT = 50
 
 
 def trace(message_id: str | None, wanted: dict[str, str], url: str, user: str, as_json: bool) -> int:
     """Tell the story of one message, or list those that are wanted; the result is the exit code."""
-    console = _console()
+    console = output_console()
     try:
-        broker = BrokerHttp(url, *_credentials(user))
+        broker = BrokerHttp(url, *credentials(user))
         if message_id is not None and wanted:
             raise AskError("give a message id, or what to look for, not both")
         if message_id is not None:
             return _tell(broker, message_id, as_json, console)
         return _find(broker, _in_utc(wanted), as_json, console)
-    except AskError as error:
+    except (AskError, NoPassword) as error:
         print(f"warren: {printable(str(error))}", file=sys.stderr)
         return NOT_ASKED
 
@@ -98,16 +97,6 @@ def _tell_how_to_switch_on(broker: BrokerHttp, tracing: dict[str, Any]) -> None:
         print("\n".join(lines), file=sys.stderr)
 
 
-def _credentials(user: str) -> tuple[str, str]:
-    """NAME:PASSWORD; a password that is not given is asked for, where somebody can answer."""
-    name, colon, password = user.partition(":")
-    if colon:
-        return name, password
-    if not sys.stdin.isatty():
-        raise AskError(f"no password for user '{name}': give --user {name}:PASSWORD")
-    return name, getpass.getpass(f"Password of {name}: ")
-
-
 def _in_utc(wanted: dict[str, str]) -> dict[str, str]:
     """Times without a zone are those of this machine; `15m` and the like are left to the broker."""
     return {name: _moment(text) if name in ("from", "to") else text for name, text in wanted.items()}
@@ -120,9 +109,3 @@ def _moment(text: str) -> str:
         return datetime.fromisoformat(text.strip()).astimezone().isoformat()
     except (ValueError, OverflowError):
         return text  # the broker says what it would take
-
-
-def _console() -> Console:
-    """The terminal as it is; a file or a pipe as wide as a terminal is at least."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=WIDTH)
