@@ -51,7 +51,6 @@ SETTINGS = {
     "spark.sql.streaming.stopTimeout": "20s",
     "spark.sql.streaming.minBatchesToRetain": "10",
     "spark.sql.streaming.stateStore.minDeltasForSnapshot": "20",
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.master.rest.enabled": "false",
 }
 
