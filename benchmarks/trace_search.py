@@ -37,7 +37,7 @@ from warrenmq.events.codec import decode
 from warrenmq.events.ids import UidClock, uid_text
 from warrenmq.events.rows import Rows, make_trace
 from warrenmq.node import INDEX, Node, NodeOptions
-from warrenmq.tracing.index import note_of
+from warrenmq.tracing.index import note_of_stored
 from warrenmq.tracing.reader import Traces
 from warrenmq.tracing.search import TraceQuery, TracingUnavailable
 
@@ -224,7 +224,7 @@ async def cost_of_notes(traces: Traces, batches: list[bytes]) -> float:
     """CPU seconds of indexing, per event."""
     begin = time.thread_time()
     for offset, octets in enumerate(batches):
-        note_of(offset, octets)
+        note_of_stored(offset, octets)
     return (time.thread_time() - begin) / max(1, sum(decode(octets).count for octets in batches))
 
 

@@ -13,7 +13,6 @@ from warrenmq.core.message import Message, QueuedMessage
 from warrenmq.core.ports import EventSink
 from warrenmq.core.queue import Queue
 from warrenmq.core.snapshot import overview
-from warrenmq.core.trace import mark_of
 from warrenmq.events import schema
 from warrenmq.storage.memory_store import MemoryStorage
 
@@ -268,7 +267,7 @@ class Diary(EventSink):
         self.resources: list[tuple[str, str]] = []
 
     def published(self, channel: object, route: object, message: Message, queues: list[Queue]) -> None:
-        message.trace = mark_of(1, 1)
+        message.uid = message.publish_time = 1
         self.message_event(schema.PUBLISHED, message, channel, 0)
 
     def message_event(self, kind: int, message: Message, channel: object, reason: int) -> None:

@@ -24,7 +24,6 @@ from warrenmq.core.message import Message, QueuedMessage
 from warrenmq.core.ports import EventSink
 from warrenmq.core.queue import Queue
 from warrenmq.core.stream import Stream
-from warrenmq.core.trace import mark_of
 from warrenmq.events import schema
 from warrenmq.protocol.values import Timestamp
 
@@ -690,7 +689,7 @@ class Journal(EventSink):
         self.heard: list[tuple[str, bytes]] = []
 
     def published(self, channel: object, route: object, message: Message, queues: list[Queue]) -> None:
-        message.trace = mark_of(1, 1)
+        message.uid = message.publish_time = 1
 
     def enqueued(self, message: Message, queue: object, depth: int) -> None:
         self.heard.append(("enqueued", message.body))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warrenmq.core.trace import is_republished, mark_of, publish_time_of, sampling_hash, texts_of, uid_of
+from warrenmq.core.trace import is_republished, sampling_hash, texts_of
 from warrenmq.events.ids import MESSAGE_ID_KEY, key_hash, uid_text
 from warrenmq.events.rows import Rows
 from warrenmq.events.schema import Event
@@ -24,12 +24,6 @@ def told_of(header: bytes) -> Event:
     scene = rows.scene_of(None, None, None, None, None, 0)
     rows.put(1, 0, False, scene, 1, 1, 1, texts_of(header), 0, -1, -1, 0)
     return rows.events()[0]
-
-
-def test_a_mark_is_two_numbers() -> None:
-    mark = mark_of(7, 1 << 62)
-    assert (uid_of(mark), publish_time_of(mark)) == (7, 1 << 62)
-    assert mark == (7).to_bytes(8, "little") + (1 << 62).to_bytes(8, "little")
 
 
 @given(

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warrenmq.core.message import QueuedMessage, enqueue_as, make_message
-from warrenmq.core.trace import mark_of, publish_time_of, uid_of
 from warrenmq.journal import record
 from warrenmq.journal.errors import BadRecord
 from warrenmq.protocol.properties import BasicProperties, content_header
@@ -173,8 +172,7 @@ times = st.integers(1, 2**62)
 
 def traced_entry(content: tuple[bytes, bytes, bytes], position: int, trace: tuple[int, int, int]) -> QueuedMessage:
     entry = entry_of(content, position)
-    entry.message.trace = mark_of(trace[0], trace[1])
-    entry.message.enqueue_time = trace[2]
+    entry.message.uid, entry.message.publish_time, entry.message.enqueue_time = trace
     return entry
 
 
@@ -195,11 +193,9 @@ def test_a_trace_goes_with_its_message(queue: int, position: int, trace: tuple[i
     payload = bytes(encode_records([entry, entry_of(content, position), entry]))
     assert payload == expected + record.encode(position, 1, *content) + expected
     first, plain, last = decode_records(payload, -1, 0, None, 0)
-    assert plain.message.trace is None
+    assert plain.message.uid == 0
     for found in (first, last):
-        assert found.message.trace is not None
-        assert (uid_of(found.message.trace), publish_time_of(found.message.trace)) == trace[:2]
-        assert found.message.enqueue_time == trace[2]
+        assert (found.message.uid, found.message.publish_time, found.message.enqueue_time) == trace
         assert (found.message.address, found.message.header, found.message.body) == content
     for cut in range(1, len(expected)):
         with pytest.raises(BadPage):

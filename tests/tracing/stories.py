@@ -11,6 +11,8 @@ from warrenmq.events.codec import encode
 from warrenmq.events.ids import UidClock
 from warrenmq.events.rows import Rows
 from warrenmq.events.schema import Event
+from warrenmq.tracing.index import note_of
+from warrenmq.tracing.index_file import BatchNote
 
 BEGIN = 1_794_804_600_000_000  # 2026-11-16 04:50 UTC
 UIDS = UidClock()
@@ -88,9 +90,9 @@ class MemoryLog:
     def next_offset(self) -> int:
         return len(self.batches)
 
-    def append(self, events: Iterable[Event]) -> tuple[int, bytes]:
+    def append(self, events: Iterable[Event]) -> tuple[int, bytes, BatchNote]:
         self.batches.append(octets_of(events))
-        return len(self.batches) - 1, self.batches[-1]
+        return len(self.batches) - 1, self.batches[-1], note_of(self.batches[-1])
 
     def delete(self) -> None:
         """And make it anew."""

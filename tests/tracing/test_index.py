@@ -16,7 +16,7 @@ from warrenmq.events.codec import decode
 from warrenmq.events.ids import MESSAGE_ID_KEY, key_hash, uid_hash
 from warrenmq.journal.files import Files
 from warrenmq.tracing import index as index_module
-from warrenmq.tracing.index import Index, note_of
+from warrenmq.tracing.index import Index, note_of_stored
 from warrenmq.tracing.index_file import BadIndex, BatchNote, IndexFile, Wanted, kind_bit, write
 from warrenmq.tracing.keys import keys_of, sort_keys
 
@@ -96,7 +96,7 @@ def test_a_key_in_more_batches_than_a_page_has_room_for_is_found_in_all(tmp_path
 
 def test_a_real_batch_is_found_by_its_ids_and_names() -> None:
     events = simple_life(0, "work", "order-1") + simple_life(500, "other")
-    index = filled(None, note_of(0, octets_of(simple_life(9_000))), note_of(1, octets_of(events)))
+    index = filled(None, note_of_stored(0, octets_of(simple_life(9_000))), note_of_stored(1, octets_of(events)))
     assert index.find([uid_hash(events[0].uid)]) == [1]
     assert index.find([key_hash(MESSAGE_ID_KEY, b"order-1")]) == [1]
     assert index.candidates(Wanted(names=frozenset({"qother"})), 2) == ([1], 0)
@@ -109,7 +109,7 @@ def test_a_real_batch_is_found_by_its_ids_and_names() -> None:
 
 
 def test_a_batch_that_cannot_be_read_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
-    index = filled(None, note_of(0, b"nonsense"), note_of(1, octets_of(simple_life(0))))
+    index = filled(None, note_of_stored(0, b"nonsense"), note_of_stored(1, octets_of(simple_life(0))))
     assert index.next_offset == 2
     assert "cannot be read" in caplog.text
 

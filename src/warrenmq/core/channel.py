@@ -164,7 +164,7 @@ class Channel:
     def _drop_duplicate(self, message: Message, level: int) -> None:
         """It was here before: its publisher hears what it heard then, once that is safe."""
         self.stats.deduplicated += 1
-        if message.trace is not None:
+        if message.uid != 0:
             self.events.message_event(schema.DROPPED, message, self, schema.R_DUPLICATE)
         if message.is_persistent():
             self.turn_level = max(self.turn_level, level)
@@ -173,7 +173,7 @@ class Channel:
 
     def _deliver_to(self, message: Message, queues: list[Queue], is_mandatory: bool) -> None:
         if queues:
-            if message.trace is not None:
+            if message.uid != 0:
                 self.events.message_event(_ROUTED, message, self, 0)
             for queue in queues:
                 level = queue.enqueue(message)
@@ -186,7 +186,7 @@ class Channel:
 
     def _await_confirm(self, message: Message) -> None:
         self.note_published()
-        if message.trace is not None:
+        if message.uid != 0:
             if self.traced is None:
                 self.traced = deque()
             self.traced.append((self.published_tag, message))
@@ -194,11 +194,11 @@ class Channel:
     def _give_back(self, message: Message, is_mandatory: bool) -> None:
         """No queue takes it."""
         self.stats.unroutable += 1
-        if message.trace is not None:
+        if message.uid != 0:
             self.events.message_event(schema.UNROUTABLE, message, self, schema.R_NO_ROUTE)
         if is_mandatory:
             self.stats.returned += 1
-            if message.trace is not None:
+            if message.uid != 0:
                 self.events.message_event(schema.RETURNED, message, self, schema.R_NO_ROUTE)
             self.outbox.returned(self.number, NO_ROUTE, "NO_ROUTE", message)
 
@@ -356,7 +356,7 @@ class Channel:
         if entry.redelivered:
             self.stats.redelivered += 1
         entry.attempts += 1
-        if entry.message.trace is not None or queue.is_tapped:
+        if entry.message.uid != 0 or queue.is_tapped:
             queue.tell_delivered(entry, self, no_ack)
         if no_ack:
             queue.discard(entry)
@@ -386,7 +386,7 @@ class Channel:
                 raise PreconditionFailed(f"unknown delivery tag {tag}")
             self.stats.acked += 1
             queue: Queue = entry.queue  # type: ignore[assignment]
-            if entry.message.trace is not None:
+            if entry.message.uid != 0:
                 self.events.place_event(_ACKED, entry, queue, self, 0)
             queue.settle(entry)
             if self.ledger.parked:
@@ -445,7 +445,7 @@ class Channel:
         self.stats.acked += len(entries)
         for entry in entries:
             queue: Queue = entry.queue  # type: ignore[assignment]
-            if entry.message.trace is not None:
+            if entry.message.uid != 0:
                 self.events.place_event(_ACKED, entry, queue, self, 0)
             queue.settle(entry)
         self._wake_parked()
@@ -453,7 +453,7 @@ class Channel:
     def _refuse_all(self, entries: list[QueuedMessage], kind: int, requeue: bool) -> None:
         """Nacked or rejected."""
         for entry in entries:
-            if entry.message.trace is not None:
+            if entry.message.uid != 0:
                 queue: Queue = entry.queue  # type: ignore[assignment]
                 self.events.place_event(kind, entry, queue, self, 0)
         if requeue:
@@ -464,7 +464,7 @@ class Channel:
     def _drop_all(self, entries: list[QueuedMessage]) -> None:
         for entry in entries:
             queue: Queue = entry.queue  # type: ignore[assignment]
-            if entry.message.trace is not None:
+            if entry.message.uid != 0:
                 self.events.place_event(schema.DROPPED, entry, queue, self, schema.R_REJECTED)
             queue.settle(entry)
         self._wake_parked()
@@ -509,7 +509,7 @@ class Channel:
         self._require_returnable(returning, transaction.held_deliveries())
         self.turn_level = transaction.settled_level()
         for message, queues, is_mandatory in transaction.publishes:
-            if message.trace is not None:
+            if message.uid != 0:
                 self.events.message_event(schema.TX_COMMITTED, message, self, 0)
             if isinstance(queues, Unrouted):
                 self._deliver_once(message, queues, is_mandatory)
@@ -532,7 +532,7 @@ class Channel:
 
     def _undo(self, transaction: Transaction, reason: int) -> None:
         for message, _, _ in transaction.publishes:
-            if message.trace is not None:
+            if message.uid != 0:
                 self.events.message_event(schema.TX_ROLLED_BACK, message, self, reason)
         self.ledger.put_back(transaction.held_deliveries())
 

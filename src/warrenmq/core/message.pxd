@@ -3,7 +3,6 @@ cimport cython
 from warrenmq.protocol.properties cimport delivery_mode
 
 cdef Py_ssize_t _OVERHEAD
-cdef Py_ssize_t _TRACE_OVERHEAD
 cdef int _PERSISTENT
 
 
@@ -13,11 +12,12 @@ cdef class Message:
     cdef readonly bytes address
     cdef readonly bytes header
     cdef readonly bytes body
-    cdef public bytes trace
+    cdef public long long uid
+    cdef public long long publish_time
     cdef public long long enqueue_time
 
-    cpdef bint is_persistent(self)
-    cpdef Py_ssize_t footprint(self)
+    cpdef bint is_persistent(self) except -1
+    cpdef Py_ssize_t footprint(self) except -1
 
 
 # No cycle lasts: queue and consumer are set only while the message is unacked, and every ledger is emptied on close.

@@ -12,14 +12,11 @@ from warrenmq.protocol.properties import BasicProperties, delivery_mode
 # What one waiting message costs beside its header and body: two objects, two bytes headers and a place in the queue.
 # Measured with benchmarks/run.py (row "bytes per queued message").
 MESSAGE_OVERHEAD = 240
-# And what its trace costs, if it has one.
-TRACE_OVERHEAD = 160
 
 PERSISTENT = 2
 
 # The same as C integers.
 _OVERHEAD = MESSAGE_OVERHEAD
-_TRACE_OVERHEAD = TRACE_OVERHEAD
 _PERSISTENT = PERSISTENT
 
 
@@ -27,18 +24,19 @@ class Message:
     """What a publisher sent. Never changes, but for what the event sink notes on one that is traced.
 
     `address` is the exchange and routing key as two wire short strings, just as publish, deliver, get-ok and return
-    carry them; `header` is the payload of the content header frame. `trace` is None unless its events are kept, which
-    is decided once, when it is published (octets that core/trace.py reads: an object of ours here would make the
-    garbage collector look at every message); `enqueue_time` is when it came to its queues, in us since 1970.
+    carry them; `header` is the payload of the content header frame. `uid` is 0 unless its events are kept, which is
+    decided once, when it is published: then it is the broker's own id of it. `publish_time` and `enqueue_time` are when
+    it came to the broker and to its queues, in us since 1970.
     """
 
-    __slots__ = ("address", "body", "enqueue_time", "header", "trace")
+    __slots__ = ("address", "body", "enqueue_time", "header", "publish_time", "uid")
 
     def __init__(self, address: bytes, header: bytes, body: bytes) -> None:
         self.address = address
         self.header = header
         self.body = body
-        self.trace: bytes | None = None
+        self.uid = 0
+        self.publish_time = 0
         self.enqueue_time = 0
 
     @property
@@ -58,8 +56,6 @@ class Message:
 
     def footprint(self) -> int:
         """Bytes of memory that the message takes while it waits."""
-        if self.trace is not None:
-            return len(self.body) + len(self.header) + _OVERHEAD + _TRACE_OVERHEAD
         return len(self.body) + len(self.header) + _OVERHEAD
 
 
@@ -92,7 +88,8 @@ def make_message(address: bytes, header: bytes, body: bytes) -> Message:
     message.address = address
     message.header = header
     message.body = body
-    message.trace = None
+    message.uid = 0
+    message.publish_time = 0
     message.enqueue_time = 0
     return message
 

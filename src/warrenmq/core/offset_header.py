@@ -81,7 +81,8 @@ class OffsetHeader:
 
 def _copy(message: Message, header: bytes) -> Message:
     stamped = make_message(message.address, header, message.body)
-    if message.trace is not None:
-        stamped.trace = message.trace
+    if message.uid != 0:
+        stamped.uid = message.uid
+        stamped.publish_time = message.publish_time
         stamped.enqueue_time = message.enqueue_time
     return stamped

@@ -42,6 +42,7 @@ cdef class EventSink:
     cpdef message_event(self, int kind, Message message, object channel, int reason)
     cpdef enqueued(self, Message message, object queue, long long depth)
     cpdef place_event(self, int kind, QueuedMessage entry, object queue, object who, int reason)
+    cpdef passed(self, Message message, object queue, object consumer)
     cpdef tapped(self, QueuedMessage entry, object queue, object who)
     cpdef resource_event(self, int kind, str vhost, dict fields)
     cpdef end_turn(self)

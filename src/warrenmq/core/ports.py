@@ -272,8 +272,8 @@ class Storage:
 class EventSink:
     """Hears what happens; this one keeps nothing.
 
-    A message is traced or not: that is decided when it is published, and noted in `Message.trace`. Of one that is not
-    nothing is told, so that it pays for a test of a pointer at each step. Kinds and reasons are those of
+    A message is traced or not: that is decided when it is published, and noted in `Message.uid`. Of one that is not
+    nothing is told, so that it pays for a test of a number at each step. Kinds and reasons are those of
     `events/schema.py`.
 
     `is_watching`: some message may be traced, or somebody listens to the firehose: every publish is to be told.
@@ -300,6 +300,9 @@ class EventSink:
 
         `who` is the consumer or the channel that it has to do with, None if there is none.
         """
+
+    def passed(self, message: "Message", queue: "Queue", consumer: "Consumer") -> None:
+        """A traced message was delivered, and settled by that, without having had a place in the queue."""
 
     def tapped(self, entry: "QueuedMessage", queue: "Queue", who: object) -> None:
         """A message left a queue that somebody listens to, by the firehose, traced or not."""

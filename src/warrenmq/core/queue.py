@@ -117,13 +117,13 @@ class Queue:
             return self.drop_duplicate(message)
         position = self.next_position
         self.next_position = position + 1
-        if message.trace is not None:
+        if message.uid != 0:
             self.events.enqueued(message, self, self.ready.count() + 1)
         consumer = self.ring.next_ready() if self.ready.is_empty() else None
         if consumer is not None and consumer.no_ack:
             # Settled by being sent: there is nothing to keep.
             self.stats.delivered += 1
-            if message.trace is not None or self.is_tapped:
+            if message.uid != 0 or self.is_tapped:
                 self._tell_passed(message, position, consumer)
             consumer.deliver_no_ack(message, False)
             if self.deduplication is not None:
@@ -147,7 +147,7 @@ class Queue:
     def drop_duplicate(self, message: Message) -> int:
         """A message of this id was here before; the confirm of this one waits until that one is safe."""
         self.stats.deduplicated += 1
-        if message.trace is not None:
+        if message.uid != 0:
             self.events.place_event(_DROPPED, enqueue_as(message, self.next_position), self, None, _DUPLICATE)
         return self.store.promise if self.keeps and message.is_persistent() else NOTHING  # type: ignore[union-attr]
 
@@ -290,7 +290,7 @@ class Queue:
         if entry.redelivered:
             self.stats.redelivered += 1
         entry.attempts += 1
-        if entry.message.trace is not None or self.is_tapped:
+        if entry.message.uid != 0 or self.is_tapped:
             self.tell_delivered(entry, consumer, consumer.no_ack)
         if consumer.no_ack:
             self.discard(entry)
@@ -303,16 +303,17 @@ class Queue:
 
     def tell_delivered(self, entry: QueuedMessage, who: object, is_settled: bool) -> None:
         """To a consumer, or to the channel that asked for it; settled by that if nobody has to ack it."""
-        if entry.message.trace is not None:
+        if entry.message.uid != 0:
             self.events.place_event(_DELIVERED, entry, self, who, _AUTO_ACK if is_settled else 0)
         if self.is_tapped:
             self.events.tapped(entry, self, who)
 
     def _tell_passed(self, message: Message, position: int, consumer: Consumer) -> None:
         """Delivered without ever having a place here."""
-        entry = enqueue_as(message, position)
-        entry.attempts = 1
-        self.tell_delivered(entry, consumer, True)
+        if message.uid != 0:
+            self.events.passed(message, self, consumer)
+        if self.is_tapped:
+            self.events.tapped(enqueue_as(message, position), self, consumer)
 
     def message_count(self) -> int:
         """Messages that wait; those of a stream stay, whoever reads them."""
@@ -347,7 +348,7 @@ class Queue:
         self.unacked_count -= len(entries)
         self.stats.unacked -= len(entries)
         for entry in entries:
-            if entry.message.trace is not None:
+            if entry.message.uid != 0:
                 self.events.place_event(_REQUEUED, entry, self, who, reason)
             entry.redelivered = True
         if self.is_deleted:
@@ -381,7 +382,7 @@ class Queue:
         """Drop all that waits; what is unacked stays. Gives the number dropped."""
         dropped = len(self.ready)
         for entry in self.ready:
-            if entry.message.trace is not None:
+            if entry.message.uid != 0:
                 self.events.place_event(_DROPPED, entry, self, None, reason)
             self.discard(entry)
         if self.ready.paged != 0:

@@ -148,7 +148,7 @@ class Stream(Queue):
             return self._streams.promise
         position = self.next_position
         self.next_position = position + 1
-        if message.trace is not None:
+        if message.uid != 0:
             self.events.enqueued(message, self, self.message_count())
         self.stats.ready += 1
         self._streams.append(enqueue_as(message, position))
@@ -296,7 +296,7 @@ class Stream(Queue):
             index += 1
             cursor.position = first + index
             entry = enqueue_as(_NOTHING_KEPT, first + index - 1)
-            if message.trace is not None or self.is_tapped:
+            if message.uid != 0 or self.is_tapped:
                 entry = enqueue_as(message, first + index - 1)
                 entry.attempts = 1
                 self.tell_delivered(entry, consumer, False)

@@ -2,7 +2,6 @@ cimport cython
 
 from warrenmq.events.texts cimport make_texts
 
-cdef Py_ssize_t _MARK_SIZE
 cdef int _CONTENT_TYPE
 cdef int _HEADERS
 cdef int _CORRELATION_ID
@@ -14,10 +13,6 @@ cdef bytes _SOURCE
 cdef bytes _DEATH
 
 
-@cython.locals(mark=bytes, at="unsigned char *")
-cpdef bytes mark_of(long long uid, long long publish_time)
-cpdef long long uid_of(bytes mark) except? -1
-cpdef long long publish_time_of(bytes mark) except? -1
 @cython.locals(
     flags=int, message_id=bytes, correlation_id=bytes, trace_id=bytes, span_id=bytes, source="long long"
 )
@@ -32,5 +27,3 @@ cdef bytes _short_string(bytes header, int flags, int wanted)
 cdef Py_ssize_t _place_of_string(bytes header, int flags, int wanted) except -1
 @cython.locals(at=Py_ssize_t)
 cdef bytes _long_string(bytes header, bytes entry)
-@cython.locals(value="long long", data="const unsigned char *")
-cdef long long _get_i64(bytes octets, Py_ssize_t at) noexcept

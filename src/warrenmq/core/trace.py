@@ -1,14 +1,10 @@
 """The trace of a message: what all its events have in common.
 
-A message carries two numbers that the broker gave it, as octets (`mark_of`). The ids that its publisher wrote among the
-properties are read from the header when there is an event to tell of (`texts_of`).
+A message carries the numbers that the broker gave it. The ids that its publisher wrote among the properties are read
+from the header when there is an event to tell of (`texts_of`).
 
-One of the files that know whether they are compiled (docs/decisions/0002): C copies octets, Python packs them. Compiled
-when the package is built (trace.pxd).
+Compiled when the package is built (trace.pxd).
 """
-
-import struct
-from typing import Any, TypeAlias
 
 try:
     import cython
@@ -16,19 +12,12 @@ except ImportError:
     from warrenmq.protocol.uncompiled import cython
 
 if cython.compiled:
-    from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
-    from cython.cimports.libc.string import memcpy
     from cython.cimports.warrenmq.events.ids import hash_octets
 else:
     from warrenmq.events.ids import hash_octets
 
 from warrenmq.events.ids import parse_traceparent, parse_uid
 from warrenmq.events.texts import make_texts
-
-Pointer: TypeAlias = Any  # an unsigned char * in compiled code, and never used in plain Python
-
-_MARK = struct.Struct("<QQ")
-_MARK_SIZE = 16
 
 _CONTENT_TYPE = 0x8000
 _HEADERS = 0x2000
@@ -43,29 +32,6 @@ _TRACEPARENT = b"\x0btraceparentS"
 SOURCE_HEADER = "x-warren-source-id"
 _SOURCE = bytes((len(SOURCE_HEADER),)) + SOURCE_HEADER.encode() + b"S"
 _DEATH = b"\x07x-deathA"
-
-
-def mark_of(uid: int, publish_time: int) -> bytes:
-    """What a traced message carries, in memory and on disk: the broker's id of it, and when it came, in us."""
-    if cython.compiled:
-        mark: bytes = PyBytes_FromStringAndSize(cython.NULL, _MARK_SIZE)
-        at: Pointer = mark
-        memcpy(at, cython.address(uid), 8)
-        memcpy(at + 8, cython.address(publish_time), 8)
-        return mark
-    return _MARK.pack(uid, publish_time)
-
-
-def uid_of(mark: bytes) -> int:
-    if cython.compiled:
-        return _get_i64(mark, 0)
-    return int(_MARK.unpack(mark)[0])
-
-
-def publish_time_of(mark: bytes) -> int:
-    if cython.compiled:
-        return _get_i64(mark, 8)
-    return int(_MARK.unpack(mark)[1])
 
 
 def texts_of(header: bytes) -> bytes | None:
@@ -142,11 +108,3 @@ def _long_string(header: bytes, entry: bytes) -> bytes:
     at += len(entry)
     length = int.from_bytes(header[at : at + 4], "big")
     return header[at + 4 : at + 4 + length] if length <= 255 else b""
-
-
-def _get_i64(octets: bytes, at: int) -> int:
-    """In C."""
-    value: int = 0
-    data: Pointer = octets
-    memcpy(cython.address(value), data + at, 8)
-    return value

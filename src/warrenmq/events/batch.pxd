@@ -44,8 +44,6 @@ cdef class Batch:
     cdef Places _texts
     cdef Places _text_sizes
     cdef readonly Py_ssize_t count
-    cdef readonly long long first_time
-    cdef readonly long long last_time
 
     cpdef event(self, Py_ssize_t row)
     @cython.locals(start=Py_ssize_t)
@@ -65,17 +63,17 @@ cdef class Batch:
     cdef _keep_text(self, bytearray marks, int column, bytes wanted)
     cpdef Py_ssize_t most_keys(self)
     @cython.locals(
-        out=Changeable, rows=Changeable, size=Py_ssize_t, row=Py_ssize_t, uid="long long", place=Py_ssize_t,
-        before=Py_ssize_t,
+        out=Changeable, rows=Changeable, data=Octets, uids=Py_ssize_t, has_ids=bint, last_uid="long long",
+        size=Py_ssize_t, row=Py_ssize_t, uid="long long", place=Py_ssize_t, before=Py_ssize_t,
     )
     cpdef Py_ssize_t hash_keys(self, bytearray found) except -1
     @cython.locals(start=Py_ssize_t, end=Py_ssize_t, known=Py_ssize_t, is_as_long=bint)
     cdef Py_ssize_t _hash_text(
         self, Changeable out, Py_ssize_t size, int column, int space, Py_ssize_t row, Py_ssize_t before
     ) noexcept nogil
-    @cython.locals(marks=Changeable, row=Py_ssize_t)
+    @cython.locals(marks=Changeable, data=Octets, values=Py_ssize_t, flags=Py_ssize_t, row=Py_ssize_t)
     cdef _mark_names(self, bytearray seen, int column)
-    @cython.locals(marks=Changeable, row=Py_ssize_t)
+    @cython.locals(marks=Changeable, data=Octets, values=Py_ssize_t, at=Py_ssize_t)
     cdef _mark_kinds(self, bytearray seen)
     @cython.locals(least="long long", greatest="long long", value="long long", row=Py_ssize_t)
     cdef tuple _range(self, int column)

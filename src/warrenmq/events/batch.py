@@ -85,7 +85,7 @@ class Selection:
 
 
 class Batch:
-    """`first_time` and `last_time` are the least and the greatest; 0 if there are no rows."""
+    """`count` is the number of its rows."""
 
     __slots__ = (
         "_data",
@@ -98,8 +98,6 @@ class Batch:
         "_texts",
         "_values",
         "count",
-        "first_time",
-        "last_time",
     )
 
     def __init__(self, data: bytes, body: Body, names: list[str], is_sound: bool = False) -> None:
@@ -114,7 +112,6 @@ class Batch:
         self._find_places(body)
         if not is_sound:
             self._check_columns()
-        self.first_time, self.last_time = self._range(_TIME)
 
     def event(self, row: int) -> Event:
         if not 0 <= row < self.count:
@@ -188,6 +185,10 @@ class Batch:
         seen = bytearray(_CODES)
         self._mark_kinds(seen)
         return _marked(seen)
+
+    def time_range(self) -> tuple[int, int]:
+        """The least and the greatest time; 0 and 0 if there are no rows."""
+        return self._range(_TIME)
 
     def uid_range(self) -> tuple[int, int]:
         """The least and the greatest uid of rows with a message; 0 and 0 where there is none."""
@@ -292,19 +293,26 @@ class Batch:
         out = _changeable(found)
         met = bytearray(4 * _MET)
         rows = _changeable(met)
+        data = self._data  # in C, what is asked of self is read again after each octet that is written
+        uids = self._values[_UID]
+        has_ids = self._has_ids
+        last_uid = 0
         size = 0
         with cython.nogil:
             for row in range(self.count):
-                uid = self._i64(_UID, row)
+                uid = _load_i64(data, uids + 8 * row)
+                if uid == last_uid and not has_ids:
+                    continue
+                last_uid = uid
                 place = 4 * ((uid >> _UID_STEP) & (_MET - 1))
                 before = _load_i32(rows, place) - 1
-                if before < 0 or self._i64(_UID, before) != uid:
+                if before < 0 or _load_i64(data, uids + 8 * before) != uid:
                     before = -1
                     _store_i32(rows, place, row + 1)
                     if uid != 0:
                         _store_u64(out, size, uid)
                         size += 8
-                if self._has_ids:
+                if has_ids:
                     size = self._hash_text(out, size, _MESSAGE_ID, _MESSAGE_ID_KEY, row, before)
                     size = self._hash_text(out, size, _CORRELATION_ID, _CORRELATION_ID_KEY, row, before)
                     size = self._hash_text(out, size, _TRACE_ID, _TRACE_ID_KEY, row, before)
@@ -326,16 +334,21 @@ class Batch:
 
     def _mark_names(self, seen: bytearray, column: int) -> None:
         marks = _changeable(seen)
+        data = self._data
+        values = self._values[column]
+        flags = self._flags[column]
         with cython.nogil:
             for row in range(self.count):
-                if self._is_there(column, row):
-                    marks[self._i16(column, row)] = 1
+                if flags < 0 or data[flags + (row >> 3)] >> (row & 7) & 1:
+                    marks[_load_i16(data, values + 2 * row)] = 1
 
     def _mark_kinds(self, seen: bytearray) -> None:
         marks = _changeable(seen)
+        data = self._data
+        values = self._values[_KIND]
         with cython.nogil:
-            for row in range(self.count):
-                marks[self._octet(_KIND, row)] = 1
+            for at in range(values, values + self.count):
+                marks[data[at]] = 1
 
     def _range(self, column: int) -> tuple[int, int]:
         """The least and the greatest value but for 0, which is none."""

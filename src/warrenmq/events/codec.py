@@ -72,13 +72,10 @@ def summary(data: bytes) -> Summary:
 
 
 def summary_of(batch: Batch) -> Summary:
-    first_uid, last_uid = batch.uid_range()
     return Summary(
         batch.count,
-        batch.first_time,
-        batch.last_time,
-        first_uid,
-        last_uid,
+        *batch.time_range(),
+        *batch.uid_range(),
         frozenset(batch.used_names("queue")),
         frozenset(batch.used_names("exchange")),
         frozenset(batch.used_kinds()),

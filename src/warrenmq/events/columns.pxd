@@ -8,8 +8,13 @@ ctypedef long long *Longs
 ctypedef int *Ints
 ctypedef short *Shorts
 ctypedef Py_ssize_t Places[21]
+ctypedef unsigned long long Word
 
-cdef Py_ssize_t _SCENE_PARTS
+cdef Py_ssize_t _STAGE_PARTS
+cdef int _FLAGGED_COUNT
+cdef Word _BITS
+cdef Word _PAIRS
+cdef Word _FOURS
 cdef int _TIME
 cdef int _KIND
 cdef int _UID
@@ -39,6 +44,8 @@ cdef class ColumnWriter:
     cdef bytearray _memory
     cdef Py_ssize_t _count
     cdef Places _text_ends
+    cdef Places _flagged
+    cdef Places _flagged_nulls
     cdef readonly Places flags
     cdef readonly Places values
     cdef readonly Places texts
@@ -54,11 +61,16 @@ cdef class ColumnWriter:
     cdef list _sum_texts(self, RowReader reader)
     cdef _make_room(self, Py_ssize_t count, list text_sums)
     @cython.locals(
-        memory=bytearray, scenes=Ints, times=Longs, kinds=Octets, uids=Longs, publish_times=Longs, enqueue_times=Longs,
+        memory=bytearray, staged=Ints, times=Longs, kinds=Octets, uids=Longs, publish_times=Longs, enqueue_times=Longs,
         vhosts=Shorts, exchanges=Shorts, routing_keys=Shorts, queues=Shorts, consumers=Shorts, connections=Shorts,
-        channels=Ints, sizes=Ints, attempts=Ints, reasons=Octets, depths=Ints, row=Py_ssize_t, at=Py_ssize_t,
+        channels=Ints, sizes=Ints, attempts=Ints, reasons=Octets, depths=Ints, flags=Octets, row=Py_ssize_t,
+        at=Py_ssize_t, there=Word, first=Word, second=Word, missing=int,
     )
-    cdef _write_rows(self, RowReader reader, bytes scene_parts, bint has_texts)
+    cdef _write_rows(self, RowReader reader, bytes stages, bint has_texts)
+    @cython.locals(number=int)
+    cdef void _put_flags(self, Octets flags, Py_ssize_t at, Word first, Word second) noexcept nogil
+    @cython.locals(size=Py_ssize_t, number=int, found=Py_ssize_t, start=Py_ssize_t, at=Py_ssize_t)
+    cdef void _count_nulls(self, Octets flags) noexcept nogil
     @cython.locals(
         memory=Octets, sources=Longs, message_ids=Ints, correlation_ids=Ints, trace_ids=Ints, span_ids=Ints,
         row=Py_ssize_t, column=int,
@@ -68,26 +80,15 @@ cdef class ColumnWriter:
     cdef void _put_text(
         self, Octets memory, int column, Py_ssize_t row, RowReader reader, Py_ssize_t at, Py_ssize_t size
     ) noexcept nogil
-    @cython.locals(column=int)
-    cdef _write_flags(self, bint has_texts)
     @cython.locals(
         values=Longs, flags=Octets, count=Py_ssize_t, found=Py_ssize_t, start=Py_ssize_t, row=Py_ssize_t, bits=int
     )
     cdef _flag_longs(self, int column)
-    @cython.locals(
-        values=Ints, flags=Octets, count=Py_ssize_t, found=Py_ssize_t, start=Py_ssize_t, row=Py_ssize_t, bits=int
-    )
-    cdef _flag_ints(self, int column, int null)
-    @cython.locals(
-        values=Shorts, flags=Octets, count=Py_ssize_t, found=Py_ssize_t, start=Py_ssize_t, row=Py_ssize_t, bits=int
-    )
-    cdef _flag_shorts(self, int column)
-    @cython.locals(
-        values=Octets, flags=Octets, count=Py_ssize_t, found=Py_ssize_t, start=Py_ssize_t, row=Py_ssize_t, bits=int
-    )
-    cdef _flag_bytes(self, int column)
 
 
+@cython.locals(moved=Word)
+cdef Word _turned(Word octets) noexcept nogil
+cdef int _ones(int octet) noexcept nogil
 cdef Octets _octets(bytearray memory) except NULL
 cdef Longs _places(object pieces) except NULL
 cdef Longs _longs(bytearray memory, Py_ssize_t at) except NULL

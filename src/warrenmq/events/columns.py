@@ -1,14 +1,13 @@
 # cython: boundscheck=False, wraparound=False, nonecheck=False, cdivision=True
 """Rows to columns: the body of a record batch (docs/formats/events.md), written without the interpreter.
 
-`ColumnWriter` writes all columns in one walk over the rows, into memory of its own that it uses again; then `Layout`
-decides which of that goes into the body: of a column without nulls no flags, of one with nothing else nothing. Both
+`ColumnWriter` writes all columns in one walk over the rows, into memory of its own that it uses again, and in the same
+walk which values are there; then `Layout` decides which of that goes into the body: of a column without nulls no flags, of one with nothing else nothing. Both
 belong to the thread that encodes. One of the files that know whether they are compiled (docs/decisions/0002), in the
 functions at the end. Compiled when the package is built (columns.pxd).
 """
 
 from array import array
-from itertools import chain
 from typing import Any, TypeAlias
 
 try:
@@ -22,8 +21,8 @@ if cython.compiled:
 
 from warrenmq.events.arrow import padded
 from warrenmq.events.errors import BadEvents
-from warrenmq.events.row_reader import SCENE_PARTS, RowReader
-from warrenmq.events.rows import Rows
+from warrenmq.events.row_reader import RowReader
+from warrenmq.events.rows import Rows, Scene
 from warrenmq.events.schema import COLUMNS, INT8, INT64, NAME, TEXT, TIME, column_number
 
 Pointer: TypeAlias = Any  # in compiled code a pointer to numbers of some width, in plain Python a memoryview of them
@@ -32,7 +31,6 @@ WIDTHS = {INT8: 1, NAME: 2, INT64: 8, TIME: 8}  # octets of a value; 4 for all o
 BUFFERS = sum([3 if column.type == TEXT else 2 for column in COLUMNS])
 MOST_NAMES = 0x7FFF
 
-_SCENE_PARTS = SCENE_PARTS
 _TIME = column_number("time")
 _KIND = column_number("kind")
 _UID = column_number("uid")
@@ -55,6 +53,19 @@ _SPAN_ID = column_number("span_id")
 _SOURCE_UID = column_number("source_uid")
 _DEPTH = column_number("depth")
 
+# Columns with nulls whose flags are written together with their values: those of a stage, then the others.
+_FLAGGED = (
+    _VHOST, _EXCHANGE, _ROUTING_KEY, _QUEUE, _CONSUMER, _CONNECTION, _CHANNEL, _REASON,
+    _PUBLISH_TIME, _ENQUEUE_TIME, _ATTEMPT, _SIZE, _DEPTH,
+)  # fmt: skip
+_FLAGGED_COUNT = len(_FLAGGED)
+_STAGE_PARTS = 8  # the values of the first seven of them, and a bit for each that is there
+
+# What changes places when a square of eight by eight bits is turned over: bits, then pairs of two, then of four.
+_BITS = 0x00AA00AA00AA00AA
+_PAIRS = 0x0000CCCC0000CCCC
+_FOURS = 0x00000000F0F0F0F0
+
 _TEXTS = (_MESSAGE_ID, _CORRELATION_ID, _TRACE_ID, _SPAN_ID)
 _IS_TEXT = [column.type == TEXT for column in COLUMNS]
 _WIDTHS = [WIDTHS.get(column.type, 4) for column in COLUMNS]
@@ -64,12 +75,14 @@ _ZEROS = -1  # the place of what is nothing but zeros
 class ColumnWriter:
     """`flags`, `values` and `texts` are the places of each column in its memory, `nulls` how many of it are null."""
 
-    __slots__ = ("_count", "_memory", "_text_ends", "flags", "nulls", "texts", "values")
+    __slots__ = ("_count", "_flagged", "_flagged_nulls", "_memory", "_text_ends", "flags", "nulls", "texts", "values")
 
     def __init__(self) -> None:
         self._memory = bytearray()
         self._count = 0
         self._text_ends = [0 for _ in COLUMNS]
+        self._flagged = [0 for _ in COLUMNS]  # the places of the flags of _FLAGGED, and how many of these are null
+        self._flagged_nulls = [0 for _ in COLUMNS]
         self.flags = [0 for _ in COLUMNS]
         self.values = [0 for _ in COLUMNS]
         self.texts = [0 for _ in COLUMNS]
@@ -82,9 +95,9 @@ class ColumnWriter:
         self._count = rows.count
         sums = self._sum_texts(rows.reader()) if rows.has_texts else [0, 0, 0, 0]
         self._make_room(rows.count, sums)
-        scenes = array("i", chain.from_iterable(rows.scenes()))
-        self._write_rows(rows.reader(), scenes.tobytes() or bytes(4), rows.has_texts)
-        self._write_flags(rows.has_texts)
+        self._write_rows(rows.reader(), _stages(rows.scenes()), rows.has_texts)
+        for number, column in enumerate(_FLAGGED):
+            self.nulls[column] = self._flagged_nulls[number]
 
     def text_size(self, column: int) -> int:
         return self._text_ends[column]
@@ -145,12 +158,15 @@ class ColumnWriter:
             self.nulls[number] = 0
             if _IS_TEXT[number]:
                 size += padded(next(sums))
+        for number, column in enumerate(_FLAGGED):
+            self._flagged[number] = self.flags[column]
         if size > len(self._memory):
             self._memory = bytearray(size)
 
-    def _write_rows(self, reader: RowReader, scene_parts: bytes, has_texts: bool) -> None:
+    def _write_rows(self, reader: RowReader, stages: bytes, has_texts: bool) -> None:
+        """All columns but the texts; what is null becomes 0: no reader meets an index that is none."""
         memory = self._memory
-        scenes = _ints_of(scene_parts)
+        staged = _ints_of(stages)
         times = _longs(memory, self.values[_TIME])
         kinds = _bytes(memory, self.values[_KIND])
         uids = _longs(memory, self.values[_UID])
@@ -167,29 +183,65 @@ class ColumnWriter:
         attempts = _ints(memory, self.values[_ATTEMPT])
         reasons = _bytes(memory, self.values[_REASON])
         depths = _ints(memory, self.values[_DEPTH])
+        flags = _bytes(memory, 0)
         row = 0
+        first = second = 0  # which values of the last eight rows are there: an octet of each row
         with cython.nogil:
             while reader.advance():
-                at = reader.scene * _SCENE_PARTS
+                at = reader.scene * _STAGE_PARTS
                 times[row] = reader.time
                 kinds[row] = reader.kind
                 uids[row] = reader.uid
                 publish_times[row] = reader.publish_time
                 enqueue_times[row] = reader.enqueue_time
-                vhosts[row] = scenes[at] - 1  # no name is 0 in rows, and -1 here until its flag is written
-                exchanges[row] = scenes[at + 1] - 1
-                routing_keys[row] = scenes[at + 2] - 1
-                queues[row] = scenes[at + 3] - 1
-                consumers[row] = scenes[at + 4] - 1
-                connections[row] = scenes[at + 5] - 1
-                channels[row] = scenes[at + 6]
-                sizes[row] = reader.size
+                vhosts[row] = staged[at]
+                exchanges[row] = staged[at + 1]
+                routing_keys[row] = staged[at + 2]
+                queues[row] = staged[at + 3]
+                consumers[row] = staged[at + 4]
+                connections[row] = staged[at + 5]
+                channels[row] = staged[at + 6]
+                sizes[row] = reader.size if reader.size > 0 else 0
                 attempts[row] = reader.attempt
                 reasons[row] = reader.reason
-                depths[row] = reader.depth
+                depths[row] = reader.depth if reader.depth > 0 else 0
+                there = staged[at + 7]
+                there |= (1 << 7 if reader.reason != 0 else 0) | (1 << 8 if reader.publish_time != 0 else 0)
+                there |= (1 << 9 if reader.enqueue_time != 0 else 0) | (1 << 10 if reader.attempt != 0 else 0)
+                there |= (1 << 11 if reader.size >= 0 else 0) | (1 << 12 if reader.depth >= 0 else 0)
+                first = first >> 8 | (there & 255) << 56
+                second = second >> 8 | (there >> 8) << 56
                 row += 1
+                if row & 7 == 0:
+                    self._put_flags(flags, (row >> 3) - 1, first, second)
+            if row & 7 != 0:
+                missing = 64 - 8 * (row & 7)
+                self._put_flags(flags, row >> 3, first >> missing, second >> missing)
+            self._count_nulls(flags)
         if has_texts:
             self._write_texts(RowReader(reader._held, 0, reader.at))
+            self._flag_longs(_SOURCE_UID)
+        else:
+            for column in (*_TEXTS, _SOURCE_UID):
+                self.nulls[column] = self._count
+
+    def _put_flags(self, flags: Pointer, at: int, first: int, second: int) -> None:
+        """Octets of eight rows in, an octet of each column out."""
+        first = _turned(first)
+        second = _turned(second)
+        for number in range(8):
+            flags[self._flagged[number] + at] = first >> 8 * number & 255
+        for number in range(8, _FLAGGED_COUNT):
+            flags[self._flagged[number] + at] = second >> 8 * (number - 8) & 255
+
+    def _count_nulls(self, flags: Pointer) -> None:
+        size = (self._count + 7) >> 3
+        for number in range(_FLAGGED_COUNT):
+            found = 0
+            start = self._flagged[number]
+            for at in range(start, start + size):
+                found += _ones(flags[at])
+            self._flagged_nulls[number] = self._count - found
 
     def _write_texts(self, reader: RowReader) -> None:
         """Ids and source: most rows have none, and then this is left out."""
@@ -227,74 +279,8 @@ class ColumnWriter:
         _copy_octets(memory, self.texts[column] + self._text_ends[column], reader.data, at, size)
         self._text_ends[column] = self._text_ends[column] + size
 
-    def _write_flags(self, has_texts: bool) -> None:
-        """Which values are there. What is null becomes 0: no reader meets an index that is none."""
-        for column in (_PUBLISH_TIME, _ENQUEUE_TIME):
-            self._flag_longs(column)
-        for column in (_VHOST, _EXCHANGE, _ROUTING_KEY, _QUEUE, _CONSUMER, _CONNECTION):
-            self._flag_shorts(column)
-        for column in (_CHANNEL, _ATTEMPT):
-            self._flag_ints(column, 0)
-        for column in (_SIZE, _DEPTH):
-            self._flag_ints(column, -1)
-        self._flag_bytes(_REASON)
-        if has_texts:
-            self._flag_longs(_SOURCE_UID)
-        else:
-            for column in (*_TEXTS, _SOURCE_UID):
-                self.nulls[column] = self._count
-
     def _flag_longs(self, column: int) -> None:
         values = _longs(self._memory, self.values[column])
-        flags = _bytes(self._memory, self.flags[column])
-        count = self._count
-        found = 0
-        with cython.nogil:
-            for start in range(0, count, 8):
-                bits = 0
-                for row in range(start, start + 8 if start + 8 < count else count):
-                    if values[row] != 0:
-                        bits |= 1 << (row & 7)
-                        found += 1
-                flags[start >> 3] = bits
-        self.nulls[column] = count - found
-
-    def _flag_ints(self, column: int, null: int) -> None:
-        values = _ints(self._memory, self.values[column])
-        flags = _bytes(self._memory, self.flags[column])
-        count = self._count
-        found = 0
-        with cython.nogil:
-            for start in range(0, count, 8):
-                bits = 0
-                for row in range(start, start + 8 if start + 8 < count else count):
-                    if values[row] != null:
-                        bits |= 1 << (row & 7)
-                        found += 1
-                    else:
-                        values[row] = 0
-                flags[start >> 3] = bits
-        self.nulls[column] = count - found
-
-    def _flag_shorts(self, column: int) -> None:
-        values = _shorts(self._memory, self.values[column])
-        flags = _bytes(self._memory, self.flags[column])
-        count = self._count
-        found = 0
-        with cython.nogil:
-            for start in range(0, count, 8):
-                bits = 0
-                for row in range(start, start + 8 if start + 8 < count else count):
-                    if values[row] >= 0:
-                        bits |= 1 << (row & 7)
-                        found += 1
-                    else:
-                        values[row] = 0
-                flags[start >> 3] = bits
-        self.nulls[column] = count - found
-
-    def _flag_bytes(self, column: int) -> None:
-        values = _bytes(self._memory, self.values[column])
         flags = _bytes(self._memory, self.flags[column])
         count = self._count
         found = 0
@@ -352,6 +338,33 @@ class Layout:
         self.pieces.extend((at, size))
         self.size = padded(place + size)
         return place
+
+
+def _stages(scenes: list[Scene]) -> bytes:
+    """Scenes as the columns have them, each as eight ints: a name that is none is 0, as the first one is."""
+    stages = array("i")
+    for *names, channel in scenes:
+        there = [*names, channel]
+        stages.extend([max(name - 1, 0) for name in names])
+        stages.extend((channel, sum([1 << bit for bit, part in enumerate(there) if part])))
+    return stages.tobytes() or bytes(4)
+
+
+def _turned(octets: int) -> int:
+    """Eight octets as a square of bits, turned over: bit 3 of octet 5 becomes bit 5 of octet 3."""
+    moved = (octets ^ octets >> 7) & _BITS
+    octets = octets ^ moved ^ moved << 7
+    moved = (octets ^ octets >> 14) & _PAIRS
+    octets = octets ^ moved ^ moved << 14
+    moved = (octets ^ octets >> 28) & _FOURS
+    return octets ^ moved ^ moved << 28
+
+
+def _ones(octet: int) -> int:
+    """How many of its bits are set."""
+    octet = octet - (octet >> 1 & 0x55)
+    octet = (octet & 0x33) + (octet >> 2 & 0x33)
+    return (octet + (octet >> 4)) & 0x0F
 
 
 def _clear(memory: bytearray, at: int, size: int) -> None:

@@ -3,6 +3,9 @@ cimport cython
 from warrenmq.events.row_reader cimport RowReader, check_rows, used_scenes
 from warrenmq.events.texts cimport make_texts
 
+ctypedef size_t Places[768]  # three times _SLOTS
+ctypedef Py_ssize_t Numbers[256]
+
 cdef Py_ssize_t _FIRST_CAPACITY
 cdef Py_ssize_t _KEPT_CAPACITY
 cdef long long _HIGHEST
@@ -34,8 +37,9 @@ cdef class Rows:
     cdef dict _numbers
     cdef list _scenes
     cdef dict _scene_numbers
-    cdef list _found
-    cdef list _found_numbers
+    cdef Places _found
+    cdef Numbers _found_numbers
+    cdef list _held
     cdef bytes _last_texts
     cdef bint _is_followable
     cdef Py_ssize_t _logged_size
@@ -80,18 +84,18 @@ cdef class Rows:
         long long depth,
         long long attempt,
     )
-    cpdef bint may_be_brief(self)
+    cpdef bint may_be_brief(self) noexcept
     @cython.locals(data="unsigned char *")
     cpdef put_brief(self, int kind, Py_ssize_t scene, long long depth)
-    @cython.locals(slot=Py_ssize_t, found=list)
-    cpdef Py_ssize_t find_scene(self, bytes address, object one, object other) except -2
-    @cython.locals(slot=Py_ssize_t)
+    @cython.locals(first=size_t, second=size_t, third=size_t, slot=Py_ssize_t, at=Py_ssize_t)
+    cpdef Py_ssize_t find_scene(self, bytes address, object one, object other) noexcept
+    @cython.locals(first=size_t, second=size_t, third=size_t, slot=Py_ssize_t, at=Py_ssize_t)
     cpdef Py_ssize_t note_scene(self, Py_ssize_t scene, bytes address, object one, object other) except -1
     @cython.locals(key_at=Py_ssize_t, exchange=Py_ssize_t, routing_key=Py_ssize_t)
     cpdef Py_ssize_t scene_of(
         self, bytes address, str vhost, str queue, str consumer, str connection, int channel
     ) except -1
-    cpdef bint is_full(self, Py_ssize_t count)
+    cpdef bint is_full(self, Py_ssize_t count) except -1
     @cython.locals(taken=Rows)
     cpdef Rows take(self)
     cpdef reuse(self, Rows rows)
@@ -106,6 +110,8 @@ cdef class Rows:
     cdef _begin(self)
     cdef Py_ssize_t _number_of(self, str name) except -1
     cdef _learn(self, object name)
+    @cython.locals(at=Py_ssize_t)
+    cdef _forget_found(self)
     cdef _grow(self, Py_ssize_t needed)
     cdef bytes _raw_from(self, Py_ssize_t start, Py_ssize_t count)
 
@@ -113,7 +119,7 @@ cdef class Rows:
 cdef bytes _texts_of(RowReader reader)
 cdef long long _limited(long long value) noexcept
 @cython.locals(mixed=size_t)
-cdef Py_ssize_t _slot_of(object address, object one, object other) noexcept
+cdef Py_ssize_t _slot_of(size_t first, size_t second, size_t third) noexcept
 cdef size_t _place_of(object thing) noexcept
 cdef void _put_record(
     unsigned char *data,

@@ -85,6 +85,7 @@ class Rows:
         "_data",
         "_found",
         "_found_numbers",
+        "_held",
         "_is_followable",
         "_last_texts",
         "_logged_count",
@@ -106,6 +107,8 @@ class Rows:
     size: int
     first_time: int
     last_time: int
+    _found: list[int]
+    _found_numbers: list[int]
     _is_followable: bool
     _last_texts: bytes | None
     _logged_count: int
@@ -236,19 +239,23 @@ class Rows:
 
     def find_scene(self, address: bytes, one: object, other: object) -> int:
         """The number of the scene that was noted for these three objects; -1: there is none."""
-        slot = 3 * _slot_of(address, one, other)
-        found = self._found
-        if found[slot] is address and found[slot + 1] is one and found[slot + 2] is other:
+        first, second, third = _place_of(address), _place_of(one), _place_of(other)
+        slot = _slot_of(first, second, third)
+        at = 3 * slot
+        if self._found[at] == first and self._found[at + 1] == second and self._found[at + 2] == third:
             return self._found_numbers[slot]
         return -1
 
     def note_scene(self, scene: int, address: bytes, one: object, other: object) -> int:
         """Let it be found by these objects from now on; that they stay what they are is up to the caller."""
-        slot = 3 * _slot_of(address, one, other)
-        self._found[slot] = address
-        self._found[slot + 1] = one
-        self._found[slot + 2] = other
+        first, second, third = _place_of(address), _place_of(one), _place_of(other)
+        slot = _slot_of(first, second, third)
+        at = 3 * slot
+        self._found[at] = first
+        self._found[at + 1] = second
+        self._found[at + 2] = third
         self._found_numbers[slot] = scene
+        self._held[slot] = (address, one, other)
         return scene
 
     def scene_of(
@@ -306,8 +313,7 @@ class Rows:
         taken._numbers = self._numbers
         taken._scenes = self._scenes
         taken._scene_numbers = self._scene_numbers
-        taken._found = [None] * (3 * _SLOTS)  # what the loop's own objects are found by stays here, and goes
-        taken._found_numbers = [0] * (3 * _SLOTS)
+        taken._forget_found()  # what the loop's own objects are found by stays here, and goes
         taken._last_texts = None
         taken._is_followable = False
         taken._logged_size = self._logged_size
@@ -403,8 +409,7 @@ class Rows:
         self._numbers: dict[Any, int] = {None: 0}
         self._scenes: list[Scene] = []
         self._scene_numbers: dict[Scene, int] = {}
-        self._found: list[Any] = [None] * (3 * _SLOTS)
-        self._found_numbers: list[int] = [0] * (3 * _SLOTS)
+        self._forget_found()
         self._last_texts = None
         self._is_followable = False
         self._logged_size = 0
@@ -415,6 +420,14 @@ class Rows:
         self.last_time = 0
         self.time = 0
         self.has_texts = False
+
+    def _forget_found(self) -> None:
+        if not cython.compiled:  # arrays of C have their places already
+            self._found = [0] * (3 * _SLOTS)
+            self._found_numbers = [0] * _SLOTS
+        for at in range(3 * _SLOTS):
+            self._found[at] = 0
+        self._held: list[Any] = [None] * _SLOTS  # so that the place of an object is not another one's meanwhile
 
     def _grow(self, needed: int) -> None:
         grown = bytearray(max(2 * self._capacity, self.size + needed))
@@ -484,9 +497,9 @@ def _limited(value: int) -> int:
     return value if value < _HIGHEST else _HIGHEST
 
 
-def _slot_of(address: object, one: object, other: object) -> int:
-    """By the addresses of the objects: the same ones come again and again."""
-    mixed = _place_of(address) ^ _place_of(one) * 5 ^ _place_of(other) * 3
+def _slot_of(first: int, second: int, third: int) -> int:
+    """By the places of three objects in memory: the same ones come again and again."""
+    mixed = first ^ second * 5 ^ third * 3
     return (mixed >> 4 ^ mixed >> 12) & (_SLOTS - 1)
 
 

@@ -8,7 +8,6 @@ cdef int _PERSISTENT
 cdef int _TRACED
 cdef Py_ssize_t _RECORD_SIZE
 cdef Py_ssize_t _TRACE_SIZE
-cdef Py_ssize_t _MARK_SIZE
 
 
 @cython.final
@@ -56,7 +55,7 @@ cdef bint _is_dead(bytearray dead, long long index) except -1
 cdef const unsigned char *_pointer(bytes data) except NULL
 @cython.locals(
     address="const unsigned char *", header="const unsigned char *", body="const unsigned char *",
-    address_size=Py_ssize_t, header_size=Py_ssize_t, body_size=Py_ssize_t, trace=bytes, mark="const unsigned char *",
+    address_size=Py_ssize_t, header_size=Py_ssize_t, body_size=Py_ssize_t,
 )
 cdef unsigned char *_put_record(unsigned char *at, long long position, int flags, Message message) except NULL
 cdef unsigned char *_put_u32(unsigned char *at, unsigned long long value) noexcept

@@ -56,11 +56,10 @@ _EVENTS = struct.Struct("<BQQI")
 _EVENTS_KEPT = struct.Struct("<BQ")
 _SEEN = struct.Struct("<BQBI")
 _SEEN_ONE = struct.Struct("<BQBI16sQ")
-_ENQUEUE_TIME = struct.Struct("<Q")
+_TRACE = struct.Struct("<QQQ")  # uid, publish time, enqueue time
 _RECORD = struct.Struct("<QBHII")
 _RECORD_SIZE = 19
-_TRACE_SIZE = 24
-_MARK_SIZE = 16
+_TRACE_SIZE = _TRACE.size
 _FIRST_CAPACITY = 256 * 1024
 _KEPT_CAPACITY = 4 * 1024 * 1024
 
@@ -91,7 +90,7 @@ class EpochBuffer:
         address_size = len(message.address)
         header_size = len(message.header)
         body_size = len(message.body)
-        if message.trace is not None:
+        if message.uid != 0:
             flags |= _TRACED
         if cython.compiled:
             total = 5 + _RECORD_SIZE + address_size + header_size + body_size
@@ -187,14 +186,14 @@ def encode_records(entries: list[QueuedMessage]) -> "bytes | bytearray":
         for entry in entries:
             message = entry.message
             total += _RECORD_SIZE + len(message.address) + len(message.header) + len(message.body)
-            if message.trace is not None:
+            if message.uid != 0:
                 total += _TRACE_SIZE
         payload = bytearray(total)
         at: Pointer = payload
         for entry in entries:
             message = entry.message
             flags = _PERSISTENT if entry.epoch > 0 else 0
-            if message.trace is not None:
+            if message.uid != 0:
                 flags |= _TRACED
             at = _put_record(at, entry.position, flags, message)
         return payload
@@ -203,7 +202,7 @@ def encode_records(entries: list[QueuedMessage]) -> "bytes | bytearray":
         message = entry.message
         sizes = len(message.address), len(message.header), len(message.body)
         flags = _PERSISTENT if entry.epoch > 0 else 0
-        if message.trace is not None:
+        if message.uid != 0:
             flags |= _TRACED
         pieces.append(_RECORD.pack(entry.position, flags, *sizes))
         pieces += (_encode_trace(message), message.address, message.header, message.body)
@@ -213,7 +212,7 @@ def encode_records(entries: list[QueuedMessage]) -> "bytes | bytearray":
 def encode_record_head(entry: QueuedMessage) -> bytes:
     """A persistent message in a page, but for its body, which stands behind it."""
     message = entry.message
-    flags = _PERSISTENT if message.trace is None else _PERSISTENT | _TRACED
+    flags = _PERSISTENT if message.uid == 0 else _PERSISTENT | _TRACED
     head = _RECORD.pack(entry.position, flags, len(message.address), len(message.header), len(message.body))
     return head + _encode_trace(message) + message.address + message.header
 
@@ -279,13 +278,11 @@ def decode_records(
 
 def read_trace(data: bytes, offset: int, message: Message) -> None:
     """Give a message the trace that stands there."""
-    message.trace = data[offset : offset + _MARK_SIZE]
-    message.enqueue_time = _ENQUEUE_TIME.unpack_from(data, offset + _MARK_SIZE)[0]
+    message.uid, message.publish_time, message.enqueue_time = _TRACE.unpack_from(data, offset)
 
 
 def _encode_trace(message: Message) -> bytes:
-    trace = message.trace
-    return b"" if trace is None else trace + _ENQUEUE_TIME.pack(message.enqueue_time)
+    return b"" if message.uid == 0 else _TRACE.pack(message.uid, message.publish_time, message.enqueue_time)
 
 
 def is_marked(marks: "bytes | bytearray | None", index: int) -> bool:
@@ -317,11 +314,10 @@ def _put_record(at: Pointer, position: int, flags: int, message: Message) -> Poi
     at[2] = address_size >> 8
     at = _put_u32(at + 3, header_size)
     at = _put_u32(at, body_size)
-    trace = message.trace
-    if trace is not None:
-        mark: Pointer = trace
-        memcpy(at, mark, _MARK_SIZE)
-        at = _put_u64(at + _MARK_SIZE, message.enqueue_time)
+    if message.uid != 0:
+        at = _put_u64(at, message.uid)
+        at = _put_u64(at, message.publish_time)
+        at = _put_u64(at, message.enqueue_time)
     memcpy(at, address, address_size)
     at += address_size
     memcpy(at, header, header_size)

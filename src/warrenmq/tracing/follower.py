@@ -1,7 +1,7 @@
 """Keeps the index of the event log up to date, and fetches batches by it.
 
-Each batch is noted right after it was appended; what is behind (a start, a crash, an index that was lost) is read
-from the log again. Who asks waits until the index has all that happened before the question.
+Each batch comes with its note, and a few of these are added at a time; what is behind (a start, a crash, an index that
+was lost) is read from the log again. Who asks waits until the index has all that happened before the question.
 
 Owned by the loop, but for the index: that belongs to a thread, in which everything is done that takes long, one step
 at a time. So neither the loop nor the index waits for a long search.
@@ -17,8 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 from warrenmq.journal.files import Files
-from warrenmq.tracing.index import Index, checksum_of, note_of
-from warrenmq.tracing.index_file import BadIndex, Wanted
+from warrenmq.tracing.index import Index, checksum_of, note_of_stored
+from warrenmq.tracing.index_file import BadIndex, BatchNote, Wanted
 from warrenmq.tracing.search import TracingUnavailable
 
 log = logging.getLogger("warrenmq.tracing")
@@ -27,11 +27,15 @@ log = logging.getLogger("warrenmq.tracing")
 INDEX_PATIENCE = 10.0
 # The newest batches are kept, up to so many octets: one that was just appended cannot be read from the log at once.
 RECENT_OCTETS = 32 * 1024 * 1024
-# And so many of them are noted in one step.
-RECENT_AT_ONCE = 8
+# Notes of new batches wait for so many, or for somebody who asks: a step costs more than what it does.
+NOTES_AT_ONCE = 16
+# And they wait in memory as long as they have no more keys together; of what is behind that the log has to be read.
+MOST_KEYS = 4_000_000
 # Whether it can be read is asked so often, in seconds, and so many times.
 READ_AGAIN = 0.05
 READ_TIMES = 40
+
+STOPPED = "the broker is being stopped"
 
 Result = TypeVar("Result")
 
@@ -70,6 +74,7 @@ class LogFollower:
         self.failure: str | None = None  # why the index does not follow
         self._flush = flush
         self._thread: ThreadPoolExecutor | None = None
+        self._is_stopped = False
         self._task: asyncio.Task[None] | None = None
         self._progress = asyncio.Condition()
         self._news = asyncio.Event()
@@ -85,7 +90,9 @@ class LogFollower:
         self._task = asyncio.get_running_loop().create_task(self._follow(), name="warren-index")
 
     async def stop(self) -> None:
-        """Write what was indexed. The log is not read any more."""
+        """Write what was indexed. The log is not read any more, and who waits for the index need not."""
+        self._is_stopped = True
+        await self._tell_progress()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -97,16 +104,17 @@ class LogFollower:
 
     async def _seal(self) -> None:
         try:
-            while self.failure is None and (recent := self._recent.run_from(self._indexed)):
-                await self._note_recent(recent)
+            if self.failure is None and self.source.identity is self._identity:
+                await self._note_recent(self.source.first_offset)
             await self.do(self.index.seal)
         except (OSError, BadIndex) as problem:
             log.warning("the index of the event log is not complete, and will be built again: %s", problem)
 
-    def batch_was_added(self, offset: int, octets: bytes) -> None:
+    def batch_was_added(self, offset: int, octets: bytes, note: BatchNote) -> None:
         """On the loop, right after it was appended."""
-        self._recent.put(self.source.identity, offset, octets)
-        self._news.set()
+        self._recent.put(self.source.identity, offset, octets, note)
+        if offset + 1 - self._indexed >= NOTES_AT_ONCE:
+            self._news.set()
 
     # -- the index follows -------------------------------------------------------------------------------------------
 
@@ -148,14 +156,11 @@ class LogFollower:
         while True:
             if self.source.identity is not self._identity:
                 await self._begin_anew()
-            first, end = self.source.first_offset, self.source.next_offset
-            self._indexed = await self.do(lambda: self.index.forget_before(first))  # noqa: B023
+            end = self.source.next_offset
+            await self._note_recent(self.source.first_offset)
             if self._indexed >= end:
                 await self._tell_progress()
                 return
-            if recent := self._recent.run_from(self._indexed):
-                await self._note_recent(recent)
-                continue
             for offset, octets in await self._read_on():
                 await self._note(offset, octets)
 
@@ -180,21 +185,21 @@ class LogFollower:
 
     async def _note(self, offset: int, octets: bytes) -> None:
         after = self._indexed
-        self._indexed = await self.do(lambda: self.index.add(note_of(offset, octets), after))
+        self._indexed = await self.do(lambda: self.index.add(note_of_stored(offset, octets), after))
         await self._tell_progress()
 
-    async def _note_recent(self, batches: list[tuple[int, bytes]]) -> None:
-        """In one step: a busy loop is long about each. What was encoded here just now is sound."""
-        after = self._indexed
+    async def _note_recent(self, first: int) -> None:
+        """What the log keeps no longer goes from the index, and what is noted already joins it: in one step."""
+        notes = self._recent.notes_from(max(self._indexed, first))
 
         def add_all() -> int:
-            end = after
-            for offset, octets in batches:
-                end = self.index.add(note_of(offset, octets, is_sound=True), end)
+            end = self.index.forget_before(first)
+            for note in notes:
+                end = self.index.add(note, end)
             return end
 
         self._indexed = await self.do(add_all)
-        await self._tell_progress()
+        self._recent.forget_notes(self._indexed)
 
     async def _tell_progress(self) -> None:
         async with self._progress:
@@ -212,6 +217,8 @@ class LogFollower:
         except TimeoutError:
             behind = f"it has {self._indexed} of {self.source.next_offset} batches"
             raise TracingUnavailable(f"the index of the event log is being built: {behind}") from None
+        if self._is_stopped:
+            raise TracingUnavailable(STOPPED)
         if self.failure is not None:
             raise TracingUnavailable(self.failure)
 
@@ -220,7 +227,7 @@ class LogFollower:
             await self._progress.wait_for(lambda: self._has_reached(target))
 
     def _has_reached(self, target: int) -> bool:
-        if self.failure is not None:
+        if self.failure is not None or self._is_stopped:
             return True
         is_same = self._identity is self.source.identity
         return is_same and self._indexed >= min(target, self.source.next_offset)
@@ -250,7 +257,7 @@ class LogFollower:
     async def do(self, step: Callable[[], Result]) -> Result:
         """In the thread."""
         if self._thread is None:
-            raise TracingUnavailable("the broker is being stopped")
+            raise TracingUnavailable(STOPPED)
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, step)
         except BadIndex:
@@ -265,12 +272,19 @@ class _Recent:
         self._identity: object = None
         self._batches: OrderedDict[int, bytes] = OrderedDict()
         self._octets = 0
+        self._notes: OrderedDict[int, BatchNote] = OrderedDict()  # of those that are not in the index yet
+        self._keys = 0
 
-    def put(self, identity: object, offset: int, octets: bytes) -> None:
+    def put(self, identity: object, offset: int, octets: bytes, note: BatchNote) -> None:
         if identity is not self._identity:
             self._identity = identity
             self._batches.clear()
             self._octets = 0
+            self._notes.clear()
+            self._keys = 0
+        if self._keys < MOST_KEYS:
+            self._notes[offset] = note.at(offset)
+            self._keys += len(note.keys)
         self._batches[offset] = octets
         self._octets += len(octets)
         while self._octets > RECENT_OCTETS and len(self._batches) > 1:
@@ -283,10 +297,15 @@ class _Recent:
         """The first that is at hand behind this one; `end` if there is none."""
         return next((each for each in self._batches if each > offset), end)
 
-    def run_from(self, offset: int) -> list[tuple[int, bytes]]:
-        """The batch at this offset and those right behind it, a few."""
-        found: list[tuple[int, bytes]] = []
-        while len(found) < RECENT_AT_ONCE and (octets := self._batches.get(offset)) is not None:
-            found.append((offset, octets))
+    def notes_from(self, offset: int) -> list[BatchNote]:
+        """Of the batch at this offset and those right behind it."""
+        found: list[BatchNote] = []
+        while (note := self._notes.get(offset)) is not None:
+            found.append(note)
             offset += 1
         return found
+
+    def forget_notes(self, before: int) -> None:
+        """The index has them."""
+        while self._notes and next(iter(self._notes)) < before:
+            self._keys -= len(self._notes.popitem(last=False)[1].keys)

@@ -62,21 +62,25 @@ def checksum_of(octets: bytes) -> int:
     return crc32c(octets[:KNOWN_BY])
 
 
-def note_of(offset: int, octets: bytes, is_sound: bool = False) -> BatchNote:
-    """What the index has to know of a batch; of one that cannot be read, that it is there. `is_sound`: see `decode`."""
-    checksum = checksum_of(octets)
-    try:
-        batch = decode(octets, is_sound)
-    except BadEvents as problem:
-        log.warning("batch %d of the event log cannot be read and is left out of its index: %s", offset, problem)
-        return BatchNote(offset, 0, 0, 0, checksum, frozenset(), _NO_KEYS)
+def note_of(octets: bytes, is_sound: bool = False) -> BatchNote:
+    """What the index has to know of a batch, whose offset is not known yet. `is_sound`: see `decode`. BadEvents."""
+    batch = decode(octets, is_sound)
     names = [QUEUE + name for name in batch.used_names("queue")]
     names += [EXCHANGE + name for name in batch.used_names("exchange")]
     kinds = batch.used_kinds()
     keys = keys_of(batch)
     if schema.REPUBLISHED in kinds:
         keys = array("Q", sorted({*keys, *_keys_of_sources(batch)}))
-    return BatchNote(offset, batch.first_time, batch.last_time, kinds_mask(kinds), checksum, frozenset(names), keys)
+    return BatchNote(0, *batch.time_range(), kinds_mask(kinds), checksum_of(octets), frozenset(names), keys)
+
+
+def note_of_stored(offset: int, octets: bytes) -> BatchNote:
+    """The same of what lies in the log; of what cannot be read, that it is there."""
+    try:
+        return note_of(octets).at(offset)
+    except BadEvents as problem:
+        log.warning("batch %d of the event log cannot be read and is left out of its index: %s", offset, problem)
+        return BatchNote(offset, 0, 0, 0, checksum_of(octets), frozenset(), _NO_KEYS)
 
 
 def _keys_of_sources(batch: Batch) -> list[int]:

@@ -15,7 +15,7 @@ import os
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from struct import Struct, error
 
 from crc32c import crc32c
@@ -60,6 +60,10 @@ class BatchNote:
     checksum: int  # of its octets, to know it again
     names: frozenset[str]  # queues and exchanges, with QUEUE or EXCHANGE before them
     keys: array[int]  # sorted
+
+    def at(self, offset: int) -> BatchNote:
+        """The same of a batch at this offset."""
+        return replace(self, offset=offset)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,13 @@ ctypedef Py_ssize_t Places[256]
 @cython.locals(size=Py_ssize_t)
 cpdef keys_of(Batch batch)
 cpdef sort_keys(bytearray hashes, bytearray numbers)
-@cython.locals(from_hashes=Longs, from_numbers=Ints, to_hashes=Longs, to_numbers=Ints, count=Py_ssize_t, turn=int)
+@cython.locals(
+    from_hashes=Longs, from_numbers=Ints, to_hashes=Longs, to_numbers=Ints, count=Py_ssize_t, shift=int,
+    differing="unsigned long long", is_turned=bint,
+)
 cdef _sort(bytearray hashes, bytearray numbers, bytearray spare_hashes, bytearray spare_numbers)
+@cython.locals(found="unsigned long long", at=Py_ssize_t)
+cdef unsigned long long _differing(Longs hashes, Py_ssize_t count) noexcept nogil
 @cython.locals(places=Places, at=Py_ssize_t, end=Py_ssize_t, octet=int, place=Py_ssize_t)
 cdef void _pass(
     Longs from_hashes, Ints from_numbers, Longs to_hashes, Ints to_numbers, Py_ssize_t count, int shift

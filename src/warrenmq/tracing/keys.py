@@ -1,8 +1,8 @@
 # cython: boundscheck=False, wraparound=False, nonecheck=False, cdivision=True
 """Sorts the keys of a batch, and those of an index file, without the interpreter: the loop goes on meanwhile.
 
-A radix sort of octets, the least first: eight passes, each of which keeps the order of equal ones. So keys that are
-the same stay in the order of their batches. Python's own sort holds the interpreter for a third of a second per
+A radix sort of octets, the least first: up to eight passes, each of which keeps the order of equal ones. So keys that
+are the same stay in the order of their batches. Uids of one batch agree in most octets, which then need no pass. Python's own sort holds the interpreter for a third of a second per
 million, and with a set before it for 3 ms per batch.
 
 Compiled when the package is built (keys.pxd).
@@ -17,7 +17,7 @@ except ImportError:
     from warrenmq.events.uncompiled import cython
 
 if cython.compiled:
-    from cython.cimports.libc.string import memset
+    from cython.cimports.libc.string import memcpy, memset
 
 from warrenmq.events.batch import Batch
 
@@ -59,10 +59,28 @@ def _sort(hashes: bytearray, numbers: bytearray, spare_hashes: bytearray, spare_
     to_hashes = _longs(spare_hashes)
     to_numbers = _ints(spare_numbers)
     count = len(hashes) // 8
+    is_turned = False
     with cython.nogil:
-        for turn in range(4):  # two passes each, so that the last one ends where the first began
-            _pass(from_hashes, from_numbers, to_hashes, to_numbers, count, 16 * turn)
-            _pass(to_hashes, to_numbers, from_hashes, from_numbers, count, 16 * turn + 8)
+        differing = _differing(from_hashes, count)
+        for shift in range(0, 64, 8):
+            if differing >> shift & 255 == 0:
+                continue
+            if is_turned:
+                _pass(to_hashes, to_numbers, from_hashes, from_numbers, count, shift)
+            else:
+                _pass(from_hashes, from_numbers, to_hashes, to_numbers, count, shift)
+            is_turned = not is_turned
+        if is_turned:
+            memcpy(from_hashes, to_hashes, 8 * count)
+            memcpy(from_numbers, to_numbers, 4 * count)
+
+
+def _differing(hashes: Pointer, count: int) -> int:
+    """The bits in which not all hashes agree."""
+    found = 0
+    for at in range(1, count):
+        found |= hashes[at] ^ hashes[0]
+    return found
 
 
 def _pass(

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from warrenmq.core.broker import DEFAULT_VHOST, Broker
 from warrenmq.core.errors import BrokerError
@@ -36,9 +36,11 @@ from warrenmq.events.errors import BadEvents
 from warrenmq.events.rows import Rows
 from warrenmq.protocol import properties
 from warrenmq.protocol.properties import BasicProperties, content_header
+from warrenmq.tracing.index import note_of
 
 if TYPE_CHECKING:
     from warrenmq.core.message import Message
+    from warrenmq.tracing.index_file import BatchNote
     from warrenmq.tracing.recorder import Recorder
 
 log = logging.getLogger("warrenmq.tracing")
@@ -53,6 +55,8 @@ COMPLAINT_INTERVAL = 60.0
 _ADDRESS = address_of("", schema.STREAM_NAME)
 
 LoggedRows = tuple[int, int, bytes]  # number of the first and of the last, and their raw form
+# Told of a new batch: its offset, its content, and what the index has to know of it.
+Listener: TypeAlias = "Callable[[int, bytes, BatchNote], None]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +77,9 @@ class EventLogOptions:
 
 
 class Handed:
-    """Rows on their way, with numbers from `first` to `up_to`. Encoded, they have `octets` or a `failure`."""
+    """Rows on their way, with numbers from `first` to `up_to`. Encoded, they have `octets` and `note`, or a `failure`."""
 
-    __slots__ = ("failure", "first", "octets", "rows", "size", "up_to")
+    __slots__ = ("failure", "first", "note", "octets", "rows", "size", "up_to")
 
     def __init__(self, rows: Rows, first: int, up_to: int) -> None:
         self.rows = rows
@@ -83,12 +87,15 @@ class Handed:
         self.up_to = up_to
         self.size = rows.size
         self.octets: bytes | None = None
+        self.note: BatchNote | None = None
         self.failure: str | None = None
 
     def encode(self, writer: ColumnWriter) -> None:
-        """In the thread."""
+        """In the thread, with the note: a batch is cheapest to look through while the processor has it at hand."""
         try:
-            self.octets = encode(self.rows, writer)
+            octets = encode(self.rows, writer)
+            self.note = note_of(octets, is_sound=True)
+            self.octets = octets
         except (BadEvents, MemoryError, OverflowError) as error:
             self.failure = f"events cannot be encoded: {error}"
         except Exception as error:
@@ -123,7 +130,7 @@ class EventLog:
         self.overloaded: Callable[[bool], None] = _ignore
         self.is_disk_short: Callable[[], bool] = _never
         self.schedule_turn: Callable[[], None] = _nothing
-        self.on_batch: list[Callable[[int, bytes], None]] = []  # told of offset and content of each new batch
+        self.on_batch: list[Listener] = []
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -200,19 +207,19 @@ class EventLog:
         self.waiting_rows -= handed.rows.count
         self.waiting_bytes -= handed.size
         self._judge_load()
-        if handed.octets is None:
+        if handed.octets is None or handed.note is None:
             self._drop(handed.rows.count, handed.up_to, handed.failure or "")
         elif not self.is_keeping:
             self._drop(handed.rows.count, handed.up_to, "the disk is short of room")
         else:
-            self._publish(handed, handed.octets)
+            self._publish(handed, handed.octets, handed.note)
         self._recorder.rows.reuse(handed.rows)
         while self._flushing and self._flushing[0][0] is handed:
             done = self._flushing.popleft()[1]
             if not done.done():
                 done.set_result(None)
 
-    def _publish(self, handed: Handed, octets: bytes) -> None:
+    def _publish(self, handed: Handed, octets: bytes, note: BatchNote) -> None:
         try:
             stream = self._find_or_declare()
         except BrokerError as refusal:
@@ -231,7 +238,7 @@ class EventLog:
         self.schedule_turn()
         for tell in self.on_batch:
             try:
-                tell(offset, octets)
+                tell(offset, octets, note)
             except Exception:
                 # A bug of who reads along: events are kept all the same.
                 log.exception("internal error after a batch of events")

@@ -20,7 +20,7 @@ from warrenmq.journal.files import Files, SystemFiles
 from warrenmq.tracing.biography import Biography, tell, waiting_since
 from warrenmq.tracing.follower import BatchSource, LogFollower
 from warrenmq.tracing.index import MADE_FROM_ANOTHER
-from warrenmq.tracing.index_file import QUEUE, BadIndex, Wanted
+from warrenmq.tracing.index_file import QUEUE, BadIndex, BatchNote, Wanted
 from warrenmq.tracing.search import (
     Cursor,
     Place,
@@ -78,9 +78,9 @@ class Traces:
         """Write the index; nothing is answered any more."""
         await self._follower.stop()
 
-    def batch_was_added(self, offset: int, octets: bytes) -> None:
-        """The log has a new batch."""
-        self._follower.batch_was_added(offset, octets)
+    def batch_was_added(self, offset: int, octets: bytes, note: BatchNote) -> None:
+        """The log has a new batch, of which this is to be known."""
+        self._follower.batch_was_added(offset, octets, note)
 
     def figures(self) -> dict[str, int]:
         return self._follower.index.figures()

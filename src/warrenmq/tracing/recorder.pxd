@@ -9,7 +9,7 @@ from warrenmq.core.message cimport Message, QueuedMessage
 from warrenmq.core.ports cimport CommitLog, EventSink
 from warrenmq.core.queue cimport Queue
 from warrenmq.core.stream cimport Stream
-from warrenmq.core.trace cimport is_republished, mark_of, publish_time_of, sampling_hash, texts_of, uid_of
+from warrenmq.core.trace cimport is_republished, sampling_hash, texts_of
 from warrenmq.events.ids cimport UidClock
 from warrenmq.events.rows cimport Rows
 
@@ -20,16 +20,20 @@ cdef int _PUBLISHED
 cdef int _REPUBLISHED
 cdef int _ROUTED
 cdef int _ENQUEUED
+cdef int _DELIVERED
+cdef int _AUTO_ACK
 cdef int _IDS
 cdef int _MESSAGE_ID_KEY
 cdef unsigned long long _ALL
 cdef unsigned long long _MULTIPLIER
+cdef double _CHANCES
 
 
 @cython.final
 cdef class Plan:
     cdef readonly long long version
     cdef readonly unsigned long long threshold
+    cdef long long passing
     cdef readonly list header_rules
 
 
@@ -46,32 +50,30 @@ cdef class Recorder(EventSink):
     cdef long long _now
     cdef long long _read_at
     cdef int _readings_left
-    cdef bytes _known_address
-    cdef object _known_one
-    cdef object _known_other
-    cdef Py_ssize_t _known_scene
-    cdef bytes _mark
+    cdef long long _told
     cdef bytes _texts
-    cdef bytes _routed
+    cdef long long _routed
     cdef object _rules
     cdef object _firehose
     cdef object _log
 
     @cython.locals(
-        publisher=Channel, way=Route, plan=Plan, threshold="unsigned long long", now="long long"
+        publisher=Channel, way=Route, plan=Plan, now="long long"
     )
     cpdef published(self, object channel, object route, Message message, list queues)
     @cython.locals(plan=Plan)
     cdef Plan _make_plan(self, Channel publisher, Route way, list queues)
+    cdef bint _is_drawn(self, Plan plan, bytes header) except -1
     @cython.locals(threshold="unsigned long long")
-    cdef unsigned long long _consider_headers(self, Plan plan, bytes header) except? 1
+    cdef bint _is_wanted(self, Plan plan, list rules, bytes header) except -1
+    @cython.locals(luck=double)
+    cdef long long _draw_passing(self, unsigned long long threshold) except -1
     @cython.locals(chance="unsigned long long")
-    cdef bint _is_drawn(self, bytes header, unsigned long long threshold) except -1
+    cdef unsigned long long _chance_of_64_bits(self) noexcept
     @cython.locals(publisher=Channel)
     cpdef message_event(self, int kind, Message message, object channel, int reason)
     @cython.locals(rows=Rows, address=bytes, scene=Py_ssize_t)
     cdef _add(self, int kind, long long now, Message message, Channel publisher, int reason, bint is_routed)
-    @cython.locals(mark=bytes)
     cdef _put(
         self,
         int kind,
@@ -87,14 +89,15 @@ cdef class Recorder(EventSink):
     cpdef enqueued(self, Message message, object queue, long long depth)
     cdef bint _is_at(self, long long now, Message message) except -1
     @cython.locals(
-        place=Queue, message=Message, address=bytes, known=object, scene=Py_ssize_t, depth="long long"
+        place=Queue, message=Message, address=bytes, known=object, scene=Py_ssize_t
     )
     cpdef place_event(self, int kind, QueuedMessage entry, object queue, object who, int reason)
+    @cython.locals(place=Queue, address=bytes, scene=Py_ssize_t)
+    cpdef passed(self, Message message, object queue, object consumer)
+    @cython.locals(depth="long long")
+    cdef _tell(self, int kind, int reason, Py_ssize_t scene, Message message, Queue place, int attempts)
     @cython.locals(tag=str, connection=str, number=int, receiver=object, consumer=Consumer, channel=Channel)
-    cdef Py_ssize_t _scene_of_place(self, bytes address, QueuedMessage entry, Queue place, object who) except -1
-    @cython.locals(scene=Py_ssize_t)
-    cdef Py_ssize_t _find_scene(self, bytes address, object one, object other) except -2
-    cdef _forget_scene(self)
+    cdef Py_ssize_t _scene_of_place(self, bytes address, Queue place, object holder, object who) except -1
     @cython.locals(now="long long")
     cdef long long _read_clock(self) except? -1
     cpdef tapped(self, QueuedMessage entry, object queue, object who)

@@ -10,6 +10,7 @@ is durable has its events after a crash, too.
 Owned by the loop thread. Compiled when the package is built (recorder.pxd).
 """
 
+import math
 import secrets
 import time
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ from warrenmq.core.message import Message, QueuedMessage
 from warrenmq.core.ports import CommitLog, EventSink
 from warrenmq.core.queue import Queue
 from warrenmq.core.stream import Stream
-from warrenmq.core.trace import is_republished, mark_of, publish_time_of, sampling_hash, texts_of, uid_of
+from warrenmq.core.trace import is_republished, sampling_hash, texts_of
 from warrenmq.events import schema
 from warrenmq.events.ids import MESSAGE_ID_KEY, UidClock
 from warrenmq.events.rows import Rows
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 # In a burst, where the clock was read twice within so many us, one reading counts for so many more events: it takes
 # 35 ns or so, a third of what an event costs.
 _BURST_US = 8
-_EVENTS_PER_READING = 3
+_EVENTS_PER_READING = 7
 
 # So many rows are worth a batch of their own; fewer wait for more, for a while (log.py).
 BATCH_ROWS = 16384
@@ -53,21 +54,30 @@ _PUBLISHED = schema.PUBLISHED
 _REPUBLISHED = schema.REPUBLISHED
 _ROUTED = schema.ROUTED
 _ENQUEUED = schema.ENQUEUED
+_DELIVERED = schema.DELIVERED
+_AUTO_ACK = schema.R_AUTO_ACK
 _MESSAGE_ID_KEY = MESSAGE_ID_KEY
 _IDS = 0x0480  # the flags of correlation id and message id among the properties
 _ALL = 0xFFFF_FFFF_FFFF_FFFF
 _EVENT_LOG = schema.STREAM_NAME  # nothing is told of it
 _MULTIPLIER = 0x2545_F491_4F6C_DD1D
+_CHANCES = 18446744073709551616.0
+_MOST_PASSING = 1 << 60
 
 
 class Plan:
-    """What the rules say of messages that go one way: those with a hash below the threshold are traced."""
+    """What the rules say of messages that go one way.
 
-    __slots__ = ("header_rules", "threshold", "version")
+    Those with an id are traced if its hash is below the threshold. Of those without, so many go by (`passing`) until
+    one is drawn: that costs less than to ask chance of each.
+    """
+
+    __slots__ = ("header_rules", "passing", "threshold", "version")
 
     def __init__(self, version: int, ratio: float, header_rules: "list[TraceRule]") -> None:
         self.version = version
         self.threshold = threshold_of(ratio)
+        self.passing = 0
         self.header_rules: list[TraceRule] | None = header_rules or None
 
 
@@ -78,19 +88,15 @@ class Recorder(EventSink):
         "_chance",
         "_firehose",
         "_is_tapping",
-        "_known_address",
-        "_known_one",
-        "_known_other",
-        "_known_scene",
         "_log",
         "_logged",
-        "_mark",
         "_now",
         "_read_at",
         "_readings_left",
         "_routed",
         "_rules",
         "_texts",
+        "_told",
         "_uids",
         "_version",
         "_work",
@@ -113,13 +119,9 @@ class Recorder(EventSink):
         self._now = 0  # of the publish or commit that is under way: what follows from it is of the same time
         self._read_at = 0  # when the clock was read last, and for how many events more that counts
         self._readings_left = 0
-        self._known_address: bytes | None = None  # of the scene that was last asked for, with two objects more
-        self._known_one: object = None
-        self._known_other: object = None
-        self._known_scene = 0
-        self._mark: bytes | None = None  # of the message that was last told of, and its ids
+        self._told = 0  # the uid of the message that was last told of, and its ids
         self._texts: bytes | None = None
-        self._routed: bytes | None = None  # the mark of a message of which it was told ahead that it was routed
+        self._routed = 0  # the uid of a message of which it was told ahead that it was routed
         self._rules: RuleBook | None = None
         self._firehose: Firehose | None = None
         self._log: EventLog | None = None
@@ -161,19 +163,17 @@ class Recorder(EventSink):
         plan: Plan = way.trace_plan  # type: ignore[assignment]
         if plan is None or plan.version != self._version or queues is not way.queues:
             plan = self._make_plan(publisher, way, queues)
-        threshold = plan.threshold
-        if plan.header_rules is not None:
-            threshold = self._consider_headers(plan, message.header)
-        if threshold == 0 or (threshold != _ALL and not self._is_drawn(message.header, threshold)):
+        if plan.threshold != _ALL and not self._is_drawn(plan, message.header):
             return
         now = self._now = self._read_clock()
-        message.trace = mark_of(self._uids.next(now), now)
+        message.uid = self._uids.next(now)
+        message.publish_time = now
         if is_republished(message.header):
             self._add(_PUBLISHED, now, message, publisher, 0, False)
             self._add(_REPUBLISHED, now, message, publisher, 0, False)
         elif queues and queues is way.queues and publisher.transaction is None:
             # As will be said in a moment: both in one record. On other ways an exchange may still drop it as seen.
-            self._routed = message.trace
+            self._routed = message.uid
             self._add(_PUBLISHED, now, message, publisher, 0, True)
         else:
             self._add(_PUBLISHED, now, message, publisher, 0, False)
@@ -182,30 +182,50 @@ class Recorder(EventSink):
         assert self._rules is not None
         ratio, header_rules = self._rules.find(publisher.vhost.name, way.exchange.name, queues)
         plan = Plan(self._version, ratio, header_rules)
+        plan.passing = self._draw_passing(plan.threshold)
         if queues is way.queues:
             way.trace_plan = plan
         return plan
 
-    def _consider_headers(self, plan: Plan, header: bytes) -> int:
-        """The threshold for a message with these headers."""
+    def _is_drawn(self, plan: Plan, header: bytes) -> bool:
+        """Whether a sample has this message: by its id, so that all with that id are in or out, or by chance."""
+        if plan.header_rules is not None:
+            return self._is_wanted(plan, plan.header_rules, header)
+        if plan.threshold == 0:
+            return False
+        if (header[12] << 8 | header[13]) & _IDS:
+            return sampling_hash(header, _MESSAGE_ID_KEY) < plan.threshold
+        if plan.passing > 0:
+            plan.passing -= 1
+            return False
+        plan.passing = self._draw_passing(plan.threshold)
+        return True
+
+    def _is_wanted(self, plan: Plan, rules: "list[TraceRule]", header: bytes) -> bool:
+        """The same where rules ask for headers: the one that takes the most counts."""
         threshold = plan.threshold
         headers = properties.headers(header)
-        if headers and plan.header_rules is not None:
-            for rule in plan.header_rules:
-                if rule.matches_headers(headers):
-                    threshold = max(threshold, threshold_of(rule.ratio))
-        return threshold
+        for rule in rules if headers else ():
+            if rule.matches_headers(headers):
+                threshold = max(threshold, threshold_of(rule.ratio))
+        if (header[12] << 8 | header[13]) & _IDS and threshold != 0:
+            return threshold == _ALL or sampling_hash(header, _MESSAGE_ID_KEY) < threshold
+        return threshold == _ALL or self._chance_of_64_bits() < threshold
 
-    def _is_drawn(self, header: bytes, threshold: int) -> bool:
-        """Whether a sample has this message: by its id, so that all with that id are in or out, or by chance."""
-        if (header[12] << 8 | header[13]) & _IDS:
-            return sampling_hash(header, _MESSAGE_ID_KEY) < threshold
-        chance = self._chance  # xorshift*: a hash of the uid would ask the clock first, for every message
+    def _draw_passing(self, threshold: int) -> int:
+        """How many go by until one is drawn, where each is with the same chance."""
+        if threshold == 0 or threshold == _ALL:
+            return 0
+        luck = (self._chance_of_64_bits() + 1.0) / _CHANCES
+        return int(min(math.log(luck) / math.log(1.0 - threshold / _CHANCES), _MOST_PASSING))
+
+    def _chance_of_64_bits(self) -> int:
+        chance = self._chance  # xorshift*
         chance ^= chance >> 12
         chance ^= chance << 25 & _ALL
         chance ^= chance >> 27
         self._chance = chance
-        return chance * _MULTIPLIER & _ALL < threshold
+        return chance * _MULTIPLIER & _ALL
 
     # -- what happens ------------------------------------------------------------------------------------------------
 
@@ -213,7 +233,7 @@ class Recorder(EventSink):
         publisher: Channel = channel  # type: ignore[assignment]
         if kind != _ROUTED:
             self._now = self._read_clock()
-        elif message.trace is self._routed:
+        elif message.uid == self._routed:
             return
         self._add(kind, self._now, message, publisher, reason, False)
 
@@ -222,7 +242,7 @@ class Recorder(EventSink):
         self.has_news = True
         rows = self.rows
         address = message.address
-        scene = self._find_scene(address, publisher, None)
+        scene = rows.find_scene(address, publisher, None)
         if scene < 0:
             scene = rows.scene_of(
                 address, publisher.vhost_name, None, None, publisher.connection_name, publisher.number
@@ -241,9 +261,8 @@ class Recorder(EventSink):
         depth: int,
         attempt: int,
     ) -> None:
-        mark: bytes = message.trace  # type: ignore[assignment]
-        if mark is not self._mark:
-            self._mark = mark  # most events are of the same message as the one before
+        if message.uid != self._told:
+            self._told = message.uid  # most events are of the same message as the one before
             self._texts = texts_of(message.header)
         self.rows.put(
             kind,
@@ -251,8 +270,8 @@ class Recorder(EventSink):
             is_routed,
             scene,
             now,
-            uid_of(mark),
-            publish_time_of(mark),
+            message.uid,
+            message.publish_time,
             self._texts,
             message.enqueue_time,
             len(message.body),
@@ -279,38 +298,35 @@ class Recorder(EventSink):
 
     def _is_at(self, now: int, message: Message) -> bool:
         """Whether the last row was of this message and of this time."""
-        return message.trace is self._mark and self.rows.time == now and self.rows.may_be_brief()
+        return message.uid == self._told and self.rows.time == now and self.rows.may_be_brief()
 
     def place_event(self, kind: int, entry: QueuedMessage, queue: object, who: object, reason: int) -> None:
         place: Queue = queue  # type: ignore[assignment]
-        self.has_news = True
         message = entry.message
         address = message.address
         # Where somebody has to do with it, the consumer it was handed to says it all: that belongs to one channel.
         known = who if who is None or entry.consumer is None else entry.consumer
-        scene = -1 if known is None else self._find_scene(address, place, known)
+        scene = -1 if known is None else self.rows.find_scene(address, place, known)
         if scene < 0:
-            scene = self._scene_of_place(address, entry, place, who)
+            scene = self._scene_of_place(address, place, entry.consumer, who)
             if known is not None:
                 self.rows.note_scene(scene, address, place, known)
+        self._tell(kind, reason, scene, message, place, entry.attempts)
+
+    def passed(self, message: Message, queue: object, consumer: object) -> None:
+        place: Queue = queue  # type: ignore[assignment]
+        address = message.address
+        scene = self.rows.find_scene(address, place, consumer)
+        if scene < 0:
+            scene = self._scene_of_place(address, place, None, consumer)
+            self.rows.note_scene(scene, address, place, consumer)
+        self._tell(_DELIVERED, _AUTO_ACK, scene, message, place, 1)
+
+    def _tell(self, kind: int, reason: int, scene: int, message: Message, place: Queue, attempts: int) -> None:
+        """A row about the message in one queue."""
+        self.has_news = True
         depth = -1 if isinstance(place, Stream) else place.ready.count()
-        self._put(kind, reason, False, scene, self._read_clock(), message, depth, entry.attempts)
-
-    def _find_scene(self, address: bytes, one: object, other: object) -> int:
-        """As `Rows.find_scene`; bursts of the same kind of event mostly ask for the same."""
-        if address is self._known_address and one is self._known_one and other is self._known_other:
-            return self._known_scene
-        scene = self.rows.find_scene(address, one, other)
-        if scene >= 0:
-            self._known_address = address
-            self._known_one = one
-            self._known_other = other
-            self._known_scene = scene
-        return scene
-
-    def _forget_scene(self) -> None:
-        """Other rows number scenes anew; and nothing of the broker is to be held here."""
-        self._known_address = self._known_one = self._known_other = None
+        self._put(kind, reason, False, scene, self._read_clock(), message, depth, attempts)
 
     def _read_clock(self) -> int:
         """Microseconds since 1970, a few too early at most."""
@@ -322,13 +338,13 @@ class Recorder(EventSink):
         self._read_at = now
         return now
 
-    def _scene_of_place(self, address: bytes, entry: QueuedMessage, place: Queue, who: object) -> int:
+    def _scene_of_place(self, address: bytes, place: Queue, holder: object, who: object) -> int:
         tag: str | None = None
         connection: str | None = None
         number = 0
         receiver: object = who
-        if entry.consumer is not None:
-            consumer: Consumer = entry.consumer  # type: ignore[assignment]
+        if holder is not None:
+            consumer: Consumer = holder  # type: ignore[assignment]
             tag = consumer.tag
         if isinstance(who, Consumer):
             consumer = who
@@ -349,7 +365,7 @@ class Recorder(EventSink):
         assert self._rules is not None
         if fields.get("queue") != _EVENT_LOG and self._rules.keeps_vhost(vhost):
             self.has_news = True
-            self._mark = None  # the next row of a message does not follow from one of its own
+            self._told = 0  # the next row of a message does not follow from one of its own
             self._readings_left = 0
             self.rows.add_event(kind, now_us(), vhost=vhost, **fields)
 
@@ -395,7 +411,6 @@ class Recorder(EventSink):
             first = self.numbered + 1
             self.numbered += self.rows.count
             self._logged = self.numbered
-            self._forget_scene()
             self._log.take(self.rows.take(), first, self.numbered)
 
 
