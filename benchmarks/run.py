@@ -5,6 +5,7 @@
     python benchmarks/run.py --only 'ack-*'     some workloads (a shell pattern or part of the name)
     python benchmarks/run.py --only 'client-*'  the Python clients alone (client_compare.py)
     python benchmarks/run.py --only tracing     what keeping events costs, alone (tracing.py)
+    python benchmarks/run.py --only pipeline    events on Spark, alone (pipeline.py)
     python benchmarks/run.py --list             the workloads and their targets
 
 The table is kept as results/latest.json and results/latest.md (a partial or quick run as results/partial.*).
@@ -37,6 +38,7 @@ from workloads import IN_MEMORY, UNCOMPILED, WORKLOADS, Workload
 
 CLIENT_PREFIX = "client-"
 TRACING = "tracing"
+PIPELINE = "pipeline"
 QUICK = Pace(rounds=1, duration=1.0, warmup=0.5, part_of_messages=0.1)
 
 
@@ -54,6 +56,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--no-rabbitmq", action="store_true", help="measure WarrenMQ alone")
     parser.add_argument("--no-clients", action="store_true", help="leave the Python clients out")
     parser.add_argument("--no-tracing", action="store_true", help="leave out what keeping events costs")
+    parser.add_argument("--no-pipeline", action="store_true", help="leave Spark out")
     parser.add_argument("--no-warren", action="store_true", help="start no WarrenMQ (with --target or RabbitMQ alone)")
     parser.add_argument(
         "--target", action="append", default=[], metavar="NAME=PORT,PID", help="a further broker that already runs"
@@ -90,7 +93,8 @@ def main(arguments: list[str]) -> int:
         list_workloads(console, chosen, chosen_clients)
         return 0
     traces = is_named(TRACING, options.only) and not (options.no_tracing or options.no_warren)
-    if not chosen and not chosen_clients and not traces:
+    pipes = is_named(PIPELINE, options.only) and not (options.no_pipeline or options.no_warren)
+    if not (chosen or chosen_clients or traces or pipes):
         console.print(f"no workload matches {' '.join(options.only)}; --list shows them", style="red")
         return 1
     pace = QUICK if options.quick else Pace()
@@ -107,6 +111,7 @@ def main(arguments: list[str]) -> int:
             measured = run_all(console, options, chosen, pace)
         clients = run_clients(console, chosen_clients, pace) if chosen_clients else None
         traced = tracing.run(console, tracing.QUICK if options.quick else tracing.Pace()) if traces else None
+        is_pipeline_slow = pipes and run_pipeline(console, is_quick=options.quick)
     except (brokers.BrokerError, loadgen.BuildError) as error:
         console.print(str(error), style="red", markup=False)
         return 1
@@ -117,20 +122,30 @@ def main(arguments: list[str]) -> int:
         client_compare.show(console, clients)
     if traced is not None:
         tracing.show(console, traced)
+    missed = is_pipeline_slow or (traced is not None and tracing.misses(traced))
     if not chosen and clients is None:
-        return 2 if options.strict and traced is not None and tracing.misses(traced) else 0
+        return 2 if options.strict and missed else 0
     is_whole = not (options.only or options.quick or options.no_warren)
     name = "latest" if is_whole else "partial"
     report.write(measured, name, client_compare.part_of_report(clients) if clients is not None else None)
     console.print(f"kept as benchmarks/results/{name}.md and {name}.json")
     failed = measured.failed or (clients is not None and clients.failed)
-    missed = measured.missed or (clients is not None and clients.missed)
-    missed = missed or (traced is not None and tracing.misses(traced))
+    missed = missed or measured.missed or (clients is not None and clients.missed)
     if options.backlog:
         failed |= backlog.main([]) == 1
     if options.scale:
         failed |= scale.main([]) != 0
     return 1 if failed else 2 if options.strict and missed else 0
+
+
+def run_pipeline(console: Console, *, is_quick: bool) -> bool:
+    """Events on Spark, where that is installed; says whether a target was missed."""
+    try:
+        import pipeline
+    except ModuleNotFoundError as missing:
+        console.print(f"no figures of the pipeline: {missing.name} is not installed (pip install 'warrenmq[spark]')")
+        return False
+    return pipeline.main(["--quick"] if is_quick else []) == 2
 
 
 def run_all(console: Console, options: argparse.Namespace, chosen: list[Workload], pace: Pace) -> report.Report:

@@ -15,6 +15,7 @@ cdef int WRITTEN
 cdef int SYNCED
 cdef int _ROUTED
 cdef int _ACKED
+cdef int _CONFIRMED
 
 
 cdef class Channel:
@@ -24,7 +25,8 @@ cdef class Channel:
     cdef readonly object connection
     cdef readonly str connection_name
     cdef readonly EventSink events
-    cdef readonly object traced
+    cdef readonly list traced
+    cdef readonly list traced_tags
     cdef readonly int number
     cdef readonly Outbox outbox
     cdef readonly str user
@@ -59,6 +61,8 @@ cdef class Channel:
     cpdef bint epochs_are_safe(self, unsigned long long written, unsigned long long durable) except -1
     @cython.locals(first="unsigned long long")
     cdef _confirm_up_to(self, unsigned long long tag)
+    @cython.locals(traced=list, tags=list, told=Py_ssize_t, number="unsigned long long", message=Message)
+    cdef _tell_confirmed(self, unsigned long long tag)
     @cython.locals(entry=QueuedMessage, queue=Queue)
     cpdef ack(self, unsigned long long tag, bint multiple)
     @cython.locals(entry=QueuedMessage, queue=Queue)

@@ -33,6 +33,7 @@ NO_ROUTE = 312
 # As C integers.
 _ROUTED = schema.ROUTED
 _ACKED = schema.ACKED
+_CONFIRMED = schema.CONFIRMED
 
 
 class Channel:
@@ -61,6 +62,7 @@ class Channel:
         "reply_queue",
         "stats",
         "traced",
+        "traced_tags",
         "transaction",
         "turn",
         "turn_level",
@@ -103,7 +105,8 @@ class Channel:
         self.awaiting_epoch: deque[tuple[int, int, int]] | None = None  # (epoch, what of it, last tag in it)
         self.is_in_turn = False
         self.turn_level = NOTHING  # what the publishes of this turn have to wait for
-        self.traced: deque[tuple[int, Message]] | None = None  # traced publishes that wait for their confirms
+        self.traced: list[Message] | None = None  # traced publishes that wait for their confirms, and their numbers
+        self.traced_tags: list[int] | None = None
 
     # -- publishing --------------------------------------------------------------------------------------------------
 
@@ -187,9 +190,11 @@ class Channel:
     def _await_confirm(self, message: Message) -> None:
         self.note_published()
         if message.uid != 0:
-            if self.traced is None:
-                self.traced = deque()
-            self.traced.append((self.published_tag, message))
+            if self.traced is None or self.traced_tags is None:
+                self.traced = []
+                self.traced_tags = []
+            self.traced.append(message)
+            self.traced_tags.append(self.published_tag)
 
     def _give_back(self, message: Message, is_mandatory: bool) -> None:
         """No queue takes it."""
@@ -272,12 +277,17 @@ class Channel:
             self.outbox.confirm(self.number, tag, tag > first)
 
     def _tell_confirmed(self, tag: int) -> None:
-        traced = self.traced
+        traced, tags = self.traced, self.traced_tags
         assert traced is not None
-        while traced and traced[0][0] <= tag:
-            self.events.message_event(schema.CONFIRMED, traced.popleft()[1], self, 0)
-        if not traced:
-            self.traced = None
+        assert tags is not None
+        told = 0
+        for number in tags:
+            if number > tag:
+                break
+            message = traced[told]
+            self.events.message_event(_CONFIRMED, message, self, 0)
+            told += 1
+        del traced[:told], tags[:told]
 
     # -- consuming ---------------------------------------------------------------------------------------------------
 
@@ -559,5 +569,5 @@ class Channel:
         self._requeue_all(self.ledger.take_all(), reason)
         for consumer in consumers:
             self._detach(consumer, reason)
-        self.traced = None
+        self.traced = self.traced_tags = None
         self.broker.awaiting_epoch.pop(self, None)
