@@ -1,6 +1,6 @@
 """The pipeline on Spark: how fast events come into it, what a micro-batch takes, how old answers are under load.
 
-    python benchmarks/pipeline.py             a million events, three rounds; then half a minute of 50,000 events/s
+    python benchmarks/pipeline.py             a million events, three rounds; then 45 s of 50,000 events/s
     python benchmarks/pipeline.py --quick     a tenth of it
     python benchmarks/pipeline.py --only source,batch,latency,follow
 
@@ -33,13 +33,15 @@ from rich.table import Table
 
 from warrenmq import client
 from warrenmq.events import schema
-from warrenmq.pipeline import jobs
+from warrenmq.pipeline import facts, jobs
 from warrenmq.pipeline.analysis.batch import Batch
-from warrenmq.pipeline.analysis.collectors import standard
+from warrenmq.pipeline.analysis.collectors import counting_from, standard
 from warrenmq.pipeline.analysis.event_log import EventLog
+from warrenmq.pipeline.analysis.facts_store import FactsStore
 from warrenmq.pipeline.analysis.follow import Follow, FollowOptions
-from warrenmq.pipeline.analysis.times import Range
+from warrenmq.pipeline.analysis.times import Range, floor, iso, moment_of
 from warrenmq.pipeline.history import NO_FAULTS, START, History, make_history
+from warrenmq.pipeline.pieces import pieces_in
 from warrenmq.pipeline.session import make_session
 from warrenmq.pipeline.settings import Settings
 
@@ -58,7 +60,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=30.0, help="of load")
+    parser.add_argument("--seconds", type=float, default=45.0, help="of load")
     parser.add_argument("--rate", type=int, default=RATE, help="events per second")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", default="source,batch,latency,follow")
@@ -105,7 +107,7 @@ def measure_source(spark: SparkSession, url: str, options: argparse.Namespace) -
 def measure_batch(spark: SparkSession, url: str, options: argparse.Namespace) -> dict[str, float]:
     """All jobs over the same, as `warren analyze` runs them."""
     events = publish_all(url, history_of(options.events))
-    covers = Range(START, START + timedelta(hours=1))
+    covers = Range(START, START + timedelta(minutes=61))  # what was published last is acked a little later
     taken = []
     for _ in range(2):  # the second one is warm
         began = time.perf_counter()
@@ -119,20 +121,20 @@ def measure_batch(spark: SparkSession, url: str, options: argparse.Namespace) ->
 
 
 def measure_latency(spark: SparkSession, url: str, options: argparse.Namespace) -> dict[str, float]:
-    """A few events at a time: from the trigger of a micro-batch to its facts in the driver."""
+    """A few events at a time: from the trigger of a micro-batch to its facts in the store."""
     bodies = list(make_history(SEVERAL * 20, seconds=60, faults=NO_FAULTS).batches(SEVERAL))
-    facts = standard()[0]
     arrived = threading.Event()
-
-    def keep(changed: DataFrame, batch: int) -> None:
-        facts.finish(changed, Settings(), batch).toArrow()
-        arrived.set()
-
     with publisher(url) as publish, tempfile.TemporaryDirectory() as folder:
+        store = FactsStore(Path(folder, "facts"), Settings())
+
+        def keep(brought: DataFrame, batch: int) -> None:
+            store.put(batch, pieces_in(brought.toArrow()))
+            arrived.set()
+
         publish(bodies[0])
-        events = EventLog({"url": url}).since(spark, START, facts.columns)
-        stream = facts.collect(events, Settings()).writeStream.outputMode(facts.mode).foreachBatch(keep)
-        query = stream.option("checkpointLocation", folder).trigger(processingTime="0 seconds").start()
+        pieces = EventLog({"url": url}).since(spark, counting_from(START, facts.ALL, Settings()))
+        stream = pieces.writeStream.foreachBatch(keep).option("checkpointLocation", str(Path(folder, "query")))
+        query = stream.trigger(processingTime="0 seconds").start()
         try:
             for body in bodies[1:]:
                 assert arrived.wait(120), query.exception()
@@ -142,22 +144,16 @@ def measure_latency(spark: SparkSession, url: str, options: argparse.Namespace) 
             reports = [report for report in query.recentProgress if report["numInputRows"]]
         finally:
             query.stop()
+            store.close()
     taken = [report["durationMs"]["triggerExecution"] for report in reports]
     return {"ms": median(taken[len(taken) // 3 :]), "batches": len(taken)}
 
 
 def measure_follow(spark: SparkSession, url: str, options: argparse.Namespace) -> dict[str, float]:
     """How old the answers are while events come at a rate: of throughput, from the newest event that is counted."""
-    start = datetime.now(UTC) + timedelta(seconds=5)
-    history = make_history(
-        round(options.rate * options.seconds / EVENTS_PER_MESSAGE),
-        start=start,
-        seconds=options.seconds,
-        faults=NO_FAULTS,
-    )
-    ages = Ages(history)
+    ages = Ages()
     stop = threading.Event()
-    feeder = threading.Thread(target=feed, args=(url, history, stop))
+    feeder = threading.Thread(target=feed, args=(url, options, ages, stop))
     with tempfile.TemporaryDirectory() as folder, publisher(url):
         following = Follow(
             spark,
@@ -165,7 +161,7 @@ def measure_follow(spark: SparkSession, url: str, options: argparse.Namespace) -
             standard(),
             jobs.ALL,
             Settings(),
-            FollowOptions(Path(folder), start - timedelta(seconds=60), "500 milliseconds"),
+            FollowOptions(Path(folder), datetime.now(UTC) - timedelta(seconds=120), "500 milliseconds"),
             ages.note,
             lambda: True,
             lambda progress: None,
@@ -173,7 +169,8 @@ def measure_follow(spark: SparkSession, url: str, options: argparse.Namespace) -
         feeder.start()
         following.run(stop)
         feeder.join()
-    return {"s": median(ages.ages), "worst s": max(ages.ages), "answers": len(ages.ages), "events": history.rows}
+    found = ages.ages or [float("inf")]
+    return {"s": median(found), "worst s": max(found), "answers": len(ages.ages), "events": ages.events}
 
 
 MEASURES = {"source": measure_source, "batch": measure_batch, "latency": measure_latency, "follow": measure_follow}
@@ -182,39 +179,63 @@ MEASURES = {"source": measure_source, "batch": measure_batch, "latency": measure
 class Ages:
     """How old an answer is when it is written: from the publish that it counts last."""
 
-    def __init__(self, history: History) -> None:
-        kinds, times = history.columns["kind"], history.columns["time"]
-        self._times = [int(time) for time in times[kinds == schema.PUBLISHED]]
-        self._counts: dict[str, int] = {}
-        self.settle_until = self._times[0] + (self._times[-1] - self._times[0]) // 3  # the first third warms up
+    def __init__(self) -> None:
+        self.is_warm = threading.Event()  # something was answered
         self.ages: list[float] = []
+        self.events = 0
+        self._times: list[int] = []
+        self._first = ""
+        self._counts: dict[str, int] = {}
 
-    def note(self, document: dict[str, Any]) -> None:
-        if document["job"] != "throughput":
-            return
+    def begin(self, history: History) -> None:
+        """From now on this is what is counted. The first third is left out: more of Spark warms up in it."""
+        kinds, times = history.columns["kind"], history.columns["time"]
+        self._first = iso(floor(moment_of(int(times[0])), timedelta(seconds=Settings().window_seconds)))
+        self.events = history.rows
+        self._times = [int(time) for time in times[kinds == schema.PUBLISHED]]
+
+    def note(self, *documents: dict[str, Any]) -> None:
+        for document in documents:
+            if document["job"] == "throughput":
+                self.is_warm.set()
+                self._note(document)
+
+    def _note(self, document: dict[str, Any]) -> None:
         for window in document["windows"]:
             self._counts[window] = 0
         for row in document["rows"]:
             if row["what"] == "exchange":
                 self._counts[row["window_start"]] += row["published"]
-        counted = min(sum(self._counts.values()), len(self._times))
+        counted = sum(count for window, count in self._counts.items() if self._times and window >= self._first)
         if counted == 0:
             return
         now = time.time() * 1_000_000
-        if self.settle_until < now < self._times[-1]:
-            self.ages.append((now - self._times[counted - 1]) / 1_000_000)
+        began, ended = self._times[0], self._times[-1]
+        if began + (ended - began) / 3 < now < ended:
+            self.ages.append((now - self._times[min(counted, len(self._times)) - 1]) / 1_000_000)
 
 
-def feed(url: str, history: History, stop: threading.Event) -> None:
-    """Publish batches when their last event has happened; then let the analysis end."""
+def feed(url: str, options: argparse.Namespace, ages: Ages, stop: threading.Event) -> None:
+    """A few events until something is answered; then those of the load, when they have happened; then an end."""
     rows = 8_192
-    ends = [int(history.columns["time"][min(first + rows, history.rows) - 1]) for first in range(0, history.rows, rows)]
-    with publisher(url) as publish:
-        for end, body in zip(ends, history.batches(rows), strict=True):
-            time.sleep(max(0.0, end / 1_000_000 - time.time()))
-            publish(body)
-    time.sleep(5)
-    stop.set()
+    try:
+        with publisher(url) as publish:
+            before = datetime.now(UTC) - timedelta(seconds=100)
+            for body in make_history(1000, start=before, seconds=10, faults=NO_FAULTS).batches():
+                publish(body)
+            assert ages.is_warm.wait(180), "nothing was answered"
+            start = datetime.now(UTC) + timedelta(seconds=10)  # making it up takes some seconds
+            messages = round(options.rate * options.seconds / EVENTS_PER_MESSAGE)
+            history = make_history(messages, start=start, seconds=options.seconds, faults=NO_FAULTS)
+            ages.begin(history)
+            times = history.columns["time"]
+            ends = [int(times[min(first + rows, history.rows) - 1]) for first in range(0, history.rows, rows)]
+            for end, body in zip(ends, history.batches(rows), strict=True):
+                time.sleep(max(0.0, end / 1_000_000 - time.time()))
+                publish(body)
+            time.sleep(5)
+    finally:
+        stop.set()
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------

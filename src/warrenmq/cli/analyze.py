@@ -263,9 +263,10 @@ def _follow(
         _written(wanted, factory) as write,
     ):
 
-        def write_and_show(document: dict[str, Any]) -> None:
-            write(document)
-            show_anomalies(document, output_console())
+        def write_and_show(*documents: dict[str, Any]) -> None:
+            write(*documents)
+            for document in documents:
+                show_anomalies(document, output_console())
 
         following = Follow(
             spark,
@@ -292,12 +293,12 @@ def _session(wanted: Wanted, factory: client.ConnectionFactory) -> AbstractConte
 
 
 @contextmanager
-def _written(wanted: Wanted, factory: client.ConnectionFactory) -> Iterator[Callable[[dict[str, Any]], object]]:
+def _written(wanted: Wanted, factory: client.ConnectionFactory) -> Iterator[Callable[..., object]]:
     """What takes documents: the broker, or nobody with --no-publish."""
     from warrenmq.pipeline.analysis.results import ResultWriter
 
     if not wanted.publish:
-        yield lambda document: None
+        yield lambda *documents: None
         return
     with ResultWriter(format_url(factory, with_password=True)) as writer:
         yield writer.write

@@ -1,137 +1,129 @@
 """Legs: how long a consumer had a message, from the delivery to its ack, nack or reject.
 
-No event tells both ends, so they are paired by message, queue and attempt. In batch that is an aggregation. In
-streaming each queue has a state: the deliveries that are not settled yet, however long that takes; so it is as large as
-what consumers hold, and not as what went by.
+No event tells both ends, so they are paired by message, queue and attempt: a settlement belongs to the last delivery
+before it. Where one part of the events has both, the leg is counted there. An end without the other is handed on: the
+first settlement of a part, whose delivery may be in a part before, and the last delivery, whose settlement may come in
+one behind. Ends of several parts are paired in the same way: in batch those of a shelf (by message), in a --follow
+those of a micro-batch with the deliveries that were held since before. So both count the same legs. What comes back by
+itself (its connection is lost) is no leg, and is not held any longer.
 
-`legs_of` gives one row per leg (append mode), `processing_facts` counts them as facts. In streaming those of one
-micro-batch are a part of their window (`part` is the number of the batch): a batch that is repeated replaces its own.
+Nothing is owned here: tables go in and come out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import functions as sf
+import numpy as np
+import pyarrow as pa
+from pyarrow import compute as pc
 
 from warrenmq.events import schema
-from warrenmq.pipeline.facts import PROCESSING, TIME, bucket_of, ordered, own_events_left_out, text_of
+from warrenmq.pipeline.coded import Chunk, Names
+from warrenmq.pipeline.facts import PROCESSING
+from warrenmq.pipeline.timed import Timed, time_counts
 
 if TYPE_CHECKING:
-    import pandas as pd
-    from pyspark.sql import Column, DataFrame
-    from pyspark.sql.streaming.state import GroupState
+    from numpy.typing import NDArray
 
-    from warrenmq.pipeline.settings import Settings
+    Numbers = NDArray[np.int64]
+    Truths = NDArray[np.bool_]
 
-FACTS = frozenset({TIME})
-EVENT_COLUMNS = ("time", "kind", "uid", "vhost", "exchange", "routing_key", "queue", "attempt", "reason", "depth")
-
-# Deliveries of one queue that are held in memory for their settlement; of more, the oldest are given up.
+# Deliveries of one queue that are held for their settlement; of more, the oldest are given up.
 MOST_OPEN = 200_000
 
 _SETTLED = (schema.ACKED, schema.NACKED, schema.REJECTED)
-_OVER = (*_SETTLED, schema.REQUEUED)  # what comes back by itself ends a leg that is not measured
-_LEG = "time timestamp, uid bigint, vhost string, queue string, processing_us bigint"
-# Rows of uid, attempt and time, 64 bits each: PySpark 4.3 cannot read arrays back from a state.
-_STATE = "held binary"
+_STEPS = (schema.DELIVERED, *_SETTLED, schema.REQUEUED)
+_BROKER_BITS = 6  # the lowest of a uid are the same in all of a broker's
+
+ENDS_SCHEMA = pa.schema(
+    [
+        ("vhost", pa.string()),
+        ("queue", pa.string()),
+        ("uid", pa.int64()),
+        ("attempt", pa.int64()),
+        ("at", pa.int64()),  # us since 1970
+        ("kind", pa.int64()),
+    ]
+)
 
 
-def legs_of(events: DataFrame, settings: Settings) -> DataFrame:
-    """A row for each delivery that was settled: when, of which message and queue, and how long it took."""
-    kind = sf.col("kind").cast("int")
-    is_manual = sf.coalesce(sf.col("reason").cast("int"), sf.lit(0)) != schema.R_AUTO_ACK
-    is_wanted = kind.isin(schema.DELIVERED, *_OVER) & is_manual & sf.col("depth").isNotNull()
-    steps = own_events_left_out(events).where(is_wanted).select(
-        text_of("vhost").alias("vhost"), text_of("queue").alias("queue"), "uid",
-        sf.coalesce("attempt", sf.lit(1)).cast("long").alias("attempt"), kind.alias("kind"),
-        sf.unix_micros("time").alias("at"),
-    )  # fmt: skip
-    return _paired_over_time(steps) if events.isStreaming else _paired(steps)
+def ends_of(events: Chunk) -> pa.Table:
+    """The deliveries and settlements among the events."""
+    # What is acked as it is delivered has no leg; a reader of a stream (no depth) neither.
+    is_manual = events.numbers("reason") != schema.R_AUTO_ACK
+    steps = events.where(np.isin(events.kind, _STEPS) & is_manual & events.has("depth"))
+    vhost, queue = steps.names("vhost"), steps.names("queue")
+    attempt = np.where(steps.has("attempt"), steps.numbers("attempt"), 1)
+    columns = [vhost.named(vhost.codes), queue.named(queue.codes), steps.uid, attempt, steps.time, steps.kind]
+    return pa.table([pa.array(column) for column in columns], schema=ENDS_SCHEMA)
 
 
-def processing_facts(legs: DataFrame, settings: Settings, part: int) -> DataFrame:
-    """Facts of kind `time` that say how long consumers had messages. For a static DataFrame."""
-    window = sf.window("time", settings.window)
-    grouped = legs.groupBy(window.alias("window"), "vhost", "queue", bucket_of(sf.col("processing_us")).alias("bucket"))
-    counted = grouped.agg(
-        sf.count(sf.lit(1)).alias("count"),
-        sf.sum("processing_us").alias("total_us"),
-        sf.max("processing_us").alias("longest_us"),
-        sf.min("uid").alias("first_uid"),
-        sf.max("uid").alias("last_uid"),
-        sf.min("time").alias("first_time"),
-        sf.max("time").alias("last_time"),
-    )
-    return ordered(counted.withColumns(_constants(part)))
+def pair(ends: pa.Table, window_us: int) -> tuple[pa.Table, pa.Table]:
+    """The legs that have both ends, as counts; and the ends that are left, by message and time."""
+    whole = ends.combine_chunks()
+    vhost, queue = (_names(whole.column(name)) for name in ("vhost", "queue"))
+    uid, attempt, at, kind = (np.asarray(whole.column(name)) for name in ("uid", "attempt", "at", "kind"))
+    order = np.lexsort((kind, at, attempt, queue.codes, vhost.codes, uid))
+    keys = (uid, attempt, queue.codes, vhost.codes)
+    is_back = kind[order] == schema.REQUEUED
+    # Who settles a message by giving it back is told as having settled it, and that it came back says nothing new.
+    is_told = _is_same(keys, order) & np.isin(np.roll(kind[order], 1), _SETTLED)
+    is_left = is_back & ~is_told
+
+    places = np.flatnonzero(~is_back)  # of deliveries and settlements, in turns if all is well
+    rows = order[places]
+    is_same, is_delivered = _is_same(keys, rows), kind[rows] == schema.DELIVERED
+    is_leg = is_same & ~is_delivered & np.roll(is_delivered, 1)
+    is_last = ~np.roll(is_same, -1)
+    is_left[places] = (~is_same & ~is_delivered) | (is_last & is_delivered)
+    ended, begun = rows[is_leg], rows[np.flatnonzero(is_leg) - 1]
+    timed = Timed(at[ended], uid[ended], at[ended] - at[begun], vhost.at(ended), queue.at(ended))
+    return time_counts(PROCESSING, timed, window_us), whole.take(pa.array(order[is_left]))
 
 
-def _constants(part: int) -> dict[str, Column]:
-    texts = ("exchange", "consumer", "connection", "kind", "reason")
-    counts = ("messages", "settled", "failed", "redelivered", "octets")
-    return {
-        "window_start": sf.col("window.start"),
-        "window_end": sf.col("window.end"),
-        "part": sf.lit(part).cast("long"),
-        "fact": sf.lit(TIME),
-        "name": sf.lit(PROCESSING),
-        "channel": sf.lit(0),
-        **{name: sf.lit("") for name in texts},
-        **{name: sf.lit(0).cast("long") for name in counts},
-        **{name: sf.lit(None).cast("long") for name in ("depth_max", "depth_last")},
-    }
+def _is_same(keys: Sequence[NDArray[Any]], rows: Numbers) -> Truths:
+    """Which of these rows mean the same delivery as the row before."""
+    found = np.zeros(len(rows), np.bool_)
+    found[1:] = np.logical_and.reduce([key[rows][1:] == key[rows][:-1] for key in keys])
+    return found
 
 
-def _paired(steps: DataFrame) -> DataFrame:
-    kind, at = sf.col("kind"), sf.col("at")
-    legs = steps.groupBy("vhost", "queue", "uid", "attempt").agg(
-        sf.min(sf.when(kind == schema.DELIVERED, at)).alias("delivered"),
-        sf.min(sf.when(kind.isin(*_SETTLED), at)).alias("settled"),
-    )
-    return legs.where("delivered IS NOT NULL AND settled IS NOT NULL").select(
-        sf.timestamp_micros("settled").alias("time"), "uid", "vhost", "queue",
-        sf.greatest(sf.col("settled") - sf.col("delivered"), sf.lit(0)).alias("processing_us"),
-    )  # fmt: skip
+def shelved(ends: pa.Table, shelves: int) -> Iterator[tuple[int, pa.Table]]:
+    """The ends on so many shelves; those of one message are on the same."""
+    shelf = (np.asarray(ends.column("uid")) >> _BROKER_BITS) % shelves
+    for number in np.unique(shelf).tolist():
+        yield number, ends if shelves == 1 else ends.filter(pa.array(shelf == number))
 
 
-def _paired_over_time(steps: DataFrame) -> DataFrame:
-    return steps.groupBy("vhost", "queue").applyInPandasWithState(
-        _pair_in_state, _LEG, _STATE, "append", "NoTimeout"
-    )  # fmt: skip
+def paired_with_held(held: pa.Table, ends: pa.Table, window_us: int) -> tuple[pa.Table, pa.Table]:
+    """The legs of these ends and of deliveries that are held, as counts; and what is held from now on."""
+    is_touched = pc.is_in(held.column("uid"), ends.column("uid").combine_chunks())
+    touched, others = held.filter(is_touched), held.filter(pc.invert(is_touched))
+    counts, left = pair(pa.concat_tables([touched, ends]), window_us)
+    return counts, _newest_of_each_queue(pa.concat_tables([others, _still_open(left)]).combine_chunks())
 
 
-def _pair_in_state(key: Any, frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
-    """The legs of one queue that end in this micro-batch; those that do not end stay in the state."""
-    import numpy as np
-    import pandas as pd
-
-    held = np.frombuffer(state.get[0] if state.exists else b"", np.int64).reshape(-1, 3)
-    before = pd.DataFrame(held, columns=["uid", "attempt", "at"]).assign(kind=schema.DELIVERED)
-    steps = pd.concat([frame for frame in (before, *frames) if len(frame)], ignore_index=True)
-    legs, still_held = pair(steps)
-    still_held = still_held.nlargest(MOST_OPEN, "at") if len(still_held) > MOST_OPEN else still_held
-    state.update((still_held.to_numpy(np.int64).tobytes(),))
-    vhost, queue = key
-    yield pd.DataFrame(
-        {
-            "time": pd.to_datetime(legs["settled"], unit="us", utc=True),
-            "uid": legs["uid"],
-            "vhost": vhost,
-            "queue": queue,
-            "processing_us": legs["processing_us"],
-        }
-    )
+def _still_open(left: pa.Table) -> pa.Table:
+    """The deliveries among the ends that are left, but for those that came back by themselves."""
+    kind = np.asarray(left.column("kind"))
+    columns = [np.asarray(left.column(name)) for name in ("uid", "attempt")]
+    keys = [*columns, *(_names(left.column(name)).codes for name in ("vhost", "queue"))]
+    comes_back = np.roll(_is_same(keys, np.arange(len(kind))) & (kind == schema.REQUEUED), -1)
+    return left.filter(pa.array((kind == schema.DELIVERED) & ~comes_back))
 
 
-def pair(steps: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Legs that have both ends, and the deliveries that have none yet, of steps with uid, attempt, kind and at."""
-    by_leg = ["uid", "attempt"]
-    delivered = steps[steps["kind"] == schema.DELIVERED].groupby(by_leg, as_index=False)["at"].min()
-    over = steps[steps["kind"].isin(_OVER)]
-    settled = over[over["kind"].isin(_SETTLED)].groupby(by_leg, as_index=False)["at"].min()
-    legs = delivered.merge(settled.rename(columns={"at": "settled"}), on=by_leg)
-    legs["processing_us"] = (legs["settled"] - legs["at"]).clip(lower=0)
-    ended = delivered.merge(over[by_leg].drop_duplicates(), on=by_leg, how="left", indicator=True)
-    still_held = ended.loc[ended["_merge"] == "left_only", ["uid", "attempt", "at"]]
-    return legs, still_held
+def _newest_of_each_queue(held: pa.Table) -> pa.Table:
+    if held.num_rows <= MOST_OPEN:
+        return held
+    vhost, queue = (_names(held.column(name)) for name in ("vhost", "queue"))
+    order = np.lexsort((-np.asarray(held.column("at")), queue.codes, vhost.codes))
+    place = np.stack((vhost.codes[order], queue.codes[order]))
+    is_new = np.append(True, (place[:, 1:] != place[:, :-1]).any(axis=0))
+    first = np.maximum.accumulate(np.where(is_new, np.arange(len(order)), 0))
+    return held.take(pa.array(order[np.arange(len(order)) - first < MOST_OPEN]))
+
+
+def _names(column: pa.ChunkedArray) -> Names:
+    return Names.of(column.combine_chunks())

@@ -40,8 +40,8 @@ SETTINGS = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
-    # Checksums in files of their own double the files of a checkpoint. (State in RocksDB cannot do without this class's
-    # default; the facts are in the store that Spark takes by default.)
+    # Checksums in files of their own double the files of a checkpoint. (State in RocksDB cannot do without the default;
+    # the analysis keeps no state in Spark.)
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     # Facts are some thousand rows: replanning them costs more than it gains.
     "spark.sql.adaptive.enabled": "false",
@@ -50,7 +50,6 @@ SETTINGS = {
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.sql.streaming.stopTimeout": "20s",
     "spark.sql.streaming.minBatchesToRetain": "10",
-    "spark.sql.streaming.stateStore.minDeltasForSnapshot": "20",
     "spark.master.rest.enabled": "false",
 }
 

@@ -56,6 +56,14 @@ class Settings:
     def keyed_seconds(self) -> float:
         return seconds_of(self.keyed_window)
 
+    @property
+    def keyed_us(self) -> int:
+        return round(self.keyed_seconds * 1_000_000)
+
+    @property
+    def lateness_us(self) -> int:
+        return round(seconds_of(self.lateness) * 1_000_000)
+
 
 def seconds_of(interval: str) -> float:
     """The length of an interval as Spark writes it."""

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -36,10 +38,12 @@ def wait_until(is_so: Callable[[], bool], what: str, limit: float = LIMIT) -> No
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """A port that stays free while a broker starts again on it: below those that the system gives to connections."""
+    for port in random.sample(range(20_000, 30_000), 100):
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port of a hundred is free")
 
 
 class Process:

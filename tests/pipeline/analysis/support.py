@@ -1,9 +1,9 @@
-"""What the tests of the analysis share: events in Parquet files instead of a broker, one collector, one job."""
+"""What the tests of the analysis share: events in Parquet files instead of a broker, one job."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import os
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +12,11 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from warrenmq.events import schema
-from warrenmq.pipeline.analysis.collectors import Collector
-from warrenmq.pipeline.analysis.times import Range, iso
+from warrenmq.pipeline import facts, pieces
+from warrenmq.pipeline.counting import Counting, count_events
+from warrenmq.pipeline.jobs.job import Job, arrow_job, for_all_windows
+from warrenmq.pipeline.jobs.tables import TEXT, WHOLE, WINDOW, WINDOW_COLUMNS, joined, put, totals, where
+from warrenmq.pipeline.pieces import Piece
 from warrenmq.pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -50,54 +53,45 @@ class ParquetEvents:
         self._files += 1
         path = self._folder / f".{self._files:04}.parquet"
         parquet.write_table(table, path)
+        os.utime(path, (1e9 + self._files, 1e9 + self._files))  # Spark reads them in this order
         path.rename(self._folder / path.name[1:])
 
-    def between(self, spark: SparkSession, covers: Range, columns: Sequence[str]) -> DataFrame:
-        events = spark.read.schema(DDL).parquet(str(self._folder)).select(*columns)
-        return events.where(f"time >= '{iso(covers.start)}' and time < '{iso(covers.end)}'")
+    def between(self, spark: SparkSession, counting: Counting) -> DataFrame:
+        return _counted(spark.read.schema(DDL).parquet(str(self._folder)), counting)
 
-    def since(self, spark: SparkSession, start: datetime, columns: Sequence[str]) -> DataFrame:
+    def since(self, spark: SparkSession, counting: Counting) -> DataFrame:
         reader = spark.readStream.schema(DDL).option("maxFilesPerTrigger", 1)
-        return reader.parquet(str(self._folder)).select(*columns).where(f"time >= '{iso(start)}'")
+        return _counted(reader.parquet(str(self._folder)), counting)
 
 
-@dataclass(frozen=True)
-class CountJob:
+def _counted(events: DataFrame, counting: Counting) -> DataFrame:
+    return events.mapInArrow(lambda batches: count_events(batches, counting), pieces.DDL)
+
+
+def pieces_of(rows: Sequence[dict[str, Any]], settings: Settings, wanted: Iterable[str] = facts.ALL) -> list[Piece]:
+    """What a micro-batch with these events brings."""
+    table = pa.Table.from_pylist(list(rows), EVENTS)
+    found = pa.Table.from_batches(count_events(table.to_batches(), Counting.of(settings, wanted)))
+    return pieces.pieces_in(found)
+
+
+def count_job(needs: Iterable[str] = ("step",)) -> Job:
     """How many events of each kind there were, in this window and in that before: an answer with a history."""
-
-    name: str = "counts"
-    title: str = "Counts"
-    keys: tuple[str, ...] = ("window_start", "kind")
-    chart: str = "table"
-    needs: frozenset[str] = frozenset({"step"})
-    run: Callable[[Any, Settings], Any] = field(default_factory=lambda: count_with_history)
-
-    def history(self, settings: Settings) -> float:
-        return settings.window_seconds
+    columns = WINDOW_COLUMNS | {"kind": TEXT, "count": WHOLE, "before": WHOLE}
+    keys = ("window_start", "kind")
+    answer = for_all_windows(count_with_history)
+    return arrow_job("counts", "Counts", keys, answer, columns, "table", frozenset(needs), one_window)
 
 
-def count_with_history(facts: DataFrame, settings: Settings) -> DataFrame:
-    from pyspark.sql import functions
-
-    here = facts.groupBy("window_start", "window_end", "kind").agg(functions.sum("count").alias("count"))
-    before = here.select(
-        functions.col("window_end").alias("window_start"), "kind", functions.col("count").alias("before")
-    )
-    return here.join(before, ["window_start", "kind"], "left").na.fill(0, ["before"])
+def one_window(settings: Settings) -> float:
+    return settings.window_seconds
 
 
-def step_collector() -> Collector:
-    from warrenmq.pipeline import facts
-
-    return Collector(
-        "facts",
-        frozenset({"step", "key", "time"}),
-        facts.EVENT_COLUMNS,
-        "update",
-        lambda settings: timedelta(seconds=settings.window_seconds),
-        facts.facts_of,
-        lambda changed, settings, batch: facts.bound(changed, settings),
-    )
+def count_with_history(found: pa.Table, settings: Settings) -> pa.Table:
+    here = totals(where(found, fact="step"), (*WINDOW, "kind"), count="sum")
+    before = put(here, window_start=here["window_end"], before=here["count"]).select(["window_start", "kind", "before"])
+    both = joined(here, before, ["window_start", "kind"])
+    return put(both, before=both["before"].fill_null(0))
 
 
 class Heard:
@@ -106,8 +100,8 @@ class Heard:
     def __init__(self) -> None:
         self.documents: list[dict[str, Any]] = []
 
-    def write(self, document: dict[str, Any]) -> None:
-        self.documents.append(document)
+    def write(self, *documents: dict[str, Any]) -> None:
+        self.documents += documents
 
     def states(self) -> list[str]:
         return [row["state"] for document in self.documents if document["job"] == "status" for row in document["rows"]]

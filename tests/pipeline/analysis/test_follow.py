@@ -12,16 +12,16 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from tests.pipeline.analysis.support import (
     START,
-    CountJob,
     Heard,
     ParquetEvents,
+    count_job,
     event,
     publishes,
-    step_collector,
 )
 from warrenmq.client import ConnectionFailed
 from warrenmq.events import schema
 from warrenmq.pipeline.analysis.batch import Batch
+from warrenmq.pipeline.analysis.collectors import standard
 from warrenmq.pipeline.analysis.failures import FollowFailed, OtherCheckpoint
 from warrenmq.pipeline.analysis.follow import Follow, FollowOptions
 from warrenmq.pipeline.analysis.times import Range, parse_length
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SETTINGS = Settings()
+COUNTS = count_job()
 
 
 @pytest.fixture
@@ -41,8 +42,8 @@ def events(tmp_path: Path) -> ParquetEvents:
 def follow(spark: SparkSession, events: Any, checkpoint: Path, heard: Heard, **changes: Any) -> Follow:
     options = FollowOptions(checkpoint, START, until_read=True)
     given: dict[str, Any] = {
-        "collectors": (step_collector(),),
-        "jobs": (CountJob(),),
+        "collectors": standard(),
+        "jobs": (COUNTS,),
         "settings": SETTINGS,
         "options": options,
         "write": heard.write,
@@ -54,10 +55,10 @@ def follow(spark: SparkSession, events: Any, checkpoint: Path, heard: Heard, **c
 
 def batch_rows(spark: SparkSession, events: ParquetEvents) -> list[dict[str, Any]]:
     covers = Range(START, START + parse_length("1h"))
-    with Batch(spark, events, (step_collector(),), (CountJob(),), SETTINGS, covers) as batch:
+    with Batch(spark, events, standard(), (COUNTS,), SETTINGS, covers) as batch:
         assert batch.look().events > 0
         (found,) = batch.answers(lambda progress: None)
-    return sorted(found.answer.rows, key=lambda row: str(tuple(row[key] for key in CountJob.keys)))
+    return sorted(found.answer.rows, key=lambda row: str(tuple(row[key] for key in COUNTS.keys)))
 
 
 def test_follow_ends_with_the_answers_of_a_batch(spark: SparkSession, events: ParquetEvents, tmp_path: Path) -> None:
@@ -83,10 +84,10 @@ def test_follow_ends_with_the_answers_of_a_batch(spark: SparkSession, events: Pa
     expected = batch_rows(spark, events)
     lost = [ConnectionFailed("nobody answers")] * 2
 
-    def write(document: dict[str, Any]) -> None:
-        if document["job"] != "status" and lost:
+    def write(*documents: dict[str, Any]) -> None:
+        if documents[0]["job"] != "status" and lost:
             raise lost.pop()
-        heard.write(document)
+        heard.write(*documents)
 
     follow(spark, events, tmp_path / "checkpoint", heard, write=write, options=_endless(tmp_path)).run(
         _stop_when(lambda: heard.rows("counts") == expected)
@@ -101,8 +102,24 @@ def test_a_checkpoint_is_for_the_settings_that_made_it(
     spark: SparkSession, events: ParquetEvents, tmp_path: Path
 ) -> None:
     follow(spark, events, tmp_path / "checkpoint", Heard())._store.close()
-    with pytest.raises(OtherCheckpoint, match="windows of 10 seconds"):
+    with pytest.raises(OtherCheckpoint, match=r"other windows \(10 seconds"):
         follow(spark, events, tmp_path / "checkpoint", Heard(), settings=Settings(window="5 seconds"))
+    with pytest.raises(OtherCheckpoint, match=r"other kinds of facts \(step\)"):
+        follow(spark, events, tmp_path / "checkpoint", Heard(), jobs=(count_job(["step", "time"]),))
+
+
+def test_events_that_come_late_are_counted_up_to_the_lateness_and_told_beyond_it(
+    spark: SparkSession, events: ParquetEvents, tmp_path: Path
+) -> None:
+    events.add(publishes(100, 1))
+    events.add([*publishes(99, 2), *publishes(71, 3), *publishes(69, 4), *publishes(5, 5)])  # the line is at 70
+    events.add(publishes(75, 6))
+    heard = Heard()
+    follow(spark, events, tmp_path / "checkpoint", heard).run(threading.Event())
+    assert {row["window_start"][17:19]: row["count"] for row in heard.rows("counts")} == {"10": 9, "30": 2, "40": 1}
+    [status] = [document for document in heard.documents if document["job"] == "status"][-1]["rows"]
+    assert (status["events"], status["late_events"], status["batches"]) == (21, 9, 3)
+    assert status["newest_event"] == "2026-11-16T10:01:40.000000Z"
 
 
 def test_a_query_that_fails_again_and_again_ends_the_follow_with_the_reason(

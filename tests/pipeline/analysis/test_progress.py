@@ -9,44 +9,51 @@ import pytest
 
 from warrenmq.pipeline.analysis.answers import Run
 from warrenmq.pipeline.analysis.failures import reason_of
-from warrenmq.pipeline.analysis.progress import Progress, Tracker, lag_of, status_answer
+from warrenmq.pipeline.analysis.progress import Progress, Tracker, messages_in, status_answer
 
 
-def report(batch: int, rows: int, start: Any, end: Any, latest: Any, late: int = 0) -> dict[str, Any]:
-    source = {"startOffset": start, "endOffset": end, "latestOffset": latest}
-    return {
-        "batchId": batch,
-        "numInputRows": rows,
-        "sources": [source],
-        "eventTime": {"max": "2026-11-16T10:00:00.500Z"} if rows else {},
-        "stateOperators": [{"numRowsDroppedByWatermark": late}],
-    }
+def report(start: Any, end: Any, latest: Any) -> dict[str, Any]:
+    return {"sources": [{"startOffset": start, "endOffset": end, "latestOffset": latest}]}
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "latest", "rows", "lag"),
+    ("start", "end", "latest", "found"),
     [
-        ({"a": 0}, {"a": 10}, {"a": 10}, 100, 0),
-        ({"a": 0}, {"a": 10}, {"a": 15}, 100, 50),
-        (None, {"a": 10, "b": 10}, {"a": 10, "b": 11}, 0, None),
-        ('{"a": 4}', '{"a": 5}', '{"a": 7}', 8, 16),
-        ({"a": 0}, {"a": 10}, None, 100, None),
-        ({"a": 0}, "garbage", {"a": 10}, 100, None),
+        ({"a": 0}, {"a": 10}, {"a": 10}, (10, 0)),
+        ({"a": 0}, {"a": 10}, {"a": 15}, (10, 5)),
+        (None, {"a": 10, "b": 10}, {"a": 10, "b": 11}, (0, 1)),
+        ('{"a": 4}', '{"a": 5}', '{"a": 7}', (1, 2)),
+        ({"a": 0}, {"a": 10}, None, None),
+        ({"a": 0}, "garbage", {"a": 10}, None),
     ],
 )
-def test_lag_is_counted_in_events(start: Any, end: Any, latest: Any, rows: int, lag: int | None) -> None:
-    assert lag_of(report(1, rows, start, end, latest)) == lag
+def test_a_report_tells_what_was_read_and_what_is_left(start: Any, end: Any, latest: Any, found: Any) -> None:
+    assert messages_in(report(start, end, latest)) == found
 
 
-def test_a_tracker_sums_up_and_counts_a_batch_once() -> None:
+def test_a_tracker_sums_up_what_micro_batches_brought() -> None:
     told: list[Progress] = []
     tracker = Tracker(told.append)
-    tracker.note(report(0, 100, {"a": 0}, {"a": 10}, {"a": 12}, late=3))
-    tracker.note(report(0, 0, {"a": 10}, {"a": 10}, {"a": 12}))
-    tracker.note(report(1, 20, {"a": 10}, {"a": 12}, {"a": 12}, late=1))
+    newest = datetime(2026, 11, 16, 10, 0, 0, 500_000, tzinfo=UTC)
+    tracker.count(100, newest, late=3)
+    tracker.count(0, None, late=0)  # nothing came
+    tracker.count(20, newest, late=1)
+    tracker.note(report({"a": 10}, {"a": 12}, {"a": 12}))
+    assert [progress.events for progress in told] == [100, 100, 120, 120]
     assert told[-1] == tracker.progress
     assert (told[-1].batches, told[-1].events, told[-1].lag, told[-1].late) == (2, 120, 0, 4)
-    assert told[-1].newest == datetime(2026, 11, 16, 10, 0, 0, 500_000, tzinfo=UTC)
+    assert told[-1].newest == newest
+
+
+def test_the_lag_is_told_in_events_by_what_messages_had_so_far() -> None:
+    tracker = Tracker(lambda progress: None)
+    tracker.note(report({"a": 0}, {"a": 0}, {"a": 3}))
+    assert tracker.progress.lag is None  # nothing is known of messages yet
+    tracker.count(100, None, late=0)
+    tracker.note(report({"a": 0}, {"a": 10}, {"a": 15}))
+    assert tracker.progress.lag == 50
+    tracker.note(report({"a": 10}, {"a": 15}, None))
+    assert tracker.progress.lag is None
 
 
 def test_the_status_says_how_it_goes() -> None:

@@ -49,6 +49,12 @@ def test_documents_lie_on_the_stream_with_their_job_in_a_header(warren: warrenmq
         channel.queue_declare(STREAM_NAME, durable=True, arguments=limits)  # refused if it were not the same
 
 
+def test_documents_that_are_written_together_lie_there_in_their_order(warren: warrenmq.Broker) -> None:
+    with ResultWriter(warren.url) as writer:
+        assert writer.write(*(document(number) for number in range(20))) == 20
+    assert [json.loads(found.body)["batch"] for found in read(warren.url, 20)] == list(range(20))
+
+
 def test_a_stream_with_other_limits_is_used_as_it_is(warren: warrenmq.Broker) -> None:
     with client.connect(warren.url) as connection, connection.channel() as channel:
         channel.queue_declare(STREAM_NAME, durable=True, arguments={"x-queue-type": "stream", "x-max-age": "1h"})

@@ -4,29 +4,22 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 
 from warrenmq.events import schema
-from warrenmq.pipeline.history import NO_FAULTS, POISON_KEY, make_history
+from warrenmq.pipeline.history import NO_FAULTS, POISON_KEY, START, make_history
 from warrenmq.pipeline.settings import Settings
 
 pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'warrenmq[spark]'")
 
-from warrenmq.pipeline import facts, jobs, keyed, legs
+from warrenmq.pipeline import jobs
+from warrenmq.pipeline.facts import facts_table
+from warrenmq.pipeline.jobs.tables import TIMESTAMP, put, where
 
 SETTINGS = Settings()
 MESSAGES = 40_000
-
-
-def facts_of_history(spark, history, folder):
-    """All facts of a history, as `warren analyze` makes them in batch."""
-    pq.write_table(history.table(), folder / "events.parquet")
-    events = spark.read.parquet(str(folder / "events.parquet"))
-    found = facts.facts_of(events, SETTINGS).unionByName(keyed.keyed_facts_of(events, SETTINGS))
-    found = found.unionByName(legs.processing_facts(legs.legs_of(events, SETTINGS), SETTINGS, 0))
-    return spark.createDataFrame(facts.bound(found, SETTINGS).toArrow()).persist()
 
 
 @pytest.fixture(scope="module")
@@ -35,13 +28,13 @@ def history():
 
 
 @pytest.fixture(scope="module")
-def counted(spark, history, tmp_path_factory):
-    return facts_of_history(spark, history, tmp_path_factory.mktemp("faults"))
+def counted(history):
+    return facts_table(history.table(), SETTINGS)
 
 
 def answer(counted, name):
     [job] = jobs.by_name([name])
-    return job.run(counted, SETTINGS).toArrow().sort_by("window_start").to_pylist()
+    return job.answer(counted, SETTINGS, 0).sort_by("window_start").to_pylist()
 
 
 @pytest.fixture(scope="module")
@@ -125,8 +118,9 @@ def test_percentiles_are_within_two_percent_of_the_exact_ones(counted, history):
             exact["processing"].append(row["time"] - delivered[row["uid"], row["attempt"]])
             if row["kind"] == schema.ACKED:
                 exact["end_to_end"].append(row["time"] - row["publish_time"])
-    rolled = facts.roll_up(counted.where("fact = 'time'"), "3 hours")
-    [row] = [row for row in answer(rolled, "latency") if row["queue"] == "orders"]
+    times = where(counted, fact="time")
+    in_one_window = put(times, window_start=pa.repeat(pa.scalar(START, TIMESTAMP), times.num_rows))
+    [row] = [row for row in answer(in_one_window, "latency") if row["queue"] == "orders"]
     for name, durations in exact.items():
         in_order = sorted(round(duration / timedelta(microseconds=1)) for duration in durations)
         assert row[f"{name}_count"] == len(in_order)
@@ -136,21 +130,8 @@ def test_percentiles_are_within_two_percent_of_the_exact_ones(counted, history):
             assert abs(row[f"{name}_p{percent}_us"] - true) <= 0.02 * true + 1
 
 
-def test_answers_of_the_end_do_not_depend_on_what_is_older_than_the_history_of_their_job(counted):
-    """So whoever follows may forget it."""
-    short = Settings(baseline_windows=12, consumer_windows=12)
-    for job in jobs.by_name(["anomalies", "backlog", "sessions"]):
-        whole = job.run(counted, short).toArrow().to_pylist()
-        newest = max(row["window_start"] for row in whole)
-        begin = newest - timedelta(minutes=12)
-        late = counted.where(f"window_start >= timestamp'{begin - timedelta(seconds=job.history(short))}'")
-        part = job.run(late, short).toArrow().to_pylist()
-        wanted = sorted(str(row) for row in whole if row["window_start"] >= begin)
-        assert sorted(str(row) for row in part if row["window_start"] >= begin) == wanted
-
-
-def test_a_quiet_history_raises_no_alarm(spark, tmp_path):
-    quiet = facts_of_history(spark, make_history(20_000, faults=NO_FAULTS, seed=11), tmp_path)
+def test_a_quiet_history_raises_no_alarm():
+    quiet = facts_table(make_history(20_000, faults=NO_FAULTS, seed=11).table(), SETTINGS)
     assert answer(quiet, "anomalies") == []
     assert not any(row["stuck"] for row in answer(quiet, "consumers"))
     for name in ("failures", "duplicates", "unroutable"):

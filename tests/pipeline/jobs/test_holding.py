@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tests.pipeline.jobs.rows import at, fact, fact_table
-from warrenmq.pipeline.jobs.arrow_tables import to_time
-from warrenmq.pipeline.jobs.consumers import answer
+from warrenmq.pipeline.jobs.consumers import JOB
 from warrenmq.pipeline.jobs.holding import states_of
+from warrenmq.pipeline.jobs.tables import to_time
 from warrenmq.pipeline.settings import Settings
 
 SETTINGS = Settings()
@@ -91,7 +91,7 @@ def test_how_far_back_deliveries_are_known_is_a_setting():
 def test_skew_is_one_where_the_work_is_even():
     rows = [work(0, "delivered", 30, consumer="a"), work(0, "delivered", 10, consumer="b")]
     rows += [work(0, "acked", 30, consumer="a"), work(0, "acked", 10, consumer="b")]
-    found = {row["consumer"]: row for row in answer(fact_table(rows), SETTINGS)}
+    found = {row["consumer"]: row for row in JOB.answer(fact_table(rows), SETTINGS, 0).to_pylist()}
     assert (found["a"]["share_ratio"], found["a"]["skew"]) == (0.75, 1.5)
     assert (found["b"]["share_ratio"], found["b"]["skew"]) == (0.25, 0.5)
     assert found["a"]["stuck"] is False

@@ -8,16 +8,23 @@ import random
 import pytest
 
 from tests.pipeline.jobs.rows import at
-from warrenmq.pipeline.jobs.unusual import MEASURES, find_changes, sentence
+from warrenmq.pipeline.jobs.unusual import MEASURES, Point, find_changes, sentence
 from warrenmq.pipeline.settings import Settings
 
 SETTINGS = Settings()
 PUBLISHED, WAITING, FAILED = MEASURES["published"], MEASURES["waiting_p95"], MEASURES["failed"]
 
 
-def changes(values, measure=PUBLISHED, settings=SETTINGS):
-    times = [10_000_000 * number for number in range(len(values))]
-    return [(found.told, found.seen) for found in find_changes(times, values, measure, settings)]
+def points(values, noises=None):
+    noises = noises or [0.0] * len(values)
+    return [
+        Point(10_000_000 * number, 10_000_000 * (number + 1), value, 0, 0, noise=noise)
+        for number, (value, noise) in enumerate(zip(values, noises, strict=True))
+    ]
+
+
+def changes(values, measure=PUBLISHED, settings=SETTINGS, noises=None):
+    return [(found.told, found.seen) for found in find_changes(points(values, noises), measure, settings)]
 
 
 def test_a_spike_is_told_when_it_begins_and_once():
@@ -43,9 +50,8 @@ def test_what_goes_on_is_told_again_only_when_it_doubles():
 
 def test_percentiles_of_few_times_are_no_news():
     values = [2000.0] * 20 + [20_000.0]
-    times = [10_000_000 * number for number in range(21)]
-    assert find_changes(times, values, WAITING, SETTINGS, [0.1] * 21)
-    assert not find_changes(times, values, WAITING, SETTINGS, [0.5] * 21)
+    assert changes(values, WAITING, noises=[0.1] * 21)
+    assert not changes(values, WAITING, noises=[0.5] * 21)
 
 
 @pytest.mark.parametrize("spread", [0.4, 0.8, 1.2])
@@ -56,14 +62,22 @@ def test_times_that_vary_by_chance_are_not_told(spread):
         draw = random.Random(seed)
         counts = [draw.randint(10, 14) for _ in range(360)]
         values = [sorted(2000 * math.exp(draw.gauss(0, spread)) for _ in range(count))[-1] for count in counts]
-        times = [10_000_000 * number for number in range(360)]
-        told += len(find_changes(times, values, WAITING, SETTINGS, [count**-0.5 for count in counts]))
+        told += len(changes(values, WAITING, noises=[count**-0.5 for count in counts]))
     assert told == 0, f"{told} in {20} hours"
 
 
 def test_few_windows_say_nothing_about_what_is_usual():
     assert changes([100.0] * 9 + [900.0]) == []
     assert changes([100.0] * 10 + [900.0]) == [(10, 10)]
+
+
+def test_what_is_heard_of_again_after_a_long_silence_is_as_new():
+    """Else the answer would depend on how long ago it was heard of, which whoever follows may have forgotten."""
+    silent = points([100.0] * 20 + [0.0] * 40 + [900.0])
+    assert find_changes(silent, PUBLISHED, SETTINGS)[-1].told == 60, "it was heard of all the time"
+    for point in silent[20:60]:
+        point.is_seen = False
+    assert find_changes(silent, PUBLISHED, SETTINGS)[-1].told == 21, "that it fell"
 
 
 def test_some_failures_among_none_are_noise_and_many_are_not():

@@ -58,7 +58,8 @@ class Document:
 
 def plain_rows(table: pa.Table) -> list[Row]:
     """Rows of values that JSON has: times as texts, what is no number as null."""
-    return [{name: _plain(value) for name, value in row.items()} for row in table.to_pylist()]
+    columns = [_plain_column(column) for column in table.columns]
+    return [dict(zip(table.column_names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
 def document_of(answer: Answer, run: Run, batch: int, covers: Range, written: datetime) -> dict[str, Any]:
@@ -104,6 +105,26 @@ def _portions(rows: Sequence[object], longest: int) -> Iterator[list[str]]:
         portion.append(text)
         size += len(text) + 1
     yield portion
+
+
+def _plain_column(column: pa.ChunkedArray) -> list[Any]:
+    """The values of a column; those of most kinds at once, as answers may be long."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    kind = column.type
+    if pa.types.is_timestamp(kind):
+        times = column.cast(pa.timestamp("us", "UTC"))
+        each = compute.unique(times)  # few windows have many rows
+        found = compute.strftime(each, "%Y-%m-%dT%H:%M:%SZ").take(compute.index_in(times, each))
+    elif pa.types.is_floating(kind):
+        found = compute.if_else(compute.is_finite(column), column, None)
+    elif pa.types.is_string(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        found = column
+    else:
+        return [_plain(value) for value in column.to_pylist()]
+    values: list[Any] = found.to_pylist()
+    return values
 
 
 def _plain(value: Any) -> Any:

@@ -10,26 +10,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING
 
-from warrenmq.pipeline.analysis.answers import Answer, Row, plain_rows
-from warrenmq.pipeline.analysis.collectors import Collector, needed, union, window_of
+from warrenmq.pipeline.analysis.answering import SIDE_BY_SIDE, answer_of, answered, answered_by_spark
+from warrenmq.pipeline.analysis.answers import Answer, plain_rows
+from warrenmq.pipeline.analysis.collectors import Collector, counting_between, needs_of, window_of
 from warrenmq.pipeline.analysis.event_log import Events
 from warrenmq.pipeline.analysis.progress import Progress, Tell
 from warrenmq.pipeline.analysis.times import Range, moment_of, starts_between, widened
+from warrenmq.pipeline.facts import facts_of_pieces
 from warrenmq.pipeline.session import small_tables
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from warrenmq.pipeline.jobs.job import Job
     from warrenmq.pipeline.settings import Settings
 
 COUNTED = "step"  # the facts in which every event counts once
 FEW_FACTS = 300_000  # some hundred megabytes in the driver at most
-SIDE_BY_SIDE = 2  # planning a query is the work of one core
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +66,9 @@ class Batch:
         self._jobs = jobs
         self._settings = settings
         self._covers = covers
-        used = needed(collectors, jobs)  # and those that tell how many events there were
-        self._collectors = tuple(one for one in collectors if one in used or COUNTED in one.facts)
-        self.facts = union(
-            self._facts_of(collector, events.between(spark, self._widened(collector), collector.columns))
-            for collector in self._collectors
-        )
-
-    def _widened(self, collector: Collector) -> Range:
-        return widened(self._covers, collector.window(self._settings))
-
-    def _facts_of(self, collector: Collector, events: DataFrame) -> DataFrame:
-        return collector.finish(collector.collect(events, self._settings), self._settings, 0)
+        self._collectors = tuple(collectors)
+        wanted = needs_of(jobs) | {COUNTED}
+        self.facts = facts_of_pieces(events.between(spark, counting_between(covers, wanted, settings)), settings)
 
     def __enter__(self) -> Batch:
         self.facts = self.facts.persist()
@@ -114,26 +106,7 @@ class Batch:
     def _run(self, job: Job) -> pa.Table:
         from pyspark.sql import functions
 
-        if self._few is None:
-            wanted = self.facts.where(functions.col("fact").isin(*sorted(job.needs)))
-        else:
-            wanted = self._small.createDataFrame(of_kinds(self._few, job.needs))
-        return sorted_answer(job, wanted, self._settings)
-
-
-def answer_of(job: Job, rows: list[Row], windows: tuple[str, ...], length: timedelta) -> Answer:
-    """What a job found, with what is known of the job."""
-    return Answer(job.name, job.title, job.chart, tuple(job.keys), rows, windows, length.total_seconds())
-
-
-def of_kinds(facts: pa.Table, kinds: frozenset[str]) -> pa.Table:
-    """Chosen here and not by Spark: that makes its plans shorter, and planning is most of what a small query takes."""
-    import pyarrow as pa
-    from pyarrow import compute
-
-    return facts.filter(compute.is_in(facts.column("fact"), pa.array(sorted(kinds)))).combine_chunks()
-
-
-def sorted_answer(job: Job, facts: DataFrame, settings: Settings) -> pa.Table:
-    """The answer of a job over the facts that it needs, by the order of its keys."""
-    return job.run(facts, settings).toArrow().sort_by([(key, "ascending") for key in job.keys])
+        if self._few is not None:
+            return answered(job, self._few, self._settings, self._small)
+        wanted = self.facts.where(functions.col("fact").isin(*sorted(job.needs)))
+        return answered_by_spark(job, wanted, self._settings)

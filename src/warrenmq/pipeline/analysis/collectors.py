@@ -1,45 +1,36 @@
-"""What makes facts of events, in batch and in --follow alike: three collectors, each a query of its own.
-
-A collector has a streaming half (`collect`, events in, aggregates out) and a half for what is complete (`finish`, on a
-range, or on what one micro-batch changed). In batch one follows the other.
-"""
+"""What is collected for the jobs: which facts belong together in a window, and what has to be counted for them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from datetime import timedelta
-from functools import reduce
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from warrenmq.pipeline.analysis.times import Range, floor, microseconds_of, widened
 
+if TYPE_CHECKING:
+    from warrenmq.pipeline.counting import Counting
     from warrenmq.pipeline.jobs.job import Job
     from warrenmq.pipeline.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
 class Collector:
-    """`name` is its folder in the checkpoint; `facts` are the kinds of facts that it brings."""
+    """Kinds of facts whose windows have the same length. `name` is theirs in the facts store."""
 
     name: str
     facts: frozenset[str]
-    columns: tuple[str, ...]
-    mode: str  # of the streaming query: "update" or "append"
     window: Callable[[Settings], timedelta]
-    collect: Callable[[DataFrame, Settings], DataFrame]
-    finish: Callable[[DataFrame, Settings, int], DataFrame]
 
 
 def standard() -> tuple[Collector, ...]:
-    """The collectors of the jobs that come with the package."""
-    from warrenmq.pipeline import facts, keyed, legs
+    """Those of the jobs that come with the package."""
+    from warrenmq.pipeline.facts import KEY, MESSAGE, SESSION, STEP, TIME
 
     return (
-        Collector("facts", facts.FACTS, facts.EVENT_COLUMNS, "update", window_length, facts.facts_of, _bounded),
-        Collector("keyed", keyed.FACTS, keyed.EVENT_COLUMNS, "update", keyed_length, keyed.keyed_facts_of, _bounded),
-        Collector("legs", legs.FACTS, legs.EVENT_COLUMNS, "append", window_length, legs.legs_of, legs.processing_facts),
+        Collector("facts", frozenset({STEP, KEY, TIME}), window_length),
+        Collector("keyed", frozenset({MESSAGE, SESSION}), keyed_length),
     )
 
 
@@ -53,8 +44,13 @@ def keyed_length(settings: Settings) -> timedelta:
 
 def needed(collectors: Iterable[Collector], jobs: Iterable[Job]) -> tuple[Collector, ...]:
     """Those that bring something that one of the jobs needs."""
-    wanted: frozenset[str] = frozenset().union(*(job.needs for job in jobs))
+    wanted = needs_of(jobs)
     return tuple(collector for collector in collectors if collector.facts & wanted)
+
+
+def needs_of(jobs: Iterable[Job]) -> frozenset[str]:
+    """The kinds of facts that these jobs look at."""
+    return frozenset().union(*(job.needs for job in jobs))
 
 
 def window_of(job: Job, collectors: Iterable[Collector], settings: Settings) -> timedelta:
@@ -62,12 +58,23 @@ def window_of(job: Job, collectors: Iterable[Collector], settings: Settings) -> 
     return min(collector.window(settings) for collector in needed(collectors, (job,)))
 
 
-def union(frames: Iterable[DataFrame]) -> DataFrame:
-    """All facts in one table: they have one schema."""
-    return reduce(lambda left, right: left.unionByName(right), frames)
+def counting_from(start: datetime, wanted: Iterable[str], settings: Settings) -> Counting:
+    """Everything from the window on that this moment is in."""
+    from warrenmq.pipeline.counting import Counting
+
+    begin, keyed = (microseconds_of(floor(start, length(settings))) for length in (window_length, keyed_length))
+    return replace(Counting.of(settings, wanted), start=begin, keyed_start=keyed)
 
 
-def _bounded(changed: DataFrame, settings: Settings, batch: int) -> DataFrame:
-    from warrenmq.pipeline.facts import bound
+def counting_between(covers: Range, wanted: Iterable[str], settings: Settings) -> Counting:
+    """What is in a range, widened to whole windows."""
+    from warrenmq.pipeline.counting import SHELVES, Counting
 
-    return bound(changed, settings)
+    windows, keyed = (widened(covers, length(settings)) for length in (window_length, keyed_length))
+    return replace(
+        Counting.of(settings, wanted, SHELVES),
+        start=microseconds_of(windows.start),
+        end=microseconds_of(windows.end),
+        keyed_start=microseconds_of(keyed.start),
+        keyed_end=microseconds_of(keyed.end),
+    )

@@ -1,34 +1,32 @@
 """The analysis that goes on for as long as events come: Structured Streaming, checkpointed.
 
-Each collector is one streaming query; what a micro-batch changes goes to the facts store in the checkpoint folder. A
-thread of its own answers for what has changed, so that a micro-batch is short however many jobs there are; another
-tells every few seconds that somebody is at work.
+One streaming query without state: events are counted where they are read, and what a micro-batch counts up to is added
+to the facts store in the checkpoint folder. A thread of its own answers for what has changed, so that a micro-batch is
+short however many jobs there are; another tells every few seconds that somebody is at work.
 
-Nothing is lost and nothing counts twice when this process, an executor or the broker ends at any moment: the queries go
-on from their checkpoints, the store knows the batches that it has, and answers replace those before. A broker that is
+Nothing is lost and nothing counts twice when this process, an executor or the broker ends at any moment: the query goes
+on from its checkpoint, the store knows the batches that it has, and answers replace those before. A broker that is
 away is waited for; a query that fails while the broker is there is started again a few times, and then the failure is
 raised.
 
-Owned by the caller's thread: the queries. Owned by the answering thread: the analyst.
+Owned by the caller's thread: the query. Owned by the answering thread: the analyst.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from warrenmq.client import ClientError
-from warrenmq.pipeline.analysis.analyst import Analyst
-from warrenmq.pipeline.analysis.answers import Answer, Run, document_of
-from warrenmq.pipeline.analysis.collectors import Collector, needed
+from warrenmq.pipeline.analysis.analyst import Analyst, Told
+from warrenmq.pipeline.analysis.answers import Run, document_of
+from warrenmq.pipeline.analysis.collectors import Collector, counting_from, needed, needs_of
 from warrenmq.pipeline.analysis.event_log import Events
 from warrenmq.pipeline.analysis.facts_store import FactsStore
 from warrenmq.pipeline.analysis.failures import FollowFailed, OtherCheckpoint, reason_of
@@ -43,7 +41,8 @@ from warrenmq.pipeline.analysis.progress import (
     status_answer,
 )
 from warrenmq.pipeline.analysis.queries import FAILURES, KeptQuery
-from warrenmq.pipeline.analysis.times import Range, floor, iso
+from warrenmq.pipeline.analysis.times import Range, iso, moment_of
+from warrenmq.pipeline.pieces import pieces_in
 from warrenmq.pipeline.session import small_tables
 
 if TYPE_CHECKING:
@@ -54,14 +53,14 @@ if TYPE_CHECKING:
     from warrenmq.pipeline.settings import Settings
 
 HEARTBEAT = 5.0
-RESTING = 1.0  # until jobs that rest are looked at again
+RESTING = 0.25  # until jobs that rest are looked at again
 LOOK_EVERY = 0.25
+QUERY = "query"  # its folder in the checkpoint
 PAUSE = 1.0  # before jobs that failed, or answers that were not taken, are tried again
-SOURCE_LIMIT = 15.0
 
 log = logging.getLogger("warrenmq.analysis")
 
-Write = Callable[[dict[str, Any]], object]
+Write = Callable[..., object]  # takes documents
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ class FollowOptions:
 
 
 class Follow:
-    """One --follow. `write` hands a document to the broker, `is_broker_there` asks whether it answers."""
+    """One --follow. `write` hands documents to the broker, `is_broker_there` asks whether it answers."""
 
     def __init__(
         self,
@@ -91,24 +90,26 @@ class Follow:
     ) -> None:
         self._spark = spark
         self._events = events
-        self._collectors = needed(collectors, jobs)
+        self._wanted = needs_of(jobs)
         self._settings = settings
         self._options = options
         self._write = write
         self._is_broker_there = is_broker_there
         self._tracker = Tracker(tell)
-        self._store = FactsStore(options.checkpoint)
-        self._check_settings(jobs)
+        self._store = FactsStore(options.checkpoint, settings)
+        self._check_settings()
         self._start = datetime.fromisoformat(self._store.setting("start", iso(options.start)))
         self._run = Run(self._store.setting("run", str(uuid.uuid4())), "follow")
-        self._analyst = Analyst(small_tables(spark), self._store, self._collectors, jobs, settings, self._publish)
+        self._analyst = Analyst(
+            small_tables(spark), self._store, needed(collectors, jobs), jobs, settings, self._publish
+        )
         self._changed = threading.Event()
         self._is_over = threading.Event()
         self._failure: BaseException | None = None
 
     def run(self, stop: threading.Event) -> None:
         """Returns when `stop` is set, or all is read; raises FollowFailed."""
-        listener = listener_for(lambda name: self._tracker if name == self._query_name(self._collectors[0]) else None)
+        listener = listener_for(lambda name: self._tracker if name == self._run.id else None)
         self._spark.streams.addListener(listener)
         threads = [
             threading.Thread(target=self._answer_until_over, name="warren-analyst"),
@@ -118,7 +119,7 @@ class Follow:
             thread.start()
         state, error = FAILED, None
         try:
-            self._keep_queries(stop)
+            self._keep_query(stop)
             state = FINISHED if self._options.until_read and not stop.is_set() else STOPPED
         except FollowFailed as failure:
             error = str(failure)
@@ -136,38 +137,23 @@ class Follow:
         if self._failure is not None:
             raise self._failure
 
-    # -- queries -------------------------------------------------------------------------------------------------------
+    # -- the query -----------------------------------------------------------------------------------------------------
 
-    def _keep_queries(self, stop: threading.Event) -> None:
-        """Queries run until all is read or `stop` is set."""
-        queries = [self._kept_query(collector) for collector in self._collectors]
+    def _keep_query(self, stop: threading.Event) -> None:
+        """It runs until all is read or `stop` is set."""
+        query = KeptQuery(self._start_query, self._store.last_batch, self._is_broker_there, self._tracker.say)
         try:
-            while not stop.is_set() and self._failure is None:
-                goes_on = [query.look() for query in queries]
-                if not any(goes_on):
-                    return
+            while not stop.is_set() and self._failure is None and query.look():
                 stop.wait(LOOK_EVERY)
         finally:
-            for query in queries:
-                query.stop()
+            query.stop()
 
-    def _kept_query(self, collector: Collector) -> KeptQuery:
-        return KeptQuery(
-            partial(self._start_query, collector),
-            partial(self._store.last_batch, collector.name),
-            self._is_broker_there,
-            self._tracker.say,
-        )
-
-    def _start_query(self, collector: Collector) -> StreamingQuery:
-        start = floor(self._start, collector.window(self._settings))
-        events = self._events.since(self._spark, start, collector.columns)
+    def _start_query(self) -> StreamingQuery:
+        pieces = self._events.since(self._spark, counting_from(self._start, self._wanted, self._settings))
         writer = (
-            collector.collect(events, self._settings)
-            .writeStream.queryName(self._query_name(collector))
-            .outputMode(collector.mode)
-            .option("checkpointLocation", str(self._options.checkpoint / collector.name))
-            .foreachBatch(partial(self._keep, collector))
+            pieces.writeStream.queryName(self._run.id)
+            .option("checkpointLocation", str(self._options.checkpoint / QUERY))
+            .foreachBatch(self._keep)
         )
         trigger = (
             writer.trigger(availableNow=True)
@@ -175,30 +161,19 @@ class Follow:
             else writer.trigger(processingTime=self._options.trigger)
         )
         query = trigger.start()
-        self._wait_for_source(query)
-        if self._store.setting(f"query {collector.name}", str(query.id)) != str(query.id):
+        if self._store.setting("query", str(query.id)) != str(query.id):
             query.stop()
             raise OtherCheckpoint(
                 f"a part of the checkpoint {self._options.checkpoint} is gone: delete the whole folder to begin anew"
             )
         return query
 
-    def _wait_for_source(self, query: StreamingQuery) -> None:
-        """Sources one after the other: Spark gives each Python process ten seconds to start, however busy all are."""
-        end = time.monotonic() + SOURCE_LIMIT
-        while query.isActive and query.status["message"].startswith("Initializing") and time.monotonic() < end:
-            time.sleep(LOOK_EVERY)
-
-    def _keep(self, collector: Collector, changed: DataFrame, batch: int) -> None:
-        """What a micro-batch has changed goes to the store; called by Spark."""
-        from warrenmq.pipeline.facts import FACT_KEYS
-
-        facts = collector.finish(changed, self._settings, batch).toArrow()
-        if self._store.put(collector.name, batch, facts, FACT_KEYS):
+    def _keep(self, brought: DataFrame, batch: int) -> None:
+        """What a micro-batch counts up to goes to the store; called by Spark."""
+        added = self._store.put(batch, pieces_in(brought.toArrow()))
+        if added is not None:
+            self._tracker.count(added.events, moment_of(added.newest) if added.newest else None, added.late)
             self._changed.set()
-
-    def _query_name(self, collector: Collector) -> str:
-        return f"{self._run.id} {collector.name}"
 
     # -- answers -------------------------------------------------------------------------------------------------------
 
@@ -232,8 +207,9 @@ class Follow:
         except BaseException as failure:  # noqa: BLE001 - handed to the thread that owns this one, which raises it
             self._failure = failure
 
-    def _publish(self, answer: Answer, number: int, covers: Range) -> None:
-        self._write(document_of(answer, self._run, number, covers, datetime.now(UTC)))
+    def _publish(self, told: Sequence[Told]) -> None:
+        now = datetime.now(UTC)
+        self._write(*(document_of(one.answer, self._run, one.number, one.covers, now) for one in told))
 
     def _beat_until_over(self) -> None:
         """The heartbeat's thread: jobs may take long, and whoever looks must see that somebody is at work."""
@@ -251,12 +227,11 @@ class Follow:
         except ClientError as lost:
             log.warning("the broker does not hear how the analysis goes: %s", lost)
 
-    def _check_settings(self, jobs: Sequence[Job]) -> None:
+    def _check_settings(self) -> None:
         """Facts of other windows, or without what a new job needs, cannot be gone on with."""
-        names = " ".join(sorted(collector.name for collector in self._collectors))
         chosen = self._settings
-        facts = f"windows of {chosen.window} and {chosen.keyed_window}, lateness {chosen.lateness}, kept {chosen.kept}"
-        for name, value in (("facts", facts), ("collectors", names)):
+        windows = f"{chosen.window} and {chosen.keyed_window}, lateness {chosen.lateness}, kept {chosen.kept}"
+        for name, value in (("windows", windows), ("kinds of facts", " ".join(sorted(self._wanted)))):
             kept = self._store.setting(name, value)
             if kept != value:
                 self._store.close()

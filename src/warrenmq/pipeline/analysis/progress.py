@@ -57,13 +57,13 @@ def status_answer(run: Run, progress: Progress, state: str, window_seconds: floa
 
 
 class Tracker:
-    """The progress of a --follow. One collector's query is counted, as every collector reads the same events."""
+    """The progress of a --follow: what its micro-batches brought, and how much is left by Spark's reports."""
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
         self._lock = threading.Lock()
         self._progress = Progress("following")
-        self._last_batch = -1
+        self._messages = 0  # of the event log that were read
 
     @property
     def progress(self) -> Progress:
@@ -76,37 +76,48 @@ class Tracker:
             told = self._progress
         self._tell(told)
 
-    def note(self, report: dict[str, Any]) -> None:
-        """A report of Spark's about one micro-batch, in the shape of its JSON."""
+    def count(self, events: int, newest: datetime | None, late: int) -> None:
+        """A micro-batch with so many events, of which some came too late."""
         with self._lock:
             before = self._progress
-            is_new = report["batchId"] > self._last_batch and report["numInputRows"] > 0
-            self._last_batch = max(self._last_batch, report["batchId"])
-            newest = (report.get("eventTime") or {}).get("max")
             self._progress = replace(
                 before,
-                batches=before.batches + is_new,
-                events=before.events + report["numInputRows"],
-                lag=lag_of(report),
-                newest=datetime.fromisoformat(newest) if newest else before.newest,
-                late=before.late + _late_rows(report),
+                batches=before.batches + (events > 0),
+                events=before.events + events,
+                newest=newest or before.newest,
+                late=before.late + late,
             )
             told = self._progress
         self._tell(told)
 
+    def note(self, report: dict[str, Any]) -> None:
+        """A report of Spark's about one micro-batch, in the shape of its JSON."""
+        found = messages_in(report)
+        with self._lock:
+            if found is not None:
+                self._messages += found[0]
+            left = None if found is None else found[1]
+            self._progress = replace(self._progress, lag=self._events_in(left))
+            told = self._progress
+        self._tell(told)
 
-def lag_of(report: dict[str, Any]) -> int | None:
-    """Events that are not read yet: messages that are left, times the events in those that were read. None: unknown."""
-    left = read = 0
+    def _events_in(self, messages: int | None) -> int | None:
+        """About, by what those had that were read."""
+        if not messages:
+            return messages
+        return round(messages * self._progress.events / self._messages) if self._messages else None
+
+
+def messages_in(report: dict[str, Any]) -> tuple[int, int] | None:
+    """How many messages of the event log a micro-batch has read, and how many are left. None: unknown."""
+    read = left = 0
     for source in report.get("sources") or ():
         start, end, latest = (_offsets(source.get(name)) for name in ("startOffset", "endOffset", "latestOffset"))
         if end is None or latest is None:
             return None
         left += sum(max(0, latest.get(name, reached) - reached) for name, reached in end.items())
         read += sum(reached - (start or {}).get(name, reached) for name, reached in end.items())
-    if left == 0:
-        return 0
-    return round(left * report["numInputRows"] / read) if read > 0 and report["numInputRows"] else None
+    return read, left
 
 
 def _offsets(value: Any) -> dict[str, int] | None:
@@ -119,10 +130,6 @@ def _offsets(value: Any) -> dict[str, int] | None:
     if not isinstance(value, dict) or not all(isinstance(offset, int) for offset in value.values()):
         return None
     return value
-
-
-def _late_rows(report: dict[str, Any]) -> int:
-    return sum(int(state.get("numRowsDroppedByWatermark") or 0) for state in report.get("stateOperators") or ())
 
 
 def listener_for(trackers: Callable[[str], Tracker | None]) -> StreamingQueryListener:

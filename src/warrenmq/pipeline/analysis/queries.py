@@ -1,7 +1,7 @@
 """A streaming query that is started again when it fails, with pauses that grow.
 
 A broker that is away is waited for, for ever. While it is there, a query that fails again and again without having
-got further ends the analysis. Only what has failed is started again: other queries go on. One thread calls.
+got further ends the analysis. One thread calls.
 """
 
 from __future__ import annotations

@@ -2,13 +2,14 @@
 
 The stream is declared if it is missing. A document carries its id in the header that deduplication looks at, so that a
 batch which is told again after a crash is not there twice where the stream is set up for that; readers keep rows by
-their keys and do not mind it anyway. The connection is made when the first document is written, and comes back by
-itself when it is lost. Any thread may call.
+their keys and do not mind it anyway. Documents that are written together wait for the broker's disk once. The
+connection is made when the first document is written, and comes back by itself when it is lost. Any thread may call.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -36,9 +37,9 @@ class ResultWriter:
         self._connection: client.Connection | None = None
         self._channel: client.Channel | None = None
 
-    def write(self, document: Mapping[str, Any]) -> int:
-        """Returns when the broker has all of it; how many messages it was. Raises ClientError."""
-        parts = split(document)
+    def write(self, *documents: Mapping[str, Any]) -> int:
+        """Returns when the broker has all of them; how many messages it was. Raises ClientError."""
+        parts = [part for document in documents for part in split(document)]
         self._publish(parts)
         return len(parts)
 
@@ -53,9 +54,10 @@ class ResultWriter:
             channel.publish("", STREAM_NAME, document.body, _properties(document), mandatory=True)
             for document in documents
         ]
+        end = time.monotonic() + CONFIRM_LIMIT
         try:
             for confirmation in confirmations:
-                confirmation.result(CONFIRM_LIMIT)
+                confirmation.result(max(end - time.monotonic(), 0.0))
         except client.Unroutable:
             self._forget_channel()
             raise

@@ -6,90 +6,93 @@ told when something begins, not as long as it lasts, with uids of messages that 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from warrenmq.events.ids import uid_text
 from warrenmq.pipeline.facts import KEY, STEP, TIME
-from warrenmq.pipeline.jobs import consumers, holding
-from warrenmq.pipeline.jobs.arrow_tables import Row, answer_by_vhost, to_time
+from warrenmq.pipeline.jobs import consumers
 from warrenmq.pipeline.jobs.holding import State, states_of
-from warrenmq.pipeline.jobs.job import Job
-from warrenmq.pipeline.jobs.series import Point, Series, key_points, series_of
-from warrenmq.pipeline.jobs.unusual import MEASURES, find_changes, is_poison, sentence
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from warrenmq.pipeline.settings import Settings
+from warrenmq.pipeline.jobs.job import VHOST, arrow_job
+from warrenmq.pipeline.jobs.series import Series, key_points, series_of
+from warrenmq.pipeline.jobs.tables import (
+    REAL,
+    TEXT,
+    TEXTS,
+    WINDOW_COLUMNS,
+    Row,
+    by_vhost,
+    since,
+    table_of,
+    to_time,
+    where,
+)
+from warrenmq.pipeline.jobs.unusual import MEASURES, Point, find_changes, is_poison, sentence
+from warrenmq.pipeline.settings import Settings
 
 KEYS = ("window_start", "vhost", "what", "name", "measure")
-
-_COLUMNS = (
-    *holding.COLUMNS, "fact", "exchange", "name", "bucket", "total_us", "longest_us", "depth_last", "first_uid",
-)  # fmt: skip
-_SCHEMA = {
-    "window_start": "timestamp", "window_end": "timestamp", "vhost": "string", "what": "string", "name": "string",
-    "measure": "string", "value": "double", "usual": "double", "score": "double", "sentence": "string",
-    "example_uids": "array<string>",
-}  # fmt: skip
+COLUMNS = (
+    WINDOW_COLUMNS
+    | dict.fromkeys(("what", "name", "measure"), TEXT)
+    | dict.fromkeys(("value", "usual", "score"), REAL)
+    | {"sentence": TEXT, "example_uids": TEXTS}
+)
 
 
-def run(facts: DataFrame, settings: Settings) -> DataFrame:
-    wanted = facts.where(f"fact IN ('{STEP}', '{KEY}', '{TIME}')")
-    return answer_by_vhost(wanted, _COLUMNS, answer, _SCHEMA, settings)
+def answer(facts: pa.Table, settings: Settings, since_us: int) -> pa.Table:
+    recent = since(facts, since_us - round(_series_history(settings) * 1_000_000))
+    rows = [{"vhost": vhost} | row for vhost, part in by_vhost(recent) for row in _unusual(part, settings)]
+    for vhost, steps in by_vhost(where(facts, fact=STEP)):
+        rows += [{"vhost": vhost} | row for row in _stuck(steps, settings, since_us)]
+    return table_of(rows, COLUMNS)
 
 
 def history(settings: Settings) -> float:
+    return max(_series_history(settings), consumers.history(settings) + _baseline(settings))
+
+
+def _series_history(settings: Settings) -> float:
     """Whether it is the beginning depends on the windows before, and those on as many before them."""
-    baseline = settings.baseline_windows * settings.window_seconds
-    return max(2 * baseline + 2 * settings.window_seconds, consumers.history(settings) + baseline)
+    return 2 * _baseline(settings) + 2 * settings.window_seconds
 
 
-def answer(table: pa.Table, settings: Settings) -> list[Row]:
-    """The answer of one virtual host."""
-    vhost = table["vhost"][0].as_py()
-    steps, keys, times = (table.filter(pc.equal(table["fact"], fact)) for fact in (STEP, KEY, TIME))
-    rows = [row for series in series_of(steps, times) for row in _changes(series, settings)]
-    rows += _stuck(steps, settings)
-    rows += [row for series in key_points(keys) for row in _poison(series, settings)]
-    return [{"vhost": vhost} | row for row in rows]
+def _baseline(settings: Settings) -> float:
+    return settings.baseline_windows * settings.window_seconds
+
+
+def _unusual(facts: pa.Table, settings: Settings) -> list[Row]:
+    steps, keys, times = (where(facts, fact=fact) for fact in (STEP, KEY, TIME))
+    changes = [row for series in series_of(steps, times) for row in _changes(series, settings)]
+    return changes + [row for series in key_points(keys) for row in _poison(series, settings)]
 
 
 def _changes(series: Series, settings: Settings) -> list[Row]:
     """Where a measure leaves what was usual."""
     points, measure = series.points, MEASURES[series.measure]
-    times_us, values = [point.window_us for point in points], [point.value for point in points]
-    noises = [point.noise for point in points]
     rows = []
-    for finding in find_changes(times_us, values, measure, settings, noises):
+    for finding in find_changes(points, measure, settings):
         told, seen = points[finding.told], points[finding.seen]
-        words = sentence(series.what, series.name, measure, seen.value, finding.usual, to_time(seen.window_us),
-                         settings.window_seconds)  # fmt: skip
-        rows.append(
-            _row(
-                told,
-                series,
-                measure.name,
-                seen.value,
-                finding.usual,
-                finding.score,
-                words,
-                seen.first_uid,
-                seen.last_uid,
-            )
-        )
+        at, length = to_time(seen.window_us), settings.window_seconds
+        words = sentence(series.what, series.name, measure, seen.value, finding.usual, at, length)
+        uids = (seen.first_uid, seen.last_uid)
+        rows.append(_row(told, series, measure.name, seen.value, finding.usual, finding.score, words, *uids))
     return rows
 
 
-def _stuck(steps: pa.Table, settings: Settings) -> list[Row]:
+def _stuck(steps: pa.Table, settings: Settings, since_us: int) -> list[Row]:
+    """A consumer that is stuck, when it begins; or after nobody told of anything for as long as the baseline is."""
+    reach = round(_baseline(settings) * 1_000_000)
     rows = []
     before: State | None = None
-    for state in states_of(steps, settings):
-        was_stuck = before is not None and before.who == state.who and before.is_stuck(settings)
-        if state.is_stuck(settings) and not was_stuck:
+    for state in states_of(steps, settings, since_us - reach):
+        is_known = (
+            before is not None
+            and before.who == state.who
+            and before.is_stuck(settings)
+            and state.window.start_us - before.window.start_us <= reach
+        )
+        if state.is_stuck(settings) and not is_known:
             rows.append(_stuck_row(state, settings))
         before = state
     return rows
@@ -145,4 +148,6 @@ def _row(
     }
 
 
-JOB = Job("anomalies", "Anomalies", KEYS, run, "anomalies", frozenset({STEP, KEY, TIME}), history)
+JOB = arrow_job(
+    "anomalies", "Anomalies", KEYS, answer, COLUMNS, "anomalies", frozenset({STEP, KEY, TIME}), history, VHOST
+)

@@ -6,46 +6,92 @@ forecast to reach the limit of the settings, one that shrinks to be empty. Strea
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import deque
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from warrenmq.pipeline.facts import STEP
-from warrenmq.pipeline.jobs.job import Job
-from warrenmq.pipeline.jobs.sql import count_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from warrenmq.pipeline.settings import Settings
+from warrenmq.pipeline.jobs.job import VHOST, arrow_job, for_all_windows
+from warrenmq.pipeline.jobs.tables import (
+    REAL,
+    TEXT,
+    WHOLE,
+    WINDOW,
+    WINDOW_COLUMNS,
+    columns_of,
+    count_of,
+    put,
+    totals,
+    where,
+)
+from warrenmq.pipeline.settings import Settings
 
 KEYS = ("window_start", "vhost", "queue")
-
-# Two points are always a line: so at least three.
-_SQL = f"""
-WITH depths AS (
-    SELECT window_start, window_end, vhost, queue,
-           max(if(depth_last IS NULL, null, struct(last_time, depth_last))).depth_last AS depth,
-           max(depth_max) AS depth_max, {count_of("enqueued", "requeued")} AS arrived,
-           {count_of("delivered", "expired", "dropped", "dead_lettered")} AS left
-    FROM {{facts}} WHERE fact = 'step' AND queue <> '' GROUP BY window_start, window_end, vhost, queue
-), sloped AS (
-    SELECT *, if(count(depth) OVER recent >= 3,
-                 regr_slope(depth, unix_micros(window_end) / 1000000) OVER recent, null) AS slope_per_second,
-           nullif({{limit}}, 0L) AS limit
-    FROM depths WHERE depth IS NOT NULL
-    WINDOW recent AS (PARTITION BY vhost, queue ORDER BY unix_micros(window_start)
-                      RANGE BETWEEN {{reach}} PRECEDING AND CURRENT ROW)
+COLUMNS = (
+    WINDOW_COLUMNS
+    | {"queue": TEXT}
+    | dict.fromkeys(("depth", "depth_max", "arrived", "left"), WHOLE)
+    | dict.fromkeys(("slope_per_second", "empty_in_seconds", "full_in_seconds"), REAL)
+    | {"limit": WHOLE}
 )
-SELECT window_start, window_end, vhost, queue, depth, depth_max, arrived, left, slope_per_second,
-       if(slope_per_second < 0, depth / -slope_per_second, null) AS empty_in_seconds,
-       if(slope_per_second > 0 AND limit > 0, greatest((limit - depth) / slope_per_second, 0D), null)
-           AS full_in_seconds, limit
-FROM sloped
-"""
+LEAST_POINTS = 3  # two are always a line
 
 
-def run(facts: DataFrame, settings: Settings) -> DataFrame:
-    sql = _SQL.replace("{reach}", f"{_reach_us(settings)}L").replace("{limit}", f"{settings.depth_limit}L")
-    return facts.sparkSession.sql(sql, facts=facts)
+def answer(facts: pa.Table, settings: Settings) -> pa.Table:
+    found = _depths(where(facts, fact=STEP)).sort_by(
+        [(name, "ascending") for name in ("vhost", "queue", "window_start")]
+    )
+    slopes = pa.array(_slopes(found, _reach_us(settings)), REAL)
+    limit = pa.repeat(pa.scalar(settings.depth_limit or None, WHOLE), found.num_rows)
+    depth = found["depth"].cast(REAL)
+    missing = pc.max_element_wise(pc.subtract(limit.cast(REAL), depth), 0.0, skip_nulls=False)
+    falls, rises = pc.if_else(pc.less(slopes, 0), slopes, None), pc.if_else(pc.greater(slopes, 0), slopes, None)
+    return put(
+        found,
+        slope_per_second=slopes,
+        empty_in_seconds=pc.divide(depth, pc.negate(falls)),
+        full_in_seconds=pc.divide(missing, rises),
+        limit=limit,
+    )
+
+
+def _depths(steps: pa.Table) -> pa.Table:
+    """Of each queue and window; the depth at its end is that which the last event told."""
+    in_order = steps.sort_by([("last_time", "ascending"), ("depth_last", "ascending")])
+    counted = put(
+        in_order,
+        depth=in_order["depth_last"],
+        arrived=count_of(in_order, "enqueued", "requeued"),
+        left=count_of(in_order, "delivered", "expired", "dropped", "dead_lettered"),
+    )
+    found = totals(counted, (*WINDOW, "queue"), depth="last", depth_max="max", arrived="sum", left="sum")
+    return found.filter(pc.and_(pc.not_equal(found["queue"], ""), pc.is_valid(found["depth"])))
+
+
+def _slopes(found: pa.Table, reach_us: int) -> Iterator[float | None]:
+    """Of each row, with those of the same queue and of so long before it."""
+    recent: deque[tuple[int, int]] = deque()
+    queue_before = None
+    for vhost, queue, end, depth in columns_of(found, ("vhost", "queue", "window_end", "depth")):
+        if (vhost, queue) != queue_before:
+            recent.clear()
+        queue_before = vhost, queue
+        recent.append((end, depth))
+        while recent[0][0] < end - reach_us:
+            recent.popleft()
+        yield _slope(recent) if len(recent) >= LEAST_POINTS else None
+
+
+def _slope(points: deque[tuple[int, int]]) -> float:
+    """Messages per second. Whole numbers until the last step: it is the same wherever the series began."""
+    count, origin = len(points), points[0][0]
+    times = [time - origin for time, _ in points]
+    sum_times, sum_depths = sum(times), sum(depth for _, depth in points)
+    products = sum(time * depth for time, (_, depth) in zip(times, points, strict=True))
+    squares = sum(time * time for time in times)
+    return (count * products - sum_times * sum_depths) / (count * squares - sum_times**2) * 1_000_000
 
 
 def history(settings: Settings) -> float:
@@ -56,4 +102,14 @@ def _reach_us(settings: Settings) -> int:
     return (settings.forecast_windows - 1) * settings.window_us
 
 
-JOB = Job("backlog", "Backlog and forecast", KEYS, run, "lines", frozenset({STEP}), history)
+JOB = arrow_job(
+    "backlog",
+    "Backlog and forecast",
+    KEYS,
+    for_all_windows(answer),
+    COLUMNS,
+    "lines",
+    frozenset({STEP}),
+    history,
+    VHOST,
+)

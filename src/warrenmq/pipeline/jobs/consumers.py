@@ -8,41 +8,42 @@ was delivered before is not known (holding.py).
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from warrenmq.pipeline.facts import STEP
-from warrenmq.pipeline.jobs.arrow_tables import Row, answer_by_vhost, to_time
-from warrenmq.pipeline.jobs.holding import COLUMNS, State, states_of
-from warrenmq.pipeline.jobs.job import Job
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from warrenmq.pipeline.settings import Settings
+from warrenmq.pipeline.jobs.holding import State, states_of
+from warrenmq.pipeline.jobs.job import VHOST, arrow_job
+from warrenmq.pipeline.jobs.tables import (
+    FLAG,
+    REAL,
+    TEXT,
+    TIMESTAMP,
+    WHOLE,
+    WINDOW_COLUMNS,
+    Row,
+    by_vhost,
+    table_of,
+    to_time,
+    where,
+)
+from warrenmq.pipeline.settings import Settings
 
 KEYS = ("window_start", "vhost", "queue", "consumer", "connection", "channel")
-
-_SCHEMA = {
-    "window_start": "timestamp", "window_end": "timestamp", "vhost": "string", "queue": "string",
-    "consumer": "string", "connection": "string", "channel": "int", "delivered": "bigint", "settled": "bigint",
-    "outstanding": "bigint", "share_ratio": "double", "skew": "double", "stuck": "boolean",
-    "stuck_since": "timestamp", "silent_seconds": "double",
+COLUMNS = WINDOW_COLUMNS | {
+    "queue": TEXT, "consumer": TEXT, "connection": TEXT, "channel": pa.int32(), "delivered": WHOLE, "settled": WHOLE,
+    "outstanding": WHOLE, "share_ratio": REAL, "skew": REAL, "stuck": FLAG, "stuck_since": TIMESTAMP,
+    "silent_seconds": REAL,
 }  # fmt: skip
 
 
-def run(facts: DataFrame, settings: Settings) -> DataFrame:
-    return answer_by_vhost(facts.where(f"fact = '{STEP}'"), COLUMNS, answer, _SCHEMA, settings)
-
-
-def answer(table: pa.Table, settings: Settings) -> list[Row]:
-    """The answer of one virtual host."""
-    vhost = table["vhost"][0].as_py()
-    by_queue: dict[tuple[int, str], list[State]] = defaultdict(list)
-    for state in states_of(table, settings):
-        by_queue[state.window.start_us, state.who.queue].append(state)
-    return [_row(vhost, state, states, settings) for states in by_queue.values() for state in states]
+def answer(facts: pa.Table, settings: Settings, since_us: int) -> pa.Table:
+    by_queue: dict[tuple[str, int, str], list[State]] = defaultdict(list)
+    for vhost, steps in by_vhost(where(facts, fact=STEP)):
+        for state in states_of(steps, settings, since_us):
+            by_queue[vhost, state.window.start_us, state.who.queue].append(state)
+    rows = [_row(key[0], state, states, settings) for key, states in by_queue.items() for state in states]
+    return table_of(rows, COLUMNS)
 
 
 def _row(vhost: str, state: State, states: list[State], settings: Settings) -> Row:
@@ -71,4 +72,4 @@ def history(settings: Settings) -> float:
     return 2 * settings.consumer_windows * settings.window_seconds
 
 
-JOB = Job("consumers", "Consumers", KEYS, run, "table", frozenset({STEP}), history)
+JOB = arrow_job("consumers", "Consumers", KEYS, answer, COLUMNS, "table", frozenset({STEP}), history, VHOST)

@@ -1,47 +1,62 @@
 """Messages that came more than once: published with the same message id, or dropped by the broker as seen before.
 
 The same id counts as a duplicate within one window of `keyed_window`. What the broker dropped is counted by queue, or
-by exchange where that dropped it.
+by exchange where that dropped it. Of each window the `kept` most frequent of both.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from warrenmq.pipeline.facts import MESSAGE, STEP
-from warrenmq.pipeline.jobs.job import Job
-from warrenmq.pipeline.jobs.sql import uid_text
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from warrenmq.pipeline.settings import Settings
+from warrenmq.pipeline.jobs.job import arrow_job, for_all_windows
+from warrenmq.pipeline.jobs.tables import (
+    TEXT,
+    WHOLE,
+    WINDOW,
+    WINDOW_COLUMNS,
+    plain,
+    put,
+    ranked,
+    stacked,
+    totals,
+    uid_texts,
+    where,
+)
+from warrenmq.pipeline.settings import Settings
 
 KEYS = ("window_start", "vhost", "what", "name")
-
-_SQL = f"""
-WITH told AS (
-    SELECT window_start, window_end, vhost, if(fact = 'message', 'published', 'dropped') AS what,
-           CASE WHEN fact = 'message' THEN name WHEN queue = '' THEN exchange ELSE queue END AS name,
-           count, first_uid, last_uid, first_time, last_time
-    FROM {{facts}}
-    WHERE (fact = 'message' AND count > 1) OR (fact = 'step' AND kind = 'dropped' AND reason = 'duplicate')
-), counted AS (
-    SELECT window_start, window_end, vhost, what, name, sum(count) AS times,
-           min(first_uid) AS first, max(last_uid) AS last,
-           unix_micros(max(last_time)) - unix_micros(min(first_time)) AS apart_us
-    FROM told GROUP BY window_start, window_end, vhost, what, name
-), ranked AS (
-    SELECT *, row_number() OVER (PARTITION BY window_start, what ORDER BY times DESC, vhost, name) AS rank FROM counted
-)
-SELECT window_start, window_end, vhost, what, name, times, {uid_text("first")} AS first_uid,
-       {uid_text("last")} AS last_uid, apart_us
-FROM ranked WHERE rank <= {{kept}}
-"""
+COLUMNS = WINDOW_COLUMNS | {
+    "what": TEXT, "name": TEXT, "times": WHOLE, "first_uid": TEXT, "last_uid": TEXT, "apart_us": WHOLE,
+}  # fmt: skip
 
 
-def run(facts: DataFrame, settings: Settings) -> DataFrame:
-    return facts.sparkSession.sql(_SQL, facts=facts, kept=settings.kept)
+def answer(facts: pa.Table, settings: Settings) -> pa.Table:
+    found = totals(
+        stacked(_published(facts), _dropped(facts)), (*WINDOW, "what", "name"),
+        count="sum", first_uid="min", last_uid="max", first_time="min", last_time="max",
+    )  # fmt: skip
+    first = ranked(found, ("window_start", "what"), ("-count", "vhost", "name"))
+    kept = first.filter(pc.less_equal(first["rank"], settings.kept))
+    return put(
+        kept,
+        times=kept["count"],
+        first_uid=uid_texts(kept["first_uid"]),
+        last_uid=uid_texts(kept["last_uid"]),
+        apart_us=pc.subtract(plain(kept["last_time"]), plain(kept["first_time"])),
+    )
 
 
-JOB = Job("duplicates", "Duplicates", KEYS, run, "table", frozenset({MESSAGE, STEP}))
+def _published(facts: pa.Table) -> pa.Table:
+    messages = where(facts, fact=MESSAGE)
+    return put(messages.filter(pc.greater(messages["count"], 1)), what="published")
+
+
+def _dropped(facts: pa.Table) -> pa.Table:
+    dropped = where(facts, fact=STEP, kind="dropped", reason="duplicate")
+    in_exchange = pc.equal(dropped["queue"], "")
+    return put(dropped, what="dropped", name=pc.if_else(in_exchange, dropped["exchange"], dropped["queue"]))
+
+
+JOB = arrow_job("duplicates", "Duplicates", KEYS, for_all_windows(answer), COLUMNS, "table", frozenset({MESSAGE, STEP}))

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from warrenmq.pipeline.facts import GROWTH
-from warrenmq.pipeline.jobs.arrow_tables import plain
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Numbers = NDArray[np.int64]
-
-COLUMNS = ("window_start", "window_end", "queue", "name", "bucket", "count", "total_us", "longest_us", "last_uid")
+from warrenmq.pipeline.jobs.tables import Numbers, codes, numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +34,19 @@ def bucket_values(buckets: Numbers) -> Numbers:
 
 
 def durations_of(table: pa.Table, percents: Sequence[int]) -> list[Durations]:
-    """Nearest-rank percentiles: the least bucket that so many percent of the durations are not above."""
+    """Of the `time` facts of one virtual host.
+
+    Nearest-rank percentiles: the least bucket that so many percent of the durations are not above.
+    """
     if table.num_rows == 0:
         return []
-    queues, queue_codes = _coded(table["queue"])
-    names, name_codes = _coded(table["name"])
-    window, bucket = _numbers(table["window_start"]), _numbers(table["bucket"])
+    queues, queue_codes = codes(table["queue"])
+    names, name_codes = codes(table["name"])
+    window, bucket = numbers(table["window_start"]), numbers(table["bucket"])
     order = np.lexsort((bucket, name_codes, queue_codes, window))
     window, bucket, queue_codes, name_codes = (a[order] for a in (window, bucket, queue_codes, name_codes))
     ends, counts, totals, longest, uids = (
-        _numbers(table[name])[order] for name in ("window_end", "count", "total_us", "longest_us", "last_uid")
+        numbers(table[name])[order] for name in ("window_end", "count", "total_us", "longest_us", "last_uid")
     )
     is_new = (np.diff(window) != 0) | (np.diff(queue_codes) != 0) | (np.diff(name_codes) != 0)
     first = np.flatnonzero(np.append(True, is_new))
@@ -72,16 +67,3 @@ def durations_of(table: pa.Table, percents: Sequence[int]) -> list[Durations]:
         )
         for place, at in enumerate(first.tolist())
     ]  # fmt: skip
-
-
-def _numbers(column: pa.ChunkedArray) -> Numbers:
-    filled = plain(column).cast(pa.int64()).fill_null(0)
-    found: Numbers = filled.to_numpy()
-    return found
-
-
-def _coded(column: pa.ChunkedArray) -> tuple[list[str], Any]:
-    """The texts of a column, and which of them each row has."""
-    encoded = column.combine_chunks().dictionary_encode()
-    encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
-    return encoded.dictionary.to_pylist(), encoded.indices.to_numpy()

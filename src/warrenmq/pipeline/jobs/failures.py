@@ -7,54 +7,74 @@ most often stands beside it; of equal ones the last by name.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from warrenmq.events import schema
-from warrenmq.pipeline.facts import FAILING, KEY, STEP
-from warrenmq.pipeline.jobs.job import Job
-from warrenmq.pipeline.jobs.sql import SECONDS, listed, uid_text
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from warrenmq.pipeline.settings import Settings
+from warrenmq.pipeline.facts import KEY, STEP
+from warrenmq.pipeline.jobs.job import arrow_job, for_all_windows
+from warrenmq.pipeline.jobs.kinds import TROUBLES
+from warrenmq.pipeline.jobs.tables import (
+    REAL,
+    TEXT,
+    WHOLE,
+    WINDOW,
+    WINDOW_COLUMNS,
+    count_of,
+    joined,
+    per_second,
+    put,
+    ratio,
+    stacked,
+    totals,
+    uid_texts,
+    where,
+)
+from warrenmq.pipeline.settings import Settings
 
 KEYS = ("window_start", "vhost", "queue", "kind", "reason")
-KINDS = tuple(schema.KIND_NAMES[kind] for kind in FAILING)
-
-# A delivery tells of the kind "delivered" and, if it is not the first, of a redelivery: so it becomes two rows.
-_SQL = f"""
-WITH told AS (
-    SELECT window_start, window_end, vhost, queue, kind, reason, fact, name, count, last_uid,
-           fact = 'step' AND kind = 'delivered' AS is_delivery,
-           fact = 'step' AND kind IN ('enqueued', 'requeued') AS is_arrival
-    FROM {{facts}} WHERE fact IN ('step', 'key') AND queue <> ''
-    UNION ALL
-    SELECT window_start, window_end, vhost, queue, 'redelivered', '', fact, '', redelivered, last_uid, false, false
-    FROM {{facts}} WHERE fact = 'step' AND queue <> '' AND redelivered > 0
-), by_key AS (
-    SELECT window_start, window_end, vhost, queue, kind, reason, fact, name, sum(count) AS count,
-           max(last_uid) AS last_uid, sum(if(is_delivery, count, 0L)) AS delivered,
-           sum(if(is_arrival, count, 0L)) AS arrived
-    FROM told GROUP BY window_start, window_end, vhost, queue, kind, reason, fact, name
-), by_kind AS (
-    SELECT window_start, window_end, vhost, queue, kind, reason, sum(if(fact = 'step', count, 0L)) AS count,
-           max(if(fact = 'step', last_uid, null)) AS last_uid, sum(delivered) AS delivered, sum(arrived) AS arrived,
-           max(if(fact = 'key', struct(count, name), null)) AS top
-    FROM by_key GROUP BY window_start, window_end, vhost, queue, kind, reason
-), whole AS (
-    SELECT *, sum(delivered) OVER place AS all_delivered, sum(arrived) OVER place AS all_arrived
-    FROM by_kind WINDOW place AS (PARTITION BY window_start, window_end, vhost, queue)
+COLUMNS = (
+    WINDOW_COLUMNS
+    | dict.fromkeys(("queue", "kind", "reason"), TEXT)
+    | {"count": WHOLE, "per_second": REAL, "failure_ratio": REAL, "top_key": TEXT, "top_key_count": WHOLE}
+    | {"example_uid": TEXT}
 )
-SELECT window_start, window_end, vhost, queue, kind, reason, count, count / {SECONDS} AS per_second,
-       coalesce(try_divide(count, if(all_delivered > 0, all_delivered, all_arrived)), 0D) AS failure_ratio,
-       top.name AS top_key, top.count AS top_key_count, {uid_text("last_uid")} AS example_uid
-FROM whole WHERE count > 0 AND kind IN ('redelivered', {listed(KINDS)})
-"""
+QUEUE = ("window_start", "vhost", "queue")
 
 
-def run(facts: DataFrame, settings: Settings) -> DataFrame:
-    return facts.sparkSession.sql(_SQL, facts=facts)
+def answer(facts: pa.Table, settings: Settings) -> pa.Table:
+    in_queues = facts.filter(pc.not_equal(facts["queue"], ""))
+    steps, keys = where(in_queues, fact=STEP), where(in_queues, fact=KEY, kind=TROUBLES)
+    found = totals(_troubles(steps), (*WINDOW, "queue", "kind", "reason"), count="sum", last_uid="max")
+    found = joined(joined(found, _handled(steps), QUEUE), _top_keys(keys), KEYS)
+    return put(
+        found,
+        per_second=per_second(found, "count"),
+        failure_ratio=ratio(found["count"], found["handled"]),
+        example_uid=uid_texts(found["last_uid"]),
+    )
 
 
-JOB = Job("failures", "Failures", KEYS, run, "bars", frozenset({STEP, KEY}))
+def _troubles(steps: pa.Table) -> pa.Table:
+    """A delivery that is not the first tells of a redelivery, too."""
+    again = steps.filter(pc.greater(steps["redelivered"], 0))
+    redelivered = put(again, kind="redelivered", reason="", count=again["redelivered"])
+    told = where(steps, kind=TROUBLES)
+    return stacked(told.filter(pc.greater(told["count"], 0)), redelivered)
+
+
+def _handled(steps: pa.Table) -> pa.Table:
+    """How many messages each queue delivered in a window, or else how many arrived there."""
+    counted = put(steps, delivered=count_of(steps, "delivered"), arrived=count_of(steps, "enqueued", "requeued"))
+    found = totals(counted, QUEUE, delivered="sum", arrived="sum")
+    handled = pc.if_else(pc.greater(found["delivered"], 0), found["delivered"], found["arrived"])
+    return put(found, handled=handled).select([*QUEUE, "handled"])
+
+
+def _top_keys(keys: pa.Table) -> pa.Table:
+    by_key = totals(keys, (*KEYS, "name"), count="sum")
+    in_order = by_key.sort_by([("count", "ascending"), ("name", "ascending")])
+    return totals(put(in_order, top_key=in_order["name"], top_key_count=in_order["count"]), KEYS,
+                  top_key="last", top_key_count="last")  # fmt: skip
+
+
+JOB = arrow_job("failures", "Failures", KEYS, for_all_windows(answer), COLUMNS, "bars", frozenset({STEP, KEY}))

@@ -2,39 +2,47 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from warrenmq.pipeline.facts import STEP
-from warrenmq.pipeline.jobs.job import Job
-from warrenmq.pipeline.jobs.sql import SECONDS
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from warrenmq.pipeline.settings import Settings
+from warrenmq.pipeline.jobs.job import arrow_job, for_all_windows
+from warrenmq.pipeline.jobs.tables import (
+    REAL,
+    TEXT,
+    WHOLE,
+    WINDOW,
+    WINDOW_COLUMNS,
+    per_second,
+    put,
+    stacked,
+    totals,
+    where,
+)
+from warrenmq.pipeline.settings import Settings
 
 KEYS = ("window_start", "vhost", "source_kind", "source", "target_kind", "target")
-
-# Who takes messages one by one has no consumer tag.
-_SQL = f"""
-WITH edges AS (
-    SELECT window_start, window_end, vhost, count, octets,
-           if(kind = 'enqueued', 'exchange', 'queue') AS source_kind,
-           if(kind = 'enqueued', exchange, queue) AS source,
-           if(kind = 'enqueued', 'queue', 'consumer') AS target_kind,
-           CASE WHEN kind = 'enqueued' THEN queue WHEN consumer = '' THEN 'basic.get' ELSE consumer END AS target
-    FROM {{facts}} WHERE fact = 'step' AND kind IN ('enqueued', 'delivered')
-), counted AS (
-    SELECT window_start, window_end, vhost, source_kind, source, target_kind, target,
-           sum(count) AS count, sum(octets) AS octets
-    FROM edges GROUP BY window_start, window_end, vhost, source_kind, source, target_kind, target
+COLUMNS = (
+    WINDOW_COLUMNS
+    | dict.fromkeys(("source_kind", "source", "target_kind", "target"), TEXT)
+    | {"count": WHOLE, "octets": WHOLE, "per_second": REAL}
 )
-SELECT *, count / {SECONDS} AS per_second FROM counted
-"""
+NO_CONSUMER = "basic.get"  # who takes messages one by one has no consumer tag
 
 
-def run(facts: DataFrame, settings: Settings) -> DataFrame:
-    return facts.sparkSession.sql(_SQL, facts=facts)
+def answer(facts: pa.Table, settings: Settings) -> pa.Table:
+    enqueued = where(facts, fact=STEP, kind="enqueued")
+    delivered = where(facts, fact=STEP, kind="delivered")
+    consumer = delivered["consumer"]
+    taker = pc.if_else(pc.equal(consumer, ""), NO_CONSUMER, consumer)
+    edges = stacked(
+        put(
+            enqueued, source_kind="exchange", source=enqueued["exchange"], target_kind="queue", target=enqueued["queue"]
+        ),
+        put(delivered, source_kind="queue", source=delivered["queue"], target_kind="consumer", target=taker),
+    )
+    found = totals(edges, (*WINDOW, *KEYS[2:]), count="sum", octets="sum")
+    return put(found, per_second=per_second(found, "count"))
 
 
-JOB = Job("flow", "Flow", KEYS, run, "flow", frozenset({STEP}))
+JOB = arrow_job("flow", "Flow", KEYS, for_all_windows(answer), COLUMNS, "flow", frozenset({STEP}))

@@ -1,25 +1,40 @@
 """Which consumer holds which messages, window by window. Pure: facts in, states out.
 
-A consumer holds what was delivered to it and is not settled. Nobody tells that a consumer does nothing: so each window
-with any events has a state for each consumer that holds messages.
+A consumer holds what was delivered to it and is not settled, as far back as `consumer_windows` reach. Nobody tells that
+a consumer does nothing: so each window with any events has a state for each consumer that holds messages.
+
+What one consumer did is a set of arrays with a place for each window; times are microseconds, 0 where there is none.
+Windows do not overlap: so the latest of some times is that of the latest window that has one.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from warrenmq.pipeline.jobs.arrow_tables import columns_of
+from warrenmq.pipeline.jobs.tables import (
+    Numbers,
+    columns_of,
+    count_of,
+    first_of_groups,
+    is_one_of,
+    numbers,
+    put,
+    totals,
+)
 from warrenmq.pipeline.settings import Settings
 
-COLUMNS = (
-    "window_start", "window_end", "queue", "consumer", "connection", "channel", "kind", "reason", "count",
-    "first_time", "last_time", "last_uid",
-)  # fmt: skip
+WHO = ("queue", "consumer", "connection", "channel")
+DONE = {
+    "delivered": "sum", "got": "sum", "settled": "sum", "first_got_us": "min", "last_got_us": "max",
+    "settled_us": "max", "closed_us": "max", "uid": "max",
+}  # fmt: skip
+_NEVER = np.iinfo(np.int64).max
 
 
 class Who(NamedTuple):
@@ -37,22 +52,6 @@ class Window(NamedTuple):
     now_us: int
 
 
-@dataclass(slots=True)
-class Work:
-    """What a consumer did in a window. Times are 0 where there is none."""
-
-    at_us: int
-    delivered: int = 0
-    got: int = 0  # delivered, and to be settled
-    settled: int = 0
-    first_got_us: int = 0
-    last_got_us: int = 0
-    settled_us: int = 0
-    closed_us: int = 0
-    uid: int = 0  # of the last message that it got
-    began_us: int = 0  # when it got something after it had held nothing
-
-
 @dataclass(frozen=True, slots=True)
 class State:
     """What a consumer holds at the end of a window, and for how long it has settled nothing."""
@@ -64,86 +63,106 @@ class State:
     outstanding: int
     since_us: int
     silent_seconds: float
-    example: int
+    example: int  # the uid of a message that it got last
 
     def is_stuck(self, settings: Settings) -> bool:
         return self.outstanding > 0 and self.silent_seconds >= settings.stuck_after
 
 
-def states_of(table: pa.Table, settings: Settings) -> Iterator[State]:
-    """The states of all consumers of a virtual host, consumer by consumer, each in the order of time."""
-    windows, work = _read(table)
-    reach = settings.consumer_windows * settings.window_us
-    for who, by_window in work.items():
-        yield from _states_of_one(who, by_window, windows, reach)
+def states_of(steps: pa.Table, settings: Settings, since_us: int = 0) -> Iterator[State]:
+    """The states in windows from that time on: consumer by consumer of a virtual host, each in the order of time."""
+    ends = totals(steps, ("window_start", "window_end"), last_time="max").sort_by("window_start")
+    windows = [Window(*row) for row in columns_of(ends, ("window_start", "window_end", "last_time"))]
+    starts = numbers(ends["window_start"])
+    reach = _Reach.of(starts, settings.consumer_windows * settings.window_us)
+    first = int(np.searchsorted(starts, since_us))
+    for who, work in _work_of_each(steps, starts):
+        yield from _states_of_one(who, work, reach, windows, first)
 
 
-def _states_of_one(who: Who, by_window: dict[int, Work], windows: list[Window], reach: int) -> Iterator[State]:
-    past: deque[Work] = deque()
-    held_before = 0
-    for window in windows:
-        while past and past[0].at_us < window.start_us - reach:
-            past.popleft()
-        now = by_window.get(window.start_us)
-        if now is not None:
-            if now.got and held_before == 0:
-                now.began_us = now.first_got_us
-            past.append(now)
-        if not past:
-            held_before = 0
-            continue
-        outstanding = held_before = _outstanding(past)
-        if now is None and outstanding == 0:
-            continue
-        since = _since(past)
-        silent = (window.now_us - since) / 1_000_000 if outstanding else 0.0
-        delivered, settled = (now.delivered, now.settled) if now is not None else (0, 0)
-        if delivered or settled or outstanding:
-            example = max(work.uid for work in past)
-            yield State(window, who, delivered, settled, outstanding, since, silent, example)
+class _Reach(NamedTuple):
+    """How far each window looks back: to that time, and to that place."""
+
+    lines: Numbers
+    begins: Numbers
+
+    @classmethod
+    def of(cls, starts: Numbers, reach_us: int) -> _Reach:
+        lines = starts - reach_us
+        return cls(lines, np.searchsorted(starts, lines))
+
+    def latest(self, times: Numbers) -> Numbers:
+        """In each window, the latest time up to it that is not too long ago."""
+        found = np.maximum.accumulate(times)
+        return np.where(found >= self.lines, found, 0)
 
 
-def _outstanding(past: deque[Work]) -> int:
-    closed = max(work.closed_us for work in past)
-    if closed and closed >= max(max(work.last_got_us, work.settled_us) for work in past):
-        return 0
-    return max(sum(work.got - work.settled for work in past), 0)
+def _states_of_one(
+    who: Who, work: dict[str, Numbers], reach: _Reach, windows: list[Window], first: int
+) -> Iterator[State]:
+    held, since = _held(work, reach), _since(work, reach)
+    last_got = np.maximum.accumulate(np.where(work["got"] > 0, np.arange(len(windows)), 0))
+    example = np.where(last_got >= reach.begins, work["uid"][last_got], 0)
+    is_told = (work["delivered"] > 0) | (work["settled"] > 0) | (held > 0)
+    for at in (first + np.flatnonzero(is_told[first:])).tolist():
+        outstanding, since_us = int(held[at]), int(since[at])
+        silent = (windows[at].now_us - since_us) / 1_000_000 if outstanding else 0.0
+        delivered, settled = int(work["delivered"][at]), int(work["settled"][at])
+        yield State(windows[at], who, delivered, settled, outstanding, since_us, silent, int(example[at]))
 
 
-def _since(past: deque[Work]) -> int:
-    last = max(max(work.settled_us, work.began_us) for work in past)
-    return last or min((work.first_got_us for work in past if work.first_got_us), default=0)
+def _held(work: dict[str, Numbers], reach: _Reach, before: int = 0) -> Numbers:
+    """How many messages it holds at the end of each window; with `before` = 1, before anything happened in it."""
+    size = len(reach.lines)
+    balance = np.append(0, np.cumsum(work["got"] - work["settled"]))
+    held = np.maximum(balance[1 - before : 1 - before + size] - balance[reach.begins], 0)
+    times = (work["closed_us"], work["last_got_us"], work["settled_us"])
+    closed, got, settled = (reach.latest(np.append(np.zeros(before, np.int64), some)[:size]) for some in times)
+    # All that a consumer had goes back to the queue when it is closed.
+    return np.where((closed > 0) & (closed >= np.maximum(got, settled)), 0, held)
 
 
-def _read(table: pa.Table) -> tuple[list[Window], dict[Who, dict[int, Work]]]:
-    columns = columns_of(table)
-    windows: dict[int, Window] = {}
-    work: dict[Who, dict[int, Work]] = {}
-    for (
-        start, end, queue, consumer, connection, channel, kind, reason, count, first_us, last_us, uid,
-    ) in zip(*(columns[name] for name in COLUMNS), strict=True):  # fmt: skip
-        known = windows.get(start)
-        if known is None or known.now_us < last_us:
-            windows[start] = Window(start, end, last_us)
-        if consumer:
-            by_window = work.setdefault(Who(queue, consumer, connection, channel), {})
-            if start not in by_window:
-                by_window[start] = Work(start)
-            _count(by_window[start], kind, reason, count, first_us, last_us, uid or 0)
-    return [windows[start] for start in sorted(windows)], work
+def _since(work: dict[str, Numbers], reach: _Reach) -> Numbers:
+    """Its last settlement, or when it got something after it had held nothing; else the first that is known."""
+    begins = (work["got"] > 0) & (_held(work, reach, before=1) == 0)
+    began = np.where(begins, work["first_got_us"], 0)
+    last = np.maximum(reach.latest(work["settled_us"]), reach.latest(began))
+    got = np.where(work["got"] > 0, work["first_got_us"], _NEVER)
+    next_got = np.minimum.accumulate(got[::-1])[::-1]
+    return np.where(last > 0, last, next_got[reach.begins])
 
 
-def _count(work: Work, kind: str, reason: str, count: int, first_us: int, last_us: int, uid: int) -> None:
-    if kind == "delivered":
-        work.delivered += count
-        if reason != "auto_ack":
-            work.got += count
-            work.first_got_us = min(work.first_got_us or first_us, first_us)
-            work.last_got_us = max(work.last_got_us, last_us)
-            work.uid = max(work.uid, uid)
+def _work_of_each(steps: pa.Table, starts: Numbers) -> Iterator[tuple[Who, dict[str, Numbers]]]:
+    """What each consumer did: arrays by the names of DONE."""
+    work = _work(steps).sort_by([(name, "ascending") for name in (*WHO, "window_start")])
+    places = np.searchsorted(starts, numbers(work["window_start"]))
+    done = {name: numbers(work[name]) for name in DONE}
+    firsts = first_of_groups(work, WHO)
+    bounds = zip(firsts.tolist(), [*firsts[1:].tolist(), work.num_rows], strict=True)
+    for who, (begin, end) in zip(columns_of(work.take(pa.array(firsts)), WHO), bounds, strict=True):
+        spread = {name: np.zeros(len(starts), np.int64) for name in DONE}
+        for name, values in done.items():
+            spread[name][places[begin:end]] = values[begin:end]
+        yield Who(*who), spread
+
+
+def _work(steps: pa.Table) -> pa.Table:
+    """What each consumer did in each window, in the columns of DONE."""
+    facts = steps.filter(pc.not_equal(steps["consumer"], ""))
+    kind, reason = facts["kind"], facts["reason"]
+    is_got = pc.and_(pc.equal(kind, "delivered"), pc.not_equal(reason, "auto_ack"))
     # A nack that gives back is told as nacked and requeued; what comes back by itself, as requeued alone.
-    elif kind in ("acked", "nacked", "rejected") or (kind == "requeued" and reason != "client"):
-        work.settled += count
-        work.settled_us = max(work.settled_us, last_us)
-    elif kind == "consumer_closed":
-        work.closed_us = max(work.closed_us, last_us)
+    came_back = pc.and_(pc.equal(kind, "requeued"), pc.not_equal(reason, "client"))
+    is_settled = pc.or_(is_one_of(kind, ("acked", "nacked", "rejected")), came_back)
+    told = put(
+        facts,
+        delivered=count_of(facts, "delivered"),
+        got=pc.if_else(is_got, facts["count"], 0),
+        settled=pc.if_else(is_settled, facts["count"], 0),
+        first_got_us=pc.if_else(is_got, facts["first_time"], None),
+        last_got_us=pc.if_else(is_got, facts["last_time"], None),
+        settled_us=pc.if_else(is_settled, facts["last_time"], None),
+        closed_us=pc.if_else(pc.equal(kind, "consumer_closed"), facts["last_time"], None),
+        uid=pc.if_else(is_got, facts["last_uid"], None),
+    )
+    return totals(told, (*WHO, "window_start"), **DONE)

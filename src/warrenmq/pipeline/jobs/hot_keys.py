@@ -6,48 +6,69 @@ dead-lettered). It is poison where that happens often, and far more often than i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from warrenmq.pipeline.facts import KEY, STEP
-from warrenmq.pipeline.jobs.job import Job
-from warrenmq.pipeline.jobs.sql import count_of, listed, octets_of
+from warrenmq.pipeline.jobs.job import arrow_job, for_all_windows
+from warrenmq.pipeline.jobs.kinds import FAILURES, PUBLISHES
+from warrenmq.pipeline.jobs.tables import (
+    FLAG,
+    REAL,
+    TEXT,
+    WHOLE,
+    WINDOW,
+    WINDOW_COLUMNS,
+    count_of,
+    joined,
+    put,
+    ranked,
+    ratio,
+    totals,
+    where,
+)
 from warrenmq.pipeline.jobs.unusual import POISON_LEAST, POISON_RATIO
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from warrenmq.pipeline.settings import Settings
+from warrenmq.pipeline.settings import Settings
 
 KEYS = ("window_start", "vhost", "exchange", "routing_key")
-PUBLISHES = ("published", "republished")
-# Each failed delivery is one of these; `nacked` and `rejected` come before and would count it twice.
-FAILURES = ("requeued", "retried", "expired", "dropped", "dead_lettered")
-
-# A row of an exchange without a key tells how much was published to it in all.
-_SQL = f"""
-WITH counted AS (
-    SELECT window_start, window_end, vhost, exchange, fact, if(fact = 'key', name, '') AS routing_key,
-           {count_of(*PUBLISHES)} AS published, {octets_of(*PUBLISHES)} AS octets, {count_of(*FAILURES)} AS failed
-    FROM {{facts}} WHERE fact = 'key' OR (fact = 'step' AND kind IN ({listed(PUBLISHES)}))
-    GROUP BY window_start, window_end, vhost, exchange, fact, if(fact = 'key', name, '')
-), whole AS (
-    SELECT *, sum(if(fact = 'step', published, 0L)) OVER (PARTITION BY window_start, vhost, exchange) AS all_published
-    FROM counted
-), ranked AS (
-    SELECT *,
-           row_number() OVER (PARTITION BY window_start ORDER BY published DESC, vhost, exchange, routing_key) AS rank,
-           row_number() OVER (PARTITION BY window_start ORDER BY failed DESC, vhost, exchange, routing_key) AS worst
-    FROM whole WHERE fact = 'key' AND (published > 0 OR failed > 0)
-)
-SELECT window_start, window_end, vhost, exchange, routing_key, published, octets, failed, CAST(rank AS BIGINT) AS rank,
-       coalesce(try_divide(published, all_published), 0D) AS share_ratio,
-       failed >= {POISON_LEAST} AND failed >= published * {POISON_RATIO} AS poison
-FROM ranked WHERE rank <= {{top}} OR (worst <= {{top}} AND failed > 0)
-"""
+COLUMNS = WINDOW_COLUMNS | {
+    "exchange": TEXT, "routing_key": TEXT, "published": WHOLE, "octets": WHOLE, "failed": WHOLE, "rank": WHOLE,
+    "share_ratio": REAL, "poison": FLAG,
+}  # fmt: skip
+EXCHANGE = ("window_start", "vhost", "exchange")
 
 
-def run(facts: DataFrame, settings: Settings) -> DataFrame:
-    return facts.sparkSession.sql(_SQL, facts=facts, top=settings.top)
+def answer(facts: pa.Table, settings: Settings) -> pa.Table:
+    by_name = ("vhost", "exchange", "routing_key")
+    found = _by_key(where(facts, fact=KEY, kind=(*PUBLISHES, *FAILURES)))
+    found = ranked(found, ("window_start",), ("-published", *by_name))
+    found = ranked(found, ("window_start",), ("-failed", *by_name), "worst")
+    is_hot = pc.less_equal(found["rank"], settings.top)
+    is_bad = pc.and_(pc.less_equal(found["worst"], settings.top), pc.greater(found["failed"], 0))
+    kept = joined(found.filter(pc.or_(is_hot, is_bad)), _by_exchange(facts), EXCHANGE)
+    return put(kept, share_ratio=ratio(kept["published"], kept["in_all"]), poison=_is_poison(kept))
 
 
-JOB = Job("hot_keys", "Hot keys", KEYS, run, "bars", frozenset({STEP, KEY}))
+def _by_key(facts: pa.Table) -> pa.Table:
+    counted = put(
+        facts,
+        routing_key=facts["name"],
+        published=count_of(facts, *PUBLISHES),
+        octets=count_of(facts, *PUBLISHES, measure="octets"),
+        failed=count_of(facts, *FAILURES),
+    )
+    return totals(counted, (*WINDOW, "exchange", "routing_key"), published="sum", octets="sum", failed="sum")
+
+
+def _by_exchange(facts: pa.Table) -> pa.Table:
+    """How much was published to each exchange in all: only the most frequent keys have facts of their own."""
+    published = where(facts, fact=STEP, kind=PUBLISHES)
+    return totals(put(published, in_all=published["count"]), EXCHANGE, in_all="sum")
+
+
+def _is_poison(found: pa.Table) -> pa.ChunkedArray:
+    is_often = pc.greater_equal(found["failed"], POISON_LEAST)
+    return pc.and_(is_often, pc.greater_equal(found["failed"], pc.multiply(found["published"], POISON_RATIO)))
+
+
+JOB = arrow_job("hot_keys", "Hot keys", KEYS, for_all_windows(answer), COLUMNS, "bars", frozenset({STEP, KEY}))

@@ -8,38 +8,23 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from warrenmq.pipeline.jobs.arrow_tables import columns_of
 from warrenmq.pipeline.jobs.durations import durations_of
-from warrenmq.pipeline.jobs.hot_keys import FAILURES, PUBLISHES
+from warrenmq.pipeline.jobs.kinds import FAILURES, PUBLISHES
+from warrenmq.pipeline.jobs.tables import columns_of, joined, put, totals, where
+from warrenmq.pipeline.jobs.unusual import Point
 
 LEAST_DURATIONS = 10  # a percentile of fewer is chance
 
-_MEASURES = {"exchange": ("published", "unroutable"), "queue": ("enqueued", "acked", "failed")}
-_MEASURE_OF_KIND = (
-    dict.fromkeys(PUBLISHES, "published")
-    | dict.fromkeys(FAILURES, "failed")
-    | {"unroutable": "unroutable", "enqueued": "enqueued", "acked": "acked"}
-)
+Measures = dict[str, tuple[str, ...]]  # names, and the kinds of events that they count
+_OF_EXCHANGE: Measures = {"published": PUBLISHES, "unroutable": ("unroutable",)}
+_OF_QUEUE: Measures = {"enqueued": ("enqueued",), "acked": ("acked",), "failed": FAILURES}
 
-
-@dataclass(slots=True)
-class Point:
-    """`first_uid` and `last_uid` are 0 where no message is known; `about` is what else the measure needs.
-
-    `noise` is the spread that the value has by chance at least.
-    """
-
-    window_us: int
-    window_end_us: int
-    value: float
-    first_uid: int
-    last_uid: int
-    about: Any = None
-    noise: float = 0.0
+_WINDOW = ("window_start", "window_end")
+_COUNTED = {"count": "sum", "first_uid": "min", "last_uid": "max"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,80 +38,66 @@ class Series:
 
 
 def series_of(steps: pa.Table, times: pa.Table) -> list[Series]:
-    return [*_counts_and_depths(steps), *_times(times)]
+    """Of the facts of one virtual host."""
+    in_queue = pc.not_equal(steps["queue"], "")
+    of_queues, of_exchanges = steps.filter(in_queue), steps.filter(pc.invert(in_queue))
+    ends: dict[int, int] = dict(columns_of(totals(steps, _WINDOW).sort_by("window_start"), _WINDOW))
+    return [
+        *_counts(of_exchanges, "exchange", _OF_EXCHANGE, ends),
+        *_counts(of_queues, "queue", _OF_QUEUE, ends),
+        *_depths(of_queues),
+        *_times(times),
+    ]
 
 
 def key_points(keys: pa.Table) -> list[Series]:
     """Failures of routing keys; `about` is how often it was published, and the queue where it failed most."""
-    columns = columns_of(
-        keys.select(
-            ["window_start", "window_end", "exchange", "name", "queue", "kind", "count", "first_uid", "last_uid"]
-        )
-    )
-    found: dict[str, dict[int, Point]] = defaultdict(dict)
-    worst: dict[tuple[str, int], tuple[int, str, int, int]] = {}
-    for start, end, exchange, key, queue, kind, count, first, last in zip(*columns.values(), strict=True):
-        name = f"{exchange} / {key}"
-        point = found[name].setdefault(start, Point(start, end, 0, 0, 0, (0, "")))
-        if kind in PUBLISHES:
-            point.about = (point.about[0] + count, point.about[1])
-        elif kind in FAILURES:
-            point.value += count
-            worst[name, start] = max(worst.get((name, start), (0, "", 0, 0)), (count, queue, first or 0, last or 0))
-            _, queue_name, point.first_uid, point.last_uid = worst[name, start]
-            point.about = (point.about[0], queue_name)
-    return [Series("key", name, "poison", _in_time(points)) for name, points in found.items()]
+    place = (*_WINDOW, "exchange", "name")
+    by_queue = totals(where(keys, kind=FAILURES), (*place, "queue"), **_COUNTED)
+    in_order = by_queue.sort_by([("count", "ascending"), ("queue", "ascending")])
+    failed = put(in_order, failed=in_order["count"])
+    worst = totals(failed, place, failed="sum", queue="last", first_uid="last", last_uid="last")
+    published = totals(where(keys, kind=PUBLISHES), place, count="sum")
+    found: dict[str, list[Point]] = defaultdict(list)
+    told = joined(worst, published, place).sort_by("window_start")
+    names = (*place, "failed", "first_uid", "last_uid", "count", "queue")
+    for start, end, exchange, key, failures, first, last, publishes, queue in columns_of(told, names):
+        point = Point(start, end, failures, first or 0, last or 0, (publishes or 0, queue))
+        found[f"{exchange} / {key}"].append(point)
+    return [Series("key", name, "poison", points) for name, points in found.items()]
 
 
-def _counts_and_depths(steps: pa.Table) -> list[Series]:
-    columns = columns_of(
-        steps.select(
-            ["window_start", "window_end", "exchange", "queue", "kind", "count", "first_uid", "last_uid", "last_time",
-             "depth_last"]
-        )
-    )  # fmt: skip
-    ends: dict[int, int] = {}
-    counts: dict[tuple[str, str], dict[str, dict[int, Point]]] = {}
-    depths: dict[str, dict[int, Point]] = defaultdict(dict)
-    for start, end, exchange, queue, kind, count, first, last, last_time, depth in zip(*columns.values(), strict=True):
-        ends[start] = end
-        measure = _MEASURE_OF_KIND.get(kind)
-        what, name = ("queue", queue) if queue else ("exchange", exchange)
-        if measure in _MEASURES[what]:
-            by_measure = counts.setdefault((what, name), {measure: {} for measure in _MEASURES[what]})
-            _add(by_measure[measure], start, end, count, first, last)
-        if queue and depth is not None:
-            point = depths[queue].setdefault(start, Point(start, end, depth, 0, 0, (last_time, depth)))
-            point.about = max(point.about, (last_time, depth))
-            point.value = point.about[1]
-            _show(point, first, last)
-    found = [
-        Series(what, name, measure, _filled(points, min(min(by) for by in by_measure.values() if by), ends))
-        for (what, name), by_measure in counts.items()
-        for measure, points in by_measure.items()
+def _counts(steps: pa.Table, what: str, measures: Measures, ends: dict[int, int]) -> list[Series]:
+    """Of each queue or exchange; it is seen in a window in which any of these measures has something to count."""
+    seen: dict[str, set[int]] = defaultdict(set)
+    points: dict[tuple[str, str], dict[int, Point]] = defaultdict(dict)
+    for measure, kinds in measures.items():
+        found = totals(where(steps, kind=kinds), (*_WINDOW, what), **_COUNTED)
+        for start, end, name, count, first, last in columns_of(found, (*_WINDOW, what, *_COUNTED)):
+            seen[name].add(start)
+            points[name, measure][start] = Point(start, end, count, first or 0, last or 0)
+    return [
+        Series(what, name, measure, _filled(points[name, measure], windows, ends))
+        for name, windows in seen.items()
+        for measure in measures
     ]
-    return [*found, *(Series("queue", queue, "depth", _in_time(points)) for queue, points in depths.items())]
 
 
-def _add(points: dict[int, Point], start: int, end: int, count: int, first: int | None, last: int | None) -> None:
-    point = points.setdefault(start, Point(start, end, 0, 0, 0))
-    point.value += count
-    _show(point, first, last)
+def _filled(points: dict[int, Point], seen: set[int], ends: dict[int, int]) -> list[Point]:
+    first = min(seen)
+    return [points.get(at) or Point(at, end, 0, 0, 0, is_seen=at in seen) for at, end in ends.items() if at >= first]
 
 
-def _show(point: Point, first: int | None, last: int | None) -> None:
-    """These are uids of messages that show it, too."""
-    if first:
-        point.first_uid = min(point.first_uid or first, first)
-    point.last_uid = max(point.last_uid, last or 0)
-
-
-def _filled(points: dict[int, Point], first: int, ends: dict[int, int]) -> list[Point]:
-    return [points.get(at) or Point(at, ends[at], 0, 0, 0) for at in sorted(ends) if at >= first]
-
-
-def _in_time(points: dict[int, Point]) -> list[Point]:
-    return [points[at] for at in sorted(points)]
+def _depths(steps: pa.Table) -> list[Series]:
+    """At the ends of windows: what the last event told."""
+    told = steps.filter(pc.is_valid(steps["depth_last"]))
+    in_order = told.sort_by([("last_time", "ascending"), ("depth_last", "ascending")])
+    found = totals(in_order, (*_WINDOW, "queue"), depth_last="last", first_uid="min", last_uid="max")
+    points: dict[str, list[Point]] = defaultdict(list)
+    names = (*_WINDOW, "queue", "depth_last", "first_uid", "last_uid")
+    for start, end, queue, depth, first, last in columns_of(found.sort_by("window_start"), names):
+        points[queue].append(Point(start, end, depth, first or 0, last or 0))
+    return [Series("queue", queue, "depth", series) for queue, series in points.items()]
 
 
 def _times(times: pa.Table) -> list[Series]:

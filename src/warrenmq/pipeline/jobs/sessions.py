@@ -6,55 +6,92 @@ in which it did something tells it as it is then. Of each window, those that fai
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from warrenmq.pipeline.facts import SESSION
-from warrenmq.pipeline.jobs.job import Job
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from warrenmq.pipeline.settings import Settings
+from warrenmq.pipeline.jobs.job import EVERYTHING, arrow_job, for_all_windows
+from warrenmq.pipeline.jobs.tables import (
+    TEXT,
+    TIMESTAMP,
+    WHOLE,
+    WINDOW,
+    WINDOW_COLUMNS,
+    Numbers,
+    first_of_groups,
+    numbers,
+    plain,
+    put,
+    ranked,
+    totals,
+    where,
+)
+from warrenmq.pipeline.settings import Settings
 
 KEYS = ("window_start", "vhost", "correlation_id")
-_REACH_WINDOWS = 30  # a session is known as far back as this
-
-# The window in which it began names a session.
-_SQL = """
-WITH parts AS (
-    SELECT *, unix_micros(first_time) - unix_micros(lag(last_time) OVER in_time) AS silence_us
-    FROM {facts} WHERE fact = 'session'
-    WINDOW in_time AS (PARTITION BY vhost, name ORDER BY window_start)
-), named AS (
-    SELECT *, last_value(if(silence_us <= {gap}, null, window_start), true) OVER in_time AS session
-    FROM parts WINDOW in_time AS (PARTITION BY vhost, name ORDER BY window_start)
-), told AS (
-    SELECT window_start, window_end, vhost, name AS correlation_id, min(first_time) OVER so_far AS started,
-           max(last_time) OVER so_far AS ended, sum(messages) OVER so_far AS messages,
-           sum(settled) OVER so_far AS settled, sum(failed) OVER so_far AS failed
-    FROM named
-    WINDOW so_far AS (PARTITION BY vhost, name, session ORDER BY unix_micros(window_start)
-                      RANGE BETWEEN {reach} PRECEDING AND CURRENT ROW)
-), timed AS (
-    SELECT *, unix_micros(ended) - unix_micros(started) AS duration_us FROM told
-), ranked AS (
-    SELECT *, row_number() OVER (
-        PARTITION BY window_start ORDER BY failed DESC, duration_us DESC, vhost, correlation_id
-    ) AS rank FROM timed
+COUNTS = ("messages", "settled", "failed")
+COLUMNS = (
+    WINDOW_COLUMNS
+    | {"correlation_id": TEXT, "started": TIMESTAMP, "ended": TIMESTAMP, "duration_us": WHOLE}
+    | dict.fromkeys(COUNTS, WHOLE)
 )
-SELECT window_start, window_end, vhost, correlation_id, started, ended, duration_us, messages, settled, failed
-FROM ranked WHERE rank <= {top}
-"""
+REACH_WINDOWS = 30  # a session is known as far back as this
 
 
-def run(facts: DataFrame, settings: Settings) -> DataFrame:
-    sql = _SQL.replace("{reach}", f"{round(history(settings) * 1_000_000)}L")
-    gap = round(settings.session_gap * 1_000_000)
-    return facts.sparkSession.sql(sql, facts=facts, gap=gap, top=settings.top)
+def answer(facts: pa.Table, settings: Settings) -> pa.Table:
+    told = _so_far(_parts(facts), settings)
+    order = ("-failed", "-duration_us", "vhost", "correlation_id")
+    first = ranked(told, ("window_start",), order)
+    return first.filter(pc.less_equal(first["rank"], settings.top))
+
+
+def _parts(facts: pa.Table) -> pa.Table:
+    """What each session did in each window: session by session, in the order of time."""
+    found = where(facts, fact=SESSION)
+    measures = dict.fromkeys(COUNTS, "sum") | {"first_time": "min", "last_time": "max"}
+    merged = totals(put(found, correlation_id=found["name"]), (*WINDOW, "correlation_id"), **measures)
+    return merged.sort_by([(name, "ascending") for name in ("vhost", "correlation_id", "window_start")])
+
+
+def _so_far(parts: pa.Table, settings: Settings) -> pa.Table:
+    """Each window of a session with all that happened since its begin, but not longer ago than the reach."""
+    begin = _begins(parts, settings)
+    started = parts["first_time"].take(pa.array(begin))
+    return put(
+        parts,
+        started=started,
+        ended=parts["last_time"],
+        duration_us=pc.subtract(plain(parts["last_time"]), plain(started)),
+        **{name: pa.array(_sums_since(begin, numbers(parts[name]))) for name in COUNTS},
+    )
+
+
+def _begins(parts: pa.Table, settings: Settings) -> Numbers:
+    """For each row the place of the first one that it counts with: of its session, and within the reach."""
+    first, last = numbers(parts["first_time"]), numbers(parts["last_time"])
+    is_new = np.zeros(parts.num_rows, dtype=bool)
+    is_new[first_of_groups(parts, ("vhost", "correlation_id"))] = True
+    is_new[1:] |= first[1:] - last[:-1] > round(settings.session_gap * 1_000_000)
+    session = np.cumsum(is_new)
+    # Numbers that grow from row to row, by more than the reach from one session to the next.
+    keyed_us = round(settings.keyed_seconds * 1_000_000)
+    window = numbers(parts["window_start"]) // keyed_us
+    place = window - window.min(initial=0) + session * (np.ptp(window) + REACH_WINDOWS + 1 if len(window) else 0)
+    found: Numbers = np.searchsorted(place, place - REACH_WINDOWS)
+    return found
+
+
+def _sums_since(begin: Numbers, values: Numbers) -> Numbers:
+    up_to = np.cumsum(values)
+    found: Numbers = up_to - up_to[begin] + values[begin]
+    return found
 
 
 def history(settings: Settings) -> float:
-    return _REACH_WINDOWS * settings.keyed_seconds
+    return REACH_WINDOWS * settings.keyed_seconds
 
 
-JOB = Job("sessions", "Sessions", KEYS, run, "table", frozenset({SESSION}), history)
+JOB = arrow_job(
+    "sessions", "Sessions", KEYS, for_all_windows(answer), COLUMNS, "table", frozenset({SESSION}), history, EVERYTHING
+)

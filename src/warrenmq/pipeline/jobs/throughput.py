@@ -5,47 +5,65 @@ Exchanges and queues have all their rows; of routing keys the `top` most publish
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from warrenmq.pipeline.facts import KEY, STEP
-from warrenmq.pipeline.jobs.job import Job
-from warrenmq.pipeline.jobs.sql import SECONDS, count_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from warrenmq.pipeline.settings import Settings
+from warrenmq.pipeline.jobs.job import arrow_job, for_all_windows
+from warrenmq.pipeline.jobs.kinds import PUBLISHES
+from warrenmq.pipeline.jobs.tables import (
+    REAL,
+    TEXT,
+    WHOLE,
+    WINDOW,
+    WINDOW_COLUMNS,
+    count_of,
+    per_second,
+    put,
+    ranked,
+    stacked,
+    totals,
+    where,
+)
+from warrenmq.pipeline.settings import Settings
 
 KEYS = ("window_start", "vhost", "what", "exchange", "name")
-
-_SQL = f"""
-WITH placed AS (
-    SELECT window_start, window_end, vhost, kind, count, octets,
-           CASE WHEN fact = 'key' THEN 'key' WHEN queue = '' THEN 'exchange' ELSE 'queue' END AS what,
-           if(fact = 'step' AND queue <> '', '', exchange) AS exchange,
-           CASE WHEN fact = 'key' THEN name WHEN queue = '' THEN exchange ELSE queue END AS name
-    FROM {{facts}}
-    WHERE (fact IN ('step', 'key') AND kind IN ('published', 'republished'))
-       OR (fact = 'step' AND queue <> '' AND kind IN ('enqueued', 'delivered', 'acked'))
-), counted AS (
-    SELECT window_start, window_end, vhost, what, exchange, name,
-           {count_of("published", "republished")} AS published, {count_of("enqueued")} AS enqueued,
-           {count_of("delivered")} AS delivered, {count_of("acked")} AS acked,
-           sum(if(kind IN ('published', 'republished', 'enqueued'), octets, 0L)) AS octets
-    FROM placed GROUP BY ALL
-), ranked AS (
-    SELECT *, row_number() OVER (PARTITION BY window_start, what ORDER BY published DESC, vhost, exchange, name) AS rank
-    FROM counted
+COUNTS = ("published", "enqueued", "delivered", "acked")
+COLUMNS = (
+    WINDOW_COLUMNS
+    | dict.fromkeys(("what", "exchange", "name"), TEXT)
+    | dict.fromkeys((*COUNTS, "octets"), WHOLE)
+    | {f"{count}_per_second": REAL for count in COUNTS}
 )
-SELECT window_start, window_end, vhost, what, exchange, name, published, enqueued, delivered, acked, octets,
-       published / {SECONDS} AS published_per_second, enqueued / {SECONDS} AS enqueued_per_second,
-       delivered / {SECONDS} AS delivered_per_second, acked / {SECONDS} AS acked_per_second
-FROM ranked WHERE what <> 'key' OR rank <= {{top}}
-"""
 
 
-def run(facts: DataFrame, settings: Settings) -> DataFrame:
-    return facts.sparkSession.sql(_SQL, facts=facts, top=settings.top)
+def answer(facts: pa.Table, settings: Settings) -> pa.Table:
+    found = totals(
+        _counted(_placed(facts)), (*WINDOW, "what", "exchange", "name"), **dict.fromkeys((*COUNTS, "octets"), "sum")
+    )
+    first = ranked(found, ("window_start", "what"), ("-published", "vhost", "exchange", "name"))
+    kept = first.filter(pc.or_(pc.not_equal(first["what"], "key"), pc.less_equal(first["rank"], settings.top)))
+    return put(kept, **{f"{count}_per_second": per_second(kept, count) for count in COUNTS})
 
 
-JOB = Job("throughput", "Throughput", KEYS, run, "lines", frozenset({STEP, KEY}))
+def _placed(facts: pa.Table) -> pa.Table:
+    """Each fact with what it tells of: publishes of an exchange and a key, the rest of a queue."""
+    published = where(facts, fact=STEP, kind=PUBLISHES)
+    moved = where(facts, fact=STEP, kind=COUNTS[1:])
+    return stacked(
+        put(published, what="exchange", name=published["exchange"]),
+        put(moved, what="queue", exchange="", name=moved["queue"]),
+        put(where(facts, fact=KEY, kind=PUBLISHES), what="key"),
+    )
+
+
+def _counted(placed: pa.Table) -> pa.Table:
+    return put(
+        placed,
+        published=count_of(placed, *PUBLISHES),
+        **{kind: count_of(placed, kind) for kind in COUNTS[1:]},
+        octets=count_of(placed, *PUBLISHES, "enqueued", measure="octets"),
+    )
+
+
+JOB = arrow_job("throughput", "Throughput", KEYS, for_all_windows(answer), COLUMNS, "lines", frozenset({STEP, KEY}))

@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from warrenmq.pipeline.facts import KEY
-from warrenmq.pipeline.jobs.job import Job
-from warrenmq.pipeline.jobs.sql import SECONDS, count_of, uid_text
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from warrenmq.pipeline.settings import Settings
+from warrenmq.pipeline.jobs.job import arrow_job, for_all_windows
+from warrenmq.pipeline.jobs.tables import (
+    REAL,
+    TEXT,
+    WHOLE,
+    WINDOW,
+    WINDOW_COLUMNS,
+    count_of,
+    per_second,
+    put,
+    ranked,
+    totals,
+    uid_texts,
+    where,
+)
+from warrenmq.pipeline.settings import Settings
 
 KEYS = ("window_start", "vhost", "exchange", "routing_key")
-
-_SQL = f"""
-WITH counted AS (
-    SELECT window_start, window_end, vhost, exchange, name AS routing_key, {count_of("unroutable")} AS count,
-           {count_of("returned")} AS returned, max(last_uid) AS example
-    FROM {{facts}} WHERE fact = 'key' AND kind IN ('unroutable', 'returned')
-    GROUP BY window_start, window_end, vhost, exchange, name
-), ranked AS (
-    SELECT *, row_number() OVER (PARTITION BY window_start ORDER BY count DESC, vhost, exchange, routing_key) AS rank
-    FROM counted
-)
-SELECT window_start, window_end, vhost, exchange, routing_key, count, returned, count / {SECONDS} AS per_second,
-       {uid_text("example")} AS example_uid
-FROM ranked WHERE rank <= {{top}}
-"""
+COLUMNS = WINDOW_COLUMNS | {
+    "exchange": TEXT, "routing_key": TEXT, "count": WHOLE, "returned": WHOLE, "per_second": REAL, "example_uid": TEXT,
+}  # fmt: skip
 
 
-def run(facts: DataFrame, settings: Settings) -> DataFrame:
-    return facts.sparkSession.sql(_SQL, facts=facts, top=settings.top)
+def answer(facts: pa.Table, settings: Settings) -> pa.Table:
+    lost = where(facts, fact=KEY, kind=("unroutable", "returned"))
+    counted = put(
+        lost, routing_key=lost["name"], count=count_of(lost, "unroutable"), returned=count_of(lost, "returned")
+    )
+    found = totals(counted, (*WINDOW, "exchange", "routing_key"), count="sum", returned="sum", last_uid="max")
+    first = ranked(found, ("window_start",), ("-count", "vhost", "exchange", "routing_key"))
+    kept = first.filter(pc.less_equal(first["rank"], settings.top))
+    return put(kept, per_second=per_second(kept, "count"), example_uid=uid_texts(kept["last_uid"]))
 
 
-JOB = Job("unroutable", "Unroutable messages", KEYS, run, "bars", frozenset({KEY}))
+JOB = arrow_job("unroutable", "Unroutable messages", KEYS, for_all_windows(answer), COLUMNS, "bars", frozenset({KEY}))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from math import log
 from statistics import median
+from typing import Any
 
 from warrenmq.pipeline.settings import Settings
 
@@ -63,34 +64,47 @@ class Finding:
     score: float
 
 
-def find_changes(
-    times_us: Sequence[int],
-    values: Sequence[float],
-    measure: Measure,
-    settings: Settings,
-    noises: Sequence[float] | None = None,
-) -> list[Finding]:
+@dataclass(slots=True)
+class Point:
+    """A value of a window. The uids are 0 where no message is known; `about` is what else the measure needs.
+
+    `noise` is the spread that the value has by chance at least. `is_seen`: whether anything is known of that window,
+    or its value is 0 because nothing was heard.
+    """
+
+    window_us: int
+    window_end_us: int
+    value: float
+    first_uid: int
+    last_uid: int
+    about: Any = None
+    noise: float = 0.0
+    is_seen: bool = True
+
+
+def find_changes(points: Sequence[Point], measure: Measure, settings: Settings) -> list[Finding]:
     """Where a series, in the order of time, leaves what was usual: when it begins or doubles, not as long as it lasts.
 
-    `noises`: the spread that each value has by chance at least. What fell is told one window later: a window that is
-    still being filled has too little in it.
+    What is usual is told by the windows of the baseline from the first in which anything was heard: so nothing that is
+    older counts. What fell is told one window later: a window that is still being filled has too little in it.
     """
     reach = settings.baseline_windows * settings.window_us
+    values = [point.value for point in points]
     findings: list[Finding] = []
     told = {1: _Told(reach), -1: _Told(reach)}
     fallen: Finding | None = None
     first = 0
-    for place, now in enumerate(times_us):
-        while times_us[first] < now - reach:
+    for place, point in enumerate(points):
+        now = point.window_us
+        while first < place and (points[first].window_us < now - reach or not points[first].is_seen):
             first += 1
-        noise = noises[place] if noises is not None else 0.0
-        finding = _judge(values[first:place], values[place], noise, measure, settings)
+        finding = _judge(values[first:place], point.value, point.noise, measure, settings)
         if fallen is not None and told[-1].is_news(now, 1.0):
             findings.append(Finding(place, place - 1, fallen.usual, fallen.score))
         fallen = None
         if finding is not None and finding.score < 0:
             fallen = finding
-        elif finding is not None and told[1].is_news(now, values[place]):
+        elif finding is not None and told[1].is_news(now, point.value):
             findings.append(Finding(place, place, finding.usual, finding.score))
     return findings
 

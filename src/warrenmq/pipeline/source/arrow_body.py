@@ -20,6 +20,15 @@ from warrenmq.pipeline.source.filters import Condition
 JOINED_ROWS = 8192
 
 
+def batches_in(body: bytes, offset: int, stream: str) -> list[pa.RecordBatch]:
+    """The batches of one message; its offset and the name of the stream are for the error."""
+    try:
+        with pa.ipc.open_stream(body) as reader:
+            return list(reader)
+    except pa.ArrowInvalid as error:
+        raise BadPayload(f"the message at offset {offset} of {stream!r} is no Arrow IPC stream: {error}") from None
+
+
 class ArrowBatches:
     """Makes batches of this schema of messages whose bodies are Arrow. `is_event_log`: kinds and reasons have names."""
 
@@ -47,14 +56,7 @@ class ArrowBatches:
 
     def _batches(self, records: Iterable[tuple[int, client.Delivery]]) -> Iterator[pa.RecordBatch]:
         for offset, delivery in records:
-            try:
-                with pa.ipc.open_stream(delivery.body) as stream:
-                    found = list(stream)
-            except pa.ArrowInvalid as error:
-                raise BadPayload(
-                    f"the message at offset {offset} of {self._stream!r} is no Arrow IPC stream: {error}"
-                ) from None
-            for batch in found:
+            for batch in batches_in(delivery.body, offset, self._stream):
                 made = self._convert(batch, offset)
                 if made.num_rows:
                     yield made
