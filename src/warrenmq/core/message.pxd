@@ -7,7 +7,6 @@ cdef int _PERSISTENT
 
 
 @cython.final
-@cython.freelist(1024)
 cdef class Message:
     cdef readonly bytes address
     cdef readonly bytes header
@@ -20,10 +19,7 @@ cdef class Message:
     cpdef Py_ssize_t footprint(self) except -1
 
 
-# No cycle lasts: queue and consumer are set only while the message is unacked, and every ledger is emptied on close.
 @cython.final
-@cython.no_gc
-@cython.freelist(1024)
 cdef class QueuedMessage:
     cdef readonly Message message
     cdef readonly long long position

@@ -6,6 +6,11 @@ One message may stand in many queues; its place in each of them is a `QueuedMess
 Compiled when the package is built (message.pxd).
 """
 
+try:
+    import cython
+except ImportError:
+    from warrenmq.protocol.uncompiled import cython
+
 from warrenmq.protocol import properties
 from warrenmq.protocol.properties import BasicProperties, delivery_mode
 
@@ -20,6 +25,8 @@ _OVERHEAD = MESSAGE_OVERHEAD
 _PERSISTENT = PERSISTENT
 
 
+@cython.freelist(1024)  # in message.pxd these would say nothing, without a word
+@cython.cclass
 class Message:
     """What a publisher sent. Never changes, but for what the event sink notes on one that is traced.
 
@@ -59,6 +66,9 @@ class Message:
         return len(self.body) + len(self.header) + _OVERHEAD
 
 
+@cython.no_gc  # no cycle lasts: queue and consumer are set while it is unacked, and a ledger is emptied on close
+@cython.freelist(1024)
+@cython.cclass
 class QueuedMessage:
     """A message's place in one queue: its position never changes, so a requeue finds the place again.
 

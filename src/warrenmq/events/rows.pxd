@@ -21,7 +21,6 @@ cdef Py_ssize_t _FULL_NAMES
 
 
 @cython.final
-@cython.no_gc
 cdef class Trace:
     cdef readonly long long uid
     cdef readonly long long publish_time
