@@ -1,14 +1,19 @@
-"""The order of the suite: what takes long begins first, so that no process is left with it at the end."""
+"""What holds for the whole suite: its order, in which long files begin first, and Hypothesis without a stop-watch."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # Files with few but long tests: Spark sessions and browsers.
 LONG = ("pipeline/analysis/test_kills.py", "pipeline", "ui", "adversity")
 HERE = Path(__file__).parent
+
+# How long an example takes, or to think of one, is a property of the machine. Other settings are made on top of these.
+settings.register_profile("warren", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.load_profile("warren")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -13,6 +13,7 @@ import pika
 import pytest
 
 import warrenmq
+from tests.support.ports import free_port
 from warrenmq.node import StartError
 
 
@@ -69,8 +70,8 @@ def test_two_brokers_share_nothing() -> None:
 
 
 def test_leaving_the_block_ends_the_thread_and_frees_the_port() -> None:
-    with warrenmq.Broker() as broker:
-        port = broker.port
+    port = free_port()
+    with warrenmq.Broker(port=port):
         assert len(broker_threads()) == 1
     assert broker_threads() == []
     with warrenmq.Broker(port=port) as again:
@@ -133,7 +134,7 @@ def test_error_inside_the_block_passes_through_and_the_broker_stops() -> None:
 
 def test_http_is_there_when_asked_for() -> None:
     with warrenmq.Broker(http=True) as broker:
-        assert httpx.get(broker.http_url + "/healthz").json() == {"status": "ready"}
+        assert httpx.get(broker.http_url + "/healthz", timeout=30).json() == {"status": "ready"}
     with warrenmq.Broker() as broker, pytest.raises(RuntimeError, match="http=True"):
         _ = broker.http_url
 

@@ -96,7 +96,7 @@ def require_all_once(folder: Path, publishers: list[Publisher], count: int) -> N
     assert "Traceback" not in broker.log(), broker.log()
 
 
-@pytest.mark.parametrize("seed", range(effort(2)))
+@pytest.mark.parametrize("seed", range(effort(1)))
 def test_a_batch_that_is_sent_again_after_a_kill_does_not_double(seed: int, tmp_path: Path) -> None:
     choice = random.Random(seed)
     publishers = [Publisher(place) for place in PLACES]

@@ -230,7 +230,7 @@ def find_failure(
     return None
 
 
-@settings(max_examples=effort(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=effort(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32), carry_below=st.sampled_from([0, 300, 1200]))
 def test_an_id_is_there_if_and_only_if_its_message_was_kept(seed: int, carry_below: int) -> None:
     choice = random.Random(seed)

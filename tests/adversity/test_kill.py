@@ -65,7 +65,7 @@ def check_after_restart(folder: Path, books: Books, *, twice: bool = False) -> N
 @pytest.mark.parametrize("seed", range(effort(2)))
 def test_killed_at_random_moments(seed: int, tmp_path: Path) -> None:
     books, folder = Books(), tmp_path / "data"
-    for life in range(3):
+    for life in range(2):
         with BrokerProcess(folder, SMALL).ready() as broker:
             if life == 0:
                 with broker.connect() as connection:
@@ -83,10 +83,8 @@ def test_killed_at_random_moments(seed: int, tmp_path: Path) -> None:
 POINTS = [
     "log.after_write:12",
     "log.after_write:60",
-    "log.after_sync:12",
     "log.after_sync:60",
     "log.mid_roll:2",
-    "segment.after_write:1",
     "segment.after_write:5",
     "checkpoint.after_sync:1",
     "checkpoint.before_trim:2",

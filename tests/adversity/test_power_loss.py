@@ -24,7 +24,7 @@ plans = st.lists(st.builds(Plan, histories, st.booleans()), min_size=1, max_size
 
 
 @settings(
-    max_examples=effort(150),
+    max_examples=effort(80),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )

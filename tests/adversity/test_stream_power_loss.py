@@ -200,7 +200,7 @@ def find_failure(
 
 
 @settings(
-    max_examples=effort(150), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=effort(100), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 @given(lives=st.lists(histories, min_size=1, max_size=3), arguments=limits, seed=st.integers(0, 2**32))
 def test_no_offset_that_was_promised_changes(lives: list[list[Step]], arguments: dict[str, Any], seed: int) -> None:

@@ -23,7 +23,7 @@ from warrenmq.events import schema
 __all__ = ["small_disk"]  # a fixture
 
 WHOLE = ["published", "routed", "enqueued", "confirmed", "delivered", "acked"]
-LIVES = 40
+LIVES = 20
 
 
 @contextmanager

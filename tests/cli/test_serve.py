@@ -96,8 +96,8 @@ def test_http_answers_on_its_port(serve: Serve, tmp_path: Path) -> None:
     for line in served.process.stderr:
         if found := re.search(r"HTTP on (http://\S+:\d+)", line):
             break
-    assert httpx.get(found[1] + "/healthz").json() == {"status": "ready"}
-    assert "warren_connections 0\n" in httpx.get(found[1] + "/metrics").text
+    assert httpx.get(found[1] + "/healthz", timeout=30).json() == {"status": "ready"}
+    assert "warren_connections 0\n" in httpx.get(found[1] + "/metrics", timeout=30).text
     assert served.end(signal.SIGTERM)[0] == 0
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from tests.conformance.conftest import Connect, Namer
-from tests.support.wire import Refusal, WireChannel, WireConnection
+from tests.support.wire import Address, Refusal, WireChannel, WireConnection
 from tests.support.wire_format import (
     BODY,
     HEADER,
@@ -167,17 +168,29 @@ BAD_PROPERTIES = {
 }
 
 
+@pytest.fixture(scope="module")
+def broken(address: Address) -> Iterator[dict[str, WireChannel]]:
+    """A channel for each, on a connection of its own, with what is wrong already sent.
+
+    The broker cannot read on behind some of it, and waits some seconds for the client to hang up: once for all.
+    """
+    begun: dict[str, WireChannel] = {}
+    for label, sent in ({label: sent for label, (sent, _) in BROKEN.items()} | UNDECODABLE).items():
+        begun[label] = WireConnection(address).open().channel(1)
+        begun[label].connection.send_bytes(sent)
+    yield begun
+    for channel in begun.values():
+        channel.connection.socket.close()
+
+
 @pytest.mark.parametrize("label", BROKEN)
-def test_broken(channel: WireChannel, label: str) -> None:
-    sent, expected = BROKEN[label]
-    channel.connection.send_bytes(sent)
-    assert channel.expect_refusal() == expected
+def test_broken(broken: dict[str, WireChannel], label: str) -> None:
+    assert broken[label].expect_refusal() == BROKEN[label][1]
 
 
 @pytest.mark.parametrize("label", UNDECODABLE)
-def test_what_cannot_be_decoded_ends_the_connection(channel: WireChannel, label: str) -> None:
-    channel.connection.send_bytes(UNDECODABLE[label])
-    rest = channel.connection.read_to_end()
+def test_what_cannot_be_decoded_ends_the_connection(broken: dict[str, WireChannel], label: str) -> None:
+    rest = broken[label].connection.read_to_end()
     if rest:
         assert rest[:3] == b"\x01\x00\x00"
         assert rest[7:11] == b"\x00\x0a\x00\x32"

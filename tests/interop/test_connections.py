@@ -35,7 +35,7 @@ def test_unknown_virtual_host_is_refused(connect: Connect, broker_url: str) -> N
 def test_heartbeats_keep_an_idle_connection(connect: Connect) -> None:
     client = connect(heartbeat=1)
     channel = client.channel()
-    client.idle(3.5)
+    client.idle(3.0)  # the broker leaves a silent client after two
     assert client.is_open
     assert channel.declare_queue(exclusive=True).messages == 0
 

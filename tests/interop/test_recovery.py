@@ -41,7 +41,7 @@ def test_topology_and_consumer_come_back_after_a_cut(client: Client, other: Clie
     channel.consume(queue)
     for round_number in range(2):
         cable.cut()
-        for _ in range(100):
+        for _ in range(300):
             # Until all is there again the message finds no exchange, or no queue.
             if publish(other, exchange, b"round %d" % round_number):
                 break

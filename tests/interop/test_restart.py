@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 from collections.abc import Iterator
 
 import aio_pika
 import pytest
+
+from tests.support.ports import free_port
 
 from .clients.contract import PATIENCE, Client, Scope
 
@@ -26,8 +27,7 @@ class Restartable:
     def __init__(self) -> None:
         import warrenmq
 
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self._port = probe.getsockname()[1]
+        self._port = free_port()
         self._make = lambda: warrenmq.Broker(port=self._port)
         self._broker: warrenmq.Broker | None = None
         self.start()

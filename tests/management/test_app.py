@@ -93,7 +93,7 @@ def test_metrics_follow_what_clients_do() -> None:
     with warrenmq.Broker(http=True) as broker:
 
         def metric(name: str) -> float:
-            lines = httpx.get(broker.http_url + "/metrics").text.splitlines()
+            lines = httpx.get(broker.http_url + "/metrics", timeout=30).text.splitlines()
             return next(float(line.split()[1]) for line in lines if line.startswith(name + " "))
 
         assert metric("warren_connections") == 0
@@ -121,7 +121,7 @@ def test_server_reports_the_port_it_bound_and_frees_it_on_stop() -> None:
         server = HttpServer(view())
         await server.start("127.0.0.1", 0)
         assert server.port != 0
-        async with httpx.AsyncClient() as client:
+        async with httpx.AsyncClient(timeout=30) as client:
             assert (await client.get(f"http://127.0.0.1:{server.port}/healthz")).status_code == 200
         await server.stop()
         await server.stop()
@@ -136,7 +136,7 @@ def test_server_stops_although_a_client_keeps_its_connection() -> None:
     async def scenario() -> None:
         server = HttpServer(view())
         await server.start("127.0.0.1", 0)
-        async with httpx.AsyncClient() as client:
+        async with httpx.AsyncClient(timeout=30) as client:
             await client.get(f"http://127.0.0.1:{server.port}/healthz")
             await server.stop()
 

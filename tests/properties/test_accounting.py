@@ -188,7 +188,7 @@ def check_nothing_is_left(broker: Broker) -> None:
 step = st.tuples(st.sampled_from(LIVES), st.integers(0, 3), st.integers(0, 3), st.integers(0, 9))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(step, min_size=20, max_size=100))
 def test_sums_hold_and_nothing_is_left(steps: list[tuple[str, int, int, int]]) -> None:
     world = World()

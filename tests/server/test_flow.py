@@ -285,10 +285,10 @@ def test_a_broker_without_free_space_blocks_publishers_from_the_start(tmp_path: 
                 consumer = other.channel()
                 consumer.send("basic.get", queue="q", no_ack=True)
                 consumer.expect("basic.get-ok")
-        health = httpx.get(broker.http_url + "/healthz").json()
+        health = httpx.get(broker.http_url + "/healthz", timeout=30).json()
         assert (health["status"], health["alarms"]) == ("ready", ["disk"])
         assert health["storage"]["disk_free_bytes"] > 0
-        assert 'warren_alarm{resource="disk"} 1\n' in httpx.get(broker.http_url + "/metrics").text
+        assert 'warren_alarm{resource="disk"} 1\n' in httpx.get(broker.http_url + "/metrics", timeout=30).text
 
 
 def test_pika_hears_it_and_everything_arrives() -> None:

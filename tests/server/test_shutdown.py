@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.loops import on_a_loop
+from tests.support.ports import free_port
 from tests.support.wire import Address, ConnectionRefusal, Refusal, WireConnection
 from warrenmq.node import Node, NodeOptions, StartError
 
@@ -60,11 +61,11 @@ async def test_clients_that_never_began_do_not_hold_it_up() -> None:
 
 @on_a_loop
 async def test_nobody_can_connect_any_more_and_the_port_is_free() -> None:
-    node = await started()
-    port = node.amqp_port
+    port = free_port()
+    node = await started(port=port)
     await node.stop()
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", port), timeout=5)
+        socket.create_connection(("127.0.0.1", port), timeout=30)
     again = await started(port=port)
     assert again.amqp_port == port
     await again.stop()

@@ -32,7 +32,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 UP, DOWN = "up", "down"
 BOTH = (UP, DOWN)
-ORDER_LIMIT = 10.0
+ORDER_LIMIT = 30.0
 
 _PROTOCOL_HEADER_SIZE = 8
 _FRAME_HEADER_SIZE = 7

@@ -28,8 +28,9 @@ class TracedProcess(BrokerProcess):
     """`warren serve --trace all` with its HTTP port."""
 
     def __init__(self, folder: Path, environ: dict[str, str] | None = None, log_file: Path | None = None) -> None:
+        before = log_file or folder.with_suffix(".log")
+        self._known = len(before.read_text(errors="replace")) if before.exists() else 0  # what earlier lives said
         super().__init__(folder, TRACED | (environ or {}), log_file, "0")
-        self._known = len(self.log())  # what lives before this one said
         self.url = ""
 
     def ready(self) -> Self:

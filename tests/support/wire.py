@@ -36,7 +36,7 @@ from tests.support.wire_format import (
     read_method,
 )
 
-PATIENCE = 20.0  # seconds until a silent broker fails the test; no test waits for it on the good path
+PATIENCE = 30.0  # seconds until a silent broker fails the test; no test waits for it on the good path
 
 
 @dataclass(frozen=True, slots=True)

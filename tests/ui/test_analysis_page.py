@@ -90,7 +90,7 @@ def test_every_job_is_drawn(open_site: OpenSite, scheme: str) -> None:
 def test_of_many_anomalies_the_newest_are_shown_and_the_others_are_a_click_away(open_site: OpenSite) -> None:
     rows = [windowed(n, sentence=f"number {n}", score=7.0, example_uids=[]) for n in range(9)]
     node = analysed(answer("anomalies", rows, chart="anomalies", keys=["window_start"]))
-    page = open_site(node).open(PATH)
+    page = open_site(node, charts=False).open(PATH)
     page.wait_for_selector("text=number 8")
     assert page.locator("text=number 2").is_hidden()
     page.click("text=3 earlier")
@@ -105,7 +105,7 @@ def test_an_anomaly_leads_to_the_biography_of_a_message(open_site: OpenSite) -> 
     assert uid is not None
     node = analysed()
     node.reader.biographies.append(story("order-17", uid))
-    page = open_site(node).open(PATH)
+    page = open_site(node, charts=False).open(PATH)
     page.wait_for_selector(".anomalies li")
     assert "queue orders: waiting time p95 rose from 5.3 ms to 1.51 s" in page.inner_text(".anomalies")
     page.click(f".anomalies a:text-is('{UIDS[0]}') >> nth=0")
@@ -139,7 +139,7 @@ def test_times_may_be_written_shorter(open_site: OpenSite) -> None:
         return answer("sales", rows, chart="table", keys=["window_start"], windows=None)
 
     node = analysed(told(sold(10, 1), sold(20, 2)))
-    page = open_site(node).open(PATH)
+    page = open_site(node, charts=False).open(PATH)
     page.wait_for_selector("#job-sales tbody tr >> nth=0")
     append(node, told(sold(20, 3)))
     page.wait_for_selector("#job-sales td:text-is('3')")
@@ -172,8 +172,7 @@ def test_a_table_says_the_same_to_who_does_not_see_the_chart(open_site: OpenSite
 
 
 def test_without_plotly_there_are_tables_and_it_is_said_how_to_get_charts(open_site: OpenSite) -> None:
-    site = open_site(analysed())
-    site.page.route("**/vendor/plotly.js", lambda route: route.fulfill(status=404, json={"reason": "not installed"}))
+    site = open_site(analysed(), charts=False)
     page = site.open(PATH)
     show_everything(page)
     page.wait_for_selector("#job-unroutable tbody tr")
@@ -191,9 +190,7 @@ def test_names_that_carry_script_are_shown_and_do_nothing(open_site: OpenSite, w
         for row in document["rows"]:
             row.update({name: EVIL for name, value in row.items() if value in ("?", "#", "news", UIDS[0], "packer-1")})
     mine = answer(f"own{EVIL}"[:60], [windowed(0, count=1, evil=EVIL)], title=EVIL)
-    site = open_site(analysed(*documents, mine))
-    if not with_plotly:
-        site.page.route("**/vendor/plotly.js", lambda route: route.fulfill(status=404, json={}))
+    site = open_site(analysed(*documents, mine), charts=with_plotly)
     page = site.open(PATH)
     show_everything(page)
     page.wait_for_selector("#job-sessions tbody tr")
@@ -205,14 +202,15 @@ def test_names_that_carry_script_are_shown_and_do_nothing(open_site: OpenSite, w
     site.shoot(f"analysis-evil-{'plotly' if with_plotly else 'alone'}")
 
 
-@pytest.mark.parametrize("width", [390, 800, 1280])
-def test_the_page_is_not_wider_than_the_window(open_site: OpenSite, width: int) -> None:
+def test_the_page_is_not_wider_than_the_window(open_site: OpenSite) -> None:
     documents = json.loads(json.dumps(shop(70)).replace("billing", "q" * 200))
-    site = open_site(analysed(*documents), width=width)
-    page = site.open(PATH)
-    show_everything(page, width)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    site.shoot(f"analysis-{width}")
+    site = open_site(analysed(*documents))
+    for width in (390, 800, 1280):
+        site.page.set_viewport_size({"width": width, "height": 900})
+        page = site.open(PATH)
+        show_everything(page, width)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        site.shoot(f"analysis-{width}")
 
 
 # -- live --------------------------------------------------------------------------------------------------------------
@@ -256,7 +254,7 @@ def polls(page: Page) -> list[str]:
 
 
 def test_what_cannot_be_seen_is_not_asked_for(open_site: OpenSite) -> None:
-    site = open_site(analysed())
+    site = open_site(analysed(), charts=False)
     asked = polls(site.page)
     page = site.open(PATH)
     page.wait_for_selector("#job-throughput:not([aria-busy])")
@@ -268,7 +266,7 @@ def test_what_cannot_be_seen_is_not_asked_for(open_site: OpenSite) -> None:
 
 def test_only_what_changed_is_asked_for_again(open_site: OpenSite) -> None:
     node = analysed()
-    page = open_site(node).open(PATH)
+    page = open_site(node, charts=False).open(PATH)
     show_everything(page)
     asked = polls(page)
     for _ in range(2):
@@ -284,7 +282,7 @@ def test_only_what_changed_is_asked_for_again(open_site: OpenSite) -> None:
 
 
 def test_nothing_is_asked_for_while_nobody_looks(open_site: OpenSite) -> None:
-    page = open_site(analysed()).open(PATH)
+    page = open_site(analysed(), charts=False).open(PATH)
     page.wait_for_selector(".anomalies li")
     page.evaluate(
         """() => {
@@ -303,7 +301,7 @@ def test_nothing_is_asked_for_while_nobody_looks(open_site: OpenSite) -> None:
 
 def test_a_time_can_be_chosen_and_stands_in_the_address(open_site: OpenSite) -> None:
     begin = now_us() // (10 * SECOND) * 10 * SECOND - 3_000 * SECOND
-    page = open_site(analysed(*shop(begin=begin))).open(PATH)
+    page = open_site(analysed(*shop(begin=begin)), charts=False).open(PATH)
     page.wait_for_selector(".anomalies li >> nth=4")
     page.select_option("select[name=range]", "15m")
     page.wait_for_selector("text=Nothing unusual was found in the time shown.")
@@ -346,7 +344,7 @@ def test_an_analysis_that_has_just_begun_is_waited_for(open_site: OpenSite) -> N
     ],
 )
 def test_what_is_wrong_is_said(open_site: OpenSite, told: Callable[[], list[Any]], expected: str) -> None:
-    site = open_site(analysed(*shop(), *told()))
+    site = open_site(analysed(*shop(), *told()), charts=False)
     page = site.open(PATH)
     page.wait_for_selector(f"text={expected}")
     site.shoot("analysis-stale")
@@ -360,13 +358,13 @@ def test_results_of_an_analysis_that_has_ended_are_not_stale(open_site: OpenSite
 
 
 def test_where_tracing_is_off_old_results_are_shown_and_it_is_said(open_site: OpenSite) -> None:
-    page = open_site(analysed(rules=())).open(PATH)
+    page = open_site(analysed(rules=()), charts=False).open(PATH)
     page.wait_for_selector("text=Tracing is off, so the analysis sees nothing new.")
     page.wait_for_selector(".anomalies li")
 
 
 def test_a_broker_that_does_not_answer_leaves_what_was_shown(open_site: OpenSite) -> None:
-    page = open_site(analysed()).open(PATH)
+    page = open_site(analysed(), charts=False).open(PATH)
     page.wait_for_selector(".anomalies li")
     page.route("**/api/analysis*", lambda route: route.abort())
     page.wait_for_selector("text=The broker does not answer. Is it running? What is shown may be old")
@@ -376,7 +374,7 @@ def test_a_broker_that_does_not_answer_leaves_what_was_shown(open_site: OpenSite
 
 
 def test_a_broker_that_does_not_answer_at_first_can_be_tried_again(open_site: OpenSite) -> None:
-    site: Site = open_site(analysed())
+    site: Site = open_site(analysed(), charts=False)
     site.page.route("**/api/analysis", lambda route: route.abort())
     page = site.open(PATH)
     page.wait_for_selector("text=The broker does not answer")

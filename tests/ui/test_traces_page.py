@@ -83,8 +83,7 @@ def test_a_bar_of_the_timeline_says_what_it_is(open_site: OpenSite) -> None:
 
 
 def test_without_plotly_the_page_draws_the_timeline_itself_and_says_so(open_site: OpenSite) -> None:
-    site = open_site(FakeNode(story(), rules=ALL))
-    site.page.route("**/vendor/plotly.js", lambda route: route.fulfill(status=404, json={"reason": "not installed"}))
+    site = open_site(FakeNode(story(), rules=ALL), charts=False)
     page = site.open("/ui/traces.html?id=order-17")
     page.wait_for_selector("text=pip install 'warrenmq[ui]'")
     assert page.locator(".chart svg .lane").all_text_contents() == [
@@ -99,7 +98,7 @@ def test_without_plotly_the_page_draws_the_timeline_itself_and_says_so(open_site
 
 
 def test_a_message_that_still_waits_is_drawn_and_said_to_be_under_way(open_site: OpenSite) -> None:
-    site = open_site(FakeNode(begun(story().events[:3]), rules=ALL))
+    site = open_site(FakeNode(begun(story().events[:3]), rules=ALL), charts=False)
     page = site.open("/ui/traces.html?id=order-17")
     page.wait_for_selector("text=has not come to its end yet")
     assert rows(site)[0].endswith("waiting")
@@ -107,9 +106,7 @@ def test_a_message_that_still_waits_is_drawn_and_said_to_be_under_way(open_site:
 
 @pytest.mark.parametrize("with_plotly", [pytest.param(True, marks=needs_plotly), False])
 def test_a_consumer_that_the_broker_was_killed_under_is_marked_as_lost(open_site: OpenSite, with_plotly: bool) -> None:
-    site = open_site(FakeNode(killed_story(), rules=ALL))
-    if not with_plotly:
-        site.page.route("**/vendor/plotly.js", lambda route: route.fulfill(status=404, json={}))
+    site = open_site(FakeNode(killed_story(), rules=ALL), charts=with_plotly)
     page = site.open("/ui/traces.html?id=order-18")
     page.wait_for_selector("text=The broker ended while a consumer had this message")
     marks = ".chart .scatterlayer .point" if with_plotly else ".chart circle"
@@ -124,7 +121,7 @@ def test_a_consumer_that_the_broker_was_killed_under_is_marked_as_lost(open_site
 
 
 def test_a_purge_says_how_many_messages_it_dropped(open_site: OpenSite) -> None:
-    site = open_site(FakeNode(purged_story(), rules=ALL))
+    site = open_site(FakeNode(purged_story(), rules=ALL), charts=False)
     page = site.open("/ui/traces.html?id=order-19")
     page.wait_for_selector("td:text-is('purged, 12,000 messages')")
     assert rows(site)[0] == "shipping 5 ms \u2013 0 \u2013 dropped"
@@ -135,9 +132,7 @@ def test_a_purge_says_how_many_messages_it_dropped(open_site: OpenSite) -> None:
 def test_names_that_carry_script_are_shown_and_do_nothing(open_site: OpenSite, with_plotly: bool) -> None:
     wild = story(EVIL, queue=EVIL)
     names = {"consumer": EVIL, "exchange": EVIL, "routing_key": EVIL, "correlation_id": EVIL, "connection": EVIL}
-    site = open_site(FakeNode(begun([replace(event, **names) for event in wild.events]), rules=ALL))
-    if not with_plotly:
-        site.page.route("**/vendor/plotly.js", lambda route: route.fulfill(status=404, json={}))
+    site = open_site(FakeNode(begun([replace(event, **names) for event in wild.events]), rules=ALL), charts=with_plotly)
     page = site.open("/ui/traces.html")
     page.click(f"tbody a >> text={EVIL[:10]}")
     page.wait_for_selector(".chart .barlayer .point" if with_plotly else ".chart rect")
@@ -163,7 +158,7 @@ def test_tags_that_plotly_knows_are_shown_as_they_are_written(open_site: OpenSit
 
 
 def test_a_search_stands_in_the_address_and_back_goes_back(open_site: OpenSite) -> None:
-    site = open_site(FakeNode(story(), story("other", UID + 1, queue="elsewhere"), rules=ALL))
+    site = open_site(FakeNode(story(), story("other", UID + 1, queue="elsewhere"), rules=ALL), charts=False)
     page = site.open("/ui/traces.html")
     page.wait_for_selector("text=Latest messages")
     assert len(rows(site)) == 2
@@ -209,7 +204,7 @@ def test_older_messages_are_a_page_further(open_site: OpenSite) -> None:
 
 
 def test_a_link_leads_to_all_messages_of_one_correlation(open_site: OpenSite) -> None:
-    site = open_site(FakeNode(story(), story("other", UID + 1), rules=ALL))
+    site = open_site(FakeNode(story(), story("other", UID + 1), rules=ALL), charts=False)
     page = site.open("/ui/traces.html?id=order-17")
     page.click("dd a:has-text('basket-9')")
     page.wait_for_selector("text=Messages found")

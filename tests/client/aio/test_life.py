@@ -14,7 +14,7 @@ from tests.support.breaker import DOWN, Breaker
 from tests.support.loops import on_a_loop
 from warrenmq.client import ChannelClosed, ConnectionClosed, ConnectionFailed, Recovery, aio
 
-LIMIT = 10.0
+LIMIT = 60.0
 
 
 @pytest.fixture(scope="module")

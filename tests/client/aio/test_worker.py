@@ -14,6 +14,8 @@ from warrenmq.client.delivery import Delivery, Settler
 from warrenmq.client.engine.consumers import Notice
 from warrenmq.client.errors import ConsumerCancelled
 
+LIMIT = 30.0
+
 
 class Engine:
     """As much of an engine as a worker asks for."""
@@ -202,7 +204,7 @@ async def test_inbox_gives_nothing_when_nothing_came_in_time() -> None:
 @on_a_loop
 async def test_several_readers_of_one_inbox_share_what_comes() -> None:
     inbox = Inbox()
-    readers = [asyncio.ensure_future(inbox.take(5)) for _ in range(3)]
+    readers = [asyncio.ensure_future(inbox.take(LIMIT)) for _ in range(3)]
     await asyncio.sleep(0)
     readers[0].cancel()
     await asyncio.sleep(0)
@@ -214,10 +216,10 @@ async def test_several_readers_of_one_inbox_share_what_comes() -> None:
 @on_a_loop
 async def test_reader_cancelled_as_it_is_woken_leaves_its_delivery_to_another() -> None:
     inbox = Inbox()
-    first, second = asyncio.ensure_future(inbox.take(5)), asyncio.ensure_future(inbox.take(5))
+    first, second = asyncio.ensure_future(inbox.take(None)), asyncio.ensure_future(inbox.take(None))
     await asyncio.sleep(0)
     inbox.put([delivery(1)])
     first.cancel()
-    taken = await asyncio.wait_for(second, 5)
+    taken = await asyncio.wait_for(second, LIMIT)
     assert taken is not None
     assert taken.delivery_tag == 1

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
+
+LIMIT = 30.0
 
 
 async def until(holds: Callable[[], bool | Awaitable[bool]]) -> None:
     """Look until it holds."""
-    for _ in range(10_000):
+    deadline = time.monotonic() + LIMIT
+    while True:
         answer = holds()
         if answer if isinstance(answer, bool) else await answer:
             return
+        assert time.monotonic() < deadline, "it never held"
         await asyncio.sleep(0.001)
-    raise AssertionError("it never held")

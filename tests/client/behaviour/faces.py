@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Self
 from warrenmq import client
 from warrenmq.client import aio
 
-PATIENCE = 15.0
+PATIENCE = 30.0
 """Seconds until something that must come fails the test; no test waits for it on the good path."""
 
 GLANCE = 0.25
@@ -92,7 +92,7 @@ class AioFace(Face):
             return result
 
         future = asyncio.run_coroutine_threadsafe(work(), self.loop)
-        return self.wait(future, PATIENCE * 3)
+        return self.wait(future, PATIENCE * 2)
 
     def wait(self, future: Future[Any], limit: float) -> Any:
         try:

@@ -88,7 +88,7 @@ def test_body_larger_than_a_frame(connect: Connect, size: int) -> None:
     channel.confirm_select()
     queue = channel.queue_declare("", exclusive=True).queue
     body = bytes(range(256)) * (size // 256 + 1)
-    channel.publish("", queue, body[:size]).result(15)
+    channel.publish("", queue, body[:size]).result(30)
     assert fetch(channel, queue).body == body[:size]
 
 
@@ -161,7 +161,7 @@ def test_what_cannot_be_said_is_misuse_and_sends_nothing(channel: Any, queue: st
         attempt(channel)
     assert channel.is_open
     confirmation = channel.publish("", queue, b"after")
-    confirmation.result(10)
+    confirmation.result(30)
     assert confirmation.tag == 1, "what was not sent has no number"
     assert fetch(channel, queue).body == b"after"
 
@@ -182,8 +182,8 @@ def test_messages_of_a_channel_keep_their_order(channel: Any, queue: str) -> Non
 def test_without_confirm_mode_a_confirmation_is_done_at_once(channel: Any, queue: str) -> None:
     confirmation = channel.publish("", queue, b"x")
     assert confirmation.done()
-    confirmation.result(1)
-    assert confirmation.exception(1) is None
+    confirmation.result(30)
+    assert confirmation.exception(30) is None
     with pytest.raises(client.Misuse):
         channel.wait_for_confirms(timeout=5)
 
@@ -193,17 +193,17 @@ def test_confirmation_resolves_with_the_brokers_ack(confirming: Any, queue: str)
     confirmations = [confirming.publish("", queue, b"x") for _ in range(100)]
     assert [each.tag for each in confirmations] == list(range(1, 101))
     for each in confirmations:
-        each.result(10)
+        each.result(30)
     assert all(each.done() for each in confirmations)
     assert confirming.next_publish_tag == 101
     assert confirming.queue_declare(queue, passive=True).message_count == 100
 
 
 def test_confirm_select_twice_is_once(confirming: Any, queue: str) -> None:
-    confirming.publish("", queue, b"x").result(10)
+    confirming.publish("", queue, b"x").result(30)
     confirming.confirm_select()
     confirmation = confirming.publish("", queue, b"x")
-    confirmation.result(10)
+    confirmation.result(30)
     assert confirmation.tag == 2
 
 
@@ -213,7 +213,7 @@ def test_done_callback_is_called_once_before_or_after_the_ack(confirming: Any, q
     confirmation.add_done_callback(early)
     assert early.next().done()
     confirmation.add_done_callback(late)
-    assert late.next().exception(1) is None
+    assert late.next().exception(30) is None
     assert early.stays_empty()
 
 
@@ -229,16 +229,16 @@ def test_done_callback_that_raises_harms_nobody(connect: Connect, queue: str) ->
     for _ in range(3):
         confirmation = channel.publish("", queue, b"x")
         confirmation.add_done_callback(fail)
-        confirmation.result(10)
-    channel.wait_for_confirms(timeout=10)
+        confirmation.result(30)
+    channel.wait_for_confirms(timeout=30)
     assert channel.queue_declare(queue, passive=True).message_count == 3
 
 
 def test_wait_for_confirms_waits_for_all(confirming: Any, queue: str) -> None:
     confirmations = [confirming.publish("", queue, b"x") for _ in range(500)]
-    confirming.wait_for_confirms(timeout=10)
+    confirming.wait_for_confirms(timeout=30)
     assert all(each.done() for each in confirmations)
-    confirming.wait_for_confirms(timeout=10)  # nothing outstanding: at once
+    confirming.wait_for_confirms(timeout=30)  # nothing outstanding: at once
 
 
 def test_confirm_listener_hears_every_tag(confirming: Any, queue: str) -> None:
@@ -262,19 +262,19 @@ def test_nack_fails_the_confirmation(connect: Connect, breaker: Breaker) -> None
     queue = channel.queue_declare("", exclusive=True).queue
     inbox = Inbox()
     channel.add_confirm_listener(inbox)
-    channel.publish("", queue, b"good").result(10)
+    channel.publish("", queue, b"good").result(30)
     assert inbox.next()[2] is True
     breaker.rewrite(DOWN, nack_instead)
     confirmation = channel.publish("", queue, b"bad")
     with pytest.raises(client.Nacked):
-        confirmation.result(10)
-    assert isinstance(confirmation.exception(1), client.Nacked)
+        confirmation.result(30)
+    assert isinstance(confirmation.exception(30), client.Nacked)
     assert inbox.next()[2] is False
     with pytest.raises(client.Nacked):
-        channel.wait_for_confirms(timeout=10)
+        channel.wait_for_confirms(timeout=30)
     breaker.calm()
     channel.publish("", queue, b"good again")
-    channel.wait_for_confirms(timeout=10)  # the bad one was told once
+    channel.wait_for_confirms(timeout=30)  # the bad one was told once
     assert channel.is_open
 
 
@@ -282,7 +282,7 @@ def test_nack_fails_the_confirmation(connect: Connect, breaker: Breaker) -> None
 def test_full_queue_that_rejects_publishes_nacks(confirming: Any, name: Namer) -> None:
     queue = name("queue")
     confirming.queue_declare(queue, arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
-    outcomes = [confirming.publish("", queue, b"x").exception(10) for _ in range(3)]
+    outcomes = [confirming.publish("", queue, b"x").exception(30) for _ in range(3)]
     assert isinstance(outcomes[-1], client.Nacked)
 
 
@@ -298,8 +298,8 @@ def test_confirmation_that_does_not_come_times_out(connect: Connect, breaker: Br
         channel.wait_for_confirms(timeout=0.2)
     assert not confirmation.done()
     breaker.calm()
-    confirmation.result(10)
-    channel.wait_for_confirms(timeout=10)
+    confirmation.result(30)
+    channel.wait_for_confirms(timeout=30)
 
 
 # -- returns
@@ -320,7 +320,7 @@ def test_unroutable_mandatory_message_comes_back(channel: Any, name: Namer) -> N
 def test_without_mandatory_an_unroutable_message_is_gone(confirming: Any, name: Namer) -> None:
     inbox = Inbox()
     confirming.add_return_listener(inbox)
-    confirming.publish("", name("nowhere"), b"x").result(10)
+    confirming.publish("", name("nowhere"), b"x").result(30)
     assert inbox.stays_empty()
 
 
@@ -331,28 +331,28 @@ def test_return_fails_the_confirmation_of_that_message_only(confirming: Any, que
         for index, is_routed in enumerate(routes)
     ]
     for index, (confirmation, is_routed) in enumerate(zip(confirmations, routes, strict=True)):
-        failure = confirmation.exception(10)
+        failure = confirmation.exception(30)
         if is_routed:
             assert failure is None
         else:
             assert isinstance(failure, client.Unroutable)
             assert failure.returned.body == b"%d" % index
     with pytest.raises(client.Unroutable):
-        confirming.wait_for_confirms(timeout=10)
-    confirming.wait_for_confirms(timeout=10)
+        confirming.wait_for_confirms(timeout=30)
+    confirming.wait_for_confirms(timeout=30)
 
 
 def test_equal_messages_that_return_fail_each_its_own(confirming: Any, name: Namer) -> None:
     confirmations = [confirming.publish("", name("nowhere"), b"same", mandatory=True) for _ in range(5)]
     for each in confirmations:
         with pytest.raises(client.Unroutable):
-            each.result(10)
+            each.result(30)
 
 
 def test_mandatory_to_an_exchange_without_bindings(confirming: Any, name: Namer) -> None:
     confirming.exchange_declare(name("exchange"), "fanout")
     with pytest.raises(client.Unroutable) as failed:
-        confirming.publish(name("exchange"), "key", "text", mandatory=True).result(10)
+        confirming.publish(name("exchange"), "key", "text", mandatory=True).result(30)
     assert failed.value.returned.exchange == name("exchange")
     assert "NO_ROUTE" in str(failed.value)
 
@@ -366,7 +366,7 @@ def test_publish_to_a_missing_exchange_closes_the_channel(connection: Any, name:
     inbox = Inbox()
     channel.add_close_listener(inbox)
     confirmation = channel.publish(name("missing"), "key", b"x")
-    failure = confirmation.exception(10)
+    failure = confirmation.exception(30)
     assert isinstance(failure, client.PublishLost)
     reason = inbox.next()
     assert (reason.by, reason.reply_code) == ("server", 404)
@@ -374,9 +374,9 @@ def test_publish_to_a_missing_exchange_closes_the_channel(connection: Any, name:
     with pytest.raises(client.NotFound):
         channel.publish("", "key", b"x")
     with pytest.raises(client.PublishLost):
-        channel.wait_for_confirms(timeout=10)  # the bad one since the last wait
+        channel.wait_for_confirms(timeout=30)  # the bad one since the last wait
     with pytest.raises(client.NotFound):
-        channel.wait_for_confirms(timeout=10)
+        channel.wait_for_confirms(timeout=30)
     assert connection.is_open
     assert connection.channel().queue_declare("", exclusive=True).queue
 

@@ -17,7 +17,7 @@ from .faces import PATIENCE, eventually
 from .traffic import Talker, run_talkers
 
 THREADS = 10
-SECONDS = 4.0
+SECONDS = 2.0
 
 
 def test_ten_threads_each_with_a_channel(connect: Connect) -> None:

@@ -56,12 +56,12 @@ def test_internal_exchange_takes_no_publish_but_bindings(connection: Any, name: 
     channel.exchange_bind(inner, outer)
     channel.queue_bind(queue, inner)
     channel.confirm_select()
-    channel.publish(outer, "", b"through").result(10)
+    channel.publish(outer, "", b"through").result(30)
     assert channel.get(queue, auto_ack=True).body == b"through"
     forbidden = connection.channel()
     forbidden.confirm_select()
     with pytest.raises(client.PublishFailed):
-        forbidden.publish(inner, "", b"directly").result(10)
+        forbidden.publish(inner, "", b"directly").result(30)
     with pytest.raises(client.AccessRefused):
         forbidden.queue_declare(queue, passive=True)
 
@@ -73,9 +73,9 @@ def test_exchange_bindings_come_and_go(channel: Any, queue: str, name: Namer) ->
     channel.queue_bind(queue, destination)
     channel.exchange_bind(destination, source, "news.#")
     channel.confirm_select()
-    channel.publish(source, "news.today", b"1").result(10)
+    channel.publish(source, "news.today", b"1").result(30)
     channel.exchange_unbind(destination, source, "news.#")
-    channel.publish(source, "news.today", b"2").result(10)
+    channel.publish(source, "news.today", b"2").result(30)
     assert channel.get(queue, auto_ack=True).body == b"1"
     assert channel.get(queue, auto_ack=True) is None
 
@@ -167,9 +167,9 @@ def test_binding_with_a_key_and_arguments_is_undone_by_the_same(channel: Any, qu
     channel.queue_bind(queue, "amq.headers", "", arguments)
     channel.confirm_select()
     properties = client.Properties(headers={"n": 7, "who": "anna", "more": True})
-    channel.publish("amq.headers", "", b"1", properties).result(10)
+    channel.publish("amq.headers", "", b"1", properties).result(30)
     channel.queue_unbind(queue, "amq.headers", "", arguments)
-    channel.publish("amq.headers", "", b"2", properties).result(10)
+    channel.publish("amq.headers", "", b"2", properties).result(30)
     assert channel.queue_declare(queue, passive=True).message_count == 1
 
 

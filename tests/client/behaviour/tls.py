@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import shutil
 import socket
 import ssl
@@ -14,7 +14,7 @@ from typing import Self
 
 import pytest
 
-LIMIT = 10.0
+LIMIT = 30.0
 
 
 def make_certificate(folder: Path) -> tuple[Path, Path]:
@@ -34,7 +34,10 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
 
 
 class TlsFront:
-    """Listens on a port of its own, takes TLS off and passes on. One thread per connection and direction."""
+    """Listens on a port of its own, takes TLS off and passes on.
+
+    Runs on an event loop in a thread of its own: nobody may read and write one TLS session from two threads.
+    """
 
     def __init__(self, port: int, certificate: Path, key: Path, client_certificate: Path | None = None) -> None:
         self._target = "127.0.0.1", port
@@ -45,8 +48,8 @@ class TlsFront:
             self._context.load_verify_locations(client_certificate)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
-        self._sockets: list[socket.socket] = []
-        self._thread = threading.Thread(target=self._accept, name="tls-front", daemon=True)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="tls-front", daemon=True)
         self._thread.start()
 
     def __enter__(self) -> Self:
@@ -55,39 +58,38 @@ class TlsFront:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for each in self._sockets:
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+        self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(LIMIT)
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                plain, _address = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(plain,), name="tls-line", daemon=True).start()
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        serving = self._loop.run_until_complete(
+            asyncio.start_server(self._serve, sock=self._listener, ssl=self._context)
+        )
+        self._loop.run_forever()
+        serving.close()
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self._loop.close()
 
-    def _serve(self, plain: socket.socket) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection(*self._target)
         try:
-            near = self._context.wrap_socket(plain, server_side=True)
-            far = socket.create_connection(self._target, LIMIT)
-        except OSError:
-            plain.close()
-            return
-        self._sockets += [near, far]
-        back = threading.Thread(target=self._pump, args=(far, near), name="tls-line", daemon=True)
-        back.start()
-        self._pump(near, far)
-        back.join(LIMIT)
+            await asyncio.gather(_pump(reader, far_writer), _pump(far_reader, writer))
+        except asyncio.CancelledError:
+            pass  # the front closes; asyncio's streams would log a task of theirs that ends cancelled
+        finally:
+            for each in (writer, far_writer):
+                each.transport.abort()
 
-    def _pump(self, source: socket.socket, target: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                target.sendall(data)
-        for each in (source, target):
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+
+async def _pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    try:
+        while data := await source.read(65536):
+            target.write(data)
+            await target.drain()
+    except OSError:
+        pass  # a side was reset: the other is told by the end
+    target.close()

@@ -14,7 +14,7 @@ from warrenmq.client.delivery import Delivery, Settler
 from warrenmq.client.engine.consumers import Notice
 from warrenmq.client.errors import ClientError
 
-LIMIT = 20.0
+LIMIT = 30.0
 
 
 class Reports:

@@ -46,7 +46,7 @@ Watch = Callable[..., Watched]
 @pytest.fixture
 def watch(connect: Connect, breaker: Breaker) -> Watch:
     def make(**settings: Any) -> Watched:
-        settings = {"recovery": FAST, "close_timeout": 2.0, "connect_timeout": 2.0} | settings
+        settings = {"recovery": FAST, "close_timeout": 2.0, "connect_timeout": 10.0} | settings
         return Watched(connect(breaker.url, **settings), breaker)
 
     return make

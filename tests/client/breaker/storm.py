@@ -308,7 +308,7 @@ class Storm:
     def _is_confirmed(self, confirmation: Any, is_resent: bool) -> bool:
         try:
             # Where the client sends again, the word comes after the recovery, however long that takes.
-            timeout = DRAIN_LIMIT if is_resent else 2 * CALL_TIMEOUT
+            timeout = DRAIN_LIMIT if is_resent else 5 * CALL_TIMEOUT
             with self._calls.made("confirmation", timeout):
                 confirmation.result(timeout)
         except client.PublishLost:

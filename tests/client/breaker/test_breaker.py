@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.breaker import DOWN, UP, Breaker, Fault, Script, Weather
 
-PATIENCE = 10.0
+PATIENCE = 30.0
 PREFACE = b"AMQP\x00\x00\x09\x01"
 
 

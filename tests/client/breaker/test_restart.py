@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import warrenmq
 from tests.client.behaviour.faces import PATIENCE, Inbox, eventually
 from tests.client.conftest import Connect, own_broker_only
 from tests.support.breaker import Breaker
+from tests.support.ports import free_port
 from tests.support.process import BrokerProcess
 from warrenmq import client
 
@@ -22,9 +22,7 @@ PERSISTENT = client.Properties(delivery_mode=2)
 
 @pytest.fixture
 def port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        found: int = probe.getsockname()[1]
-    return found
+    return free_port()
 
 
 def test_broker_restarted_on_its_port(connect: Connect, port: int, tmp_path: Path) -> None:
@@ -74,7 +72,7 @@ def test_broker_killed_loses_nothing_confirmed(connect: Connect, tmp_path: Path)
                 second.ready()
                 breaker.aim(f"amqp://127.0.0.1:{second.address.port}")
                 for each in confirmations:
-                    each.result(4 * PATIENCE)
+                    each.result(2 * PATIENCE)
                 channel.consume("jobs", inbox)
                 seen: set[int] = set()
                 while len(seen) < 300:

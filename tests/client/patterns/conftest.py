@@ -15,7 +15,7 @@ from .making import FAST
 @pytest.fixture
 def shaky(connect: Connect, breaker: Breaker) -> Any:
     """A connection through the breaker."""
-    return connect(breaker.url, recovery=FAST, connect_timeout=2.0, close_timeout=2.0)
+    return connect(breaker.url, recovery=FAST, connect_timeout=10.0, close_timeout=2.0)
 
 
 @pytest.fixture

@@ -311,7 +311,7 @@ def test_one_way_goes_on_after_a_refused_message(face: Any, connection: Any, cha
         producer.send(b"bad", exchange="no such exchange")
         eventually(lambda: set(connection.channels) != numbers, "the broker closed the channel")
         assert producer.send(b"good").outcome == "queued"
-        assert producer.flush(15)
+        assert producer.flush(PATIENCE)
         eventually(lambda: count_of(channel, queue) == 1, "it arrived")
         assert closed.count == 0
 

@@ -55,6 +55,7 @@ def test_pull_waits_for_the_first_message(face: Any, connection: Any, channel: A
 def test_what_is_not_settled_goes_back_at_the_end(face: Any, connection: Any, channel: Any, kept: str) -> None:
     publish(channel, kept, range(10))
     with make(face, "PullConsumer", connection, kept) as puller:
+        eventually(lambda: count_of(channel, kept) == 0, "all are in hand")  # so no batch is smaller than asked for
         first = puller.pull(1, timeout=PATIENCE)
         first.ack_all()
         puller.pull(2, timeout=PATIENCE).nack_all(requeue=False)

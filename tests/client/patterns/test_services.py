@@ -321,7 +321,7 @@ def test_program_ends_gracefully_by_a_signal(face: Any, broker_url: str, channel
             assert program.stdout is not None
             assert program.stdout.readline() == "handled 1\n"
             program.send_signal(stop)
-            rest, complaints = program.communicate(timeout=30)
+            rest, complaints = program.communicate(timeout=60)
         finally:
             program.kill()
     assert (rest, complaints, program.returncode) == ("ended\n", "", 0)

@@ -26,6 +26,7 @@ def seed() -> int:
     return chosen
 
 
+@pytest.mark.timeout(240)
 def test_nothing_that_was_sent_is_lost(
     face: Any, connect: Connect, broker_url: str, channel: Any, kept: str, seed: int
 ) -> None:
@@ -36,7 +37,7 @@ def test_nothing_that_was_sent_is_lost(
         with lock:
             handled.add(delivery.body)
 
-    settings: dict[str, Any] = {"recovery": FAST, "connect_timeout": 1.0, "close_timeout": 1.0, "call_timeout": 2.0}
+    settings: dict[str, Any] = {"recovery": FAST, "connect_timeout": 3.0, "close_timeout": 3.0, "call_timeout": 5.0}
     with Breaker(broker_url, Weather(seed, calm_octets=10_000, longest_delay=0.05)) as breaker:
         sending, serving = (open_in(connect, breaker.url, settings) for _ in range(2))
         patient = client.Retry(retries=10_000, interval=0.01, longest=0.1)
@@ -50,7 +51,7 @@ def test_nothing_that_was_sent_is_lost(
                 return {body for body in bodies if producer.send(body).ok}
 
             calls = [InThread(send, number) for number in range(SENDERS)]
-            sent = set().union(*(call.result(limit=60) for call in calls))
+            sent = set().union(*(call.result(limit=90) for call in calls))
             assert len(sent) == MESSAGES
             breaker.calm()
             eventually(lambda: sent <= handled, f"all were handled; {dict(breaker.faults)}")

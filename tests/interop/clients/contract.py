@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar
 
-PATIENCE = 10.0
+PATIENCE = 25.0
 """How long a `next_*` or `wait_*` waits for something that must come."""
 
 GLANCE = 0.2

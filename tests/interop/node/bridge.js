@@ -172,7 +172,8 @@ const operations = {
     } catch (error) {
       throw refusal('connection', error) || error;
     }
-    const connection = { model, reason: null, isOpen: true, stations: [] };
+    const ended = new Promise((resolve) => model.once('close', resolve));
+    const connection = { model, reason: null, isOpen: true, ended, stations: [] };
     model.on('error', (error) => {
       connection.reason = refusal('connection', error);
     });
@@ -308,7 +309,8 @@ const operations = {
   },
   async close_connection(request) {
     const connection = connections.get(request.connection);
-    if (connection.isOpen) await connection.model.close();
+    // A close is not answered any more where the connection is lost meanwhile: that is an end, too.
+    if (connection.isOpen) await Promise.race([connection.model.close(), connection.ended]);
   },
 };
 

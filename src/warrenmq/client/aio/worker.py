@@ -159,11 +159,13 @@ class Inbox(Sink):
                 await reader
         except TimeoutError:
             return bool(self._items) or self.is_stopped
+        except asyncio.CancelledError:
+            if reader not in self._readers and self._items:
+                self._wake_one()  # it was woken for an item that another reader can have
+            raise
         finally:
             if reader in self._readers:
                 self._readers.remove(reader)
-            elif reader.cancelled() and self._items:
-                self._wake_one()  # it was woken for an item that another reader can have
         return True
 
     def _wake_one(self) -> None:
