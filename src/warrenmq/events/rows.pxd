@@ -39,6 +39,7 @@ cdef class Rows:
     cdef Places _found
     cdef Numbers _found_numbers
     cdef list _held
+    cdef tuple _glossary
     cdef bytes _last_texts
     cdef bint _is_followable
     cdef Py_ssize_t _logged_size
@@ -113,6 +114,7 @@ cdef class Rows:
     cdef _forget_found(self)
     cdef _grow(self, Py_ssize_t needed)
     cdef bytes _raw_from(self, Py_ssize_t start, Py_ssize_t count)
+    cdef tuple _glossary_of(self, list scenes)
 
 
 cdef bytes _texts_of(RowReader reader)

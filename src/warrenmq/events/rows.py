@@ -38,6 +38,7 @@ from warrenmq.events.texts import clean_name, make_texts
 
 Pointer: TypeAlias = Any  # an unsigned char * in compiled code, a bytearray or bytes in plain Python
 Scene: TypeAlias = tuple[int, ...]  # six names by their numbers (0 is none), and a channel
+Glossary: TypeAlias = tuple[int, int, bytes]  # how many names and scenes, and both as they stand in the raw form
 
 _FIRST_CAPACITY = 256 * 1024
 _KEPT_CAPACITY = 8 * 1024 * 1024
@@ -85,6 +86,7 @@ class Rows:
         "_data",
         "_found",
         "_found_numbers",
+        "_glossary",
         "_held",
         "_is_followable",
         "_last_texts",
@@ -314,6 +316,7 @@ class Rows:
         taken._scenes = self._scenes
         taken._scene_numbers = self._scene_numbers
         taken._forget_found()  # what the loop's own objects are found by stays here, and goes
+        taken._glossary = self._glossary
         taken._last_texts = None
         taken._is_followable = False
         taken._logged_size = self._logged_size
@@ -410,6 +413,7 @@ class Rows:
         self._scenes: list[Scene] = []
         self._scene_numbers: dict[Scene, int] = {}
         self._forget_found()
+        self._glossary: Glossary | None = None  # of all scenes so far
         self._last_texts = None
         self._is_followable = False
         self._logged_size = 0
@@ -436,18 +440,27 @@ class Rows:
         self._capacity = len(grown)
 
     def _raw_from(self, start: int, count: int) -> bytes:
-        """The head, the names and scenes that are used from here on, and the rows as they are."""
-        scenes = used_scenes(RowReader(self._data, start, self.size), len(self._scenes))
+        """The head, the names and scenes that are used from here on (or all), and the rows as they are."""
+        if count < len(self._scenes):
+            glossary = self._glossary_of(used_scenes(RowReader(self._data, start, self.size), len(self._scenes)))
+        else:  # to look for those that are used takes longer than to write them all, which is done once
+            if self._glossary is None or self._glossary[1] != len(self._scenes):
+                self._glossary = self._glossary_of(list(range(len(self._scenes))))
+            glossary = self._glossary
+        named, staged, octets = glossary
+        head = RAW_HEAD.pack(VERSION, count, named, staged)
+        return b"".join((head, octets, memoryview(self._data)[start : self.size]))
+
+    def _glossary_of(self, scenes: list[int]) -> Glossary:
         names = dict.fromkeys([name for scene in scenes for name in self._scenes[scene][:6] if name])
-        pieces = [RAW_HEAD.pack(VERSION, count, len(names), len(scenes))]
+        pieces = []
         for number in names:
             name = self._names[number]
             pieces += (_varint(number), _varint(len(name)), name)
         for number in scenes:
             pieces.append(_varint(number))
             pieces += [_varint(part) for part in self._scenes[number]]
-        pieces.append(bytes(memoryview(self._data)[start : self.size]))
-        return b"".join(pieces)
+        return len(names), len(scenes), b"".join(pieces)
 
 
 def make_trace(

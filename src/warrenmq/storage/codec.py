@@ -335,7 +335,7 @@ def _put_u32(at: Pointer, value: int) -> Pointer:
 
 
 def _put_u64(at: Pointer, value: int) -> Pointer:
-    _put_u32(at, value & 0xFFFFFFFF)
+    _put_u32(at, value)  # its low half; a mask of 32 bits would be a Python object
     return _put_u32(at + 4, value >> 32)
 
 
