@@ -332,35 +332,34 @@ class Batch:
         _store_u64(out, size, hash_octets(space, self._data, start, end))
         return size + 8
 
+    # These take some microseconds: to let go of the interpreter, and to wait for it again, takes longer.
+
     def _mark_names(self, seen: bytearray, column: int) -> None:
         marks = _changeable(seen)
         data = self._data
         values = self._values[column]
         flags = self._flags[column]
-        with cython.nogil:
-            for row in range(self.count):
-                if flags < 0 or data[flags + (row >> 3)] >> (row & 7) & 1:
-                    marks[_load_i16(data, values + 2 * row)] = 1
+        for row in range(self.count):
+            if flags < 0 or data[flags + (row >> 3)] >> (row & 7) & 1:
+                marks[_load_i16(data, values + 2 * row)] = 1
 
     def _mark_kinds(self, seen: bytearray) -> None:
         marks = _changeable(seen)
         data = self._data
         values = self._values[_KIND]
-        with cython.nogil:
-            for at in range(values, values + self.count):
-                marks[data[at]] = 1
+        for at in range(values, values + self.count):
+            marks[data[at]] = 1
 
     def _range(self, column: int) -> tuple[int, int]:
         """The least and the greatest value but for 0, which is none."""
         least = 0
         greatest = 0
-        with cython.nogil:
-            for row in range(self.count):
-                value = self._i64(column, row)
-                if value != 0 and (value < least or least == 0):
-                    least = value
-                if value != 0 and (value > greatest or greatest == 0):
-                    greatest = value
+        for row in range(self.count):
+            value = self._i64(column, row)
+            if value != 0 and (value < least or least == 0):
+                least = value
+            if value != 0 and (value > greatest or greatest == 0):
+                greatest = value
         return least, greatest
 
     def _has_good_texts(self, column: int) -> bool:

@@ -105,10 +105,9 @@ def _is_sorted(hashes: bytearray) -> bool:
     """As they are where messages have no ids but the broker's, and none is told of that came before the batch."""
     kept = _longs(hashes)
     count = len(hashes) // 8
-    with cython.nogil:
-        for at in range(1, count):
-            if kept[at] < kept[at - 1]:
-                return False
+    for at in range(1, count):
+        if kept[at] < kept[at - 1]:
+            return False
     return True
 
 
@@ -117,11 +116,10 @@ def _drop_equal(hashes: bytearray) -> int:
     kept = _longs(hashes)
     count = len(hashes) // 8
     place = 0
-    with cython.nogil:
-        for at in range(count):
-            if at == 0 or kept[at] != kept[place - 1]:
-                kept[place] = kept[at]
-                place += 1
+    for at in range(count):
+        if at == 0 or kept[at] != kept[place - 1]:
+            kept[place] = kept[at]
+            place += 1
     return place
 
 
