@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from tests.support.client import ClientChannel
 from tests.support.storage import ManualStorage
 from tests.support.tracing import TracedBroker
+from warrenmq.core.message import address_of
 from warrenmq.events import schema
+from warrenmq.protocol.properties import BasicProperties, content_header
 from warrenmq.storage.memory_store import MemoryStorage
 from warrenmq.tracing.rules import RuleBook, TraceRule, parse_rule, rules_of_flag
 
@@ -213,6 +216,52 @@ def test_rules_that_change_under_traffic_leave_neither_gap_nor_double() -> None:
             traced.broker.end_turn()
     assert kept(traced) == wanted
     assert len(traced.events()) == 4 * len(wanted)
+
+
+def on_one_route(channel: ClientChannel, key: str) -> Callable[..., None]:
+    """Publishes as a session does, which asks the vhost for a route once."""
+    route = channel.vhost.make_route(channel.vhost.exchange(""), key, address_of("", key), False)
+
+    def publish(**properties: Any) -> None:
+        channel.core.publish(route, content_header(0, BasicProperties(**properties)), b"")
+
+    return publish
+
+
+def test_a_sample_on_a_route_has_its_share_of_every_kind() -> None:
+    """Of those that no route is asked for too: a reply-to is looked at first."""
+    traced = TracedBroker([TraceRule("tenth", ratio=0.1)])
+    channel = traced.client().channel()
+    channel.declare("q")
+    publish = on_one_route(channel, "q")
+    for number in range(20_000):
+        publish(**({}, {"reply_to": "q"}, {"message_id": str(number % 50)}, {"priority": 1})[number % 4])
+    published = [event for event in traced.events() if event.kind == schema.PUBLISHED]
+    without_id = [event for event in published if event.message_id is None]
+    assert 1_200 < len(without_id) < 1_800, "a tenth of 15,000, and chance is not that unkind in a million years"
+    ids = {event.message_id for event in published} - {None}
+    assert len(published) - len(without_id) == len(ids) * 5_000 // 25, "an id is in or out"
+
+
+def test_what_goes_by_untold_goes_by_until_rules_change_or_the_firehose_opens() -> None:
+    traced = TracedBroker([TraceRule("elsewhere", exchange="other")])
+    channel = traced.client().channel()
+    channel.declare("q")
+    publish = on_one_route(channel, "q")
+    for _ in range(5):
+        publish()
+    assert traced.events() == []
+    traced.tracing.rules.set(TraceRule("all"))
+    publish()
+    traced.tracing.rules.forget("all")
+    publish()
+    assert len({event.uid for event in traced.events()}) == 1
+    channel.bind("amq.rabbitmq.trace", channel.declare("heard"), "publish.#")
+    traced.tracing.firehose.switch("/", True)
+    publish()
+    publish()
+    traced.broker.end_turn()
+    assert channel.vhost.queues["heard"].message_count() == 2
 
 
 # -- where rules are kept --------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from warrenmq.core.ports cimport EventSink, Outbox
 from warrenmq.core.publish_rules cimport needs_inspection
 from warrenmq.core.queue cimport Queue
 from warrenmq.core.stats cimport Stats
+from warrenmq.core.trace cimport has_ids
 from warrenmq.core.turn cimport Turn
 
 

@@ -19,6 +19,7 @@ from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, EventSink, Outbox
 from warrenmq.core.publish_rules import needs_inspection, prepare_header
 from warrenmq.core.queue import Queue
 from warrenmq.core.stats import Stats
+from warrenmq.core.trace import has_ids
 from warrenmq.core.transaction import Transaction, Unrouted
 from warrenmq.core.turn import Turn
 from warrenmq.events import schema
@@ -120,7 +121,10 @@ class Channel:
         self.plain_header = header
         message = make_message(route.address, header, body)
         if self.events.is_watching:
-            self.events.published(self, route, message, queues)
+            if route.untold > 0 and route.untold_version == self.events.version and not has_ids(header):
+                route.untold -= 1
+            else:
+                self.events.published(self, route, message, queues)
         if self.transaction is not None:
             self.transaction.publishes.append((message, queues, route.is_mandatory))
             return

@@ -22,3 +22,5 @@ cdef class Route:
     cdef readonly bint is_mandatory
     cdef readonly list queues
     cdef public object trace_plan
+    cdef public long long untold
+    cdef public long long untold_version

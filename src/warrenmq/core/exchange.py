@@ -58,10 +58,20 @@ class Exchange:
 class Route:
     """Where messages with one publish method go. `queues` is None where it depends on each message's headers.
 
-    `trace_plan` is the event sink's own, and what it thinks of messages that go this way.
+    `trace_plan` is the event sink's own, and what it thinks of messages that go this way. It need not hear of the next
+    `untold` ones without ids, as long as its version is `untold_version`.
     """
 
-    __slots__ = ("address", "exchange", "is_mandatory", "queues", "routing_key", "trace_plan")
+    __slots__ = (
+        "address",
+        "exchange",
+        "is_mandatory",
+        "queues",
+        "routing_key",
+        "trace_plan",
+        "untold",
+        "untold_version",
+    )
 
     def __init__(
         self, exchange: Exchange, routing_key: str, address: bytes, is_mandatory: bool, queues: list[Queue] | None
@@ -72,6 +82,8 @@ class Route:
         self.is_mandatory = is_mandatory
         self.queues = queues
         self.trace_plan: object = None
+        self.untold = 0
+        self.untold_version = 0
 
 
 def collect_queues(

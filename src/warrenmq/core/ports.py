@@ -276,15 +276,17 @@ class EventSink:
     nothing is told, so that it pays for a test of a number at each step. Kinds and reasons are those of
     `events/schema.py`.
 
-    `is_watching`: some message may be traced, or somebody listens to the firehose: every publish is to be told.
+    `is_watching`: some message may be traced, or somebody listens to the firehose: every publish is to be told, but for
+    those of which a route says otherwise (`Route.untold`), as of this `version`.
     `has_news`: something was told since the last `end_turn`.
     """
 
-    __slots__ = ("has_news", "is_watching")
+    __slots__ = ("has_news", "is_watching", "version")
 
     def __init__(self) -> None:
         self.is_watching = False
         self.has_news = False
+        self.version = 1
 
     def published(self, channel: "Channel", route: "Route", message: "Message", queues: "list[Queue]") -> None:
         """A message came in, and goes to these queues: decide whether it is traced."""

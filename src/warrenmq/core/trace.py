@@ -53,6 +53,11 @@ def texts_of(header: bytes) -> bytes | None:
     return make_texts(source, message_id, correlation_id, trace_id, span_id)
 
 
+def has_ids(header: bytes) -> bool:
+    """Whether it has a message id or a correlation id: by these a sample has all of a biography, or nothing."""
+    return (header[12] << 8 | header[13]) & (_CORRELATION_ID | _MESSAGE_ID) != 0
+
+
 def sampling_hash(header: bytes, space: int) -> int:
     """The hash of what the messages of one biography have in common: message id, else correlation id; there is one."""
     flags = header[12] << 8 | header[13]

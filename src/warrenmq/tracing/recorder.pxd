@@ -9,7 +9,7 @@ from warrenmq.core.message cimport Message, QueuedMessage
 from warrenmq.core.ports cimport CommitLog, EventSink
 from warrenmq.core.queue cimport Queue
 from warrenmq.core.stream cimport Stream
-from warrenmq.core.trace cimport is_republished, sampling_hash, texts_of
+from warrenmq.core.trace cimport has_ids, is_republished, sampling_hash, texts_of
 from warrenmq.events.ids cimport UidClock
 from warrenmq.events.rows cimport Rows
 
@@ -22,7 +22,6 @@ cdef int _ROUTED
 cdef int _ENQUEUED
 cdef int _DELIVERED
 cdef int _AUTO_ACK
-cdef int _IDS
 cdef int _MESSAGE_ID_KEY
 cdef unsigned long long _ALL
 cdef unsigned long long _MULTIPLIER
@@ -33,7 +32,6 @@ cdef double _CHANCES
 cdef class Plan:
     cdef readonly long long version
     cdef readonly unsigned long long threshold
-    cdef long long passing
     cdef readonly list header_rules
 
 
@@ -44,7 +42,6 @@ cdef class Recorder(EventSink):
     cdef UidClock _uids
     cdef unsigned long long _chance
     cdef bint _is_tapping
-    cdef long long _version
     cdef long long _work
     cdef long long _logged
     cdef long long _now
@@ -63,11 +60,12 @@ cdef class Recorder(EventSink):
     cpdef published(self, object channel, object route, Message message, list queues)
     @cython.locals(plan=Plan)
     cdef Plan _make_plan(self, Channel publisher, Route way, list queues)
-    cdef bint _is_drawn(self, Plan plan, bytes header) except -1
+    @cython.locals(is_due=bint)
+    cdef bint _is_drawn(self, Plan plan, Route way, list queues, bytes header) except -1
     @cython.locals(threshold="unsigned long long")
     cdef bint _is_wanted(self, Plan plan, list rules, bytes header) except -1
     @cython.locals(luck=double)
-    cdef long long _draw_passing(self, unsigned long long threshold) except -1
+    cdef long long _draw_untold(self, unsigned long long threshold) except -1
     @cython.locals(chance="unsigned long long")
     cdef unsigned long long _chance_of_64_bits(self) noexcept
     @cython.locals(publisher=Channel)

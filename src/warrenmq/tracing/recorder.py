@@ -30,7 +30,7 @@ from warrenmq.core.message import Message, QueuedMessage
 from warrenmq.core.ports import CommitLog, EventSink
 from warrenmq.core.queue import Queue
 from warrenmq.core.stream import Stream
-from warrenmq.core.trace import is_republished, sampling_hash, texts_of
+from warrenmq.core.trace import has_ids, is_republished, sampling_hash, texts_of
 from warrenmq.events import schema
 from warrenmq.events.ids import MESSAGE_ID_KEY, UidClock
 from warrenmq.events.rows import Rows
@@ -57,27 +57,25 @@ _ENQUEUED = schema.ENQUEUED
 _DELIVERED = schema.DELIVERED
 _AUTO_ACK = schema.R_AUTO_ACK
 _MESSAGE_ID_KEY = MESSAGE_ID_KEY
-_IDS = 0x0480  # the flags of correlation id and message id among the properties
 _ALL = 0xFFFF_FFFF_FFFF_FFFF
 _EVENT_LOG = schema.STREAM_NAME  # nothing is told of it
 _MULTIPLIER = 0x2545_F491_4F6C_DD1D
 _CHANCES = 18446744073709551616.0
-_MOST_PASSING = 1 << 60
+_MANY = 1 << 60
 
 
 class Plan:
     """What the rules say of messages that go one way.
 
-    Those with an id are traced if its hash is below the threshold. Of those without, so many go by (`passing`) until
-    one is drawn: that costs less than to ask chance of each.
+    Those with an id are traced if its hash is below the threshold. Of those without, it is drawn how many go by until
+    the next one (`Route.untold`): that costs less than to ask chance of each.
     """
 
-    __slots__ = ("header_rules", "passing", "threshold", "version")
+    __slots__ = ("header_rules", "threshold", "version")
 
     def __init__(self, version: int, ratio: float, header_rules: "list[TraceRule]") -> None:
         self.version = version
         self.threshold = threshold_of(ratio)
-        self.passing = 0
         self.header_rules: list[TraceRule] | None = header_rules or None
 
 
@@ -98,7 +96,6 @@ class Recorder(EventSink):
         "_texts",
         "_told",
         "_uids",
-        "_version",
         "_work",
         "commit_log",
         "numbered",
@@ -114,7 +111,6 @@ class Recorder(EventSink):
         self._uids = UidClock()
         self._chance = seed or secrets.randbits(63) | 1
         self._is_tapping = False
-        self._version = 1
         self._work = 0
         self._now = 0  # of the publish or commit that is under way: what follows from it is of the same time
         self._read_at = 0  # when the clock was read last, and for how many events more that counts
@@ -148,7 +144,7 @@ class Recorder(EventSink):
         """All plans are out of date; from the next publish on the new rules count."""
         assert self._rules is not None
         assert self._firehose is not None
-        self._version += 1
+        self.version += 1
         self._is_tapping = self._firehose.is_open
         self.is_watching = self._rules.is_keeping or self._is_tapping
 
@@ -161,9 +157,9 @@ class Recorder(EventSink):
             self._firehose.published(publisher, message, queues)  # type: ignore[union-attr]
             self.has_news = True
         plan: Plan = way.trace_plan  # type: ignore[assignment]
-        if plan is None or plan.version != self._version or queues is not way.queues:
+        if plan is None or plan.version != self.version or queues is not way.queues:
             plan = self._make_plan(publisher, way, queues)
-        if plan.threshold != _ALL and not self._is_drawn(plan, message.header):
+        if plan.threshold != _ALL and not self._is_drawn(plan, way, queues, message.header):
             return
         now = self._now = self._read_clock()
         message.uid = self._uids.next(now)
@@ -181,25 +177,26 @@ class Recorder(EventSink):
     def _make_plan(self, publisher: Channel, way: Route, queues: list[Queue]) -> Plan:
         assert self._rules is not None
         ratio, header_rules = self._rules.find(publisher.vhost.name, way.exchange.name, queues)
-        plan = Plan(self._version, ratio, header_rules)
-        plan.passing = self._draw_passing(plan.threshold)
+        plan = Plan(self.version, ratio, header_rules)
         if queues is way.queues:
             way.trace_plan = plan
         return plan
 
-    def _is_drawn(self, plan: Plan, header: bytes) -> bool:
+    def _is_drawn(self, plan: Plan, way: Route, queues: list[Queue], header: bytes) -> bool:
         """Whether a sample has this message: by its id, so that all with that id are in or out, or by chance."""
         if plan.header_rules is not None:
             return self._is_wanted(plan, plan.header_rules, header)
-        if plan.threshold == 0:
+        if has_ids(header):
+            return plan.threshold != 0 and sampling_hash(header, _MESSAGE_ID_KEY) < plan.threshold
+        if queues is not way.queues or self._is_tapping:
+            return self._chance_of_64_bits() < plan.threshold
+        is_due = way.untold_version == self.version
+        if is_due and way.untold > 0:
+            way.untold -= 1  # it did not come by the short way, where routes are asked
             return False
-        if (header[12] << 8 | header[13]) & _IDS:
-            return sampling_hash(header, _MESSAGE_ID_KEY) < plan.threshold
-        if plan.passing > 0:
-            plan.passing -= 1
-            return False
-        plan.passing = self._draw_passing(plan.threshold)
-        return True
+        way.untold = self._draw_untold(plan.threshold)
+        way.untold_version = self.version
+        return is_due or self._chance_of_64_bits() < plan.threshold
 
     def _is_wanted(self, plan: Plan, rules: "list[TraceRule]", header: bytes) -> bool:
         """The same where rules ask for headers: the one that takes the most counts."""
@@ -208,16 +205,16 @@ class Recorder(EventSink):
         for rule in rules if headers else ():
             if rule.matches_headers(headers):
                 threshold = max(threshold, threshold_of(rule.ratio))
-        if (header[12] << 8 | header[13]) & _IDS and threshold != 0:
+        if threshold != 0 and has_ids(header):
             return threshold == _ALL or sampling_hash(header, _MESSAGE_ID_KEY) < threshold
         return threshold == _ALL or self._chance_of_64_bits() < threshold
 
-    def _draw_passing(self, threshold: int) -> int:
+    def _draw_untold(self, threshold: int) -> int:
         """How many go by until one is drawn, where each is with the same chance."""
-        if threshold == 0 or threshold == _ALL:
-            return 0
+        if threshold == 0:
+            return _MANY
         luck = (self._chance_of_64_bits() + 1.0) / _CHANCES
-        return int(min(math.log(luck) / math.log(1.0 - threshold / _CHANCES), _MOST_PASSING))
+        return int(min(math.log(luck) / math.log(1.0 - threshold / _CHANCES), _MANY))
 
     def _chance_of_64_bits(self) -> int:
         chance = self._chance  # xorshift*
