@@ -4,8 +4,8 @@
     python benchmarks/tracing.py --quick      one short round
     python benchmarks/tracing.py --against DIR    beside the sources in another folder, with nothing traced
 
-WarrenMQ alone, on data folders with its default settings, all brokers up at once and measured in turn, so that what
-else the machine does falls on all alike. Ratios are of medians, to the broker that traces nothing: of deliveries per
+WarrenMQ alone, with its default settings, measured in turn, so that what else the machine does falls on all alike; each
+time in a new process on a new data folder, as one process may be a tenth faster than another of the same. Ratios are of medians, to the broker that traces nothing: of deliveries per
 second, and of the broker's CPU per delivery, its threads included. Part of `make bench`. The table is kept as
 results/tracing.md and results/tracing.json. Ends with 2 when a bound was missed.
 """
@@ -15,11 +15,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import brokers
 import loadgen
@@ -98,26 +99,26 @@ def run(console: Console, pace: Pace) -> Found:
     """Measure everything; a whole run is kept."""
     loadgen.build()
     found: Found = {}
-    with ExitStack() as stack:
-        endpoints = start(stack, pace)
-        for title, flags in WORKLOADS.items():
-            if pace.only in title:
-                found[title] = measure(title, flags, endpoints, pace)
-                told = ", ".join(
-                    f"{name} {short(median(each.rates))}/s ({median(each.cpu):.2f} us of CPU)"
-                    for name, each in found[title].items()
-                )
-                console.print(f"{title}: {told}")
+    for title, flags in WORKLOADS.items():
+        if pace.only in title:
+            found[title] = measure(title, flags, pace)
+            told = ", ".join(
+                f"{name} {short(median(each.rates))}/s ({median(each.cpu):.2f} us of CPU)"
+                for name, each in found[title].items()
+            )
+            console.print(f"{title}: {told}")
     if pace.is_kept:
         keep(found)
     return found
 
 
-def measure(title: str, flags: str, endpoints: dict[str, Endpoint], pace: Pace) -> dict[str, Figures]:
-    figures = {name: Figures([], []) for name in endpoints}
+def measure(title: str, flags: str, pace: Pace) -> dict[str, Figures]:
+    makers = contenders(pace)
+    figures = {name: Figures([], []) for name in makers}
     for _ in range(pace.rounds):
-        for name, endpoint in endpoints.items():
-            measured = loadgen.run(endpoint, f"{flags} --duration {pace.seconds:g} --warmup 0.5")
+        for name, make in makers.items():
+            with running(make) as endpoint:
+                measured = loadgen.run(endpoint, f"{flags} --duration {pace.seconds:g} --warmup 0.5")
             # A publisher that has to wait while events are written is no fault: it is in the rate.
             faults = [fault for fault in measured.faults if not fault.endswith(" blocked")]
             if faults:
@@ -127,18 +128,24 @@ def measure(title: str, flags: str, endpoints: dict[str, Endpoint], pace: Pace) 
     return figures
 
 
-def start(stack: ExitStack, pace: Pace) -> dict[str, Endpoint]:
-    running = {}
-    contenders: dict[str, Any] = {
-        name: (lambda folder, flag=flag: Warren(folder, options=("--trace", flag))) for name, flag in FLAGS.items()
+def contenders(pace: Pace) -> dict[str, Callable[[Path], Warren]]:
+    """What makes each broker, of its data folder."""
+    makers: dict[str, Callable[[Path], Warren]] = {
+        name: partial(Warren, options=("--trace", flag)) for name, flag in FLAGS.items()
     }
     if pace.against is not None:
-        contenders[BEFORE] = lambda folder: OtherSources(folder, pace.against)
-    for name, make in contenders.items():
-        broker = make(stack.enter_context(brokers.scratch_folder()))
-        running[name] = broker.start()
-        stack.callback(broker.stop)
-    return running
+        makers[BEFORE] = partial(OtherSources, sources=pace.against)
+    return makers
+
+
+@contextmanager
+def running(make: Callable[[Path], Warren]) -> Iterator[Endpoint]:
+    with brokers.scratch_folder() as folder:
+        broker = make(folder)
+        try:
+            yield broker.start()
+        finally:
+            broker.stop()
 
 
 def ratio(figures: dict[str, Figures], name: str) -> float:

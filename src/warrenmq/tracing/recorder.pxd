@@ -26,6 +26,7 @@ cdef int _MESSAGE_ID_KEY
 cdef unsigned long long _ALL
 cdef unsigned long long _MULTIPLIER
 cdef double _CHANCES
+cdef long long _MANY
 
 
 @cython.final
@@ -64,7 +65,7 @@ cdef class Recorder(EventSink):
     cdef bint _is_drawn(self, Plan plan, Route way, list queues, bytes header) except -1
     @cython.locals(threshold="unsigned long long")
     cdef bint _is_wanted(self, Plan plan, list rules, bytes header) except -1
-    @cython.locals(luck=double)
+    @cython.locals(luck=double, untold=double)
     cdef long long _draw_untold(self, unsigned long long threshold) except -1
     @cython.locals(chance="unsigned long long")
     cdef unsigned long long _chance_of_64_bits(self) noexcept

@@ -10,7 +10,6 @@ is durable has its events after a crash, too.
 Owned by the loop thread. Compiled when the package is built (recorder.pxd).
 """
 
-import math
 import secrets
 import time
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,10 @@ except ImportError:
     from warrenmq.events.uncompiled import cython
 
 if cython.compiled:
+    from cython.cimports.libc.math import log
     from cython.cimports.posix.time import CLOCK_REALTIME, clock_gettime
+else:
+    from math import log
 
 from warrenmq.core.channel import Channel
 from warrenmq.core.consumer import Consumer
@@ -214,7 +216,8 @@ class Recorder(EventSink):
         if threshold == 0:
             return _MANY
         luck = (self._chance_of_64_bits() + 1.0) / _CHANCES
-        return int(min(math.log(luck) / math.log(1.0 - threshold / _CHANCES), _MANY))
+        untold = log(luck) / log(1.0 - threshold / _CHANCES)
+        return int(untold) if untold < _MANY else _MANY
 
     def _chance_of_64_bits(self) -> int:
         chance = self._chance  # xorshift*
