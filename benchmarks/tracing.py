@@ -5,9 +5,10 @@
     python benchmarks/tracing.py --against DIR    beside the sources in another folder, with nothing traced
 
 WarrenMQ alone, with its default settings, measured in turn, so that what else the machine does falls on all alike; each
-time in a new process on a new data folder, as one process may be a tenth faster than another of the same. Ratios are of medians, to the broker that traces nothing: of deliveries per
-second, and of the broker's CPU per delivery, its threads included. Part of `make bench`. The table is kept as
-results/tracing.md and results/tracing.json. Ends with 2 when a bound was missed.
+time in a new process on a new data folder, as one process may be a tenth faster than another of the same. Ratios are of
+medians, to the broker that traces nothing: of deliveries per second, and of the broker's CPU per delivery, its threads
+included. Part of `make bench`. The table is kept as results/tracing.md and results/tracing.json. Ends with 2 when a
+bound was missed.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from warrenmq.core.channel import Channel
+    from warrenmq.core.consumer import Consumer
     from warrenmq.core.deduplication import SeenIds
     from warrenmq.core.exchange import Route
     from warrenmq.core.message import Message, QueuedMessage

@@ -2,9 +2,9 @@
 """Rows to columns: the body of a record batch (docs/formats/events.md), written without the interpreter.
 
 `ColumnWriter` writes all columns in one walk over the rows, into memory of its own that it uses again, and in the same
-walk which values are there; then `Layout` decides which of that goes into the body: of a column without nulls no flags, of one with nothing else nothing. Both
-belong to the thread that encodes. One of the files that know whether they are compiled (docs/decisions/0002), in the
-functions at the end. Compiled when the package is built (columns.pxd).
+walk which values are there; then `Layout` decides which of that goes into the body: of a column without nulls no flags,
+of one with nothing else nothing. Both belong to the thread that encodes. One of the files that know whether they are
+compiled (docs/decisions/0002), in the functions at the end. Compiled when the package is built (columns.pxd).
 """
 
 from array import array

@@ -453,7 +453,7 @@ class Rows:
 
     def _glossary_of(self, scenes: list[int]) -> Glossary:
         names = dict.fromkeys([name for scene in scenes for name in self._scenes[scene][:6] if name])
-        pieces = []
+        pieces: list[bytes] = []
         for number in names:
             name = self._names[number]
             pieces += (_varint(number), _varint(len(name)), name)

@@ -2,8 +2,9 @@
 """Sorts the keys of a batch, and those of an index file, without the interpreter: the loop goes on meanwhile.
 
 A radix sort of octets, the least first: up to eight passes, each of which keeps the order of equal ones. So keys that
-are the same stay in the order of their batches. Uids of one batch agree in most octets, which then need no pass. Python's own sort holds the interpreter for a third of a second per
-million, and with a set before it for 3 ms per batch.
+are the same stay in the order of their batches. Uids of one batch agree in most octets, which then need no pass.
+Python's own sort holds the interpreter for a third of a second per million, and with a set before it for 3 ms per
+batch.
 
 Compiled when the package is built (keys.pxd).
 """
@@ -105,7 +106,7 @@ def _is_sorted(hashes: bytearray) -> bool:
     """As they are where messages have no ids but the broker's, and none is told of that came before the batch."""
     kept = _longs(hashes)
     count = len(hashes) // 8
-    for at in range(1, count):
+    for at in range(1, count):  # noqa: SIM110 - a generator would not be C
         if kept[at] < kept[at - 1]:
             return False
     return True

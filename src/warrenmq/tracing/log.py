@@ -77,7 +77,10 @@ class EventLogOptions:
 
 
 class Handed:
-    """Rows on their way, with numbers from `first` to `up_to`. Encoded, they have `octets` and `note`, or a `failure`."""
+    """Rows on their way, with numbers from `first` to `up_to`.
+
+    Encoded, they have `octets` and a `note`, or a `failure`.
+    """
 
     __slots__ = ("failure", "first", "note", "octets", "rows", "size", "up_to")
 

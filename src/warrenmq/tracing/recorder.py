@@ -203,7 +203,7 @@ class Recorder(EventSink):
     def _is_wanted(self, plan: Plan, rules: "list[TraceRule]", header: bytes) -> bool:
         """The same where rules ask for headers: the one that takes the most counts."""
         threshold = plan.threshold
-        headers = properties.headers(header)
+        headers = properties.headers(header) or {}
         for rule in rules if headers else ():
             if rule.matches_headers(headers):
                 threshold = max(threshold, threshold_of(rule.ratio))
