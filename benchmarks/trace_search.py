@@ -136,15 +136,14 @@ class Subject:
 
     async def fill(self, events: int) -> Lives:
         lives = Lives()
-        recorder, log = self.node.tracing.recorder, self.node.tracing.log
+        log = self.node.tracing.log
         give_up = time.monotonic() + FILL_LIMIT
         written = 0
         while written < events and time.monotonic() < give_up:
             rows = Rows()
             lives.fill(rows)
+            log.take(rows, written + 1, written + rows.count)
             written += rows.count
-            recorder.numbered += rows.count
-            log.take(rows, recorder.numbered)
             await asyncio.sleep(0)
             if log.waiting_rows > 4 * BATCH_ROWS:
                 await log.flush()
