@@ -211,9 +211,16 @@ class Node:
             self._disk = DiskAlarm(self._amqp.alarms, server.disk_free_limit, measure)
             loop = asyncio.get_running_loop()
             self._files.start(
-                loop, broker.epoch_is_written, broker.epoch_is_durable, broker.log_failed, self._disk.log_is_full
+                loop, broker.epoch_is_written, broker.epoch_is_durable, broker.log_failed, self._disk_is_full
             )
             broker.end_turn()  # a new folder has its first definitions
+
+    def _disk_is_full(self, is_full: bool) -> None:
+        assert self._disk is not None
+        assert self._amqp is not None
+        self._disk.log_is_full(is_full)
+        if is_full:
+            self._amqp.log_is_full()
 
     async def _begin_tracing(self, amqp: AmqpServer) -> None:
         await self.tracing.start(

@@ -115,6 +115,12 @@ class AmqpServer:
         self.broker.connection_count -= 1
         self.broker.stats.connections_closed += 1
 
+    def log_is_full(self) -> None:
+        """Publishes that were taken cannot be confirmed for now: who waits for that is told, as who goes on publishing."""
+        for connection in list(self._connections):
+            if connection.session.awaits_confirms:
+                connection.block_publisher()
+
     def _sweep(self) -> None:
         """Let time pass for the next slice of connections; how late this comes is the loop's lag."""
         now = self.now()

@@ -386,6 +386,11 @@ class Session(FrameHandler):
 
     # -- blocking ----------------------------------------------------------------------------------------------------
 
+    @property
+    def awaits_confirms(self) -> bool:
+        """A publish of it was taken, and waits for its epoch."""
+        return any(state.channel.awaiting_epoch for state in self.channels.values())
+
     def tell_blocked(self, reason: str) -> None:
         if self.handshake.capabilities.get("connection.blocked") is True and not self.is_closed:
             self.outbox.send(0, spec.ConnectionBlocked(reason))
