@@ -14,7 +14,7 @@ from warrenmq.events.ids import (
     key_hash,
     parse_traceparent,
     parse_uid,
-    uid_hash,
+    uid_key,
     uid_text,
     uid_time_ms,
 )
@@ -87,7 +87,15 @@ def test_other_texts_are_no_uids(text: str) -> None:
 def test_hashes_stay_what_they_are() -> None:
     # The index on disk holds them: docs/formats/events.md.
     assert key_hash(MESSAGE_ID_KEY, b"order-17") == 0xE26D64C2D979A7D5
-    assert uid_hash(910033394543362048) == 910033394543362048
+    assert uid_key(910033394543362048) == 910033394543362048 >> 12
+
+
+def test_messages_of_one_moment_share_a_key() -> None:
+    clock = UidClock(node=5)
+    now = 1_800_000_000_000_000
+    uids = [clock.next(now) for _ in range(130)]
+    assert [uid_key(uid) - uid_key(uids[0]) for uid in uids] == [0] * 64 + [1] * 64 + [2] * 2
+    assert uid_key(clock.next(now + 1000)) > uid_key(uids[-1])
 
 
 def test_the_same_id_of_another_kind_has_another_hash() -> None:

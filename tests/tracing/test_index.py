@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.tracing.stories import BEGIN, octets_of, simple_life
 from warrenmq.events import schema
 from warrenmq.events.codec import decode
-from warrenmq.events.ids import MESSAGE_ID_KEY, key_hash, uid_hash
+from warrenmq.events.ids import MESSAGE_ID_KEY, key_hash, uid_key
 from warrenmq.journal.files import Files
 from warrenmq.tracing import index as index_module
 from warrenmq.tracing.index import Index, note_of_stored
@@ -25,7 +25,7 @@ def note(
     offset: int, *keys: int, time: int | None = None, kinds: int = 2, names: frozenset[str] = frozenset()
 ) -> BatchNote:
     at = 1_000 * offset if time is None else time
-    return BatchNote(offset, at, at + 999, kinds, 7 * offset, names, array("Q", sorted(keys)))
+    return BatchNote(offset, at, at + 999, kinds, 7 * offset, 1000, names, array("Q", sorted(keys)))
 
 
 def filled(folder: Path | None, *notes: BatchNote, file_batches: int = 3) -> Index:
@@ -57,7 +57,8 @@ def test_the_keys_of_a_batch_are_those_that_it_says_itself() -> None:
         ]
         batch = decode(octets_of(events))
         assert keys_of(batch) == batch.key_hashes()
-        assert len(keys_of(batch)) == (lives and lives + min(lives, 7) + 1)
+        moments = {uid_key(event.uid) for event in events}
+        assert len(keys_of(batch)) == (lives and len(moments) + min(lives, 7) + 1)
 
 
 def test_a_hash_without_a_number_is_refused() -> None:
@@ -97,7 +98,7 @@ def test_a_key_in_more_batches_than_a_page_has_room_for_is_found_in_all(tmp_path
 def test_a_real_batch_is_found_by_its_ids_and_names() -> None:
     events = simple_life(0, "work", "order-1") + simple_life(500, "other")
     index = filled(None, note_of_stored(0, octets_of(simple_life(9_000))), note_of_stored(1, octets_of(events)))
-    assert index.find([uid_hash(events[0].uid)]) == [1]
+    assert index.find([uid_key(events[0].uid)]) == [1]
     assert index.find([key_hash(MESSAGE_ID_KEY, b"order-1")]) == [1]
     assert index.candidates(Wanted(names=frozenset({"qother"})), 2) == ([1], 0)
     assert index.candidates(Wanted(names=frozenset({"qwork", "eorders"})), 2) == ([1, 0], 0)
@@ -112,6 +113,20 @@ def test_a_batch_that_cannot_be_read_is_passed_over(caplog: pytest.LogCaptureFix
     index = filled(None, note_of_stored(0, b"nonsense"), note_of_stored(1, octets_of(simple_life(0))))
     assert index.next_offset == 2
     assert "cannot be read" in caplog.text
+
+
+def test_a_file_is_written_when_many_octets_are_noted_and_one_with_few_goes_on(tmp_path: Path) -> None:
+    index = Index(str(tmp_path), Files(), file_octets=2_500)
+    for offset in range(4):
+        index.add(note(offset, offset), index.next_offset)
+    assert index.figures() == {"files": 1, "keys": 4, "open_batches": 1}
+    index.seal()
+    again = Index(str(tmp_path), Files(), file_octets=2_500)
+    again.load()
+    assert again.figures() == {"files": 1, "keys": 4, "open_batches": 1}
+    again.add(note(4, 4), 4)
+    again.add(note(5, 5), 5)
+    assert again.figures() == {"files": 2, "keys": 6, "open_batches": 0}
 
 
 def all_candidates(index: Index, wanted: Wanted, below: int) -> list[int]:

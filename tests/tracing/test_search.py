@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TypeVar
 
 import pytest
 
 from tests.tracing.stories import BEGIN, TRACE_ID, MemoryLog, Told, simple_life
 from warrenmq.events import schema
+from warrenmq.events.ids import UidClock, uid_key, uid_text
 from warrenmq.events.schema import Event
 from warrenmq.tracing.reader import SEARCH_PATIENCE, Traces
 from warrenmq.tracing.search import TracePage, TraceQuery, TraceSummary, fits, parse_cursor
@@ -128,6 +130,22 @@ def test_batches_that_the_index_knows_do_not_fit_are_not_read() -> None:
 
     assert ask(log, question) == 1
     assert log.reads == [3]
+
+
+def test_messages_of_one_moment_are_told_apart_though_they_share_a_key() -> None:
+    clock = UidClock()
+    lives = [
+        [replace(event, uid=uid) for event in simple_life(10 * at)]
+        for at, uid in enumerate([clock.next(BEGIN) for _ in range(3)])
+    ]
+    assert len({uid_key(life[0].uid) for life in lives}) == 1
+    log = MemoryLog(lives[0], lives[1] + lives[2])
+
+    async def question(traces: Traces) -> list[list[int]]:
+        told = [await traces.biography(uid_text(life[0].uid)) for life in lives]
+        return [[event.time for event in story.events] for story in told if story is not None]
+
+    assert ask(log, question) == [[event.time for event in life] for life in lives]
 
 
 # -- pages -------------------------------------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ ctypedef Py_ssize_t Places[21]
 
 cdef int _MET
 cdef int _UID_STEP
+cdef int _GROUP_BITS
+cdef int _MET_GROUPS
 cdef int _MESSAGE_ID_KEY
 cdef int _CORRELATION_ID_KEY
 cdef int _TRACE_ID_KEY
@@ -62,11 +64,18 @@ cdef class Batch:
     @cython.locals(kept=Changeable, text=Octets, size=Py_ssize_t, row=Py_ssize_t, start=int)
     cdef _keep_text(self, bytearray marks, int column, bytes wanted)
     cpdef Py_ssize_t most_keys(self)
-    @cython.locals(
-        out=Changeable, rows=Changeable, data=Octets, uids=Py_ssize_t, has_ids=bint, last_uid="long long",
-        size=Py_ssize_t, row=Py_ssize_t, uid="long long", place=Py_ssize_t, before=Py_ssize_t,
-    )
+    @cython.locals(size=Py_ssize_t)
     cpdef Py_ssize_t hash_keys(self, bytearray found) except -1
+    @cython.locals(
+        groups=Changeable, data=Octets, uids=Py_ssize_t, last="long long", size=Py_ssize_t, row=Py_ssize_t,
+        uid="long long", group="long long", place=Py_ssize_t,
+    )
+    cdef Py_ssize_t _put_uid_keys(self, Changeable out, bytearray met) except -1
+    @cython.locals(
+        rows=Changeable, data=Octets, uids=Py_ssize_t, row=Py_ssize_t, uid="long long", place=Py_ssize_t,
+        before=Py_ssize_t,
+    )
+    cdef Py_ssize_t _hash_ids(self, Changeable out, Py_ssize_t size, bytearray met) except -1
     @cython.locals(start=Py_ssize_t, end=Py_ssize_t, known=Py_ssize_t, is_as_long=bint)
     cdef Py_ssize_t _hash_text(
         self, Changeable out, Py_ssize_t size, int column, int space, Py_ssize_t row, Py_ssize_t before

@@ -25,7 +25,7 @@ else:
 from warrenmq.events.arrow import Body
 from warrenmq.events.columns import BUFFERS, WIDTHS
 from warrenmq.events.errors import BadEvents
-from warrenmq.events.ids import CORRELATION_ID_KEY, MESSAGE_ID_KEY, TRACE_ID_KEY
+from warrenmq.events.ids import CORRELATION_ID_KEY, GROUP_BITS, MESSAGE_ID_KEY, TRACE_ID_KEY
 from warrenmq.events.schema import COLUMNS, NAME, TEXT, Event, column_number
 
 Pointer: TypeAlias = Any  # a const unsigned char * in compiled code, bytes in plain Python
@@ -62,6 +62,8 @@ _I16 = struct.Struct("<h")
 _CODES = 256
 _MET = 16384  # messages that are known again, by the low bits of their uids; a power of 2
 _UID_STEP = 6  # lower bits of a uid name the broker
+_GROUP_BITS = GROUP_BITS
+_MET_GROUPS = 512  # the same of their groups
 _LEAST, _GREATEST = -(1 << 63), (1 << 63) - 1
 
 
@@ -168,7 +170,7 @@ class Batch:
         return _marked(marks)
 
     def key_hashes(self) -> "array[int]":
-        """The hashes of all ids that its rows can be found by (`uid_hash`, `key_hash`), sorted, each once."""
+        """The hashes of all ids that its rows can be found by (`uid_key`, `key_hash`), sorted, each once."""
         found = bytearray(8 * self.most_keys())
         size = self.hash_keys(found)
         hashes = array("Q")
@@ -286,36 +288,47 @@ class Batch:
         return 4 * self.count if self._has_ids else self.count
 
     def hash_keys(self, found: bytearray) -> int:
-        """Put the hashes of all ids, a few more than once; gives the octets that they take.
+        """Put the hashes of all ids, a few more than once; gives the octets that they take."""
+        size = self._put_uid_keys(_changeable(found), bytearray(8 * _MET_GROUPS))
+        return self._hash_ids(_changeable(found), size, bytearray(4 * _MET)) if self._has_ids else size
 
-        Rows of a message are known by its uid, if it was met lately: then only what differs from there is hashed.
-        """
-        out = _changeable(found)
-        met = bytearray(4 * _MET)
-        rows = _changeable(met)
+    def _put_uid_keys(self, out: Pointer, met: bytearray) -> int:
+        """Messages that came together share a key, and most rows have one that was met lately."""
+        groups = _changeable(met)
         data = self._data  # in C, what is asked of self is read again after each octet that is written
         uids = self._values[_UID]
-        has_ids = self._has_ids
-        last_uid = 0
+        last = -1
         size = 0
         with cython.nogil:
             for row in range(self.count):
                 uid = _load_i64(data, uids + 8 * row)
-                if uid == last_uid and not has_ids:
+                group = uid >> _GROUP_BITS
+                if group == last or uid == 0:
                     continue
-                last_uid = uid
+                last = group
+                place = 8 * (group & (_MET_GROUPS - 1))
+                if _load_i64(groups, place) != group + 1:  # 0 is none
+                    _store_u64(groups, place, group + 1)
+                    _store_u64(out, size, group)
+                    size += 8
+        return size
+
+    def _hash_ids(self, out: Pointer, size: int, met: bytearray) -> int:
+        """Rows of a message are known by its uid, if it was met lately: then only what differs from there is hashed."""
+        rows = _changeable(met)
+        data = self._data
+        uids = self._values[_UID]
+        with cython.nogil:
+            for row in range(self.count):
+                uid = _load_i64(data, uids + 8 * row)
                 place = 4 * ((uid >> _UID_STEP) & (_MET - 1))
                 before = _load_i32(rows, place) - 1
                 if before < 0 or _load_i64(data, uids + 8 * before) != uid:
                     before = -1
                     _store_i32(rows, place, row + 1)
-                    if uid != 0:
-                        _store_u64(out, size, uid)
-                        size += 8
-                if has_ids:
-                    size = self._hash_text(out, size, _MESSAGE_ID, _MESSAGE_ID_KEY, row, before)
-                    size = self._hash_text(out, size, _CORRELATION_ID, _CORRELATION_ID_KEY, row, before)
-                    size = self._hash_text(out, size, _TRACE_ID, _TRACE_ID_KEY, row, before)
+                size = self._hash_text(out, size, _MESSAGE_ID, _MESSAGE_ID_KEY, row, before)
+                size = self._hash_text(out, size, _CORRELATION_ID, _CORRELATION_ID_KEY, row, before)
+                size = self._hash_text(out, size, _TRACE_ID, _TRACE_ID_KEY, row, before)
         return size
 
     def _hash_text(self, out: Pointer, size: int, column: int, space: int, row: int, before: int) -> int:

@@ -29,8 +29,10 @@ INDEX_PATIENCE = 10.0
 RECENT_OCTETS = 32 * 1024 * 1024
 # Notes of new batches wait for so many, or for somebody who asks: a step costs more than what it does.
 NOTES_AT_ONCE = 16
-# And they wait in memory as long as they have no more keys together; of what is behind that the log has to be read.
+# And they wait in memory as long as they have no more keys together, each note counted as some; of what is behind that
+# the log has to be read.
 MOST_KEYS = 4_000_000
+KEYS_OF_A_NOTE = 128
 # Whether it can be read is asked so often, in seconds, and so many times.
 READ_AGAIN = 0.05
 READ_TIMES = 40
@@ -284,7 +286,7 @@ class _Recent:
             self._keys = 0
         if self._keys < MOST_KEYS:
             self._notes[offset] = note.at(offset)
-            self._keys += len(note.keys)
+            self._keys += KEYS_OF_A_NOTE + len(note.keys)
         self._batches[offset] = octets
         self._octets += len(octets)
         while self._octets > RECENT_OCTETS and len(self._batches) > 1:
@@ -308,4 +310,4 @@ class _Recent:
     def forget_notes(self, before: int) -> None:
         """The index has them."""
         while self._notes and next(iter(self._notes)) < before:
-            self._keys -= len(self._notes.popitem(last=False)[1].keys)
+            self._keys -= KEYS_OF_A_NOTE + len(self._notes.popitem(last=False)[1].keys)

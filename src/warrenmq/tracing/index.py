@@ -24,7 +24,7 @@ from warrenmq.events import schema
 from warrenmq.events.batch import Batch, Selection
 from warrenmq.events.codec import decode
 from warrenmq.events.errors import BadEvents
-from warrenmq.events.ids import uid_hash
+from warrenmq.events.ids import uid_key
 from warrenmq.journal.files import Files
 from warrenmq.tracing.index_file import (
     EXCHANGE,
@@ -42,9 +42,10 @@ from warrenmq.tracing.keys import keys_of
 
 log = logging.getLogger("warrenmq.tracing")
 
-# A file is written when the notes in memory have so many keys, or are of so many batches.
+# A file is written when the notes in memory have so many keys, or are of so many batches, or these have so many octets.
 FILE_KEYS = 1_000_000
 FILE_BATCHES = 4096
+FILE_OCTETS = 512 * 1024 * 1024
 
 # Where that fails, it is tried again after so many more batches.
 SEAL_AGAIN = 256
@@ -71,7 +72,8 @@ def note_of(octets: bytes, is_sound: bool = False) -> BatchNote:
     keys = keys_of(batch)
     if schema.REPUBLISHED in kinds:
         keys = array("Q", sorted({*keys, *_keys_of_sources(batch)}))
-    return BatchNote(0, *batch.time_range(), kinds_mask(kinds), checksum_of(octets), frozenset(names), keys)
+    times, checksum = batch.time_range(), checksum_of(octets)
+    return BatchNote(0, *times, kinds_mask(kinds), checksum, len(octets), frozenset(names), keys)
 
 
 def note_of_stored(offset: int, octets: bytes) -> BatchNote:
@@ -80,28 +82,35 @@ def note_of_stored(offset: int, octets: bytes) -> BatchNote:
         return note_of(octets).at(offset)
     except BadEvents as problem:
         log.warning("batch %d of the event log cannot be read and is left out of its index: %s", offset, problem)
-        return BatchNote(offset, 0, 0, 0, checksum_of(octets), frozenset(), _NO_KEYS)
+        return BatchNote(offset, 0, 0, 0, checksum_of(octets), len(octets), frozenset(), _NO_KEYS)
 
 
 def _keys_of_sources(batch: Batch) -> list[int]:
     """A message that another was made from leads to that as well."""
     made = batch.events(batch.select(MADE_FROM_ANOTHER))
-    return [uid_hash(event.source_uid) for event in made if event.source_uid is not None]
+    return [uid_key(event.source_uid) for event in made if event.source_uid is not None]
 
 
 class Index:
     """`folder` is None where there is no disk. `next_offset` is that of the first batch that is not in it."""
 
     def __init__(
-        self, folder: str | None, files: Files, file_keys: int = FILE_KEYS, file_batches: int = FILE_BATCHES
+        self,
+        folder: str | None,
+        files: Files,
+        file_keys: int = FILE_KEYS,
+        file_batches: int = FILE_BATCHES,
+        file_octets: int = FILE_OCTETS,
     ) -> None:
         self._folder = folder
         self._files = files
         self._file_keys = file_keys
         self._file_batches = file_batches
+        self._file_octets = file_octets
         self._sealed: list[IndexFile] = []  # in order
         self._open: list[BatchNote] = []  # behind them
         self._open_keys = 0
+        self._open_octets = 0
         self._seal_from = 0  # so many batches have to be there before a file is tried
         self.next_offset = 0
 
@@ -133,11 +142,11 @@ class Index:
 
     def _reopen_last(self) -> None:
         """A file that is not full goes on: or each start would leave a small one."""
-        if self._sealed and not self._is_full(self._sealed[-1].keys, self._sealed[-1].batches):
+        last = self._sealed[-1] if self._sealed else None
+        if last is not None and not self._is_full(last.keys, last.batches, last.size):
             file = self._sealed.pop()
             try:
-                self._open = file.notes()
-                self._open_keys = file.keys
+                self._take_notes(file.notes())
             except BadIndex as problem:
                 self.next_offset = file.first_offset
                 log.warning("the index of the event log is built again from there: %s", problem)
@@ -155,8 +164,7 @@ class Index:
             names = self._files.list(self._folder)
             self._remove([os.path.join(self._folder, name) for name in names if name.endswith(SUFFIX)])
         self._sealed = []
-        self._open = []
-        self._open_keys = 0
+        self._take_notes([])
         self.next_offset = 0
 
     def seal(self) -> None:
@@ -165,8 +173,7 @@ class Index:
             return
         path = write(self._files, self._folder, self._open)
         self._sealed.append(IndexFile(self._files, path))
-        self._open = []
-        self._open_keys = 0
+        self._take_notes([])
         self._seal_from = 0
 
     # -- batches come and go -----------------------------------------------------------------------------------------
@@ -179,8 +186,10 @@ class Index:
         if after == self.next_offset and note.offset >= after:
             self._open.append(note)
             self._open_keys += len(note.keys)
+            self._open_octets += note.size
             self.next_offset = note.offset + 1
-            if self._is_full(self._open_keys, len(self._open)) and len(self._open) >= self._seal_from:
+            is_full = self._is_full(self._open_keys, len(self._open), self._open_octets)
+            if is_full and len(self._open) >= self._seal_from:
                 self._try_to_seal()
         return self.next_offset
 
@@ -198,13 +207,18 @@ class Index:
         self._sealed = self._sealed[len(gone) :]
         self._remove([file.path for file in gone])
         if self._open and self._open[-1 if self._folder is not None else 0].offset < offset:
-            self._open = [note for note in self._open if note.offset >= offset]
-            self._open_keys = sum(len(note.keys) for note in self._open)
+            self._take_notes([note for note in self._open if note.offset >= offset])
         self.next_offset = max(self.next_offset, offset)
         return self.next_offset
 
-    def _is_full(self, keys: int, batches: int) -> bool:
-        return keys >= self._file_keys or batches >= self._file_batches
+    def _take_notes(self, notes: list[BatchNote]) -> None:
+        """These are in memory now, and no others."""
+        self._open = notes
+        self._open_keys = sum(len(note.keys) for note in notes)
+        self._open_octets = sum(note.size for note in notes)
+
+    def _is_full(self, keys: int, batches: int, octets: int) -> bool:
+        return keys >= self._file_keys or batches >= self._file_batches or octets >= self._file_octets
 
     def _remove(self, paths: Iterable[str]) -> None:
         for path in paths:
@@ -258,8 +272,7 @@ class Index:
         number = self._sealed.index(file)
         self._remove([each.path for each in self._sealed[number:]])
         self._sealed = self._sealed[:number]
-        self._open = []
-        self._open_keys = 0
+        self._take_notes([])
         self.next_offset = file.first_offset
 
 

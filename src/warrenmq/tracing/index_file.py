@@ -24,7 +24,7 @@ from warrenmq.journal.files import Files
 from warrenmq.tracing.keys import sort_keys
 
 MAGIC = b"WARRENIX"
-VERSION = 1
+VERSION = 2
 SUFFIX = ".idx"
 UNFINISHED = ".new"
 
@@ -37,8 +37,9 @@ _PAGE_SIZE = PAGE_KEYS * _KEY_SIZE
 _HEAD = Struct("<8sIQqqQIIIIIII")
 _HEAD_CHECKED = _HEAD.size - 4
 _U32 = Struct("<I")
-# Of one batch: offset since the first, least and greatest time, kinds, checksum of its octets, end of its names.
-_NOTE = Struct("<IqqQII")
+# Of one batch: offset since the first, least and greatest time, kinds, checksum of its octets, their number, end of its
+# names.
+_NOTE = Struct("<IqqQIII")
 
 QUEUE = "q"  # before a queue's name
 EXCHANGE = "e"
@@ -58,6 +59,7 @@ class BatchNote:
     last_time: int
     kinds: int  # a bit for each
     checksum: int  # of its octets, to know it again
+    size: int  # the number of its octets
     names: frozenset[str]  # queues and exchanges, with QUEUE or EXCHANGE before them
     keys: array[int]  # sorted
 
@@ -176,7 +178,9 @@ def _encode_notes(notes: Sequence[BatchNote]) -> tuple[bytes, bytes]:
     for note in notes:
         used.extend(sorted(numbers[name] for name in note.names))
         times = (note.first_time, note.last_time)
-        records.append(_NOTE.pack(note.offset - notes[0].offset, *times, note.kinds, note.checksum, len(used)))
+        records.append(
+            _NOTE.pack(note.offset - notes[0].offset, *times, note.kinds, note.checksum, note.size, len(used))
+        )
     return json.dumps(names).encode(), b"".join(records) + used.tobytes()
 
 
@@ -210,13 +214,14 @@ class IndexFile:
         self._checksums = array("I", directory[8 * pages :])
         self._names_at = _HEAD.size + len(directory)
         self._pages_at = self._names_at + self._names_size + self._notes_size
-        self._offsets = self._read_offsets()
+        self._offsets, self.size = self._read_offsets()
         self.next_offset = self.first_offset + self._offsets[-1] + 1
 
-    def _read_offsets(self) -> array[int]:
-        """Of the batches, since the first. Checks names and notes on the way."""
+    def _read_offsets(self) -> tuple[array[int], int]:
+        """Of the batches, since the first; and how many octets all have. Checks names and notes on the way."""
         _, records = self._read_names_and_notes()
-        return array("I", [_U32.unpack_from(records, at)[0] for at in range(0, self.batches * _NOTE.size, _NOTE.size)])
+        notes = list(_NOTE.iter_unpack(records[: self.batches * _NOTE.size]))
+        return array("I", [note[0] for note in notes]), sum(note[5] for note in notes)
 
     def find(self, key: int) -> list[int]:
         """The offsets of the batches that have this key, in order."""
@@ -240,7 +245,7 @@ class IndexFile:
         used = array("I", records[self.batches * _NOTE.size :])
         found = []
         start = 0
-        for at, first, last, kinds, _, end in _NOTE.iter_unpack(records[: self.batches * _NOTE.size]):
+        for at, first, last, kinds, _, _, end in _NOTE.iter_unpack(records[: self.batches * _NOTE.size]):
             if self.first_offset + at < below and wanted.may_be_in(first, last, kinds):
                 here = used[start:end] if needed else ()
                 if all(number in here for number in needed):
@@ -260,9 +265,9 @@ class IndexFile:
         notes = []
         start = 0
         for number, note in enumerate(_NOTE.iter_unpack(records[: self.batches * _NOTE.size])):
-            at, first, last, kinds, checksum, end = note
+            at, first, last, kinds, checksum, size, end = note
             here = frozenset([names[each] for each in used[start:end]])
-            notes.append(BatchNote(self.first_offset + at, first, last, kinds, checksum, here, keys[number]))
+            notes.append(BatchNote(self.first_offset + at, first, last, kinds, checksum, size, here, keys[number]))
             start = end
         return notes
 

@@ -14,7 +14,7 @@ from warrenmq.events import schema
 from warrenmq.events.batch import Batch, Selection
 from warrenmq.events.codec import decode
 from warrenmq.events.errors import BadEvents
-from warrenmq.events.ids import MESSAGE_ID_KEY, key_hash, parse_uid, uid_hash
+from warrenmq.events.ids import MESSAGE_ID_KEY, key_hash, parse_uid, uid_key
 from warrenmq.events.schema import Event
 from warrenmq.journal.files import Files, SystemFiles
 from warrenmq.tracing.biography import Biography, tell, waiting_since
@@ -173,7 +173,7 @@ class _Biographer:
         return [self._found[place] for place in sorted(self._found)]
 
     async def _look_for(self, uids: frozenset[int], message_ids: frozenset[str]) -> None:
-        keys = [uid_hash(uid) for uid in uids]
+        keys = [uid_key(uid) for uid in uids]
         keys += [key_hash(MESSAGE_ID_KEY, text.encode("utf-8", "replace")) for text in message_ids]
         wanted = [Selection(message_id=text) for text in message_ids]
         if uids:
@@ -285,7 +285,7 @@ class _Searcher:
     async def _lives_of(self, uids: frozenset[int]) -> dict[int, Life]:
         """All events of these messages, in order."""
         lives: dict[int, Life] = {uid: [] for uid in uids}
-        for offset in await self._follower.find([uid_hash(uid) for uid in uids]) if uids else ():
+        for offset in await self._follower.find([uid_key(uid) for uid in uids]) if uids else ():
             for place, event in await self._batches.select(offset, Selection(uids=uids)):
                 if event.uid in lives:  # not one that was only made from one of them
                     lives[event.uid].append((place, event))
