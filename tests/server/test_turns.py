@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable
 
 import pytest
@@ -10,6 +11,7 @@ from tests.support.dialogue import Dialogue
 from tests.support.socketless import Line, ManualLoop, SocketlessServer
 from tests.support.wire_format import METHOD, pack_frame, pack_method, pack_publish
 from warrenmq.core.broker import Broker
+from warrenmq.server.connection import READ_AT_ONCE
 from warrenmq.server.ticker import Ticker
 from warrenmq.storage.memory_store import MemoryStorage
 
@@ -78,6 +80,17 @@ def test_a_turn_is_scheduled_once_whatever_happens_in_it(loop: CountingLoop, tic
     assert loop.scheduled == 2
 
 
+def test_a_turn_that_is_ended_early_leaves_nothing_for_its_scheduled_end(loop: CountingLoop, ticker: Ticker) -> None:
+    page = Page()
+    ticker.mark_dirty(page)
+    ticker.end_turn_early()
+    assert page.flushed == 1
+    ticker.mark_dirty(page)
+    assert loop.scheduled == 1
+    loop.run()
+    assert page.flushed == 2
+
+
 def test_what_flushing_brings_about_belongs_to_the_next_turn(loop: CountingLoop, ticker: Ticker) -> None:
     class Restless(Page):
         def flush(self) -> None:
@@ -117,6 +130,35 @@ def test_all_answers_of_a_turn_go_out_in_one_write() -> None:
     assert [method.name for method in heard[:3]] == ["confirm.select-ok", "queue.declare-ok", "basic.consume-ok"]
     assert [method.name for method in heard[3:]] == ["basic.deliver"] * 50 + ["basic.ack"]
     assert (heard[-1]["delivery_tag"], heard[-1]["multiple"]) == (50, True)
+
+
+def test_much_that_waits_to_be_read_is_answered_piece_by_piece() -> None:
+    server = SocketlessServer()
+    line = CountingLine(server)
+    client = Dialogue(server, line).open()
+    client.say("confirm.select", 1)
+    client.say("queue.declare", 1, queue="q")
+    client.methods()
+    writes = line.writes
+    publish = pack_publish(1, bytes(1000), None, routing_key="q")
+    count = 3 * READ_AT_ONCE // len(publish)
+    line.send(publish * count, ends_turn=False)
+    assert line.writes == writes + 2  # the third piece is not a whole one, and waits for the end of the turn
+    acks = client.methods()  # which comes now
+    assert line.writes == writes + 3
+    assert [method.name for method in acks] == ["basic.ack"] * 3
+    assert acks[-1]["delivery_tag"] == count
+
+
+def test_a_frame_larger_than_a_piece_comes_whole() -> None:
+    server = SocketlessServer()
+    client = Dialogue(server).open()
+    client.say("queue.declare", 1, queue="q")
+    body = random.Random(1).randbytes(3 * READ_AT_ONCE)
+    for _ in range(2):
+        client.line.send(pack_publish(1, body, None, routing_key="q"))
+    queue = server.broker.vhosts["/"].queues["q"]
+    assert [entry.message.body for entry in queue.ready] == [body, body]
 
 
 def test_an_idle_connection_is_not_written_to() -> None:

@@ -116,7 +116,7 @@ class AmqpServer:
         self.broker.stats.connections_closed += 1
 
     def log_is_full(self) -> None:
-        """Publishes that were taken cannot be confirmed for now: who waits for that is told, as who goes on publishing."""
+        """Publishes that were taken cannot be confirmed for now: who waits for that is told, too."""
         for connection in list(self._connections):
             if connection.session.awaits_confirms:
                 connection.block_publisher()

@@ -19,4 +19,7 @@ cdef class Ticker:
 
     cpdef schedule(self)
     cpdef mark_dirty(self, outbox)
+    cpdef end_turn_early(self)
+    @cython.locals(dirty=list)
+    cdef _end(self)
     cdef _keep_looking(self)

@@ -1,7 +1,8 @@
 """The end of the turn: everything that arrived together is made safe together and answered together.
 
-The first input of a turn schedules its end; by then the loop has read every socket that was ready. The end closes the
-broker's epoch, which confirms publishes, and writes each connection's output once.
+The first input of a turn schedules its end; by then the loop has read every socket that was ready. Where much waits to
+be read, each piece of it is a turn (`READ_AT_ONCE`). The end closes the broker's epoch, which confirms publishes, and
+writes each connection's output once.
 
 After a turn the loop may look for more input a little longer before it sleeps (`busy_poll` seconds, 0: never): waking a
 sleeping process takes longer than the work of a turn, and a client that waits for each answer would wait for that too.
@@ -75,6 +76,13 @@ class Ticker:
     def end_turn(self) -> None:
         """Close the epoch, then write. What writing brings about (a drained socket) belongs to the next turn."""
         self._is_scheduled = False
+        self._end()
+
+    def end_turn_early(self) -> None:
+        """More is there to be read than is good for one turn: this one ends here, whatever is scheduled."""
+        self._end()
+
+    def _end(self) -> None:
         self._broker.end_turn()
         dirty = self.dirty
         self.dirty = []
