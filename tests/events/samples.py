@@ -74,7 +74,7 @@ def fixture_rows() -> Rows:
     publisher, consumer = "127.0.0.1:50001 -> 127.0.0.1:5672", "127.0.0.1:50002 -> 127.0.0.1:5672"
     sent = rows.scene_of(ADDRESS, "/", None, None, publisher, 1)
     rows.put(schema.PUBLISHED, 0, True, sent, BEGIN, UID, BEGIN, TRACE.texts, 0, 200, -1, 0)
-    rows.put_brief(schema.ENQUEUED, rows.scene_of(ADDRESS, "/", "q", None, None, 0), 1)
+    rows.put_brief(schema.ENQUEUED, 0, rows.scene_of(ADDRESS, "/", "q", None, None, 0), 1, 0)
     rows.add(schema.DELIVERED, BEGIN + 900, TRACE, ADDRESS, "/", "q", "c1", consumer, 2, BEGIN, 200, 1, 0, 0)
     rows.add_event(
         schema.CONNECTION_CLOSED, BEGIN + 1000, vhost="/", connection=publisher, reason=schema.R_CONNECTION_CLOSED

@@ -221,3 +221,31 @@ def test_raw_form_that_goes_on_is_refused() -> None:
 def test_raw_form_of_another_version_is_refused() -> None:
     with pytest.raises(BadEvents, match="version 2"):
         Rows.from_bytes(b"\2" + fixture_rows().to_bytes()[1:])
+
+
+def test_a_brief_row_shares_message_and_time_with_the_row_before() -> None:
+    rows = Rows()
+    sent = rows.scene_of(b"\0\1q", "/", None, None, "publisher", 1)
+    handed = rows.scene_of(b"\0\1q", "/", "q", "tag", "consumer", 2)
+    rows.put(schema.PUBLISHED, 0, True, sent, 1000, 7, 1000, None, 0, 200, -1, 0)
+    rows.put_brief(schema.ENQUEUED, 0, handed, 3, 0)
+    rows.put_brief(schema.DELIVERED, schema.R_AUTO_ACK, handed, 0, 255)
+    *_, enqueued, delivered = Rows.from_bytes(rows.to_bytes()).events()
+    assert rows.events()[2:] == [enqueued, delivered]
+    for event in (enqueued, delivered):
+        assert (event.time, event.uid, event.publish_time, event.enqueue_time, event.size) == (1000, 7, 1000, 1000, 200)
+    assert (enqueued.kind, enqueued.reason, enqueued.attempt, enqueued.depth) == (schema.ENQUEUED, None, None, 3)
+    assert (delivered.kind, delivered.reason, delivered.attempt) == (schema.DELIVERED, schema.R_AUTO_ACK, 255)
+    assert (delivered.consumer, delivered.depth) == ("tag", 0)
+
+
+def test_memory_that_is_used_again_shows_nothing_of_before() -> None:
+    rows = Rows()
+    rounds = []
+    for number in range(8):
+        for at in range(50 - number):
+            rows.add_event(schema.QUEUE_DECLARED, 1_000 * number + at, vhost="/", queue=f"q{number}")
+        taken = rows.take()
+        rounds.append([(event.time, event.queue) for event in taken.events()])
+        rows.reuse(taken)
+    assert rounds == [[(1_000 * n + at, f"q{n}") for at in range(50 - n)] for n in range(8)]

@@ -46,7 +46,7 @@ cdef class Queue:
     cdef PageSizes _sizes
     cdef Py_ssize_t _small_page_out_at
 
-    @cython.locals(consumer=Consumer, entry=QueuedMessage, position="long long", promise=int)
+    @cython.locals(consumer=Consumer, entry=QueuedMessage, position="long long", promise=int, is_first=bint)
     cpdef int enqueue(self, Message message) except -1
     cpdef int drop_duplicate(self, Message message) except -1
     cdef _forget_ids(self)

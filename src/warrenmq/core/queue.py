@@ -117,9 +117,10 @@ class Queue:
             return self.drop_duplicate(message)
         position = self.next_position
         self.next_position = position + 1
+        is_first = self.ready.is_empty()
         if message.uid != 0:
-            self.events.enqueued(message, self, self.ready.count() + 1)
-        consumer = self.ring.next_ready() if self.ready.is_empty() else None
+            self.events.enqueued(message, self, 1 if is_first else self.ready.count() + 1)
+        consumer = self.ring.next_ready() if is_first else None
         if consumer is not None and consumer.no_ack:
             # Settled by being sent: there is nothing to keep.
             self.stats.delivered += 1

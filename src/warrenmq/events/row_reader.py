@@ -30,7 +30,7 @@ BRIEF = 8  # a short record: time, message and size are those of the one before,
 
 # Kind, reason, flags, 0, scene, time, uid, publish time, enqueue time, size + 1, depth + 1, attempt: 0 is null.
 RECORD = struct.Struct("<BBBBIqqqqIII")
-# Kind, reason, flags, 0, scene, depth + 1.
+# Kind, reason, flags, attempt, scene, depth + 1.
 BRIEF_RECORD = struct.Struct("<BBBBII")
 RAW_HEAD = struct.Struct("<BIII")  # version, rows, names, scenes
 
@@ -116,7 +116,7 @@ class RowReader:
         self.scene = _get_u32(data, at + 4)
         if self.flags & _BRIEF:
             self.depth = _get_u32(data, at + 8) - 1
-            self.attempt = 0
+            self.attempt = data[at + 3]
             self.enqueue_time = self.time
             self.at = at + _BRIEF_SIZE
             if not self.has_message:

@@ -8,6 +8,7 @@ ctypedef Py_ssize_t Numbers[256]
 
 cdef Py_ssize_t _FIRST_CAPACITY
 cdef Py_ssize_t _KEPT_CAPACITY
+cdef Py_ssize_t _SPARES
 cdef long long _HIGHEST
 cdef int _CODES
 cdef int _SLOTS
@@ -30,7 +31,7 @@ cdef class Trace:
 @cython.final
 cdef class Rows:
     cdef bytearray _data
-    cdef bytearray _spare
+    cdef list _spares
     cdef Py_ssize_t _capacity
     cdef list _names
     cdef dict _numbers
@@ -86,7 +87,7 @@ cdef class Rows:
     )
     cpdef bint may_be_brief(self) noexcept
     @cython.locals(data="unsigned char *")
-    cpdef put_brief(self, int kind, Py_ssize_t scene, long long depth)
+    cpdef put_brief(self, int kind, int reason, Py_ssize_t scene, long long depth, int attempt)
     @cython.locals(first=size_t, second=size_t, third=size_t, slot=Py_ssize_t, at=Py_ssize_t)
     cpdef Py_ssize_t find_scene(self, bytes address, object one, object other) noexcept
     @cython.locals(first=size_t, second=size_t, third=size_t, slot=Py_ssize_t, at=Py_ssize_t)
@@ -138,7 +139,7 @@ cdef void _put_record(
     unsigned int attempt,
 ) noexcept
 cdef void _put_brief(
-    unsigned char *data, Py_ssize_t at, int kind, int flags, unsigned int scene, unsigned int depth
+    unsigned char *data, Py_ssize_t at, int kind, int reason, unsigned int scene, unsigned int depth, int attempt
 ) noexcept
 cdef void _put_u32(unsigned char *data, Py_ssize_t at, unsigned int value) noexcept
 cdef void _put_i64(unsigned char *data, Py_ssize_t at, long long value) noexcept

@@ -41,7 +41,8 @@ Scene: TypeAlias = tuple[int, ...]  # six names by their numbers (0 is none), an
 Glossary: TypeAlias = tuple[int, int, bytes]  # how many names and scenes, and both as they stand in the raw form
 
 _FIRST_CAPACITY = 256 * 1024
-_KEPT_CAPACITY = 8 * 1024 * 1024
+_KEPT_CAPACITY = 4 * 1024 * 1024
+_SPARES = 4  # buffers of that size at most that are kept: the thread that encodes may be some batches behind
 _HIGHEST = 0x7FFF_FFFF  # of the columns with 32 bits
 _CODES = HIGHEST_CODE
 _SLOTS = 256  # scenes that are found by the addresses of objects; a power of 2
@@ -96,7 +97,7 @@ class Rows:
         "_numbers",
         "_scene_numbers",
         "_scenes",
-        "_spare",
+        "_spares",
         "count",
         "first_time",
         "has_texts",
@@ -117,7 +118,7 @@ class Rows:
     _logged_size: int
 
     def __init__(self) -> None:
-        self._spare: bytearray | None = None
+        self._spares: list[bytearray] = []
         self._begin()
 
     # -- one more row ------------------------------------------------------------------------------------------------
@@ -228,12 +229,17 @@ class Rows:
         """Whether `put_brief` may be called: there is a row before."""
         return self._is_followable
 
-    def put_brief(self, kind: int, scene: int, depth: int) -> None:
-        """One more row, of the same message and time as the one before; it came to the queue right then."""
+    def put_brief(self, kind: int, reason: int, scene: int, depth: int, attempt: int) -> None:
+        """One more row, of the same message and time as the one before; it came to the queue right then.
+
+        The attempt is not over 255.
+        """
         if self.size + _BRIEF_SIZE > self._capacity:
             self._grow(_BRIEF_SIZE)
         data: Pointer = self._data
-        _put_brief(data, self.size, kind & _CODES, _BRIEF, scene, _limited(depth) + 1 if depth >= 0 else 0)
+        _put_brief(
+            data, self.size, kind & _CODES, reason & _CODES, scene, _limited(depth) + 1 if depth >= 0 else 0, attempt
+        )
         self.size += _BRIEF_SIZE
         self.count += 1
 
@@ -308,7 +314,7 @@ class Rows:
     def take(self) -> "Rows":
         """All rows, as an object that nobody else has; this one begins anew."""
         taken = Rows.__new__(Rows)
-        taken._spare = None
+        taken._spares = []
         taken._data = self._data
         taken._capacity = self._capacity
         taken._names = self._names
@@ -332,8 +338,8 @@ class Rows:
 
     def reuse(self, rows: "Rows") -> None:
         """Take the memory of rows that nobody reads any more: fresh memory has to be zeroed, and costs page faults."""
-        if rows._capacity <= _KEPT_CAPACITY:
-            self._spare = rows._data
+        if rows._capacity <= _KEPT_CAPACITY and len(self._spares) < _SPARES:
+            self._spares.append(rows._data)
         rows._data = bytearray()
         rows._capacity = rows.size = 0
 
@@ -405,8 +411,7 @@ class Rows:
         return found
 
     def _begin(self) -> None:
-        self._data = bytearray(_FIRST_CAPACITY) if self._spare is None else self._spare
-        self._spare = None
+        self._data = self._spares.pop() if self._spares else bytearray(_FIRST_CAPACITY)
         self._capacity = len(self._data)
         self._names: list[bytes] = [b""]
         self._numbers: dict[Any, int] = {None: 0}
@@ -557,16 +562,16 @@ def _put_record(
         )
 
 
-def _put_brief(data: Pointer, at: int, kind: int, flags: int, scene: int, depth: int) -> None:
+def _put_brief(data: Pointer, at: int, kind: int, reason: int, scene: int, depth: int, attempt: int) -> None:
     if cython.compiled:
         data[at] = kind
-        data[at + 1] = 0
-        data[at + 2] = flags
-        data[at + 3] = 0
+        data[at + 1] = reason
+        data[at + 2] = _BRIEF
+        data[at + 3] = attempt
         _put_u32(data, at + 4, scene)
         _put_u32(data, at + 8, depth)
     else:
-        BRIEF_RECORD.pack_into(data, at, kind, 0, flags, 0, scene, depth)
+        BRIEF_RECORD.pack_into(data, at, kind, reason, _BRIEF, attempt, scene, depth)
 
 
 def _put_u32(data: Pointer, at: int, value: int) -> None:

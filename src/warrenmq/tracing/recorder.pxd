@@ -91,7 +91,7 @@ cdef class Recorder(EventSink):
         place=Queue, message=Message, address=bytes, known=object, scene=Py_ssize_t
     )
     cpdef place_event(self, int kind, QueuedMessage entry, object queue, object who, int reason)
-    @cython.locals(place=Queue, address=bytes, scene=Py_ssize_t)
+    @cython.locals(place=Queue, address=bytes, scene=Py_ssize_t, now="long long")
     cpdef passed(self, Message message, object queue, object consumer)
     @cython.locals(depth="long long")
     cdef _tell(self, int kind, int reason, Py_ssize_t scene, Message message, Queue place, int attempts)

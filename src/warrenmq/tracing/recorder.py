@@ -292,7 +292,7 @@ class Recorder(EventSink):
             scene = rows.scene_of(address, place.vhost, place.name, None, None, 0)
             rows.note_scene(scene, address, place, None)
         if self._is_at(now, message) and message.enqueue_time == now:
-            rows.put_brief(_ENQUEUED, scene, depth)
+            rows.put_brief(_ENQUEUED, 0, scene, depth, 0)
         else:
             self._put(_ENQUEUED, 0, False, scene, now, message, depth, 0)
 
@@ -320,7 +320,11 @@ class Recorder(EventSink):
         if scene < 0:
             scene = self._scene_of_place(address, place, None, consumer)
             self.rows.note_scene(scene, address, place, consumer)
-        self._tell(_DELIVERED, _AUTO_ACK, scene, message, place, 1)
+        now = self._now  # of the publish, which is under way
+        if self._is_at(now, message) and message.enqueue_time == now:
+            self.rows.put_brief(_DELIVERED, _AUTO_ACK, scene, 0, 1)
+        else:
+            self._put(_DELIVERED, _AUTO_ACK, False, scene, now, message, 0, 1)
 
     def _tell(self, kind: int, reason: int, scene: int, message: Message, place: Queue, attempts: int) -> None:
         """A row about the message in one queue."""
