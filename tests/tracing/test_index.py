@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import os
 from array import array
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.events import samples
 from tests.tracing.stories import BEGIN, octets_of, simple_life
 from warrenmq.events import schema
-from warrenmq.events.codec import decode
+from warrenmq.events.codec import decode, encode
+from warrenmq.events.columns import ColumnWriter
 from warrenmq.events.ids import MESSAGE_ID_KEY, key_hash, uid_key
+from warrenmq.events.schema import Event
 from warrenmq.journal.files import Files
 from warrenmq.tracing import index as index_module
-from warrenmq.tracing.index import Index, note_of_stored
+from warrenmq.tracing.index import Index, note_of, note_of_stored, note_of_written
 from warrenmq.tracing.index_file import BadIndex, BatchNote, IndexFile, Wanted, kind_bit, write
 from warrenmq.tracing.keys import keys_of, sort_keys
 
@@ -280,3 +284,14 @@ def test_clear_removes_all_files(tmp_path: Path) -> None:
     index = filled(tmp_path, *[note(offset, 5) for offset in range(8)])
     index.clear()
     assert (index.next_offset, index.find([5]), names_in(tmp_path)) == (0, [], [])
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(samples.events(), max_size=40))
+def test_what_the_writer_knows_is_what_the_batch_says(told: list[Event]) -> None:
+    writer = ColumnWriter()
+    nameless = {"message_id": None, "correlation_id": None, "trace_id": None, "span_id": None, "source_uid": None}
+    for events in (told, [replace(event, **nameless) for event in told[::2]]):  # type: ignore[arg-type]
+        rows = samples.rows_of(events)
+        octets = encode(rows, writer)
+        assert note_of_written(rows, writer, octets) == note_of(octets)

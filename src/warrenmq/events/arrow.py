@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from warrenmq.events.errors import BadEvents
 from warrenmq.events.flatbuffer import Builder, Table
-from warrenmq.events.schema import COLUMNS, INT8, INT32, INT64, NAME, TIME, VERSION, Column
+from warrenmq.events.schema import COLUMNS, INT8, INT32, INT64, NAME, TEXT, TIME, VERSION, Column
 
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 NAMES_ID = 0  # of the dictionary
@@ -20,7 +20,11 @@ _INT, _UTF8, _TIMESTAMP = 2, 5, 10
 _MICROSECOND = 2
 _BITS = {INT8: 8, INT32: 32, INT64: 64}
 _PREFIX = struct.Struct("<Ii")
+_I64 = struct.Struct("<q")
 _CONTINUATION = 0xFFFF_FFFF
+_MARK = 0x6E75_6D62_6572_0000
+BUFFERS_OF_BATCH = sum([3 if column.type == TEXT else 2 for column in COLUMNS])
+_BUFFERS_OF_NAMES = 3
 
 
 class Buffer(NamedTuple):
@@ -58,17 +62,14 @@ def schema_message() -> bytes:
 
 def dictionary_message(count: int, buffers: list[int], body_size: int) -> bytes:
     """What stands before the body of the dictionary. Place and size of each buffer, one behind the other."""
-    builder = Builder()
-    batch = _batch(builder, count, [count, 0], buffers)
-    dictionary = builder.table((0, "q", NAMES_ID), (1, "place", batch))
-    return _message(builder, _DICTIONARY_BATCH, dictionary, body_size)
+    return _DICTIONARY.filled(count, [count, 0], buffers, body_size)
 
 
 def batch_message(count: int, nulls: list[int], buffers: list[int], body_size: int) -> bytes:
     """What stands before the body of the record batch. Its size does not depend on the numbers."""
-    builder = Builder()
-    batch = _batch(builder, count, [number for null in nulls for number in (count, null)], buffers)
-    return _message(builder, _RECORD_BATCH, batch, body_size)
+    nodes = [count] * (2 * len(nulls))
+    nodes[1::2] = nulls
+    return _BATCH.filled(count, nodes, buffers, body_size)
 
 
 def read_dictionary(data: bytes, at: int) -> Body:
@@ -113,6 +114,35 @@ def _message(builder: Builder, kind: int, header: int, body_size: int) -> bytes:
     return _PREFIX.pack(_CONTINUATION, len(metadata)) + metadata
 
 
+class _Form:
+    """A message of which nothing but numbers differs from batch to batch: built once, and then filled in."""
+
+    __slots__ = ("_buffers", "_message", "_nodes", "_places", "size")
+
+    def __init__(self, kind: int, columns: int, buffers: int) -> None:
+        # Numbers that nothing else has show where each of them stands.
+        marks = [_MARK + number for number in range(2 + 2 * columns + 2 * buffers)]
+        builder = Builder()
+        header = _batch(builder, marks[0], marks[2 : 2 + 2 * columns], marks[2 + 2 * columns :])
+        if kind == _DICTIONARY_BATCH:
+            header = builder.table((0, "q", NAMES_ID), (1, "place", header))
+        self._message = _message(builder, kind, header, marks[1])
+        self.size = len(self._message)
+        self._places = [self._message.index(_I64.pack(marks[number])) for number in (0, 1, 2, 2 + 2 * columns)]
+        self._nodes = struct.Struct(f"<{2 * columns}q")
+        self._buffers = struct.Struct(f"<{2 * buffers}q")
+
+    def filled(self, count: int, nodes: list[int], buffers: list[int], body_size: int) -> bytes:
+        """Nodes and buffers are pairs of numbers, one behind the other."""
+        message = bytearray(self._message)
+        count_at, size_at, nodes_at, buffers_at = self._places
+        _I64.pack_into(message, count_at, count)
+        _I64.pack_into(message, size_at, body_size)
+        self._nodes.pack_into(message, nodes_at, *nodes)
+        self._buffers.pack_into(message, buffers_at, *buffers)
+        return bytes(message)
+
+
 def _read_message(data: bytes, at: int, kind: int) -> tuple[Table, int]:
     """The message that begins here, and where its body does."""
     continuation, size = _PREFIX.unpack_from(data, at)
@@ -135,3 +165,8 @@ def _read_batch(data: bytes, message: Table, batch: Table, start: int) -> Body:
         raise BadEvents("a buffer lies outside of the body of its batch")
     lengths, nulls = [node[0] for node in nodes], [node[1] for node in nodes]
     return Body(batch.number(0, "q"), lengths, nulls, buffers, start, start + size)
+
+
+_DICTIONARY = _Form(_DICTIONARY_BATCH, 1, _BUFFERS_OF_NAMES)
+_BATCH = _Form(_RECORD_BATCH, len(COLUMNS), BUFFERS_OF_BATCH)
+BATCH_MESSAGE_SIZE = _BATCH.size

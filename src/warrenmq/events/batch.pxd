@@ -67,11 +67,6 @@ cdef class Batch:
     @cython.locals(size=Py_ssize_t)
     cpdef Py_ssize_t hash_keys(self, bytearray found) except -1
     @cython.locals(
-        groups=Changeable, data=Octets, uids=Py_ssize_t, last="long long", size=Py_ssize_t, row=Py_ssize_t,
-        uid="long long", group="long long", place=Py_ssize_t,
-    )
-    cdef Py_ssize_t _put_uid_keys(self, Changeable out, bytearray met) except -1
-    @cython.locals(
         rows=Changeable, data=Octets, uids=Py_ssize_t, row=Py_ssize_t, uid="long long", place=Py_ssize_t,
         before=Py_ssize_t,
     )
@@ -99,6 +94,13 @@ cdef class Batch:
     cdef int _octet(self, int column, Py_ssize_t row) noexcept nogil
 
 
+@cython.locals(size=Py_ssize_t)
+cpdef bytearray uid_keys(bytes octets, Py_ssize_t at, Py_ssize_t count)
+@cython.locals(
+    groups=Changeable, last="long long", size=Py_ssize_t, row=Py_ssize_t, uid="long long", group="long long",
+    place=Py_ssize_t,
+)
+cdef Py_ssize_t _put_uid_keys(Octets data, Py_ssize_t uids, Py_ssize_t count, Changeable out, bytearray met) except -1
 @cython.locals(at=Py_ssize_t)
 cdef bint _has_i64(Octets numbers, Py_ssize_t size, long long wanted) noexcept nogil
 cdef Octets _pointer_to(bytes data) except NULL

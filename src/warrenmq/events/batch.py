@@ -289,34 +289,13 @@ class Batch:
 
     def hash_keys(self, found: bytearray) -> int:
         """Put the hashes of all ids, a few more than once; gives the octets that they take."""
-        size = self._put_uid_keys(_changeable(found), bytearray(8 * _MET_GROUPS))
+        size = _put_uid_keys(self._data, self._values[_UID], self.count, _changeable(found), bytearray(8 * _MET_GROUPS))
         return self._hash_ids(_changeable(found), size, bytearray(4 * _MET)) if self._has_ids else size
-
-    def _put_uid_keys(self, out: Pointer, met: bytearray) -> int:
-        """Messages that came together share a key, and most rows have one that was met lately."""
-        groups = _changeable(met)
-        data = self._data  # in C, what is asked of self is read again after each octet that is written
-        uids = self._values[_UID]
-        last = -1
-        size = 0
-        with cython.nogil:
-            for row in range(self.count):
-                uid = _load_i64(data, uids + 8 * row)
-                group = uid >> _GROUP_BITS
-                if group == last or uid == 0:
-                    continue
-                last = group
-                place = 8 * (group & (_MET_GROUPS - 1))
-                if _load_i64(groups, place) != group + 1:  # 0 is none
-                    _store_u64(groups, place, group + 1)
-                    _store_u64(out, size, group)
-                    size += 8
-        return size
 
     def _hash_ids(self, out: Pointer, size: int, met: bytearray) -> int:
         """Rows of a message are known by its uid, if it was met lately: then only what differs from there is hashed."""
         rows = _changeable(met)
-        data = self._data
+        data = self._data  # in C, what is asked of self is read again after each octet that is written
         uids = self._values[_UID]
         with cython.nogil:
             for row in range(self.count):
@@ -409,6 +388,34 @@ class Batch:
     def _octet(self, column: int, row: int) -> int:
         octet: int = self._data[self._values[column] + row]
         return octet
+
+
+def uid_keys(octets: bytes, at: int, count: int) -> bytearray:
+    """The keys of so many uids that lie there, 8 octets each, a few more than once."""
+    found = bytearray(8 * count)
+    size = _put_uid_keys(_pointer_to(octets), at, count, _changeable(found), bytearray(8 * _MET_GROUPS))
+    del found[size:]
+    return found
+
+
+def _put_uid_keys(data: Pointer, uids: int, count: int, out: Pointer, met: bytearray) -> int:
+    """Messages that came together share a key, and most rows have one that was met lately. Gives the octets."""
+    groups = _changeable(met)
+    last = -1
+    size = 0
+    with cython.nogil:
+        for row in range(count):
+            uid = _load_i64(data, uids + 8 * row)
+            group = uid >> _GROUP_BITS
+            if group == last or uid == 0:
+                continue
+            last = group
+            place = 8 * (group & (_MET_GROUPS - 1))
+            if _load_i64(groups, place) != group + 1:  # 0 is none
+                _store_u64(groups, place, group + 1)
+                _store_u64(out, size, group)
+                size += 8
+    return size
 
 
 def _marked(marks: bytearray) -> list[int]:

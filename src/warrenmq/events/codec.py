@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from warrenmq.events.arrow import (
+    BATCH_MESSAGE_SIZE,
     END_OF_STREAM,
     Body,
     batch_message,
@@ -19,7 +20,7 @@ from warrenmq.events.arrow import (
     schema_message,
 )
 from warrenmq.events.batch import Batch
-from warrenmq.events.columns import ColumnWriter, Layout
+from warrenmq.events.columns import ColumnWriter
 from warrenmq.events.errors import BadEvents
 from warrenmq.events.rows import Rows
 from warrenmq.events.schema import VERSION
@@ -45,11 +46,11 @@ class Summary:
 def encode(rows: Rows, writer: ColumnWriter | None = None) -> bytes:
     """All rows as one batch. Who encodes many keeps a writer for them: its memory is used again."""
     writer = writer or ColumnWriter()
-    writer.write(rows)
-    layout = Layout(writer, rows.count)
-    nulls = list(writer.nulls)
-    head = SCHEMA + _encode_names(rows.names()[1:]) + batch_message(rows.count, nulls, layout.buffers, layout.size)
-    return writer.body(layout, head, END_OF_STREAM)
+    head = SCHEMA + _encode_names(rows.names()[1:])
+    writer.write(rows, len(head) + BATCH_MESSAGE_SIZE, len(END_OF_STREAM))
+    layout = writer.layout
+    head += batch_message(rows.count, writer.nulls, layout.buffers, layout.size)
+    return writer.finish(head, END_OF_STREAM)
 
 
 def decode(data: bytes, is_sound: bool = False) -> Batch:

@@ -1,17 +1,23 @@
 cimport cython
 
+from warrenmq.events.row_blocks cimport BlockOfOctets, RowBlocks
 from warrenmq.events.row_reader cimport RowReader
 from warrenmq.events.rows cimport Rows
 
 ctypedef unsigned char *Octets
+ctypedef const unsigned char *Constant
 ctypedef long long *Longs
 ctypedef int *Ints
 ctypedef short *Shorts
 ctypedef Py_ssize_t Places[21]
+ctypedef unsigned char Spare[256]
 ctypedef unsigned long long Word
 
-cdef Py_ssize_t _STAGE_PARTS
-cdef int _FLAGGED_COUNT
+cdef bytes _IS_TEXT
+cdef bytes _WIDTHS
+cdef int _NUMBER_OF_COLUMNS
+cdef Py_ssize_t _BLOCK
+cdef Py_ssize_t _NOWHERE
 cdef Word _BITS
 cdef Word _PAIRS
 cdef Word _FOURS
@@ -36,67 +42,128 @@ cdef int _TRACE_ID
 cdef int _SPAN_ID
 cdef int _SOURCE_UID
 cdef int _DEPTH
-cdef long long _ZEROS
+
+
+@cython.final
+cdef class Layout:
+    cdef Py_ssize_t _start
+    cdef Py_ssize_t zeros
+    cdef list ends
+    cdef readonly Py_ssize_t size
+    cdef readonly list buffers
+    cdef Places flags
+    cdef Places values
+    cdef Places texts
+
+    @cython.locals(
+        buffers=list, number=int, state=int, is_text=int, flag_size=Py_ssize_t, size=Py_ssize_t, zeros=Py_ssize_t,
+        text_size=Py_ssize_t,
+    )
+    cdef _place_all(self, list states, Py_ssize_t count, list text_sizes)
+    @cython.locals(place=Py_ssize_t)
+    cdef Py_ssize_t _place(self, Py_ssize_t size) except -1
 
 
 @cython.final
 cdef class ColumnWriter:
-    cdef bytearray _memory
+    cdef object _held
+    cdef Octets _out
     cdef Py_ssize_t _count
+    cdef RowBlocks _blocks
+    cdef list _names
+    cdef bytearray _stages
+    cdef Py_ssize_t _number_of_scenes
+    cdef Shorts _staged
+    cdef Ints _staged_channels
+    cdef Octets _there
+    cdef Octets _used
+    cdef list _states
+    cdef Places _values
+    cdef Places _flag_places
+    cdef Places _flags
+    cdef Places _texts
     cdef Places _text_ends
-    cdef Places _flagged
-    cdef Places _flagged_nulls
-    cdef readonly Places flags
-    cdef readonly Places values
-    cdef readonly Places texts
-    cdef readonly Places nulls
+    cdef BlockOfOctets _scene_there
+    cdef Spare _spare
+    cdef unsigned char _of_scenes_any
+    cdef unsigned char _of_scenes_all
+    cdef unsigned char _of_rows_any
+    cdef unsigned char _of_rows_all
+    cdef readonly Layout layout
+    cdef readonly list nulls
 
-    cpdef write(self, Rows rows)
-    cpdef Py_ssize_t text_size(self, int column)
-    @cython.locals(size=Py_ssize_t, found=bytes, out=Octets, start="const unsigned char *", last="const unsigned char *")
-    cpdef bytes body(self, object layout, bytes head, bytes end)
-    @cython.locals(memory=Octets, places=Longs, count=Py_ssize_t, piece=Py_ssize_t, size=Py_ssize_t)
-    cdef _copy(self, object pieces, Octets out)
-    @cython.locals(first=Py_ssize_t, second=Py_ssize_t, third=Py_ssize_t, fourth=Py_ssize_t)
+    cpdef write(self, Rows rows, Py_ssize_t head_size, Py_ssize_t end_size)
+    cpdef list used_kinds(self)
+    @cython.locals(seen=bytearray, part=int, scene=Py_ssize_t, number=Py_ssize_t)
+    cpdef list used_names(self, str column)
+    cpdef Py_ssize_t uids_at(self)
+    cpdef bytes finish(self, bytes head, bytes end)
+    @cython.locals(
+        count=Py_ssize_t, octets=Octets, names=Shorts, channels=Ints, there=Octets, number=Py_ssize_t, scene=tuple,
+        bits=int, part=int, value=int,
+    )
+    cdef _set_stages(self, list scenes)
+    cdef list _measure_texts(self, Rows rows)
+    @cython.locals(
+        first=Py_ssize_t, second=Py_ssize_t, third=Py_ssize_t, fourth=Py_ssize_t, no_first=Py_ssize_t,
+        no_second=Py_ssize_t, no_third=Py_ssize_t, no_fourth=Py_ssize_t, no_source=Py_ssize_t,
+    )
     cdef list _sum_texts(self, RowReader reader)
-    cdef _make_room(self, Py_ssize_t count, list text_sums)
-    @cython.locals(
-        memory=bytearray, staged=Ints, times=Longs, kinds=Octets, uids=Longs, publish_times=Longs, enqueue_times=Longs,
-        vhosts=Shorts, exchanges=Shorts, routing_keys=Shorts, queues=Shorts, consumers=Shorts, connections=Shorts,
-        channels=Ints, sizes=Ints, attempts=Ints, reasons=Octets, depths=Ints, flags=Octets, row=Py_ssize_t,
-        at=Py_ssize_t, there=Word, first=Word, second=Word, missing=int,
-    )
-    cdef _write_rows(self, RowReader reader, bytes stages, bint has_texts)
-    @cython.locals(number=int)
-    cdef void _put_flags(self, Octets flags, Py_ssize_t at, Word first, Word second) noexcept nogil
-    @cython.locals(size=Py_ssize_t, number=int, found=Py_ssize_t, start=Py_ssize_t, at=Py_ssize_t)
-    cdef void _count_nulls(self, Octets flags) noexcept nogil
-    @cython.locals(
-        memory=Octets, sources=Longs, message_ids=Ints, correlation_ids=Ints, trace_ids=Ints, span_ids=Ints,
-        row=Py_ssize_t, column=int,
-    )
-    cdef _write_texts(self, RowReader reader)
+    @cython.locals(layout=Layout, blocks=RowBlocks, row=Py_ssize_t, count=Py_ssize_t, number=int, end=Py_ssize_t)
+    cdef _write_rows(self, Rows rows, list text_sizes, Py_ssize_t head_size, Py_ssize_t end_size)
+    cdef void _put_values(self, RowBlocks blocks, Py_ssize_t row, Py_ssize_t count) noexcept nogil
     @cython.locals(place=Py_ssize_t)
-    cdef void _put_text(
-        self, Octets memory, int column, Py_ssize_t row, RowReader reader, Py_ssize_t at, Py_ssize_t size
+    cdef void _put(
+        self, int column, Py_ssize_t width, Py_ssize_t row, Py_ssize_t count, const void *source
     ) noexcept nogil
     @cython.locals(
-        values=Longs, flags=Octets, count=Py_ssize_t, found=Py_ssize_t, start=Py_ssize_t, row=Py_ssize_t, bits=int
+        first=int, differing=int, at=Py_ssize_t, scene=Py_ssize_t, names=Shorts, channels_of=Ints, there_of=Octets,
+        used=Octets, vhosts=Shorts, exchanges=Shorts, routing_keys=Shorts, queues=Shorts, consumers=Shorts,
+        connections=Shorts, channels=Ints,
     )
-    cdef _flag_longs(self, int column)
+    cdef void _put_scenes(self, RowBlocks blocks, Py_ssize_t row, Py_ssize_t count) noexcept nogil
+    @cython.locals(at=Py_ssize_t, there="unsigned char", channel=int, channels=Ints)
+    cdef void _put_scene(self, Py_ssize_t scene, Py_ssize_t row, Py_ssize_t count) noexcept nogil
+    @cython.locals(at=Py_ssize_t, names=Shorts)
+    cdef void _fill(self, int column, Py_ssize_t row, Py_ssize_t count, short name) noexcept nogil
+    @cython.locals(place=Py_ssize_t)
+    cdef Shorts _shorts_of(self, int column, Py_ssize_t row) noexcept nogil
+    @cython.locals(place=Py_ssize_t)
+    cdef Ints _ints_of(self, int column, Py_ssize_t row) noexcept nogil
+    @cython.locals(
+        at=Py_ssize_t, start=Py_ssize_t, place=Py_ssize_t, of_scenes_any="unsigned char",
+        of_scenes_all="unsigned char", of_rows_any="unsigned char", of_rows_all="unsigned char",
+    )
+    cdef void _put_flags(self, RowBlocks blocks, Py_ssize_t row, Py_ssize_t count) noexcept nogil
+    @cython.locals(number=int)
+    cdef void _put_octets(self, Py_ssize_t place, int first, Word octets) noexcept nogil
+    @cython.locals(there=int, throughout=int)
+    cdef list _found_states(self)
+    @cython.locals(words=Py_ssize_t, state=int)
+    cdef _count_nulls(self)
+    @cython.locals(column=int, row=Py_ssize_t)
+    cdef _write_texts(self, RowReader reader)
+    cdef void _put_text(
+        self, int column, Py_ssize_t row, RowReader reader, Py_ssize_t at, Py_ssize_t size
+    ) noexcept nogil
+    cdef void _put_source(self, Py_ssize_t row, long long uid) noexcept nogil
+    cdef void _flag(self, int column, Py_ssize_t row) noexcept nogil
 
 
 @cython.locals(moved=Word)
 cdef Word _turned(Word octets) noexcept nogil
-cdef int _ones(int octet) noexcept nogil
-cdef Octets _octets(bytearray memory) except NULL
-cdef Longs _places(object pieces) except NULL
-cdef Longs _longs(bytearray memory, Py_ssize_t at) except NULL
-cdef Ints _ints(bytearray memory, Py_ssize_t at) except NULL
-cdef Shorts _shorts(bytearray memory, Py_ssize_t at) except NULL
-cdef Octets _bytes(bytearray memory, Py_ssize_t at) except NULL
-@cython.locals(data="const unsigned char *")
-cdef Ints _ints_of(bytes octets) except NULL
+@cython.locals(changeable=bytearray, fresh=bytes)
+cdef Octets _start_of(object memory) except NULL
+cdef Octets _bytes(Octets octets, Py_ssize_t at) noexcept nogil
+cdef Longs _longs(Octets octets, Py_ssize_t at) noexcept nogil
+cdef Ints _ints(Octets octets, Py_ssize_t at) noexcept nogil
+cdef Shorts _shorts(Octets octets, Py_ssize_t at) noexcept nogil
+@cython.locals(value=Word)
+cdef Word _word(Constant octets, Py_ssize_t at) noexcept nogil
+@cython.locals(found=Py_ssize_t, place=Py_ssize_t, octet=int)
+cdef Py_ssize_t _count_ones(Constant octets, Py_ssize_t at, Py_ssize_t words) noexcept nogil
+cdef void _clear(Octets out, Py_ssize_t at, Py_ssize_t size) noexcept nogil
 cdef void _copy_octets(
-    Octets out, Py_ssize_t at, const unsigned char *source, Py_ssize_t source_at, Py_ssize_t size
+    Octets out, Py_ssize_t at, Constant source, Py_ssize_t source_at, Py_ssize_t size
 ) noexcept nogil
+cdef void _copy_values(Octets out, Py_ssize_t at, const void *source, Py_ssize_t size) noexcept nogil

@@ -1,13 +1,15 @@
 # cython: boundscheck=False, wraparound=False, nonecheck=False, cdivision=True
 """Rows to columns: the body of a record batch (docs/formats/events.md), written without the interpreter.
 
-`ColumnWriter` writes all columns in one walk over the rows, into memory of its own that it uses again, and in the same
-walk which values are there; then `Layout` decides which of that goes into the body: of a column without nulls no flags,
-of one with nothing else nothing. Both belong to the thread that encodes. One of the files that know whether they are
-compiled (docs/decisions/0002), in the functions at the end. Compiled when the package is built (columns.pxd).
+`ColumnWriter` writes all columns in one walk over the rows, each to its place in the batch: nothing is copied twice.
+Where that is depends on which columns have nulls (of one without there are no flags, of one with nothing else there is
+nothing), and that is known after the walk only. So it goes by what the batch before had, which is nearly always right;
+if not, it walks again.
+
+A writer belongs to the thread that encodes. One of the files that know whether they are compiled
+(docs/decisions/0002), in the functions at the end. Compiled when the package is built (columns.pxd).
 """
 
-from array import array
 from typing import Any, TypeAlias
 
 try:
@@ -19,8 +21,9 @@ if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
     from cython.cimports.libc.string import memcpy, memset
 
-from warrenmq.events.arrow import padded
+from warrenmq.events.arrow import BUFFERS_OF_BATCH, padded
 from warrenmq.events.errors import BadEvents
+from warrenmq.events.row_blocks import BLOCK, RowBlocks
 from warrenmq.events.row_reader import RowReader
 from warrenmq.events.rows import Rows, Scene
 from warrenmq.events.schema import COLUMNS, INT8, INT64, NAME, TEXT, TIME, column_number
@@ -28,7 +31,7 @@ from warrenmq.events.schema import COLUMNS, INT8, INT64, NAME, TEXT, TIME, colum
 Pointer: TypeAlias = Any  # in compiled code a pointer to numbers of some width, in plain Python a memoryview of them
 
 WIDTHS = {INT8: 1, NAME: 2, INT64: 8, TIME: 8}  # octets of a value; 4 for all others: numbers and ends of texts
-BUFFERS = sum([3 if column.type == TEXT else 2 for column in COLUMNS])
+BUFFERS = BUFFERS_OF_BATCH
 MOST_NAMES = 0x7FFF
 
 _TIME = column_number("time")
@@ -53,301 +56,421 @@ _SPAN_ID = column_number("span_id")
 _SOURCE_UID = column_number("source_uid")
 _DEPTH = column_number("depth")
 
-# Columns with nulls whose flags are written together with their values: those of a stage, then the others.
-_FLAGGED = (
-    _VHOST, _EXCHANGE, _ROUTING_KEY, _QUEUE, _CONSUMER, _CONNECTION, _CHANNEL, _REASON,
-    _PUBLISH_TIME, _ENQUEUE_TIME, _ATTEMPT, _SIZE, _DEPTH,
-)  # fmt: skip
-_FLAGGED_COUNT = len(_FLAGGED)
-_STAGE_PARTS = 8  # the values of the first seven of them, and a bit for each that is there
+# Columns with nulls, in the order of the bits that say what is there: those of a scene, and those of the row itself.
+_OF_SCENES = (_VHOST, _EXCHANGE, _ROUTING_KEY, _QUEUE, _CONSUMER, _CONNECTION, _CHANNEL)
+_OF_ROWS = (_REASON, _PUBLISH_TIME, _ENQUEUE_TIME, _ATTEMPT, _SIZE, _DEPTH)  # as RowBlocks.there
+_FLAGGED = (*_OF_SCENES, None, *_OF_ROWS)  # an octet each
+_TEXTS = (_MESSAGE_ID, _CORRELATION_ID, _TRACE_ID, _SPAN_ID)
+
+_IS_TEXT = bytes([column.type == TEXT for column in COLUMNS])
+_WIDTHS = bytes([WIDTHS.get(column.type, 4) for column in COLUMNS])
+_NUMBER_OF_COLUMNS = len(COLUMNS)
+_BLOCK = BLOCK
+_NOWHERE = -1  # the place of what is not in the batch
+
+# What a column has: no nulls, some, or nothing else.
+NO_NULLS, SOME_NULLS, ALL_NULLS = 0, 1, 2
 
 # What changes places when a square of eight by eight bits is turned over: bits, then pairs of two, then of four.
 _BITS = 0x00AA00AA00AA00AA
 _PAIRS = 0x0000CCCC0000CCCC
 _FOURS = 0x00000000F0F0F0F0
 
-_TEXTS = (_MESSAGE_ID, _CORRELATION_ID, _TRACE_ID, _SPAN_ID)
-_IS_TEXT = [column.type == TEXT for column in COLUMNS]
-_WIDTHS = [WIDTHS.get(column.type, 4) for column in COLUMNS]
-_ZEROS = -1  # the place of what is nothing but zeros
+
+class Layout:
+    """Where the buffers of each column lie in a batch whose body begins at `start`, by the states of its columns.
+
+    `buffers` has place in the body and size of each, `size` is that of the body, `ends` are where buffers end that
+    share octets with no other. A column that is null throughout does: flags of zeros, ends of texts that are all 0, and
+    for its values, which mean nothing, those of the column of times. `flags` and `values` are nowhere then.
+    """
+
+    __slots__ = ("_start", "buffers", "ends", "flags", "size", "texts", "values", "zeros")
+
+    def __init__(self, states: list[int], count: int, text_sizes: list[int], start: int) -> None:
+        self._start = start
+        self.size = 0
+        self.buffers: list[int] = []
+        self.ends: list[int] = []
+        self.flags = [_NOWHERE for _ in COLUMNS]
+        self.values = [_NOWHERE for _ in COLUMNS]
+        self.texts = [_NOWHERE for _ in COLUMNS]
+        self.zeros = _NOWHERE
+        self._place_all(states, count, text_sizes)
+
+    def _place_all(self, states: list[int], count: int, text_sizes: list[int]) -> None:
+        buffers = self.buffers
+        flag_size = (count + 7) // 8
+        self.values[_TIME] = self._place(8 * count)
+        for number in range(_NUMBER_OF_COLUMNS):
+            state = states[number]
+            is_text = _IS_TEXT[number]
+            size = _WIDTHS[number] * (count + is_text)
+            if number == _TIME:
+                buffers += (0, 0, 0, size)
+            elif state == ALL_NULLS:
+                if self.zeros == _NOWHERE:
+                    self.zeros = self._place(4 * (count + 1))
+                zeros = self.zeros - self._start
+                buffers += (zeros, flag_size, zeros if is_text else 0, size)
+                if is_text:
+                    buffers += (zeros, 0)
+            else:
+                if state == SOME_NULLS:
+                    self.flags[number] = self._place(flag_size)
+                    buffers += (self.flags[number] - self._start, flag_size)
+                else:
+                    buffers += (0, 0)
+                self.values[number] = self._place(size)
+                buffers += (self.values[number] - self._start, size)
+                if is_text:
+                    text_size = text_sizes[number]
+                    self.texts[number] = self._place(text_size)
+                    buffers += (self.texts[number] - self._start, text_size)
+
+    def _place(self, size: int) -> int:
+        """Another buffer; gives its place in the batch."""
+        place = self._start + self.size
+        self.size = padded(self.size + size)
+        if size:
+            self.ends.append(self._start + self.size)
+        return place
 
 
 class ColumnWriter:
-    """`flags`, `values` and `texts` are the places of each column in its memory, `nulls` how many of it are null."""
+    """Writes one batch after the other. Of the last one, `nulls` are how many each column has, and `layout` is its own.
 
-    __slots__ = ("_count", "_flagged", "_flagged_nulls", "_memory", "_text_ends", "flags", "nulls", "texts", "values")
+    To be called in this order: `write`, then what is asked about the batch, then `finish`.
+    """
+
+    __slots__ = (
+        "_blocks",
+        "_count",
+        "_flag_places",
+        "_flags",
+        "_held",
+        "_names",
+        "_number_of_scenes",
+        "_of_rows_all",
+        "_of_rows_any",
+        "_of_scenes_all",
+        "_of_scenes_any",
+        "_out",
+        "_scene_there",
+        "_spare",
+        "_staged",
+        "_staged_channels",
+        "_stages",
+        "_states",
+        "_text_ends",
+        "_texts",
+        "_there",
+        "_used",
+        "_values",
+        "layout",
+        "nulls",
+    )
+
+    _held: Any  # the octets of the batch, and where they are
+    _out: Pointer
 
     def __init__(self) -> None:
-        self._memory = bytearray()
         self._count = 0
-        self._text_ends = [0 for _ in COLUMNS]
-        self._flagged = [0 for _ in COLUMNS]  # the places of the flags of _FLAGGED, and how many of these are null
-        self._flagged_nulls = [0 for _ in COLUMNS]
-        self.flags = [0 for _ in COLUMNS]
-        self.values = [0 for _ in COLUMNS]
-        self.texts = [0 for _ in COLUMNS]
+        self._names: list[bytes] = []
+        self._number_of_scenes = 0
+        self._states = [NO_NULLS for _ in COLUMNS]
         self.nulls = [0 for _ in COLUMNS]
+        if not cython.compiled:  # arrays of C have their places already
+            self._flag_places, self._flags, self._values, self._texts, self._text_ends = (
+                [0] * len(COLUMNS) for _ in range(5)
+            )
+            self._scene_there = bytearray(BLOCK)
+            self._spare = bytearray(4 * BLOCK)  # where names and channels go to that are nowhere
 
-    def write(self, rows: Rows) -> None:
-        """Write all rows; what was written before is gone. BadEvents: they have too many names."""
-        if len(rows.names()) > MOST_NAMES:
-            raise BadEvents(f"{len(rows.names())} names are too many for a batch")
+    def write(self, rows: Rows, head_size: int, end_size: int) -> None:
+        """Write all rows, with room for a head and an end. BadEvents: they have too many names."""
+        self._names = rows.names()
+        if len(self._names) > MOST_NAMES:
+            raise BadEvents(f"{len(self._names)} names are too many for a batch")
         self._count = rows.count
-        sums = self._sum_texts(rows.reader()) if rows.has_texts else [0, 0, 0, 0]
-        self._make_room(rows.count, sums)
-        self._write_rows(rows.reader(), _stages(rows.scenes()), rows.has_texts)
-        for number, column in enumerate(_FLAGGED):
-            self.nulls[column] = self._flagged_nulls[number]
+        self._set_stages(rows.scenes())
+        text_sizes = self._measure_texts(rows)
+        self._write_rows(rows, text_sizes, head_size, end_size)
+        states = self._found_states()
+        if states != self._states:
+            self._states = states
+            self._write_rows(rows, text_sizes, head_size, end_size)
+        if rows.has_texts:
+            self._write_texts(rows.reader())
+        self._count_nulls()
 
-    def text_size(self, column: int) -> int:
-        return self._text_ends[column]
+    def used_kinds(self) -> list[int]:
+        """The kinds of the rows, each once."""
+        return [kind for kind in range(128) if self._blocks.used_kinds[kind]]
 
-    def body(self, layout: "Layout", head: bytes, end: bytes) -> bytes:
-        """Head, body and end as one; the body is copied without the interpreter."""
-        size = len(head) + layout.size + len(end)
-        if cython.compiled:
-            found: bytes = PyBytes_FromStringAndSize(cython.NULL, size)
-            out: Pointer = found
-            start: Pointer = head
-            last: Pointer = end
-            memcpy(out, start, len(head))
-            self._copy(layout.pieces, out + len(head))
-            memcpy(out + size - len(end), last, len(end))
-            return found
-        memory = memoryview(self._memory)
-        pieces = [head]
-        for at in range(0, len(layout.pieces), 2):
-            place, length = layout.pieces[at], layout.pieces[at + 1]
-            octets = bytes(length) if place == _ZEROS else bytes(memory[place : place + length])
-            pieces.append(octets.ljust(padded(length), b"\0"))
-        return b"".join([*pieces, end])
+    def used_names(self, column: str) -> list[str]:
+        """The names that rows have in this column, each once."""
+        seen = bytearray(len(self._names))
+        part = _OF_SCENES.index(column_number(column))
+        for scene in range(self._number_of_scenes):
+            if self._used[scene] and self._there[scene] >> part & 1:
+                seen[self._staged[8 * scene + part] + 1] = 1
+        return [self._names[number].decode() for number in range(1, len(seen)) if seen[number]]
 
-    def _copy(self, pieces: "array[int]", out: Pointer) -> None:
-        """In C."""
-        memory = _octets(self._memory)
-        places = _places(pieces)
-        count = len(pieces) // 2
-        with cython.nogil:
-            for piece in range(count):
-                size = places[2 * piece + 1]
-                if places[2 * piece] == _ZEROS:
-                    memset(out, 0, size)
-                else:
-                    memcpy(out, memory + places[2 * piece], size)
-                memset(out + size, 0, (8 - (size & 7)) & 7)
-                out += size + ((8 - (size & 7)) & 7)
+    def uids_at(self) -> int:
+        """Where in the batch the uids begin: 8 octets each, one of each row, 0 where it has no message."""
+        return self.layout.values[_UID]
+
+    def finish(self, head: bytes, end: bytes) -> bytes:
+        """The batch with its head and its end."""
+        _copy_octets(self._out, 0, head, 0, len(head))
+        _copy_octets(self._out, len(self._held) - len(end), end, 0, len(end))
+        found = bytes(self._held)
+        self._held = b""
+        return found
+
+    def _set_stages(self, scenes: list[Scene]) -> None:
+        """Scenes as the columns have them: six names and a channel; a name that is none is 0, as the first one is."""
+        count = len(scenes)
+        self._number_of_scenes = count
+        self._stages = bytearray(18 * count + 16)
+        octets = _start_of(self._stages)
+        self._staged = names = _shorts(octets, 0)
+        self._staged_channels = channels = _ints(octets, 0)
+        self._there = there = _bytes(octets, 16 * count)
+        self._used = _bytes(octets, 17 * count)
+        for number in range(count):
+            scene = scenes[number]
+            bits = 0
+            for part in range(7):
+                value = scene[part]
+                if value:
+                    bits |= 1 << part
+                    if part < 6:
+                        names[8 * number + part] = value - 1
+                    else:
+                        channels[4 * number + 3] = value
+            there[number] = bits
+
+    def _measure_texts(self, rows: Rows) -> list[int]:
+        """The sizes of texts by column; sets the states of these columns, and of the sources."""
+        sizes = [0] * _NUMBER_OF_COLUMNS
+        nulls = [self._count] * 5
+        if rows.has_texts:
+            sizes_and_nulls = self._sum_texts(rows.reader())
+            nulls = sizes_and_nulls[4:]
+            for number, column in enumerate(_TEXTS):
+                sizes[column] = sizes_and_nulls[number]
+        for column, found in zip((*_TEXTS, _SOURCE_UID), nulls, strict=True):
+            self._states[column] = NO_NULLS if found == 0 else ALL_NULLS if found == self._count else SOME_NULLS
+            self.nulls[column] = found
+        return sizes
 
     def _sum_texts(self, reader: RowReader) -> list[int]:
+        """Sizes of the four texts, and how many of them and of the sources are null."""
         first = second = third = fourth = 0
+        no_first = no_second = no_third = no_fourth = no_source = 0
         with cython.nogil:
             while reader.advance():
                 first += reader.message_id_size if reader.message_id_size > 0 else 0
                 second += reader.correlation_id_size if reader.correlation_id_size > 0 else 0
                 third += reader.trace_id_size if reader.trace_id_size > 0 else 0
                 fourth += reader.span_id_size if reader.span_id_size > 0 else 0
-        return [first, second, third, fourth]
+                no_first += 1 if reader.message_id_size < 0 else 0
+                no_second += 1 if reader.correlation_id_size < 0 else 0
+                no_third += 1 if reader.trace_id_size < 0 else 0
+                no_fourth += 1 if reader.span_id_size < 0 else 0
+                no_source += 1 if reader.source_uid == 0 else 0
+        return [first, second, third, fourth, no_first, no_second, no_third, no_fourth, no_source]
 
-    def _make_room(self, count: int, text_sums: list[int]) -> None:
-        size = 0
-        sums = iter(text_sums)
-        for number, width in enumerate(_WIDTHS):
-            self.flags[number] = size
-            self.values[number] = size = size + padded((count + 7) // 8)
-            self.texts[number] = size = size + padded(width * (count + 1))
-            self._text_ends[number] = 0
-            self.nulls[number] = 0
-            if _IS_TEXT[number]:
-                size += padded(next(sums))
-        for number, column in enumerate(_FLAGGED):
-            self._flagged[number] = self.flags[column]
-        if size > len(self._memory):
-            self._memory = bytearray(size)
-
-    def _write_rows(self, reader: RowReader, stages: bytes, has_texts: bool) -> None:
+    def _write_rows(self, rows: Rows, text_sizes: list[int], head_size: int, end_size: int) -> None:
         """All columns but the texts; what is null becomes 0: no reader meets an index that is none."""
-        memory = self._memory
-        staged = _ints_of(stages)
-        times = _longs(memory, self.values[_TIME])
-        kinds = _bytes(memory, self.values[_KIND])
-        uids = _longs(memory, self.values[_UID])
-        publish_times = _longs(memory, self.values[_PUBLISH_TIME])
-        enqueue_times = _longs(memory, self.values[_ENQUEUE_TIME])
-        vhosts = _shorts(memory, self.values[_VHOST])
-        exchanges = _shorts(memory, self.values[_EXCHANGE])
-        routing_keys = _shorts(memory, self.values[_ROUTING_KEY])
-        queues = _shorts(memory, self.values[_QUEUE])
-        consumers = _shorts(memory, self.values[_CONSUMER])
-        connections = _shorts(memory, self.values[_CONNECTION])
-        channels = _ints(memory, self.values[_CHANNEL])
-        sizes = _ints(memory, self.values[_SIZE])
-        attempts = _ints(memory, self.values[_ATTEMPT])
-        reasons = _bytes(memory, self.values[_REASON])
-        depths = _ints(memory, self.values[_DEPTH])
-        flags = _bytes(memory, 0)
+        layout = self.layout = Layout(self._states, self._count, text_sizes, head_size)
+        self._held = _new_octets(head_size + layout.size + end_size)
+        self._out = _start_of(self._held)
+        for end in layout.ends:
+            _clear(self._out, end - 8, 8)
+        if layout.zeros != _NOWHERE:
+            _clear(self._out, layout.zeros, 4 * (self._count + 1))
+        for number in range(_NUMBER_OF_COLUMNS):
+            self._values[number] = layout.values[number]
+        for bit, column in enumerate(_FLAGGED):
+            self._flag_places[bit] = _NOWHERE if column is None else layout.flags[column]
+        self._of_scenes_any = self._of_rows_any = 0
+        self._of_scenes_all = self._of_rows_all = 255
+        blocks = self._blocks = RowBlocks(rows.reader())
         row = 0
-        first = second = 0  # which values of the last eight rows are there: an octet of each row
         with cython.nogil:
-            while reader.advance():
-                at = reader.scene * _STAGE_PARTS
-                times[row] = reader.time
-                kinds[row] = reader.kind
-                uids[row] = reader.uid
-                publish_times[row] = reader.publish_time
-                enqueue_times[row] = reader.enqueue_time
-                vhosts[row] = staged[at]
-                exchanges[row] = staged[at + 1]
-                routing_keys[row] = staged[at + 2]
-                queues[row] = staged[at + 3]
-                consumers[row] = staged[at + 4]
-                connections[row] = staged[at + 5]
-                channels[row] = staged[at + 6]
-                sizes[row] = reader.size if reader.size > 0 else 0
-                attempts[row] = reader.attempt
-                reasons[row] = reader.reason
-                depths[row] = reader.depth if reader.depth > 0 else 0
-                there = staged[at + 7]
-                there |= (1 << 7 if reader.reason != 0 else 0) | (1 << 8 if reader.publish_time != 0 else 0)
-                there |= (1 << 9 if reader.enqueue_time != 0 else 0) | (1 << 10 if reader.attempt != 0 else 0)
-                there |= (1 << 11 if reader.size >= 0 else 0) | (1 << 12 if reader.depth >= 0 else 0)
-                first = first >> 8 | (there & 255) << 56
-                second = second >> 8 | (there >> 8) << 56
-                row += 1
-                if row & 7 == 0:
-                    self._put_flags(flags, (row >> 3) - 1, first, second)
-            if row & 7 != 0:
-                missing = 64 - 8 * (row & 7)
-                self._put_flags(flags, row >> 3, first >> missing, second >> missing)
-            self._count_nulls(flags)
-        if has_texts:
-            self._write_texts(RowReader(reader._held, 0, reader.at))
-            self._flag_longs(_SOURCE_UID)
-        else:
-            for column in (*_TEXTS, _SOURCE_UID):
-                self.nulls[column] = self._count
+            while True:
+                count = blocks.read()
+                if count == 0 or row + count > self._count:
+                    break
+                self._put_values(blocks, row, count)
+                self._put_scenes(blocks, row, count)
+                self._put_flags(blocks, row, count)
+                row += count
+        if row != self._count or count != 0:
+            raise BadEvents(f"of {self._count} rows {row} can be read")
 
-    def _put_flags(self, flags: Pointer, at: int, first: int, second: int) -> None:
-        """Octets of eight rows in, an octet of each column out."""
-        first = _turned(first)
-        second = _turned(second)
+    def _put_values(self, blocks: RowBlocks, row: int, count: int) -> None:
+        self._put(_TIME, 8, row, count, blocks.times)
+        self._put(_KIND, 1, row, count, blocks.kinds)
+        self._put(_UID, 8, row, count, blocks.uids)
+        self._put(_PUBLISH_TIME, 8, row, count, blocks.publish_times)
+        self._put(_ENQUEUE_TIME, 8, row, count, blocks.enqueue_times)
+        self._put(_SIZE, 4, row, count, blocks.sizes)
+        self._put(_ATTEMPT, 4, row, count, blocks.attempts)
+        self._put(_REASON, 1, row, count, blocks.reasons)
+        self._put(_DEPTH, 4, row, count, blocks.depths)
+
+    def _put(self, column: int, width: int, row: int, count: int, source: Pointer) -> None:
+        place = self._values[column]
+        if place != _NOWHERE:
+            _copy_values(self._out, place + width * row, source, width * count)
+
+    def _put_scenes(self, blocks: RowBlocks, row: int, count: int) -> None:
+        """What the scenes of the rows say, and which of them there are."""
+        first = blocks.scenes[0]
+        differing = 0
+        for at in range(count):
+            differing |= blocks.scenes[at] ^ first
+        if differing == 0:
+            self._put_scene(first, row, count)
+            return
+        names, channels_of, there_of, used = self._staged, self._staged_channels, self._there, self._used
+        vhosts = self._shorts_of(_VHOST, row)
+        exchanges = self._shorts_of(_EXCHANGE, row)
+        routing_keys = self._shorts_of(_ROUTING_KEY, row)
+        queues = self._shorts_of(_QUEUE, row)
+        consumers = self._shorts_of(_CONSUMER, row)
+        connections = self._shorts_of(_CONNECTION, row)
+        channels = self._ints_of(_CHANNEL, row)
+        for at in range(count):
+            scene = blocks.scenes[at]
+            used[scene] = 1
+            self._scene_there[at] = there_of[scene]
+            channels[at] = channels_of[4 * scene + 3]
+            scene *= 8
+            vhosts[at] = names[scene]
+            exchanges[at] = names[scene + 1]
+            routing_keys[at] = names[scene + 2]
+            queues[at] = names[scene + 3]
+            consumers[at] = names[scene + 4]
+            connections[at] = names[scene + 5]
+
+    def _put_scene(self, scene: int, row: int, count: int) -> None:
+        """The same for rows of one scene, as those of a burst often are."""
+        self._used[scene] = 1
+        there = self._there[scene]
+        channel = self._staged_channels[4 * scene + 3]
+        channels = self._ints_of(_CHANNEL, row)
+        for at in range(count):
+            self._scene_there[at] = there
+            channels[at] = channel
+        self._fill(_VHOST, row, count, self._staged[8 * scene])
+        self._fill(_EXCHANGE, row, count, self._staged[8 * scene + 1])
+        self._fill(_ROUTING_KEY, row, count, self._staged[8 * scene + 2])
+        self._fill(_QUEUE, row, count, self._staged[8 * scene + 3])
+        self._fill(_CONSUMER, row, count, self._staged[8 * scene + 4])
+        self._fill(_CONNECTION, row, count, self._staged[8 * scene + 5])
+
+    def _fill(self, column: int, row: int, count: int, name: int) -> None:
+        names = self._shorts_of(column, row)
+        for at in range(count):
+            names[at] = name
+
+    def _shorts_of(self, column: int, row: int) -> Pointer:
+        """Where names of a column go to, from this row on."""
+        place = self._values[column]
+        return _shorts(self._spare, 0) if place == _NOWHERE else _shorts(self._out, place + 2 * row)
+
+    def _ints_of(self, column: int, row: int) -> Pointer:
+        place = self._values[column]
+        return _ints(self._spare, 0) if place == _NOWHERE else _ints(self._out, place + 4 * row)
+
+    def _put_flags(self, blocks: RowBlocks, row: int, count: int) -> None:
+        """Which values of up to 64 rows are there: octets of rows in, octets of columns out."""
+        of_scenes_any, of_scenes_all = self._of_scenes_any, self._of_scenes_all
+        of_rows_any, of_rows_all = self._of_rows_any, self._of_rows_all
+        for at in range(count):
+            of_scenes_any |= self._scene_there[at]
+            of_scenes_all &= self._scene_there[at]
+            of_rows_any |= blocks.there[at]
+            of_rows_all &= blocks.there[at]
+        self._of_scenes_any, self._of_scenes_all = of_scenes_any, of_scenes_all
+        self._of_rows_any, self._of_rows_all = of_rows_any, of_rows_all
+        for at in range(count, _BLOCK):
+            self._scene_there[at] = blocks.there[at] = 0
+        for start in range(0, count, 8):
+            place = (row + start) >> 3
+            self._put_octets(place, 0, _turned(_word(self._scene_there, start)))
+            self._put_octets(place, 8, _turned(_word(blocks.there, start)))
+
+    def _put_octets(self, place: int, first: int, octets: int) -> None:
+        """One of each column that has flags."""
         for number in range(8):
-            flags[self._flagged[number] + at] = first >> 8 * number & 255
-        for number in range(8, _FLAGGED_COUNT):
-            flags[self._flagged[number] + at] = second >> 8 * (number - 8) & 255
+            if self._flag_places[first + number] != _NOWHERE:
+                self._out[self._flag_places[first + number] + place] = octets >> 8 * number & 255
 
-    def _count_nulls(self, flags: Pointer) -> None:
-        size = (self._count + 7) >> 3
-        for number in range(_FLAGGED_COUNT):
-            found = 0
-            start = self._flagged[number]
-            for at in range(start, start + size):
-                found += _ones(flags[at])
-            self._flagged_nulls[number] = self._count - found
+    def _found_states(self) -> list[int]:
+        """What the columns turned out to have."""
+        states = list(self._states)
+        there = self._of_scenes_any | self._of_rows_any << 8
+        throughout = self._of_scenes_all | self._of_rows_all << 8
+        for bit, column in enumerate(_FLAGGED):
+            if column is not None:
+                states[column] = NO_NULLS if throughout >> bit & 1 else SOME_NULLS if there >> bit & 1 else ALL_NULLS
+        return states
+
+    def _count_nulls(self) -> None:
+        words = (self._count + 63) // 64
+        for bit, column in enumerate(_FLAGGED):
+            if column is not None:
+                state = self._states[column]
+                if state == SOME_NULLS:
+                    self.nulls[column] = self._count - _count_ones(self._out, self._flag_places[bit], words)
+                else:
+                    self.nulls[column] = self._count if state == ALL_NULLS else 0
 
     def _write_texts(self, reader: RowReader) -> None:
         """Ids and source: most rows have none, and then this is left out."""
-        memory = _bytes(self._memory, 0)
-        sources = _longs(self._memory, self.values[_SOURCE_UID])
-        for column in _TEXTS:
-            _clear(self._memory, self.flags[column], (self._count + 7) // 8)
-            _ints(self._memory, self.values[column])[0] = 0
-        message_ids = _ints(self._memory, self.values[_MESSAGE_ID])
-        correlation_ids = _ints(self._memory, self.values[_CORRELATION_ID])
-        trace_ids = _ints(self._memory, self.values[_TRACE_ID])
-        span_ids = _ints(self._memory, self.values[_SPAN_ID])
+        for column in (*_TEXTS, _SOURCE_UID):
+            self._flags[column] = self.layout.flags[column]
+            self._texts[column] = self.layout.texts[column]
+            self._text_ends[column] = 0
+            if self._flags[column] != _NOWHERE:
+                _clear(self._out, self._flags[column], (self._count + 7) // 8)
+            if self._values[column] != _NOWHERE:
+                _clear(self._out, self._values[column], 4)  # the first text begins at 0
         row = 0
         with cython.nogil:
             while reader.advance():
-                sources[row] = reader.source_uid
-                self._put_text(memory, _MESSAGE_ID, row, reader, reader.message_id_at, reader.message_id_size)
-                message_ids[row + 1] = self._text_ends[_MESSAGE_ID]
-                self._put_text(
-                    memory, _CORRELATION_ID, row, reader, reader.correlation_id_at, reader.correlation_id_size
-                )
-                correlation_ids[row + 1] = self._text_ends[_CORRELATION_ID]
-                self._put_text(memory, _TRACE_ID, row, reader, reader.trace_id_at, reader.trace_id_size)
-                trace_ids[row + 1] = self._text_ends[_TRACE_ID]
-                self._put_text(memory, _SPAN_ID, row, reader, reader.span_id_at, reader.span_id_size)
-                span_ids[row + 1] = self._text_ends[_SPAN_ID]
+                self._put_text(_MESSAGE_ID, row, reader, reader.message_id_at, reader.message_id_size)
+                self._put_text(_CORRELATION_ID, row, reader, reader.correlation_id_at, reader.correlation_id_size)
+                self._put_text(_TRACE_ID, row, reader, reader.trace_id_at, reader.trace_id_size)
+                self._put_text(_SPAN_ID, row, reader, reader.span_id_at, reader.span_id_size)
+                self._put_source(row, reader.source_uid)
                 row += 1
 
-    def _put_text(self, memory: Pointer, column: int, row: int, reader: RowReader, at: int, size: int) -> None:
-        if size < 0:
-            self.nulls[column] = self.nulls[column] + 1
+    def _put_text(self, column: int, row: int, reader: RowReader, at: int, size: int) -> None:
+        if self._values[column] == _NOWHERE:
             return
-        place = self.flags[column] + (row >> 3)
-        memory[place] = memory[place] | 1 << (row & 7)
-        _copy_octets(memory, self.texts[column] + self._text_ends[column], reader.data, at, size)
-        self._text_ends[column] = self._text_ends[column] + size
+        if size >= 0:
+            self._flag(column, row)
+            _copy_octets(self._out, self._texts[column] + self._text_ends[column], reader.data, at, size)
+            self._text_ends[column] += size
+        _ints(self._out, self._values[column])[row + 1] = self._text_ends[column]
 
-    def _flag_longs(self, column: int) -> None:
-        values = _longs(self._memory, self.values[column])
-        flags = _bytes(self._memory, self.flags[column])
-        count = self._count
-        found = 0
-        with cython.nogil:
-            for start in range(0, count, 8):
-                bits = 0
-                for row in range(start, start + 8 if start + 8 < count else count):
-                    if values[row] != 0:
-                        bits |= 1 << (row & 7)
-                        found += 1
-                flags[start >> 3] = bits
-        self.nulls[column] = count - found
+    def _put_source(self, row: int, uid: int) -> None:
+        if self._values[_SOURCE_UID] == _NOWHERE:
+            return
+        if uid != 0:
+            self._flag(_SOURCE_UID, row)
+        _longs(self._out, self._values[_SOURCE_UID])[row] = uid
 
-
-class Layout:
-    """What of the memory of a writer makes the body of a batch, and where in it the buffers of each column lie.
-
-    `pieces` has place (or _ZEROS) and size of each part, `buffers` place in the body and size of each buffer. A column
-    that is null throughout shares octets with others: flags of zeros, ends of texts that are all 0, and for its values,
-    which mean nothing, those of the column of times.
-    """
-
-    __slots__ = ("buffers", "pieces", "size")
-
-    def __init__(self, writer: ColumnWriter, count: int) -> None:
-        self.buffers: list[int] = []
-        self.pieces = array("q")
-        self.size = 0
-        times = self._place(writer.values[_TIME], 8 * count)
-        zeros = -1
-        flag_size = (count + 7) // 8
-        for number, is_text in enumerate(_IS_TEXT):
-            nulls = writer.nulls[number]
-            size = _WIDTHS[number] * (count + is_text)
-            if number == _TIME:
-                self.buffers += (0, 0, times, size)
-            elif nulls == count and count:
-                if zeros < 0:
-                    zeros = self._place(_ZEROS, 4 * (count + 1))
-                self.buffers += (zeros, flag_size, zeros if is_text else times, size)
-                if is_text:
-                    self.buffers += (zeros, 0)
-            else:
-                flags = self._place(writer.flags[number], flag_size) if nulls else 0
-                # Of no rows even the ends of texts were never written.
-                values = self._place(writer.values[number] if count else _ZEROS, size)
-                self.buffers += (flags, flag_size if nulls else 0, values, size)
-                if is_text:
-                    text_size = writer.text_size(number)
-                    self.buffers += (self._place(writer.texts[number], text_size), text_size)
-
-    def _place(self, at: int, size: int) -> int:
-        """Another piece; gives its place in the body."""
-        place = self.size
-        self.pieces.extend((at, size))
-        self.size = padded(place + size)
-        return place
-
-
-def _stages(scenes: list[Scene]) -> bytes:
-    """Scenes as the columns have them, each as eight ints: a name that is none is 0, as the first one is."""
-    stages = array("i")
-    for *names, channel in scenes:
-        there = [*names, channel]
-        stages.extend([max(name - 1, 0) for name in names])
-        stages.extend((channel, sum([1 << bit for bit, part in enumerate(there) if part])))
-    return stages.tobytes() or bytes(4)
+    def _flag(self, column: int, row: int) -> None:
+        if self._flags[column] != _NOWHERE:
+            self._out[self._flags[column] + (row >> 3)] |= 1 << (row & 7)
 
 
 def _turned(octets: int) -> int:
@@ -360,64 +483,82 @@ def _turned(octets: int) -> int:
     return octets ^ moved ^ moved << 28
 
 
-def _ones(octet: int) -> int:
-    """How many of its bits are set."""
-    octet = octet - (octet >> 1 & 0x55)
-    octet = (octet & 0x33) + (octet >> 2 & 0x33)
-    return (octet + (octet >> 4)) & 0x0F
-
-
-def _clear(memory: bytearray, at: int, size: int) -> None:
-    memory[at : at + size] = bytes(size)
-
-
-def _octets(memory: bytearray) -> Pointer:
-    return memory
-
-
-def _places(pieces: "array[int]") -> Pointer:
-    address, _ = pieces.buffer_info()
-    return cython.cast(cython.pointer(cython.longlong), cython.cast(cython.size_t, address))
-
-
-def _longs(memory: bytearray, at: int) -> Pointer:
+def _new_octets(size: int) -> Any:
+    """In C bytes that are not filled yet, and that nobody else has before they are."""
     if cython.compiled:
-        return cython.cast(cython.pointer(cython.longlong), _octets(memory) + at)
+        return PyBytes_FromStringAndSize(cython.NULL, size)
     else:
-        return _view(memory, at, 8).cast("q")
+        return bytearray(size)
 
 
-def _ints(memory: bytearray, at: int) -> Pointer:
+def _start_of(memory: Any) -> Pointer:
     if cython.compiled:
-        return cython.cast(cython.pointer(cython.int), _octets(memory) + at)
+        if isinstance(memory, bytearray):
+            changeable: bytearray = memory
+            return changeable
+        fresh: bytes = memory
+        return cython.cast(cython.p_uchar, cython.cast(cython.p_char, fresh))
     else:
-        return _view(memory, at, 4).cast("i")
+        return memory
 
 
-def _shorts(memory: bytearray, at: int) -> Pointer:
+def _bytes(octets: Pointer, at: int) -> Pointer:
     if cython.compiled:
-        return cython.cast(cython.pointer(cython.short), _octets(memory) + at)
+        return octets + at
     else:
-        return _view(memory, at, 2).cast("h")
+        return memoryview(octets)[at:]
 
 
-def _bytes(memory: bytearray, at: int) -> Pointer:
+def _longs(octets: Pointer, at: int) -> Pointer:
     if cython.compiled:
-        return _octets(memory) + at
+        return cython.cast(cython.pointer(cython.longlong), octets + at)
     else:
-        return _view(memory, at, 1)
+        return _view(octets, at, 8).cast("q")
 
 
-def _ints_of(octets: bytes) -> Pointer:
+def _ints(octets: Pointer, at: int) -> Pointer:
     if cython.compiled:
-        data: Pointer = octets
-        return cython.cast(cython.pointer(cython.int), cython.cast(cython.p_void, data))
+        return cython.cast(cython.pointer(cython.int), octets + at)
     else:
-        return memoryview(octets).cast("i")
+        return _view(octets, at, 4).cast("i")
 
 
-def _view(memory: bytearray, at: int, width: int) -> memoryview:
-    return memoryview(memory)[at : at + (len(memory) - at) // width * width]
+def _shorts(octets: Pointer, at: int) -> Pointer:
+    if cython.compiled:
+        return cython.cast(cython.pointer(cython.short), octets + at)
+    else:
+        return _view(octets, at, 2).cast("h")
+
+
+def _view(octets: bytearray, at: int, width: int) -> memoryview:
+    return memoryview(octets)[at : at + (len(octets) - at) // width * width]
+
+
+def _word(octets: Pointer, at: int) -> int:
+    value: int = 0
+    if cython.compiled:
+        memcpy(cython.address(value), octets + at, 8)
+    else:
+        value = int.from_bytes(octets[at : at + 8], "little")
+    return value
+
+
+def _count_ones(octets: Pointer, at: int, words: int) -> int:
+    """How many bits are set."""
+    found = 0
+    for place in range(at, at + 8 * words):
+        octet = octets[place]
+        octet = octet - (octet >> 1 & 0x55)
+        octet = (octet & 0x33) + (octet >> 2 & 0x33)
+        found += (octet + (octet >> 4)) & 0x0F
+    return found
+
+
+def _clear(out: Pointer, at: int, size: int) -> None:
+    if cython.compiled:
+        memset(out + at, 0, size)
+    else:
+        out[at : at + size] = bytes(size)
 
 
 def _copy_octets(out: Pointer, at: int, source: Pointer, source_at: int, size: int) -> None:
@@ -425,3 +566,10 @@ def _copy_octets(out: Pointer, at: int, source: Pointer, source_at: int, size: i
         memcpy(out + at, source + source_at, size)
     else:
         out[at : at + size] = source[source_at : source_at + size]
+
+
+def _copy_values(out: Pointer, at: int, source: Pointer, size: int) -> None:
+    if cython.compiled:
+        memcpy(out + at, source, size)
+    else:
+        out[at : at + size] = memoryview(source).cast("B")[:size]

@@ -23,8 +23,10 @@ from crc32c import crc32c
 from warrenmq.events import schema
 from warrenmq.events.batch import Batch, Selection
 from warrenmq.events.codec import decode
+from warrenmq.events.columns import ColumnWriter
 from warrenmq.events.errors import BadEvents
 from warrenmq.events.ids import uid_key
+from warrenmq.events.rows import Rows
 from warrenmq.journal.files import Files
 from warrenmq.tracing.index_file import (
     EXCHANGE,
@@ -38,7 +40,7 @@ from warrenmq.tracing.index_file import (
     kinds_mask,
     write,
 )
-from warrenmq.tracing.keys import keys_of
+from warrenmq.tracing.keys import keys_of, keys_of_uids
 
 log = logging.getLogger("warrenmq.tracing")
 
@@ -74,6 +76,17 @@ def note_of(octets: bytes, is_sound: bool = False) -> BatchNote:
         keys = array("Q", sorted({*keys, *_keys_of_sources(batch)}))
     times, checksum = batch.time_range(), checksum_of(octets)
     return BatchNote(0, *times, kinds_mask(kinds), checksum, len(octets), frozenset(names), keys)
+
+
+def note_of_written(rows: Rows, writer: ColumnWriter, octets: bytes) -> BatchNote:
+    """The same of rows that this writer has just made these octets of: much of it is known from there."""
+    if rows.has_texts:
+        return note_of(octets, is_sound=True)
+    names = [QUEUE + name for name in writer.used_names("queue")]
+    names += [EXCHANGE + name for name in writer.used_names("exchange")]
+    keys = keys_of_uids(octets, writer.uids_at(), rows.count)
+    times, kinds = (rows.first_time, rows.last_time), kinds_mask(writer.used_kinds())
+    return BatchNote(0, *times, kinds, checksum_of(octets), len(octets), frozenset(names), keys)
 
 
 def note_of_stored(offset: int, octets: bytes) -> BatchNote:

@@ -20,7 +20,7 @@ except ImportError:
 if cython.compiled:
     from cython.cimports.libc.string import memcpy, memset
 
-from warrenmq.events.batch import Batch
+from warrenmq.events.batch import Batch, uid_keys
 
 Pointer: TypeAlias = Any
 
@@ -32,8 +32,18 @@ def keys_of(batch: Batch) -> "array[int]":
     hashes = bytearray(8 * batch.most_keys())
     size = batch.hash_keys(hashes)  # what key_hashes itself begins with
     del hashes[size:]
+    return _each_once(hashes)
+
+
+def keys_of_uids(octets: bytes, at: int, count: int) -> "array[int]":
+    """The same of a batch whose messages have no ids but the broker's: its so many uids lie there."""
+    hashes = uid_keys(octets, at, count)
+    return _each_once(hashes) if cython.compiled else array("Q", sorted(set(array("Q", bytes(hashes)))))
+
+
+def _each_once(hashes: bytearray) -> "array[int]":
     if not _is_sorted(hashes):
-        sort_keys(hashes, bytearray(size // 2))
+        sort_keys(hashes, bytearray(len(hashes) // 2))
     del hashes[8 * _drop_equal(hashes) :]
     return array("Q", bytes(hashes))
 

@@ -36,7 +36,7 @@ from warrenmq.events.errors import BadEvents
 from warrenmq.events.rows import Rows
 from warrenmq.protocol import properties
 from warrenmq.protocol.properties import BasicProperties, content_header
-from warrenmq.tracing.index import note_of
+from warrenmq.tracing.index import note_of_written
 
 if TYPE_CHECKING:
     from warrenmq.core.message import Message
@@ -97,7 +97,7 @@ class Handed:
         """In the thread, with the note: a batch is cheapest to look through while the processor has it at hand."""
         try:
             octets = encode(self.rows, writer)
-            self.note = note_of(octets, is_sound=True)
+            self.note = note_of_written(self.rows, writer, octets)
             self.octets = octets
         except (BadEvents, MemoryError, OverflowError) as error:
             self.failure = f"events cannot be encoded: {error}"

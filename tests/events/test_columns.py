@@ -1,0 +1,75 @@
+"""Columns: written to where the batch before had them, in blocks of rows; and what the writer knows of them then."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.events.samples import BEGIN, UID, events, fixture_rows, rows_of
+from warrenmq.events import schema
+from warrenmq.events.codec import decode, encode
+from warrenmq.events.columns import ColumnWriter
+from warrenmq.events.row_blocks import BLOCK
+from warrenmq.events.rows import Rows
+from warrenmq.events.schema import Event
+
+
+@given(st.lists(st.lists(events(), max_size=10), max_size=5))
+@settings(deadline=None, max_examples=40)
+def test_a_batch_does_not_depend_on_the_one_before(batches: list[list[Event]]) -> None:
+    writer = ColumnWriter()
+    for told in batches:
+        octets = encode(rows_of(told), writer)
+        assert octets == encode(rows_of(told))
+        assert decode(octets).events() == told
+
+
+def test_columns_gain_and_lose_their_nulls() -> None:
+    full = decode(encode(fixture_rows())).event(3)
+    bare = Event(BEGIN, schema.QUEUE_DECLARED, 0)
+    writer = ColumnWriter()
+    for told in ([full], [bare], [full, bare], [bare, full], [full, full], [], [bare, bare], [full]):
+        assert decode(encode(rows_of(told), writer)).events() == told
+
+
+@pytest.mark.parametrize("before", range(BLOCK - 3, BLOCK + 2))
+def test_what_follows_from_the_row_before_may_be_in_the_next_block(before: int) -> None:
+    rows = Rows()
+    sent = rows.scene_of(b"\0\1q", "/", None, None, "one", 1)
+    kept = rows.scene_of(b"\0\1q", "/", "q", None, None, 0)
+    for number in range(before):
+        rows.put(schema.PUBLISHED, 0, False, sent, BEGIN + number, UID + number, BEGIN, None, 0, number - 1, -1, 0)
+    rows.put(schema.PUBLISHED, 0, True, sent, BEGIN + 1000, UID + 1000, BEGIN + 1000, None, 0, 16, -1, 0)
+    rows.put_brief(schema.ENQUEUED, 0, kept, 3, 0)
+    rows.put_brief(schema.ENQUEUED, 0, kept, 4, 0)
+    found = decode(encode(rows)).events()
+    assert found == rows.events()
+    assert [event.kind for event in found[before:]] == [1, 2, 5, 5]
+    assert {(event.uid, event.size) for event in found[before:]} == {(UID + 1000, 16)}
+
+
+def test_rows_of_one_scene_and_of_many_are_as_told() -> None:
+    rows = Rows()
+    scenes = [rows.scene_of(b"\1x\1%c" % (65 + number % 26), "/", f"q{number}", None, "c", 9) for number in range(50)]
+    for number in range(5 * BLOCK):
+        scene = scenes[7] if number < 2 * BLOCK else scenes[number % 50]
+        rows.put(schema.ACKED, 0, False, scene, BEGIN + number, UID + number, BEGIN, None, BEGIN, 1, number, 1)
+    assert decode(encode(rows)).events() == rows.events()
+
+
+@given(st.lists(events(), max_size=20))
+@settings(deadline=None, max_examples=40)
+def test_the_writer_knows_what_is_in_the_batch(told: list[Event]) -> None:
+    writer = ColumnWriter()
+    rows = rows_of(told)
+    rows.scene_of(b"\5never\0", "/", "never", None, None, 0)  # of no row
+    octets = encode(rows, writer)
+    batch = decode(octets)
+    assert writer.used_kinds() == batch.used_kinds()
+    assert writer.used_names("queue") == batch.used_names("queue")
+    assert writer.used_names("exchange") == batch.used_names("exchange")
+    uids = struct.unpack_from(f"<{rows.count}q", octets, writer.uids_at())
+    assert list(uids) == [event.uid for event in told]
