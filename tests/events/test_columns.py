@@ -44,10 +44,11 @@ def test_what_follows_from_the_row_before_may_be_in_the_next_block(before: int) 
         rows.put(schema.PUBLISHED, 0, False, sent, BEGIN + number, UID + number, BEGIN, None, 0, number - 1, -1, 0)
     rows.put(schema.PUBLISHED, 0, True, sent, BEGIN + 1000, UID + 1000, BEGIN + 1000, None, 0, 16, -1, 0)
     rows.put_brief(schema.ENQUEUED, 0, kept, 3, 0)
-    rows.put_brief(schema.ENQUEUED, 0, kept, 4, 0)
+    rows.put_brief(schema.DELIVERED, schema.R_AUTO_ACK, kept, 0, 1)
     found = decode(encode(rows)).events()
     assert found == rows.events()
-    assert [event.kind for event in found[before:]] == [1, 2, 5, 5]
+    assert [event.kind for event in found[before:]] == [1, 2, 5, 6]
+    assert (found[-1].reason, found[-1].attempt, found[-2].attempt) == (schema.R_AUTO_ACK, 1, None)
     assert {(event.uid, event.size) for event in found[before:]} == {(UID + 1000, 16)}
 
 
@@ -73,3 +74,15 @@ def test_the_writer_knows_what_is_in_the_batch(told: list[Event]) -> None:
     assert writer.used_names("exchange") == batch.used_names("exchange")
     uids = struct.unpack_from(f"<{rows.count}q", octets, writer.uids_at())
     assert list(uids) == [event.uid for event in told]
+
+
+def test_a_batch_is_finished_once() -> None:
+    writer = ColumnWriter()
+    with pytest.raises(ValueError, match="finished"):
+        writer.finish(b"head", b"end")
+    writer.write(fixture_rows(), 8, 8)
+    with pytest.raises(ValueError, match="another size"):
+        writer.finish(b"too long a head", b"8 octets")
+    assert writer.finish(b"8 octets", b"the end.").endswith(b"the end.")
+    with pytest.raises(ValueError, match="finished"):
+        writer.finish(b"8 octets", b"the end.")

@@ -69,7 +69,7 @@ cdef class ColumnWriter:
     cdef object _held
     cdef Octets _out
     cdef Py_ssize_t _count
-    cdef RowBlocks _blocks
+    cdef list _used_kinds
     cdef list _names
     cdef bytearray _stages
     cdef Py_ssize_t _number_of_scenes
@@ -109,7 +109,9 @@ cdef class ColumnWriter:
         no_second=Py_ssize_t, no_third=Py_ssize_t, no_fourth=Py_ssize_t, no_source=Py_ssize_t,
     )
     cdef list _sum_texts(self, RowReader reader)
-    @cython.locals(layout=Layout, blocks=RowBlocks, row=Py_ssize_t, count=Py_ssize_t, number=int, end=Py_ssize_t)
+    @cython.locals(
+        layout=Layout, blocks=RowBlocks, row=Py_ssize_t, count=Py_ssize_t, number=int, end=Py_ssize_t, kind=int
+    )
     cdef _write_rows(self, Rows rows, list text_sizes, Py_ssize_t head_size, Py_ssize_t end_size)
     cdef void _put_values(self, RowBlocks blocks, Py_ssize_t row, Py_ssize_t count) noexcept nogil
     @cython.locals(place=Py_ssize_t)

@@ -144,7 +144,6 @@ class ColumnWriter:
     """
 
     __slots__ = (
-        "_blocks",
         "_count",
         "_flag_places",
         "_flags",
@@ -166,6 +165,7 @@ class ColumnWriter:
         "_texts",
         "_there",
         "_used",
+        "_used_kinds",
         "_values",
         "layout",
         "nulls",
@@ -179,7 +179,10 @@ class ColumnWriter:
         self._names: list[bytes] = []
         self._number_of_scenes = 0
         self._states = [NO_NULLS for _ in COLUMNS]
+        self._used_kinds: list[int] = []
+        self._held = b""
         self.nulls = [0 for _ in COLUMNS]
+        self.layout = Layout(self._states, 0, self.nulls, 0)
         if not cython.compiled:  # arrays of C have their places already
             self._flag_places, self._flags, self._values, self._texts, self._text_ends = (
                 [0] * len(COLUMNS) for _ in range(5)
@@ -206,7 +209,7 @@ class ColumnWriter:
 
     def used_kinds(self) -> list[int]:
         """The kinds of the rows, each once."""
-        return [kind for kind in range(128) if self._blocks.used_kinds[kind]]
+        return self._used_kinds
 
     def used_names(self, column: str) -> list[str]:
         """The names that rows have in this column, each once."""
@@ -222,12 +225,14 @@ class ColumnWriter:
         return self.layout.values[_UID]
 
     def finish(self, head: bytes, end: bytes) -> bytes:
-        """The batch with its head and its end."""
+        """The batch with its head and its end, once."""
+        held = self._held
+        if len(held) != len(head) + self.layout.size + len(end):
+            raise ValueError("the head and the end of a batch have another size than was said, or it is finished")
         _copy_octets(self._out, 0, head, 0, len(head))
-        _copy_octets(self._out, len(self._held) - len(end), end, 0, len(end))
-        found = bytes(self._held)
+        _copy_octets(self._out, len(held) - len(end), end, 0, len(end))
         self._held = b""
-        return found
+        return bytes(held)
 
     def _set_stages(self, scenes: list[Scene]) -> None:
         """Scenes as the columns have them: six names and a channel; a name that is none is 0, as the first one is."""
@@ -298,7 +303,7 @@ class ColumnWriter:
             self._flag_places[bit] = _NOWHERE if column is None else layout.flags[column]
         self._of_scenes_any = self._of_rows_any = 0
         self._of_scenes_all = self._of_rows_all = 255
-        blocks = self._blocks = RowBlocks(rows.reader())
+        blocks = RowBlocks(rows.reader())
         row = 0
         with cython.nogil:
             while True:
@@ -311,6 +316,7 @@ class ColumnWriter:
                 row += count
         if row != self._count or count != 0:
             raise BadEvents(f"of {self._count} rows {row} can be read")
+        self._used_kinds = [kind for kind in range(256) if blocks.used_kinds[kind]]
 
     def _put_values(self, blocks: RowBlocks, row: int, count: int) -> None:
         self._put(_TIME, 8, row, count, blocks.times)
