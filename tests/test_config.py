@@ -211,6 +211,11 @@ def test_storage_is_given_its_options() -> None:
     assert config.storage_options(load({"durability": "os"}, environ, None)).durability == Durability("os")
 
 
+def test_lines_are_paged_out_before_publishers_are_paused() -> None:
+    for limit, budget in (("40MB", 30_000_000), ("0", StorageOptions().memory_budget)):
+        assert config.storage_options(load({}, {"WARREN_MEMORY_LIMIT": limit}, None)).memory_budget == budget
+
+
 def test_defaults_of_the_storage_are_those_of_the_settings() -> None:
     assert config.storage_options(Settings()) == StorageOptions()
 

@@ -24,7 +24,7 @@ from warrenmq.core.arguments import parse_age
 from warrenmq.core.durability import EXPECTED as DURABILITIES
 from warrenmq.core.durability import parse_durability
 from warrenmq.server.options import ServerOptions
-from warrenmq.storage.options import LOG_FILE_SIZE, StorageOptions
+from warrenmq.storage.options import LOG_FILE_SIZE, MEMORY_BUDGET, StorageOptions
 from warrenmq.tracing.export_otlp import OtlpOptions
 from warrenmq.tracing.log import EventLogOptions
 from warrenmq.tracing.rules import TraceRule, parse_rule, rules_of_flag
@@ -282,11 +282,16 @@ def server_options(settings: Settings) -> ServerOptions:
 
 
 def storage_options(settings: Settings) -> StorageOptions:
-    """The part of the settings that the storage takes. The log has at least four files, to be let go one by one."""
+    """The part of the settings that the storage takes. The log has at least four files, to be let go one by one.
+
+    Lines are paged out before publishers are paused: a backlog alone is no reason for that.
+    """
+    may_hold = settings.memory_limit * 3 // 4 if settings.memory_limit else MEMORY_BUDGET
     return StorageOptions(
         durability=parse_durability(settings.durability),
         log_limit=settings.log_limit,
         log_file_size=min(LOG_FILE_SIZE, settings.log_limit // 4),
+        memory_budget=min(MEMORY_BUDGET, may_hold),
     )
 
 

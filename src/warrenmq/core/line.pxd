@@ -24,8 +24,9 @@ cdef class Line:
     cdef _merge(self)
     cpdef begin_with(self, Py_ssize_t paged, list entries)
     @cython.locals(entries=list, at=Py_ssize_t, kept=Py_ssize_t, entry=QueuedMessage)
-    cpdef list cut_window(self, Py_ssize_t keep_bytes, long long behind)
-    cpdef list cut_tail(self)
+    cpdef Py_ssize_t cut_window(self, Py_ssize_t keep_bytes, long long behind) except -1
+    @cython.locals(tail=list, at=Py_ssize_t, size=Py_ssize_t, entry=QueuedMessage)
+    cpdef list cut_tail(self, Py_ssize_t limit)
     cpdef page_in(self, list entries)
     cpdef pages_are_gone(self, Py_ssize_t count)
     cpdef clear(self)

@@ -109,8 +109,11 @@ class Line:
         for entry in entries:
             self.append(entry)
 
-    def cut_window(self, keep_bytes: int, behind: int) -> list[QueuedMessage]:
-        """Take out of the window what stands behind that position and behind the first so many bytes."""
+    def cut_window(self, keep_bytes: int, behind: int) -> int:
+        """Make what stands behind that position and behind the first so many bytes the tail, which is to be cut next.
+
+        Gives the bytes that stay.
+        """
         if self._returned:
             self._merge()
         entries = self._entries
@@ -123,16 +126,22 @@ class Line:
                 break
             kept += entry.message.footprint()
             at += 1
-        leaving: list[QueuedMessage] = entries[at:]  # type: ignore[assignment]
+        self._tail = entries[at:]  # type: ignore[assignment]
         del entries[at:]
-        self.paged += len(leaving)
-        return leaving
+        return kept
 
-    def cut_tail(self) -> list[QueuedMessage]:
-        """Take the tail out: it follows what is paged out already."""
-        leaving = self._tail
-        self._tail = []
-        self.paged += len(leaving)
+    def cut_tail(self, limit: int) -> list[QueuedMessage]:
+        """Take the first of the tail, some so many bytes, out: they follow what is paged out already."""
+        tail = self._tail
+        at = 0
+        size = 0
+        while at < len(tail) and size < limit:
+            entry = tail[at]
+            size += entry.message.footprint()
+            at += 1
+        leaving = tail[:at]
+        del tail[:at]
+        self.paged += at
         return leaving
 
     def page_in(self, entries: list[QueuedMessage]) -> None:

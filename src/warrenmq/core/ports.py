@@ -65,17 +65,21 @@ SYNCED = 2  # it is on the disk
 
 
 class PageSizes:
-    """How much of a line stays in memory, in bytes of memory (`Message.footprint`; some 400 for a body of 100)."""
+    """How much of a line stays in memory, in bytes of memory (`Message.footprint`; some 400 for a body of 100).
+
+    A line that is longer than its share is paged out: at most `window`, less when others take much of the budget
+    (`Queue._share`), at least `small_window`.
+    """
 
     __slots__ = ("budget", "kept", "page", "read_below", "small_window", "window")
 
-    def __init__(self, window: int = 8 << 20, page: int = 768 << 10, budget: int = 96 << 20) -> None:
-        self.window = window  # a longer line is paged out
-        self.kept = window // 2  # but for this much at its head
-        self.read_below = window // 2  # the next page is asked for when there is less than this left
-        self.page = page  # the tail of a line that is paged out follows when it has grown to this
-        self.budget = budget  # when all messages in memory take more than this, short lines are paged out too
-        self.small_window = window // 32
+    def __init__(self, window: int = 32 << 20, page: int = 768 << 10, budget: int = 96 << 20) -> None:
+        self.window = window
+        self.kept = min(4 << 20, window // 2)  # of a line that is paged out this much stays, at its head
+        self.read_below = max(1, self.kept)  # the next page is asked for when there is less than this left
+        self.page = page  # the tail of a line that is paged out follows each time it has grown by this
+        self.budget = budget  # for all lines, and what is unacked
+        self.small_window = min(256 << 10, window // 32)
 
 
 class MessageStore:

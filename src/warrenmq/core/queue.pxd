@@ -41,20 +41,24 @@ cdef class Queue:
     cdef long long _handed_out
     cdef Py_ssize_t _window_bytes
     cdef Py_ssize_t _tail_bytes
+    cdef Py_ssize_t _tail_out_at
     cdef Py_ssize_t _page_out_at
     cdef list _page_waiters
     cdef PageSizes _sizes
-    cdef Py_ssize_t _small_page_out_at
 
     @cython.locals(consumer=Consumer, entry=QueuedMessage, position="long long", promise=int, is_first=bint)
     cpdef int enqueue(self, Message message) except -1
     cpdef int drop_duplicate(self, Message message) except -1
     cdef _forget_ids(self)
-    @cython.locals(size=Py_ssize_t, sizes=PageSizes)
+    @cython.locals(size=Py_ssize_t)
     cdef _let_wait(self, QueuedMessage entry)
-    @cython.locals(store=MessageStore, keep=Py_ssize_t, leaving=list, size=Py_ssize_t)
+    @cython.locals(sizes=PageSizes, left=Py_ssize_t)
+    cdef Py_ssize_t _share(self, Py_ssize_t coming) except -1
+    @cython.locals(keep=Py_ssize_t, kept=Py_ssize_t)
     cdef _page_out_window(self, PageSizes sizes)
-    cdef _page_out_tail(self)
+    @cython.locals(leaving=list, size=Py_ssize_t)
+    cdef _page_out_tail(self, Py_ssize_t limit)
+    cdef _note_tail(self, Py_ssize_t size)
     cpdef page_out_tail(self)
     @cython.locals(size=Py_ssize_t)
     cpdef paged_in(self, list entries, Py_ssize_t lost=*)
@@ -62,6 +66,8 @@ cdef class Queue:
     cpdef await_page(self, waiter)
     @cython.locals(store=MessageStore)
     cdef _ask_for_page(self)
+    @cython.locals(in_memory=Py_ssize_t, paged=Py_ssize_t)
+    cdef bint _is_short_again(self) except -1
     @cython.locals(entry=QueuedMessage, size=Py_ssize_t)
     cdef Py_ssize_t _footprint_of(self, list entries) except -1
     @cython.locals(consumer=Consumer, entry=QueuedMessage, ready=Line)

@@ -39,8 +39,8 @@ class Queue:
         "_page_out_at",
         "_page_waiters",
         "_sizes",
-        "_small_page_out_at",
         "_tail_bytes",
+        "_tail_out_at",
         "_window_bytes",
         "arguments",
         "consumers",
@@ -103,8 +103,8 @@ class Queue:
         self._window_bytes = 0  # of the part of the line that messages are taken from
         self._tail_bytes = 0  # of the part that stands behind what is paged out
         self._sizes = store.sizes if store is not None else None
-        self._page_out_at = self._sizes.window if self._sizes is not None else 0
-        self._small_page_out_at = self._sizes.small_window if self._sizes is not None else 0
+        self._page_out_at = self._sizes.small_window if self._sizes is not None else 0  # no shorter line is looked at
+        self._tail_out_at = self._sizes.page if self._sizes is not None else 0
         self._page_waiters: list[Callable[[], None]] = []
         if store is not None:
             store.attach(self)
@@ -159,16 +159,12 @@ class Queue:
         self.ready.append(entry)
         if self.ready.paged != 0:
             self._tail_bytes += size
-            if self._tail_bytes >= self._sizes.page:  # type: ignore[union-attr]
-                self._page_out_tail()
+            if self._tail_bytes >= self._tail_out_at:
+                self._page_out_tail(2 * self._sizes.page)  # type: ignore[union-attr]
             return
         self._window_bytes += size
-        sizes = self._sizes
-        if sizes is not None and (
-            self._window_bytes >= self._page_out_at
-            or (self.stats.held_bytes > sizes.budget and self._window_bytes >= self._small_page_out_at)
-        ):
-            self._page_out_window(sizes)
+        if self._sizes is not None and self._window_bytes >= self._page_out_at and self._window_bytes >= self._share(0):
+            self._page_out_window(self._sizes)
 
     def restore(self, recovered: Recovered) -> None:
         """Take back what the store kept, before the first message."""
@@ -188,33 +184,51 @@ class Queue:
 
     # -- paging: a long line is kept on disk but for its head --------------------------------------------------------
 
-    def _page_out_window(self, sizes: PageSizes) -> None:
-        """Keep the head of the line in memory, and whatever was delivered before or is on disk already."""
-        store = self.store
-        assert store is not None
-        keep = sizes.kept if self._window_bytes >= sizes.window else sizes.small_window // 2
-        leaving = self.ready.cut_window(keep, max(store.last_position(), self._handed_out))
-        if not leaving:
-            self._small_page_out_at = self._window_bytes + sizes.small_window
-            self._page_out_at = self._window_bytes + sizes.window  # do not try again with every message
-            return
-        size = self._footprint_of(leaving)
-        self._window_bytes -= size
-        self._page_out_at = sizes.window
-        self._small_page_out_at = sizes.small_window
-        self.stats.held_bytes -= size
-        store.page_out(leaving)
+    def _share(self, coming: int) -> int:
+        """How much of this line may be in memory when so many bytes more are: as much as is left for others.
 
-    def _page_out_tail(self) -> None:
-        self.stats.held_bytes -= self._tail_bytes
-        self._tail_bytes = 0
+        So some of the budget is always left, however many long lines there are.
+        """
+        sizes = self._sizes
+        assert sizes is not None
+        left = sizes.budget - self.stats.held_bytes - coming
+        return min(sizes.window, max(sizes.small_window, left))
+
+    def _page_out_window(self, sizes: PageSizes) -> None:
+        """Keep the head of the line in memory, and whatever was delivered before or is on disk already.
+
+        The rest leaves bit by bit as others arrive, so that the loop does not stall.
+        """
         assert self.store is not None
-        self.store.page_out(self.ready.cut_tail())
+        keep = min(sizes.kept, self._share(0) // 2)
+        kept = self.ready.cut_window(keep, max(self.store.last_position(), self._handed_out))
+        if kept == self._window_bytes:
+            self._page_out_at = kept + sizes.page  # do not try again with every message
+            return
+        self._page_out_at = sizes.small_window
+        self._tail_bytes = self._window_bytes - kept
+        self._window_bytes = kept
+        self._page_out_tail(sizes.page)
+
+    def _page_out_tail(self, limit: int) -> None:
+        """More leaves at once than has come since the last time: so the tail gets shorter."""
+        assert self.store is not None
+        leaving = self.ready.cut_tail(limit)
+        size = self._footprint_of(leaving)
+        self._note_tail(self._tail_bytes - size)
+        self.stats.held_bytes -= size
+        self.store.page_out(leaving)
+
+    def _note_tail(self, size: int) -> None:
+        """The tail is so long; the next bit leaves when it has grown."""
+        self._tail_bytes = size
+        if self._sizes is not None:
+            self._tail_out_at = size + self._sizes.page
 
     def page_out_tail(self) -> None:
         """The store is about to write all it has: what stands behind the pages goes with it."""
         if self._tail_bytes:
-            self._page_out_tail()
+            self._page_out_tail(self._tail_bytes)
 
     def paged_in(self, entries: list[QueuedMessage], lost: int = 0) -> None:
         """The next page is here; `lost` messages of it could not be read."""
@@ -227,7 +241,7 @@ class Queue:
             self.ready.pages_are_gone(lost)
         if self.ready.paged == 0:
             self._window_bytes += self._tail_bytes
-            self._tail_bytes = 0
+            self._note_tail(0)
         self.dispatch()
         if self._page_waiters:
             waiters, self._page_waiters = self._page_waiters, []
@@ -247,8 +261,17 @@ class Queue:
         store = self.store
         if store is None or store.is_reading or self.ready.paged == 0:
             return
-        if self._window_bytes < self._sizes.read_below:  # type: ignore[union-attr]
+        if self._window_bytes < self._sizes.read_below or self._is_short_again():  # type: ignore[union-attr]
             store.page_in()
+
+    def _is_short_again(self) -> bool:
+        """Whether the line would do without the disk, if those on it are as large as those in memory.
+
+        A line that was long once and goes on being used would else take its way over the disk for ever.
+        """
+        in_memory = self._window_bytes + self._tail_bytes
+        paged = in_memory * self.ready.paged // (self.ready.count() - self.ready.paged)
+        return in_memory + paged < self._share(paged) * 3 // 4
 
     def _footprint_of(self, entries: list[QueuedMessage]) -> int:
         size = 0
@@ -398,7 +421,7 @@ class Queue:
             # What is unacked stays, and was handed out: it stands before all that was on disk only.
             self.deduplication.left_behind(self._handed_out if self.unacked_count else -1)
         self._window_bytes = 0
-        self._tail_bytes = 0
+        self._note_tail(0)
         waiters, self._page_waiters = self._page_waiters, []
         for waiter in waiters:
             waiter()

@@ -6,6 +6,7 @@ from warrenmq.core.durability import Durability
 
 MIB = 1024 * 1024
 LOG_FILE_SIZE = 32 * MIB
+MEMORY_BUDGET = 96 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +20,9 @@ class StorageOptions:
     durability: Durability = field(default_factory=Durability)
     log_limit: int = 128 * MIB
     log_file_size: int = LOG_FILE_SIZE
-    window: int = 8 * MIB
+    window: int = 32 * MIB
     page: int = 768 * 1024
-    memory_budget: int = 96 * MIB
+    memory_budget: int = MEMORY_BUDGET
     segment_size: int = 8 * MIB  # a queue's segment is closed when it has so many bytes
     page_size: int = 256 * 1024  # of the pages in it
     read_size: int = 1 * MIB  # read at once: with 100 B messages some 7,000 of them

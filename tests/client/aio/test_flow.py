@@ -60,7 +60,7 @@ async def test_reading_pauses_while_the_worker_is_behind_and_goes_on_after(url: 
         gate.set()
         await until(lambda: len(seen) == 3000)
         assert seen == list(range(3000))
-        assert not is_paused(connection)
+        await until(lambda: not is_paused(connection))
 
 
 @on_a_loop
