@@ -3,15 +3,18 @@ cimport cython
 from warrenmq.events.row_reader cimport RowReader, check_rows, used_scenes
 from warrenmq.events.texts cimport make_texts
 
-ctypedef size_t Places[768]  # three times _SLOTS
-ctypedef Py_ssize_t Numbers[256]
+ctypedef size_t Places[777]  # three times _PLACES
+ctypedef Py_ssize_t Numbers[259]
 
 cdef Py_ssize_t _FIRST_CAPACITY
 cdef Py_ssize_t _KEPT_CAPACITY
 cdef Py_ssize_t _SPARES
 cdef long long _HIGHEST
 cdef int _CODES
-cdef int _SLOTS
+cdef int _PROBES
+cdef int _PLACES
+cdef size_t _MIX
+cdef size_t _64_BITS
 cdef int _TEXTS
 cdef int _SAME_TEXTS
 cdef int _IS_ROUTED
@@ -88,10 +91,14 @@ cdef class Rows:
     cpdef bint may_be_brief(self) noexcept
     @cython.locals(data="unsigned char *")
     cpdef put_brief(self, int kind, int reason, Py_ssize_t scene, long long depth, int attempt)
-    @cython.locals(first=size_t, second=size_t, third=size_t, slot=Py_ssize_t, at=Py_ssize_t)
+    @cython.locals(
+        first=size_t, second=size_t, third=size_t, slot=Py_ssize_t, probe=Py_ssize_t, at=Py_ssize_t
+    )
     cpdef Py_ssize_t find_scene(self, bytes address, object one, object other) noexcept
     @cython.locals(first=size_t, second=size_t, third=size_t, slot=Py_ssize_t, at=Py_ssize_t)
     cpdef Py_ssize_t note_scene(self, Py_ssize_t scene, bytes address, object one, object other) except -1
+    @cython.locals(probe=Py_ssize_t)
+    cdef Py_ssize_t _free_slot(self, Py_ssize_t slot, Py_ssize_t scene) noexcept
     @cython.locals(key_at=Py_ssize_t, exchange=Py_ssize_t, routing_key=Py_ssize_t)
     cpdef Py_ssize_t scene_of(
         self, bytes address, str vhost, str queue, str consumer, str connection, int channel

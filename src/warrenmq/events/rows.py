@@ -45,7 +45,11 @@ _KEPT_CAPACITY = 4 * 1024 * 1024
 _SPARES = 4  # buffers of that size at most that are kept: the thread that encodes may be some batches behind
 _HIGHEST = 0x7FFF_FFFF  # of the columns with 32 bits
 _CODES = HIGHEST_CODE
-_SLOTS = 256  # scenes that are found by the addresses of objects; a power of 2
+# Scenes that are found by the addresses of objects: each has a slot, of 256, and may stand in the next few as well.
+_PROBES = 4
+_PLACES = 256 + _PROBES - 1
+_MIX = 0x9E37_79B9_7F4A_7C15  # its multiples differ in their high bits wherever the factors differ
+_64_BITS = 0xFFFF_FFFF_FFFF_FFFF
 # A batch numbers its names with 16 bits, and one more row may bring six.
 FULL_NAMES = 32_000
 
@@ -249,15 +253,16 @@ class Rows:
         """The number of the scene that was noted for these three objects; -1: there is none."""
         first, second, third = _place_of(address), _place_of(one), _place_of(other)
         slot = _slot_of(first, second, third)
-        at = 3 * slot
-        if self._found[at] == first and self._found[at + 1] == second and self._found[at + 2] == third:
-            return self._found_numbers[slot]
+        for probe in range(slot, slot + _PROBES):
+            at = 3 * probe
+            if self._found[at + 1] == second and self._found[at] == first and self._found[at + 2] == third:
+                return self._found_numbers[probe]
         return -1
 
     def note_scene(self, scene: int, address: bytes, one: object, other: object) -> int:
         """Let it be found by these objects from now on; that they stay what they are is up to the caller."""
         first, second, third = _place_of(address), _place_of(one), _place_of(other)
-        slot = _slot_of(first, second, third)
+        slot = self._free_slot(_slot_of(first, second, third), scene)
         at = 3 * slot
         self._found[at] = first
         self._found[at + 1] = second
@@ -265,6 +270,13 @@ class Rows:
         self._found_numbers[slot] = scene
         self._held[slot] = (address, one, other)
         return scene
+
+    def _free_slot(self, slot: int, scene: int) -> int:
+        """One of those where a scene of this slot is looked for; if none is free, another goes, now this and now that."""
+        for probe in range(slot, slot + _PROBES):
+            if self._found[3 * probe + 1] == 0:
+                return probe
+        return slot + scene % _PROBES
 
     def scene_of(
         self,
@@ -432,11 +444,11 @@ class Rows:
 
     def _forget_found(self) -> None:
         if not cython.compiled:  # arrays of C have their places already
-            self._found = [0] * (3 * _SLOTS)
-            self._found_numbers = [0] * _SLOTS
-        for at in range(3 * _SLOTS):
+            self._found = [0] * (3 * _PLACES)
+            self._found_numbers = [0] * _PLACES
+        for at in range(3 * _PLACES):
             self._found[at] = 0
-        self._held: list[Any] = [None] * _SLOTS  # so that the place of an object is not another one's meanwhile
+        self._held: list[Any] = [None] * _PLACES  # so that the place of an object is not another one's meanwhile
 
     def _grow(self, needed: int) -> None:
         grown = bytearray(max(2 * self._capacity, self.size + needed))
@@ -517,8 +529,8 @@ def _limited(value: int) -> int:
 
 def _slot_of(first: int, second: int, third: int) -> int:
     """By the places of three objects in memory: the same ones come again and again."""
-    mixed = first ^ second * 5 ^ third * 3
-    return (mixed >> 4 ^ mixed >> 12) & (_SLOTS - 1)
+    mixed = (first ^ second * 5 ^ third * 3) >> 4
+    return (mixed * _MIX & _64_BITS) >> 56
 
 
 def _place_of(thing: object) -> int:
