@@ -39,10 +39,10 @@ from warrenmq.events.rows import Rows, make_trace
 from warrenmq.node import INDEX, Node, NodeOptions
 from warrenmq.tracing.index import note_of_stored
 from warrenmq.tracing.reader import Traces
+from warrenmq.tracing.recorder import BATCH_ROWS
 from warrenmq.tracing.search import TraceQuery, TracingUnavailable
 
 EVENTS = 10_000_000
-BATCH_ROWS = 8192
 ID_BOUND = 1.0
 RANGE_BOUND = 5.0
 # Filling takes no longer than that; what is there by then is asked.

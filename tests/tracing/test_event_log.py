@@ -23,6 +23,7 @@ from warrenmq.protocol import properties
 from warrenmq.storage.memory_store import MemoryStorage
 from warrenmq.tracing import log as log_module
 from warrenmq.tracing.log import EventLog, EventReader
+from warrenmq.tracing.recorder import BATCH_ROWS
 
 
 @pytest.fixture
@@ -68,11 +69,12 @@ def test_a_batch_is_one_message_of_the_stream(traced: TracedBroker, channel: Cli
 
 
 def test_enough_rows_are_a_batch_at_the_end_of_the_turn(traced: TracedBroker, channel: ClientChannel) -> None:
-    for _ in range(6000):
+    messages = BATCH_ROWS // 3 + 1
+    for _ in range(messages):
         channel.publish(b"", "q")
     assert traced.batches() == []
     traced.broker.end_turn()
-    assert [decode(octets).count for octets in traced.batches()] == [18001]  # with the declaration of q
+    assert [decode(octets).count for octets in traced.batches()] == [3 * messages + 1]  # with the declaration of q
 
 
 def test_uids_grow_over_a_restart_also_if_the_clock_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:

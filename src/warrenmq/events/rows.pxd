@@ -35,6 +35,7 @@ cdef class Trace:
 cdef class Rows:
     cdef bytearray _data
     cdef list _spares
+    cdef Py_ssize_t _expected
     cdef Py_ssize_t _capacity
     cdef list _names
     cdef dict _numbers

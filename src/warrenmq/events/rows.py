@@ -89,6 +89,7 @@ class Rows:
     __slots__ = (
         "_capacity",
         "_data",
+        "_expected",
         "_found",
         "_found_numbers",
         "_glossary",
@@ -123,6 +124,7 @@ class Rows:
 
     def __init__(self) -> None:
         self._spares: list[bytearray] = []
+        self._expected = _FIRST_CAPACITY  # what rows take: to begin with less would cost a copy
         self._begin()
 
     # -- one more row ------------------------------------------------------------------------------------------------
@@ -327,6 +329,7 @@ class Rows:
         """All rows, as an object that nobody else has; this one begins anew."""
         taken = Rows.__new__(Rows)
         taken._spares = []
+        taken._expected = _FIRST_CAPACITY
         taken._data = self._data
         taken._capacity = self._capacity
         taken._names = self._names
@@ -345,6 +348,7 @@ class Rows:
         taken.last_time = self.last_time
         taken.time = self.time
         taken.has_texts = self.has_texts
+        self._expected = min(self._capacity, _KEPT_CAPACITY)
         self._begin()
         return taken
 
@@ -423,7 +427,7 @@ class Rows:
         return found
 
     def _begin(self) -> None:
-        self._data = self._spares.pop() if self._spares else bytearray(_FIRST_CAPACITY)
+        self._data = self._spares.pop() if self._spares else bytearray(self._expected)
         self._capacity = len(self._data)
         self._names: list[bytes] = [b""]
         self._numbers: dict[Any, int] = {None: 0}
