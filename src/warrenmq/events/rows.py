@@ -274,7 +274,7 @@ class Rows:
         return scene
 
     def _free_slot(self, slot: int, scene: int) -> int:
-        """One of those where a scene of this slot is looked for; if none is free, another goes, now this and now that."""
+        """One of those where a scene of this slot is looked for; if none is free another goes, now this, now that."""
         for probe in range(slot, slot + _PROBES):
             if self._found[3 * probe + 1] == 0:
                 return probe
