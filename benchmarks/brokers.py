@@ -26,6 +26,7 @@ SOURCES = HERE.parent / "src"
 READY_LINE = re.compile(
     r"WarrenMQ (?P<version>\S+) ready: amqp://[^/\s]*:(?P<port>\d+)\S* .*compiled=(?P<compiled>yes|no)"
 )
+HTTP_LINE = re.compile(r"HTTP on http://[^/\s]*:(?P<port>\d+)")
 # Debian's /usr/sbin wrapper changes the user; the script behind it runs as whoever calls it.
 RABBITMQ_SCRIPTS = ("/usr/lib/rabbitmq/bin/rabbitmq-server",)
 START_LIMIT = 90.0
@@ -45,6 +46,7 @@ class Endpoint:
     pids: tuple[int, ...]
     version: str
     compiled: bool | None = None
+    http_port: int = 0  # of WarrenMQ
 
 
 def raise_file_limit() -> int:
@@ -79,12 +81,14 @@ class Warren:
         command = [sys.executable, "-m", "warrenmq", "serve", "--host", "127.0.0.1", "--port", "0", "--http-port", "0"]
         began = time.monotonic()
         self._process = _start([*command, *self._options], self.log, environment)
-        ready = _await_ready_line(self._process, self.log)
+        ready = _await_line(READY_LINE, self._process, self.log)
         self.start_seconds = time.monotonic() - began
         compiled = ready["compiled"] == "yes"
         if self._pure and compiled:
             raise BrokerError("the uncompiled WarrenMQ says that it is compiled")
-        return Endpoint(self._name, int(ready["port"]), (self._process.pid,), ready["version"], compiled)
+        http = _await_line(HTTP_LINE, self._process, self.log)
+        pids = (self._process.pid,)
+        return Endpoint(self._name, int(ready["port"]), pids, ready["version"], compiled, int(http["port"]))
 
     def stop(self, limit: float = STOP_LIMIT) -> float:
         """End it in order, if it runs; the seconds that took. After `limit` seconds it is killed."""
@@ -263,11 +267,11 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _await_ready_line(process: subprocess.Popen[bytes], log: Path) -> re.Match[str]:
+def _await_line(line: re.Pattern[str], process: subprocess.Popen[bytes], log: Path) -> re.Match[str]:
     deadline = time.monotonic() + START_LIMIT
     while time.monotonic() < deadline:
         ended = process.poll() is not None
-        if match := READY_LINE.search(log.read_text(errors="replace")):
+        if match := line.search(log.read_text(errors="replace")):
             return match
         if ended:
             break

@@ -1,14 +1,14 @@
 """What keeping events costs: throughput with tracing off, of one message in a hundred, and of all, in one run.
 
-    python benchmarks/tracing.py              four rounds of each
+    python benchmarks/tracing.py              three rounds of each
     python benchmarks/tracing.py --quick      one short round
     python benchmarks/tracing.py --against DIR    beside the sources in another folder, with nothing traced
 
-WarrenMQ alone, with its default settings, measured in turn, so that what else the machine does falls on all alike; each
-time in a new process on a new data folder, as one process may be a tenth faster than another of the same. Ratios are of
-medians, to the broker that traces nothing: of deliveries per second, and of the broker's CPU per delivery, its threads
-included. Part of `make bench`. The table is kept as results/tracing.md and results/tracing.json. Ends with 2 when a
-bound was missed.
+WarrenMQ alone, with its default settings. Machines are noisy, and one process may be a third faster than another of the
+same: so each round has a new process on a new data folder and measures all three in it, in short turns, with the rules
+changed while it runs; all of it last, as its events are still being written for a moment. Ratios are of the medians of
+all turns: of deliveries per second, and of the broker's CPU per delivery, its threads included. Part of `make bench`.
+The table is kept as results/tracing.md and results/tracing.json. Ends with 2 when a bound was missed.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
 
 import brokers
+import httpx
 import loadgen
 import machine
 from brokers import Endpoint, Warren
@@ -33,7 +34,9 @@ from rich.console import Console
 from rich.table import Table
 
 OFF, SOME, ALL, BEFORE = "off", "1 %", "all", "before"
-FLAGS = {OFF: "off", SOME: "0.01", ALL: "all"}
+RATIOS = {SOME: 0.01, ALL: 1.0}  # of messages that the rule keeps
+RULE = "benchmark"
+GUEST = ("guest", "guest")
 # What is promised: ratios to the same with tracing off.
 AT_LEAST = {SOME: 0.95, ALL: 0.5}
 WORKLOADS = {
@@ -56,21 +59,26 @@ class OtherSources(Warren):
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long it takes; `only` chooses workloads whose title has this in it."""
+    """How long it takes: rounds, turns of each in one, seconds. `only` chooses workloads by a part of their titles."""
 
-    rounds: int = 4
-    seconds: float = 4.0
+    rounds: int = 3
+    turns: int = 6
+    seconds: float = 0.7
     only: str = ""
     against: Path | None = None
     is_kept: bool = True
 
+    @property
+    def flags(self) -> str:
+        return f"--duration {self.seconds:g} --warmup 0.2"
 
-QUICK = Pace(rounds=1, seconds=2.0, is_kept=False)
+
+QUICK = Pace(rounds=1, turns=2, is_kept=False)
 
 
 @dataclass(slots=True)
 class Figures:
-    """One broker under one workload: deliveries per second, and us of CPU for each, by round."""
+    """One broker under one workload: deliveries per second, and us of CPU for each, by turn."""
 
     rates: list[float]
     cpu: list[float]
@@ -81,15 +89,16 @@ Found = dict[str, dict[str, Figures]]  # by workload and by how much is traced
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=Pace.rounds)
-    parser.add_argument("--seconds", type=float, default=Pace.seconds)
+    parser.add_argument("--rounds", type=int, default=Pace().rounds)
+    parser.add_argument("--turns", type=int, default=Pace().turns, help="of each in a round; an even number")
+    parser.add_argument("--seconds", type=float, default=Pace().seconds)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", default="", help="workloads whose title has this in it")
     parser.add_argument("--against", type=Path, help="a folder with other sources (and their compiled modules)")
     options = parser.parse_args(arguments)
-    pace = Pace(options.rounds, options.seconds, options.only, options.against, not options.only)
+    pace = Pace(options.rounds, options.turns, options.seconds, options.only, options.against, not options.only)
     if options.quick:
-        pace = Pace(1, 2.0, options.only, options.against, is_kept=False)
+        pace = replace(QUICK, only=options.only, against=options.against)
     console = wide_console()
     found = run(console, pace)
     show(console, found)
@@ -114,29 +123,42 @@ def run(console: Console, pace: Pace) -> Found:
 
 
 def measure(title: str, flags: str, pace: Pace) -> dict[str, Figures]:
-    makers = contenders(pace)
-    figures = {name: Figures([], []) for name in makers}
+    figures = {name: Figures([], []) for name in (OFF, SOME, ALL)}
+    if pace.against is not None:
+        figures[BEFORE] = Figures([], [])
     for _ in range(pace.rounds):
-        for name, make in makers.items():
-            with running(make) as endpoint:
-                measured = loadgen.run(endpoint, f"{flags} --duration {pace.seconds:g} --warmup 0.5")
-            # A publisher that has to wait while events are written is no fault: it is in the rate.
-            faults = [fault for fault in measured.faults if not fault.endswith(" blocked")]
-            if faults:
-                raise brokers.BrokerError(f"{title}, {name}: {', '.join(faults)}")
-            figures[name].rates.append(float(measured.figures["dlv_per_s"]))
-            figures[name].cpu.append(float(measured.figures["broker_cpu_us_per_msg"]))
+        with running(Warren) as endpoint:
+            run_one(f"{title}, to warm up", endpoint, f"{flags} --duration 0.5 --warmup 0", Figures([], []))
+            for name in (*[OFF, SOME, SOME, OFF] * (pace.turns // 2), *[ALL] * pace.turns):
+                keep_events(endpoint, RATIOS.get(name))
+                run_one(f"{title}, {name}", endpoint, f"{flags} {pace.flags}", figures[name])
+        if pace.against is not None:
+            with running(partial(OtherSources, sources=pace.against)) as endpoint:
+                for _ in range(pace.turns):
+                    run_one(f"{title}, {BEFORE}", endpoint, f"{flags} {pace.flags}", figures[BEFORE])
     return figures
 
 
-def contenders(pace: Pace) -> dict[str, Callable[[Path], Warren]]:
-    """What makes each broker, of its data folder."""
-    makers: dict[str, Callable[[Path], Warren]] = {
-        name: partial(Warren, options=("--trace", flag)) for name, flag in FLAGS.items()
-    }
-    if pace.against is not None:
-        makers[BEFORE] = partial(OtherSources, sources=pace.against)
-    return makers
+def run_one(title: str, endpoint: Endpoint, flags: str, figures: Figures) -> None:
+    measured = loadgen.run(endpoint, flags)
+    # A publisher that has to wait while events are written is no fault: it is in the rate.
+    faults = [fault for fault in measured.faults if not fault.endswith(" blocked")]
+    if faults:
+        raise brokers.BrokerError(f"{title}: {', '.join(faults)}")
+    figures.rates.append(float(measured.figures["dlv_per_s"]))
+    figures.cpu.append(float(measured.figures["broker_cpu_us_per_msg"]))
+
+
+def keep_events(endpoint: Endpoint, ratio: float | None) -> None:
+    """From now on keep the events of this share of messages; None: of none."""
+    url = f"http://127.0.0.1:{endpoint.http_port}/api/trace-rules/{RULE}"
+    if ratio is None:
+        answer = httpx.delete(url, auth=GUEST, timeout=30)
+        if answer.status_code == 404:  # there is no rule to begin with
+            return
+    else:
+        answer = httpx.put(url, json={"ratio": ratio}, auth=GUEST, timeout=30)
+    answer.raise_for_status()
 
 
 @contextmanager
@@ -194,7 +216,7 @@ def keep(found: Found) -> None:
         "# Tracing",
         "",
         "Deliveries per second and ratios to the same with tracing off, of deliveries and of the broker's CPU for "
-        "each; medians of one interleaved run. " + machine.sentence(machine.describe()),
+        "each, in the same process; medians of one interleaved run. " + machine.sentence(machine.describe()),
         "",
         "| " + " | ".join(HEADINGS) + " |",
         "| " + " | ".join("---" for _ in HEADINGS) + " |",
