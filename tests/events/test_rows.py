@@ -10,7 +10,7 @@ from tests.events.samples import ADDRESS, BEGIN, FIXTURE_EVENTS, TRACE, UID, eve
 from warrenmq.events import schema
 from warrenmq.events.codec import decode, encode
 from warrenmq.events.errors import BadEvents
-from warrenmq.events.rows import Rows, Trace, clean_name, make_trace
+from warrenmq.events.rows import Rows, Trace, clean_name
 from warrenmq.events.schema import Event
 
 
@@ -121,7 +121,7 @@ def test_more_names_than_are_found_by_their_objects() -> None:
 def test_names_and_ids_that_are_no_text_are_shown_as_such() -> None:
     rows = Rows()
     no_text = b"\xff\xfe".decode("utf-8", "surrogateescape")
-    add(rows, make_trace(1, BEGIN, 0, b"a\xff", "ü".encode(), None, None), queue=no_text, address=b"\0\2\xff\xfe")
+    add(rows, Trace(1, BEGIN, 0, b"a\xff", "ü".encode(), None, None), queue=no_text, address=b"\0\2\xff\xfe")
     (event,) = rows.events()
     assert (event.queue, event.routing_key, event.message_id, event.correlation_id) == ("��",) * 2 + ("a�", "ü")
     assert clean_name(no_text) == event.queue

@@ -484,19 +484,6 @@ class Rows:
         return len(names), len(scenes), b"".join(pieces)
 
 
-def make_trace(
-    uid: int,
-    publish_time: int,
-    source_uid: int,
-    message_id: bytes | None,
-    correlation_id: bytes | None,
-    trace_id: bytes | None,
-    span_id: bytes | None,
-) -> Trace:
-    """As Trace(...)."""
-    return Trace(uid, publish_time, source_uid, message_id, correlation_id, trace_id, span_id)
-
-
 def _text(octets: bytes) -> str:
     return octets.decode("utf-8", "surrogateescape")
 

@@ -59,6 +59,13 @@ class PageHead:
     def end(self) -> int:
         return self.offset + PAGE_HEAD_SIZE + self.length
 
+    def is_forgotten(self, restored_below: int) -> bool:
+        """Whether it has nothing but transient messages of an earlier life.
+
+        Nobody had to sync it, so after a power loss it may be torn, and that is no damage.
+        """
+        return self.transient == self.count and self.last < restored_below
+
 
 class PageWalk(NamedTuple):
     """The whole pages of a file, and what is wrong with it: `reason` is None where it ends behind the last page."""
@@ -182,12 +189,14 @@ def walk_pages(files: Files, handle: int, path: str = "") -> PageWalk:
     return PageWalk(pages, offset, size, reason, is_old)
 
 
-def read_page(files: Files, handle: int, offset: int, path: str = "") -> tuple[PageHead, bytes]:
-    """The page at `offset` and its payload, checked."""
+def read_page(
+    files: Files, handle: int, offset: int, path: str = "", restored_below: int = 0
+) -> tuple[PageHead, bytes]:
+    """The page at `offset` and its payload, checked; of one that is forgotten nothing."""
     page = parse_page_head(files.read(handle, PAGE_HEAD_SIZE, offset), offset)
     if isinstance(page, str):
         raise DamagedPage(path, offset, page)
-    return page, read_payload(files, handle, page, path)
+    return page, b"" if page.is_forgotten(restored_below) else read_payload(files, handle, page, path)
 
 
 def read_payload(files: Files, handle: int, page: PageHead, path: str = "") -> bytes:

@@ -442,7 +442,11 @@ class _QueueFiles:
                     payload = segment_file.read_payload(check.files, handle, page, path)
                     positions = record_positions(page, payload, path)
                 except DamagedPage as error:
-                    self._trouble(file, page, error.why, page.first, page.last)
+                    if page.transient == page.count:
+                        text = f"the page at offset {page.offset}: {error.why}; it held transient messages only"
+                        check.remark("segment", file, text, self._name)
+                    else:
+                        self._trouble(file, page, error.why, page.first, page.last)
                 else:
                     self._last = max(self._last, page.last)
                     for position, flags in positions:

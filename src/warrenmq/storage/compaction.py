@@ -175,7 +175,7 @@ def _copy_pages(files: Files, source: Source, reading: int, writing: int, is_sto
     while offset < source.end:
         if is_stopping():
             return GIVEN_UP
-        page, payload = read_page(files, reading, offset, source.path)
+        page, payload = read_page(files, reading, offset, source.path, source.restored_below)
         offset = page.end
         living = [record for record in decode_all(payload) if source.is_alive(record)]
         if living:

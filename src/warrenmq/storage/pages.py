@@ -9,7 +9,7 @@ from warrenmq.journal.segment_file import PAGE_HEAD_SIZE, PageHead, parse_page_h
 Pages = tuple[list[tuple[PageHead, bytes]], str | None, PageHead | None]
 
 
-def read_pages(files: Files, path: str, offset: int, end: int, read_size: int) -> Pages:
+def read_pages(files: Files, path: str, offset: int, end: int, read_size: int, restored_below: int) -> Pages:
     """In the reading thread: the pages from there on, about so many bytes.
 
     And what is wrong with the next one, with its head, if that is whole: then reading can go on behind it.
@@ -26,7 +26,8 @@ def read_pages(files: Files, path: str, offset: int, end: int, read_size: int) -
             if isinstance(page, str):
                 return pages, f"at offset {offset}: {page}", None
             try:
-                pages.append((page, read_payload(files, handle, page, path)))
+                is_forgotten = page.is_forgotten(restored_below)
+                pages.append((page, b"" if is_forgotten else read_payload(files, handle, page, path)))
             except (DamagedPage, OSError) as error:
                 return pages, str(error), page
             offset = page.end

@@ -376,8 +376,9 @@ class QueueStore(MessageStore):
         offset = self._offset
         generation = self._generation
         read_size = self.context.read_size
+        restored_below = self.restored_below
         self.context.pager.read(
-            lambda files: read_pages(files, path, offset, end, read_size),
+            lambda files: read_pages(files, path, offset, end, read_size, restored_below),
             lambda result: self._arrived(generation, segment, end, result),
         )
 
