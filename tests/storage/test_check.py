@@ -236,6 +236,16 @@ def test_a_damaged_page_costs_its_positions_and_no_others(folder: Folder) -> Non
     assert alive(report) == {"orders": 3}
 
 
+@pytest.mark.parametrize("appended", [b"", append(1) + append(2)], ids=["no log", "log"])
+def test_a_damaged_page_of_transient_messages_costs_nothing(folder: Folder, appended: bytes) -> None:
+    segment = folder.segment([0, 1], transient=True)
+    folder.log(appended)
+    flip(segment, segment.stat().st_size - 1)
+    report = folder.check()
+    assert told(report) == [("segment", False)]
+    assert report.damage == []
+
+
 def test_a_damaged_page_head_costs_the_rest_of_its_segment(folder: Folder) -> None:
     first = folder.segment([0, 1], [2, 3])
     folder.segment([10, 11])

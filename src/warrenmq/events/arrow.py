@@ -24,7 +24,7 @@ _I64 = struct.Struct("<q")
 _CONTINUATION = 0xFFFF_FFFF
 _MARK = 0x6E75_6D62_6572_0000
 BUFFERS_OF_BATCH = sum([3 if column.type == TEXT else 2 for column in COLUMNS])
-_BUFFERS_OF_NAMES = 3
+BUFFERS_OF_NAMES = 3
 
 
 class Buffer(NamedTuple):
@@ -167,6 +167,6 @@ def _read_batch(data: bytes, message: Table, batch: Table, start: int) -> Body:
     return Body(batch.number(0, "q"), lengths, nulls, buffers, start, start + size)
 
 
-_DICTIONARY = _Form(_DICTIONARY_BATCH, 1, _BUFFERS_OF_NAMES)
+_DICTIONARY = _Form(_DICTIONARY_BATCH, 1, BUFFERS_OF_NAMES)
 _BATCH = _Form(_RECORD_BATCH, len(COLUMNS), BUFFERS_OF_BATCH)
 BATCH_MESSAGE_SIZE = _BATCH.size

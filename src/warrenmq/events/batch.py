@@ -22,8 +22,8 @@ if cython.compiled:
 else:
     from warrenmq.events.ids import hash_octets
 
-from warrenmq.events.arrow import Body
-from warrenmq.events.columns import BUFFERS, WIDTHS
+from warrenmq.events.arrow import BUFFERS_OF_BATCH, Body
+from warrenmq.events.columns import WIDTHS
 from warrenmq.events.errors import BadEvents
 from warrenmq.events.ids import CORRELATION_ID_KEY, GROUP_BITS, MESSAGE_ID_KEY, TRACE_ID_KEY
 from warrenmq.events.schema import COLUMNS, NAME, TEXT, Event, column_number
@@ -200,7 +200,7 @@ class Batch:
         buffers = iter(body.buffers)
         if body.count < 0 or body.lengths != [body.count] * len(COLUMNS):
             raise BadEvents("the columns of a batch do not have the same length")
-        if len(body.buffers) != BUFFERS:
+        if len(body.buffers) != BUFFERS_OF_BATCH:
             raise BadEvents("a batch has too few or too many buffers")
         for number, column in enumerate(COLUMNS):
             flags, values = next(buffers), next(buffers)
@@ -401,7 +401,7 @@ def uid_keys(octets: bytes, at: int, count: int) -> bytearray:
 def _put_uid_keys(data: Pointer, uids: int, count: int, out: Pointer, met: bytearray) -> int:
     """Messages that came together share a key, and most rows have one that was met lately. Gives the octets.
 
-    Takes some microseconds: to let go of the interpreter, and to wait for it again, takes longer.
+    Takes less than a tenth of a millisecond: to let go of the interpreter, and to wait for it again, takes longer.
     """
     groups = _changeable(met)
     last = -1

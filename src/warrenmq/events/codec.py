@@ -10,6 +10,7 @@ from itertools import accumulate, pairwise
 
 from warrenmq.events.arrow import (
     BATCH_MESSAGE_SIZE,
+    BUFFERS_OF_NAMES,
     END_OF_STREAM,
     Body,
     batch_message,
@@ -26,7 +27,6 @@ from warrenmq.events.rows import Rows
 from warrenmq.events.schema import VERSION
 
 SCHEMA = schema_message()
-_BUFFERS_OF_NAMES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def _encode_names(names: list[bytes]) -> bytes:
 
 
 def _decode_names(data: bytes, body: Body) -> list[str]:
-    if body.count < 0 or len(body.buffers) != _BUFFERS_OF_NAMES or body.buffers[1].size < 4 * (body.count + 1):
+    if body.count < 0 or len(body.buffers) != BUFFERS_OF_NAMES or body.buffers[1].size < 4 * (body.count + 1):
         raise BadEvents("the names of a batch are incomplete")
     _, place_of_ends, texts = body.buffers
     ends_at, texts_at = body.start + place_of_ends.at, body.start + texts.at

@@ -21,7 +21,7 @@ if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
     from cython.cimports.libc.string import memcpy, memset
 
-from warrenmq.events.arrow import BUFFERS_OF_BATCH, padded
+from warrenmq.events.arrow import padded
 from warrenmq.events.errors import BadEvents
 from warrenmq.events.row_blocks import BLOCK, RowBlocks
 from warrenmq.events.row_reader import RowReader
@@ -31,7 +31,6 @@ from warrenmq.events.schema import COLUMNS, INT8, INT64, NAME, TEXT, TIME, colum
 Pointer: TypeAlias = Any  # in compiled code a pointer to numbers of some width, in plain Python a memoryview of them
 
 WIDTHS = {INT8: 1, NAME: 2, INT64: 8, TIME: 8}  # octets of a value; 4 for all others: numbers and ends of texts
-BUFFERS = BUFFERS_OF_BATCH
 MOST_NAMES = 0x7FFF
 
 _TIME = column_number("time")

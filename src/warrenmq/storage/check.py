@@ -442,11 +442,7 @@ class _QueueFiles:
                     payload = segment_file.read_payload(check.files, handle, page, path)
                     positions = record_positions(page, payload, path)
                 except DamagedPage as error:
-                    if page.transient == page.count:
-                        text = f"the page at offset {page.offset}: {error.why}; it held transient messages only"
-                        check.remark("segment", file, text, self._name)
-                    else:
-                        self._trouble(file, page, error.why, page.first, page.last)
+                    self._trouble(file, page, error.why, page.first, page.last)
                 else:
                     self._last = max(self._last, page.last)
                     for position, flags in positions:
@@ -464,16 +460,24 @@ class _QueueFiles:
             check.files.close(handle)
 
     def _trouble(self, file: str, page: PageHead | None, why: str, first: int, last: int | None) -> None:
-        """A page is not whole: torn, if the log still has all that came from there on, otherwise lost."""
+        """A page is not whole: torn, if the log still has all that came from there on, otherwise lost.
+
+        One of transient messages was never synced, and would not outlive a stop: nothing is lost with it.
+        """
         logged = self._logged
         where = "" if page is None else f"the page at offset {page.offset}: "
+        is_transient = page is not None and page.transient == page.count
         if logged is not None and logged.first_append >= 0 and (last is None or last >= logged.first_append):
             self._is_torn = True
-            if page is None or first >= logged.first_append or first in logged.appended:
+            if page is None or is_transient or first >= logged.first_append or first in logged.appended:
                 self._check.remark("segment", file, f"{where}it was being written in a crash ({why})", self._name)
             else:
                 lost = f"positions {first} to {logged.first_append - 1}"
                 self._check.damage("segment", file, f"{where}{why}", lost, self._name)
+            return
+        if page is not None and is_transient:
+            self._last = max(self._last, page.last)
+            self._check.remark("segment", file, f"{where}{why}; it held transient messages only", self._name)
             return
         self._has_damage = True
         if page is not None:
