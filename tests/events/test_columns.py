@@ -52,6 +52,25 @@ def test_what_follows_from_the_row_before_may_be_in_the_next_block(before: int) 
     assert {(event.uid, event.size) for event in found[before:]} == {(UID + 1000, 16)}
 
 
+@pytest.mark.parametrize("before", range(BLOCK - 4, BLOCK + 2))
+def test_what_is_passed_on_at_once_may_reach_into_the_next_block(before: int) -> None:
+    rows = Rows()
+    sent, came, handed = (rows.scene_of(b"\0\1q", "/", queue, None, "one", 1) for queue in (None, "came", "handed"))
+    for number in range(before):
+        rows.put_new(False, sent, BEGIN + number, UID + number, None, number)
+    for number in (1000, 2000):
+        rows.put_new(True, sent, BEGIN + number, UID + number, None, 16)
+        rows.put_passed(came, handed, 1)
+    found = decode(encode(rows)).events()
+    assert found == rows.events()
+    told = [(event.uid - UID, event.kind, event.queue, event.attempt, event.depth) for event in found[before:]]
+    assert told == [
+        (number, *rest)
+        for number in (1000, 2000)
+        for rest in ((1, None, None, None), (2, None, None, None), (5, "came", None, 1), (6, "handed", 1, 0))
+    ]
+
+
 def test_rows_of_one_scene_and_of_many_are_as_told() -> None:
     rows = Rows()
     scenes = [rows.scene_of(b"\1x\1%c" % (65 + number % 26), "/", f"q{number}", None, "c", 9) for number in range(50)]

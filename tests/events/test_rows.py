@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,8 +13,10 @@ from tests.events.samples import ADDRESS, BEGIN, FIXTURE_EVENTS, TRACE, UID, eve
 from warrenmq.events import schema
 from warrenmq.events.codec import decode, encode
 from warrenmq.events.errors import BadEvents
+from warrenmq.events.row_reader import IS_NEW, IS_PASSED
 from warrenmq.events.rows import Rows, Trace, clean_name
 from warrenmq.events.schema import Event
+from warrenmq.events.texts import make_texts
 
 
 def add(rows: Rows, trace: Trace | None, time: int = BEGIN, queue: str | None = "q", address: bytes = ADDRESS) -> None:
@@ -237,6 +242,66 @@ def test_a_brief_row_shares_message_and_time_with_the_row_before() -> None:
     assert (enqueued.kind, enqueued.reason, enqueued.attempt, enqueued.depth) == (schema.ENQUEUED, None, None, 3)
     assert (delivered.kind, delivered.reason, delivered.attempt) == (schema.DELIVERED, schema.R_AUTO_ACK, 255)
     assert (delivered.consumer, delivered.depth) == ("tag", 0)
+
+
+def passed_on(texts: bytes | None = None) -> Rows:
+    """Two messages, each published, routed, enqueued and delivered at once."""
+    rows = Rows()
+    sent = rows.scene_of(b"\0\1q", "/", None, None, "publisher", 1)
+    came = rows.scene_of(b"\0\1q", "/", "q", None, None, 0)
+    handed = rows.scene_of(b"\0\1q", "/", "q", "tag", "consumer", 2)
+    for uid in (7, 8):
+        rows.put_new(True, sent, 1000 * uid, uid, texts, 200)
+        rows.put_passed(came, handed, 1)
+    return rows
+
+
+@pytest.mark.parametrize("texts", [None, make_texts(3, b"one", None, None, None)])
+def test_a_message_that_is_passed_on_at_once_is_two_records_and_four_rows(texts: bytes | None) -> None:
+    rows = passed_on(texts)
+    told = rows.events()
+    assert Rows.from_bytes(rows.to_bytes()).events() == told
+    assert rows.count == len(told) == 8
+    assert rows.size == 2 * (28 + 16 + len(texts or b""))
+    assert (rows.first_time, rows.last_time, rows.time) == (7000, 8000, 8000)
+    published, routed, enqueued, delivered = told[4:]
+    assert [event.kind for event in told] == 2 * [schema.PUBLISHED, schema.ROUTED, schema.ENQUEUED, schema.DELIVERED]
+    for event in told[4:]:
+        assert (event.time, event.uid, event.publish_time, event.size) == (8000, 8, 8000, 200)
+        assert (event.message_id, event.source_uid) == (("one", 3) if texts else (None, None))
+    for event in (published, routed):
+        assert (event.enqueue_time, event.depth, event.attempt, event.reason) == (None, None, None, None)
+        assert (event.connection, event.channel, event.queue) == ("publisher", 1, None)
+    assert (enqueued.enqueue_time, enqueued.depth, enqueued.attempt, enqueued.reason) == (8000, 1, None, None)
+    assert (enqueued.queue, enqueued.consumer, enqueued.connection) == ("q", None, None)
+    assert (delivered.enqueue_time, delivered.depth, delivered.attempt) == (8000, 0, 1)
+    assert (delivered.queue, delivered.consumer, delivered.connection) == ("q", "tag", "consumer")
+    assert delivered.reason == schema.R_AUTO_ACK
+
+
+def test_short_records_are_as_drawn() -> None:
+    page = Path(__file__).parents[2] / "docs" / "formats" / "events.md"
+    drawing = page.read_text().split("is two short records and four rows:")[1].split("```")[1]
+    lines = re.findall(r"^ +\d+  ((?:[0-9a-f]{2} )+) ", drawing, re.MULTILINE)
+    rows = Rows()
+    sent, came, handed = (rows.scene_of(ADDRESS, "/", queue, None, None, 0) for queue in (None, "q", "r"))
+    rows.put_new(True, sent, BEGIN, UID, None, 200)
+    rows.put_passed(came, handed, 1)
+    assert rows.to_bytes().endswith(bytes.fromhex("".join(lines)))
+    assert len(bytes.fromhex("".join(lines))) == rows.size
+
+
+def test_short_records_that_are_cut_or_misplaced_are_refused() -> None:
+    raw = passed_on().to_bytes()
+    for size in range(len(raw)):
+        with pytest.raises(BadEvents):
+            Rows.from_bytes(raw[:size])
+    last = len(raw) - 16  # the flags are its third octet
+    for flags in (IS_PASSED, IS_PASSED | IS_NEW, IS_NEW, 0):
+        with pytest.raises(BadEvents):
+            Rows.from_bytes(raw[: last + 2] + bytes((flags,)) + raw[last + 3 :])
+    with pytest.raises(BadEvents, match="a scene that it does not tell of"):
+        Rows.from_bytes(raw[:-4] + b"\x09\0\0\0")
 
 
 def test_memory_that_is_used_again_shows_nothing_of_before() -> None:

@@ -180,7 +180,7 @@ class Channel:
 
     def _deliver_to(self, message: Message, queues: list[Queue], is_mandatory: bool) -> None:
         if queues:
-            if message.uid != 0:
+            if message.uid != 0 and message.uid != self.events.routed:
                 self.events.message_event(_ROUTED, message, self, 0)
             for queue in queues:
                 level = queue.enqueue(message)

@@ -38,6 +38,7 @@ cdef class EventSink:
     cdef public bint is_watching
     cdef public bint has_news
     cdef public long long version
+    cdef public long long routed
 
     cpdef published(self, object channel, object route, Message message, list queues)
     cpdef message_event(self, int kind, Message message, object channel, int reason)

@@ -284,14 +284,16 @@ class EventSink:
     `is_watching`: some message may be traced, or somebody listens to the firehose: every publish is to be told, but for
     those of which a route says otherwise (`Route.untold`), as of this `version`.
     `has_news`: something was told since the last `end_turn`.
+    `routed`: the uid of the message that was said to be routed when it was published; that need not be told again.
     """
 
-    __slots__ = ("has_news", "is_watching", "version")
+    __slots__ = ("has_news", "is_watching", "routed", "version")
 
     def __init__(self) -> None:
         self.is_watching = False
         self.has_news = False
         self.version = 1
+        self.routed = 0
 
     def published(self, channel: "Channel", route: "Route", message: "Message", queues: "list[Queue]") -> None:
         """A message came in, and goes to these queues: decide whether it is traced."""
@@ -309,7 +311,7 @@ class EventSink:
         """
 
     def passed(self, message: "Message", queue: "Queue", consumer: "Consumer") -> None:
-        """A traced message was delivered, and settled by that, without having had a place in the queue."""
+        """A traced message came to a queue where none waits, and was delivered and settled by that."""
 
     def tapped(self, entry: "QueuedMessage", queue: "Queue", who: object) -> None:
         """A message left a queue that somebody listens to, by the firehose, traced or not."""

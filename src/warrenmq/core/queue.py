@@ -118,8 +118,6 @@ class Queue:
         position = self.next_position
         self.next_position = position + 1
         is_first = self.ready.is_empty()
-        if message.uid != 0:
-            self.events.enqueued(message, self, 1 if is_first else self.ready.count() + 1)
         consumer = self.ring.next_ready() if is_first else None
         if consumer is not None and consumer.no_ack:
             # Settled by being sent: there is nothing to keep.
@@ -130,6 +128,8 @@ class Queue:
             if self.deduplication is not None:
                 return self.deduplication.note_passed(self.keeps and message.is_persistent())
             return NOTHING
+        if message.uid != 0:
+            self.events.enqueued(message, self, 1 if is_first else self.ready.count() + 1)
         entry = enqueue_as(message, position)
         promise = NOTHING
         if self.keeps and message.is_persistent():
@@ -333,7 +333,7 @@ class Queue:
             self.events.tapped(entry, self, who)
 
     def _tell_passed(self, message: Message, position: int, consumer: Consumer) -> None:
-        """Delivered without ever having a place here."""
+        """It came, and was delivered without ever having a place here."""
         if message.uid != 0:
             self.events.passed(message, self, consumer)
         if self.is_tapped:

@@ -23,9 +23,10 @@ if cython.compiled:
 
 from warrenmq.events.arrow import padded
 from warrenmq.events.errors import BadEvents
+from warrenmq.events.glossary import Scene
 from warrenmq.events.row_blocks import BLOCK, RowBlocks
 from warrenmq.events.row_reader import RowReader
-from warrenmq.events.rows import Rows, Scene
+from warrenmq.events.rows import Rows
 from warrenmq.events.schema import COLUMNS, INT8, INT64, NAME, TEXT, TIME, column_number
 
 Pointer: TypeAlias = Any  # in compiled code a pointer to numbers of some width, in plain Python a memoryview of them

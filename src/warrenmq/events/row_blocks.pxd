@@ -12,9 +12,15 @@ cdef int _BLOCK
 cdef int _TEXTS
 cdef int _IS_ROUTED
 cdef int _BRIEF
+cdef int _IS_PASSED
+cdef int _IS_NEW
 cdef Py_ssize_t _RECORD_SIZE
 cdef Py_ssize_t _BRIEF_SIZE
+cdef Py_ssize_t _PASSED_SIZE
+cdef Py_ssize_t _NEW_SIZE
 cdef int _ROUTED
+cdef int _DELIVERED
+cdef int _AUTO_ACK
 
 
 @cython.final
@@ -23,7 +29,8 @@ cdef class RowBlocks:
     cdef Octets _data
     cdef Py_ssize_t _at
     cdef Py_ssize_t _data_end
-    cdef bint _is_routed_next
+    cdef int _following
+    cdef int _following_scene
     cdef BlockOfLongs times
     cdef BlockOfLongs uids
     cdef BlockOfLongs publish_times
@@ -43,7 +50,7 @@ cdef class RowBlocks:
         depth="unsigned int", attempt="unsigned int", kind=int, reason=int, flags=int, there=int, size_there=int,
     )
     cdef Py_ssize_t read(self) noexcept nogil
-    cdef void _repeat(self, Py_ssize_t row, Py_ssize_t to) noexcept nogil
+    cdef void _follow(self, Py_ssize_t row, Py_ssize_t to) noexcept nogil
 
 
 @cython.locals(size="unsigned int", _=int)

@@ -18,8 +18,19 @@ except ImportError:
 if cython.compiled:
     from cython.cimports.libc.string import memcpy
 
-from warrenmq.events.row_reader import BRIEF, BRIEF_RECORD, IS_ROUTED, RECORD, TEXTS, RowReader
-from warrenmq.events.schema import ROUTED
+from warrenmq.events.row_reader import (
+    BRIEF,
+    BRIEF_RECORD,
+    IS_NEW,
+    IS_PASSED,
+    IS_ROUTED,
+    NEW_RECORD,
+    PASSED_RECORD,
+    RECORD,
+    TEXTS,
+    RowReader,
+)
+from warrenmq.events.schema import DELIVERED, R_AUTO_ACK, ROUTED
 
 Pointer: TypeAlias = Any  # a const unsigned char * in compiled code, bytes or a bytearray in plain Python
 
@@ -29,9 +40,15 @@ _BLOCK = BLOCK  # the same as C integers
 _TEXTS = TEXTS
 _IS_ROUTED = IS_ROUTED
 _BRIEF = BRIEF
+_IS_PASSED = IS_PASSED
+_IS_NEW = IS_NEW
 _RECORD_SIZE = RECORD.size
 _BRIEF_SIZE = BRIEF_RECORD.size
+_PASSED_SIZE = PASSED_RECORD.size
+_NEW_SIZE = NEW_RECORD.size
 _ROUTED = ROUTED
+_DELIVERED = DELIVERED
+_AUTO_ACK = R_AUTO_ACK
 
 
 class RowBlocks:
@@ -45,8 +62,9 @@ class RowBlocks:
         "_at",
         "_data",
         "_data_end",
+        "_following",
+        "_following_scene",
         "_held",
-        "_is_routed_next",
         "attempts",
         "depths",
         "enqueue_times",
@@ -66,7 +84,8 @@ class RowBlocks:
         self._data = self._held.data
         self._at = self._held.at
         self._data_end = self._held._data_end
-        self._is_routed_next = False
+        self._following = 0  # the second row of a record begins the next block
+        self._following_scene = 0
         if not cython.compiled:  # arrays of C have their places already
             self.times, self.uids, self.publish_times, self.enqueue_times = (array("q", [0] * BLOCK) for _ in range(4))
             self.scenes, self.sizes, self.depths, self.attempts = (array("i", [0] * BLOCK) for _ in range(4))
@@ -85,9 +104,8 @@ class RowBlocks:
         size = self.sizes[last]
         size_there = self.there[last] & 16
         row = 0
-        if self._is_routed_next:
-            self._is_routed_next = False
-            self._repeat(last, 0)
+        if self._following != 0:
+            self._follow(last, 0)
             row = 1
         while row < _BLOCK and end - at >= _BRIEF_SIZE:
             kind = data[at]
@@ -99,6 +117,22 @@ class RowBlocks:
                 depth = _get_u32(data, at + 8)
                 attempt = data[at + 3]
                 at += _BRIEF_SIZE
+                if flags & _IS_PASSED:
+                    self._following_scene = _get_u32(data, at)
+                    at += _PASSED_SIZE - _BRIEF_SIZE
+            elif flags & _IS_NEW:
+                time = _get_i64(data, at + 8)
+                uid = _get_i64(data, at + 16)
+                publish_time = time
+                enqueue_time = 0
+                size = _get_u32(data, at + 24)
+                depth = 0
+                attempt = 0
+                size_there = 16 if size != 0 else 0
+                size -= 1 if size != 0 else 0
+                at += _NEW_SIZE
+                if flags & _TEXTS:
+                    at = _behind_texts(data, at, end)
             elif end - at >= _RECORD_SIZE:
                 time = _get_i64(data, at + 8)
                 uid = _get_i64(data, at + 16)
@@ -130,29 +164,39 @@ class RowBlocks:
             self.reasons[row] = reason
             self.there[row] = there
             row += 1
-            if flags & _IS_ROUTED:
+            if flags & (_IS_ROUTED | _IS_PASSED):
+                self._following = flags & (_IS_ROUTED | _IS_PASSED)
                 if row == _BLOCK:
-                    self._is_routed_next = True
                     break
-                self._repeat(row - 1, row)
+                self._follow(row - 1, row)
                 row += 1
         self._at = at
         return row
 
-    def _repeat(self, row: int, to: int) -> None:
-        """The same once more, of the kind "routed"."""
+    def _follow(self, row: int, to: int) -> None:
+        """The second row of a record, which is the first one but for what its flag says."""
         self.times[to] = self.times[row]
         self.uids[to] = self.uids[row]
         self.publish_times[to] = self.publish_times[row]
         self.enqueue_times[to] = self.enqueue_times[row]
-        self.scenes[to] = self.scenes[row]
         self.sizes[to] = self.sizes[row]
-        self.depths[to] = self.depths[row]
-        self.attempts[to] = self.attempts[row]
-        self.kinds[to] = _ROUTED
-        self.used_kinds[_ROUTED] = 1
-        self.reasons[to] = self.reasons[row]
-        self.there[to] = self.there[row]
+        if self._following & _IS_ROUTED:
+            self.scenes[to] = self.scenes[row]
+            self.depths[to] = self.depths[row]
+            self.attempts[to] = self.attempts[row]
+            self.kinds[to] = _ROUTED
+            self.used_kinds[_ROUTED] = 1
+            self.reasons[to] = self.reasons[row]
+            self.there[to] = self.there[row]
+        else:
+            self.scenes[to] = self._following_scene
+            self.depths[to] = 0
+            self.attempts[to] = 1
+            self.kinds[to] = _DELIVERED
+            self.used_kinds[_DELIVERED] = 1
+            self.reasons[to] = _AUTO_ACK
+            self.there[to] = self.there[row] | 1 | 8 | 32
+        self._following = 0
 
 
 def _behind_texts(data: Pointer, at: int, end: int) -> int:

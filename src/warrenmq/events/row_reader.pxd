@@ -6,9 +6,15 @@ cdef int _TEXTS
 cdef int _SAME_TEXTS
 cdef int _IS_ROUTED
 cdef int _BRIEF
+cdef int _IS_PASSED
+cdef int _IS_NEW
 cdef Py_ssize_t _RECORD_SIZE
 cdef Py_ssize_t _BRIEF_SIZE
+cdef Py_ssize_t _PASSED_SIZE
+cdef Py_ssize_t _NEW_SIZE
 cdef int _ROUTED
+cdef int _DELIVERED
+cdef int _AUTO_ACK
 cdef int _HIGHEST_CODE
 cdef long long _HIGHEST
 
@@ -19,7 +25,8 @@ cdef class RowReader:
     cdef Octets data
     cdef readonly Py_ssize_t at
     cdef Py_ssize_t _data_end
-    cdef bint _is_routed_next
+    cdef int _following
+    cdef Py_ssize_t _following_scene
     cdef readonly bint is_damaged
     cdef bint has_message
     cdef int flags
@@ -45,6 +52,7 @@ cdef class RowReader:
 
     @cython.locals(data=Octets, at=Py_ssize_t)
     cdef bint advance(self) noexcept nogil
+    cdef void _follow(self) noexcept nogil
     cpdef bytes octets(self, Py_ssize_t at, Py_ssize_t size)
     cpdef bint numbers_fit(self)
     cdef void _forget_texts(self) noexcept nogil

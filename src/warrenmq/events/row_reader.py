@@ -1,8 +1,8 @@
 # cython: boundscheck=False, wraparound=False, nonecheck=False, cdivision=True
 """Reads rows in their raw form, one after the other (docs/formats/events.md).
 
-A record of the raw form is one row, or two that differ in nothing but their kind. `advance` needs no interpreter, so
-that a thread can turn rows into columns while the loop goes on. A reader belongs to whoever made it; the octets must
+A record of the raw form is one row, or two where the second follows from the first. `advance` needs no interpreter,
+so that a thread can turn rows into columns while the loop goes on. A reader belongs to whoever made it; the octets must
 not change meanwhile. Compiled when the package is built (row_reader.pxd).
 """
 
@@ -18,7 +18,7 @@ if cython.compiled:
     from cython.cimports.libc.string import memcpy
 
 from warrenmq.events.errors import BadEvents
-from warrenmq.events.schema import HIGHEST_CODE, ROUTED, VERSION, Event
+from warrenmq.events.schema import DELIVERED, HIGHEST_CODE, R_AUTO_ACK, ROUTED, Event
 
 Pointer: TypeAlias = Any  # a const unsigned char * in compiled code, bytes or a bytearray in plain Python
 
@@ -27,22 +27,31 @@ TEXTS = 1  # ids and source stand behind it
 SAME_TEXTS = 2  # they are those of the record before
 IS_ROUTED = 4  # another row follows, of the kind "routed"
 BRIEF = 8  # a short record: time, message and size are those of the one before, and it was enqueued right then
+IS_PASSED = 16  # a brief one; another row follows, "delivered", in the scene that stands behind
+IS_NEW = 32  # a short record: it was published at that time, and has no place in a queue yet
 
 # Kind, reason, flags, 0, scene, time, uid, publish time, enqueue time, size + 1, depth + 1, attempt: 0 is null.
 RECORD = struct.Struct("<BBBBIqqqqIII")
 # Kind, reason, flags, attempt, scene, depth + 1.
 BRIEF_RECORD = struct.Struct("<BBBBII")
-RAW_HEAD = struct.Struct("<BIII")  # version, rows, names, scenes
-
-SCENE_PARTS = 7  # numbers of six names, in the order of their columns, and of the channel
+# The same, and the scene of the delivery.
+PASSED_RECORD = struct.Struct("<BBBBIII")
+# Kind, reason, flags, 0, scene, time, uid, size + 1.
+NEW_RECORD = struct.Struct("<BBBBIqqI")
 
 _TEXTS = TEXTS  # the same as C integers
 _SAME_TEXTS = SAME_TEXTS
 _IS_ROUTED = IS_ROUTED
 _BRIEF = BRIEF
+_IS_PASSED = IS_PASSED
+_IS_NEW = IS_NEW
 _RECORD_SIZE = RECORD.size
 _BRIEF_SIZE = BRIEF_RECORD.size
+_PASSED_SIZE = PASSED_RECORD.size
+_NEW_SIZE = NEW_RECORD.size
 _ROUTED = ROUTED
+_DELIVERED = DELIVERED
+_AUTO_ACK = R_AUTO_ACK
 _HIGHEST_CODE = HIGHEST_CODE
 _HIGHEST = 1 << 31  # of numbers with 31 bits, plus 1
 
@@ -58,8 +67,9 @@ class RowReader:
 
     __slots__ = (
         "_data_end",
+        "_following",
+        "_following_scene",
         "_held",
-        "_is_routed_next",
         "at",
         "attempt",
         "correlation_id_at",
@@ -93,16 +103,16 @@ class RowReader:
         self.data = _pointer_to(data)
         self.at = at
         self._data_end = end
-        self._is_routed_next = False
+        self._following = 0  # IS_ROUTED or IS_PASSED: the second row of a record comes next
+        self._following_scene = 0
         self.has_message = False
         self.is_damaged = False
         self._forget_texts()
 
     def advance(self) -> bool:
         """Go to the next row. False: there is none, or what is there is none (`is_damaged`)."""
-        if self._is_routed_next:
-            self._is_routed_next = False
-            self.kind = _ROUTED
+        if self._following != 0:
+            self._follow()
             return True
         if self.at >= self._data_end:
             return False
@@ -115,23 +125,36 @@ class RowReader:
         self.flags = data[at + 2]
         self.scene = _get_u32(data, at + 4)
         if self.flags & _BRIEF:
+            if not self.has_message:
+                return self._damaged()
             self.depth = _get_u32(data, at + 8) - 1
             self.attempt = data[at + 3]
             self.enqueue_time = self.time
             self.at = at + _BRIEF_SIZE
-            if not self.has_message:
-                return self._damaged()
+            if self.flags & _IS_PASSED:
+                if self._data_end - at < _PASSED_SIZE:
+                    return self._damaged()
+                self._following_scene = _get_u32(data, at + 12)
+                self.at = at + _PASSED_SIZE
         else:
-            if self._data_end - at < _RECORD_SIZE:
+            if self._data_end - at < (_NEW_SIZE if self.flags & _IS_NEW else _RECORD_SIZE):
                 return self._damaged()
             self.time = _get_i64(data, at + 8)
             self.uid = _get_i64(data, at + 16)
-            self.publish_time = _get_i64(data, at + 24)
-            self.enqueue_time = _get_i64(data, at + 32)
-            self.size = _get_u32(data, at + 40) - 1
-            self.depth = _get_u32(data, at + 44) - 1
-            self.attempt = _get_u32(data, at + 48)
-            self.at = at + _RECORD_SIZE
+            if self.flags & _IS_NEW:
+                self.publish_time = self.time
+                self.size = _get_u32(data, at + 24) - 1
+                self.enqueue_time = 0
+                self.depth = -1
+                self.attempt = 0
+                self.at = at + _NEW_SIZE
+            else:
+                self.publish_time = _get_i64(data, at + 24)
+                self.enqueue_time = _get_i64(data, at + 32)
+                self.size = _get_u32(data, at + 40) - 1
+                self.depth = _get_u32(data, at + 44) - 1
+                self.attempt = _get_u32(data, at + 48)
+                self.at = at + _RECORD_SIZE
             if self.flags & _TEXTS:
                 self._read_texts()
             elif self.flags & _SAME_TEXTS == 0:
@@ -139,10 +162,24 @@ class RowReader:
             elif not self.has_message:
                 return self._damaged()
             self.has_message = True
-        self._is_routed_next = self.flags & _IS_ROUTED != 0
+            if self.flags & _IS_PASSED:
+                return self._damaged()
+        self._following = self.flags & (_IS_ROUTED | _IS_PASSED)
         if self.is_damaged or self.kind > _HIGHEST_CODE or self.reason > _HIGHEST_CODE:
             return self._damaged()
         return True
+
+    def _follow(self) -> None:
+        """Go to the second row of a record."""
+        if self._following & _IS_ROUTED:
+            self.kind = _ROUTED
+        else:
+            self.kind = _DELIVERED
+            self.reason = _AUTO_ACK
+            self.scene = self._following_scene
+            self.attempt = 1
+            self.depth = 0
+        self._following = 0
 
     def event(self, names: "list[str | None]", scenes: "list[tuple[int, ...]]") -> Event:
         """The row as a value."""
@@ -235,40 +272,6 @@ def used_scenes(reader: RowReader, number_of_scenes: int) -> list[int]:
     return used
 
 
-def read_head(raw: bytes) -> "tuple[int, dict[int, str | None], dict[int, tuple[int, ...]], int]":
-    """The number of rows, names and scenes by number, and where the rows begin."""
-    try:
-        version, count, named, staged = RAW_HEAD.unpack_from(raw)
-        if version != VERSION:
-            raise BadEvents(f"a raw form of events has version {version}, which is not known here")
-        at = RAW_HEAD.size
-        names: dict[int, str | None] = {0: None}
-        for _ in range(named):
-            number, at = _read_varint(raw, at)
-            size, at = _read_varint(raw, at)
-            if at + size > len(raw):
-                raise BadEvents("a raw form of events ends within its names")
-            names[number] = raw[at : at + size].decode()
-            at += size
-        scenes: dict[int, tuple[int, ...]] = {}
-        for _ in range(staged):
-            number, at = _read_varint(raw, at)
-            scenes[number], at = _read_scene(raw, at, names)
-    except (struct.error, IndexError, UnicodeDecodeError) as problem:
-        raise BadEvents(f"the head of a raw form of events is damaged: {problem}") from problem
-    return count, names, scenes, at
-
-
-def _read_scene(raw: bytes, at: int, names: "dict[int, str | None]") -> tuple[tuple[int, ...], int]:
-    parts = []
-    for _ in range(SCENE_PARTS):
-        part, at = _read_varint(raw, at)
-        parts.append(part)
-    if any(number not in names for number in parts[:6]) or parts[6] >= _HIGHEST:
-        raise BadEvents(f"a raw form of events has a name without a text before octet {at}")
-    return tuple(parts), at
-
-
 def check_rows(reader: RowReader, count: int, scenes: "dict[int, tuple[int, ...]]") -> None:
     for _ in range(count):
         if not reader.advance() or not reader.numbers_fit():
@@ -277,16 +280,6 @@ def check_rows(reader: RowReader, count: int, scenes: "dict[int, tuple[int, ...]
             raise BadEvents(f"a raw form of events has a scene that it does not tell of before octet {reader.at}")
     if reader.advance() or reader.is_damaged:
         raise BadEvents(f"a raw form of events goes on after its {count} rows")
-
-
-def _read_varint(raw: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    shift = 0
-    while raw[at] >= 0x80:
-        value |= (raw[at] & 0x7F) << shift
-        shift += 7
-        at += 1
-    return value | raw[at] << shift, at + 1
 
 
 def _text(octets: bytes | None) -> str | None:

@@ -1,26 +1,26 @@
 cimport cython
 
 from warrenmq.events.row_reader cimport RowReader, check_rows, used_scenes
+from warrenmq.events.scene_finder cimport SceneFinder
 from warrenmq.events.texts cimport make_texts
-
-ctypedef size_t Places[777]  # three times _PLACES
-ctypedef Py_ssize_t Numbers[259]
 
 cdef Py_ssize_t _FIRST_CAPACITY
 cdef Py_ssize_t _KEPT_CAPACITY
 cdef Py_ssize_t _SPARES
 cdef long long _HIGHEST
 cdef int _CODES
-cdef int _PROBES
-cdef int _PLACES
-cdef size_t _MIX
-cdef size_t _64_BITS
 cdef int _TEXTS
 cdef int _SAME_TEXTS
 cdef int _IS_ROUTED
 cdef int _BRIEF
+cdef int _IS_PASSED
+cdef int _IS_NEW
 cdef Py_ssize_t _RECORD_SIZE
 cdef Py_ssize_t _BRIEF_SIZE
+cdef Py_ssize_t _PASSED_SIZE
+cdef Py_ssize_t _NEW_SIZE
+cdef int _PUBLISHED
+cdef int _ENQUEUED
 cdef Py_ssize_t _FULL_NAMES
 
 
@@ -41,9 +41,7 @@ cdef class Rows:
     cdef dict _numbers
     cdef list _scenes
     cdef dict _scene_numbers
-    cdef Places _found
-    cdef Numbers _found_numbers
-    cdef list _held
+    cdef readonly SceneFinder finder
     cdef tuple _glossary
     cdef bytes _last_texts
     cdef bint _is_followable
@@ -89,17 +87,16 @@ cdef class Rows:
         long long depth,
         long long attempt,
     )
+    @cython.locals(data="unsigned char *", room=Py_ssize_t, flags=int)
+    cpdef put_new(
+        self, bint is_routed, Py_ssize_t scene, long long time, long long uid, bytes texts, long long size
+    )
+    cdef void _note_time(self, long long time) noexcept
     cpdef bint may_be_brief(self) noexcept
     @cython.locals(data="unsigned char *")
     cpdef put_brief(self, int kind, int reason, Py_ssize_t scene, long long depth, int attempt)
-    @cython.locals(
-        first=size_t, second=size_t, third=size_t, slot=Py_ssize_t, probe=Py_ssize_t, at=Py_ssize_t
-    )
-    cpdef Py_ssize_t find_scene(self, bytes address, object one, object other) noexcept
-    @cython.locals(first=size_t, second=size_t, third=size_t, slot=Py_ssize_t, at=Py_ssize_t)
-    cpdef Py_ssize_t note_scene(self, Py_ssize_t scene, bytes address, object one, object other) except -1
-    @cython.locals(probe=Py_ssize_t)
-    cdef Py_ssize_t _free_slot(self, Py_ssize_t slot, Py_ssize_t scene) noexcept
+    @cython.locals(data="unsigned char *")
+    cpdef put_passed(self, Py_ssize_t came, Py_ssize_t scene, long long depth)
     @cython.locals(key_at=Py_ssize_t, exchange=Py_ssize_t, routing_key=Py_ssize_t)
     cpdef Py_ssize_t scene_of(
         self, bytes address, str vhost, str queue, str consumer, str connection, int channel
@@ -119,18 +116,12 @@ cdef class Rows:
     cdef _begin(self)
     cdef Py_ssize_t _number_of(self, str name) except -1
     cdef _learn(self, object name)
-    @cython.locals(at=Py_ssize_t)
-    cdef _forget_found(self)
     cdef _grow(self, Py_ssize_t needed)
     cdef bytes _raw_from(self, Py_ssize_t start, Py_ssize_t count)
-    cdef tuple _glossary_of(self, list scenes)
 
 
 cdef bytes _texts_of(RowReader reader)
 cdef long long _limited(long long value) noexcept
-@cython.locals(mixed=size_t)
-cdef Py_ssize_t _slot_of(size_t first, size_t second, size_t third) noexcept
-cdef size_t _place_of(object thing) noexcept
 cdef void _put_record(
     unsigned char *data,
     Py_ssize_t at,
@@ -148,6 +139,12 @@ cdef void _put_record(
 ) noexcept
 cdef void _put_brief(
     unsigned char *data, Py_ssize_t at, int kind, int reason, unsigned int scene, unsigned int depth, int attempt
+) noexcept
+cdef void _put_passed(
+    unsigned char *data, Py_ssize_t at, unsigned int came, unsigned int scene, unsigned int depth
+) noexcept
+cdef void _put_new(
+    unsigned char *data, Py_ssize_t at, int flags, unsigned int scene, long long time, long long uid, unsigned int size
 ) noexcept
 cdef void _put_u32(unsigned char *data, Py_ssize_t at, unsigned int value) noexcept
 cdef void _put_i64(unsigned char *data, Py_ssize_t at, long long value) noexcept

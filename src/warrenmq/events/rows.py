@@ -20,36 +20,33 @@ except ImportError:
 if cython.compiled:
     from cython.cimports.libc.string import memcpy
 
+from warrenmq.events.glossary import Glossary, Scene, make_glossary, make_head, read_head
 from warrenmq.events.row_reader import (
     BRIEF,
     BRIEF_RECORD,
+    IS_NEW,
+    IS_PASSED,
     IS_ROUTED,
-    RAW_HEAD,
+    NEW_RECORD,
+    PASSED_RECORD,
     RECORD,
     SAME_TEXTS,
     TEXTS,
     RowReader,
     check_rows,
-    read_head,
     used_scenes,
 )
-from warrenmq.events.schema import HIGHEST_CODE, VERSION, Event
+from warrenmq.events.scene_finder import SceneFinder
+from warrenmq.events.schema import ENQUEUED, HIGHEST_CODE, PUBLISHED, Event
 from warrenmq.events.texts import clean_name, make_texts
 
 Pointer: TypeAlias = Any  # an unsigned char * in compiled code, a bytearray or bytes in plain Python
-Scene: TypeAlias = tuple[int, ...]  # six names by their numbers (0 is none), and a channel
-Glossary: TypeAlias = tuple[int, int, bytes]  # how many names and scenes, and both as they stand in the raw form
 
 _FIRST_CAPACITY = 256 * 1024
 _KEPT_CAPACITY = 4 * 1024 * 1024
 _SPARES = 4  # buffers of that size at most that are kept: the thread that encodes may be some batches behind
 _HIGHEST = 0x7FFF_FFFF  # of the columns with 32 bits
 _CODES = HIGHEST_CODE
-# Scenes that are found by the addresses of objects: each has a slot, of 256, and may stand in the next few as well.
-_PROBES = 4
-_PLACES = 256 + _PROBES - 1
-_MIX = 0x9E37_79B9_7F4A_7C15  # its multiples differ in their high bits wherever the factors differ
-_64_BITS = 0xFFFF_FFFF_FFFF_FFFF
 # A batch numbers its names with 16 bits, and one more row may bring six.
 FULL_NAMES = 32_000
 
@@ -58,8 +55,14 @@ _TEXTS = TEXTS
 _SAME_TEXTS = SAME_TEXTS
 _IS_ROUTED = IS_ROUTED
 _BRIEF = BRIEF
+_IS_PASSED = IS_PASSED
+_IS_NEW = IS_NEW
 _RECORD_SIZE = RECORD.size
 _BRIEF_SIZE = BRIEF_RECORD.size
+_PASSED_SIZE = PASSED_RECORD.size
+_NEW_SIZE = NEW_RECORD.size
+_PUBLISHED = PUBLISHED
+_ENQUEUED = ENQUEUED
 _FULL_NAMES = FULL_NAMES
 
 
@@ -84,16 +87,16 @@ class Trace:
 
 
 class Rows:
-    """Rows in the order they were added. `size` is the memory they take, `time` that of the last one."""
+    """Rows in the order they were added. `size` is the memory they take, `time` that of the last one.
+
+    `finder` knows scenes of these rows by the objects that they are of.
+    """
 
     __slots__ = (
         "_capacity",
         "_data",
         "_expected",
-        "_found",
-        "_found_numbers",
         "_glossary",
-        "_held",
         "_is_followable",
         "_last_texts",
         "_logged_count",
@@ -104,6 +107,7 @@ class Rows:
         "_scenes",
         "_spares",
         "count",
+        "finder",
         "first_time",
         "has_texts",
         "last_time",
@@ -115,8 +119,6 @@ class Rows:
     size: int
     first_time: int
     last_time: int
-    _found: list[int]
-    _found_numbers: list[int]
     _is_followable: bool
     _last_texts: bytes | None
     _logged_count: int
@@ -125,6 +127,7 @@ class Rows:
     def __init__(self) -> None:
         self._spares: list[bytearray] = []
         self._expected = _FIRST_CAPACITY  # what rows take: to begin with less would cost a copy
+        self.finder = SceneFinder()
         self._begin()
 
     # -- one more row ------------------------------------------------------------------------------------------------
@@ -222,17 +225,39 @@ class Rows:
             _put_octets(data, self.size, texts, len(texts))
             self.size += len(texts)
             self.has_texts = True
-        self.time = time
         self._last_texts = texts
+        self._note_time(time)
+        self.count += 2 if is_routed else 1
+
+    def put_new(self, is_routed: bool, scene: int, time: int, uid: int, texts: bytes | None, size: int) -> None:
+        """The row of a message that is published now; or two, the second of the kind "routed"."""
+        room = _NEW_SIZE if texts is None else _NEW_SIZE + len(texts)
+        if self.size + room > self._capacity:
+            self._grow(room)
+        flags = _IS_NEW | _IS_ROUTED if is_routed else _IS_NEW
+        if texts is not None:
+            flags |= _TEXTS
+        data: Pointer = self._data
+        _put_new(data, self.size, flags, scene, time, uid, _limited(size) + 1)
+        self.size += _NEW_SIZE
+        if texts is not None:
+            _put_octets(data, self.size, texts, len(texts))
+            self.size += len(texts)
+            self.has_texts = True
+        self._last_texts = texts
+        self._note_time(time)
+        self.count += 2 if is_routed else 1
+
+    def _note_time(self, time: int) -> None:
+        self.time = time
         self._is_followable = True
         if time < self.first_time or self.count == 0:
             self.first_time = time
         if time > self.last_time or self.count == 0:
             self.last_time = time
-        self.count += 2 if is_routed else 1
 
     def may_be_brief(self) -> bool:
-        """Whether `put_brief` may be called: there is a row before."""
+        """Whether `put_brief` and `put_passed` may be called: there is a row before."""
         return self._is_followable
 
     def put_brief(self, kind: int, reason: int, scene: int, depth: int, attempt: int) -> None:
@@ -249,36 +274,16 @@ class Rows:
         self.size += _BRIEF_SIZE
         self.count += 1
 
+    def put_passed(self, came: int, scene: int, depth: int) -> None:
+        """Two rows of the same message and time as the one before: it came to a queue, and was delivered by that."""
+        if self.size + _PASSED_SIZE > self._capacity:
+            self._grow(_PASSED_SIZE)
+        data: Pointer = self._data
+        _put_passed(data, self.size, came, scene, _limited(depth) + 1)
+        self.size += _PASSED_SIZE
+        self.count += 2
+
     # -- scenes ------------------------------------------------------------------------------------------------------
-
-    def find_scene(self, address: bytes, one: object, other: object) -> int:
-        """The number of the scene that was noted for these three objects; -1: there is none."""
-        first, second, third = _place_of(address), _place_of(one), _place_of(other)
-        slot = _slot_of(first, second, third)
-        for probe in range(slot, slot + _PROBES):
-            at = 3 * probe
-            if self._found[at + 1] == second and self._found[at] == first and self._found[at + 2] == third:
-                return self._found_numbers[probe]
-        return -1
-
-    def note_scene(self, scene: int, address: bytes, one: object, other: object) -> int:
-        """Let it be found by these objects from now on; that they stay what they are is up to the caller."""
-        first, second, third = _place_of(address), _place_of(one), _place_of(other)
-        slot = self._free_slot(_slot_of(first, second, third), scene)
-        at = 3 * slot
-        self._found[at] = first
-        self._found[at + 1] = second
-        self._found[at + 2] = third
-        self._found_numbers[slot] = scene
-        self._held[slot] = (address, one, other)
-        return scene
-
-    def _free_slot(self, slot: int, scene: int) -> int:
-        """One of those where a scene of this slot is looked for; if none is free another goes, now this, now that."""
-        for probe in range(slot, slot + _PROBES):
-            if self._found[3 * probe + 1] == 0:
-                return probe
-        return slot + scene % _PROBES
 
     def scene_of(
         self,
@@ -336,7 +341,7 @@ class Rows:
         taken._numbers = self._numbers
         taken._scenes = self._scenes
         taken._scene_numbers = self._scene_numbers
-        taken._forget_found()  # what the loop's own objects are found by stays here, and goes
+        taken.finder = SceneFinder()  # what the loop's own objects are found by stays here, and goes
         taken._glossary = self._glossary
         taken._last_texts = None
         taken._is_followable = False
@@ -433,7 +438,7 @@ class Rows:
         self._numbers: dict[Any, int] = {None: 0}
         self._scenes: list[Scene] = []
         self._scene_numbers: dict[Scene, int] = {}
-        self._forget_found()
+        self.finder.clear()
         self._glossary: Glossary | None = None  # of all scenes so far
         self._last_texts = None
         self._is_followable = False
@@ -446,14 +451,6 @@ class Rows:
         self.time = 0
         self.has_texts = False
 
-    def _forget_found(self) -> None:
-        if not cython.compiled:  # arrays of C have their places already
-            self._found = [0] * (3 * _PLACES)
-            self._found_numbers = [0] * _PLACES
-        for at in range(3 * _PLACES):
-            self._found[at] = 0
-        self._held: list[Any] = [None] * _PLACES  # so that the place of an object is not another one's meanwhile
-
     def _grow(self, needed: int) -> None:
         grown = bytearray(max(2 * self._capacity, self.size + needed))
         grown[: self.size] = self._data[: self.size]
@@ -463,25 +460,13 @@ class Rows:
     def _raw_from(self, start: int, count: int) -> bytes:
         """The head, the names and scenes that are used from here on (or all), and the rows as they are."""
         if count < len(self._scenes):
-            glossary = self._glossary_of(used_scenes(RowReader(self._data, start, self.size), len(self._scenes)))
+            used = used_scenes(RowReader(self._data, start, self.size), len(self._scenes))
+            glossary = make_glossary(self._names, self._scenes, used)
         else:  # to look for those that are used takes longer than to write them all, which is done once
             if self._glossary is None or self._glossary[1] != len(self._scenes):
-                self._glossary = self._glossary_of(list(range(len(self._scenes))))
+                self._glossary = make_glossary(self._names, self._scenes, list(range(len(self._scenes))))
             glossary = self._glossary
-        named, staged, octets = glossary
-        head = RAW_HEAD.pack(VERSION, count, named, staged)
-        return b"".join((head, octets, memoryview(self._data)[start : self.size]))
-
-    def _glossary_of(self, scenes: list[int]) -> Glossary:
-        names = dict.fromkeys([name for scene in scenes for name in self._scenes[scene][:6] if name])
-        pieces: list[bytes] = []
-        for number in names:
-            name = self._names[number]
-            pieces += (_varint(number), _varint(len(name)), name)
-        for number in scenes:
-            pieces.append(_varint(number))
-            pieces += [_varint(part) for part in self._scenes[number]]
-        return len(names), len(scenes), b"".join(pieces)
+        return b"".join((make_head(count, glossary), memoryview(self._data)[start : self.size]))
 
 
 def _text(octets: bytes) -> str:
@@ -502,33 +487,10 @@ def _texts_of(reader: RowReader) -> bytes | None:
     )
 
 
-def _varint(value: int) -> bytes:
-    """Seven bits per octet, the low ones first."""
-    octets = bytearray()
-    while value >= 0x80:
-        octets.append(value & 0x7F | 0x80)
-        value >>= 7
-    octets.append(value)
-    return bytes(octets)
-
-
 def _limited(value: int) -> int:
     if value < 0:
         return 0
     return value if value < _HIGHEST else _HIGHEST
-
-
-def _slot_of(first: int, second: int, third: int) -> int:
-    """By the places of three objects in memory: the same ones come again and again."""
-    mixed = (first ^ second * 5 ^ third * 3) >> 4
-    return (mixed * _MIX & _64_BITS) >> 56
-
-
-def _place_of(thing: object) -> int:
-    if cython.compiled:
-        return cython.cast(cython.size_t, cython.cast(cython.p_void, thing))  # type: ignore[no-any-return]
-    else:
-        return id(thing)
 
 
 def _put_record(
@@ -575,6 +537,33 @@ def _put_brief(data: Pointer, at: int, kind: int, reason: int, scene: int, depth
         _put_u32(data, at + 8, depth)
     else:
         BRIEF_RECORD.pack_into(data, at, kind, reason, _BRIEF, attempt, scene, depth)
+
+
+def _put_passed(data: Pointer, at: int, came: int, scene: int, depth: int) -> None:
+    if cython.compiled:
+        data[at] = _ENQUEUED
+        data[at + 1] = 0
+        data[at + 2] = _BRIEF | _IS_PASSED
+        data[at + 3] = 0
+        _put_u32(data, at + 4, came)
+        _put_u32(data, at + 8, depth)
+        _put_u32(data, at + 12, scene)
+    else:
+        PASSED_RECORD.pack_into(data, at, _ENQUEUED, 0, _BRIEF | _IS_PASSED, 0, came, depth, scene)
+
+
+def _put_new(data: Pointer, at: int, flags: int, scene: int, time: int, uid: int, size: int) -> None:
+    if cython.compiled:
+        data[at] = _PUBLISHED
+        data[at + 1] = 0
+        data[at + 2] = flags
+        data[at + 3] = 0
+        _put_u32(data, at + 4, scene)
+        _put_i64(data, at + 8, time)
+        _put_i64(data, at + 16, uid)
+        _put_u32(data, at + 24, size)
+    else:
+        NEW_RECORD.pack_into(data, at, _PUBLISHED, 0, flags, 0, scene, time, uid, size)
 
 
 def _put_u32(data: Pointer, at: int, value: int) -> None:

@@ -16,12 +16,12 @@ from warrenmq.events.rows cimport Rows
 cdef Py_ssize_t _BATCH_ROWS
 cdef long long _BURST_US
 cdef int _EVENTS_PER_READING
-cdef int _PUBLISHED
 cdef int _REPUBLISHED
 cdef int _ROUTED
 cdef int _ENQUEUED
 cdef int _DELIVERED
 cdef int _AUTO_ACK
+cdef int _BRIEF_ATTEMPTS
 cdef int _MESSAGE_ID_KEY
 cdef unsigned long long _ALL
 cdef unsigned long long _MULTIPLIER
@@ -50,15 +50,14 @@ cdef class Recorder(EventSink):
     cdef int _readings_left
     cdef long long _told
     cdef bytes _texts
-    cdef long long _routed
     cdef object _rules
     cdef object _firehose
     cdef object _log
 
-    @cython.locals(
-        publisher=Channel, way=Route, plan=Plan, now="long long"
-    )
+    @cython.locals(publisher=Channel, way=Route, plan=Plan)
     cpdef published(self, object channel, object route, Message message, list queues)
+    @cython.locals(now="long long", uid="long long", is_new=bint, scene=Py_ssize_t)
+    cdef _begin(self, Message message, Channel publisher, bint is_routed)
     @cython.locals(plan=Plan)
     cdef Plan _make_plan(self, Channel publisher, Route way, list queues)
     @cython.locals(is_due=bint)
@@ -71,32 +70,30 @@ cdef class Recorder(EventSink):
     cdef unsigned long long _chance_of_64_bits(self) noexcept
     @cython.locals(publisher=Channel)
     cpdef message_event(self, int kind, Message message, object channel, int reason)
-    @cython.locals(rows=Rows, address=bytes, scene=Py_ssize_t)
-    cdef _add(self, int kind, long long now, Message message, Channel publisher, int reason, bint is_routed)
+    @cython.locals(rows=Rows, scene=Py_ssize_t)
+    cdef Py_ssize_t _scene_of_publisher(self, bytes address, Channel publisher) except -1
     cdef _put(
-        self,
-        int kind,
-        int reason,
-        bint is_routed,
-        Py_ssize_t scene,
-        long long now,
-        Message message,
-        long long depth,
-        int attempt,
+        self, int kind, int reason, Py_ssize_t scene, long long now, Message message, long long depth, int attempt
     )
     @cython.locals(place=Queue, now="long long", rows=Rows, address=bytes, scene=Py_ssize_t)
     cpdef enqueued(self, Message message, object queue, long long depth)
+    @cython.locals(rows=Rows)
     cdef bint _is_at(self, long long now, Message message) except -1
     @cython.locals(
         place=Queue, message=Message, address=bytes, known=object, scene=Py_ssize_t
     )
     cpdef place_event(self, int kind, QueuedMessage entry, object queue, object who, int reason)
-    @cython.locals(place=Queue, address=bytes, scene=Py_ssize_t, now="long long")
+    @cython.locals(place=Queue, rows=Rows, scene=Py_ssize_t, now="long long")
     cpdef passed(self, Message message, object queue, object consumer)
-    @cython.locals(depth="long long")
+    @cython.locals(depth="long long", now="long long")
     cdef _tell(self, int kind, int reason, Py_ssize_t scene, Message message, Queue place, int attempts)
-    @cython.locals(tag=str, connection=str, number=int, receiver=object, consumer=Consumer, channel=Channel)
-    cdef Py_ssize_t _scene_of_place(self, bytes address, Queue place, object holder, object who) except -1
+    @cython.locals(
+        rows=Rows, tag=str, connection=str, number=int, receiver=object, consumer=Consumer, channel=Channel,
+        scene=Py_ssize_t, before=Py_ssize_t,
+    )
+    cdef Py_ssize_t _scene_of_place(
+        self, bytes address, Queue place, object holder, object who, object known
+    ) except -1
     @cython.locals(now="long long")
     cdef long long _read_clock(self) except? -1
     cpdef tapped(self, QueuedMessage entry, object queue, object who)

@@ -52,12 +52,12 @@ _EVENTS_PER_READING = 7
 BATCH_ROWS = 65_536
 
 _BATCH_ROWS = BATCH_ROWS  # as C integers
-_PUBLISHED = schema.PUBLISHED
 _REPUBLISHED = schema.REPUBLISHED
 _ROUTED = schema.ROUTED
 _ENQUEUED = schema.ENQUEUED
 _DELIVERED = schema.DELIVERED
 _AUTO_ACK = schema.R_AUTO_ACK
+_BRIEF_ATTEMPTS = 255
 _MESSAGE_ID_KEY = MESSAGE_ID_KEY
 _ALL = 0xFFFF_FFFF_FFFF_FFFF
 _EVENT_LOG = schema.STREAM_NAME  # nothing is told of it
@@ -93,7 +93,6 @@ class Recorder(EventSink):
         "_now",
         "_read_at",
         "_readings_left",
-        "_routed",
         "_rules",
         "_texts",
         "_told",
@@ -119,7 +118,6 @@ class Recorder(EventSink):
         self._readings_left = 0
         self._told = 0  # the uid of the message that was last told of, and its ids
         self._texts: bytes | None = None
-        self._routed = 0  # the uid of a message of which it was told ahead that it was routed
         self._rules: RuleBook | None = None
         self._firehose: Firehose | None = None
         self._log: EventLog | None = None
@@ -163,18 +161,22 @@ class Recorder(EventSink):
             plan = self._make_plan(publisher, way, queues)
         if plan.threshold != _ALL and not self._is_drawn(plan, way, queues, message.header):
             return
+        self._begin(message, publisher, queues is way.queues and len(queues) != 0 and publisher.transaction is None)
+
+    def _begin(self, message: Message, publisher: Channel, is_routed: bool) -> None:
+        """The first row of a message, and that it is routed where that is sure: elsewhere it may yet be dropped."""
+        self.has_news = True
         now = self._now = self._read_clock()
-        message.uid = self._uids.next(now)
+        uid = self._told = message.uid = self._uids.next(now)
         message.publish_time = now
-        if is_republished(message.header):
-            self._add(_PUBLISHED, now, message, publisher, 0, False)
-            self._add(_REPUBLISHED, now, message, publisher, 0, False)
-        elif queues and queues is way.queues and publisher.transaction is None:
-            # As will be said in a moment: both in one record. On other ways an exchange may still drop it as seen.
-            self._routed = message.uid
-            self._add(_PUBLISHED, now, message, publisher, 0, True)
-        else:
-            self._add(_PUBLISHED, now, message, publisher, 0, False)
+        self._texts = texts_of(message.header)
+        is_new = not is_republished(message.header)
+        if is_routed and is_new:
+            self.routed = uid
+        scene = self._scene_of_publisher(message.address, publisher)
+        self.rows.put_new(is_routed and is_new, scene, now, uid, self._texts, message.size)
+        if not is_new:
+            self._put(_REPUBLISHED, 0, scene, now, message, -1, 0)
 
     def _make_plan(self, publisher: Channel, way: Route, queues: list[Queue]) -> Plan:
         assert self._rules is not None
@@ -233,48 +235,34 @@ class Recorder(EventSink):
         publisher: Channel = channel  # type: ignore[assignment]
         if kind != _ROUTED:
             self._now = self._read_clock()
-        elif message.uid == self._routed:
-            return
-        self._add(kind, self._now, message, publisher, reason, False)
-
-    def _add(self, kind: int, now: int, message: Message, publisher: Channel, reason: int, is_routed: bool) -> None:
-        """A row about the message as a whole."""
         self.has_news = True
+        self._put(kind, reason, self._scene_of_publisher(message.address, publisher), self._now, message, -1, 0)
+
+    def _scene_of_publisher(self, address: bytes, publisher: Channel) -> int:
         rows = self.rows
-        address = message.address
-        scene = rows.find_scene(address, publisher, None)
+        scene = rows.finder.find(address, publisher, None)
         if scene < 0:
             scene = rows.scene_of(
                 address, publisher.vhost_name, None, None, publisher.connection_name, publisher.number
             )
-            rows.note_scene(scene, address, publisher, None)
-        self._put(kind, reason, is_routed, scene, now, message, -1, 0)
+            rows.finder.note(scene, -1, address, publisher, None)
+        return scene
 
-    def _put(
-        self,
-        kind: int,
-        reason: int,
-        is_routed: bool,
-        scene: int,
-        now: int,
-        message: Message,
-        depth: int,
-        attempt: int,
-    ) -> None:
+    def _put(self, kind: int, reason: int, scene: int, now: int, message: Message, depth: int, attempt: int) -> None:
         if message.uid != self._told:
             self._told = message.uid  # most events are of the same message as the one before
             self._texts = texts_of(message.header)
         self.rows.put(
             kind,
             reason,
-            is_routed,
+            False,
             scene,
             now,
             message.uid,
             message.publish_time,
             self._texts,
             message.enqueue_time,
-            len(message.body),
+            message.size,
             depth,
             attempt,
         )
@@ -287,18 +275,19 @@ class Recorder(EventSink):
         self.has_news = True
         rows = self.rows
         address = message.address
-        scene = rows.find_scene(address, place, None)
+        scene = rows.finder.find(address, place, None)
         if scene < 0:
             scene = rows.scene_of(address, place.vhost, place.name, None, None, 0)
-            rows.note_scene(scene, address, place, None)
-        if self._is_at(now, message) and message.enqueue_time == now:
+            rows.finder.note(scene, -1, address, place, None)
+        if self._is_at(now, message):
             rows.put_brief(_ENQUEUED, 0, scene, depth, 0)
         else:
-            self._put(_ENQUEUED, 0, False, scene, now, message, depth, 0)
+            self._put(_ENQUEUED, 0, scene, now, message, depth, 0)
 
     def _is_at(self, now: int, message: Message) -> bool:
-        """Whether the last row was of this message and of this time."""
-        return message.uid == self._told and self.rows.time == now and self.rows.may_be_brief()
+        """Whether the last row was of this message and of this time, and it came to its queue then."""
+        rows = self.rows
+        return message.uid == self._told and rows.time == now and message.enqueue_time == now and rows.may_be_brief()
 
     def place_event(self, kind: int, entry: QueuedMessage, queue: object, who: object, reason: int) -> None:
         place: Queue = queue  # type: ignore[assignment]
@@ -306,31 +295,36 @@ class Recorder(EventSink):
         address = message.address
         # Where somebody has to do with it, the consumer it was handed to says it all: that belongs to one channel.
         known = who if who is None or entry.consumer is None else entry.consumer
-        scene = -1 if known is None else self.rows.find_scene(address, place, known)
+        scene = -1 if known is None else self.rows.finder.find(address, place, known)
         if scene < 0:
-            scene = self._scene_of_place(address, place, entry.consumer, who)
-            if known is not None:
-                self.rows.note_scene(scene, address, place, known)
+            scene = self._scene_of_place(address, place, entry.consumer, who, known)
         self._tell(kind, reason, scene, message, place, entry.attempts)
 
     def passed(self, message: Message, queue: object, consumer: object) -> None:
         place: Queue = queue  # type: ignore[assignment]
-        address = message.address
-        scene = self.rows.find_scene(address, place, consumer)
-        if scene < 0:
-            scene = self._scene_of_place(address, place, None, consumer)
-            self.rows.note_scene(scene, address, place, consumer)
         now = self._now  # of the publish, which is under way
-        if self._is_at(now, message) and message.enqueue_time == now:
-            self.rows.put_brief(_DELIVERED, _AUTO_ACK, scene, 0, 1)
+        if message.enqueue_time == 0:
+            message.enqueue_time = now
+        self.has_news = True
+        rows = self.rows
+        scene = rows.finder.find(message.address, place, consumer)
+        if scene < 0:
+            scene = self._scene_of_place(message.address, place, None, consumer, consumer)
+        if self._is_at(now, message):
+            rows.put_passed(rows.finder.before, scene, 1)
         else:
-            self._put(_DELIVERED, _AUTO_ACK, False, scene, now, message, 0, 1)
+            self._put(_ENQUEUED, 0, rows.finder.before, now, message, 1, 0)
+            self._put(_DELIVERED, _AUTO_ACK, scene, now, message, 0, 1)
 
     def _tell(self, kind: int, reason: int, scene: int, message: Message, place: Queue, attempts: int) -> None:
         """A row about the message in one queue."""
         self.has_news = True
         depth = -1 if isinstance(place, Stream) else place.ready.count()
-        self._put(kind, reason, False, scene, self._read_clock(), message, depth, attempts)
+        now = self._read_clock()
+        if self._is_at(now, message) and attempts <= _BRIEF_ATTEMPTS:
+            self.rows.put_brief(kind, reason, scene, depth, attempts)
+        else:
+            self._put(kind, reason, scene, now, message, depth, attempts)
 
     def _read_clock(self) -> int:
         """Microseconds since 1970, a few too early at most."""
@@ -342,7 +336,9 @@ class Recorder(EventSink):
         self._read_at = now
         return now
 
-    def _scene_of_place(self, address: bytes, place: Queue, holder: object, who: object) -> int:
+    def _scene_of_place(self, address: bytes, place: Queue, holder: object, who: object, known: object) -> int:
+        """One that was not found; it will be by `known`, if that is not None."""
+        rows = self.rows
         tag: str | None = None
         connection: str | None = None
         number = 0
@@ -358,7 +354,11 @@ class Recorder(EventSink):
             channel: Channel = receiver  # type: ignore[assignment]
             connection = channel.connection_name
             number = channel.number
-        return self.rows.scene_of(address, place.vhost, place.name, tag, connection, number)
+        scene = rows.scene_of(address, place.vhost, place.name, tag, connection, number)
+        if known is not None:
+            before = rows.scene_of(address, place.vhost, place.name, None, None, 0)
+            rows.finder.note(scene, before, address, place, known)
+        return scene
 
     def tapped(self, entry: QueuedMessage, queue: object, who: object) -> None:
         assert self._firehose is not None
