@@ -170,6 +170,16 @@ def test_rows_that_are_asked_for_are_given() -> None:
             batch.event(row)
 
 
+def test_batch_with_too_few_columns_is_refused() -> None:
+    octets = encode(fixture_rows())
+    count = struct.pack("<I", len(schema.COLUMNS))
+    lengths = struct.pack("<4q", 6, 0, 6, 0)  # the first two columns: six rows, no nulls
+    at = octets.index(count + lengths, len(SCHEMA))
+    for fewer in range(len(schema.COLUMNS)):
+        with pytest.raises(BadEvents, match="same length"):
+            decode(octets[:at] + struct.pack("<I", fewer) + octets[at + 4 :])
+
+
 @given(st.data())
 @settings(max_examples=500, deadline=None)
 def test_damaged_batch_is_refused_or_still_a_batch(data: st.DataObject) -> None:

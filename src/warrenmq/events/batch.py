@@ -110,8 +110,8 @@ class Batch:
         self.count = body.count
         if not cython.compiled:  # arrays of C have their places already
             self._flags, self._values, self._texts, self._text_sizes = ([0] * len(COLUMNS) for _ in range(4))
+        self._find_places(body)  # which checks that there is a number of nulls for each column
         self._has_ids = any(body.nulls[column] < body.count for column in (_MESSAGE_ID, _CORRELATION_ID, _TRACE_ID))
-        self._find_places(body)
         if not is_sound:
             self._check_columns()
 
