@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+import pyarrow
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -69,6 +70,36 @@ def test_what_is_passed_on_at_once_may_reach_into_the_next_block(before: int) ->
         for number in (1000, 2000)
         for rest in ((1, None, None, None), (2, None, None, None), (5, "came", None, 1), (6, "handed", 1, 0))
     ]
+
+
+def passed_on(count: int, later: int = 0) -> Rows:
+    """So many messages that were passed on at once, and a delivery that was `later`."""
+    rows = Rows()
+    sent, came, handed = (rows.scene_of(b"\0\1q", "/", queue, None, "one", 1) for queue in (None, "came", "handed"))
+    for number in range(count):
+        rows.put_new(True, sent, BEGIN + number, UID + number, None, 16)
+        rows.put_passed(came, handed, 1)
+    if later:
+        rows.put(schema.DELIVERED, 0, False, handed, BEGIN + later, UID, BEGIN, None, BEGIN, 16, 0, 1)
+    rows.add_event(schema.QUEUE_DECLARED, BEGIN, vhost="/", queue="q")
+    return rows
+
+
+def test_times_that_are_one_are_written_once() -> None:
+    writer = ColumnWriter()
+    sizes = []
+    for later in (0, 0, 7, 7, 0):
+        rows = passed_on(100, later)
+        octets = encode(rows, writer)
+        assert decode(octets).events() == rows.events()
+        table = pyarrow.ipc.open_stream(octets).read_all()
+        table.validate(full=True)
+        assert table["publish_time"].cast("int64").to_pylist() == [event.publish_time for event in rows.events()]
+        assert table["enqueue_time"].cast("int64").to_pylist() == [event.enqueue_time for event in rows.events()]
+        sizes.append(len(octets))
+    assert sizes[1] == sizes[0] == sizes[4]
+    assert sizes[2] == sizes[3]
+    assert sizes[2] - sizes[0] >= 2 * 8 * 401
 
 
 def test_rows_of_one_scene_and_of_many_are_as_told() -> None:

@@ -59,7 +59,7 @@ cdef class Layout:
         buffers=list, number=int, state=int, is_text=int, flag_size=Py_ssize_t, size=Py_ssize_t, zeros=Py_ssize_t,
         text_size=Py_ssize_t,
     )
-    cdef _place_all(self, list states, Py_ssize_t count, list text_sizes)
+    cdef _place_all(self, list states, bint is_one_time, Py_ssize_t count, list text_sizes)
     @cython.locals(place=Py_ssize_t)
     cdef Py_ssize_t _place(self, Py_ssize_t size) except -1
 
@@ -78,6 +78,7 @@ cdef class ColumnWriter:
     cdef Octets _there
     cdef Octets _used
     cdef list _states
+    cdef bint _is_one_time
     cdef Places _values
     cdef Places _flag_places
     cdef Places _flags
@@ -92,6 +93,7 @@ cdef class ColumnWriter:
     cdef readonly Layout layout
     cdef readonly list nulls
 
+    @cython.locals(is_one_time=bint)
     cpdef write(self, Rows rows, Py_ssize_t head_size, Py_ssize_t end_size)
     cpdef list used_kinds(self)
     @cython.locals(seen=bytearray, part=int, scene=Py_ssize_t, number=Py_ssize_t)
@@ -112,7 +114,9 @@ cdef class ColumnWriter:
     @cython.locals(
         layout=Layout, blocks=RowBlocks, row=Py_ssize_t, count=Py_ssize_t, number=int, end=Py_ssize_t, kind=int
     )
-    cdef _write_rows(self, Rows rows, list text_sizes, Py_ssize_t head_size, Py_ssize_t end_size)
+    cdef bint _write_rows(
+        self, Rows rows, list text_sizes, Py_ssize_t head_size, Py_ssize_t end_size
+    ) except -1
     cdef void _put_values(self, RowBlocks blocks, Py_ssize_t row, Py_ssize_t count) noexcept nogil
     @cython.locals(place=Py_ssize_t)
     cdef void _put(

@@ -3,8 +3,8 @@
 
 `ColumnWriter` writes all columns in one walk over the rows, each to its place in the batch: nothing is copied twice.
 Where that is depends on which columns have nulls (of one without there are no flags, of one with nothing else there is
-nothing), and that is known after the walk only. So it goes by what the batch before had, which is nearly always right;
-if not, it walks again.
+nothing), and on whether all times of a row are one, and that is known after the walk only. So it goes by what the
+batch before had, which is nearly always right; if not, it walks again.
 
 A writer belongs to the thread that encodes. One of the files that know whether they are compiled
 (docs/decisions/0002), in the functions at the end. Compiled when the package is built (columns.pxd).
@@ -82,12 +82,13 @@ class Layout:
 
     `buffers` has place in the body and size of each, `size` is that of the body, `ends` are where buffers end that
     share octets with no other. A column that is null throughout does: flags of zeros, ends of texts that are all 0, and
-    for its values, which mean nothing, those of the column of times. `flags` and `values` are nowhere then.
+    for its values, which mean nothing, those of the column of times. `flags` and `values` are nowhere then. With
+    `is_one_time` the columns of publish and enqueue times, too, have the values of the column of times.
     """
 
     __slots__ = ("_start", "buffers", "ends", "flags", "size", "texts", "values", "zeros")
 
-    def __init__(self, states: list[int], count: int, text_sizes: list[int], start: int) -> None:
+    def __init__(self, states: list[int], is_one_time: bool, count: int, text_sizes: list[int], start: int) -> None:
         self._start = start
         self.size = 0
         self.buffers: list[int] = []
@@ -96,9 +97,9 @@ class Layout:
         self.values = [_NOWHERE for _ in COLUMNS]
         self.texts = [_NOWHERE for _ in COLUMNS]
         self.zeros = _NOWHERE
-        self._place_all(states, count, text_sizes)
+        self._place_all(states, is_one_time, count, text_sizes)
 
-    def _place_all(self, states: list[int], count: int, text_sizes: list[int]) -> None:
+    def _place_all(self, states: list[int], is_one_time: bool, count: int, text_sizes: list[int]) -> None:
         buffers = self.buffers
         flag_size = (count + 7) // 8
         self.values[_TIME] = self._place(8 * count)
@@ -121,6 +122,9 @@ class Layout:
                     buffers += (self.flags[number] - self._start, flag_size)
                 else:
                     buffers += (0, 0)
+                if is_one_time and number in (_PUBLISH_TIME, _ENQUEUE_TIME):
+                    buffers += (0, size)
+                    continue
                 self.values[number] = self._place(size)
                 buffers += (self.values[number] - self._start, size)
                 if is_text:
@@ -148,6 +152,7 @@ class ColumnWriter:
         "_flag_places",
         "_flags",
         "_held",
+        "_is_one_time",
         "_names",
         "_number_of_scenes",
         "_of_rows_all",
@@ -179,10 +184,11 @@ class ColumnWriter:
         self._names: list[bytes] = []
         self._number_of_scenes = 0
         self._states = [NO_NULLS for _ in COLUMNS]
+        self._is_one_time = False
         self._used_kinds: list[int] = []
         self._held = b""
         self.nulls = [0 for _ in COLUMNS]
-        self.layout = Layout(self._states, 0, self.nulls, 0)
+        self.layout = Layout(self._states, False, 0, self.nulls, 0)
         if not cython.compiled:  # arrays of C have their places already
             self._flag_places, self._flags, self._values, self._texts, self._text_ends = (
                 [0] * len(COLUMNS) for _ in range(5)
@@ -198,10 +204,11 @@ class ColumnWriter:
         self._count = rows.count
         self._set_stages(rows.scenes())
         text_sizes = self._measure_texts(rows)
-        self._write_rows(rows, text_sizes, head_size, end_size)
+        is_one_time = self._write_rows(rows, text_sizes, head_size, end_size)
         states = self._found_states()
-        if states != self._states:
+        if states != self._states or is_one_time != self._is_one_time:
             self._states = states
+            self._is_one_time = is_one_time
             self._write_rows(rows, text_sizes, head_size, end_size)
         if rows.has_texts:
             self._write_texts(rows.reader())
@@ -288,9 +295,12 @@ class ColumnWriter:
                 no_source += 1 if reader.source_uid == 0 else 0
         return [first, second, third, fourth, no_first, no_second, no_third, no_fourth, no_source]
 
-    def _write_rows(self, rows: Rows, text_sizes: list[int], head_size: int, end_size: int) -> None:
-        """All columns but the texts; what is null becomes 0: no reader meets an index that is none."""
-        layout = self.layout = Layout(self._states, self._count, text_sizes, head_size)
+    def _write_rows(self, rows: Rows, text_sizes: list[int], head_size: int, end_size: int) -> bool:
+        """All columns but the texts; names that are null become 0: no reader meets an index that is none.
+
+        Says whether all times of each row are the same.
+        """
+        layout = self.layout = Layout(self._states, self._is_one_time, self._count, text_sizes, head_size)
         self._held = _new_octets(head_size + layout.size + end_size)
         self._out = _start_of(self._held)
         for end in layout.ends:
@@ -317,6 +327,7 @@ class ColumnWriter:
         if row != self._count or count != 0:
             raise BadEvents(f"of {self._count} rows {row} can be read")
         self._used_kinds = [kind for kind in range(256) if blocks.used_kinds[kind]]
+        return blocks.apart == 0
 
     def _put_values(self, blocks: RowBlocks, row: int, count: int) -> None:
         self._put(_TIME, 8, row, count, blocks.times)

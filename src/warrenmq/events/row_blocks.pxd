@@ -31,6 +31,7 @@ cdef class RowBlocks:
     cdef Py_ssize_t _data_end
     cdef int _following
     cdef int _following_scene
+    cdef long long apart
     cdef BlockOfLongs times
     cdef BlockOfLongs uids
     cdef BlockOfLongs publish_times

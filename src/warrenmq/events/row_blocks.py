@@ -55,7 +55,7 @@ class RowBlocks:
     """The rows that `read` came to, each part an array.
 
     What is null is 0, and `there` says what is not: 1 reason, 2 publish time, 4 enqueue time, 8 attempt, 16 size,
-    32 depth. `used_kinds` has a mark for each kind that was met.
+    32 depth. `used_kinds` has a mark for each kind that was met. `apart` is 0 as long as all times of each row are one.
     """
 
     __slots__ = (
@@ -65,6 +65,7 @@ class RowBlocks:
         "_following",
         "_following_scene",
         "_held",
+        "apart",
         "attempts",
         "depths",
         "enqueue_times",
@@ -86,6 +87,7 @@ class RowBlocks:
         self._data_end = self._held._data_end
         self._following = 0  # the second row of a record begins the next block
         self._following_scene = 0
+        self.apart = 0
         if not cython.compiled:  # arrays of C have their places already
             self.times, self.uids, self.publish_times, self.enqueue_times = (array("q", [0] * BLOCK) for _ in range(4))
             self.scenes, self.sizes, self.depths, self.attempts = (array("i", [0] * BLOCK) for _ in range(4))
@@ -141,6 +143,8 @@ class RowBlocks:
                 size = _get_u32(data, at + 40)
                 depth = _get_u32(data, at + 44)
                 attempt = _get_u32(data, at + 48)
+                self.apart |= time ^ publish_time if publish_time != 0 else 0
+                self.apart |= time ^ enqueue_time if enqueue_time != 0 else 0
                 size_there = 16 if size != 0 else 0
                 size -= 1 if size != 0 else 0
                 at += _RECORD_SIZE
