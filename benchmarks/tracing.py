@@ -5,9 +5,10 @@
     python benchmarks/tracing.py --against DIR    beside the sources in another folder, with nothing traced
 
 WarrenMQ alone, with its default settings. Machines are noisy, and one process may be a third faster than another of the
-same: so each round has a new process on a new data folder and measures all three in it, in short turns, with the rules
-changed while it runs; all of it last, as its events are still being written for a moment. Ratios are of the medians of
-all turns: of deliveries per second, and of the broker's CPU per delivery, its threads included. Part of `make bench`.
+same: so each round has a new process on a new data folder and measures in pairs of short turns, one with nothing traced
+beside each that has, with the rules changed while it runs. Ratios are the medians of all pairs: of deliveries per
+second, and of the broker's CPU per delivery, its threads included. After a turn with events the next one begins when
+they are written. Part of `make bench`.
 The table is kept as results/tracing.md and results/tracing.json. Ends with 2 when a bound was missed.
 """
 
@@ -16,9 +17,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -37,6 +39,7 @@ OFF, SOME, ALL, BEFORE = "off", "1 %", "all", "before"
 RATIOS = {SOME: 0.01, ALL: 1.0}  # of messages that the rule keeps
 RULE = "benchmark"
 GUEST = ("guest", "guest")
+PATIENCE = 20.0  # with events that are on their way, in seconds
 # What is promised: ratios to the same with tracing off.
 AT_LEAST = {SOME: 0.95, ALL: 0.5}
 WORKLOADS = {
@@ -80,11 +83,27 @@ QUICK = Pace(rounds=1, turns=2, is_kept=False)
 class Figures:
     """One broker under one workload: deliveries per second, and us of CPU for each, by turn."""
 
-    rates: list[float]
-    cpu: list[float]
+    rates: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
 
 
-Found = dict[str, dict[str, Figures]]  # by workload and by how much is traced
+@dataclass(slots=True)
+class Pairs:
+    """The same with nothing traced and with something, turn beside turn."""
+
+    off: Figures = field(default_factory=Figures)
+    on: Figures = field(default_factory=Figures)
+
+    @property
+    def ratio(self) -> float:
+        return median([on / off for on, off in zip(self.on.rates, self.off.rates, strict=True)])
+
+    @property
+    def cpu_ratio(self) -> float:
+        return median([on / off for on, off in zip(self.on.cpu, self.off.cpu, strict=True)])
+
+
+Found = dict[str, dict[str, Pairs]]  # by workload and by how much is traced
 
 
 def main(arguments: list[str]) -> int:
@@ -113,30 +132,37 @@ def run(console: Console, pace: Pace) -> Found:
         if pace.only in title:
             found[title] = measure(title, flags, pace)
             told = ", ".join(
-                f"{name} {short(median(each.rates))}/s ({median(each.cpu):.2f} us of CPU)"
+                f"{name} {short(median(each.on.rates))}/s ({median(each.on.cpu):.2f} us of CPU)"
                 for name, each in found[title].items()
             )
-            console.print(f"{title}: {told}")
+            console.print(f"{title}: nothing {short(rate_of_nothing(found[title]))}/s, {told}")
     if pace.is_kept:
         keep(found)
     return found
 
 
-def measure(title: str, flags: str, pace: Pace) -> dict[str, Figures]:
-    figures = {name: Figures([], []) for name in (OFF, SOME, ALL)}
+def measure(title: str, flags: str, pace: Pace) -> dict[str, Pairs]:
+    pairs = {name: Pairs() for name in (SOME, ALL)}
     if pace.against is not None:
-        figures[BEFORE] = Figures([], [])
+        pairs[BEFORE] = Pairs()
     for _ in range(pace.rounds):
         with running(Warren) as endpoint:
-            run_one(f"{title}, to warm up", endpoint, f"{flags} --duration 0.5 --warmup 0", Figures([], []))
-            for name in (*[OFF, SOME, SOME, OFF] * (pace.turns // 2), *[ALL] * pace.turns):
-                keep_events(endpoint, RATIOS.get(name))
-                run_one(f"{title}, {name}", endpoint, f"{flags} {pace.flags}", figures[name])
+            run_one(f"{title}, to warm up", endpoint, f"{flags} --duration 0.5 --warmup 0", Figures())
+            for name in RATIOS:
+                for turn in range(pace.turns):
+                    both = [(None, pairs[name].off), (RATIOS[name], pairs[name].on)]
+                    for share, figures in both if turn % 2 == 0 else reversed(both):
+                        keep_events(endpoint, share)
+                        run_one(f"{title}, {name}", endpoint, f"{flags} {pace.flags}", figures)
+                        if share is not None:
+                            wait_for_events(endpoint)
         if pace.against is not None:
-            with running(partial(OtherSources, sources=pace.against)) as endpoint:
-                for _ in range(pace.turns):
-                    run_one(f"{title}, {BEFORE}", endpoint, f"{flags} {pace.flags}", figures[BEFORE])
-    return figures
+            with running(Warren) as endpoint, running(partial(OtherSources, sources=pace.against)) as other:
+                for turn in range(pace.turns):
+                    both_brokers = [(endpoint, pairs[BEFORE].off), (other, pairs[BEFORE].on)]
+                    for where, figures in both_brokers if turn % 2 == 0 else reversed(both_brokers):
+                        run_one(f"{title}, {BEFORE}", where, f"{flags} {pace.flags}", figures)
+    return pairs
 
 
 def run_one(title: str, endpoint: Endpoint, flags: str, figures: Figures) -> None:
@@ -161,6 +187,19 @@ def keep_events(endpoint: Endpoint, ratio: float | None) -> None:
     answer.raise_for_status()
 
 
+def wait_for_events(endpoint: Endpoint) -> None:
+    """Returns when what was kept so far is in batches, and these had a moment to be written."""
+    url = f"http://127.0.0.1:{endpoint.http_port}/api/trace-rules"
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        answer = httpx.get(url, auth=GUEST, timeout=30)
+        answer.raise_for_status()
+        if answer.json()["tracing"]["waiting_rows"] == 0:
+            break
+        time.sleep(0.05)
+    time.sleep(0.1)
+
+
 @contextmanager
 def running(make: Callable[[Path], Warren]) -> Iterator[Endpoint]:
     with brokers.scratch_folder() as folder:
@@ -171,29 +210,25 @@ def running(make: Callable[[Path], Warren]) -> Iterator[Endpoint]:
             broker.stop()
 
 
-def ratio(figures: dict[str, Figures], name: str) -> float:
-    return median(figures[name].rates) / median(figures[OFF].rates)
+def rate_of_nothing(pairs: dict[str, Pairs]) -> float:
+    return median([rate for each in pairs.values() for rate in each.off.rates])
 
 
-def cpu_ratio(figures: dict[str, Figures], name: str) -> float:
-    return median(figures[name].cpu) / median(figures[OFF].cpu)
-
-
-def is_missed(figures: dict[str, Figures], name: str) -> bool:
-    return name in AT_LEAST and ratio(figures, name) < AT_LEAST[name]
+def is_missed(pairs: dict[str, Pairs], name: str) -> bool:
+    return name in AT_LEAST and pairs[name].ratio < AT_LEAST[name]
 
 
 def misses(found: Found) -> bool:
-    return any(is_missed(figures, name) for figures in found.values() for name in AT_LEAST)
+    return any(is_missed(pairs, name) for pairs in found.values() for name in AT_LEAST)
 
 
 def table_of(found: Found) -> list[list[str]]:
     rows = []
-    for title, figures in found.items():
-        row = [title, f"{short(median(figures[OFF].rates))}/s"]
-        for name in (SOME, ALL, *([BEFORE] if BEFORE in figures else [])):
-            missed = " (missed)" if is_missed(figures, name) else ""
-            row += [f"{ratio(figures, name):.2f}{missed}", f"{cpu_ratio(figures, name):.2f}"]
+    for title, pairs in found.items():
+        row = [title, f"{short(rate_of_nothing(pairs))}/s"]
+        for name, each in pairs.items():
+            missed = " (missed)" if is_missed(pairs, name) else ""
+            row += [f"{each.ratio:.2f}{missed}", f"{each.cpu_ratio:.2f}"]
         rows.append(row)
     return rows
 
@@ -215,8 +250,8 @@ def keep(found: Found) -> None:
     lines = [
         "# Tracing",
         "",
-        "Deliveries per second and ratios to the same with tracing off, of deliveries and of the broker's CPU for "
-        "each, in the same process; medians of one interleaved run. " + machine.sentence(machine.describe()),
+        "Deliveries per second, and ratios to the same with tracing off, of deliveries and of the broker's CPU for "
+        "each: medians of pairs of turns in the same process, in one run. " + machine.sentence(machine.describe()),
         "",
         "| " + " | ".join(HEADINGS) + " |",
         "| " + " | ".join("---" for _ in HEADINGS) + " |",
@@ -224,7 +259,7 @@ def keep(found: Found) -> None:
         "",
     ]
     (RESULTS / "tracing.md").write_text("\n".join(lines))
-    kept = {title: {name: asdict(each) for name, each in figures.items()} for title, figures in found.items()}
+    kept = {title: {name: asdict(each) for name, each in pairs.items()} for title, pairs in found.items()}
     (RESULTS / "tracing.json").write_text(json.dumps(kept, indent=2) + "\n")
 
 
