@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.storage.driver import Kept, QuickFiles
-from warrenmq.journal.files import Data
+from warrenmq.journal.files import Data, Files
+from warrenmq.storage.pager import Pager
+from warrenmq.storage.sparing_writer import LARGE_WRITE, SLOW_FOR
 
 
 class Failing(QuickFiles):
@@ -84,3 +88,94 @@ def test_a_full_disk_is_not_waited_for_when_the_broker_stops(tmp_path: Path) -> 
     kept.crash()
     kept.open()
     assert kept.drain() == list(range(20))
+
+
+class Ways(QuickFiles):
+    """Notes for each file which way it was written."""
+
+    def __init__(self) -> None:
+        self.ways: list[tuple[str, str]] = []
+        self._is_past = False
+
+    def write_past_cache(self, handle: int, pieces: Sequence[Data], offset: int) -> bool:
+        self._is_past = True
+        super().write_past_cache(handle, pieces, offset)
+        self._is_past = False
+        return True
+
+    def writev(self, handle: int, pieces: Sequence[Data], offset: int) -> None:
+        super().writev(handle, pieces, offset)
+        name = os.path.basename(os.readlink(f"/proc/self/fd/{handle}"))
+        self.ways.append((name, "past" if self._is_past else "cached"))
+
+
+def make_pager(files: Files) -> Pager:
+    return Pager(files, lambda: 0, lambda: 0)
+
+
+def test_only_large_writes_of_files_that_can_be_done_without_go_past_the_cache(tmp_path: Path) -> None:
+    files = Ways()
+    pager = make_pager(files)
+    lost: list[str] = []
+    done: list[str] = []
+    large, small = bytes(LARGE_WRITE), bytes(LARGE_WRITE - 5)
+    pager.write(str(tmp_path / "queue"), 0, [large], True, lambda: done.append("queue"))
+    pager.write(str(tmp_path / "transient"), 0, [large], True, lambda: done.append("transient"), is_kept=False)
+    for name, body in (("small", small), ("large", large), ("headed", small)):
+        head = (lambda: b"12345") if name == "headed" else None
+        note = partial(done.append, name)
+        pager.write(str(tmp_path / name), 0, [b"a", body, b"b"], True, note, lost=lost.append, head=head)
+    pager.later(lambda: pager.write_whole(str(tmp_path / "whole"), [large]), lambda _: None)
+    pager.run_all()
+    assert files.ways == [
+        ("queue", "cached"),
+        ("transient", "cached"),
+        ("small", "cached"),
+        ("large", "past"),
+        ("headed", "past"),
+        ("whole", "cached"),
+    ]
+    assert (tmp_path / "headed").read_bytes() == b"12345a" + small + b"b"
+    assert (done, lost) == (["queue", "transient", "small", "large", "headed"], [])
+    pager.stop()
+
+
+def test_a_slow_disk_has_such_files_written_through_the_cache_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class SlowWays(Ways):
+        now = 100.0
+
+        def write_past_cache(self, handle: int, pieces: Sequence[Data], offset: int) -> bool:
+            self.now += 1.0
+            return super().write_past_cache(handle, pieces, offset)
+
+    files = SlowWays()
+    monkeypatch.setattr("time.monotonic", lambda: files.now)
+    pager = make_pager(files)
+    for number in range(4):
+        pager.write(str(tmp_path / f"{number}"), 0, [bytes(LARGE_WRITE)], True, lambda: None, lost=lambda _: None)
+        pager.run_all()
+        files.now += SLOW_FOR / 2
+    pager.stop()
+    assert files.ways == [("0", "past"), ("1", "cached"), ("2", "past"), ("3", "cached")]
+
+
+@pytest.mark.parametrize(("number", "is_lost"), [(errno.EIO, True), (errno.ENOSPC, False)])
+def test_a_large_write_of_a_file_that_can_be_done_without_fails_as_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_lost: bool
+) -> None:
+    monkeypatch.setattr("warrenmq.storage.pager.FULL_DISK_RETRY", 0.0)
+    files = Failing()
+    files.operation, files.number, files.times = "write", number, 1
+    pager = make_pager(files)
+    full: list[bool] = []
+    pager.on_full = full.append
+    lost: list[str] = []
+    path = tmp_path / "1.seg"
+    pager.write(str(path), 0, [bytes(LARGE_WRITE)], True, lambda: None, lost=lost.append)
+    pager.run_all()
+    assert (len(lost), pager.has_failed) == (int(is_lost), False)
+    assert full == ([] if is_lost else [True, False])
+    assert path.stat().st_size == (0 if is_lost else LARGE_WRITE)
+    pager.stop()

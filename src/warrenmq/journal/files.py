@@ -13,6 +13,8 @@ import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 
+from warrenmq.journal import direct_writer
+
 Data = bytes | bytearray | memoryview
 
 _MODE = 0o600
@@ -65,6 +67,14 @@ class Files:
                 start += written
                 rest = rest[written:]
             offset += len(piece)
+
+    def write_past_cache(self, handle: int, pieces: Sequence[Data], offset: int) -> bool:
+        """Write the pieces, and where it is possible not into the system's memory of files; says whether it was.
+
+        For a large write that nobody reads soon. The handle is the caller's alone meanwhile.
+        """
+        self.writev(handle, pieces, offset)
+        return False
 
     def write_durably(self, handle: int, pieces: Sequence[Data], offset: int) -> None:
         """Write the pieces and return when they are durable. What was written before may not be."""
@@ -139,10 +149,32 @@ class Files:
 
 
 class SystemFiles(Files):
-    """The same, where a write and its sync are one call of the system: the interpreter is handed back only once."""
+    """The same, by what the system at hand knows beyond it: with less of the processor and of the interpreter.
+
+    A write and its sync are one call, and large writes may go past the cache. What the system or a file system does not
+    know is found out once.
+    """
 
     def __init__(self) -> None:
         self._knows_durable_writes = True
+        self._knows_direct_writes = direct_writer.IS_AVAILABLE
+        self._idle_writers: list[direct_writer.DirectWriter] = []  # each is taken by one thread at a time
+
+    def write_past_cache(self, handle: int, pieces: Sequence[Data], offset: int) -> bool:
+        if self._knows_direct_writes:
+            try:
+                writer = self._idle_writers.pop()
+            except IndexError:
+                writer = direct_writer.DirectWriter()
+            try:
+                is_written = writer.write(handle, pieces, offset)
+            finally:
+                self._idle_writers.append(writer)
+            if is_written:
+                return True
+            self._knows_direct_writes = False
+            self._idle_writers.clear()
+        return super().write_past_cache(handle, pieces, offset)  # all of it: the same octets in the same place
 
     def write_durably(self, handle: int, pieces: Sequence[Data], offset: int) -> None:
         if _DURABLY == 0 or not self._knows_durable_writes:

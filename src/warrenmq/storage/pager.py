@@ -22,14 +22,12 @@ from warrenmq.journal.errors import JournalError, SyncFailed
 from warrenmq.journal.files import Data, Files
 from warrenmq.storage import crash_points
 from warrenmq.storage.committer import FULL, FULL_DISK_RETRY, SHORT
+from warrenmq.storage.sparing_writer import SparingWriter
 from warrenmq.storage.worker import Done, Job, Post, Worker
 
 log = logging.getLogger("warrenmq.storage")
 
-# Of a file that can be done without (the event log) the system keeps so much in its memory. It is written fast and
-# seldom read: it would push out all else, and fresh pages may cost far more than those that come back (a write took
-# 3 ns of CPU per octet on a virtual machine whose memory was never used before, 0.35 where it was, 0.7 with this).
-CACHED_OCTETS = 8 * 1024 * 1024
+WriteVector = Callable[[int, list[Data], int], None]
 
 
 class Abandoned(Exception):
@@ -69,6 +67,7 @@ class Pager:
         self._unsynced_folders: dict[str, None] = {}
         self._widows: list[str] = []  # marks of segments that are removed
         self._expendable: set[str] = set()  # folders of files that can be done without
+        self._sparing_writer = SparingWriter(files, time.monotonic)  # for these files
         self._handle = -1  # of the file written last, which is nearly always the next
         self._handle_path = ""
 
@@ -121,7 +120,8 @@ class Pager:
 
         def job() -> str | None:
             try:
-                self._write(path, offset, pieces if head is None else [head(), *pieces], is_new, is_kept)
+                writev = self.files.writev if lost is None else self._sparing_writer.writev
+                self._write(path, offset, pieces if head is None else [head(), *pieces], is_new, is_kept, writev)
             except OSError as error:
                 if lost is None or error.errno in (*FULL, *SHORT):
                     raise
@@ -129,8 +129,6 @@ class Pager:
                 return str(error)
             if lost is not None:
                 self._expendable.add(os.path.dirname(path))
-                if offset > CACHED_OCTETS:
-                    self.files.let_go(self._handle, offset - CACHED_OCTETS)
             return None
 
         self.later(job, finished, None if is_kept else 0)
@@ -227,7 +225,9 @@ class Pager:
         else:
             self.on_full(is_full)
 
-    def _write(self, path: str, offset: int, pieces: list[Data], is_new: bool, is_kept: bool) -> None:
+    def _write(
+        self, path: str, offset: int, pieces: list[Data], is_new: bool, is_kept: bool, writev: WriteVector
+    ) -> None:
         if self._handle_path != path:
             self._close_handle()
             if is_new:
@@ -244,12 +244,12 @@ class Pager:
             self._handle_path = path
         if is_kept:
             self._unsynced_files[path] = None
-        self.files.writev(self._handle, pieces, offset)
+        writev(self._handle, pieces, offset)
         crash_points.reach("segment.after_write")
 
     def write_whole(self, path: str, pieces: list[Data]) -> None:
         """In a job: make a file with this content, durable when it is done."""
-        self._write(path, 0, pieces, True, True)
+        self._write(path, 0, pieces, True, True, self.files.writev)
         self._settle(path)
 
     def _remove(self, folder: str, names: list[str], is_kept: bool) -> None:

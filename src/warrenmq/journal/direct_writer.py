@@ -1,0 +1,135 @@
+# cython: boundscheck=False, wraparound=False, nonecheck=False, cdivision=True
+"""Writes a file past the memory that the system keeps of files (O_DIRECT), and without the interpreter.
+
+For a large write that nobody reads soon: a page that is fresh in that memory takes 0.8 to 2 ns of CPU per octet, this
+way takes 0.1, and as much for the copy. The disk wants whole blocks from aligned memory, so what is written is copied
+to a stage first; what stands before the first whole block and behind the last one goes the usual way, through the same
+descriptor. All of it is one stretch without the interpreter: to get it back may take 5 ms each time under load.
+
+A writer and the descriptor belong to one thread while it writes. Compiled when the package is built
+(direct_writer.pxd); uncompiled there is none, for a thread of Python could not let go of the interpreter while it
+copies.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+try:
+    import cython
+except ImportError:
+    from warrenmq.journal.uncompiled import cython
+
+if cython.compiled:
+    from cython.cimports.cpython.buffer import PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+    from cython.cimports.libc.errno import EINTR, EINVAL, errno
+    from cython.cimports.libc.stdlib import calloc, free
+    from cython.cimports.libc.string import memcpy
+    from cython.cimports.posix.fcntl import F_GETFL, F_SETFL, fcntl
+    from cython.cimports.posix.stdlib import posix_memalign
+    from cython.cimports.posix.unistd import pwrite
+
+IS_AVAILABLE: bool = cython.compiled and hasattr(os, "O_DIRECT")
+
+BLOCK = 4096  # what disks and file systems want whole, or less
+STAGE = 1024 * 1024
+
+_BLOCK = BLOCK  # the same as C integers
+_O_DIRECT: int = getattr(os, "O_DIRECT", 0)
+
+
+class DirectWriter:
+    """Has a stage of its own (whole blocks), and for the time of a write a view of each piece."""
+
+    __slots__ = ("_done", "_piece", "_stage", "_stage_size", "_views")
+
+    _stage: Any  # aligned memory, declared in direct_writer.pxd, as are
+    _views: Any  # the pieces, an array of Py_buffer
+
+    def __cinit__(self, stage_size: int = STAGE) -> None:
+        if stage_size < _BLOCK or stage_size % _BLOCK:
+            raise ValueError("a stage is made of whole blocks")
+        self._stage_size = stage_size
+        if posix_memalign(cython.cast("void **", cython.address(self._stage)), _BLOCK, stage_size) != 0:
+            raise MemoryError
+
+    def __dealloc__(self) -> None:
+        free(self._stage)
+
+    def write(self, handle: int, pieces: Sequence[bytes | bytearray | memoryview], offset: int) -> bool:
+        """Write all of it. False: the system does not write this file so; some may be there, as after an error."""
+        count = len(pieces)
+        held = 0
+        left = 0
+        self._views = cython.cast("Views", calloc(count + 1, cython.sizeof("Py_buffer")))
+        if self._views == cython.NULL:
+            raise MemoryError
+        try:
+            while held < count:
+                PyObject_GetBuffer(pieces[held], cython.address(self._views[held]), PyBUF_SIMPLE)
+                left += self._views[held].len
+                held += 1
+            with cython.nogil:
+                failure = self._write(handle, offset, left)
+        finally:
+            while held > 0:
+                held -= 1
+                PyBuffer_Release(cython.address(self._views[held]))
+            free(self._views)
+        if failure == EINVAL:
+            return False
+        if failure:
+            raise OSError(failure, os.strerror(failure))
+        return True
+
+    def _write(self, handle: int, offset: int, left: int) -> int:
+        """Gives 0, or what the system said; what it wrote short is gone on with, for the next write tells why."""
+        self._piece = 0
+        self._done = 0
+        failure = 0
+        is_direct = False
+        flags = fcntl(handle, F_GETFL)
+        if flags < 0:
+            failure = errno
+        flags &= ~_O_DIRECT
+        while left > 0 and failure == 0:
+            behind = offset & (_BLOCK - 1)
+            is_whole = behind == 0 and left >= _BLOCK
+            size = min(left & -_BLOCK, self._stage_size) if is_whole else min(_BLOCK - behind, left)
+            if is_direct != is_whole:
+                if fcntl(handle, F_SETFL, flags | _O_DIRECT if is_whole else flags) < 0:
+                    failure = errno
+                    break
+                is_direct = is_whole
+            self._fill_stage(size)
+            written = pwrite(handle, self._stage, size, offset)
+            if written > 0:
+                self._go_on(written)
+                offset += written
+                left -= written
+            elif written == 0:
+                failure = EINVAL  # neither written nor refused: the usual way will tell
+            elif errno != EINTR:
+                failure = errno
+        if is_direct:
+            fcntl(handle, F_SETFL, flags)
+        return failure
+
+    def _fill_stage(self, size: int) -> None:
+        """Copy what comes next to the stage."""
+        piece = self._piece
+        done = self._done
+        filled = 0
+        while filled < size:
+            part = min(size - filled, self._views[piece].len - done)
+            memcpy(self._stage + filled, cython.cast("Octets", self._views[piece].buf) + done, part)
+            filled += part
+            piece += 1  # a piece that does not end here is the last one
+            done = 0
+
+    def _go_on(self, written: int) -> None:
+        """So much of what comes next is written."""
+        self._done += written
+        while self._done > 0 and self._done >= self._views[self._piece].len:
+            self._done -= self._views[self._piece].len
+            self._piece += 1
