@@ -49,7 +49,7 @@ class SocketlessServer(AmqpServer):
         super().__init__(broker, options)
         self.clock = 0.0
         self.loop = ManualLoop()
-        self.ticker = Ticker(self.loop, broker)  # type: ignore[arg-type]
+        self.ticker = Ticker(self.loop, broker, clock=self.now)  # type: ignore[arg-type]
         self.ticker.after_turn = self.alarms.judge
 
     def now(self) -> float:
@@ -68,6 +68,7 @@ class Line:
         self._unread = b""  # sent while the server did not read
         self.is_closed = False  # by the server
         self.is_reading = True
+        self.read_takes = 0.0  # so long the server is at each piece that it reads
         self.connection = AmqpConnection(server)
         self.connection.connection_made(self)  # type: ignore[arg-type]
 
@@ -88,6 +89,7 @@ class Line:
             size = min(len(buffer), len(rest))
             buffer[:size] = rest[:size]
             rest = rest[size:]
+            self._server.clock += self.read_takes
             self.connection.buffer_updated(size)
         self._unread = bytes(rest)
 

@@ -129,6 +129,8 @@ class AmqpConnection(asyncio.BufferedProtocol):
             self.server.ticker.schedule()
         else:
             self.server.ticker.end_turn_early()
+            if self.server.ticker.has_read_long():
+                self._let_others_in()
 
     def _read_leftover(self) -> None:
         """Give the session what came while an answer was held back."""
@@ -245,6 +247,12 @@ class AmqpConnection(asyncio.BufferedProtocol):
     def _end_hold(self) -> None:
         self._is_held = False
         self.session.reader.is_paused = False
+
+    def _let_others_in(self) -> None:
+        """Read no more until the loop has looked at the other sockets."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+            self.server.ticker.call_soon(self._resume_reading)
 
     def _stop_listening_if_deaf(self) -> None:
         waiting = self._transport.get_write_buffer_size() + self._outbox.buffer.size

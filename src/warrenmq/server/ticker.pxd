@@ -5,7 +5,8 @@ from warrenmq.core.ports cimport CommitLog
 
 @cython.final
 cdef class Ticker:
-    cdef object _call_soon
+    cdef readonly object call_soon
+    cdef object _clock
     cdef object _broker
     cdef CommitLog _log
     cdef bint _is_scheduled
@@ -14,12 +15,16 @@ cdef class Ticker:
     cdef double _look_until
     cdef int _hope
     cdef int _turns_without_hope
+    cdef bint _is_reading
+    cdef double _reading_since
     cdef public object after_turn
     cdef readonly list dirty
 
     cpdef schedule(self)
     cpdef mark_dirty(self, outbox)
     cpdef end_turn_early(self)
+    @cython.locals(now=double)
+    cpdef bint has_read_long(self) except -1
     @cython.locals(dirty=list)
     cdef _end(self)
     cdef _keep_looking(self)

@@ -9,12 +9,16 @@ sleeping process takes longer than the work of a turn, and a client that waits f
 Looking pays only while input does come: after a few vain tries it stops, and tries again once in a while. While an
 epoch is being committed the loop sleeps: looking would take the interpreter from the committer.
 
+A loop may read one socket many times before it looks at any other (uvloop 32 times). Whoever has read a large piece
+asks whether that has gone on for long (`has_read_long`), and then lets the others in.
+
 Owned by the loop thread. Compiled when the package is built (ticker.pxd).
 """
 
 from __future__ import annotations
 
 from asyncio import AbstractEventLoop
+from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
 # So many vain looks in a row end the looking; so many turns later it is tried again.
 _VAIN_LOOKS = 4
 _TRY_AGAIN_AFTER = 64
+# So long the loop may read large pieces before it looks at all its sockets again, in seconds.
+_LONG_READING = 0.005
 
 
 class Ticker:
@@ -35,19 +41,29 @@ class Ticker:
     __slots__ = (
         "_broker",
         "_busy_poll",
-        "_call_soon",
+        "_clock",
         "_hope",
         "_is_looking",
+        "_is_reading",
         "_is_scheduled",
         "_log",
         "_look_until",
+        "_reading_since",
         "_turns_without_hope",
         "after_turn",
+        "call_soon",
         "dirty",
     )
 
-    def __init__(self, loop: AbstractEventLoop, broker: Broker, busy_poll: float = 0.0) -> None:
-        self._call_soon = loop.call_soon
+    def __init__(
+        self,
+        loop: AbstractEventLoop,
+        broker: Broker,
+        busy_poll: float = 0.0,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        self.call_soon = loop.call_soon
+        self._clock = clock
         self._broker = broker
         self._log: CommitLog = broker.storage.log
         self._is_scheduled = False
@@ -56,6 +72,8 @@ class Ticker:
         self._look_until = 0.0
         self._hope = _VAIN_LOOKS
         self._turns_without_hope = 0
+        self._reading_since = 0.0
+        self._is_reading = False
         self.dirty: list[Any] = []
         self.after_turn: Any = None  # called after each turn, for the alarms
 
@@ -63,7 +81,7 @@ class Ticker:
         """See to it that the turn ends; cheap when it is known already."""
         if not self._is_scheduled:
             self._is_scheduled = True
-            self._call_soon(self.end_turn)
+            self.call_soon(self.end_turn)
             if self._is_looking:
                 self._hope = _VAIN_LOOKS
 
@@ -81,6 +99,19 @@ class Ticker:
     def end_turn_early(self) -> None:
         """More is there to be read than is good for one turn: this one ends here, whatever is scheduled."""
         self._end()
+
+    def has_read_long(self) -> bool:
+        """Asked after each large piece: whether the loop has read nothing else for too long."""
+        now = self._clock()
+        if not self._is_reading:
+            self._is_reading = True
+            self._reading_since = now
+            self.call_soon(self.has_looked_around)
+        return now - self._reading_since > _LONG_READING
+
+    def has_looked_around(self) -> None:
+        """What is called soon comes before the loop looks at its sockets again."""
+        self._is_reading = False
 
     def _end(self) -> None:
         self._broker.end_turn()
@@ -100,15 +131,15 @@ class Ticker:
                 return
             self._turns_without_hope = 0
             self._hope = 1
-        self._look_until = perf_counter() + self._busy_poll
+        self._look_until = self._clock() + self._busy_poll
         if not self._is_looking:
             self._is_looking = True
-            self._call_soon(self.look)
+            self.call_soon(self.look)
 
     def look(self) -> None:
         """While something is scheduled the loop polls its sockets without sleeping: that is all this is for."""
-        if perf_counter() < self._look_until and not self._log.is_committing:
-            self._call_soon(self.look)
+        if self._clock() < self._look_until and not self._log.is_committing:
+            self.call_soon(self.look)
         else:
             self._is_looking = False
             self._hope -= 1
