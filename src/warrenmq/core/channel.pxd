@@ -38,6 +38,7 @@ cdef class Channel:
     cdef readonly Py_ssize_t default_prefetch
     cdef readonly bint is_open
     cdef readonly bytes plain_header
+    cdef readonly bint is_plain_with_ids
     cdef readonly object transaction
     cdef readonly object reply_queue
     cdef readonly bint is_confirming
@@ -49,6 +50,7 @@ cdef class Channel:
 
     @cython.locals(queues=list, message=Message)
     cpdef publish(self, Route route, bytes header, bytes body)
+    cdef bint _take_plain(self, bytes header) except -1
     cdef _publish_inspected(self, Route route, bytes header, bytes body)
     @cython.locals(queue=Queue, level=int)
     cdef _deliver_to(self, Message message, list queues, bint is_mandatory)

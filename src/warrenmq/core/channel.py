@@ -55,6 +55,7 @@ class Channel:
         "is_confirming",
         "is_in_turn",
         "is_open",
+        "is_plain_with_ids",
         "ledger",
         "number",
         "outbox",
@@ -98,6 +99,7 @@ class Channel:
         self.default_prefetch = 0
         self.is_open = True
         self.plain_header = b""  # the last one that needed no look inside: the next is often the same
+        self.is_plain_with_ids = False
         self.transaction: Transaction | None = None
         self.reply_queue: ReplyQueue | None = None
         self.is_confirming = False
@@ -115,13 +117,13 @@ class Channel:
         """Route a message to its queues, or hold it for the transaction."""
         self.stats.published += 1
         queues = route.queues
-        if queues is None or (header != self.plain_header and needs_inspection(header)):
+        if queues is None or (header != self.plain_header and not self._take_plain(header)):
             self._publish_inspected(route, header, body)
             return
-        self.plain_header = header
-        message = make_message(route.address, header, body)
+        # All messages with an equal header share one: it stays in the processor's cache, and takes memory once.
+        message = make_message(route.address, self.plain_header, body)
         if self.events.is_watching:
-            if route.untold > 0 and route.untold_version == self.events.version and not has_ids(header):
+            if route.untold > 0 and route.untold_version == self.events.version and not self.is_plain_with_ids:
                 route.untold -= 1
             else:
                 self.events.published(self, route, message, queues)
@@ -129,6 +131,14 @@ class Channel:
             self.transaction.publishes.append((message, queues, route.is_mandatory))
             return
         self._deliver_to(message, queues, route.is_mandatory)
+
+    def _take_plain(self, header: bytes) -> bool:
+        """Whether nothing in the header matters here; then it is the one that the next is compared with."""
+        if needs_inspection(header):
+            return False
+        self.plain_header = header
+        self.is_plain_with_ids = has_ids(header)
+        return True
 
     def _publish_inspected(self, route: Route, header: bytes, body: bytes) -> None:
         """Publish a message whose headers matter: CC, BCC, reply-to, user-id, expiration, a headers exchange, ids."""

@@ -33,6 +33,7 @@ cdef long long _MANY
 cdef class Plan:
     cdef readonly long long version
     cdef readonly unsigned long long threshold
+    cdef readonly double step
     cdef readonly list header_rules
 
 
@@ -65,7 +66,7 @@ cdef class Recorder(EventSink):
     @cython.locals(threshold="unsigned long long")
     cdef bint _is_wanted(self, Plan plan, list rules, bytes header) except -1
     @cython.locals(luck=double, untold=double)
-    cdef long long _draw_untold(self, unsigned long long threshold) except -1
+    cdef long long _draw_untold(self, Plan plan) except -1
     @cython.locals(chance="unsigned long long")
     cdef unsigned long long _chance_of_64_bits(self) noexcept
     @cython.locals(publisher=Channel)

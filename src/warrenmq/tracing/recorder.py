@@ -73,11 +73,13 @@ class Plan:
     the next one (`Route.untold`): that costs less than to ask chance of each.
     """
 
-    __slots__ = ("header_rules", "threshold", "version")
+    __slots__ = ("header_rules", "step", "threshold", "version")
 
     def __init__(self, version: int, ratio: float, header_rules: "list[TraceRule]") -> None:
         self.version = version
         self.threshold = threshold_of(ratio)
+        share = self.threshold / _CHANCES
+        self.step = 1.0 / log(1.0 - share) if 0.0 < share < 1.0 else 0.0
         self.header_rules: list[TraceRule] | None = header_rules or None
 
 
@@ -198,7 +200,7 @@ class Recorder(EventSink):
         if is_due and way.untold > 0:
             way.untold -= 1  # it did not come by the short way, where routes are asked
             return False
-        way.untold = self._draw_untold(plan.threshold)
+        way.untold = self._draw_untold(plan)
         way.untold_version = self.version
         return is_due or self._chance_of_64_bits() < plan.threshold
 
@@ -213,12 +215,12 @@ class Recorder(EventSink):
             return threshold == _ALL or sampling_hash(header, _MESSAGE_ID_KEY) < threshold
         return threshold == _ALL or self._chance_of_64_bits() < threshold
 
-    def _draw_untold(self, threshold: int) -> int:
+    def _draw_untold(self, plan: Plan) -> int:
         """How many go by until one is drawn, where each is with the same chance."""
-        if threshold == 0:
+        if plan.threshold == 0:
             return _MANY
         luck = (self._chance_of_64_bits() + 1.0) / _CHANCES
-        untold = log(luck) / log(1.0 - threshold / _CHANCES)
+        untold = log(luck) * plan.step
         return int(untold) if untold < _MANY else _MANY
 
     def _chance_of_64_bits(self) -> int:
