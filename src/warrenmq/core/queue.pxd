@@ -77,7 +77,6 @@ cdef class Queue:
     cdef _hand_over(self, QueuedMessage entry, Consumer consumer)
     cpdef tell_delivered(self, QueuedMessage entry, object who, bint is_settled)
     @cython.locals(entry=QueuedMessage)
-    cdef _tell_passed(self, Message message, long long position, Consumer consumer)
     cpdef note_unacked(self)
     cpdef discard(self, QueuedMessage entry)
     cpdef settle(self, QueuedMessage entry)

@@ -122,8 +122,10 @@ class Queue:
         if consumer is not None and consumer.no_ack:
             # Settled by being sent: there is nothing to keep.
             self.stats.delivered += 1
-            if message.uid != 0 or self.is_tapped:
-                self._tell_passed(message, position, consumer)
+            if message.uid != 0:
+                self.events.passed(message, self, consumer)
+            if self.is_tapped:
+                self.events.tapped(enqueue_as(message, position), self, consumer)
             consumer.deliver_no_ack(message, False)
             if self.deduplication is not None:
                 return self.deduplication.note_passed(self.keeps and message.is_persistent())
@@ -331,13 +333,6 @@ class Queue:
             self.events.place_event(_DELIVERED, entry, self, who, _AUTO_ACK if is_settled else 0)
         if self.is_tapped:
             self.events.tapped(entry, self, who)
-
-    def _tell_passed(self, message: Message, position: int, consumer: Consumer) -> None:
-        """It came, and was delivered without ever having a place here."""
-        if message.uid != 0:
-            self.events.passed(message, self, consumer)
-        if self.is_tapped:
-            self.events.tapped(enqueue_as(message, position), self, consumer)
 
     def message_count(self) -> int:
         """Messages that wait; those of a stream stay, whoever reads them."""

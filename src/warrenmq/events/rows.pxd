@@ -44,7 +44,6 @@ cdef class Rows:
     cdef readonly SceneFinder finder
     cdef tuple _glossary
     cdef bytes _last_texts
-    cdef bint _is_followable
     cdef Py_ssize_t _logged_size
     cdef Py_ssize_t _logged_count
     cdef readonly Py_ssize_t size
@@ -92,7 +91,6 @@ cdef class Rows:
         self, bint is_routed, Py_ssize_t scene, long long time, long long uid, bytes texts, long long size
     )
     cdef void _note_time(self, long long time) noexcept
-    cpdef bint may_be_brief(self) noexcept
     @cython.locals(data="unsigned char *")
     cpdef put_brief(self, int kind, int reason, Py_ssize_t scene, long long depth, int attempt)
     @cython.locals(data="unsigned char *")

@@ -87,8 +87,9 @@ class Trace:
 
 
 class Rows:
-    """Rows in the order they were added. `size` is the memory they take, `time` that of the last one.
+    """Rows in the order they were added. `size` is the memory they take.
 
+    `time` is that of the last one; 0 where the next must not refer to it, and has to say all (`put`, `put_new`).
     `finder` knows scenes of these rows by the objects that they are of.
     """
 
@@ -97,7 +98,6 @@ class Rows:
         "_data",
         "_expected",
         "_glossary",
-        "_is_followable",
         "_last_texts",
         "_logged_count",
         "_logged_size",
@@ -119,7 +119,6 @@ class Rows:
     size: int
     first_time: int
     last_time: int
-    _is_followable: bool
     _last_texts: bytes | None
     _logged_count: int
     _logged_size: int
@@ -203,7 +202,7 @@ class Rows:
             self._grow(room)
         flags = _IS_ROUTED if is_routed else 0
         if texts is not None:
-            flags |= _SAME_TEXTS if texts is self._last_texts and self._is_followable else _TEXTS
+            flags |= _SAME_TEXTS if texts is self._last_texts and self.time != 0 else _TEXTS
         data: Pointer = self._data
         _put_record(
             data,
@@ -250,15 +249,10 @@ class Rows:
 
     def _note_time(self, time: int) -> None:
         self.time = time
-        self._is_followable = True
         if time < self.first_time or self.count == 0:
             self.first_time = time
         if time > self.last_time or self.count == 0:
             self.last_time = time
-
-    def may_be_brief(self) -> bool:
-        """Whether `put_brief` and `put_passed` may be called: there is a row before."""
-        return self._is_followable
 
     def put_brief(self, kind: int, reason: int, scene: int, depth: int, attempt: int) -> None:
         """One more row, of the same message and time as the one before; it came to the queue right then.
@@ -344,14 +338,13 @@ class Rows:
         taken.finder = SceneFinder()  # what the loop's own objects are found by stays here, and goes
         taken._glossary = self._glossary
         taken._last_texts = None
-        taken._is_followable = False
         taken._logged_size = self._logged_size
         taken._logged_count = self._logged_count
         taken.size = self.size
         taken.count = self.count
         taken.first_time = self.first_time
         taken.last_time = self.last_time
-        taken.time = self.time
+        taken.time = 0
         taken.has_texts = self.has_texts
         self._expected = min(self._capacity, _KEPT_CAPACITY)
         self._begin()
@@ -371,7 +364,7 @@ class Rows:
         raw = self._raw_from(self._logged_size, self.count - self._logged_count)
         self._logged_size = self.size
         self._logged_count = self.count
-        self._is_followable = False  # the next part must not refer to this one
+        self.time = 0  # the next part must not refer to this one
         return raw
 
     def to_bytes(self) -> bytes:
@@ -441,7 +434,6 @@ class Rows:
         self.finder.clear()
         self._glossary: Glossary | None = None  # of all scenes so far
         self._last_texts = None
-        self._is_followable = False
         self._logged_size = 0
         self._logged_count = 0
         self.size = 0

@@ -16,9 +16,10 @@ from warrenmq.journal.files import Data, Files
 
 # A smaller write costs little, and would not keep a disk busy by itself.
 LARGE_WRITE = 256 * 1024
-# A disk that takes longer per octet (250 MB/s) is slow. Getting the interpreter back takes time, too, which is no
-# fault of the disk's.
+# A disk that takes longer per octet (250 MB/s), and that so many times in a row, is slow. Getting the interpreter back
+# takes time, too, and so does a busy machine, which is no fault of the disk's.
 SLOW_FROM = 4e-9
+SLOW_IN_A_ROW = 3
 INTERPRETER_WAIT = 0.010
 # So long a slow disk is written to through the memory, in seconds; then it is tried again.
 SLOW_FOR = 1.0
@@ -32,6 +33,7 @@ class SparingWriter:
     def __init__(self, files: Files, clock: Callable[[], float]) -> None:
         self._files = files
         self._clock = clock
+        self._slow_writes = 0  # in a row
         self._is_slow_until = 0.0
 
     def writev(self, handle: int, pieces: Sequence[Data], offset: int) -> None:
@@ -50,6 +52,8 @@ class SparingWriter:
         if not self._files.write_past_cache(handle, pieces, offset):
             return False
         now = self._clock()
-        if now - began > INTERPRETER_WAIT + size * SLOW_FROM:
+        is_slow = now - began > INTERPRETER_WAIT + size * SLOW_FROM
+        self._slow_writes = self._slow_writes + 1 if is_slow else 0
+        if self._slow_writes >= SLOW_IN_A_ROW:
             self._is_slow_until = now + SLOW_FOR
         return True

@@ -289,7 +289,7 @@ class Recorder(EventSink):
     def _is_at(self, now: int, message: Message) -> bool:
         """Whether the last row was of this message and of this time, and it came to its queue then."""
         rows = self.rows
-        return message.uid == self._told and rows.time == now and message.enqueue_time == now and rows.may_be_brief()
+        return message.uid == self._told and rows.time == now and message.enqueue_time == now
 
     def place_event(self, kind: int, entry: QueuedMessage, queue: object, who: object, reason: int) -> None:
         place: Queue = queue  # type: ignore[assignment]
