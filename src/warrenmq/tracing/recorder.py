@@ -49,7 +49,7 @@ _BURST_US = 8
 _EVENTS_PER_READING = 7
 
 # So many rows are worth a batch of their own; fewer wait for more, for a while (log.py).
-BATCH_ROWS = 65_536
+BATCH_ROWS = 131_072
 
 _BATCH_ROWS = BATCH_ROWS  # as C integers
 _REPUBLISHED = schema.REPUBLISHED
