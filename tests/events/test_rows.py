@@ -184,16 +184,19 @@ def test_rows_of_one_message_in_a_row_tell_its_ids_once() -> None:
     assert {event.message_id for event in rows.events()} == {"order-17"}
 
 
-def test_raw_form_names_only_what_its_rows_use() -> None:
+@pytest.mark.parametrize(("before", "is_named"), [(1, True), (50, False)])
+def test_raw_form_names_of_many_scenes_only_what_its_rows_use(before: int, is_named: bool) -> None:
     rows = Rows()
-    add(rows, TRACE, queue="first")
+    for number in range(before):
+        add(rows, TRACE, queue=f"first{number}")
     rows.unlogged()
     add(rows, TRACE, queue="second")
     raw = rows.unlogged()
     assert raw is not None
     assert b"second" in raw
-    assert b"first" not in raw
     assert b"order-17" in raw
+    assert (b"first" in raw) is is_named
+    assert [event.queue for event in Rows.from_bytes(raw).events()] == ["second"]
 
 
 @given(st.data())

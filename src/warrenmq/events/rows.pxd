@@ -22,6 +22,7 @@ cdef Py_ssize_t _NEW_SIZE
 cdef int _PUBLISHED
 cdef int _ENQUEUED
 cdef Py_ssize_t _FULL_NAMES
+cdef Py_ssize_t _FEW_SCENES
 
 
 @cython.final

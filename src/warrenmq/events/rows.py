@@ -47,6 +47,8 @@ _KEPT_CAPACITY = 4 * 1024 * 1024
 _SPARES = 4  # buffers of that size at most that are kept: the thread that encodes may be some batches behind
 _HIGHEST = 0x7FFF_FFFF  # of the columns with 32 bits
 _CODES = HIGHEST_CODE
+# To look which of so few scenes are told of takes ten times as long as to tell all of them, as the last time.
+_FEW_SCENES = 16
 # A batch numbers its names with 16 bits, and one more row may bring six.
 FULL_NAMES = 32_000
 
@@ -451,10 +453,10 @@ class Rows:
 
     def _raw_from(self, start: int, count: int) -> bytes:
         """The head, the names and scenes that are used from here on (or all), and the rows as they are."""
-        if count < len(self._scenes):
+        if count < len(self._scenes) and len(self._scenes) > _FEW_SCENES:
             used = used_scenes(RowReader(self._data, start, self.size), len(self._scenes))
             glossary = make_glossary(self._names, self._scenes, used)
-        else:  # to look for those that are used takes longer than to write them all, which is done once
+        else:  # written once for many times
             if self._glossary is None or self._glossary[1] != len(self._scenes):
                 self._glossary = make_glossary(self._names, self._scenes, list(range(len(self._scenes))))
             glossary = self._glossary
