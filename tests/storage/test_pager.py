@@ -13,7 +13,7 @@ import pytest
 from tests.storage.driver import Kept, QuickFiles
 from warrenmq.journal.files import Data, Files
 from warrenmq.storage.pager import Pager
-from warrenmq.storage.sparing_writer import LARGE_WRITE, SLOW_FOR
+from warrenmq.storage.sparing_writer import LARGE_WRITE, SLOW_FOR, SLOW_IN_A_ROW
 
 
 class Failing(QuickFiles):
@@ -153,12 +153,12 @@ def test_a_slow_disk_has_such_files_written_through_the_cache_for_a_while(
     files = SlowWays()
     monkeypatch.setattr("time.monotonic", lambda: files.now)
     pager = make_pager(files)
-    for number in range(4):
+    for number in range(SLOW_IN_A_ROW + 3):
         pager.write(str(tmp_path / f"{number}"), 0, [bytes(LARGE_WRITE)], True, lambda: None, lost=lambda _: None)
         pager.run_all()
         files.now += SLOW_FOR / 2
     pager.stop()
-    assert files.ways == [("0", "past"), ("1", "cached"), ("2", "past"), ("3", "cached")]
+    assert [way for _, way in files.ways] == [*["past"] * SLOW_IN_A_ROW, "cached", "past", "cached"]
 
 
 @pytest.mark.parametrize(("number", "is_lost"), [(errno.EIO, True), (errno.ENOSPC, False)])
