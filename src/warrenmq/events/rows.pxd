@@ -91,7 +91,7 @@ cdef class Rows:
     cpdef put_new(
         self, bint is_routed, Py_ssize_t scene, long long time, long long uid, bytes texts, long long size
     )
-    cdef void _note_time(self, long long time) noexcept
+    cdef _end_record(self, long long time, int flags, bytes texts)
     @cython.locals(data="unsigned char *")
     cpdef put_brief(self, int kind, int reason, Py_ssize_t scene, long long depth, int attempt)
     @cython.locals(data="unsigned char *")

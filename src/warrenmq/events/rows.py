@@ -222,13 +222,7 @@ class Rows:
             _limited(attempt),
         )
         self.size += _RECORD_SIZE
-        if flags & _TEXTS and texts is not None:
-            _put_octets(data, self.size, texts, len(texts))
-            self.size += len(texts)
-            self.has_texts = True
-        self._last_texts = texts
-        self._note_time(time)
-        self.count += 2 if is_routed else 1
+        self._end_record(time, flags, texts)
 
     def put_new(self, is_routed: bool, scene: int, time: int, uid: int, texts: bytes | None, size: int) -> None:
         """The row of a message that is published now; or two, the second of the kind "routed"."""
@@ -241,20 +235,21 @@ class Rows:
         data: Pointer = self._data
         _put_new(data, self.size, flags, scene, time, uid, _limited(size) + 1)
         self.size += _NEW_SIZE
-        if texts is not None:
-            _put_octets(data, self.size, texts, len(texts))
+        self._end_record(time, flags, texts)
+
+    def _end_record(self, time: int, flags: int, texts: bytes | None) -> None:
+        """What comes behind a record that says all, and what is known of it."""
+        if flags & _TEXTS and texts is not None:
+            _put_octets(self._data, self.size, texts, len(texts))
             self.size += len(texts)
             self.has_texts = True
         self._last_texts = texts
-        self._note_time(time)
-        self.count += 2 if is_routed else 1
-
-    def _note_time(self, time: int) -> None:
         self.time = time
         if time < self.first_time or self.count == 0:
             self.first_time = time
         if time > self.last_time or self.count == 0:
             self.last_time = time
+        self.count += 2 if flags & _IS_ROUTED else 1
 
     def put_brief(self, kind: int, reason: int, scene: int, depth: int, attempt: int) -> None:
         """One more row, of the same message and time as the one before; it came to the queue right then.
