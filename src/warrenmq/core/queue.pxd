@@ -76,7 +76,6 @@ cdef class Queue:
     cpdef QueuedMessage get(self)
     cdef _hand_over(self, QueuedMessage entry, Consumer consumer)
     cpdef tell_delivered(self, QueuedMessage entry, object who, bint is_settled)
-    @cython.locals(entry=QueuedMessage)
     cpdef note_unacked(self)
     cpdef discard(self, QueuedMessage entry)
     cpdef settle(self, QueuedMessage entry)
