@@ -1,6 +1,6 @@
 cimport cython
 
-from warrenmq.core.exchange cimport Route
+from warrenmq.core.exchange cimport Exchange, Route
 from warrenmq.core.ledger cimport Ledger
 from warrenmq.core.message cimport Message, QueuedMessage, make_message
 from warrenmq.core.ports cimport EventSink, Outbox
@@ -37,6 +37,7 @@ cdef class Channel:
     cdef readonly dict consumers
     cdef readonly Py_ssize_t default_prefetch
     cdef readonly bint is_open
+    cdef public Exchange writable_exchange
     cdef readonly bytes plain_header
     cdef readonly bint is_plain_with_ids
     cdef readonly object transaction

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from warrenmq.core.consumer import Consumer
 from warrenmq.core.deduplication import Passage
 from warrenmq.core.errors import NotAllowed, NotImplementedHere, PreconditionFailed
-from warrenmq.core.exchange import Route
+from warrenmq.core.exchange import Exchange, Route
 from warrenmq.core.ledger import Ledger
 from warrenmq.core.message import Message, QueuedMessage, make_message
 from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, EventSink, Outbox
@@ -71,6 +71,7 @@ class Channel:
         "user",
         "vhost",
         "vhost_name",
+        "writable_exchange",
     )
 
     def __init__(
@@ -98,6 +99,7 @@ class Channel:
         self.consumers: dict[str, Consumer] = {}
         self.default_prefetch = 0
         self.is_open = True
+        self.writable_exchange: Exchange | None = None  # the last one that the user was found to be allowed to
         self.plain_header = b""  # the last one that needed no look inside: the next is often the same
         self.is_plain_with_ids = False
         self.transaction: Transaction | None = None

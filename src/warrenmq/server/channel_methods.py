@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from warrenmq.core.arguments import find_unheeded
 from warrenmq.core.channel import Channel
 from warrenmq.core.errors import NotFound, NotImplementedHere, PreconditionFailed
-from warrenmq.core.exchange import Exchange
 from warrenmq.core.ports import NOTHING, CommitLog
 from warrenmq.core.publish_rules import DIRECT_REPLY_TO
 from warrenmq.core.queue import Queue
@@ -46,7 +45,6 @@ class ChannelMethods:
         "_work_before",
         "channel",
         "number",
-        "writable_exchange",
     )
 
     def __init__(self, session: Session, number: int) -> None:
@@ -68,7 +66,6 @@ class ChannelMethods:
             session.user,
             session.connection_name(),
         )
-        self.writable_exchange: Exchange | None = None  # the last one that the user was found to be allowed to
 
     def handle(self, method: spec.Method) -> None:
         """Do what the method asks."""
@@ -77,11 +74,6 @@ class ChannelMethods:
             raise CommandInvalid("unimplemented method", method.index >> 16, method.index & 0xFFFF)
         self._work_before = self._log.work
         handler(self, method)
-
-    def require_writable(self, exchange: Exchange) -> None:
-        """403 unless the user may publish to it; remembered until the channel publishes elsewhere."""
-        self._require("write", "exchange", exchange.name)
-        self.writable_exchange = exchange
 
     # -- channel -----------------------------------------------------------------------------------------------------
 

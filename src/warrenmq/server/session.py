@@ -1,9 +1,10 @@
 """A session: what one connection's methods mean to the broker.
 
-Hears methods and contents from the frame reader, calls the core, and answers through the outbox. Refusals of the core
-and of the protocol become close methods here and nowhere else: the channel's, or the connection's.
+Receives methods from the message path (message_path.py, which handles published messages and acks by itself), calls the
+core, and answers through the outbox. Refusals of the core and of the protocol become close methods here and nowhere
+else: the channel's, or the connection's.
 
-Owned by the loop thread. The message path (`on_content`, `on_ack`) is compiled when the package is built (session.pxd).
+Owned by the loop thread.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from warrenmq.core.errors import AccessRefused, BrokerError, NotAllowed, NotImplementedHere, PreconditionFailed
-from warrenmq.core.exchange import DEFAULT_EXCHANGE, Route
+from warrenmq.core.channel import Channel
+from warrenmq.core.errors import AccessRefused, BrokerError, NotAllowed, NotImplementedHere
+from warrenmq.core.exchange import DEFAULT_EXCHANGE, Exchange, Route
 from warrenmq.core.reply_to import ADDRESS_PREFIX
 from warrenmq.core.vhost import VHost
 from warrenmq.events import schema
@@ -28,11 +30,11 @@ from warrenmq.protocol.errors import (
     clip_reply_text,
     describe_payload,
 )
-from warrenmq.protocol.frames import FrameHandler, FrameReader
+from warrenmq.protocol.frames import FrameReader
 from warrenmq.protocol.handshake import ServerHandshake, State, Tuning
-from warrenmq.protocol.properties import validate
 from warrenmq.server.channel_methods import ChannelMethods
 from warrenmq.server.flow import Alarms
+from warrenmq.server.message_path import MessagePath, index_of
 from warrenmq.server.outbox import ConnectionOutbox
 from warrenmq.server.sasl import LoginRefused
 
@@ -42,28 +44,24 @@ if TYPE_CHECKING:
 log = logging.getLogger("warrenmq.session")
 
 _PUBLISH = spec.BasicPublish.index
-_ACK = spec.BasicAck.index
 _MANDATORY = 1
 _IMMEDIATE = 2
 
 
-class Session(FrameHandler):
+class Session:
     """One connection's conversation, from its first method to its last."""
 
     __slots__ = (
         "_connection",
-        "alarms",
+        "_messages",
         "broker",
         "channels",
         "handshake",
         "is_closed",
         "is_finished",
-        "max_message_size",
         "outbox",
         "reader",
-        "routes",
         "user",
-        "valid_header",
         "vhost",
     )
 
@@ -72,17 +70,14 @@ class Session(FrameHandler):
         self._connection = connection
         self.broker = connection.server.broker
         self.outbox = outbox
-        self.alarms = alarms
-        self.max_message_size = options.max_message_size
+        self._messages = MessagePath(self, alarms, options.max_message_size)
         self.handshake = ServerHandshake(Tuning(options.channel_max, options.frame_max, options.heartbeat))
         # Until the client has tuned, no frame may be longer than the protocol's least maximum.
-        self.reader = FrameReader(self, spec.FRAME_MIN_SIZE)
+        self.reader = FrameReader(self._messages, spec.FRAME_MIN_SIZE)
         self.reader.accepts_content = False
         self.channels: dict[int, ChannelMethods] = {}
         self.user = ""
-        self.valid_header = b""  # the last one that was found to be well formed: the next is often the same
         self.vhost: VHost | None = None
-        self.routes: dict[bytes, Route] = {}  # the virtual host's own
         self.is_closed = False  # a close was sent or received: nothing more is done for this client
         self.is_finished = False  # the closing handshake is over too
 
@@ -102,59 +97,21 @@ class Session(FrameHandler):
         """As events name it."""
         return self._connection.full_name
 
-    # -- messages ----------------------------------------------------------------------------------------------------
+    # -- what the message path asks ----------------------------------------------------------------------------------
 
-    def on_content(self, channel: int, method: bytes, header: bytes, body: bytes) -> None:
-        """A whole message was published."""
-        state = self.channels.get(channel)
-        if state is None:
-            self._fail(ChannelError("expected 'channel.open'"), channel, _index_of(method))
-            return
-        try:
-            if header != self.valid_header:
-                validate(header)
-                self.valid_header = header
-            route = self.routes.get(method)
-            if route is None:
-                route = self._find_route(method)
-            if route.exchange is not state.writable_exchange:
-                state.require_writable(route.exchange)
-            if len(body) > self.max_message_size:
-                raise self._too_large(len(body))
-            state.channel.publish(route, header, body)
-        except (BrokerError, ProtocolError) as refusal:
-            self._fail(refusal, channel, _index_of(method))
-        if self.alarms.is_raised:
-            self._connection.block_publisher()
+    def require_writable(self, channel: Channel, exchange: Exchange) -> None:
+        """403 unless the user may publish to it; remembered until the channel publishes elsewhere."""
+        assert self.vhost is not None
+        self.broker.users.require(self.user, self.vhost.name, "write", "exchange", exchange.name)
+        channel.writable_exchange = exchange
 
-    def on_ack(self, channel: int, delivery_tag: int, multiple: bool) -> None:
-        state = self.channels.get(channel)
-        if state is None:
-            self._fail(ChannelError("expected 'channel.open'"), channel, _ACK)
-            return
-        try:
-            state.channel.ack(delivery_tag, multiple)
-        except BrokerError as refusal:
-            self._fail(refusal, channel, _ACK)
+    def block_publisher(self) -> None:
+        """A resource is short, and this client has just published."""
+        self._connection.block_publisher()
 
-    def on_content_header(self, channel: int, body_size: int) -> bool:
-        """Refuse a body that is too large, or on no channel, before it fills the memory."""
-        if channel not in self.channels:
-            self._fail(ChannelError("expected 'channel.open'"), channel, _PUBLISH)
-            return False
-        if body_size > self.max_message_size:
-            self._fail(self._too_large(body_size), channel, _PUBLISH)
-            return False
-        return True
-
-    def _too_large(self, body_size: int) -> PreconditionFailed:
-        return PreconditionFailed(
-            f"message size {body_size} is larger than configured max size {self.max_message_size}"
-        )
-
-    def _find_route(self, method: bytes) -> Route:
+    def find_route(self, method: bytes) -> Route:
         """Read a publish method that was not seen before (or not since the topology changed)."""
-        index = _index_of(method)
+        index = index_of(method)
         if index != _PUBLISH:
             raise _unimplemented(index)
         address, name, key = _read_address(method)
@@ -176,7 +133,7 @@ class Session(FrameHandler):
     # -- methods -----------------------------------------------------------------------------------------------------
 
     def on_method(self, channel: int, payload: bytes) -> None:
-        index = _index_of(payload)
+        index = index_of(payload)
         if channel == 0:
             self._on_connection_method(methods.decode(payload))
             return
@@ -190,7 +147,7 @@ class Session(FrameHandler):
             self._on_closing_channel(channel, index)
             return
         if state is None:
-            self._fail(ChannelError("expected 'channel.open'"), channel, index)
+            self.fail(ChannelError("expected 'channel.open'"), channel, index)
             return
         try:
             method = methods.decode(payload)
@@ -199,10 +156,7 @@ class Session(FrameHandler):
             else:
                 state.handle(method)
         except (BrokerError, ProtocolError) as refusal:
-            self._fail(refusal, channel, index)
-
-    def on_heartbeat(self) -> None:
-        """Hearing anything is enough, and the connection has noted that."""
+            self.fail(refusal, channel, index)
 
     def _on_connection_method(self, method: spec.Method) -> None:
         if self.is_closed:
@@ -259,7 +213,7 @@ class Session(FrameHandler):
         except BrokerError as refusal:
             self._close_connection(refusal, method.index)
             return
-        self.routes = self.vhost.routes
+        self._messages.routes = self.vhost.routes
         self.reader.accepts_content = True
         self.outbox.send(0, self.handshake.opened())
         self._connection.opened()
@@ -269,14 +223,15 @@ class Session(FrameHandler):
     def _open_channel(self, number: int, payload: bytes) -> None:
         methods.decode(payload)
         if number in self.channels:
-            self._fail(ChannelError("second 'channel.open' seen"), number, spec.ChannelOpen.index)
+            self.fail(ChannelError("second 'channel.open' seen"), number, spec.ChannelOpen.index)
             return
         limit = self.handshake.tuning.channel_max
         if len(self.channels) >= limit:
             text = f"number of channels opened ({len(self.channels)}) has reached the negotiated channel_max ({limit})"
             self._close_connection(NotAllowed(text), 0)
             return
-        self.channels[number] = ChannelMethods(self, number)
+        state = self.channels[number] = ChannelMethods(self, number)
+        self._messages.channels[number] = state.channel
         self.broker.channel_count += 1
         self._emit_channel(schema.CHANNEL_OPENED, number, 0)
         self.outbox.send(number, spec.ChannelOpenOk())
@@ -297,6 +252,7 @@ class Session(FrameHandler):
     def _drop_channel(self, number: int, state: ChannelMethods, reason: int) -> None:
         """`reason` is why what it holds unacked comes back."""
         del self.channels[number]
+        del self._messages.channels[number]
         self.broker.channel_count -= 1
         state.channel.close(reason)
         self._emit_channel(schema.CHANNEL_CLOSED, number, reason)
@@ -324,11 +280,11 @@ class Session(FrameHandler):
             try:
                 state.handle(method)
             except (BrokerError, ProtocolError) as refusal:
-                self._fail(refusal, channel, method.index)
+                self.fail(refusal, channel, method.index)
 
     # -- refusals ----------------------------------------------------------------------------------------------------
 
-    def _fail(self, refusal: BrokerError | ProtocolError, channel: int, index: int) -> None:
+    def fail(self, refusal: BrokerError | ProtocolError, channel: int, index: int) -> None:
         """Close the channel, or the connection, with the refusal's words."""
         if refusal.scope is Scope.CONNECTION or channel not in self.channels:
             self._close_connection(refusal, index)
@@ -398,10 +354,6 @@ class Session(FrameHandler):
     def tell_unblocked(self) -> None:
         if self.handshake.capabilities.get("connection.blocked") is True and not self.is_closed:
             self.outbox.send(0, spec.ConnectionUnblocked())
-
-
-def _index_of(payload: bytes) -> int:
-    return payload[0] << 24 | payload[1] << 16 | payload[2] << 8 | payload[3]
 
 
 def _read_address(method: bytes) -> tuple[bytes, str, str]:

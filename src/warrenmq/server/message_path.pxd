@@ -1,0 +1,24 @@
+cimport cython
+
+from warrenmq.core.channel cimport Channel
+from warrenmq.core.exchange cimport Route
+from warrenmq.protocol.frames cimport FrameHandler
+from warrenmq.protocol.properties cimport validate
+from warrenmq.server.flow cimport Alarms
+
+
+cdef class MessagePath(FrameHandler):
+    cdef object _session
+    cdef Alarms _alarms
+    cdef bytes _valid_header
+    cdef readonly unsigned long long max_message_size
+    cdef readonly dict channels
+    cdef public dict routes
+
+    @cython.locals(target=Channel, route=Route)
+    cpdef on_content(self, int channel, bytes method, bytes header, bytes body)
+    @cython.locals(target=Channel)
+    cpdef on_ack(self, int channel, unsigned long long delivery_tag, bint multiple)
+    cpdef bint on_content_header(self, int channel, unsigned long long body_size) except -1
+    cpdef on_method(self, int channel, bytes payload)
+    cpdef on_heartbeat(self)

@@ -1,0 +1,97 @@
+"""The message path of a session: published messages and acks, the frames that arrive once per message.
+
+Everything else goes to the session, as do refusals. Kept apart from it because this is compiled (message_path.pxd) and
+the session need not be. Owned by the loop thread.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from warrenmq.core.channel import Channel
+from warrenmq.core.errors import BrokerError, PreconditionFailed
+from warrenmq.core.exchange import Route
+from warrenmq.protocol import spec
+from warrenmq.protocol.errors import ChannelError, ProtocolError
+from warrenmq.protocol.frames import FrameHandler
+from warrenmq.protocol.properties import validate
+from warrenmq.server.flow import Alarms
+
+if TYPE_CHECKING:
+    from warrenmq.server.session import Session
+
+_PUBLISH = spec.BasicPublish.index
+_ACK = spec.BasicAck.index
+
+
+class MessagePath(FrameHandler):
+    """Handles the frames of one connection. `channels` are the open ones, `routes` those of its virtual host."""
+
+    __slots__ = ("_alarms", "_session", "_valid_header", "channels", "max_message_size", "routes")
+
+    def __init__(self, session: Session, alarms: Alarms, max_message_size: int) -> None:
+        self._session = session
+        self._alarms = alarms
+        self._valid_header = b""  # the last one that was found to be well formed: the next is often the same
+        self.max_message_size = max_message_size
+        self.channels: dict[int, Channel] = {}
+        self.routes: dict[bytes, Route] = {}
+
+    def on_content(self, channel: int, method: bytes, header: bytes, body: bytes) -> None:
+        """A whole message was published."""
+        target = self.channels.get(channel)
+        if target is None:
+            self._session.fail(ChannelError("expected 'channel.open'"), channel, index_of(method))
+            return
+        try:
+            if header != self._valid_header:
+                validate(header)
+                self._valid_header = header
+            route = self.routes.get(method)
+            if route is None:
+                route = self._session.find_route(method)
+            if route.exchange is not target.writable_exchange:
+                self._session.require_writable(target, route.exchange)
+            if len(body) > self.max_message_size:
+                raise self._too_large(len(body))
+            target.publish(route, header, body)
+        except (BrokerError, ProtocolError) as refusal:
+            self._session.fail(refusal, channel, index_of(method))
+        if self._alarms.is_raised:
+            self._session.block_publisher()
+
+    def on_ack(self, channel: int, delivery_tag: int, multiple: bool) -> None:
+        target = self.channels.get(channel)
+        if target is None:
+            self._session.fail(ChannelError("expected 'channel.open'"), channel, _ACK)
+            return
+        try:
+            target.ack(delivery_tag, multiple)
+        except BrokerError as refusal:
+            self._session.fail(refusal, channel, _ACK)
+
+    def on_content_header(self, channel: int, body_size: int) -> bool:
+        """Refuse a body that is too large, or on no channel, before it fills the memory."""
+        if channel not in self.channels:
+            self._session.fail(ChannelError("expected 'channel.open'"), channel, _PUBLISH)
+            return False
+        if body_size > self.max_message_size:
+            self._session.fail(self._too_large(body_size), channel, _PUBLISH)
+            return False
+        return True
+
+    def on_method(self, channel: int, payload: bytes) -> None:
+        self._session.on_method(channel, payload)
+
+    def on_heartbeat(self) -> None:
+        """Receiving anything is enough, and the connection has noted that."""
+
+    def _too_large(self, body_size: int) -> PreconditionFailed:
+        return PreconditionFailed(
+            f"message size {body_size} is larger than configured max size {self.max_message_size}"
+        )
+
+
+def index_of(payload: bytes) -> int:
+    """Class and method id of a method frame's payload, as `spec.Method.index` has them."""
+    return payload[0] << 24 | payload[1] << 16 | payload[2] << 8 | payload[3]
