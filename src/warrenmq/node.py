@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from warrenmq import __version__
@@ -24,6 +23,8 @@ from warrenmq.core.broker import Broker
 from warrenmq.core.ports import Storage
 from warrenmq.core.users import EVERYTHING
 from warrenmq.journal.errors import JournalError
+from warrenmq.management.server import HttpServer
+from warrenmq.management.view import NodeView
 from warrenmq.protocol import spec
 from warrenmq.server.disk_alarm import DiskAlarm
 from warrenmq.server.flow import DISK, EVENTS
@@ -36,9 +37,6 @@ from warrenmq.storage.file_storage import FileStorage
 from warrenmq.storage.memory_store import MemoryStorage
 from warrenmq.storage.options import StorageOptions
 from warrenmq.tracing.service import Tracing, TracingOptions
-
-if TYPE_CHECKING:
-    from warrenmq.management.server import HttpServer
 
 log = logging.getLogger("warrenmq.node")
 
@@ -147,10 +145,6 @@ class Node:
             await self._listen("AMQP", self.options.port, self._amqp.start)
             await self._begin_tracing(self._amqp)
             if self.options.http_port is not None:
-                # FastAPI is heavy: an embedded broker without HTTP must not pay for it.
-                from warrenmq.management.app import NodeView
-                from warrenmq.management.server import HttpServer
-
                 view = NodeView(
                     self.broker,
                     self.ready,

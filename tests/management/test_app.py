@@ -3,7 +3,9 @@
 import asyncio
 import signal
 import socket
+import threading
 from collections.abc import Sequence
+from typing import Any
 
 import httpx
 import pika
@@ -12,8 +14,10 @@ import pytest
 import warrenmq
 from tests.management.fakes import FakeNode
 from warrenmq.core.broker import Broker
-from warrenmq.management.app import NodeView, create_app
+from warrenmq.management import server as http_server
+from warrenmq.management.app import create_app
 from warrenmq.management.server import HttpServer
+from warrenmq.management.view import NodeView
 from warrenmq.storage.memory_store import MemoryStorage
 
 
@@ -130,6 +134,70 @@ def test_server_reports_the_port_it_bound_and_frees_it_on_stop() -> None:
         await again.stop()
 
     asyncio.run(scenario())
+
+
+class SlowLoad:
+    """Stands in for loading the application, until `go` is set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.go = threading.Event()
+        self._load = http_server._load
+        monkeypatch.setattr(http_server, "_load", self)
+
+    def __call__(self, *arguments: Any) -> Any:
+        assert self.go.wait(30)
+        return self._load(*arguments)
+
+
+def test_requests_wait_while_the_application_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        load = SlowLoad(monkeypatch)
+        server = HttpServer(view())
+        await server.start("127.0.0.1", 0)
+        async with httpx.AsyncClient(timeout=30) as client:
+            asking = asyncio.create_task(client.get(f"http://127.0.0.1:{server.port}/healthz"))
+            _, writer = await asyncio.open_connection("127.0.0.1", server.port)  # the port is open already
+            writer.close()
+            assert not asking.done()
+            load.go.set()
+            assert (await asking).status_code == 200
+        await server.stop()
+
+    asyncio.run(scenario())
+
+
+def test_server_that_is_stopped_while_it_loads_frees_its_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        load = SlowLoad(monkeypatch)
+        server = HttpServer(view())
+        await server.start("127.0.0.1", 0)
+        stopping = asyncio.create_task(server.stop())
+        await asyncio.sleep(0)
+        load.go.set()
+        await stopping
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", server.port)
+
+    asyncio.run(scenario())
+
+
+def test_application_that_cannot_be_loaded_is_logged_and_the_port_closed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*arguments: Any) -> Any:
+        raise ImportError("no fastapi here")
+
+    async def scenario() -> None:
+        monkeypatch.setattr(http_server, "_load", fail)
+        server = HttpServer(view())
+        await server.start("127.0.0.1", 0)
+        await server.stop()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", server.port)
+
+    asyncio.run(scenario())
+    assert "the HTTP side failed" in caplog.text
+    assert "no fastapi here" in caplog.text
 
 
 def test_server_stops_although_a_client_keeps_its_connection() -> None:

@@ -1,35 +1,64 @@
-"""A progress bar on standard error, where a terminal is."""
+"""A progress bar on standard error, in a terminal, for work that takes longer than a moment."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-# What is being done, how many bytes of it are, and how many there are.
-Tell = Callable[[str, int, int], None]
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
+# The current step, the bytes done, and the bytes in total.
+Report = Callable[[str, int, int], None]
+
+# Work that is done sooner shows no bar, and does not wait for rich to be imported.
+SHOWN_AFTER = 0.5
 LONGEST_TEXT = 24
 
 
 @contextmanager
-def progress_bar() -> Iterator[Tell | None]:
-    """Gives what moves the bar, from any thread; None where nobody would see it."""
+def progress_bar(clock: Callable[[], float] = time.monotonic) -> Iterator[Report | None]:
+    """Yields a function that updates the bar, from any one thread; None without a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
-    # rich takes a while to load: a broker without a terminal must not wait for it.
+    bar = _Bar(clock)
+    try:
+        yield bar.report
+    finally:
+        bar.remove()
+
+
+class _Bar:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._began = clock()
+        self._shown: tuple[Progress, TaskID] | None = None
+
+    def report(self, step: str, done: int, total: int) -> None:
+        if self._shown is None:
+            if self._clock() - self._began < SHOWN_AFTER:
+                return
+            self._shown = _show_bar()
+        progress, task = self._shown
+        progress.update(task, description=_shortened(step), completed=done, total=total)
+
+    def remove(self) -> None:
+        if self._shown is not None:
+            self._shown[0].stop()
+
+
+def _show_bar() -> tuple[Progress, TaskID]:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=None)
-
-        def tell(what: str, done: int, total: int) -> None:
-            progress.update(task, description=_shortened(what), completed=done, total=total)
-
-        yield tell
+    progress = Progress(*columns, console=Console(stderr=True), transient=True)
+    progress.start()
+    return progress, progress.add_task("", total=None)
 
 
 def _shortened(text: str) -> str:

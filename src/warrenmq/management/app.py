@@ -23,8 +23,6 @@ from warrenmq.management.auth import Auth
 from warrenmq.management.errors import ApiError, NotFound
 from warrenmq.management.view import NodeView
 
-__all__ = ["NodeView", "create_app"]
-
 
 def create_app(node: NodeView, clock: Callable[[], float] = time.monotonic) -> FastAPI:
     """The application for one node; `clock` says how old a session is."""

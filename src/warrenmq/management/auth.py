@@ -21,13 +21,11 @@ from starlette.responses import Response
 
 from warrenmq.core.users import Users
 from warrenmq.management.errors import Forbidden, NotAuthorized, TooManyLogins
+from warrenmq.management.ports import Login
 from warrenmq.management.sessions import LONGEST_SECONDS, LoginLimit, Session, Sessions
 
 CSRF_HEADER = "X-Warren-CSRF"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-
-# Name, password and the peer's address ("" for none) -> whether that user may come in.
-Login = Callable[[str, str, str], bool]
 
 
 @dataclass(frozen=True, slots=True)

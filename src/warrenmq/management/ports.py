@@ -6,12 +6,15 @@ the loop; what takes long awaits a thread inside.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from warrenmq.tracing.biography import Biography
 from warrenmq.tracing.rules import TraceRule
 from warrenmq.tracing.search import TracePage, TraceQuery
+
+# Name, password and the peer's address ("" for none) -> whether that user may come in.
+Login = Callable[[str, str, str], bool]
 
 
 class TraceReader(Protocol):

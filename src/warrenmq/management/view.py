@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from warrenmq.core.broker import Broker
-from warrenmq.management.auth import Login
 from warrenmq.management.errors import Forbidden
-from warrenmq.management.ports import Firehose, TraceReader, TraceRules
+from warrenmq.management.ports import Firehose, Login, TraceReader, TraceRules
 
 
 def nobody(name: str, password: str, address: str) -> bool:

@@ -1,0 +1,46 @@
+"""uvicorn with the HTTP application, as a guest: the process's signals belong to the program that runs the node.
+
+Importing this module loads FastAPI and uvicorn, most of what a start would otherwise wait for (server.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from warrenmq.management.app import create_app
+from warrenmq.management.view import NodeView
+
+GRACE_SECONDS = 2
+
+
+class AppServer(uvicorn.Server):
+    """Serves one node. `is_serving` is set when requests are answered."""
+
+    def __init__(self, node: NodeView, clock: Callable[[], float]) -> None:
+        super().__init__(
+            uvicorn.Config(
+                create_app(node, clock),
+                http="h11",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=GRACE_SECONDS,
+            )
+        )
+        self.is_serving = asyncio.Event()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        self.is_serving.set()
