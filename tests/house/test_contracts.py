@@ -41,6 +41,17 @@ def test_declared_attributes_are_the_slots_of_the_class(path: Path) -> None:
     assert {name: declared[name] for name in declared} == {name: slots.get(name) for name in declared}
 
 
+def test_every_module_with_declarations_is_listed_as_hot_and_no_other() -> None:
+    hot = next(
+        statement.value
+        for statement in ast.parse((ROOT / "setup.py").read_text()).body
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "HOT_MODULES"
+    )
+    assert isinstance(hot, ast.Dict)
+    listed = [ast.literal_eval(key) for key in hot.keys if key is not None]
+    assert sorted(listed) == sorted(name_of(path.with_suffix("")).replace("/", ".") for path in DECLARATIONS)
+
+
 def test_declaration_parser_reads_what_cython_reads() -> None:
     text = """
 cimport cython

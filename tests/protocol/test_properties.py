@@ -1,5 +1,7 @@
 """Properties whole and one at a time, changes that touch nothing else, and agreement with pamqp."""
 
+import copy
+import pickle
 import struct
 from datetime import UTC, datetime
 
@@ -257,3 +259,9 @@ def header_with_table(others: BasicProperties, entries: list[tuple[bytes, bytes]
     flags = int.from_bytes(encoded[:2], "big") | properties.HEADERS
     before = sum(1 + len(text.encode()) for text in (others.content_type, others.content_encoding) if text is not None)
     return header_of(flags, encoded[2 : 2 + before] + table_of(entries) + encoded[2 + before :])
+
+
+def test_properties_can_be_pickled_and_copied() -> None:
+    assert pickle.loads(pickle.dumps(FULL)) == FULL
+    assert copy.copy(FULL) == FULL
+    assert copy.deepcopy(FULL) == FULL

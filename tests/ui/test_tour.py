@@ -42,6 +42,7 @@ def run(command: str, *further: str, cwd: Path) -> str:
 
 def test_the_tour_has_these_steps() -> None:
     assert COMMANDS == [
+        "make spark",
         'make run ARGS="--trace all"',
         ".venv/bin/python examples/shop.py",
         ".venv/bin/warren trace order-17",
@@ -50,9 +51,9 @@ def test_the_tour_has_these_steps() -> None:
     ]
 
 
-def test_the_first_step_starts_a_broker_that_traces() -> None:
+def test_the_second_step_starts_a_broker_that_traces() -> None:
     shown = subprocess.run(
-        ["make", "-n", "-o", "install", *shlex.split(COMMANDS[0])[1:]],
+        ["make", "-n", "-o", "install", *shlex.split(COMMANDS[1])[1:]],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -71,7 +72,7 @@ def test_its_pictures_are_there_and_small() -> None:
 @needs_spark
 @pytest.mark.timeout(600)  # half a minute where nobody else is at work
 def test_the_tour_can_be_walked(chromium: Browser, tmp_path: Path) -> None:
-    _, shop, trace, _, report = COMMANDS
+    _, _, shop, trace, _, report = COMMANDS
     with warrenmq.Broker(http=True, trace="all") as broker:
         said = run(shop, "--url", broker.url, "--seconds", "3", "--trouble", "2", cwd=tmp_path)
         assert said.splitlines()[-1] == "the shop is closed"

@@ -7,7 +7,7 @@ it says, in one of two ways: the last so many ids, each for some time (`Window`)
 
 Nothing here knows a clock or a file: the time is an argument, and a `SeenStore` keeps what must last.
 
-Owned by the loop thread. Compiled when the package is built (deduplication.pxd).
+Owned by the loop thread.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# cython: boundscheck=False, wraparound=False, annotation_typing=False
+# cython: boundscheck=False, wraparound=False, annotation_typing=False, auto_pickle=True
 """The properties of a message, whole or one at a time.
 
 A *header* here is the payload of a content header frame, kept as it came from the publisher:

@@ -5,14 +5,15 @@ Unbinding what was never bound is a mistake of the caller and raises KeyError, l
 """
 
 from collections.abc import Hashable, Mapping
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 
 class Matcher(Protocol):
     """Finds the destinations of a message among the bindings of one exchange."""
 
-    # True when routes depend on more than the routing key, so that they cannot be cached by it.
-    uses_headers: ClassVar[bool]
+    @property
+    def uses_headers(self) -> bool:
+        """True when routes depend on more than the routing key, so that they cannot be cached by it."""
 
     def bind(self, key: str, arguments: Mapping[str, object], destination: Hashable) -> None:
         """Lead messages that fit the key and arguments to the destination."""

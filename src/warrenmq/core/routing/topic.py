@@ -18,7 +18,6 @@ Compiled when the package is built: see topic.pxd.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from typing import ClassVar
 
 from warrenmq.core.routing.matcher import add_destination, drop_destination
 
@@ -72,7 +71,7 @@ class TopicMatcher:
 
     __slots__ = ("_match_number", "_root", "visited")
 
-    uses_headers: ClassVar = False
+    uses_headers = False
 
     def __init__(self) -> None:
         self._root: TopicNode = TopicNode()
