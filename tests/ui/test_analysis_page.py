@@ -40,7 +40,8 @@ def analysed(*documents: dict[str, Any] | bytes, rules: tuple[TraceRule, ...] = 
 def card(page: Page, job: str) -> Any:
     """Scroll to a job: what cannot be seen is not drawn."""
     found = page.locator(f"#job-{job}")
-    found.scroll_into_view_if_needed()
+    # Playwright's own scrolling waits for animation frames, which a busy machine may not get for a long time.
+    found.evaluate("element => element.scrollIntoView({block: 'center'})")
     return found
 
 
