@@ -25,25 +25,23 @@ from setuptools.command.build_ext import build_ext
 #
 # The comment is its share of the broker's CPU time when uncompiled, in the workload where that is largest
 # (benchmarks/module_profile.py). -O3 takes twice as long to compile as -O1. Everything at -O1 costs 12 % (16 B, each
-# acked) to 25 % (fan-out to 10) of the throughput, so the path of every message is above it: at -O3 where that
-# measurably beats -O2, which is in small functions called many times per message. The rest gains nothing from it.
-FASTEST = "-O3"
-FAST = "-O2"
+# acked) to 25 % (fan-out to 10) of the throughput, and -O2 about 5 %: so -O3 is for the path of every message.
+FAST = "-O3"
 SMALL = "-O1"
 HOT_MODULES = {
     # Wire format.
-    "protocol.output": FASTEST,  # 51 %, fan-out
-    "protocol.frames": FASTEST,  # 41 %, one write per message
+    "protocol.output": FAST,  # 51 %, fan-out
+    "protocol.frames": FAST,  # 41 %, one write per message
     "protocol.properties": SMALL,  # 5.4 %, durable
     "protocol.values": SMALL,  # headers of messages; called from protocol.properties
     # Broker.
     "core.queue": FAST,  # 18 %, each acked
     "core.channel": FAST,  # 12 %, confirms
-    "core.consumer": FASTEST,  # 11 %, fan-out
-    "core.message": FASTEST,  # 10 %, paging
-    "core.line": FASTEST,  # 5.7 %, each acked
-    "core.ledger": FASTEST,  # 3.9 %, confirms
-    "core.exchange": FASTEST,  # its routes are read for each publish, from C
+    "core.consumer": FAST,  # 11 %, fan-out
+    "core.message": FAST,  # 10 %, paging
+    "core.line": FAST,  # 5.7 %, each acked
+    "core.ledger": FAST,  # 3.9 %, confirms
+    "core.exchange": FAST,  # its routes are read for each publish, from C
     "core.stream": SMALL,  # 11 %, streams
     "core.offset_header": SMALL,  # 5.4 %, streams
     "core.trace": SMALL,  # 0.6 %, tracing
@@ -53,14 +51,14 @@ HOT_MODULES = {
     "core.stats": SMALL,  # counters, incremented from C
     "core.turn": SMALL,  # lists, appended to from C
     # AMQP server.
-    "server.message_path": FASTEST,  # 9.2 %, topic
-    "server.outbox": FASTEST,  # 7.6 %, confirms
+    "server.message_path": FAST,  # 9.2 %, topic
+    "server.outbox": FAST,  # 7.6 %, confirms
     "server.ticker": SMALL,  # 0.8 %, confirms
     "server.flow": SMALL,  # read by server.message_path for each publish
     # Storage.
-    "storage.codec": FASTEST,  # 24 %, paging
+    "storage.codec": FAST,  # 24 %, paging
     "storage.queue_store": FAST,  # 8.8 %, paging
-    "storage.commit_log": FASTEST,  # 1.7 %, durable
+    "storage.commit_log": FAST,  # 1.7 %, durable
     "storage.stream_store": SMALL,  # 5.1 %, streams
     "storage.stream_blocks": SMALL,  # decodes what streams read from disk
     "storage.segments": SMALL,  # 3.9 %, paging
@@ -69,9 +67,9 @@ HOT_MODULES = {
     "journal.direct_writer": SMALL,  # writes without holding the interpreter lock
     # Tracing. The modules that encode and index batches run without the interpreter lock, beside the event loop.
     "events.rows": FAST,  # 12 %, tracing
-    "events.row_blocks": FASTEST,  # 22 %, tracing
+    "events.row_blocks": FAST,  # 22 %, tracing
     "events.columns": FAST,  # 13 %, tracing
-    "events.scene_finder": FASTEST,  # 9.0 %, tracing
+    "events.scene_finder": FAST,  # 9.0 %, tracing
     "tracing.recorder": FAST,  # 7.6 %, tracing
     "events.batch": SMALL,  # 1.5 %, tracing; searches read every row with it
     "events.ids": SMALL,  # 1.1 %, tracing
@@ -118,7 +116,8 @@ def _extension(name: str, suffix: str, level: str) -> Extension:
     # Debug information makes objects eight times as large and compiling a third slower; warnings about generated code
     # help no one.
     flags = [] if sys.platform == "win32" else ["-g0", "-w", level]
-    return Extension(name, ["src/" + name.replace(".", "/") + suffix], extra_compile_args=flags)
+    source = "src/" + name.replace(".", "/") + suffix
+    return Extension(name, [source], extra_compile_args=flags, depends=["setup.py"])  # which has the flags
 
 
 class BuildHotModules(build_ext):
