@@ -147,7 +147,7 @@ def test_a_cancelled_consumer_is_not_revived(client: Client, channel: ClientChan
     assert not client.outbox.parked
     client.outbox.drain()
     assert channel.bodies() == ""
-    assert len(queue.ready) == 1
+    assert len(queue.backlog) == 1
 
 
 def test_a_closed_channel_leaves_nothing_parked(client: Client, channel: ClientChannel, queue: Queue) -> None:

@@ -151,7 +151,7 @@ def test_bcc_is_taken_out_and_everything_else_is_kept(channel: ClientChannel, qu
     channel.publish(
         b"1", "q", content_type="text/plain", headers={"a": 1, "CC": ["c"], "BCC": ["second"], "z": [True]}, app_id="me"
     )
-    (entry,) = queue.ready
+    (entry,) = queue.backlog
     properties = entry.message.properties
     assert properties.headers == {"a": 1, "CC": ["c"], "z": [True]}
     assert (properties.content_type, properties.app_id) == ("text/plain", "me")
@@ -188,7 +188,7 @@ def test_the_user_id_must_be_the_publishers_own(channel: ClientChannel, queue: Q
 @pytest.mark.parametrize("expiration", ["0", "1", "60000"])
 def test_an_expiration_is_a_number_in_digits(channel: ClientChannel, queue: Queue, expiration: str) -> None:
     channel.publish(b"1", "q", expiration=expiration)
-    (entry,) = queue.ready
+    (entry,) = queue.backlog
     assert entry.message.properties.expiration == expiration
 
 
@@ -226,7 +226,7 @@ def test_one_message_in_many_queues_is_settled_in_each(channel: ClientChannel, q
     channel.publish(b"1", "", "amq.fanout")
     channel.get(queue, no_ack=False)
     channel.reject(1)
-    first, other = next(iter(queue.ready)), next(iter(second.ready))
+    first, other = next(iter(queue.backlog)), next(iter(second.backlog))
     assert first.message is other.message
     assert (first.redelivered, other.redelivered) == (True, False)
 

@@ -67,7 +67,7 @@ def test_what_is_requeued_returns_to_its_place_marked_as_redelivered(channel: Cl
     channel.reject(3)
     channel.reject(1)
     assert waiting(queue) == "12345"
-    assert [entry.redelivered for entry in queue.ready] == [True, True, True, False, False]
+    assert [entry.redelivered for entry in queue.backlog] == [True, True, True, False, False]
 
 
 def test_what_is_requeued_in_any_order_stands_in_the_old_order(channel: ClientChannel, queue: Queue) -> None:

@@ -31,7 +31,7 @@ def fill(kept: Kept, name: str, size: int) -> int:
     """Publish until a line has grown by so many bytes of memory, or is paged out. Gives the number published."""
     before = held(kept)
     number = 0
-    while kept.queue(name).ready.paged == 0 and held(kept) - before < size:
+    while kept.queue(name).backlog.paged == 0 and held(kept) - before < size:
         kept.publish([number], name)
         number += 1
     return number
@@ -41,14 +41,14 @@ def fill(kept: Kept, name: str, size: int) -> int:
 def test_a_line_is_not_written_while_there_is_room(kept: Kept, is_durable: bool) -> None:
     kept.declare(durable=is_durable)
     fill(kept, "q", WINDOW - MESSAGE)
-    assert (kept.queue().ready.paged, kept.names()) == (0, [])
+    assert (kept.queue().backlog.paged, kept.names()) == (0, [])
 
 
 def test_a_longer_line_is_paged_out_but_for_its_head(kept: Kept) -> None:
     queue = kept.declare()
     kept.publish(range(2000))
     kept.settle()
-    assert len(queue.ready) == 2000
+    assert len(queue.backlog) == 2000
     assert held(kept) <= WINDOW // 2 + PAGE + 2 * MESSAGE
     assert kept.drain() == list(range(2000))
 
@@ -57,11 +57,11 @@ def test_a_line_leaves_bit_by_bit(kept: Kept) -> None:
     queue = kept.declare()
     bits = []
     for number in range(1000):
-        paged = queue.ready.paged
+        paged = queue.backlog.paged
         kept.publish([number])
-        bits.append(queue.ready.paged - paged)
+        bits.append(queue.backlog.paged - paged)
     kept.settle()
-    smallest = held(kept) // (len(queue.ready) - queue.ready.paged) // 2
+    smallest = held(kept) // (len(queue.backlog) - queue.backlog.paged) // 2
     assert 0 < max(bits) <= 2 * PAGE // smallest
     times = [number for number, bit in enumerate(bits) if bit]
     assert min(later - earlier for earlier, later in pairwise(times)) >= PAGE // MESSAGE
@@ -72,7 +72,7 @@ def test_a_line_leaves_bit_by_bit(kept: Kept) -> None:
 def test_what_has_not_left_yet_is_delivered_in_its_turn(kept: Kept) -> None:
     queue = kept.declare()
     count = fill(kept, "q", 2 * WINDOW)
-    assert 0 < queue.ready.paged < count // 2
+    assert 0 < queue.backlog.paged < count // 2
     kept.publish(range(count, count + 10))
     assert kept.drain() == list(range(count + 10))
     assert held(kept) == 0
@@ -104,7 +104,7 @@ def test_what_has_not_left_yet_is_purged_too(kept: Kept) -> None:
     assert held(kept) == 0
     kept.publish(range(50))
     kept.settle()
-    assert (queue.ready.paged, kept.drain()) == (0, list(range(50)))
+    assert (queue.backlog.paged, kept.drain()) == (0, list(range(50)))
 
 
 def test_lines_together_stay_within_the_budget(kept: Kept) -> None:
@@ -128,7 +128,7 @@ def test_long_lines_leave_room_for_another(kept: Kept) -> None:
         fill(kept, name, WINDOW)
     queue = kept.declare("d")
     fill(kept, "d", 8 * SMALL_WINDOW)
-    assert queue.ready.paged == 0
+    assert queue.backlog.paged == 0
 
 
 def test_a_short_line_is_paged_out_when_the_budget_is_spent(kept: Kept) -> None:
@@ -140,7 +140,7 @@ def test_a_short_line_is_paged_out_when_the_budget_is_spent(kept: Kept) -> None:
     queue = kept.declare("short")
     kept.publish(range(10), "short")
     kept.settle()
-    assert queue.ready.paged > 0
+    assert queue.backlog.paged > 0
     assert kept.drain("short") == list(range(10))
 
 
@@ -154,7 +154,7 @@ def test_a_line_that_is_short_again_goes_past_the_disk(kept: Kept) -> None:
         kept.publish([number])
         kept.ack(kept.take(1))
         kept.settle()
-    assert queue.ready.paged == 0
+    assert queue.backlog.paged == 0
     assert held(kept) > WINDOW // 2
     assert kept.names() == []
     assert kept.drain() == list(range(480, 600))
@@ -169,7 +169,7 @@ def test_a_line_that_is_short_again_stays_on_disk_while_memory_is_short(kept: Ke
         kept.take(1, "unacked")
     kept.ack(kept.take(280))
     kept.settle()
-    assert queue.ready.paged > 0
+    assert queue.backlog.paged > 0
     assert kept.drain() == list(range(280, 400))
 
 
@@ -183,6 +183,6 @@ def test_what_was_delivered_before_stays_in_memory_and_the_others_leave(kept: Ke
     assert held(kept) > WINDOW
     kept.publish(range(300, 800), transient=True)
     kept.settle()
-    assert numbers_of(queue.ready)[:300] == list(range(300))
-    assert queue.ready.paged > 400
+    assert numbers_of(queue.backlog)[:300] == list(range(300))
+    assert queue.backlog.paged > 400
     assert kept.drain() == list(range(800))

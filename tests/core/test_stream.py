@@ -330,7 +330,7 @@ def test_nothing_can_be_given_back_to_a_stream(requeue: bool, channel: ClientCha
     with pytest.raises(NotImplementedHere):
         channel.core.recover()
     channel.close()
-    assert (len(classic.ready), stream.message_count(), stream.unacked_count) == (1, 2, 0)
+    assert (len(classic.backlog), stream.message_count(), stream.unacked_count) == (1, 2, 0)
 
 
 def test_a_transaction_that_gives_back_to_a_stream_does_nothing(channel: ClientChannel, stream: Queue) -> None:
@@ -344,7 +344,7 @@ def test_a_transaction_that_gives_back_to_a_stream_does_nothing(channel: ClientC
     with pytest.raises(NotImplementedHere):
         channel.core.commit()
     channel.close()
-    assert (len(classic.ready), stream.unacked_count) == (0, 0)
+    assert (len(classic.backlog), stream.unacked_count) == (0, 0)
 
 
 def test_an_exclusive_reader_is_one_of_many(channel: ClientChannel, other: ClientChannel, stream: Queue) -> None:

@@ -280,7 +280,7 @@ def test_the_end_of_the_channel_drops_publishes_and_requeues_held_acks(
     transaction.reject(3, requeue=False)
     transaction.close()
     assert waiting(queue) == "1234"
-    assert all(entry.redelivered for entry in queue.ready)
+    assert all(entry.redelivered for entry in queue.backlog)
 
 
 def test_commit_and_rollback_need_a_transaction(channel: ClientChannel) -> None:

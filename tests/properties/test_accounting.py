@@ -142,7 +142,7 @@ class World:
 
 def held_entries(world: World) -> tuple[list[QueuedMessage], list[QueuedMessage]]:
     """What really waits, and what is really unacked: in ledgers, or struck from them by an open transaction."""
-    ready = [entry for queue in world.vhost.queues.values() for entry in queue.ready]
+    ready = [entry for queue in world.vhost.queues.values() for entry in queue.backlog]
     unacked: list[QueuedMessage] = []
     for channel in world.channels:
         unacked += channel.core.ledger.unacked.values()
@@ -159,7 +159,7 @@ def check_sums(world: World) -> None:
     assert stats.consumers == sum(len(queue.consumers) for queue in world.vhost.queues.values())
     for queue in world.vhost.queues.values():
         assert queue.unacked_count == len([entry for entry in unacked if entry.queue is queue])
-        positions = [entry.position for entry in queue.ready]
+        positions = [entry.position for entry in queue.backlog]
         assert positions == sorted(positions)
     for channel in world.channels:
         held = [entry for entry in unacked if entry.consumer in channel.core.consumers.values()]

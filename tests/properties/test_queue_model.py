@@ -192,7 +192,7 @@ class QueuesAndChannels(RuleBasedStateMachine):
     def queues_hold_the_same_messages(self) -> None:
         for name, queue in getattr(self, "model", Model()).queues.items():
             real = self.client.vhost.queues[name]
-            assert [(entry.message.body, entry.redelivered) for entry in real.ready] == [
+            assert [(entry.message.body, entry.redelivered) for entry in real.backlog] == [
                 (message.body, message.redelivered) for message in queue.ready
             ]
             assert real.unacked_count == len([out for out in self.model.unacked() if out.queue is queue])

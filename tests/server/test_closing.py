@@ -86,7 +86,7 @@ def test_a_client_may_hang_up_in_the_middle_of_anything(server: SocketlessServer
         client.line.hang_up()
     assert errors.found == []
     assert server.broker.connection_count == 0
-    assert len(server.broker.vhosts["/"].queues["q"].ready) == 0
+    assert len(server.broker.vhosts["/"].queues["q"].backlog) == 0
 
 
 def test_a_connection_that_shuts_down_is_told_320(client: Dialogue) -> None:

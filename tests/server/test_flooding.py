@@ -48,7 +48,7 @@ def make_flooder(server: SocketlessServer) -> Dialogue:
 
 
 def pieces_in(server: SocketlessServer) -> float:
-    return len(server.broker.vhosts["/"].queues["q"].ready) / 32
+    return len(server.broker.vhosts["/"].queues["q"].backlog) / 32
 
 
 def test_a_piece_is_what_is_read_at_once() -> None:

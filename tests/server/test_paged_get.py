@@ -9,9 +9,9 @@ import pytest
 from tests.support.dialogue import Dialogue
 from tests.support.socketless import SocketlessServer
 from tests.support.wire_format import METHOD, pack_frame, pack_method
+from warrenmq.core.backlog import Backlog
 from warrenmq.core.message import QueuedMessage
-from warrenmq.core.ports import MessageStore, PageSizes
-from warrenmq.core.queue import Queue
+from warrenmq.core.ports import MessageStore, PageSizes, Recovered
 from warrenmq.storage.memory_store import MemoryStorage
 
 
@@ -22,8 +22,9 @@ class PagedStore(MessageStore):
         super().__init__(sizes=PageSizes(window=64, page=1, budget=1 << 30))
         self.entries: list[QueuedMessage] = []
 
-    def attach(self, queue: Queue) -> None:
-        self.queue = queue
+    def open(self, backlog: Backlog) -> Recovered:
+        self.backlog = backlog
+        return Recovered([])
 
     def page_out(self, entries: list[QueuedMessage]) -> None:
         self.entries += entries
@@ -42,7 +43,7 @@ class PagedStore(MessageStore):
         assert self.is_reading
         self.is_reading = False
         page, self.entries = self.entries[lost : lost + count], self.entries[lost + count :]
-        self.queue.paged_in(page, lost)
+        self.backlog.paged_in(page, lost)
 
 
 class PagedStorage(MemoryStorage):
@@ -165,7 +166,7 @@ def test_a_client_that_hangs_up_meanwhile_is_forgotten(client: Dialogue, store: 
     client.line.hang_up()
     count = len(store.entries)
     store.give(3)
-    assert len(store.queue.ready) == count
+    assert len(store.backlog) == count
 
 
 def test_a_shutdown_does_not_wait_for_the_page(client: Dialogue, store: PagedStore) -> None:

@@ -158,7 +158,7 @@ def test_a_frame_larger_than_a_piece_comes_whole() -> None:
     for _ in range(2):
         client.line.send(pack_publish(1, body, None, routing_key="q"))
     queue = server.broker.vhosts["/"].queues["q"]
-    assert [entry.message.body for entry in queue.ready] == [body, body]
+    assert [entry.message.body for entry in queue.backlog] == [body, body]
 
 
 def test_an_idle_connection_is_not_written_to() -> None:

@@ -131,7 +131,7 @@ class Kept:
         return queue
 
     def store(self, name: str = "q") -> QueueStore:
-        store = self.queue(name).store
+        store = self.queue(name).backlog.store
         assert isinstance(store, QueueStore)
         return store
 

@@ -565,7 +565,7 @@ class Life:
             self.channel.declare(name, durable=True)
 
     def waiting(self) -> dict[str, int]:
-        return {name: len(self.channel.vhost.queues[name].ready) for name in NAMES}
+        return {name: len(self.channel.vhost.queues[name].backlog) for name in NAMES}
 
     def act(self, choice: random.Random) -> None:
         name = choice.choice(NAMES)

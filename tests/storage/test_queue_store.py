@@ -43,10 +43,10 @@ def test_what_is_paged_out_comes_back_in_order(kept: Kept) -> None:
     queue = kept.declare()
     kept.publish(range(300))
     kept.settle()
-    assert queue.ready.paged > 200
+    assert queue.backlog.paged > 200
     assert kept.segment_count() > 1
     assert kept.drain() == list(range(300))
-    assert queue.ready.paged == 0
+    assert queue.backlog.paged == 0
 
 
 def test_nothing_is_written_for_a_short_queue(kept: Kept) -> None:
@@ -61,7 +61,7 @@ def test_a_queue_that_is_not_durable_is_paged_out_too(kept: Kept) -> None:
     kept.publish(range(150))
     kept.publish(range(150, 300), transient=True)
     kept.run()
-    assert queue.ready.paged > 200
+    assert queue.backlog.paged > 200
     assert kept.drain() == list(range(300))
     kept.settle()
     assert kept.names() == []
@@ -114,7 +114,7 @@ def test_what_is_unacked_when_others_are_paged_out_returns_to_its_place(kept: Ke
     held = kept.take(20)
     kept.publish(range(30, 300))
     kept.settle()
-    assert queue.ready.paged > 200
+    assert queue.backlog.paged > 200
     kept.ack(held[::2])
     queue.requeue(held[1::2])
     assert kept.drain() == [*range(1, 20, 2), *range(20, 300)]
@@ -604,7 +604,7 @@ def test_a_message_bigger_than_a_page_is_paged_out(kept: Kept) -> None:
     for letter in b"abcdef":
         kept.channel.publish(bytes((letter,)) * 10 * KIB, "q", delivery_mode=2)
     kept.settle()
-    assert queue.ready.paged > 0
+    assert queue.backlog.paged > 0
     bodies = [entry.message.body[:1] for entry in kept.take_all()]
     assert bodies == [b"a", b"b", b"c", b"d", b"e", b"f"]
 

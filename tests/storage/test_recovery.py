@@ -74,7 +74,7 @@ def test_a_log_that_holds_more_than_the_memory_is_paged_out_at_the_start(tmp_pat
     assert kept.names() == []
     kept.options = Kept(tmp_path / "other").options
     kept.restart(clean=False)
-    assert kept.queue().ready.paged > 800
+    assert kept.queue().backlog.paged > 800
     assert kept.drain() == list(range(1000))
 
 
@@ -106,7 +106,7 @@ def test_a_page_of_carried_messages_that_was_torn_comes_from_the_log(tmp_path: P
     kept.checkpoint(carry=True)
     assert kept.names() == []
     queue = kept.queue()
-    queue.store.flush(kept.storage.log.last)  # type: ignore[union-attr]
+    queue.backlog.store.flush(kept.storage.log.last)  # type: ignore[union-attr]
     kept.settle()
     (segment,) = segments(kept)
     kept.crash()

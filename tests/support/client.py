@@ -179,7 +179,7 @@ class ClientChannel:
 
 def waiting(queue: Queue) -> str:
     """The bodies that stand in the queue's line, joined."""
-    return b"".join(entry.message.body for entry in queue.ready).decode()
+    return b"".join(entry.message.body for entry in queue.backlog).decode()
 
 
 def assert_nothing_is_held(broker: Broker) -> None:

@@ -8,7 +8,7 @@ from tests.support.client import PERSISTENT
 from warrenmq.core.message import QueuedMessage
 from warrenmq.core.ports import SYNCED, WRITTEN, CommitLog
 from warrenmq.protocol import properties
-from warrenmq.storage.memory_store import MemoryCatalog, MemoryMessageStore, MemoryStorage
+from warrenmq.storage.memory_store import MemoryCatalog, MemoryMessages, MemoryMessageStore, MemoryStorage
 
 
 class ManualLog(CommitLog):
@@ -50,7 +50,7 @@ class ManualCatalog(MemoryCatalog):
 class ManualMessageStore(MemoryMessageStore):
     """Tells the log of its work, as a store on disk does."""
 
-    def __init__(self, kept: dict[int, QueuedMessage], log: ManualLog, promise: int) -> None:
+    def __init__(self, kept: MemoryMessages, log: ManualLog, promise: int) -> None:
         super().__init__(kept)
         self._log = log
         self.promise = promise
@@ -74,7 +74,7 @@ class ManualStorage(MemoryStorage):
         super().__init__()
         self.log: ManualLog = ManualLog()
         self.catalog: ManualCatalog = ManualCatalog(self.log)
-        self._kept: dict[tuple[str, str], dict[int, QueuedMessage]] = {}
+        self._kept: dict[tuple[str, str], MemoryMessages] = {}
 
     def message_store(  # type: ignore[override]
         self, vhost: str, queue: str, is_durable: bool, arguments: dict[str, object]
@@ -82,9 +82,9 @@ class ManualStorage(MemoryStorage):
         if not is_durable:
             return None
         promise = WRITTEN if "x-durability" in arguments else SYNCED
-        return ManualMessageStore(self._kept.setdefault((vhost, queue), {}), self.log, promise)
+        return ManualMessageStore(self._kept.setdefault((vhost, queue), MemoryMessages()), self.log, promise)
 
     def kept(self, queue: str, vhost: str = "/") -> str:
         """The bodies that the store of a queue holds, joined in order of their positions."""
-        entries = sorted(self._kept.get((vhost, queue), {}).items())
+        entries = sorted(self._kept.get((vhost, queue), MemoryMessages()).by_position.items())
         return b"".join(entry.message.body for _, entry in entries).decode()

@@ -30,7 +30,7 @@ def test_every_message_that_was_dropped_is_told_of_and_counted_once(is_deleted: 
         life.publisher.publish(bytes(300), "q", delivery_mode=PERSISTENT, message_id=str(number))
         life.settle()
     queue = life.queue("q")
-    paged = queue.ready.paged
+    paged = queue.backlog.paged
     assert 0 < paged < COUNT
     if is_deleted:
         life.publisher.delete(queue)

@@ -391,7 +391,7 @@ class Channel:
             entry.queue = queue
             queue.note_unacked()
             tag = self.ledger.add(entry)
-        self.outbox.get_ok(self.number, tag, entry.redelivered, entry.message, len(queue.ready))
+        self.outbox.get_ok(self.number, tag, entry.redelivered, entry.message, queue.message_count())
         return True
 
     def limit_prefetch(self, count: int, is_global: bool) -> None:

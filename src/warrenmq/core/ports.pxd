@@ -60,5 +60,8 @@ cdef class CommitLog:
     cpdef long long end_turn(self) except? -2
 
 
-cdef class StreamStore(MessageStore):
+cdef class StreamStore:
+    cdef public int promise
     cdef public long long first_position
+
+    cpdef append(self, QueuedMessage entry)

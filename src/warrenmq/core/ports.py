@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from warrenmq.core.backlog import Backlog
     from warrenmq.core.channel import Channel
     from warrenmq.core.consumer import Consumer
     from warrenmq.core.deduplication import SeenIds
@@ -68,7 +69,7 @@ class PageSizes:
     """How much of a line stays in memory, in bytes of memory (`Message.footprint`; some 400 for a body of 100).
 
     A line that is longer than its share is paged out: at most `window`, less when others take much of the budget
-    (`Queue._share`), at least `small_window`.
+    (`Backlog._share`), at least `small_window`.
     """
 
     __slots__ = ("budget", "kept", "page", "read_below", "small_window", "window")
@@ -86,61 +87,65 @@ class MessageStore:
     """Keeps messages of one queue outside of memory: the persistent ones of a durable queue, and what does not fit.
 
     `append` and `forget` belong to the open epoch of the commit log. What is paged out comes back page by page, in
-    order, through `Queue.paged_in`; everything paged out stands behind all that is in memory and was ever delivered.
+    order, through `Backlog.paged_in`. `promise` is what the confirm of a stored message waits for; `is_reading`: a page
+    was requested and has not arrived yet.
     """
 
     __slots__ = ("is_reading", "promise", "sizes")
 
     def __init__(self, promise: int = NOTHING, sizes: PageSizes | None = None) -> None:
-        self.promise = promise  # what the confirm of a kept message waits for
+        self.promise = promise
         self.sizes = sizes  # None: nothing is paged out
-        self.is_reading = False  # a page was asked for and has not come yet
+        self.is_reading = False
 
-    def attach(self, queue: "Queue") -> None:
-        """This queue is the one that pages come back to."""
+    def open(self, backlog: "Backlog") -> "Recovered":
+        """Return what was kept and not forgotten; once, before the first append. Pages go to this backlog."""
+        return Recovered([])
 
     def append(self, entry: "QueuedMessage") -> None:
         """Keep a persistent message, and note its epoch in the entry."""
         raise NotImplementedError
 
     def forget(self, entry: "QueuedMessage") -> None:
-        """A kept message was acked, dropped or purged."""
+        """Forget a stored message that was settled or dropped."""
         raise NotImplementedError
 
     def last_position(self) -> int:
-        """What is paged out must stand behind this position."""
+        """Return the last position on disk: what is paged out next must stand behind it."""
         return -1
 
     def page_out(self, entries: "list[QueuedMessage]") -> None:
-        """Take these from memory, in order."""
+        """Write these messages, which leave memory, in order."""
         raise NotImplementedError
 
     def page_in(self) -> None:
-        """Ask for the next page."""
+        """Start reading the next page."""
         raise NotImplementedError
 
     def forget_pages(self) -> None:
-        """All that is paged out was purged."""
-        raise NotImplementedError
-
-    def recover(self) -> "Recovered":
-        """What was kept and not forgotten; once, before the first append."""
+        """Forget all messages that are on disk only."""
         raise NotImplementedError
 
     def delete(self) -> None:
-        """The queue is gone, and everything kept for it."""
+        """Remove everything: the queue is gone."""
         raise NotImplementedError
 
 
 class Recovered:
-    """What a queue begins with: so many messages paged out, and behind them those that are in memory."""
+    """What a backlog begins with: `paged` messages on disk only, and behind them `entries` in memory.
 
-    __slots__ = ("entries", "next_position", "paged")
+    `paged_bytes` are the bodies of those on disk.
+    """
 
-    def __init__(self, entries: "list[QueuedMessage]", paged: int = 0, next_position: int = 0) -> None:
+    __slots__ = ("entries", "next_position", "paged", "paged_bytes")
+
+    def __init__(
+        self, entries: "list[QueuedMessage]", paged: int = 0, next_position: int = 0, paged_bytes: int = 0
+    ) -> None:
         self.entries = entries
         self.paged = paged
         self.next_position = next_position
+        self.paged_bytes = paged_bytes
 
 
 class CommitLog:
@@ -323,20 +328,30 @@ class EventSink:
         """The turn ends, its epoch is still open."""
 
 
-class StreamStore(MessageStore):
-    """Keeps all messages of one stream, until its limits of size and age say otherwise.
+class StreamStore:
+    """Keeps all messages of one stream, until its limits of size and age remove them.
 
-    `attach` gives it the stream, which it tells what is gone (`Stream.forget_before`) and, where more than NOTHING is
-    promised, what readers may have (`Stream.readable_up_to`). Positions are offsets: from 0 on, and none is left out.
+    It notifies the stream of what was removed (`Stream.forget_before`) and, where `promise` is more than NOTHING, of
+    what readers may have (`Stream.readable_up_to`). Positions are offsets: they begin with 0, and none is left out.
+    `first_position` is the first one that is still kept.
     """
 
-    __slots__ = ("first_position",)
+    __slots__ = ("first_position", "promise")
 
     def __init__(self, promise: int = NOTHING) -> None:
-        super().__init__(promise)
-        self.first_position = 0  # of what is still kept
+        self.promise = promise
+        self.first_position = 0
 
-    def attach(self, queue: "Stream") -> None:  # type: ignore[override]
+    def open(self, stream: "Stream") -> int:
+        """Return the next position; once, before the first append. Notifications go to this stream."""
+        raise NotImplementedError
+
+    def append(self, entry: "QueuedMessage") -> None:
+        """Keep a message in the open epoch, and note its epoch in the entry."""
+        raise NotImplementedError
+
+    def delete(self) -> None:
+        """Remove everything: the stream is gone."""
         raise NotImplementedError
 
     def read(self, position: int, receive: "Callable[[int, list[Message]], None]") -> None:

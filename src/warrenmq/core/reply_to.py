@@ -31,7 +31,7 @@ class ReplyQueue(Queue):
     def __init__(self, channel: Channel, tag: str) -> None:
         address = ADDRESS_PREFIX + secrets.token_urlsafe(24)
         super().__init__(
-            channel.vhost.name, address, False, False, None, {}, channel.stats, channel.turn, None, channel.events
+            channel.vhost.name, address, False, False, None, {}, channel.stats, channel.turn, NOTHING, channel.events
         )
         self._channel = channel
         self.tag = tag

@@ -12,6 +12,8 @@ cdef Py_ssize_t _TAIL_LIMIT
 cdef Py_ssize_t _SMALL_TAIL_LIMIT
 cdef Py_ssize_t _MEMORY_BUDGET
 cdef Py_ssize_t _CURSOR_LIMIT
+cdef int _DROPPED
+cdef int _DUPLICATE
 cdef Message _NOTHING_KEPT
 
 
@@ -33,7 +35,9 @@ cdef class Cursor:
 
 cdef class Stream(Queue):
     cdef readonly long long readable
-    cdef StreamStore _streams
+    cdef readonly StreamStore store
+    cdef readonly long long next_position
+    cdef Py_ssize_t _tail_bytes
     cdef readonly dict cursors
     cdef dict _hungry
     cdef dict _caught_up

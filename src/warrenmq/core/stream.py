@@ -20,11 +20,12 @@ from warrenmq.core.errors import NotImplementedHere, PreconditionFailed
 from warrenmq.core.message import Message, QueuedMessage, enqueue_as
 from warrenmq.core.offset_header import NAME as OFFSET_ARGUMENT
 from warrenmq.core.offset_header import OffsetHeader
-from warrenmq.core.ports import NOTHING, EventSink, Recovered, StreamStore
+from warrenmq.core.ports import NOTHING, EventSink, StreamStore
 from warrenmq.core.queue import Queue
 from warrenmq.core.routing.erlang_text import field_type, term
 from warrenmq.core.stats import Stats
 from warrenmq.core.turn import Turn
+from warrenmq.events import schema
 from warrenmq.protocol.values import Timestamp
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ _TAIL_LIMIT = TAIL_LIMIT
 _SMALL_TAIL_LIMIT = SMALL_TAIL_LIMIT
 _MEMORY_BUDGET = MEMORY_BUDGET
 _CURSOR_LIMIT = CURSOR_LIMIT
+
+_DROPPED = schema.DROPPED
+_DUPLICATE = schema.R_DUPLICATE
 
 # What stands in a channel's ledger in place of a message that was delivered: an ack needs no more than that it was.
 _NOTHING_KEPT = Message(b"", b"", b"")
@@ -107,11 +111,13 @@ class Stream(Queue):
         "_hungry",
         "_last_served",
         "_offset_header",
-        "_streams",
         "_tail",
+        "_tail_bytes",
         "_tail_first",
         "cursors",
+        "next_position",
         "readable",
+        "store",
     )
 
     def __init__(
@@ -124,8 +130,9 @@ class Stream(Queue):
         store: StreamStore,
         events: EventSink | None = None,
     ) -> None:
-        super().__init__(vhost, name, True, False, None, arguments, stats, turn, store, events)
-        self._streams = store
+        super().__init__(vhost, name, True, False, None, arguments, stats, turn, store.promise, events)
+        self.store = store
+        self.next_position = 0
         self.readable = 0
         self.cursors: dict[Consumer, Cursor] = {}
         self._hungry: dict[Cursor, None] = {}  # to be served before the turn ends
@@ -134,36 +141,39 @@ class Stream(Queue):
         self._asking: Cursor | None = None  # for whom the store is being asked right now
         self._tail: list[Message] = []  # the newest, from this position on:
         self._tail_first = 0
+        self._tail_bytes = 0
         self._offset_header = OffsetHeader()
 
     def message_count(self) -> int:
-        return self.next_position - self._streams.first_position
+        return self.next_position - self.store.first_position
 
     # -- messages in -------------------------------------------------------------------------------------------------
 
     def enqueue(self, message: Message) -> int:
         """Append the message, whatever its delivery mode. Gives what its confirm has to wait for."""
         if self.deduplication is not None and self.deduplication.has_seen(message.header):
-            self.drop_duplicate(message)
-            return self._streams.promise
+            self.stats.deduplicated += 1
+            if message.uid != 0:
+                self.events.place_event(_DROPPED, enqueue_as(message, self.next_position), self, None, _DUPLICATE)
+            return self.promise
         position = self.next_position
         self.next_position = position + 1
         if message.uid != 0:
             self.events.enqueued(message, self, self.message_count())
         self.stats.ready += 1
-        self._streams.append(enqueue_as(message, position))
+        self.store.append(enqueue_as(message, position))
         if self.deduplication is not None:
             self.deduplication.note(position, True)
         if self.cursors:
             self._add_to_tail(message, position)
         else:
             self._tail_first = position + 1
-        if self._streams.promise == NOTHING:
+        if self.promise == NOTHING:
             self.readable = position + 1
             if self._caught_up:
                 self._wake_caught_up()
                 self.make_due()
-        return self._streams.promise
+        return self.promise
 
     def enqueue_apart(self, message: Message, done: Callable[[], None]) -> int:
         """Append a message past the commit log (StreamStore.append_apart). Gives its offset."""
@@ -174,8 +184,8 @@ class Stream(Queue):
             self._add_to_tail(message, position)
         else:
             self._tail_first = position + 1
-        self._streams.append_apart(enqueue_as(message, position), done)
-        if self._streams.promise == NOTHING:
+        self.store.append_apart(enqueue_as(message, position), done)
+        if self.promise == NOTHING:
             self.readable_up_to(position + 1)
         return position
 
@@ -189,15 +199,14 @@ class Stream(Queue):
 
     def forget_before(self, first: int) -> None:
         """The store's word: what stood before this position is gone. Readers that were there go on behind it."""
-        gone = first - self._streams.first_position
-        self._streams.first_position = first
+        gone = first - self.store.first_position
+        self.store.first_position = first
         self.stats.ready -= gone
 
-    def restore(self, recovered: Recovered) -> None:
-        """Go on behind what the store kept."""
-        self.next_position = recovered.next_position
-        self.readable = recovered.next_position
-        self._tail_first = recovered.next_position
+    def restore(self) -> None:
+        self.next_position = self.store.open(self)
+        self.readable = self.next_position
+        self._tail_first = self.next_position
         self.stats.ready += self.message_count()
 
     # -- the newest messages, in memory ------------------------------------------------------------------------------
@@ -279,7 +288,7 @@ class Stream(Queue):
                 cursor.messages = None
                 cursor.is_reading = True
                 self._asking = cursor
-                self._streams.read(position, cursor.receive)
+                self.store.read(position, cursor.receive)
                 self._asking = None
                 if cursor.is_reading:
                     return
@@ -325,14 +334,14 @@ class Stream(Queue):
         """A delivery was acked: the reader may have one more."""
         self.unacked_count -= 1
         self.stats.unacked -= 1
-        self._release(entry)
+        self.release(entry)
 
     def requeue(self, entries: list[QueuedMessage], who: object = None, reason: int = 0) -> None:
         """Deliveries of a channel that is closed: there is nothing to put back."""
         self.unacked_count -= len(entries)
         self.stats.unacked -= len(entries)
         for entry in entries:
-            self._release(entry)
+            self.release(entry)
 
     def require_returnable(self) -> None:
         raise NotImplementedHere(f"basic.nack and basic.reject not supported by stream queues {self._named()}")
@@ -364,8 +373,7 @@ class Stream(Queue):
 
     def add_consumer(self, consumer: Consumer) -> None:
         """Let it read from where it asked to."""
-        self.consumers[consumer] = None
-        self.stats.consumers += 1
+        Queue.add_consumer(self, consumer)
         consumer.is_waiting = True
         cursor = self.cursors[consumer] = Cursor(self, consumer)
         offset = parse_offset(consumer.arguments.get(OFFSET_ARGUMENT, "next"))
@@ -373,14 +381,14 @@ class Stream(Queue):
         kind, number = offset
         if kind == "time" or kind == "age":
             cursor.is_reading = True
-            self._streams.find_time(number if kind == "time" else self._streams.now_ms() - number, cursor.begin_at)
+            self.store.find_time(number if kind == "time" else self.store.now_ms() - number, cursor.begin_at)
             return
         if kind == "first":
-            cursor.position = self._streams.first_position
+            cursor.position = self.store.first_position
         elif kind == "next":
             cursor.position = self.next_position
         elif kind == "last":
-            cursor.position = max(self._streams.first_position, self.next_position - 1)
+            cursor.position = max(self.store.first_position, self.next_position - 1)
         else:
             cursor.position = max(0, number)
         self._hungry[cursor] = None
@@ -421,18 +429,11 @@ class Stream(Queue):
                 self._cut_tail(len(self._tail))
         Queue.remove_consumer(self, consumer)
 
-    def delete(self) -> tuple[int, list[Consumer]]:
-        """Drop everything. Gives the number of messages dropped and the consumers to be told."""
+    def drop_everything(self) -> int:
         dropped = self.message_count()
-        consumers = list(self.consumers)
-        for consumer in consumers:
-            self.remove_consumer(consumer)
-        self.is_deleted = True
         self.stats.ready -= dropped
-        self._streams.delete()
-        self.store = None
-        self._forget_ids()
-        return dropped, consumers
+        self.store.delete()
+        return dropped
 
     def _named(self) -> str:
         return f"queue '{self.name}' in vhost '{self.vhost}'"

@@ -41,8 +41,8 @@ class Transaction:
         level = NOTHING
         for _, entry in self.held_deliveries():
             queue: Queue = entry.queue  # type: ignore[assignment]
-            if entry.epoch and queue.store is not None and queue.store.promise > level:
-                level = queue.store.promise
+            if entry.epoch and not queue.is_deleted and queue.promise > level:
+                level = queue.promise
         return level
 
     def held_deliveries(self) -> Taken:

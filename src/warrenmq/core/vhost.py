@@ -22,6 +22,7 @@ from warrenmq.core.arguments import (
     validate_queue_arguments,
 )
 from warrenmq.core.binding import Binding, BindingIndex, Destination, make_binding
+from warrenmq.core.classic_queue import ClassicQueue
 from warrenmq.core.deduplication import Deduplication, Passage, Settings, settings_of, settings_of_exchange
 from warrenmq.core.equivalence import require_same_arguments, require_same_flag
 from warrenmq.core.errors import (
@@ -240,7 +241,7 @@ class VHost:
             queue = Stream(self.name, name, arguments, broker.stats, broker.turn, streams, broker.events)
         else:
             store = broker.storage.message_store(self.name, name, is_durable, arguments)
-            queue = Queue(
+            queue = ClassicQueue(
                 self.name,
                 name,
                 is_durable,
@@ -254,8 +255,8 @@ class VHost:
             )
         settings = settings_of(arguments, forgets_with_message=not isinstance(queue, Stream))
         if settings is not None:
-            promise = queue.store.promise if queue.store is not None else None
-            queue.deduplication = self._deduplication(settings, "queue", name, is_durable, promise)
+            queue.deduplication = self._deduplication(settings, "queue", name, is_durable, queue.promise)
+        queue.restore()
         queue.is_tapped = self.is_tapped
         self.queues[name] = queue
         if owner is not None:
@@ -379,9 +380,7 @@ class VHost:
         self._add_exchange(exchange)
 
     def restore_queue(self, definition: dict[str, Any]) -> None:
-        queue = self._make_queue(definition["name"], True, definition["auto_delete"], None, definition["arguments"])
-        assert queue.store is not None
-        queue.restore(queue.store.recover())
+        self._make_queue(definition["name"], True, definition["auto_delete"], None, definition["arguments"])
 
     def restore_binding(self, definition: dict[str, Any]) -> None:
         kinds: Mapping[str, Mapping[str, Destination]] = {"queue": self.queues, "exchange": self.exchanges}

@@ -124,7 +124,9 @@ class FileStorage(Storage):
         self.checkpoint.on_end = self.compaction.go_on
         self.committer.on_progress = self._progressed
         snapshot = catalog.snapshot()
-        self._recovered: dict[tuple[str, str], MessageStore] = self._restore(snapshot["queue"], recovery)
+        self._recovered: dict[tuple[str, str], QueueStore | FileStreamStore] = self._restore(
+            snapshot["queue"], recovery
+        )
         self._seen = restore_seen(self.context, recovery, snapshot, reply_level)
         self.catalog = LoggedCatalog(self.log, snapshot, max(catalog.next_queue_id, recovery.next_queue_id()))
 
@@ -162,10 +164,12 @@ class FileStorage(Storage):
             if was_collecting:
                 gc.enable()
 
-    def _restore(self, queues: list[dict[str, Any]], recovery: Recovery) -> dict[tuple[str, str], MessageStore]:
+    def _restore(
+        self, queues: list[dict[str, Any]], recovery: Recovery
+    ) -> dict[tuple[str, str], QueueStore | FileStreamStore]:
         stores: dict[int, QueueStore] = {}
         streams: dict[int, FileStreamStore] = {}
-        found: dict[tuple[str, str], MessageStore] = {}
+        found: dict[tuple[str, str], QueueStore | FileStreamStore] = {}
         for definition in queues:
             number = definition["id"]
             is_event_log = _is_event_log(definition["vhost"], definition["name"])
@@ -218,13 +222,13 @@ class FileStorage(Storage):
             folder = os.path.join(self.root, TRANSIENT, str(self._transient_count))
             return QueueStore(self.context, folder, 0, NOTHING)
         recovered = self._recovered.pop((vhost, queue), None)
-        if recovered is not None:
+        if isinstance(recovered, QueueStore):
             return recovered
         return self._make_store(self.catalog.queue_id(vhost, queue), arguments)
 
     def stream_store(self, vhost: str, queue: str, arguments: dict[str, Any]) -> StreamStore:
         recovered = self._recovered.pop((vhost, queue), None)
-        if isinstance(recovered, StreamStore):
+        if isinstance(recovered, FileStreamStore):
             return recovered
         stream = self._make_stream(self.catalog.queue_id(vhost, queue), arguments)
         stream.is_expendable = _is_event_log(vhost, queue)

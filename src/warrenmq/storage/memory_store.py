@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from warrenmq.core.backlog import Backlog
 from warrenmq.core.deduplication import SeenIds
 from warrenmq.core.message import QueuedMessage
 from warrenmq.core.ports import Catalog, CommitLog, MessageStore, Recovered, SeenStore, Storage
@@ -16,30 +17,40 @@ from warrenmq.storage.page_cache import Page, PageCache
 from warrenmq.storage.stream_limits import Clock, wall_clock
 
 
+class MemoryMessages:
+    """What outlives the broker of one queue: its persistent messages by position, and the next position."""
+
+    def __init__(self) -> None:
+        self.by_position: dict[int, QueuedMessage] = {}
+        self.next_position = 0
+
+
 class MemoryMessageStore(MessageStore):
-    """The persistent messages of one queue, by position."""
+    """The persistent messages of one queue."""
 
     __slots__ = ("_kept",)
 
-    def __init__(self, kept: dict[int, QueuedMessage]) -> None:
+    def __init__(self, kept: MemoryMessages) -> None:
         super().__init__()
         self._kept = kept
 
     def append(self, entry: QueuedMessage) -> None:
         entry.epoch = 1
-        self._kept[entry.position] = entry
+        self._kept.by_position[entry.position] = entry
+        self._kept.next_position = entry.position + 1
 
     def forget(self, entry: QueuedMessage) -> None:
-        self._kept.pop(entry.position, None)
+        self._kept.by_position.pop(entry.position, None)
 
-    def recover(self) -> Recovered:
-        entries = [QueuedMessage(entry.message, position) for position, entry in sorted(self._kept.items())]
+    def open(self, backlog: Backlog) -> Recovered:
+        entries = [QueuedMessage(entry.message, position) for position, entry in sorted(self._kept.by_position.items())]
         for entry in entries:
             entry.epoch = 1
-        return Recovered(entries, 0, entries[-1].position + 1 if entries else 0)
+        return Recovered(entries, 0, self._kept.next_position)
 
     def delete(self) -> None:
-        self._kept.clear()
+        self._kept.by_position.clear()
+        self._kept.next_position = 0
 
 
 class MemorySeenStore(SeenStore):
@@ -103,7 +114,7 @@ class MemoryStorage(Storage):
         self.catalog = MemoryCatalog()
         self.log = MemoryLog()
         self._clock = clock
-        self._messages: dict[tuple[str, str], dict[int, QueuedMessage]] = {}
+        self._messages: dict[tuple[str, str], MemoryMessages] = {}
         self._streams: dict[tuple[str, str], MemoryStream] = {}
         self._seen: dict[tuple[str, str, str], SeenIds] = {}
         self._pages: PageCache[Page] = PageCache()
@@ -113,7 +124,7 @@ class MemoryStorage(Storage):
     ) -> MemoryMessageStore | None:
         if not is_durable:
             return None
-        return MemoryMessageStore(self._messages.setdefault((vhost, queue), {}))
+        return MemoryMessageStore(self._messages.setdefault((vhost, queue), MemoryMessages()))
 
     def stream_store(self, vhost: str, queue: str, arguments: dict[str, Any]) -> MemoryStreamStore:
         kept = self._streams.setdefault((vhost, queue), MemoryStream())

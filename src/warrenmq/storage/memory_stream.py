@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from warrenmq.core.message import Message, QueuedMessage
 from warrenmq.core.offset_header import OffsetHeader
-from warrenmq.core.ports import Recovered, StreamStore
+from warrenmq.core.ports import StreamStore
 from warrenmq.storage.page_cache import Page, PageCache
 from warrenmq.storage.stream_limits import PAGE_BYTES, PAGE_SPAN_MS, Clock, StreamLimits, wall_clock
 
@@ -75,8 +75,9 @@ class MemoryStreamStore(StreamStore):
         self._stream: Stream | None = None
         self.first_position = kept.first_position
 
-    def attach(self, queue: Stream) -> None:  # type: ignore[override]
-        self._stream = queue
+    def open(self, stream: Stream) -> int:
+        self._stream = stream
+        return self._kept.next_position
 
     def now_ms(self) -> int:
         return self._clock()
@@ -146,9 +147,6 @@ class MemoryStreamStore(StreamStore):
                     receive(page.first)
                     return
         receive(self._kept.next_position)
-
-    def recover(self) -> Recovered:
-        return Recovered([], 0, self._kept.next_position)
 
     def delete(self) -> None:
         """One of the same name that is declared later begins anew; readers of this one may have its pages in memory."""

@@ -34,7 +34,7 @@ cdef class QueueStore(MessageStore):
     cdef readonly long long restored_below
     cdef public object recovered
     cdef LocalLog _log
-    cdef object _queue
+    cdef object _backlog
     cdef dict _unflushed
     cdef long long _last_position
     cdef Py_ssize_t _paged

@@ -36,7 +36,7 @@ from warrenmq.storage.replay import CARRIED, PERSISTENT
 from warrenmq.storage.segments import SEGMENT_SPAN, Segment, Segments
 
 if TYPE_CHECKING:
-    from warrenmq.core.queue import Queue
+    from warrenmq.core.backlog import Backlog
     from warrenmq.storage.pager import Pager
 
 log = logging.getLogger("warrenmq.storage")
@@ -83,6 +83,7 @@ class QueueStore(MessageStore):
 
     __slots__ = (
         "_above",
+        "_backlog",
         "_cursor",
         "_generation",
         "_is_asked",
@@ -92,7 +93,6 @@ class QueueStore(MessageStore):
         "_open",
         "_paged",
         "_passed",
-        "_queue",
         "_taken_back",
         "_unflushed",
         "context",
@@ -114,7 +114,7 @@ class QueueStore(MessageStore):
         self.restored_below = 0  # what stands before was written in an earlier life
         self.recovered: Recovered | None = None
         self._log = context.log
-        self._queue: Queue | None = None
+        self._backlog: Backlog | None = None
         self._unflushed: dict[int, QueuedMessage] = {}  # living persistent messages that only the log has
         self._last_position = -1  # on disk
         self._paged = 0  # messages that are on disk only
@@ -127,8 +127,11 @@ class QueueStore(MessageStore):
         self._generation = 0  # of reads: a purge makes those under way void
         self._taken_back = 0  # bytes, during recovery
 
-    def attach(self, queue: "Queue") -> None:
-        self._queue = queue
+    def open(self, backlog: "Backlog") -> Recovered:
+        self._backlog = backlog
+        recovered = self.recovered
+        self.recovered = None
+        return recovered if recovered is not None else Recovered([])
 
     # -- the log -----------------------------------------------------------------------------------------------------
 
@@ -235,8 +238,8 @@ class QueueStore(MessageStore):
         boundary = self.boundary(epoch)
         if boundary < 0:
             return
-        if self._queue is not None:
-            self._queue.page_out_tail()
+        if self._backlog is not None:
+            self._backlog.page_out_tail()
         batch = self._take_unflushed(boundary)
         if batch:
             self._write(batch, boundary + 1)
@@ -407,8 +410,8 @@ class QueueStore(MessageStore):
         self.is_reading = False
         if not entries and lost == 0 and self._paged > 0:
             self.page_in()  # all of it was dead
-        elif self._queue is not None:
-            self._queue.paged_in(entries, lost)
+        elif self._backlog is not None:
+            self._backlog.paged_in(entries, lost)
 
     def _enter(self, segment: Segment | None) -> None:
         """Read on from the beginning of a segment; what is being read of another one does not count."""
@@ -478,11 +481,6 @@ class QueueStore(MessageStore):
 
     # -- start and end -----------------------------------------------------------------------------------------------
 
-    def recover(self) -> Recovered:
-        recovered = self.recovered
-        self.recovered = None
-        return recovered if recovered is not None else Recovered([])
-
     def begin_with(self, segments: list[Segment], next_position: int) -> None:
         """Take over the segments that recovery found; `take_back` gives what only the log has."""
         self.segments.all.extend(segments)
@@ -549,7 +547,7 @@ class QueueStore(MessageStore):
             self.context.pager.remove_tree(self.folder, self._log.epoch)
         elif self._last_position >= 0:
             self.context.pager.remove_tree(self.folder, 0)
-        self._queue = None
+        self._backlog = None
 
 
 class _Written:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from warrenmq.core.message import Message, QueuedMessage
-from warrenmq.core.ports import SYNCED, Recovered, StreamStore
+from warrenmq.core.ports import SYNCED, StreamStore
 from warrenmq.journal.segment_file import PAGE_HEAD_SIZE, SEGMENT_MAGIC, encode_file_head, encode_page_of_pieces
 from warrenmq.storage.codec import decode_records, encode_record_head, encode_records
 from warrenmq.storage.commit_log import LocalLog
@@ -137,8 +137,9 @@ class FileStreamStore(StreamStore):
         if self._limits.max_age_ms is not None:
             context.aging[self] = None
 
-    def attach(self, queue: "Stream") -> None:  # type: ignore[override]
-        self._stream = queue
+    def open(self, stream: "Stream") -> int:
+        self._stream = stream
+        return self.next_position
 
     def now_ms(self) -> int:
         return self.context.clock()
@@ -513,9 +514,6 @@ class FileStreamStore(StreamStore):
         self.next_position = max(next_position, self.next_position)
         if not self.segments.all and not self._pages:
             self.first_position = self.next_position
-
-    def recover(self) -> Recovered:
-        return Recovered([], 0, self.next_position)
 
     def delete(self) -> None:
         self.is_deleted = True

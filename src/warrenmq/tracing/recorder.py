@@ -26,12 +26,12 @@ else:
     from math import log
 
 from warrenmq.core.channel import Channel
+from warrenmq.core.classic_queue import ClassicQueue
 from warrenmq.core.consumer import Consumer
 from warrenmq.core.exchange import Route
 from warrenmq.core.message import Message, QueuedMessage
 from warrenmq.core.ports import CommitLog, EventSink
 from warrenmq.core.queue import Queue
-from warrenmq.core.stream import Stream
 from warrenmq.core.trace import has_ids, is_republished, sampling_hash, texts_of
 from warrenmq.events import schema
 from warrenmq.events.ids import MESSAGE_ID_KEY, UidClock
@@ -321,7 +321,7 @@ class Recorder(EventSink):
     def _tell(self, kind: int, reason: int, scene: int, message: Message, place: Queue, attempts: int) -> None:
         """A row about the message in one queue."""
         self.has_news = True
-        depth = -1 if isinstance(place, Stream) else place.ready.count()
+        depth = place.backlog.count() if isinstance(place, ClassicQueue) else -1
         now = self._read_clock()
         if self._is_at(now, message) and attempts <= _BRIEF_ATTEMPTS:
             self.rows.put_brief(kind, reason, scene, depth, attempts)

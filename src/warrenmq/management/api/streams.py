@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from warrenmq.core.ports import StreamStore
 from warrenmq.core.stream import Stream
 from warrenmq.management import paging
 from warrenmq.management.answers import Json
@@ -36,7 +35,7 @@ def routes(node: NodeView) -> APIRouter:
             for name in names
             if wanted is None or name == wanted
             for queue in node.broker.vhosts[name].queues.values()
-            if isinstance(queue, Stream) and isinstance(queue.store, StreamStore)
+            if isinstance(queue, Stream)
         ]
         return Json({"streams": sorted(found, key=lambda stream: (stream["vhost"], stream["name"]))})
 

@@ -1,0 +1,66 @@
+cimport cython
+
+from warrenmq.core.message cimport Message, QueuedMessage
+from warrenmq.core.ports cimport MessageStore, PageSizes
+from warrenmq.core.stats cimport Stats
+
+cdef int NOTHING
+cdef Py_ssize_t _COMPACT_FROM
+
+
+@cython.final
+cdef class Backlog:
+    cdef readonly Stats stats
+    cdef readonly MessageStore store
+    cdef readonly bint keeps
+    cdef public long long next_position
+    cdef readonly long long last_delivered
+    cdef readonly long long body_bytes
+    cdef readonly Py_ssize_t paged
+    cdef list _entries
+    cdef Py_ssize_t _head
+    cdef list _returned
+    cdef list _tail
+    cdef Py_ssize_t _window_bytes
+    cdef Py_ssize_t _tail_bytes
+    cdef PageSizes _sizes
+    cdef Py_ssize_t _page_out_at
+    cdef Py_ssize_t _tail_out_at
+    cdef list _page_waiters
+    cdef object _on_page
+
+    cpdef Py_ssize_t count(self) noexcept
+    cpdef bint is_empty(self) noexcept
+    cpdef bint has_first(self) noexcept
+    cpdef int keep(self, QueuedMessage entry) except -1
+    cpdef pass_on(self, QueuedMessage entry)
+    @cython.locals(size=Py_ssize_t)
+    cpdef append(self, QueuedMessage entry)
+    @cython.locals(head=Py_ssize_t, entries=list, entry=QueuedMessage)
+    cpdef QueuedMessage take(self)
+    cpdef settle(self, QueuedMessage entry)
+    @cython.locals(entry=QueuedMessage)
+    cpdef give_back(self, list entries)
+    @cython.locals(entries=list, returning=list, last="long long", passed=Py_ssize_t, start=Py_ssize_t)
+    cdef _merge(self)
+    @cython.locals(sizes=PageSizes, left=Py_ssize_t)
+    cdef Py_ssize_t _share(self, Py_ssize_t coming) except -1
+    @cython.locals(
+        keep=Py_ssize_t, behind="long long", entries=list, at=Py_ssize_t, kept=Py_ssize_t, entry=QueuedMessage
+    )
+    cdef _page_out_window(self, PageSizes sizes)
+    @cython.locals(tail=list, at=Py_ssize_t, size=Py_ssize_t, entry=QueuedMessage)
+    cdef _page_out_tail(self, Py_ssize_t limit)
+    cdef _set_tail_bytes(self, Py_ssize_t size)
+    cpdef page_out_tail(self)
+    @cython.locals(size=Py_ssize_t)
+    cpdef paged_in(self, list entries, Py_ssize_t lost=*)
+    cpdef bint needs_page(self)
+    cpdef await_page(self, waiter)
+    cdef _notify_page_waiters(self)
+    @cython.locals(store=MessageStore)
+    cpdef read_ahead(self)
+    @cython.locals(in_memory=Py_ssize_t, paged=Py_ssize_t)
+    cdef bint _fits_in_memory(self) except -1
+    @cython.locals(entry=QueuedMessage, size=Py_ssize_t)
+    cdef Py_ssize_t _footprint_of(self, list entries) except -1

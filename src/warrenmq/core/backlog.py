@@ -1,0 +1,377 @@
+"""The backlog of a queue: the messages that wait, in memory and on disk, by position.
+
+Every change is one of a few transitions: append, take, settle, give back, drop. Those that a restart must know are
+records of the commit log (docs/formats/log.md); the store writes them, and a restart drives the store by them.
+
+In memory it is a list with a moving head: both ends cost the same as a list's end. Messages that come back are merged
+in when the head is next read, so a client that requeues thousands one by one costs one merge. A long backlog has three
+parts: the window that messages are taken from, the part that is on disk only (`paged`), and the tail behind it that
+waits to be written.
+
+Owned by the loop thread. Compiled when the package is built (backlog.pxd).
+"""
+
+from collections.abc import Callable, Iterator
+
+from warrenmq.core.message import QueuedMessage
+from warrenmq.core.ports import NOTHING, MessageStore, PageSizes
+from warrenmq.core.stats import Stats
+
+# The free places before the head are released when there are this many, and at least half of the list.
+_COMPACT_FROM = 1024
+
+
+class Backlog:
+    """`count()` messages wait, with `body_bytes` bytes of bodies; `paged` of them are on disk only.
+
+    `next_position` is that of the next message; no position is used twice. `keeps`: persistent messages are stored
+    durably. `on_page` is called after a page was read back.
+    """
+
+    __slots__ = (
+        "_entries",
+        "_head",
+        "_on_page",
+        "_page_out_at",
+        "_page_waiters",
+        "_returned",
+        "_sizes",
+        "_tail",
+        "_tail_bytes",
+        "_tail_out_at",
+        "_window_bytes",
+        "body_bytes",
+        "keeps",
+        "last_delivered",
+        "next_position",
+        "paged",
+        "stats",
+        "store",
+    )
+
+    def __init__(
+        self,
+        stats: Stats,
+        store: MessageStore | None = None,
+        is_durable: bool = False,
+        on_page: Callable[[], object] | None = None,
+    ) -> None:
+        self.stats = stats
+        self.store = store
+        self.keeps = is_durable and store is not None
+        self.next_position = 0
+        self.last_delivered = -1  # the highest position that was ever delivered
+        self.body_bytes = 0
+        self.paged = 0
+        self._entries: list[QueuedMessage | None] = []
+        self._head = 0
+        self._returned: list[QueuedMessage] = []
+        self._tail: list[QueuedMessage] = []
+        self._window_bytes = 0  # memory of the window
+        self._tail_bytes = 0  # memory of the tail
+        self._sizes = store.sizes if store is not None else None
+        self._page_out_at = self._sizes.small_window if self._sizes is not None else 0
+        self._tail_out_at = self._sizes.page if self._sizes is not None else 0
+        self._page_waiters: list[Callable[[], None]] = []
+        self._on_page = on_page
+
+    # -- what waits --------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self.count()
+
+    def count(self) -> int:
+        """As len(), by a C call."""
+        return len(self._entries) - self._head + len(self._returned) + self.paged + len(self._tail)
+
+    def is_empty(self) -> bool:
+        return len(self._entries) == self._head and not self._returned and self.paged == 0
+
+    def has_first(self) -> bool:
+        """Return True if the first message is in memory."""
+        return len(self._entries) > self._head or len(self._returned) > 0
+
+    def __iter__(self) -> Iterator[QueuedMessage]:
+        """Iterate over the messages in memory."""
+        if self._returned:
+            self._merge()
+        for entry in self._entries[self._head :]:
+            assert entry is not None
+            yield entry
+        yield from self._tail
+
+    # -- transitions -------------------------------------------------------------------------------------------------
+
+    def keep(self, entry: QueuedMessage) -> int:
+        """Store a persistent message in the open epoch; return what its confirm has to wait for.
+
+        Called before the message is delivered or confirmed: both then belong to the same epoch or a later one.
+        """
+        if self.keeps and entry.message.is_persistent():
+            self.store.append(entry)  # type: ignore[union-attr]
+            return self.store.promise  # type: ignore[union-attr]
+        return NOTHING
+
+    def pass_on(self, entry: QueuedMessage) -> None:
+        """Count a message as delivered that met a waiting consumer: an append and a take in one."""
+        self.stats.held_bytes += entry.message.footprint()
+        if entry.position > self.last_delivered:
+            self.last_delivered = entry.position
+
+    def append(self, entry: QueuedMessage) -> None:
+        """Add a message behind all others."""
+        size = entry.message.footprint()
+        self.stats.held_bytes += size
+        self.stats.ready += 1
+        self.body_bytes += entry.message.size
+        if self.paged == 0:
+            self._entries.append(entry)
+            self._window_bytes += size
+            if (
+                self._sizes is not None
+                and self._window_bytes >= self._page_out_at
+                and self._window_bytes >= self._share(0)
+            ):
+                self._page_out_window(self._sizes)
+            return
+        self._tail.append(entry)
+        self._tail_bytes += size
+        if self._tail_bytes >= self._tail_out_at:
+            self._page_out_tail(2 * self._sizes.page)  # type: ignore[union-attr]
+
+    def take(self) -> QueuedMessage | None:
+        """Remove the first message for delivery; None if none is in memory."""
+        if self._returned:
+            self._merge()
+        head = self._head
+        entries = self._entries
+        if head >= len(entries):
+            return None
+        entry = entries[head]
+        assert entry is not None
+        entries[head] = None
+        head += 1
+        if head == len(entries):
+            entries.clear()
+            head = 0
+        elif head >= _COMPACT_FROM and 2 * head >= len(entries):
+            del entries[:head]
+            head = 0
+        self._head = head
+        self.stats.ready -= 1
+        self.body_bytes -= entry.message.size
+        self._window_bytes -= entry.message.footprint()
+        if entry.position > self.last_delivered:
+            self.last_delivered = entry.position
+        return entry
+
+    def settle(self, entry: QueuedMessage) -> None:
+        """Forget a message that was taken or passed on: acked, rejected, dropped, or delivered without acks."""
+        self.stats.held_bytes -= entry.message.footprint()
+        if entry.epoch != 0 and self.store is not None:
+            self.store.forget(entry)
+
+    def give_back(self, entries: list[QueuedMessage]) -> None:
+        """Put messages that were taken back at their old places."""
+        self._returned.extend(entries)
+        self.stats.ready += len(entries)
+        for entry in entries:
+            self.body_bytes += entry.message.size
+            self._window_bytes += entry.message.footprint()
+
+    def drop_all(self) -> None:
+        """Forget every message that waits, in memory and on disk."""
+        self.stats.ready -= self.count()
+        for entry in self:
+            self.settle(entry)
+        if self.paged != 0:
+            assert self.store is not None
+            self.store.forget_pages()
+        self._entries.clear()
+        self._returned.clear()
+        self._tail.clear()
+        self._head = 0
+        self.paged = 0
+        self.body_bytes = 0
+        self._window_bytes = 0
+        self._set_tail_bytes(0)
+        self._notify_page_waiters()
+
+    def delete(self) -> None:
+        """Drop everything, and the store with it. Messages that are out are settled without it."""
+        self.drop_all()
+        self.keeps = False
+        if self.store is not None:
+            self.store.delete()
+            self.store = None
+
+    def restore(self) -> None:
+        """Begin with what the store kept; once, before the first message."""
+        if self.store is None:
+            return
+        recovered = self.store.open(self)
+        size = self._footprint_of(recovered.entries)
+        self.stats.held_bytes += size
+        self.stats.ready += recovered.paged + len(recovered.entries)
+        self.body_bytes = recovered.paged_bytes
+        self.next_position = recovered.next_position
+        self.paged = recovered.paged
+        for entry in recovered.entries:
+            entry.redelivered = True  # it may have been delivered before the stop
+            self.body_bytes += entry.message.size
+        if recovered.paged:
+            self._tail.extend(recovered.entries)
+            self._tail_bytes = size
+        else:
+            self._entries.extend(recovered.entries)
+            self._window_bytes = size
+
+    def _merge(self) -> None:
+        """Move the returned messages to their places, which are nearly always at the head."""
+        returning = self._returned
+        self._returned = []
+        returning.sort(key=_position_of)
+        entries = self._entries
+        last = returning[-1].position
+        passed = self._head
+        while passed < len(entries) and entries[passed].position < last:  # type: ignore[union-attr]
+            passed += 1
+        if passed > self._head:
+            returning.extend(entries[self._head : passed])  # type: ignore[arg-type]
+            returning.sort(key=_position_of)
+        # The places before the head are free; only what does not fit there moves the rest.
+        start = max(0, passed - len(returning))
+        entries[start:passed] = returning
+        self._head = start
+
+    # -- paging: of a long backlog only the first messages stay in memory --------------------------------------------
+
+    def _share(self, coming: int) -> int:
+        """Return how much memory the window may take when `coming` bytes more are held.
+
+        It is as much as the window leaves to others, so some of the budget is always free, however many long
+        backlogs there are.
+        """
+        sizes = self._sizes
+        assert sizes is not None
+        left = sizes.budget - self.stats.held_bytes - coming
+        return min(sizes.window, max(sizes.small_window, left))
+
+    def _page_out_window(self, sizes: PageSizes) -> None:
+        """Keep the head in memory, and all that was delivered before or is on disk already.
+
+        The rest becomes the tail, which is written in chunks as others arrive, so that the loop does not stall.
+        """
+        assert self.store is not None
+        if self._returned:
+            self._merge()
+        keep = min(sizes.kept, self._share(0) // 2)
+        behind = max(self.store.last_position(), self.last_delivered)
+        entries = self._entries
+        at = self._head
+        kept = 0
+        while at < len(entries):
+            entry = entries[at]
+            assert entry is not None
+            if kept >= keep and entry.position > behind:
+                break
+            kept += entry.message.footprint()
+            at += 1
+        if at == len(entries):
+            self._page_out_at = kept + sizes.page  # do not try again with every message
+            return
+        self._page_out_at = sizes.small_window
+        self._tail = entries[at:]  # type: ignore[assignment]
+        del entries[at:]
+        self._tail_bytes = self._window_bytes - kept
+        self._window_bytes = kept
+        self._page_out_tail(sizes.page)
+
+    def _page_out_tail(self, limit: int) -> None:
+        """Write about `limit` bytes of the tail: more than was appended since the last time, so it gets shorter."""
+        assert self.store is not None
+        tail = self._tail
+        at = 0
+        size = 0
+        while at < len(tail) and size < limit:
+            entry = tail[at]
+            size += entry.message.footprint()
+            at += 1
+        leaving = tail[:at]
+        del tail[:at]
+        self.paged += at
+        self._set_tail_bytes(self._tail_bytes - size)
+        self.stats.held_bytes -= size
+        self.store.page_out(leaving)
+
+    def _set_tail_bytes(self, size: int) -> None:
+        """Record the size of the tail, and the size at which the next chunk is written."""
+        self._tail_bytes = size
+        if self._sizes is not None:
+            self._tail_out_at = size + self._sizes.page
+
+    def page_out_tail(self) -> None:
+        """Write the whole tail: the store is about to write everything that only the log has."""
+        if self._tail_bytes:
+            self._page_out_tail(self._tail_bytes)
+
+    def paged_in(self, entries: list[QueuedMessage], lost: int = 0) -> None:
+        """Take the next page from the store; `lost` messages of it could not be read."""
+        size = self._footprint_of(entries)
+        self._window_bytes += size
+        self.stats.held_bytes += size
+        self.stats.ready -= lost
+        self._entries.extend(entries)
+        self.paged -= len(entries) + lost
+        if self.paged == 0:
+            self._entries.extend(self._tail)
+            self._tail.clear()
+            self._window_bytes += self._tail_bytes
+            self._set_tail_bytes(0)
+            if lost:
+                self.body_bytes = sum([entry.message.size for entry in self])
+        if self._on_page is not None:
+            self._on_page()
+        self._notify_page_waiters()
+
+    def needs_page(self) -> bool:
+        """Return True if messages wait and none of them is in memory."""
+        return self.paged != 0 and not self.has_first()
+
+    def await_page(self, waiter: Callable[[], None]) -> None:
+        """Call `waiter` when the next page was read, or nothing is on disk any more."""
+        self._page_waiters.append(waiter)
+        self.read_ahead()
+
+    def _notify_page_waiters(self) -> None:
+        if self._page_waiters:
+            waiters, self._page_waiters = self._page_waiters, []
+            for waiter in waiters:
+                waiter()
+
+    def read_ahead(self) -> None:
+        """Ask the store for the next page if the window is short."""
+        store = self.store
+        if store is None or store.is_reading or self.paged == 0:
+            return
+        if self._window_bytes < self._sizes.read_below or self._fits_in_memory():  # type: ignore[union-attr]
+            store.page_in()
+
+    def _fits_in_memory(self) -> bool:
+        """Return True if all of it would fit, provided that paged messages are as large as those in memory.
+
+        Otherwise a backlog that was long once and stays in use would go through the disk for ever.
+        """
+        in_memory = self._window_bytes + self._tail_bytes
+        paged = in_memory * self.paged // (self.count() - self.paged)
+        return in_memory + paged < self._share(paged) * 3 // 4
+
+    def _footprint_of(self, entries: list[QueuedMessage]) -> int:
+        size = 0
+        for entry in entries:
+            size += entry.message.footprint()
+        return size
+
+
+def _position_of(entry: QueuedMessage) -> int:
+    return entry.position

@@ -1,0 +1,232 @@
+"""A classic queue: hands each message to one consumer, in order of position.
+
+A message that meets a waiting consumer never enters the backlog. Whatever comes back (nack, reject, recover, a closed
+channel) returns to its old place.
+
+Owned by the loop thread. Compiled when the package is built (classic_queue.pxd).
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from warrenmq.core.backlog import Backlog
+from warrenmq.core.consumer import Consumer, ConsumerRing
+from warrenmq.core.errors import AccessRefused, PreconditionFailed
+from warrenmq.core.message import Message, QueuedMessage, enqueue_as
+from warrenmq.core.ports import NOTHING, EventSink, MessageStore
+from warrenmq.core.queue import Queue
+from warrenmq.core.stats import Stats
+from warrenmq.core.turn import Turn
+from warrenmq.events import schema
+
+if TYPE_CHECKING:
+    from warrenmq.core.channel import Channel
+
+# As C integers.
+_REQUEUED = schema.REQUEUED
+_DROPPED = schema.DROPPED
+_DUPLICATE = schema.R_DUPLICATE
+
+
+class ClassicQueue(Queue):
+    """Consumers and dispatch; the messages are in its backlog."""
+
+    __slots__ = ("backlog", "exclusive_consumer", "ring")
+
+    def __init__(
+        self,
+        vhost: str,
+        name: str,
+        is_durable: bool,
+        is_auto_delete: bool,
+        owner: object,
+        arguments: dict[str, Any],
+        stats: Stats,
+        turn: Turn,
+        store: MessageStore | None = None,
+        events: EventSink | None = None,
+    ) -> None:
+        promise = store.promise if store is not None else NOTHING
+        super().__init__(vhost, name, is_durable, is_auto_delete, owner, arguments, stats, turn, promise, events)
+        self.backlog = Backlog(stats, store, is_durable, self.dispatch)
+        self.ring = ConsumerRing()
+        self.exclusive_consumer: Consumer | None = None
+
+    # -- messages in -------------------------------------------------------------------------------------------------
+
+    def enqueue(self, message: Message) -> int:
+        """Deliver the message to a waiting consumer, or keep it; never waits. Return what its confirm waits for."""
+        if self.deduplication is not None and self.deduplication.has_seen(message.header):
+            return self._drop_duplicate(message)
+        backlog = self.backlog
+        position = backlog.next_position
+        backlog.next_position = position + 1
+        is_first = backlog.is_empty()
+        consumer = self.ring.next_ready() if is_first else None
+        if consumer is not None and consumer.no_ack:
+            # Settled by being sent: there is nothing to keep.
+            self.stats.delivered += 1
+            if message.uid != 0:
+                self.events.passed(message, self, consumer)
+            if self.is_tapped:
+                self.events.tapped(enqueue_as(message, position), self, consumer)
+            consumer.deliver_no_ack(message, False)
+            if self.deduplication is not None:
+                return self.deduplication.note_passed(backlog.keeps and message.is_persistent())
+            return NOTHING
+        if message.uid != 0:
+            self.events.enqueued(message, self, 1 if is_first else backlog.count() + 1)
+        entry = enqueue_as(message, position)
+        promise = backlog.keep(entry)
+        if self.deduplication is not None:
+            self.deduplication.note(position, entry.epoch > 0)
+        if consumer is not None:
+            backlog.pass_on(entry)
+            self._hand_over(entry, consumer)
+        else:
+            backlog.append(entry)
+        return promise
+
+    def _drop_duplicate(self, message: Message) -> int:
+        """Drop a message whose id was here before; its confirm waits until that one is safe."""
+        self.stats.deduplicated += 1
+        if message.uid != 0:
+            self.events.place_event(_DROPPED, enqueue_as(message, self.backlog.next_position), self, None, _DUPLICATE)
+        return self.promise if self.backlog.keeps and message.is_persistent() else NOTHING
+
+    def restore(self) -> None:
+        self.backlog.restore()
+        if self.deduplication is not None and self.backlog.count() == 0:
+            self.deduplication.left_behind(-1)
+
+    def needs_page(self) -> bool:
+        return self.backlog.needs_page()
+
+    def await_page(self, waiter: Callable[[], None]) -> None:
+        self.backlog.await_page(waiter)
+
+    # -- messages out ------------------------------------------------------------------------------------------------
+
+    def dispatch(self) -> None:
+        self.is_due = False
+        backlog = self.backlog
+        while backlog.has_first():
+            consumer = self.ring.next_ready()
+            if consumer is None:
+                break
+            entry = backlog.take()
+            assert entry is not None
+            self._hand_over(entry, consumer)
+        if backlog.paged != 0:
+            backlog.read_ahead()
+
+    def get(self) -> QueuedMessage | None:
+        entry = self.backlog.take()
+        if self.backlog.paged != 0:
+            self.backlog.read_ahead()
+        return entry
+
+    def _hand_over(self, entry: QueuedMessage, consumer: Consumer) -> None:
+        self.stats.delivered += 1
+        if entry.redelivered:
+            self.stats.redelivered += 1
+        entry.attempts += 1
+        if entry.message.uid != 0 or self.is_tapped:
+            self.tell_delivered(entry, consumer, consumer.no_ack)
+        if consumer.no_ack:
+            self.discard(entry)
+            consumer.deliver_no_ack(entry.message, entry.redelivered)
+        else:
+            self.unacked_count += 1
+            self.stats.unacked += 1
+            consumer.deliver(entry)
+
+    def message_count(self) -> int:
+        return self.backlog.count()
+
+    # -- settling ----------------------------------------------------------------------------------------------------
+
+    def discard(self, entry: QueuedMessage) -> None:
+        if self.deduplication is not None:
+            self.deduplication.left(entry.message.header, entry.position)
+        self.backlog.settle(entry)
+
+    def settle(self, entry: QueuedMessage) -> None:
+        self.unacked_count -= 1
+        self.stats.unacked -= 1
+        self.discard(entry)
+        self.release(entry)
+
+    def requeue(self, entries: list[QueuedMessage], who: object = None, reason: int = 0) -> None:
+        """Put unacked messages back at their old places, marked as redelivered, without delivering them yet."""
+        self.unacked_count -= len(entries)
+        self.stats.unacked -= len(entries)
+        for entry in entries:
+            if entry.message.uid != 0:
+                self.events.place_event(_REQUEUED, entry, self, who, reason)
+            entry.redelivered = True
+        if self.is_deleted:
+            for entry in entries:
+                self.backlog.settle(entry)
+        else:
+            self.backlog.give_back(entries)
+        for entry in entries:
+            self.release(entry)
+
+    def purge(self, reason: int = schema.R_PURGED) -> int:
+        dropped = self.backlog.count()
+        for entry in self.backlog:
+            if entry.message.uid != 0:
+                self.events.place_event(_DROPPED, entry, self, None, reason)
+            if self.deduplication is not None:
+                self.deduplication.left(entry.message.header, entry.position)
+        if self.backlog.paged != 0 and self.events.is_watching:
+            # Reading them back for their events would be too slow: one event stands for all of them.
+            fields = {"queue": self.name, "reason": reason, "depth": self.backlog.paged}
+            self.events.resource_event(_DROPPED, self.vhost, fields)
+        self.backlog.drop_all()
+        if self.deduplication is not None:
+            # What is unacked stays, and was delivered: it stands before all that was on disk only.
+            self.deduplication.left_behind(self.backlog.last_delivered if self.unacked_count else -1)
+        return dropped
+
+    def drop_everything(self) -> int:
+        dropped = self.purge(schema.R_QUEUE_DELETED)
+        self.backlog.delete()
+        return dropped
+
+    # -- consumers ---------------------------------------------------------------------------------------------------
+
+    def require_admissible(
+        self, channel: "Channel", no_ack: bool, is_exclusive: bool, arguments: dict[str, Any]
+    ) -> None:
+        if self.exclusive_consumer is not None or (is_exclusive and self.consumers):
+            raise AccessRefused(f"queue '{self.name}' in vhost '{self.vhost}' in exclusive use")
+        if "x-stream-offset" in arguments:
+            queue_type = self.arguments.get("x-queue-type", "classic")
+            raise PreconditionFailed(
+                f"invalid arg 'x-stream-offset' for queue '{self.name}' in vhost '{self.vhost}' "
+                f"of queue type rabbit_{queue_type}_queue"
+            )
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        Queue.add_consumer(self, consumer)
+        if consumer.is_exclusive:
+            self.exclusive_consumer = consumer
+        self.wake(consumer)
+
+    def wake(self, consumer: Consumer) -> None:
+        if consumer in self.consumers:
+            self.ring.add(consumer)
+            self.make_due()
+
+    def make_due(self) -> None:
+        if not self.is_due and not self.backlog.is_empty():
+            self.is_due = True
+            self.turn.due.append(self)
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        self.ring.remove(consumer)
+        if self.exclusive_consumer is consumer:
+            self.exclusive_consumer = None
+        Queue.remove_consumer(self, consumer)
