@@ -1,9 +1,9 @@
-"""The files of tests/fixtures/formats/v3: one of each kind, small enough to be drawn in docs/formats.
+"""The files of tests/fixtures/formats/v4: one of each kind, small enough to be drawn in docs/formats.
 
 `python -m tests.journal.fixtures` writes them again. A format that has been released does not change: what needs to be
 different gets a new version, a folder beside this one, and these files stay readable. `v1` was written before messages
 could be traced: the same without traces and events. `v2` was written before duplicates were dropped: the same without
-ids.
+ids. `v3` was written before records had room for times, expiry and attempts, and heads for the bytes of bodies.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.support.disk import RecordingFiles
 from warrenmq.journal.files import Files
 from warrenmq.journal.ids_file import encode_head, encode_ids, ids_name
 from warrenmq.journal.log_file import LogWriter, log_name
-from warrenmq.journal.record import PERSISTENT, TRACE, encode
+from warrenmq.journal.record import ATTEMPTS, EXPIRY, PERSISTENT, PUBLISH_TIME, TRACE, TRACED, encode
 from warrenmq.journal.segment_file import (
     DEAD_MAGIC,
     SEGMENT_MAGIC,
@@ -25,9 +25,10 @@ from warrenmq.journal.segment_file import (
     segment_name,
 )
 
-FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "formats" / "v3"
+FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "formats" / "v4"
 FOLDER_V1 = FOLDER.parent / "v1"
 FOLDER_V2 = FOLDER.parent / "v2"
+FOLDER_V3 = FOLDER.parent / "v3"
 
 TIME_MS = 1_700_000_000_000
 SALT = 0x7E57_5A17
@@ -68,7 +69,7 @@ EPOCHS_V2 = [
     # The message is traced; rows of its events, of which the last has number 3, lie beside it.
     b"\x01"
     + u32(7)
-    + encode(1, PERSISTENT, ADDRESS, PERSISTENT_HEADER, b"hi", TRACE_OF_IT)
+    + encode(1, PERSISTENT | TRACED, ADDRESS, PERSISTENT_HEADER, b"hi", TRACE_OF_IT)
     + AGAIN
     + b"\x07"
     + u64(1)
@@ -83,7 +84,7 @@ ID = bytes.fromhex("69643120 62652060 00112233 44556677")
 LATER_ID = bytes.fromhex("69643220 62652060 00112233 44556677")
 EXPIRES = TIME_MS + 60_000
 OWNER = 0x8123_4567_89AB_CDEF
-EPOCHS = [
+EPOCHS_V3 = [
     *EPOCHS_V2,
     # Queue 7 has seen one more id; the log has only one of an exchange; nothing counts of another queue.
     b"\x09"
@@ -101,10 +102,31 @@ EPOCHS = [
     + b"\x02"
     + u32(0),
 ]
+PUBLISHED_AT = 1000 * TIME_MS + 3
+EPOCHS = [
+    *EPOCHS_V3,
+    # A message that expires in queue 7, and at another time in queue 8; another one came back after two deliveries;
+    # queue 9 has used all positions below 5.
+    b"\x01"
+    + u32(7)
+    + encode(2, PERSISTENT | PUBLISH_TIME | EXPIRY, ADDRESS, PERSISTENT_HEADER, b"hi", u64(PUBLISHED_AT) + u64(EXPIRES))
+    + b"\x02"
+    + u32(8)
+    + u64(5)
+    + bytes((PERSISTENT | EXPIRY,))
+    + u64(EXPIRES + 1)
+    + b"\x0a"
+    + u32(8)
+    + u64(4)
+    + u32(2)
+    + b"\x0b"
+    + u32(9)
+    + u64(5),
+]
 
 
 def make_log() -> bytes:
-    """Epochs 41 to 45, the zeros behind them, and nothing else."""
+    """Epochs 41 to 46, the zeros behind them, and nothing else."""
     files = RecordingFiles()
     writer = LogWriter(files, "/log", 41, salt=SALT)
     for number, payload in enumerate(EPOCHS):
@@ -118,19 +140,20 @@ def make_segment() -> bytes:
     """A page with positions 5000 and 5001, and one with 5003."""
     two = encode(5000, PERSISTENT, ADDRESS, PERSISTENT_HEADER, b"hi")
     two += encode(5001, 0, ADDRESS, TRANSIENT_HEADER, b"you")
-    one = encode(5003, PERSISTENT, ADDRESS, PERSISTENT_HEADER, b"hi", TRACE_OF_IT)
+    fields = TRACE_OF_IT + u64(EXPIRES) + u32(2)
+    one = encode(5003, PERSISTENT | TRACED | EXPIRY | ATTEMPTS, ADDRESS, PERSISTENT_HEADER, b"hi", fields)
     return (
         encode_file_head(SEGMENT_MAGIC)
-        + encode_page(5000, 5001, 2, TIME_MS, TIME_MS + 1, two, transient=1)
+        + encode_page(5000, 5001, 2, TIME_MS, TIME_MS + 1, two, transient=1, body_bytes=2)
         + two
-        + encode_page(5003, 5003, 1, TIME_MS + 9, TIME_MS + 9, one)
+        + encode_page(5003, 5003, 1, TIME_MS + 9, TIME_MS + 9, one, body_bytes=2)
         + one
     )
 
 
 def make_dead() -> bytes:
     """Position 5001 was deleted, later 5000 and 5003."""
-    return encode_file_head(DEAD_MAGIC) + encode_batch([1]) + encode_batch([0, 3])
+    return encode_file_head(DEAD_MAGIC) + encode_batch([1], 0) + encode_batch([0, 3], 4)
 
 
 def make_ids() -> bytes:

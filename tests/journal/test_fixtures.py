@@ -12,11 +12,13 @@ from tests.journal.fixtures import (
     EPOCHS,
     EPOCHS_V1,
     EPOCHS_V2,
+    EPOCHS_V3,
     EXPIRES,
     FILES,
     FOLDER,
     FOLDER_V1,
     FOLDER_V2,
+    FOLDER_V3,
     ID,
     LATER_ID,
     PERSISTENT_HEADER,
@@ -24,12 +26,22 @@ from tests.journal.fixtures import (
     TIME_MS,
     TRACE_OF_IT,
     TRANSIENT_HEADER,
+    u32,
+    u64,
 )
 from warrenmq.journal.files import Files
 from warrenmq.journal.ids_file import decode_ids, ids_name, read_ids
 from warrenmq.journal.log_file import log_name, read_log
 from warrenmq.journal.record import PERSISTENT, TRACED, decode_at
-from warrenmq.journal.segment_file import dead_name, page_records, read_dead, read_page, segment_name, walk_pages
+from warrenmq.journal.segment_file import (
+    UNKNOWN,
+    dead_name,
+    page_records,
+    read_dead,
+    read_page,
+    segment_name,
+    walk_pages,
+)
 from warrenmq.protocol.values import decode_table
 
 DOCUMENTS = Path(__file__).resolve().parents[2] / "docs" / "formats"
@@ -41,7 +53,9 @@ def test_what_is_written_today_is_what_was_written_then(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("folder", "written"), [(FOLDER, EPOCHS), (FOLDER_V2, EPOCHS_V2), (FOLDER_V1, EPOCHS_V1)], ids=["v3", "v2", "v1"]
+    ("folder", "written"),
+    [(FOLDER, EPOCHS), (FOLDER_V3, EPOCHS_V3), (FOLDER_V2, EPOCHS_V2), (FOLDER_V1, EPOCHS_V1)],
+    ids=["v4", "v3", "v2", "v1"],
 )
 def test_the_log_is_read(folder: Path, written: list[bytes]) -> None:
     scan = read_log(Files(), str(folder))
@@ -54,29 +68,37 @@ def test_the_records_of_the_log_are_those_of_the_broker() -> None:
     append, definition = EPOCHS[0], EPOCHS[2]
     record = decode_at(append, 5)
     assert record[:5] == (1, PERSISTENT | TRACED, ADDRESS, PERSISTENT_HEADER, b"hi")
-    assert record.trace == TRACE_OF_IT
+    assert record.fields == TRACE_OF_IT
     table, end = decode_table(definition, 5, len(definition))
     assert table == {"kind": "vhost", "key": ["v"], "definition": {"name": "v"}}
     assert decode_table(definition, end + 5, len(definition)) == ({"kind": "vhost", "key": ["v"]}, len(definition))
 
 
 @pytest.mark.parametrize(
-    ("folder", "trace"), [(FOLDER, TRACE_OF_IT), (FOLDER_V2, TRACE_OF_IT), (FOLDER_V1, b"")], ids=["v3", "v2", "v1"]
+    ("folder", "fields", "body_bytes"),
+    [
+        (FOLDER, TRACE_OF_IT + u64(EXPIRES) + u32(2), [2, 2]),
+        (FOLDER_V3, TRACE_OF_IT, [UNKNOWN, UNKNOWN]),
+        (FOLDER_V2, TRACE_OF_IT, [UNKNOWN, UNKNOWN]),
+        (FOLDER_V1, b"", [UNKNOWN, UNKNOWN]),
+    ],
+    ids=["v4", "v3", "v2", "v1"],
 )
-def test_the_segment_is_read(folder: Path, trace: bytes) -> None:
+def test_the_segment_is_read(folder: Path, fields: bytes, body_bytes: list[int]) -> None:
     files = Files()
     handle = files.open_read(str(folder / segment_name(5000, 0)))
     walk = walk_pages(files, handle)
     assert walk.reason is None
-    assert walk.is_old is (folder == FOLDER_V1)
+    assert walk.is_old is (folder != FOLDER)
+    assert [page.body_bytes for page in walk.pages] == body_bytes
     assert [(page.count, page.transient, page.time_first, page.time_last) for page in walk.pages] == [
         (2, 1, TIME_MS, TIME_MS + 1),
         (1, 0, TIME_MS + 9, TIME_MS + 9),
     ]
     found = [record for page in walk.pages for record in page_records(*read_page(files, handle, page.offset))]
     files.close(handle)
-    assert [record.trace for record in found] == [b"", b"", trace]
-    assert [(record.position, record.flags & ~TRACED, *record[2:5]) for record in found] == [
+    assert [record.fields for record in found] == [b"", b"", fields]
+    assert [(record.position, record.flags & PERSISTENT, *record[2:5]) for record in found] == [
         (5000, PERSISTENT, ADDRESS, PERSISTENT_HEADER, b"hi"),
         (5001, 0, ADDRESS, TRANSIENT_HEADER, b"you"),
         (5003, PERSISTENT, ADDRESS, PERSISTENT_HEADER, b"hi"),
@@ -89,10 +111,11 @@ def test_the_ids_are_read() -> None:
     assert list(decode_ids(found.rows)) == [(ID, EXPIRES), (LATER_ID, 0)]
 
 
-@pytest.mark.parametrize("folder", [FOLDER, FOLDER_V2, FOLDER_V1], ids=["v3", "v2", "v1"])
+@pytest.mark.parametrize("folder", [FOLDER, FOLDER_V3, FOLDER_V2, FOLDER_V1], ids=["v4", "v3", "v2", "v1"])
 def test_the_deletion_marks_are_read(folder: Path) -> None:
     marks = read_dead(Files(), str(folder / dead_name(5000, 0)))
     assert (list(marks.numbers), marks.reason) == ([1, 0, 3], None)
+    assert marks.deleted_bytes == (4 if folder == FOLDER else UNKNOWN)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from warrenmq.journal.segment_file import (
     FILE_HEAD_SIZE,
     PAGE_HEAD_SIZE,
     SEGMENT_MAGIC,
+    UNKNOWN,
     DeadMarks,
     PageHead,
     check_file_head,
@@ -224,7 +225,7 @@ def test_records_that_contradict_their_page_are_damage(
     positions: tuple[int, int, int], payload: bytes, why: str
 ) -> None:
     first, last, count = positions
-    page = PageHead(16, len(payload), count, 0, first, last, 0, 0, 0)
+    page = PageHead(16, 80, len(payload), count, 0, first, last, 0, 0, 0, 0)
     with pytest.raises(DamagedPage, match=why):
         page_records(page, payload)
 
@@ -238,11 +239,11 @@ def test_an_empty_file_and_one_of_another_kind_are_told() -> None:
 
 def test_a_file_of_a_newer_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as newer:
-        newer.setattr(segment_file, "VERSIONS", {SEGMENT_MAGIC: 3, DEAD_MAGIC: 2})
+        newer.setattr(segment_file, "VERSIONS", {SEGMENT_MAGIC: 4, DEAD_MAGIC: 3})
         segment, dead = a_segment([1]), a_dead_file([1])
-    with pytest.raises(UnknownVersion, match="/file has format version 3"):
+    with pytest.raises(UnknownVersion, match="/file has format version 4"):
         walk_pages(segment.files, segment.handle, PATH)
-    with pytest.raises(UnknownVersion, match="/file has format version 2"):
+    with pytest.raises(UnknownVersion, match="/file has format version 3"):
         read_dead(dead.files, PATH)
 
 
@@ -265,7 +266,7 @@ def test_marks_are_read_as_they_were_written(batches: list[list[int]]) -> None:
     dead = a_dead_file(*batches)
     marks = read_dead(dead.files, PATH)
     assert list(marks.numbers) == joined(batches)
-    assert marks[1:] == (len(dead.octets), len(dead.octets), None, False)
+    assert marks[1:] == (len(dead.octets), len(dead.octets), None, False, UNKNOWN)
     assert dead.files.open_paths() == 1  # that of the test
 
 
@@ -279,7 +280,7 @@ def test_a_torn_batch_is_told_and_those_before_it_count() -> None:
     dead = a_dead_file(*batches)
     ends = [FILE_HEAD_SIZE]
     for batch in batches:
-        ends.append(ends[-1] + 12 + 4 * len(batch))
+        ends.append(ends[-1] + 20 + 4 * len(batch))
     while dead.current:
         dead.current.pop()
         size = len(dead.current)
@@ -293,7 +294,7 @@ def test_a_torn_batch_is_told_and_those_before_it_count() -> None:
 def test_a_flipped_bit_costs_one_batch_at_most_and_is_told() -> None:
     batches = [[1], [2, 3], [4, 5, 6]]
     dead = a_dead_file(*batches)
-    starts = [FILE_HEAD_SIZE, FILE_HEAD_SIZE + 16, FILE_HEAD_SIZE + 16 + 20]
+    starts = [FILE_HEAD_SIZE, FILE_HEAD_SIZE + 24, FILE_HEAD_SIZE + 24 + 28]
     last = starts[-1]
     for offset in flips(dead):
         numbers, marks = read_marks(dead)

@@ -479,10 +479,10 @@ def test_a_folder_without_data_or_of_a_newer_version_is_refused(folder: Folder, 
 
 
 def test_a_segment_of_a_newer_version_is_refused(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_file, "VERSIONS", {segment_file.SEGMENT_MAGIC: 3, segment_file.DEAD_MAGIC: 2})
+    monkeypatch.setattr(segment_file, "VERSIONS", {segment_file.SEGMENT_MAGIC: 4, segment_file.DEAD_MAGIC: 3})
     folder.segment([0])
     monkeypatch.undo()
-    with pytest.raises(CheckError, match="format version 3"):
+    with pytest.raises(CheckError, match="format version 4"):
         folder.check()
 
 

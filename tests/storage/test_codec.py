@@ -184,7 +184,7 @@ def test_a_trace_goes_with_its_message(queue: int, position: int, trace: tuple[i
     content = (b"\x00\x01q", HEADER, b"body")
     entry = traced_entry(content, position, trace)
     octets = record.TRACE.pack(*trace)
-    expected = record.encode(position, 1, *content, octets)
+    expected = record.encode(position, 1 | record.TRACED, *content, octets)
     buffer = EpochBuffer()
     buffer.put_append(queue, entry, 1)
     buffer.put_append(queue, entry, 1)
@@ -224,4 +224,4 @@ def test_rows_that_are_said_again_or_kept_elsewhere_do_not_come_back() -> None:
     assert replay.queues[1].next_position == 1
     for cut in (1, 5, 20, 24):
         with pytest.raises(BadRecord):
-            LogReplay().learn(payload[: len(payload) - cut], 1)
+            LogReplay().check(payload[: len(payload) - cut])

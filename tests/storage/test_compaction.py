@@ -8,7 +8,10 @@ from pathlib import Path
 
 from tests.storage.driver import Kept, QuickFiles, numbers_of
 from warrenmq.core.message import QueuedMessage
-from warrenmq.storage.compaction import TEMPORARY
+from warrenmq.journal import record
+from warrenmq.journal.files import SystemFiles
+from warrenmq.journal.segment_file import SEGMENT_MAGIC, encode_file_head, encode_page
+from warrenmq.storage.compaction import TEMPORARY, Source, copy_living
 
 
 def scattered(kept: Kept) -> list[QueuedMessage]:
@@ -35,6 +38,18 @@ def test_a_segment_under_half_alive_is_written_anew(tmp_path: Path) -> None:
     kept.restart(clean=False)
     assert kept.queue().message_count() == before
     assert kept.drain() == alive()
+
+
+def test_optional_fields_of_messages_are_copied(tmp_path: Path) -> None:
+    traced = record.encode(0, record.PERSISTENT | record.TRACED, b"a", b"h", b"b", record.TRACE.pack(7, 8, 9))
+    gone = record.encode(1, record.PERSISTENT, b"a", b"h", b"gone")
+    expiring = record.encode(2, record.PERSISTENT | record.EXPIRY, b"a", b"h", b"bb", bytes(8))
+    payload = traced + gone + expiring
+    path = tmp_path / "segment"
+    path.write_bytes(encode_file_head(SEGMENT_MAGIC) + encode_page(0, 2, 3, 1, 1, payload, 0, 7) + payload)
+    copy = copy_living(SystemFiles(), Source(str(path), 0, path.stat().st_size, b"\x02", 0), lambda: False)
+    assert (copy.count, copy.body_bytes) == (2, 3)
+    assert (tmp_path / TEMPORARY).read_bytes().endswith(traced + expiring)
 
 
 def test_acks_that_come_while_it_is_copied_count_for_the_copy(tmp_path: Path) -> None:

@@ -1,14 +1,18 @@
-"""A data folder of version 1 opens, keeps what it holds, and takes traced messages from then on."""
+"""Data folders of older versions open, keep what they hold, and take new messages from then on."""
 
 from __future__ import annotations
 
 import shutil
+import struct
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 
 from tests.journal.fixtures import ADDRESS, PERSISTENT_HEADER, TIME_MS, u32
+from tests.storage.driver import Kept, body_of
 from tests.support.client import PERSISTENT, Client
 from tests.support.tracing import ALL, TracedBroker, story
 from warrenmq.events import schema
@@ -74,9 +78,15 @@ def write_segment(folder: Path, first: int, bodies: list[bytes]) -> None:
     records = [encode(first + at, KEPT, ADDRESS, PERSISTENT_HEADER, body) for at, body in enumerate(bodies)]
     payload = b"".join(records)
     last = first + len(bodies) - 1
-    head = segment_file.encode_page(first, last, len(bodies), TIME_MS, TIME_MS, payload)
+    head = old_page_head(first, last, len(bodies), payload)
     file_head = segment_file.encode_file_head(segment_file.SEGMENT_MAGIC)
     (folder / segment_file.segment_name(first, 0)).write_bytes(file_head + head + payload)
+
+
+def old_page_head(first: int, last: int, count: int, payload: bytes) -> bytes:
+    numbers = len(payload), count, 0, first, last, TIME_MS, TIME_MS, crc32c(payload)
+    checked = struct.pack("<IIIIQQQQI", segment_file.OLD_PAGE_MAGIC, *numbers)
+    return checked + u32(crc32c(checked))
 
 
 class Opened:
@@ -128,7 +138,7 @@ def test_a_folder_of_version_1_opens_and_goes_on(folder: Path) -> None:
     for number in (7, 8):
         versions = {path.name: path.read_bytes()[8] for path in (folder / "queues" / str(number)).glob("*.seg")}
         assert versions[segment_file.segment_name(0, 0)] == 1, "an old segment was written to"
-        assert set(versions.values()) == {1, 2}
+        assert set(versions.values()) == {1, 3}
     again = Opened(folder)
     for name in ("q", "s"):
         assert again.bodies(name) == [b"old-0", b"old-1", b"old-2", b"new"]
@@ -138,3 +148,29 @@ def test_a_folder_of_version_1_opens_and_goes_on(folder: Path) -> None:
     assert {event.message_id for event in told} == {"new q"}
     assert story(told) == ["enqueued q", "delivered q", "requeued q"]
     again.close()
+
+
+FOLDERS = Path(__file__).resolve().parents[1] / "fixtures" / "folders"
+
+
+def test_a_folder_of_version_3_opens_with_all_it_holds(tmp_path: Path) -> None:
+    """Written by a broker that was killed: paged out messages, some acked, a stream, ids that were seen, and a log."""
+    with tarfile.open(FOLDERS / "v3.tar.gz") as archive:
+        archive.extractall(tmp_path / "data", filter="data")
+    kept = Kept(tmp_path / "data")
+    assert kept.storage.report == []
+    waiting = [*range(1, 40, 2), *range(41, 120)]
+    assert len(kept.queue().backlog) == len(waiting)
+    assert kept.queue().backlog.body_bytes == sum(len(body_of(number)) for number in waiting)
+    kept.publish(range(120, 130))
+    kept.settle()
+    kept.restart(clean=False)
+    assert kept.queue().backlog.body_bytes == sum(len(body_of(number)) for number in [*waiting, *range(120, 130)])
+    assert kept.drain() == [*waiting, *range(120, 130)]
+    assert kept.drain("emptied") == []
+    kept.channel.publish(b"again", "once", delivery_mode=PERSISTENT, headers={"x-deduplication-header": "id-1"})
+    assert len(kept.queue("once").backlog) == 3
+    stream = kept.broker.vhosts["/"].queues["s"]
+    assert stream.message_count() == 25
+    kept.restart()
+    assert kept.storage.report == []

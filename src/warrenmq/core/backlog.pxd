@@ -54,7 +54,7 @@ cdef class Backlog:
     cdef _set_tail_bytes(self, Py_ssize_t size)
     cpdef page_out_tail(self)
     @cython.locals(size=Py_ssize_t)
-    cpdef paged_in(self, list entries, Py_ssize_t lost=*)
+    cpdef paged_in(self, list entries, Py_ssize_t lost=*, long long lost_bytes=*)
     cpdef bint needs_page(self)
     cpdef await_page(self, waiter)
     cdef _notify_page_waiters(self)

@@ -315,12 +315,13 @@ class Backlog:
         if self._tail_bytes:
             self._page_out_tail(self._tail_bytes)
 
-    def paged_in(self, entries: list[QueuedMessage], lost: int = 0) -> None:
-        """Take the next page from the store; `lost` messages of it could not be read."""
+    def paged_in(self, entries: list[QueuedMessage], lost: int = 0, lost_bytes: int = 0) -> None:
+        """Take the next page from the store; `lost` messages could not be read, `lost_bytes` in all."""
         size = self._footprint_of(entries)
         self._window_bytes += size
         self.stats.held_bytes += size
         self.stats.ready -= lost
+        self.body_bytes -= lost_bytes
         self._entries.extend(entries)
         self.paged -= len(entries) + lost
         if self.paged == 0:
@@ -328,8 +329,6 @@ class Backlog:
             self._tail.clear()
             self._window_bytes += self._tail_bytes
             self._set_tail_bytes(0)
-            if lost:
-                self.body_bytes = sum([entry.message.size for entry in self])
         if self._on_page is not None:
             self._on_page()
         self._notify_page_waiters()

@@ -28,6 +28,7 @@ cdef class QueuedMessage:
     cdef public long long epoch
     cdef public bint redelivered
     cdef public int attempts
+    cdef public long long expires_ms
     cdef public object queue
     cdef public object consumer
 

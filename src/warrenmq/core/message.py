@@ -77,10 +77,11 @@ class QueuedMessage:
 
     `queue` and `consumer` are set only while it is delivered and unacked (consumer None: fetched with basic.get).
     `epoch` is the one of the commit log that keeps it; 0 for what is in memory alone, -1 for a transient message that
-    was paged out: its page has to hear when it is gone. `attempts` counts the deliveries since it came to memory.
+    was paged out: its page has to hear when it is gone. `attempts` counts its deliveries. `expires_ms` is when it
+    expires, in ms since 1970; 0: never.
     """
 
-    __slots__ = ("attempts", "consumer", "epoch", "message", "position", "queue", "redelivered")
+    __slots__ = ("attempts", "consumer", "epoch", "expires_ms", "message", "position", "queue", "redelivered")
 
     def __init__(self, message: Message, position: int) -> None:
         self.message = message
@@ -88,6 +89,7 @@ class QueuedMessage:
         self.epoch = 0
         self.redelivered = False
         self.attempts = 0
+        self.expires_ms = 0
         self.queue: object = None
         self.consumer: object = None
 
@@ -117,6 +119,7 @@ def enqueue_as(message: Message, position: int) -> QueuedMessage:
     entry.epoch = 0
     entry.redelivered = False
     entry.attempts = 0
+    entry.expires_ms = 0
     entry.queue = None
     entry.consumer = None
     return entry

@@ -30,8 +30,8 @@ from warrenmq.journal.errors import JournalError, SyncFailed, UnknownVersion
 from warrenmq.journal.files import Data, Files
 
 # Version 2 is version 1 with traced messages and rows of events among the records; version 3 has ids there, too.
-VERSION = 3
-READABLE = (1, 2, 3)
+VERSION = 4
+READABLE = (1, 2, 3, 4)
 FILE_MAGIC = b"WARRENLG"
 EPOCH_MAGIC = 0x57455031
 FILE_SIZE = 32 * 2**20

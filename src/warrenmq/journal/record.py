@@ -14,13 +14,20 @@ from warrenmq.journal.errors import BadRecord
 from warrenmq.journal.files import Data
 
 PERSISTENT = 0x01
-TRACED = 0x80  # the trace stands behind the head; since version 2 of log and segments
+RELOGGED = 0x02  # written again because the log was about to be trimmed
+# Optional fields behind the head, in this order.
+TRACED = 0x80  # uid, publish time and enqueue time in us; since version 2 of log and segments
+PUBLISH_TIME = 0x04  # of a message that is not traced, in us; this and the next since version 4 of the log
+EXPIRY = 0x08  # in ms
+ATTEMPTS = 0x10  # deliveries so far; in segments only, the log has a record of its own
 
 # position, flags, lengths of address, header and body
 HEAD = Struct("<QBHII")
 HEAD_SIZE = HEAD.size
 TRACE = Struct("<QQQ")  # uid, publish time and enqueue time in us
 TRACE_SIZE = TRACE.size
+_FIELDS = ((TRACED, TRACE_SIZE), (PUBLISH_TIME, 8), (EXPIRY, 8), (ATTEMPTS, 4))
+FIELDS_SIZE = [sum(size for flag, size in _FIELDS if flags & flag) for flags in range(256)]  # by flags
 ADDRESS_MAX = 2**16 - 1
 PART_MAX = 2**32 - 1
 
@@ -32,14 +39,13 @@ class Record(NamedTuple):
     header: bytes
     body: bytes
     end: int  # where the next record begins
-    trace: bytes = b""  # of a message whose events are kept
+    fields: bytes = b""  # the optional ones
 
 
-def encode(position: int, flags: int, address: bytes, header: bytes, body: bytes, trace: bytes = b"") -> bytes:
-    """The octets of a message."""
-    if trace:
-        flags |= TRACED
-    return HEAD.pack(position, flags, len(address), len(header), len(body)) + trace + address + header + body
+def encode(position: int, flags: int, address: bytes, header: bytes, body: bytes, fields: bytes = b"") -> bytes:
+    """The bytes of a message; `fields` are the optional ones that its flags name."""
+    assert len(fields) == FIELDS_SIZE[flags]
+    return HEAD.pack(position, flags, len(address), len(header), len(body)) + fields + address + header + body
 
 
 def decode_at(data: Data, offset: int) -> Record:
@@ -48,10 +54,8 @@ def decode_at(data: Data, offset: int) -> Record:
     if offset < 0 or start > len(data):
         raise BadRecord(offset, "its head passes the end")
     position, flags, address_size, header_size, body_size = HEAD.unpack_from(data, offset)
-    trace = b""
-    if flags & TRACED:
-        trace = bytes(data[start : start + TRACE_SIZE])
-        start += TRACE_SIZE
+    fields = bytes(data[start : start + FIELDS_SIZE[flags]])
+    start += FIELDS_SIZE[flags]
     header_start = start + address_size
     body_start = header_start + header_size
     end = body_start + body_size
@@ -64,7 +68,7 @@ def decode_at(data: Data, offset: int) -> Record:
         bytes(data[header_start:body_start]),
         bytes(data[body_start:end]),
         end,
-        trace,
+        fields,
     )
 
 

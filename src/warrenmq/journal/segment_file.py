@@ -24,28 +24,38 @@ from warrenmq.journal.record import Record, decode_all
 
 SEGMENT_MAGIC = b"WARRENSG"
 DEAD_MAGIC = b"WARRENDD"
-# Version 2 of segments is version 1 with traced messages among the others.
-VERSIONS = {SEGMENT_MAGIC: 2, DEAD_MAGIC: 1}
-PAGE_MAGIC = 0x57504731
-BATCH_MAGIC = 0x57444431
+# Segments: version 2 has traced messages among the others; version 3 has more optional fields in records, and the bytes
+# of bodies in page heads. Marks: version 2 has the bytes of what was deleted.
+VERSIONS = {SEGMENT_MAGIC: 3, DEAD_MAGIC: 2}
+PAGE_MAGIC = 0x57504732
+OLD_PAGE_MAGIC = 0x57504731
+BATCH_MAGIC = 0x57444432
+OLD_BATCH_MAGIC = 0x57444431
+UNKNOWN = -1  # bytes that no one has counted
+_UNKNOWN = 2**64 - 1
 
 _FILE_HEAD = Struct("<8sII")  # magic, version, checksum of the 12 before
 FILE_HEAD_SIZE = _FILE_HEAD.size
-# magic, payload length, count, transient ones among them, first and last position, times of both, checksums of the
-# payload and of the 52 before
-_PAGE_HEAD = Struct("<IIIIQQQQII")
+# magic, payload length, count, transient ones among them, first and last position, times of both, bytes of bodies of
+# the others, checksums of the payload and of the 60 before
+_PAGE_HEAD = Struct("<IIIIQQQQQII")
 PAGE_HEAD_SIZE = _PAGE_HEAD.size
-_PAGE_HEAD_CHECKED = PAGE_HEAD_SIZE - 4
-_BATCH_HEAD = Struct("<III")  # magic, count, checksum of the numbers
+_OLD_PAGE_HEAD = Struct("<IIIIQQQQII")  # without the bytes
+_BATCH_HEAD = Struct("<IIIQ")  # magic, count, checksum of all that follows, bytes of the bodies deleted so far
+_OLD_BATCH_HEAD = Struct("<III")  # without the bytes
 _U32 = Struct("<I")
+_U64 = Struct("<Q")
+PAGE_MAGICS = re.compile(rb"[12]GPW")
+_BATCH_MAGICS = re.compile(rb"[12]DDW")
 _NAME = re.compile(r"(\d{20})-(0|[1-9]\d{0,9})\.(seg|dead)")
 
 
 @dataclass(frozen=True, slots=True)
 class PageHead:
-    """Where a page lies and what is in it; the payload begins at `offset` + PAGE_HEAD_SIZE."""
+    """Where a page lies and what is in it. `body_bytes` are those of its persistent messages, or UNKNOWN."""
 
     offset: int
+    start: int  # of the payload
     length: int  # of the payload
     count: int
     transient: int  # so many of them end with the broker that wrote them
@@ -54,10 +64,11 @@ class PageHead:
     time_first: int
     time_last: int
     checksum: int  # of the payload
+    body_bytes: int
 
     @property
     def end(self) -> int:
-        return self.offset + PAGE_HEAD_SIZE + self.length
+        return self.start + self.length
 
     def is_forgotten(self, restored_below: int) -> bool:
         """Whether it has nothing but transient messages of an earlier life.
@@ -82,7 +93,8 @@ class DeadMarks(NamedTuple):
 
     `reason` is None where the file ends behind a batch. Otherwise `end` is where the first bad batch begins (0: it is
     the file head that is bad): a torn one, to be cut there, or, if `is_damaged`, one that whole batches follow, whose
-    marks are here as well.
+    marks are here as well. `deleted_bytes` are those of the bodies of the persistent messages that were deleted, or
+    UNKNOWN.
     """
 
     numbers: array[int]
@@ -90,6 +102,7 @@ class DeadMarks(NamedTuple):
     size: int
     reason: str | None
     is_damaged: bool
+    deleted_bytes: int
 
 
 def segment_name(first: int, generation: int) -> str:
@@ -108,10 +121,15 @@ def parse_name(name: str) -> tuple[int, int, str] | None:
     return (int(match[1]), int(match[2]), match[3]) if match else None
 
 
-def encode_file_head(magic: bytes) -> bytes:
-    """The first octets of a segment (SEGMENT_MAGIC) or dead file (DEAD_MAGIC)."""
-    checked = _FILE_HEAD.pack(magic, VERSIONS[magic], 0)[:-4]
+def encode_file_head(magic: bytes, version: int | None = None) -> bytes:
+    """The first bytes of a segment (SEGMENT_MAGIC) or dead file (DEAD_MAGIC)."""
+    checked = _FILE_HEAD.pack(magic, version or VERSIONS[magic], 0)[:-4]
     return checked + _U32.pack(crc32c(checked))
+
+
+def encode_dead_head(is_old: bool) -> bytes:
+    """The first bytes of a dead file; that of a segment of an older version is of version 1."""
+    return encode_file_head(DEAD_MAGIC, 1 if is_old else None)
 
 
 def check_file_head(data: Data, magic: bytes, path: str = "") -> str | None:
@@ -129,38 +147,56 @@ def check_file_head(data: Data, magic: bytes, path: str = "") -> str | None:
 
 
 def encode_page(
-    first: int, last: int, count: int, time_first: int, time_last: int, payload: Data, transient: int = 0
+    first: int,
+    last: int,
+    count: int,
+    time_first: int,
+    time_last: int,
+    payload: Data,
+    transient: int = 0,
+    body_bytes: int = UNKNOWN,
 ) -> bytes:
     """The head of a page, to be written in front of its payload."""
-    return encode_page_of_pieces(first, last, count, time_first, time_last, [payload], transient)
+    return encode_page_of_pieces(first, last, count, time_first, time_last, [payload], transient, body_bytes)
 
 
 def encode_page_of_pieces(
-    first: int, last: int, count: int, time_first: int, time_last: int, payload: Sequence[Data], transient: int = 0
+    first: int,
+    last: int,
+    count: int,
+    time_first: int,
+    time_last: int,
+    payload: Sequence[Data],
+    transient: int = 0,
+    body_bytes: int = UNKNOWN,
 ) -> bytes:
     """The same, of a payload that is not in one piece."""
     length = checksum = 0
     for piece in payload:
         length += len(piece)
         checksum = crc32c(piece, checksum)
-    checked = _PAGE_HEAD.pack(PAGE_MAGIC, length, count, transient, first, last, time_first, time_last, checksum, 0)[
-        :_PAGE_HEAD_CHECKED
-    ]
+    numbers = length, count, transient, first, last, time_first, time_last, body_bytes & _UNKNOWN, checksum
+    checked = _PAGE_HEAD.pack(PAGE_MAGIC, *numbers, 0)[:-4]
     return checked + _U32.pack(crc32c(checked))
 
 
 def parse_page_head(data: Data, offset: int) -> PageHead | str:
     """The page head in `data`, which was read at `offset` of a file; or what is wrong with it."""
-    if len(data) < PAGE_HEAD_SIZE:
+    is_old = bytes(data[:4]) == _U32.pack(OLD_PAGE_MAGIC)
+    head = _OLD_PAGE_HEAD if is_old else _PAGE_HEAD
+    if len(data) < head.size:
         return "it ends within a page head"
-    magic, length, count, transient, first, last, time_first, time_last, checksum, own = _PAGE_HEAD.unpack_from(data)
-    if magic != PAGE_MAGIC:
+    magic, length, count, transient, first, last, time_first, time_last, *rest = head.unpack_from(data)
+    if not is_old and magic != PAGE_MAGIC:
         return "no page begins here"
-    if crc32c(bytes(data[:_PAGE_HEAD_CHECKED])) != own:
+    *body_bytes, checksum, own = rest
+    if crc32c(bytes(data[: head.size - 4])) != own:
         return "the checksum of a page head does not match"
     if not 0 < count <= last - first + 1 or transient > count:
         return f"a page says it holds {count} messages ({transient} transient) at positions {first} to {last}"
-    return PageHead(offset, length, count, transient, first, last, time_first, time_last, checksum)
+    known = body_bytes[0] if body_bytes and body_bytes[0] != _UNKNOWN else UNKNOWN
+    start = offset + head.size
+    return PageHead(offset, start, length, count, transient, first, last, time_first, time_last, checksum, known)
 
 
 def walk_pages(files: Files, handle: int, path: str = "") -> PageWalk:
@@ -201,7 +237,7 @@ def read_page(
 
 def read_payload(files: Files, handle: int, page: PageHead, path: str = "") -> bytes:
     """The payload of a page whose head is known, checked."""
-    payload = files.read(handle, page.length, page.offset + PAGE_HEAD_SIZE)
+    payload = files.read(handle, page.length, page.start)
     check_payload(payload, page, path)
     return payload
 
@@ -228,10 +264,17 @@ def page_records(page: PageHead, payload: Data, path: str = "") -> list[Record]:
     return records
 
 
-def encode_batch(numbers: Iterable[int]) -> bytes:
-    """A batch of deletion marks: positions less the first position of their segment."""
-    octets = _little_endian(array("I", numbers)).tobytes()
-    return _BATCH_HEAD.pack(BATCH_MAGIC, len(octets) // 4, crc32c(octets)) + octets
+def encode_batch(numbers: Iterable[int], deleted_bytes: int = UNKNOWN) -> bytes:
+    """A batch of deletion marks: positions less the first of their segment, and the bytes deleted so far."""
+    data = _little_endian(array("I", numbers)).tobytes()
+    counted = _U64.pack(deleted_bytes & _UNKNOWN)
+    return _OLD_BATCH_HEAD.pack(BATCH_MAGIC, len(data) // 4, crc32c(data, crc32c(counted))) + counted + data
+
+
+def encode_old_batch(numbers: Iterable[int]) -> bytes:
+    """The same for a file of version 1."""
+    data = _little_endian(array("I", numbers)).tobytes()
+    return _OLD_BATCH_HEAD.pack(OLD_BATCH_MAGIC, len(data) // 4, crc32c(data)) + data
 
 
 def read_dead(files: Files, path: str) -> DeadMarks:
@@ -246,6 +289,7 @@ def read_dead(files: Files, path: str) -> DeadMarks:
     offset = min(FILE_HEAD_SIZE, len(data))
     end = 0 if reason else offset
     is_damaged = False
+    deleted_bytes = UNKNOWN
     while offset < len(data):
         batch = _batch_at(data, offset)
         if isinstance(batch, str):
@@ -253,39 +297,46 @@ def read_dead(files: Files, path: str) -> DeadMarks:
             offset = _find_batch(data, offset + 1)
             continue
         is_damaged = reason is not None
-        numbers += batch
-        offset += _BATCH_HEAD.size + 4 * len(batch)
+        numbers += batch.numbers
+        deleted_bytes = batch.deleted_bytes
+        offset = batch.end
         if reason is None:
             end = offset
-    return DeadMarks(numbers, end, len(data), reason, is_damaged)
+    return DeadMarks(numbers, end, len(data), reason, is_damaged, deleted_bytes)
 
 
-def _batch_at(data: bytes, offset: int) -> array[int] | str:
-    """The numbers of the batch that begins at `offset`, or why there is none."""
-    start = offset + _BATCH_HEAD.size
+class _Batch(NamedTuple):
+    numbers: array[int]
+    deleted_bytes: int
+    end: int
+
+
+def _batch_at(data: bytes, offset: int) -> _Batch | str:
+    """The batch that begins at `offset`, or why there is none."""
+    is_old = data[offset : offset + 4] == _U32.pack(OLD_BATCH_MAGIC)
+    head = _OLD_BATCH_HEAD if is_old else _BATCH_HEAD
+    start = offset + head.size
     if start > len(data):
         return "it ends within the head of a batch"
-    magic, count, checksum = _BATCH_HEAD.unpack_from(data, offset)
-    if magic != BATCH_MAGIC:
+    magic, count, checksum, *rest = head.unpack_from(data, offset)
+    if not is_old and magic != BATCH_MAGIC:
         return "no batch begins here"
     end = start + 4 * count
     if end > len(data):
         return "it ends within a batch"
-    octets = data[start:end]
-    if crc32c(octets) != checksum:
+    if crc32c(data[offset + _OLD_BATCH_HEAD.size : end]) != checksum:
         return "the checksum of a batch does not match"
     numbers = array("I")
-    numbers.frombytes(octets)
-    return _little_endian(numbers)
+    numbers.frombytes(data[start:end])
+    deleted_bytes = rest[0] if rest and rest[0] != _UNKNOWN else UNKNOWN
+    return _Batch(_little_endian(numbers), deleted_bytes, end)
 
 
 def _find_batch(data: bytes, offset: int) -> int:
     """Where the next whole batch begins, or the end of the file."""
-    magic = _U32.pack(BATCH_MAGIC)
-    while (offset := data.find(magic, offset)) >= 0:
-        if not isinstance(_batch_at(data, offset), str):
-            return offset
-        offset += 1
+    for match in _BATCH_MAGICS.finditer(data, offset):
+        if not isinstance(_batch_at(data, match.start()), str):
+            return match.start()
     return len(data)
 
 

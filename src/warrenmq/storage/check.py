@@ -503,9 +503,8 @@ class _QueueFiles:
 def _first_page_behind(files: Files, handle: int, offset: int) -> int | None:
     """The first position of the next whole page head, if one follows: then this is no end that a crash left."""
     data = files.read(handle, files.size(handle) - offset, offset)
-    magic = segment_file.PAGE_MAGIC.to_bytes(4, "little")
-    at = 0
-    while (at := data.find(magic, at + 1)) >= 0:
+    for match in segment_file.PAGE_MAGICS.finditer(data, 1):
+        at = match.start()
         page = segment_file.parse_page_head(data[at : at + segment_file.PAGE_HEAD_SIZE], offset + at)
         if not isinstance(page, str):
             return page.first

@@ -6,8 +6,10 @@ cdef int _APPEND
 cdef int _FORGET_ONE
 cdef int _PERSISTENT
 cdef int _TRACED
+cdef int _PUBLISH_TIME
+cdef int _EXPIRY
+cdef int _ATTEMPTS
 cdef Py_ssize_t _RECORD_SIZE
-cdef Py_ssize_t _TRACE_SIZE
 
 
 @cython.final
@@ -31,33 +33,42 @@ cdef class EpochBuffer:
     cpdef put_events_kept(self, long long up_to)
     cpdef put_seen(self, unsigned long long owner, bytes id, long long number)
     cpdef put_all_seen(self, unsigned long long owner, int how, Py_ssize_t count, bytes ids)
+    cpdef put_attempts(self, unsigned int queue, long long position, unsigned int attempts)
+    cpdef put_position(self, unsigned int queue, long long next_position)
     @cython.locals(size=Py_ssize_t, at="unsigned char *", source="const unsigned char *")
     cdef _put(self, bytes data)
     @cython.locals(at="unsigned char *")
     cdef unsigned char *_reserve(self, Py_ssize_t size) except NULL
 
 
-@cython.locals(entry=QueuedMessage, message=Message, total=Py_ssize_t, at="unsigned char *", payload=bytearray, flags=int)
+@cython.locals(entry=QueuedMessage, message=Message, total=Py_ssize_t, at="unsigned char *", payload=bytearray)
 cpdef encode_records(list entries)
 @cython.locals(
     found=list, end=Py_ssize_t, offset=Py_ssize_t, address=bytes, header=bytes, body=bytes,
     data="const unsigned char *", position="long long", flags=int, address_size=Py_ssize_t, header_size=Py_ssize_t,
     body_size=Py_ssize_t, header_at=Py_ssize_t, body_at=Py_ssize_t, entry=QueuedMessage, is_wanted=bint,
-    trace_at=Py_ssize_t, message=Message,
+    fields_at=Py_ssize_t,
 )
 cpdef list decode_records(bytes payload, long long above, long long first, bytearray dead, long long restored_below)
 
-cpdef read_trace(bytes data, Py_ssize_t offset, Message message)
-cdef bytes _encode_trace(Message message)
+cdef int _flags_of(QueuedMessage entry, int flags) noexcept
+@cython.locals(flags=int)
+cdef int _page_flags_of(QueuedMessage entry) noexcept
+@cython.locals(size=Py_ssize_t)
+cpdef Py_ssize_t fields_size(int flags) noexcept
+@cython.locals(message=Message)
+cpdef read_fields(bytes data, Py_ssize_t offset, int flags, QueuedMessage entry)
+@cython.locals(message=Message, fields=bytes)
+cdef bytes _encode_fields(QueuedMessage entry, int flags)
 @cython.locals(bits="const unsigned char *")
 cdef bint _is_dead(bytearray dead, long long index) except -1
 @cython.locals(at="const unsigned char *")
 cdef const unsigned char *_pointer(bytes data) except NULL
 @cython.locals(
-    address="const unsigned char *", header="const unsigned char *", body="const unsigned char *",
+    message=Message, address="const unsigned char *", header="const unsigned char *", body="const unsigned char *",
     address_size=Py_ssize_t, header_size=Py_ssize_t, body_size=Py_ssize_t,
 )
-cdef unsigned char *_put_record(unsigned char *at, long long position, int flags, Message message) except NULL
+cdef unsigned char *_put_record(unsigned char *at, QueuedMessage entry, int flags) except NULL
 cdef unsigned char *_put_u32(unsigned char *at, unsigned long long value) noexcept
 cdef unsigned char *_put_u64(unsigned char *at, unsigned long long value) noexcept
 cdef unsigned long long _get_u32(const unsigned char *at) noexcept

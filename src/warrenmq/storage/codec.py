@@ -19,6 +19,7 @@ if cython.compiled:
     from cython.cimports.libc.string import memcmp, memcpy
 
 from warrenmq.core.message import Message, QueuedMessage, enqueue_as, make_message
+from warrenmq.journal import record
 
 Pointer: TypeAlias = Any  # an unsigned char * in compiled code, and never used in plain Python
 
@@ -31,21 +32,23 @@ UNDEFINE = 6
 EVENTS = 7
 EVENTS_KEPT = 8
 SEEN = 9
+ATTEMPTS = 10
+POSITION = 11
 
-# How a record of ids counts: beside what was said before of the same owner, instead of what the log has said of it, or
-# instead of all of that.
-SEEN_TOO = 0
-SEEN_INSTEAD = 1
-SEEN_ONLY = 2
-
-PERSISTENT_FLAG = 1
-TRACED_FLAG = 0x80
+# How a record of ids counts: added to those of the same owner, in place of those that the log has (older logs only), or
+# in place of all.
+SEEN_ADD = 0
+SEEN_REPLACE_LOGGED = 1
+SEEN_REPLACE_ALL = 2
 
 # The same as C integers.
 _APPEND = APPEND
 _FORGET_ONE = FORGET
-_PERSISTENT = PERSISTENT_FLAG
-_TRACED = TRACED_FLAG
+_PERSISTENT = record.PERSISTENT
+_TRACED = record.TRACED
+_PUBLISH_TIME = record.PUBLISH_TIME
+_EXPIRY = record.EXPIRY
+_ATTEMPTS = record.ATTEMPTS
 
 _APPEND_HEAD = struct.Struct("<BIQBHII")
 _AGAIN = struct.Struct("<BIQB")
@@ -56,10 +59,13 @@ _EVENTS = struct.Struct("<BQQI")
 _EVENTS_KEPT = struct.Struct("<BQ")
 _SEEN = struct.Struct("<BQBI")
 _SEEN_ONE = struct.Struct("<BQBI16sQ")
-_TRACE = struct.Struct("<QQQ")  # uid, publish time, enqueue time
-_RECORD = struct.Struct("<QBHII")
-_RECORD_SIZE = 19
-_TRACE_SIZE = _TRACE.size
+_ATTEMPTS_RECORD = struct.Struct("<BIQI")
+_POSITION_RECORD = struct.Struct("<BIQ")
+_U32 = struct.Struct("<I")
+_U64 = struct.Struct("<Q")
+_TRACE = record.TRACE
+_RECORD = record.HEAD
+_RECORD_SIZE = record.HEAD_SIZE
 _FIRST_CAPACITY = 256 * 1024
 _KEPT_CAPACITY = 4 * 1024 * 1024
 
@@ -84,27 +90,26 @@ class EpochBuffer:
         """A message joins a queue; the second queue of a fanout only refers to what the first one wrote."""
         message = entry.message
         if message is self._last:
-            self._put(_AGAIN.pack(AGAIN, queue, entry.position, flags))
+            if entry.expires_ms != 0:
+                flags |= _EXPIRY
+            self._put(_AGAIN.pack(AGAIN, queue, entry.position, flags) + _encode_fields(entry, flags))
             return
         self._last = message
         address_size = len(message.address)
         header_size = len(message.header)
         body_size = len(message.body)
-        if message.uid != 0:
-            flags |= _TRACED
+        flags = _flags_of(entry, flags)
         if cython.compiled:
-            total = 5 + _RECORD_SIZE + address_size + header_size + body_size
-            if flags & _TRACED:
-                total += _TRACE_SIZE
+            total = 5 + _RECORD_SIZE + fields_size(flags) + address_size + header_size + body_size
             at = self._reserve(total)
             at[0] = _APPEND
             at = _put_u32(at + 1, queue)
-            _put_record(at, entry.position, flags, message)
+            _put_record(at, entry, flags)
             self.size += total
         else:
             self._put(
                 _APPEND_HEAD.pack(APPEND, queue, entry.position, flags, address_size, header_size, body_size)
-                + _encode_trace(message)
+                + _encode_fields(entry, flags)
                 + message.address
                 + message.header
             )
@@ -134,11 +139,19 @@ class EpochBuffer:
 
     def put_seen(self, owner: int, id: bytes, number: int) -> None:
         """A queue or exchange has seen one more id."""
-        self._put(_SEEN_ONE.pack(SEEN, owner, SEEN_TOO, 1, id, number))
+        self._put(_SEEN_ONE.pack(SEEN, owner, SEEN_ADD, 1, id, number))
 
     def put_all_seen(self, owner: int, how: int, count: int, ids: bytes) -> None:
-        """So many ids with their numbers, as `encode_ids` has them (journal/ids_file.py)."""
+        """`count` ids with their numbers, as `encode_ids` has them (journal/ids_file.py)."""
         self._put(_SEEN.pack(SEEN, owner, how, count) + ids)
+
+    def put_attempts(self, queue: int, position: int, attempts: int) -> None:
+        """A message came back after this many deliveries."""
+        self._put(_ATTEMPTS_RECORD.pack(ATTEMPTS, queue, position, attempts))
+
+    def put_position(self, queue: int, next_position: int) -> None:
+        """All positions of a queue below this one were used."""
+        self._put(_POSITION_RECORD.pack(POSITION, queue, next_position))
 
     def take(self) -> "bytes | memoryview":
         """Everything put since the last call. Give it back to `recycle` when it is written."""
@@ -186,35 +199,58 @@ def encode_records(entries: list[QueuedMessage]) -> "bytes | bytearray":
         for entry in entries:
             message = entry.message
             total += _RECORD_SIZE + len(message.address) + len(message.header) + len(message.body)
-            if message.uid != 0:
-                total += _TRACE_SIZE
+            total += fields_size(_page_flags_of(entry))
         payload = bytearray(total)
         at: Pointer = payload
         for entry in entries:
-            message = entry.message
-            flags = _PERSISTENT if entry.epoch > 0 else 0
-            if message.uid != 0:
-                flags |= _TRACED
-            at = _put_record(at, entry.position, flags, message)
+            at = _put_record(at, entry, _page_flags_of(entry))
         return payload
     pieces: list[bytes] = []
     for entry in entries:
         message = entry.message
         sizes = len(message.address), len(message.header), len(message.body)
-        flags = _PERSISTENT if entry.epoch > 0 else 0
-        if message.uid != 0:
-            flags |= _TRACED
+        flags = _page_flags_of(entry)
         pieces.append(_RECORD.pack(entry.position, flags, *sizes))
-        pieces += (_encode_trace(message), message.address, message.header, message.body)
+        pieces += (_encode_fields(entry, flags), message.address, message.header, message.body)
     return b"".join(pieces)
+
+
+def _flags_of(entry: QueuedMessage, flags: int) -> int:
+    """Add the flags of the optional fields that the message has."""
+    if entry.message.uid != 0:
+        flags |= _TRACED
+    elif entry.message.publish_time != 0:
+        flags |= _PUBLISH_TIME
+    if entry.expires_ms != 0:
+        flags |= _EXPIRY
+    return flags
+
+
+def _page_flags_of(entry: QueuedMessage) -> int:
+    flags = _flags_of(entry, _PERSISTENT if entry.epoch > 0 else 0)
+    return flags | _ATTEMPTS if entry.attempts != 0 else flags
+
+
+def fields_size(flags: int) -> int:
+    """The size of the optional fields that the flags name (journal/record.py)."""
+    size = 0
+    if flags & _TRACED != 0:
+        size += 24
+    if flags & _PUBLISH_TIME != 0:
+        size += 8
+    if flags & _EXPIRY != 0:
+        size += 8
+    if flags & _ATTEMPTS != 0:
+        size += 4
+    return size
 
 
 def encode_record_head(entry: QueuedMessage) -> bytes:
     """A persistent message in a page, but for its body, which stands behind it."""
     message = entry.message
-    flags = _PERSISTENT if message.uid == 0 else _PERSISTENT | _TRACED
+    flags = _flags_of(entry, _PERSISTENT)
     head = _RECORD.pack(entry.position, flags, len(message.address), len(message.header), len(message.body))
-    return head + _encode_trace(message) + message.address + message.header
+    return head + _encode_fields(entry, flags) + message.address + message.header
 
 
 def decode_records(
@@ -244,9 +280,8 @@ def decode_records(
         else:
             position, flags, address_size, header_size, body_size = _RECORD.unpack_from(payload, offset)
         offset += _RECORD_SIZE
-        trace_at = offset
-        if flags & _TRACED != 0:
-            offset += _TRACE_SIZE
+        fields_at = offset
+        offset += fields_size(flags)
         if end - offset < address_size + header_size + body_size:
             raise BadPage("a record is longer than its page")
         is_wanted = position > above and (flags & _PERSISTENT != 0 or position >= restored_below)
@@ -265,24 +300,45 @@ def decode_records(
                 if payload[header_at:body_at] != header:
                     header = payload[header_at:body_at]
                 body = payload[body_at : body_at + body_size]
-            message = make_message(address, header, body)
-            if flags & _TRACED != 0:
-                read_trace(payload, trace_at, message)
-            entry = enqueue_as(message, position)
+            entry = enqueue_as(make_message(address, header, body), position)
             entry.epoch = 1 if flags & _PERSISTENT != 0 else -1
             entry.redelivered = position < restored_below
+            if offset != fields_at:
+                read_fields(payload, fields_at, flags, entry)
             found.append(entry)
         offset += address_size + header_size + body_size
     return found
 
 
-def read_trace(data: bytes, offset: int, message: Message) -> None:
-    """Give a message the trace that stands there."""
-    message.uid, message.publish_time, message.enqueue_time = _TRACE.unpack_from(data, offset)
+def read_fields(data: bytes, offset: int, flags: int, entry: QueuedMessage) -> None:
+    """Set what the optional fields of a record say."""
+    message = entry.message
+    if flags & _TRACED != 0:
+        message.uid, message.publish_time, message.enqueue_time = _TRACE.unpack_from(data, offset)
+        offset += 24
+    if flags & _PUBLISH_TIME != 0:
+        message.publish_time = _U64.unpack_from(data, offset)[0]
+        offset += 8
+    if flags & _EXPIRY != 0:
+        entry.expires_ms = _U64.unpack_from(data, offset)[0]
+        offset += 8
+    if flags & _ATTEMPTS != 0:
+        entry.attempts = _U32.unpack_from(data, offset)[0]
+        entry.redelivered = True
 
 
-def _encode_trace(message: Message) -> bytes:
-    return b"" if message.uid == 0 else _TRACE.pack(message.uid, message.publish_time, message.enqueue_time)
+def _encode_fields(entry: QueuedMessage, flags: int) -> bytes:
+    message = entry.message
+    fields = b""
+    if flags & _TRACED != 0:
+        fields = _TRACE.pack(message.uid, message.publish_time, message.enqueue_time)
+    if flags & _PUBLISH_TIME != 0:
+        fields += _U64.pack(message.publish_time)
+    if flags & _EXPIRY != 0:
+        fields += _U64.pack(entry.expires_ms)
+    if flags & _ATTEMPTS != 0:
+        fields += _U32.pack(entry.attempts)
+    return fields
 
 
 def is_marked(marks: "bytes | bytearray | None", index: int) -> bool:
@@ -301,23 +357,30 @@ def _pointer(data: bytes) -> Pointer:
     return at
 
 
-def _put_record(at: Pointer, position: int, flags: int, message: Message) -> Pointer:
+def _put_record(at: Pointer, entry: QueuedMessage, flags: int) -> Pointer:
+    message = entry.message
     address: Pointer = message.address
     header: Pointer = message.header
     body: Pointer = message.body
     address_size = len(message.address)
     header_size = len(message.header)
     body_size = len(message.body)
-    at = _put_u64(at, position)
+    at = _put_u64(at, entry.position)
     at[0] = flags
     at[1] = address_size & 255
     at[2] = address_size >> 8
     at = _put_u32(at + 3, header_size)
     at = _put_u32(at, body_size)
-    if message.uid != 0:
+    if flags & _TRACED != 0:
         at = _put_u64(at, message.uid)
         at = _put_u64(at, message.publish_time)
         at = _put_u64(at, message.enqueue_time)
+    if flags & _PUBLISH_TIME != 0:
+        at = _put_u64(at, message.publish_time)
+    if flags & _EXPIRY != 0:
+        at = _put_u64(at, entry.expires_ms)
+    if flags & _ATTEMPTS != 0:
+        at = _put_u32(at, entry.attempts)
     memcpy(at, address, address_size)
     at += address_size
     memcpy(at, header, header_size)

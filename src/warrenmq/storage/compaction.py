@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from warrenmq.journal.errors import JournalError
-from warrenmq.journal.record import Record, decode_all, encode
+from warrenmq.journal.record import PERSISTENT, Record, decode_all, encode
 from warrenmq.journal.segment_file import (
     FILE_HEAD_SIZE,
     PAGE_HEAD_SIZE,
@@ -32,7 +32,6 @@ from warrenmq.journal.segment_file import (
 from warrenmq.storage import crash_points
 from warrenmq.storage.codec import is_marked
 from warrenmq.storage.committer import FULL
-from warrenmq.storage.replay import PERSISTENT
 
 if TYPE_CHECKING:
     from warrenmq.journal.files import Files
@@ -64,13 +63,14 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """What a copy came to: its records and its length. No records: it was given up."""
+    """What a copy came to: its records, its length, and the bytes of its persistent bodies. No records: given up."""
 
     count: int
     size: int
+    body_bytes: int
 
 
-GIVEN_UP = Copy(0, 0)
+GIVEN_UP = Copy(0, 0, 0)
 
 
 class Compaction:
@@ -146,7 +146,7 @@ class Compaction:
         self.is_running = self._checkpoint.is_held = False
         if copy.count and segment in store.segments.all:
             self.count += 1
-            store.compacted(segment, marks, copy.count, copy.size)
+            store.compacted(segment, marks, copy.count, copy.size, copy.body_bytes)
         store.compaction_is_over(segment)
         if self._when_over is not None:
             self._when_over()
@@ -170,7 +170,7 @@ def copy_living(files: Files, source: Source, is_stopping: Callable[[], bool]) -
 
 def _copy_pages(files: Files, source: Source, reading: int, writing: int, is_stopping: Callable[[], bool]) -> Copy:
     files.write(writing, encode_file_head(SEGMENT_MAGIC), 0)
-    size, count = FILE_HEAD_SIZE, 0
+    size, count, body_bytes = FILE_HEAD_SIZE, 0, 0
     offset = FILE_HEAD_SIZE
     while offset < source.end:
         if is_stopping():
@@ -179,17 +179,26 @@ def _copy_pages(files: Files, source: Source, reading: int, writing: int, is_sto
         offset = page.end
         living = [record for record in decode_all(payload) if source.is_alive(record)]
         if living:
-            size += _write_page(files, writing, size, page, living)
+            kept_bytes = sum(len(record.body) for record in living if record.flags & PERSISTENT)
+            size += _write_page(files, writing, size, page, living, kept_bytes)
             count += len(living)
+            body_bytes += kept_bytes
         crash_points.reach("compaction.mid")
-    return Copy(count, size)
+    return Copy(count, size, body_bytes)
 
 
-def _write_page(files: Files, target: int, offset: int, page: PageHead, living: list[Record]) -> int:
-    payload = b"".join(encode(*record[:5]) for record in living)
+def _write_page(files: Files, target: int, offset: int, page: PageHead, living: list[Record], body_bytes: int) -> int:
+    payload = b"".join(encode(*record[:5], record.fields) for record in living)
     transient = sum(not record.flags & PERSISTENT for record in living)
     head = encode_page(
-        living[0].position, living[-1].position, len(living), page.time_first, page.time_last, payload, transient
+        living[0].position,
+        living[-1].position,
+        len(living),
+        page.time_first,
+        page.time_last,
+        payload,
+        transient,
+        body_bytes,
     )
     files.writev(target, (head, payload), offset)
     return PAGE_HEAD_SIZE + len(payload)

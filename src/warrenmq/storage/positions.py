@@ -9,18 +9,30 @@ from struct import Struct
 
 from warrenmq.journal.errors import BadRecord, DamagedPage
 from warrenmq.journal.ids_file import ROW_SIZE as ID_ROW_SIZE
-from warrenmq.journal.record import HEAD, HEAD_SIZE, TRACE_SIZE, TRACED
+from warrenmq.journal.record import FIELDS_SIZE, HEAD, HEAD_SIZE, RELOGGED
 from warrenmq.journal.segment_file import PageHead
-from warrenmq.storage.codec import AGAIN, APPEND, DEFINE, EVENTS, EVENTS_KEPT, FORGET, FORGET_RANGE, SEEN, UNDEFINE
+from warrenmq.storage.codec import (
+    AGAIN,
+    APPEND,
+    ATTEMPTS,
+    DEFINE,
+    EVENTS,
+    EVENTS_KEPT,
+    FORGET,
+    FORGET_RANGE,
+    POSITION,
+    SEEN,
+    UNDEFINE,
+)
 
 _CHUNK_BITS = 10
 _CHUNK = 1 << _CHUNK_BITS
 _FULL = (1 << _CHUNK) - 1
 
 _QUEUE_AND_POSITION = Struct("<IQ")
+_AGAIN = Struct("<IQB")
 _RANGE = Struct("<IQQ")
 _U32 = Struct("<I")
-_CARRIED = 2
 
 
 class Positions:
@@ -90,7 +102,7 @@ class LoggedQueue:
 
     def append(self, position: int, flags: int) -> None:
         self.appended.add(position)
-        if not flags & _CARRIED and (self.first_append < 0 or position < self.first_append):
+        if not flags & RELOGGED and (self.first_append < 0 or position < self.first_append):
             self.first_append = position
 
     def alive_above(self, position: int) -> Positions:
@@ -125,9 +137,10 @@ def read_epoch(payload: bytes, queues: dict[int, LoggedQueue]) -> list[bytes]:
         elif kind == AGAIN:
             if not has_message:
                 raise BadRecord(start, "it repeats a message that the epoch does not hold")
-            number, position = _QUEUE_AND_POSITION.unpack(_piece(payload, offset, 12))
-            queues.setdefault(number, LoggedQueue()).append(position, _piece(payload, offset + 12, 1)[0])
-            offset += 13
+            number, position, flags = _AGAIN.unpack(_piece(payload, offset, 13))
+            queues.setdefault(number, LoggedQueue()).append(position, flags)
+            _piece(payload, offset + 13, FIELDS_SIZE[flags])
+            offset += 13 + FIELDS_SIZE[flags]
         elif kind == FORGET:
             number, position = _QUEUE_AND_POSITION.unpack(_piece(payload, offset, 12))
             queues.setdefault(number, LoggedQueue()).forgotten.add(position)
@@ -151,6 +164,10 @@ def read_epoch(payload: bytes, queues: dict[int, LoggedQueue]) -> list[bytes]:
             size = ID_ROW_SIZE * _U32.unpack(_piece(payload, offset + 9, 4))[0]
             _piece(payload, offset + 13, size)
             offset += 13 + size
+        elif kind in (ATTEMPTS, POSITION):
+            size = 16 if kind == ATTEMPTS else 12
+            _piece(payload, offset, size)
+            offset += size
         else:
             raise BadRecord(start, f"no record is of kind {kind}")
     return definitions
@@ -181,9 +198,7 @@ def _record(data: bytes, offset: int) -> tuple[int, int, int]:
     if start > len(data):
         raise BadRecord(offset, "its head passes the end")
     position, flags, address_size, header_size, body_size = HEAD.unpack_from(data, offset)
-    if flags & TRACED:
-        start += TRACE_SIZE
-    end: int = start + address_size + header_size + body_size
+    end: int = start + FIELDS_SIZE[flags] + address_size + header_size + body_size
     if end > len(data):
         raise BadRecord(offset, f"it passes the end by {end - len(data)} octets")
     return position, flags, end

@@ -7,7 +7,7 @@ from warrenmq.storage.commit_log cimport LocalLog
 from warrenmq.storage.segments cimport Segment, Segments
 
 cdef int _PERSISTENT
-cdef int _CARRIED
+cdef int _RELOGGED
 
 
 cdef class StoreContext:
@@ -37,7 +37,6 @@ cdef class QueueStore(MessageStore):
     cdef object _backlog
     cdef dict _unflushed
     cdef long long _last_position
-    cdef Py_ssize_t _paged
     cdef Segment _open
     cdef Segment _cursor
     cdef Segment _passed
@@ -60,7 +59,7 @@ cdef class QueueStore(MessageStore):
     cpdef list _take_unflushed(self, long long up_to)
     @cython.locals(entry=QueuedMessage, start=Py_ssize_t, size=Py_ssize_t, index=Py_ssize_t, page_size=Py_ssize_t, first="long long")
     cpdef _write(self, list entries, long long unread_from)
-    @cython.locals(entry=QueuedMessage, segment=Segment, first="long long", last="long long", unread=Py_ssize_t, transient=Py_ssize_t)
+    @cython.locals(entry=QueuedMessage, segment=Segment, first="long long", last="long long", unread=Py_ssize_t, transient=Py_ssize_t, kept_bytes="long long", size=Py_ssize_t)
     cpdef _write_page(self, list entries, long long unread_from)
     cpdef page_in(self)
     @cython.locals(size=Py_ssize_t, context=StoreContext, sizes=PageSizes)

@@ -16,14 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 from warrenmq.core.message import QueuedMessage
 from warrenmq.core.ports import MessageStore, PageSizes, Recovered
+from warrenmq.journal.record import PERSISTENT, RELOGGED
 from warrenmq.journal.segment_file import (
-    DEAD_MAGIC,
     FILE_HEAD_SIZE,
     PAGE_HEAD_SIZE,
     SEGMENT_MAGIC,
+    UNKNOWN,
     PageHead,
     encode_batch,
+    encode_dead_head,
     encode_file_head,
+    encode_old_batch,
     encode_page,
     segment_name,
 )
@@ -32,7 +35,6 @@ from warrenmq.storage.commit_log import LocalLog
 from warrenmq.storage.damaged import keep_copy
 from warrenmq.storage.options import StorageOptions
 from warrenmq.storage.pages import read_pages
-from warrenmq.storage.replay import CARRIED, PERSISTENT
 from warrenmq.storage.segments import SEGMENT_SPAN, Segment, Segments
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("warrenmq.storage")
 
 _PERSISTENT = PERSISTENT
-_CARRIED = CARRIED
+_RELOGGED = RELOGGED
 
 
 class StoreContext:
@@ -91,7 +93,6 @@ class QueueStore(MessageStore):
         "_log",
         "_offset",
         "_open",
-        "_paged",
         "_passed",
         "_taken_back",
         "_unflushed",
@@ -117,7 +118,6 @@ class QueueStore(MessageStore):
         self._backlog: Backlog | None = None
         self._unflushed: dict[int, QueuedMessage] = {}  # living persistent messages that only the log has
         self._last_position = -1  # on disk
-        self._paged = 0  # messages that are on disk only
         self._open: Segment | None = None  # which is written; what comes behind a closed one is a new one
         self._cursor: Segment | None = None  # where the next page is read
         self._passed: Segment | None = None  # the one before, which is in memory
@@ -156,7 +156,7 @@ class QueueStore(MessageStore):
         if segment is not None:
             if entry.epoch > 0 and not segment.unwritten_marks:
                 self.context.marked[self] = None
-            segment.kill(position, entry.epoch > 0)
+            segment.kill(position, entry.epoch > 0, entry.message.size)
             self._settle_segment(segment)
 
     def _settle_segment(self, segment: Segment) -> None:
@@ -199,11 +199,12 @@ class QueueStore(MessageStore):
         for segment in list(self.segments.all):
             self._settle_segment(segment)
 
-    def compacted(self, segment: Segment, marks: int, count: int, size: int) -> None:
+    def compacted(self, segment: Segment, marks: int, count: int, size: int, body_bytes: int) -> None:
         """The next generation of a segment has only what was alive at the start, when so many marks were unwritten."""
         segment.generation += 1
         segment.is_old = False
         segment.count = count
+        segment.body_bytes = body_bytes
         segment.size = segment.written = size
         segment.dead_size = 0
         segment.unwritten_marks = segment.unwritten_marks[marks:]
@@ -227,10 +228,9 @@ class QueueStore(MessageStore):
         for entry in entries:
             if entry.epoch > 0:
                 del self._unflushed[entry.position]
-        if self._paged == 0:
+        if not self._has_unread():
             self._above = first - 1
             self._cursor = None
-        self._paged += len(entries)
         self._write(batch + entries, first)
 
     def flush(self, epoch: int) -> None:
@@ -257,7 +257,7 @@ class QueueStore(MessageStore):
         open_epoch = self._log.epoch
         for entry in self._unflushed.values():
             if entry.epoch <= epoch:
-                self._log.buffer.put_append(self.number, entry, _PERSISTENT | _CARRIED)
+                self._log.buffer.put_append(self.number, entry, _PERSISTENT | _RELOGGED)
                 self._log.note_work(0)
                 entry.epoch = open_epoch
                 size += len(entry.message.header) + len(entry.message.body) + 64
@@ -317,12 +317,20 @@ class QueueStore(MessageStore):
         now = int(time.time() * 1000)
         transient = 0
         unread = 0
+        kept_bytes = 0
         for entry in entries:
-            if entry.epoch <= 0:
+            size = entry.message.size
+            if entry.epoch > 0:
+                kept_bytes += size
+            else:
                 transient += 1
+                segment.is_counted = False
             if entry.position >= unread_from:
                 unread += 1
-        pieces: list[Any] = [encode_page(first, last, len(entries), now, now, payload, transient), payload]
+                segment.unread_bytes += size
+            segment.alive_bytes += size
+        head = encode_page(first, last, len(entries), now, now, payload, transient, kept_bytes)
+        pieces: list[Any] = [head, payload]
         offset = segment.size
         if segment.is_new:
             pieces.insert(0, encode_file_head(SEGMENT_MAGIC))
@@ -333,6 +341,7 @@ class QueueStore(MessageStore):
         segment.last = last
         segment.count += len(entries)
         segment.alive += len(entries)
+        segment.body_bytes += kept_bytes
         segment.unread += unread
         segment.size += PAGE_HEAD_SIZE + len(payload)
         self._last_position = last
@@ -403,15 +412,21 @@ class QueueStore(MessageStore):
             entries += found
             self._pass(page.end, page.last)
         segment.unread -= len(entries)
-        self._paged -= len(entries)
+        for entry in entries:
+            segment.unread_bytes -= entry.message.size
+        lost_bytes = segment.unread_bytes
         if problem is not None:
             self._pass_damage(segment, problem, end, bad)
         lost = self._pass_end(segment)
         self.is_reading = False
-        if not entries and lost == 0 and self._paged > 0:
+        if not entries and lost == 0 and self._has_unread():
             self.page_in()  # all of it was dead
         elif self._backlog is not None:
-            self._backlog.paged_in(entries, lost)
+            self._backlog.paged_in(entries, lost, lost_bytes if lost else 0)
+
+    def _has_unread(self) -> bool:
+        """Return True if messages are on disk only."""
+        return any(segment.unread for segment in self.segments.all)
 
     def _enter(self, segment: Segment | None) -> None:
         """Read on from the beginning of a segment; what is being read of another one does not count."""
@@ -451,11 +466,11 @@ class QueueStore(MessageStore):
         lost = segment.unread
         if lost:
             log.error("%s in %s: %d messages are lost", segment.name, self.folder, lost)
-            segment.unread = 0
             segment.alive -= lost
-            self._paged -= lost
+            segment.alive_bytes -= segment.unread_bytes
+            segment.unread = segment.unread_bytes = 0
         following = self.segments.after(segment)
-        if following is not None or self._paged == 0:
+        if following is not None or not self._has_unread():
             self._passed = segment
             self._enter(following)
         if lost:
@@ -466,7 +481,7 @@ class QueueStore(MessageStore):
         """The queue was purged: what is on disk only is gone."""
         self._void_read()
         self.is_reading = False
-        if self._paged == 0:
+        if not self._has_unread():
             return
         if self.number:
             self._log.buffer.put_forget_range(self.number, self._above + 1, self._last_position)
@@ -476,7 +491,6 @@ class QueueStore(MessageStore):
             if segment.unread:
                 segment.kill_unread(self._above)
                 self._settle_segment(segment)
-        self._paged = 0
         self._cursor = None
 
     # -- start and end -----------------------------------------------------------------------------------------------
@@ -487,7 +501,6 @@ class QueueStore(MessageStore):
         self.restored_below = next_position
         self._open = segments[-1] if segments and not segments[-1].is_old else None
         for segment in segments:
-            self._paged += segment.unread
             self._last_position = segment.last
             if segment.unwritten_marks:
                 self.context.marked[self] = None
@@ -517,7 +530,10 @@ class QueueStore(MessageStore):
 
     def recovery_is_over(self) -> None:
         """Everything was taken back: the queue may begin."""
-        self.recovered = Recovered(list(self._unflushed.values()), self._paged, self.restored_below)
+        segments = self.segments.all
+        paged = sum([segment.unread for segment in segments])
+        paged_bytes = sum([segment.unread_bytes for segment in segments])
+        self.recovered = Recovered(list(self._unflushed.values()), paged, self.restored_below, paged_bytes)
         self._forget_taken_back()
         for segment in list(self.segments.all):
             self._settle_segment(segment)
@@ -526,9 +542,11 @@ class QueueStore(MessageStore):
         """Put the deaths that only the log has beside their segments."""
         for segment in self.segments.all:
             if segment.unwritten_marks and not segment.is_new:
-                batch = encode_batch(segment.unwritten_marks)
+                deleted = segment.body_bytes - segment.alive_bytes if segment.is_counted else UNKNOWN
+                marks = segment.unwritten_marks
+                batch = encode_old_batch(marks) if segment.is_old else encode_batch(marks, deleted)
                 is_new = segment.dead_size == 0
-                pieces: list[Any] = [encode_file_head(DEAD_MAGIC), batch] if is_new else [batch]
+                pieces: list[Any] = [encode_dead_head(segment.is_old), batch] if is_new else [batch]
                 path = os.path.join(self.folder, segment.dead_name)
                 self.context.pager.write(path, segment.dead_size, pieces, is_new, _ignore_written, True)
                 segment.dead_size += sum(map(len, pieces))

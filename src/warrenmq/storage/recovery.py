@@ -52,6 +52,7 @@ class Recovery:
         self.epochs = 0  # that the log held
         self.time_ms = 0  # of the epoch that is given back
         self._replay = LogReplay()
+        self._bad_epochs: set[int] = set()
         self._progress = progress
         self._found_folders: set[str] | None = None
         self._is_base_certain = False
@@ -64,13 +65,16 @@ class Recovery:
         defined: list[tuple[int, list[Operation]]] = []
         for epoch in scan:
             self.epochs += 1
+            payload = bytes(epoch.payload)
             try:
-                self._replay.learn(bytes(epoch.payload), epoch.sequence)
+                definitions = self._replay.check(payload)
                 is_news = epoch.sequence > self.catalog.applied_epoch
-                operations = [decode_operation(record) for _, record in self._replay.definitions] if is_news else []
+                operations = [decode_operation(record) for record in definitions] if is_news else []
             except (BadRecord, CatalogError) as error:
+                self._bad_epochs.add(epoch.sequence)
                 self._lost(f"epoch {epoch.sequence} in {epoch.file} makes no sense and was left out: {error}")
                 continue
+            self._replay.learn(payload, epoch.sequence)
             if operations:
                 defined.append((epoch.sequence, operations))
         self._tell_what_is_wrong(scan)
@@ -96,20 +100,21 @@ class Recovery:
         """Second pass: hand every living message of the log to the store of its queue."""
         for number, queue in self._replay.queues.items():
             queue.store = stores.get(number)
-            if queue.store is not None and queue.carried is not None:
-                for position in sorted(queue.carried):
+            if queue.store is not None and queue.relogged is not None:
+                for position in sorted(queue.relogged):
                     if position > queue.store.last_position() and not queue.is_dead(position):
-                        queue.store.take_back(queue.carried[position])
-                queue.carried.clear()
+                        entry = queue.relogged[position]
+                        if queue.attempts is not None:
+                            entry.attempts = queue.attempts.get(position, 0)
+                        queue.store.take_back(entry)
+                queue.relogged.clear()
                 after_epoch()
         if self.epochs:
             for epoch in read_log(self.files, os.path.join(self.root, LOG), self._told("restoring messages")):
                 self.time_ms = epoch.time_ms
-                try:
+                if epoch.sequence not in self._bad_epochs:
                     self._replay.give(bytes(epoch.payload), epoch.sequence)
-                except BadRecord:
-                    continue  # reported in the first pass
-                after_epoch()
+                    after_epoch()
 
     def events(self) -> tuple[int, list[tuple[int, int, bytes]]]:
         """The highest number that a row of the event log had, and the rows that may be in none of its batches."""

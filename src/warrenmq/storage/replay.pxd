@@ -1,6 +1,7 @@
 cimport cython
 
 from warrenmq.core.message cimport Message, QueuedMessage, enqueue_as, make_message
+from warrenmq.storage.codec cimport fields_size, read_fields
 from warrenmq.storage.segments cimport Segment
 
 cdef int _APPEND
@@ -9,20 +10,21 @@ cdef int _FORGET
 cdef int _RANGE
 cdef int _DEFINE
 cdef int _UNDEFINE
-cdef int _CARRIED
-cdef int _PERSISTENT
-cdef int _CHUNK_BITS
-cdef int _CHUNK_OCTETS
 cdef int _EVENTS
 cdef int _EVENTS_KEPT
 cdef int _SEEN
-cdef int _SEEN_TOO
-cdef int _SEEN_ONLY
+cdef int _ATTEMPTS
+cdef int _POSITION
+cdef int _RELOGGED
+cdef int _PERSISTENT
+cdef int _CHUNK_BITS
+cdef int _CHUNK_BYTES
+cdef int _SEEN_ADD
+cdef int _SEEN_REPLACE_ALL
 cdef Py_ssize_t _SEEN_HEAD
 cdef Py_ssize_t _SEEN_SIZE
-cdef int _TRACED
-cdef Py_ssize_t _TRACE_SIZE
 cdef Py_ssize_t _RECORD_SIZE
+cdef Py_ssize_t _AGAIN_SIZE
 
 
 @cython.final
@@ -43,7 +45,8 @@ cdef class QueueReplay:
     cdef readonly long long next_position
     cdef readonly Forgotten forgotten
     cdef readonly list ranges
-    cdef readonly dict carried
+    cdef readonly dict relogged
+    cdef readonly dict attempts
     cdef public object store
 
     cpdef bint is_dead(self, long long position) except -1
@@ -51,46 +54,52 @@ cdef class QueueReplay:
     cpdef mark(self, Segment segment)
     cpdef saw(self, long long position)
     cpdef append(self, long long position)
-    @cython.locals(entry=QueuedMessage)
-    cpdef carry(self, Message message, long long position, long long epoch)
+    cpdef relog(self, QueuedMessage entry)
     cpdef forget(self, long long position)
     cpdef forget_range(self, long long first, long long last)
+    cpdef attempt(self, long long position, int attempts)
 
 
 @cython.final
 cdef class LogReplay:
     cdef readonly dict queues
-    cdef readonly list definitions
     cdef readonly list events
     cdef readonly long long last_event
     cdef readonly dict seen
     cdef readonly dict unseen
     cdef bytes _data
     cdef Py_ssize_t _end
+    cdef Message _message
+    cdef Py_ssize_t _message_at
 
-    @cython.locals(offset=Py_ssize_t, record=Py_ssize_t, start=Py_ssize_t, kind=int, queue=QueueReplay, message=Message, first="long long", last="long long")
+    @cython.locals(offset=Py_ssize_t, end=Py_ssize_t, kind=int, has_message=bint)
+    cpdef list check(self, bytes payload)
+    @cython.locals(offset=Py_ssize_t, record=Py_ssize_t, kind=int, queue=QueueReplay, last="long long")
     cpdef learn(self, bytes payload, long long epoch)
     @cython.locals(how=int)
-    cdef _note_seen(self, Py_ssize_t start, Py_ssize_t end, long long epoch)
-    @cython.locals(offset=Py_ssize_t, record=Py_ssize_t, kind=int, message=Message)
+    cdef _note_seen(self, Py_ssize_t offset, long long epoch)
+    @cython.locals(offset=Py_ssize_t, record=Py_ssize_t, kind=int)
     cpdef give(self, bytes payload, long long epoch)
     @cython.locals(queue=QueueReplay)
     cdef bint _wants(self, unsigned int number, long long position, int flags) except -1
-    @cython.locals(queue=QueueReplay, entry=QueuedMessage)
-    cdef _hand_over(self, unsigned int number, Message message, long long position, long long epoch)
+    @cython.locals(queue=QueueReplay)
+    cdef _hand_over(self, unsigned int number, QueuedMessage entry)
     @cython.locals(queue=QueueReplay)
     cdef QueueReplay _queue(self, unsigned int number)
-    cdef int _octet(self, Py_ssize_t offset) except -1
+    cdef _read(self, bytes payload)
+    cdef Py_ssize_t _end_of(self, Py_ssize_t offset, int kind) except -1
+    @cython.locals(sizes=Py_ssize_t)
+    cdef Py_ssize_t _end_of_message(self, Py_ssize_t offset) except -1
+    @cython.locals(entry=QueuedMessage, flags=int)
+    cdef QueuedMessage _entry(self, Py_ssize_t record, Py_ssize_t place, long long epoch)
+    @cython.locals(
+        data=bytes, flags=int, address_at=Py_ssize_t, header_at=Py_ssize_t, body_at=Py_ssize_t, message=Message
+    )
+    cdef Message _read_message(self, Py_ssize_t record)
+    cdef int _byte(self, Py_ssize_t offset) except -1
     cdef Py_ssize_t _u32(self, Py_ssize_t offset) except -1
     cdef Py_ssize_t _u64(self, Py_ssize_t offset) except -1
-    @cython.locals(sizes=Py_ssize_t, end=Py_ssize_t)
-    cdef Py_ssize_t _record_end(self, Py_ssize_t offset) except -1
-    @cython.locals(
-        end=Py_ssize_t, address_at=Py_ssize_t, header_at=Py_ssize_t, body_at=Py_ssize_t, data=bytes, flags=int,
-        message=Message,
-    )
-    cdef Message _message(self, Py_ssize_t offset)
 
 
-@cython.locals(alive=Py_ssize_t, offset=Py_ssize_t, index="long long", position="long long", flags=int, address_size=Py_ssize_t, header_size=Py_ssize_t, body_size=Py_ssize_t)
-cpdef Py_ssize_t count_alive(bytes payload, long long first, bytearray dead) except -1
+@cython.locals(alive=Py_ssize_t, alive_bytes="long long", offset=Py_ssize_t, index="long long", position="long long", flags=int, address_size=Py_ssize_t, header_size=Py_ssize_t, body_size=Py_ssize_t)
+cpdef tuple count_alive(bytes payload, long long first, bytearray dead)

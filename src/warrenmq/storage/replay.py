@@ -1,7 +1,8 @@
 """Reads epochs of the log back, in two passes.
 
-The first learns what is dead and what was defined, the second gives the messages that are alive. So memory does not
-grow with the log: a living message is met when everything about it is known.
+The first learns what is dead and what was defined, the second hands the messages that are alive to their stores. So
+memory does not grow with the log: when a living message is read, everything about it is known. An epoch is checked as
+a whole before anything of it is learned, so it is applied whole or not at all.
 
 Compiled when the package is built (replay.pxd): a log of 128 MiB may hold millions of records.
 """
@@ -11,7 +12,8 @@ from typing import Protocol
 
 from warrenmq.core.message import Message, QueuedMessage, enqueue_as, make_message
 from warrenmq.journal.errors import BadRecord
-from warrenmq.storage.codec import SEEN_ONLY, SEEN_TOO, read_trace
+from warrenmq.journal.record import PERSISTENT, RELOGGED
+from warrenmq.storage.codec import SEEN_ADD, SEEN_REPLACE_ALL, fields_size, read_fields
 from warrenmq.storage.segments import Segment
 
 _APPEND = 1
@@ -24,19 +26,18 @@ _EVENTS = 7
 _EVENTS_KEPT = 8
 _SEEN = 9
 
+_ATTEMPTS = 10
+_POSITION = 11
+
 _RECORD_SIZE = 19
-_TRACE_SIZE = 24
-_TRACED = 0x80
+_AGAIN_SIZE = 14
 _SEEN_HEAD = 14
 _SEEN_SIZE = 24
-_SEEN_ONLY = SEEN_ONLY
-_SEEN_TOO = SEEN_TOO
+_SEEN_ADD = SEEN_ADD
+_SEEN_REPLACE_ALL = SEEN_REPLACE_ALL
 _CHUNK_BITS = 10  # small ones: there may be 100,000 queues with an ack each
-_CHUNK_OCTETS = 1 << (_CHUNK_BITS - 3)
-PERSISTENT = 1
-# Said again because the log was about to forget the first time.
-CARRIED = 2
-_CARRIED = CARRIED
+_CHUNK_BYTES = 1 << (_CHUNK_BITS - 3)
+_RELOGGED = RELOGGED
 _PERSISTENT = PERSISTENT
 
 _unpack_record = struct.Struct("<QBHII").unpack_from
@@ -55,7 +56,7 @@ class Forgotten:
     def add(self, position: int) -> None:
         chunk = self._chunks.get(position >> _CHUNK_BITS)
         if chunk is None:
-            chunk = self._chunks[position >> _CHUNK_BITS] = bytearray(_CHUNK_OCTETS)
+            chunk = self._chunks[position >> _CHUNK_BITS] = bytearray(_CHUNK_BYTES)
         index = position & ((1 << _CHUNK_BITS) - 1)
         chunk[index >> 3] |= 1 << (index & 7)
 
@@ -71,7 +72,7 @@ class Forgotten:
         for number in range(segment.first >> _CHUNK_BITS, (segment.last >> _CHUNK_BITS) + 1):
             chunk = self._chunks.get(number)
             if chunk is not None:
-                for place in range(_CHUNK_OCTETS):
+                for place in range(_CHUNK_BYTES):
                     octet = chunk[place]
                     position = (number << _CHUNK_BITS) + 8 * place
                     while octet:
@@ -82,26 +83,28 @@ class Forgotten:
 
 
 class LogReader(Protocol):
-    """Whoever takes the living messages of one queue."""
+    """The store of one queue or stream, during a restart."""
 
     def last_position(self) -> int:
-        """What is on disk up to here is not wanted again."""
+        """Return the last position on disk: what stands before it is not read from the log."""
 
-    def take_back(self, entry: QueuedMessage) -> None: ...
+    def take_back(self, entry: QueuedMessage) -> None:
+        """Take a living message that only the log has."""
 
 
 class QueueReplay:
     """What the log says about one queue."""
 
-    __slots__ = ("carried", "first_append", "forgotten", "next_position", "ranges", "store")
+    __slots__ = ("attempts", "first_append", "forgotten", "next_position", "ranges", "relogged", "store")
 
     def __init__(self) -> None:
-        self.first_append = -1  # of those said for the first time: all from here on is in the log
+        self.first_append = -1  # of those logged for the first time: all from here on is in the log
         self.next_position = 0  # no position from here on was ever used
         self.forgotten: Forgotten | None = None
         self.ranges: list[tuple[int, int]] | None = None
-        self.carried: dict[int, QueuedMessage] | None = None  # what was said again, as it was the last time
-        self.store: LogReader | None = None  # who takes the living, in the second pass
+        self.relogged: dict[int, QueuedMessage] | None = None  # as they were the last time
+        self.attempts: dict[int, int] | None = None  # by position
+        self.store: LogReader | None = None  # takes the living, in the second pass
 
     def is_dead(self, position: int) -> bool:
         if self.forgotten is not None and self.forgotten.has(position):
@@ -129,13 +132,11 @@ class QueueReplay:
         if self.first_append < 0 or position < self.first_append:
             self.first_append = position
 
-    def carry(self, message: Message, position: int, epoch: int) -> None:
-        self.saw(position)
-        entry = enqueue_as(message, position)
-        entry.epoch = epoch
-        if self.carried is None:
-            self.carried = {}
-        self.carried[position] = entry
+    def relog(self, entry: QueuedMessage) -> None:
+        self.saw(entry.position)
+        if self.relogged is None:
+            self.relogged = {}
+        self.relogged[entry.position] = entry
 
     def forget(self, position: int) -> None:
         self.saw(position)
@@ -149,156 +150,141 @@ class QueueReplay:
             self.ranges = []
         self.ranges.append((first, last))
 
+    def attempt(self, position: int, attempts: int) -> None:
+        self.saw(position)
+        if self.attempts is None:
+            self.attempts = {}
+        self.attempts[position] = attempts
+
+    def forgotten_below(self) -> int:
+        """Return the first position behind all ranges: of a stream, what retention has left."""
+        return max([last + 1 for _, last in self.ranges]) if self.ranges is not None else 0
+
 
 class LogReplay:
-    """Both passes over the epochs, which are given in order.
+    """Both passes over the epochs, in order.
 
     `events` are the rows of the event log that are in none of its batches, with the numbers of the first and the last;
     `last_event` is the highest number that was ever used. `seen` are the ids that the log has of each owner, in order,
     `unseen` the epoch up to which nothing else counts that was kept of it.
     """
 
-    __slots__ = ("_data", "_end", "definitions", "events", "last_event", "queues", "seen", "unseen")
+    __slots__ = ("_data", "_end", "_message", "_message_at", "events", "last_event", "queues", "seen", "unseen")
 
     def __init__(self) -> None:
         self.queues: dict[int, QueueReplay] = {}
-        self.definitions: list[tuple[bool, bytes]] = []  # of the last epoch learned
         self.events: list[tuple[int, int, bytes]] = []
         self.last_event = 0
         self.seen: dict[int, bytearray] = {}
         self.unseen: dict[int, int] = {}
         self._data = b""
         self._end = 0
+        self._message: Message = make_message(b"", b"", b"")  # the last that was read, of the record at:
+        self._message_at = -1
+
+    def check(self, payload: bytes) -> list[bytes]:
+        """Raise BadRecord unless every record of the epoch is whole; return its definitions. Changes nothing."""
+        self._read(payload)
+        definitions: list[bytes] = []
+        has_message = False
+        offset = 0
+        while offset < self._end:
+            kind = payload[offset]
+            end = self._end_of(offset, kind)
+            if end > self._end:
+                raise BadRecord(offset, "a record is longer than its epoch")
+            if kind == _APPEND:
+                has_message = True
+            elif kind == _AGAIN and not has_message:
+                raise BadRecord(offset, "a message is repeated that its epoch does not hold")
+            elif kind in (_DEFINE, _UNDEFINE):
+                definitions.append(payload[offset + 5 : end])
+            elif kind == _SEEN and payload[offset + 9] > _SEEN_REPLACE_ALL:
+                raise BadRecord(offset, f"ids cannot count in the way {payload[offset + 9]}")
+            offset = end
+        return definitions
 
     def learn(self, payload: bytes, epoch: int) -> None:
-        """First pass: who is dead, what is defined, and what was carried."""
-        self.definitions = []
-        self._data = payload
-        self._end = len(payload)
+        """First pass, of an epoch that was checked: what is dead, and what was logged again."""
+        self._read(payload)
         offset = 0
         record = -1  # of the last APPEND
-        message: Message | None = None  # the same, once somebody wants it
         while offset < self._end:
             kind = payload[offset]
             if kind == _APPEND:
                 record = offset + 5
-                offset = self._record_end(record)
-                message = None
-                queue = self._queue(self._u32(record - 4))
-                if self._octet(record + 8) & _CARRIED:
-                    message = self._message(record)
-                    queue.carry(message, self._u64(record), epoch)
+                queue = self._queue(self._u32(offset + 1))
+                if payload[record + 8] & _RELOGGED:
+                    queue.relog(self._entry(record, record, epoch))
                 else:
                     queue.append(self._u64(record))
             elif kind == _AGAIN:
-                if record < 0:
-                    raise BadRecord(offset, "a message is repeated that its epoch does not hold")
                 queue = self._queue(self._u32(offset + 1))
-                if self._octet(offset + 13) & _CARRIED:
-                    if message is None:
-                        message = self._message(record)
-                    queue.carry(message, self._u64(offset + 5), epoch)
+                if payload[offset + 13] & _RELOGGED:
+                    queue.relog(self._entry(record, offset + 5, epoch))
                 else:
                     queue.append(self._u64(offset + 5))
-                offset += 14
             elif kind == _FORGET:
                 self._queue(self._u32(offset + 1)).forget(self._u64(offset + 5))
-                offset += 13
             elif kind == _RANGE:
                 self._queue(self._u32(offset + 1)).forget_range(self._u64(offset + 5), self._u64(offset + 13))
-                offset += 21
-            elif kind in (_DEFINE, _UNDEFINE):
-                start = offset + 5
-                offset = start + self._u32(offset + 1)
-                if offset > self._end:
-                    raise BadRecord(offset, "a definition is longer than its epoch")
-                self.definitions.append((kind == _DEFINE, payload[start:offset]))
             elif kind == _EVENTS:
-                start = offset + 21
-                first = self._u64(offset + 1)
-                last = self._u64(offset + 9)
-                offset = start + self._u32(offset + 17)
-                if offset > self._end:
-                    raise BadRecord(offset, "rows of events are longer than their epoch")
-                self._note_events(first, last, payload[start:offset])
+                rows = payload[offset + 21 : offset + 21 + self._u32(offset + 17)]
+                self._note_events(self._u64(offset + 1), self._u64(offset + 9), rows)
             elif kind == _EVENTS_KEPT:
                 last = self._u64(offset + 1)
                 self.events = [rows for rows in self.events if rows[1] > last]
                 self.last_event = max(self.last_event, last)
-                offset += 9
             elif kind == _SEEN:
-                start = offset + _SEEN_HEAD
-                offset = start + _SEEN_SIZE * self._u32(offset + 10)
-                if offset > self._end:
-                    raise BadRecord(offset, "ids are longer than their epoch")
-                self._note_seen(start, offset, epoch)
-            else:
-                raise BadRecord(offset, f"no record is of kind {kind}")
+                self._note_seen(offset, epoch)
+            elif kind == _ATTEMPTS:
+                self._queue(self._u32(offset + 1)).attempt(self._u64(offset + 5), self._u32(offset + 13))
+            elif kind == _POSITION:
+                self._queue(self._u32(offset + 1)).saw(self._u64(offset + 5) - 1)
+            offset = self._end_of(offset, kind)
 
     def _note_events(self, first: int, last: int, rows: bytes) -> None:
-        """What was said before of the same rows does not count any more."""
+        """Rows that were logged before with these numbers do not count any more."""
         while self.events and self.events[-1][0] >= first:
             self.events.pop()
         self.events.append((first, last, rows))
         self.last_event = max(self.last_event, last)
 
-    def _note_seen(self, start: int, end: int, epoch: int) -> None:
-        """The ids between the two, as the head before them says."""
-        owner: int = _unpack_u64(self._data, start - 13)[0]  # may have all 64 bits
-        how = self._octet(start - 5)
-        if how != _SEEN_TOO or owner not in self.seen:
+    def _note_seen(self, offset: int, epoch: int) -> None:
+        """The ids of the record at this offset, as its head says that they count."""
+        owner: int = _unpack_u64(self._data, offset + 1)[0]  # may have all 64 bits
+        how = self._data[offset + 9]
+        if how != _SEEN_ADD or owner not in self.seen:
             self.seen[owner] = bytearray()
-        if how == _SEEN_ONLY:
+        if how == _SEEN_REPLACE_ALL:
             self.unseen[owner] = epoch
-        self.seen[owner] += self._data[start:end]
+        self.seen[owner] += self._data[offset + _SEEN_HEAD : self._end_of(offset, _SEEN)]
 
     def give(self, payload: bytes, epoch: int) -> None:
         """Second pass: hand the living to their stores."""
-        self._data = payload
-        self._end = len(payload)
+        self._read(payload)
         offset = 0
         record = -1  # of the last APPEND
-        message: Message | None = None  # the same, once somebody wants it
         while offset < self._end:
             kind = payload[offset]
             if kind == _APPEND:
                 record = offset + 5
-                message = None
-                if self._wants(self._u32(offset + 1), self._u64(record), self._octet(offset + 13)):
-                    message = self._message(record)
-                    self._hand_over(self._u32(offset + 1), message, self._u64(record), epoch)
-                offset = self._record_end(record)
-            elif kind == _AGAIN:
-                if self._wants(self._u32(offset + 1), self._u64(offset + 5), self._octet(offset + 13)):
-                    if message is None:
-                        if record < 0:
-                            raise BadRecord(offset, "a message is repeated that its epoch does not hold")
-                        message = self._message(record)
-                    self._hand_over(self._u32(offset + 1), message, self._u64(offset + 5), epoch)
-                offset += 14
-            elif kind == _FORGET:
-                offset += 13
-            elif kind == _RANGE:
-                offset += 21
-            elif kind == _EVENTS:
-                offset += 21 + self._u32(offset + 17)
-            elif kind == _EVENTS_KEPT:
-                offset += 9
-            elif kind == _SEEN:
-                offset += _SEEN_HEAD + _SEEN_SIZE * self._u32(offset + 10)
-            else:
-                offset += 5 + self._u32(offset + 1)
+                if self._wants(self._u32(offset + 1), self._u64(record), payload[record + 8]):
+                    self._hand_over(self._u32(offset + 1), self._entry(record, record, epoch))
+            elif kind == _AGAIN and self._wants(self._u32(offset + 1), self._u64(offset + 5), payload[offset + 13]):
+                self._hand_over(self._u32(offset + 1), self._entry(record, offset + 5, epoch))
+            offset = self._end_of(offset, kind)
 
     def _wants(self, number: int, position: int, flags: int) -> bool:
         queue: QueueReplay | None = self.queues.get(number)
-        if queue is None or queue.store is None or flags & _CARRIED:
+        if queue is None or queue.store is None or flags & _RELOGGED:
             return False
         return position > queue.store.last_position() and not queue.is_dead(position)
 
-    def _hand_over(self, number: int, message: Message, position: int, epoch: int) -> None:
-        entry = enqueue_as(message, position)
-        entry.epoch = epoch
+    def _hand_over(self, number: int, entry: QueuedMessage) -> None:
         queue: QueueReplay = self.queues[number]
+        if queue.attempts is not None:
+            entry.attempts = queue.attempts.get(entry.position, 0)
         assert queue.store is not None
         queue.store.take_back(entry)
 
@@ -310,7 +296,62 @@ class LogReplay:
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
-    def _octet(self, offset: int) -> int:
+    def _read(self, payload: bytes) -> None:
+        self._data = payload
+        self._end = len(payload)
+        self._message_at = -1
+
+    def _end_of(self, offset: int, kind: int) -> int:
+        """Return where the record of this kind ends that begins there; BadRecord if that cannot be known."""
+        if kind == _APPEND:
+            return self._end_of_message(offset + 5)
+        if kind == _AGAIN:
+            return offset + _AGAIN_SIZE + fields_size(self._byte(offset + 13))
+        if kind in (_FORGET, _POSITION):
+            return offset + 13
+        if kind == _RANGE:
+            return offset + 21
+        if kind in (_DEFINE, _UNDEFINE):
+            return offset + 5 + self._u32(offset + 1)
+        if kind == _EVENTS:
+            return offset + 21 + self._u32(offset + 17)
+        if kind == _EVENTS_KEPT:
+            return offset + 9
+        if kind == _SEEN:
+            return offset + _SEEN_HEAD + _SEEN_SIZE * self._u32(offset + 10)
+        if kind == _ATTEMPTS:
+            return offset + 17
+        raise BadRecord(offset, f"no record is of kind {kind}")
+
+    def _end_of_message(self, offset: int) -> int:
+        if offset + _RECORD_SIZE > self._end:
+            raise BadRecord(offset, "a record is cut short")
+        sizes = self._u32(offset + 11) + self._u32(offset + 15) + fields_size(self._data[offset + 8])
+        return offset + _RECORD_SIZE + self._data[offset + 9] + 256 * self._data[offset + 10] + sizes
+
+    def _entry(self, record: int, place: int, epoch: int) -> QueuedMessage:
+        """The message of a record, at the place that stands there: position, flags and optional fields of its own."""
+        if record != self._message_at:
+            self._message = self._read_message(record)
+            self._message_at = record
+        entry = enqueue_as(self._message, self._u64(place))
+        entry.epoch = epoch
+        flags = self._data[place + 8]
+        if fields_size(flags) != 0:
+            read_fields(self._data, place + (_RECORD_SIZE if place == record else 9), flags, entry)
+        return entry
+
+    def _read_message(self, record: int) -> Message:
+        data = self._data
+        _, flags, address_size, header_size, body_size = _unpack_record(data, record)
+        address_at = record + _RECORD_SIZE + fields_size(flags)
+        header_at = address_at + address_size
+        body_at = header_at + header_size
+        message = make_message(data[address_at:header_at], data[header_at:body_at], data[body_at : body_at + body_size])
+        read_fields(data, record + _RECORD_SIZE, flags, enqueue_as(message, 0))
+        return message
+
+    def _byte(self, offset: int) -> int:
         if offset >= self._end:
             raise BadRecord(offset, "a record is cut short")
         return self._data[offset]
@@ -327,45 +368,19 @@ class LogReplay:
         number: int = _unpack_u64(self._data, offset)[0]
         return number
 
-    def _record_end(self, offset: int) -> int:
-        """Where the message record ends that begins there."""
-        if offset + _RECORD_SIZE > self._end:
-            raise BadRecord(offset, "a record is cut short")
-        sizes = self._u32(offset + 11) + self._u32(offset + 15)
-        if self._octet(offset + 8) & _TRACED:
-            sizes += _TRACE_SIZE
-        end = offset + _RECORD_SIZE + self._octet(offset + 9) + 256 * self._octet(offset + 10) + sizes
-        if end > self._end:
-            raise BadRecord(offset, "a record is longer than its epoch")
-        return end
 
-    def _message(self, offset: int) -> Message:
-        end = self._record_end(offset)
-        _, flags, address_size, header_size, _ = _unpack_record(self._data, offset)
-        address_at = offset + _RECORD_SIZE
-        if flags & _TRACED:
-            address_at += _TRACE_SIZE
-        header_at = address_at + address_size
-        body_at = header_at + header_size
-        data = self._data
-        message = make_message(data[address_at:header_at], data[header_at:body_at], data[body_at:end])
-        if flags & _TRACED:
-            read_trace(data, offset + _RECORD_SIZE, message)
-        return message
-
-
-def count_alive(payload: bytes, first: int, dead: "bytearray | None") -> int:
-    """How many persistent messages of a page are not marked dead."""
+def count_alive(payload: bytes, first: int, dead: "bytearray | None") -> tuple[int, int]:
+    """Return how many persistent messages of a page are not marked dead, and the bytes of their bodies."""
     alive = 0
+    alive_bytes = 0
     offset = 0
     while offset < len(payload):
         position, flags, address_size, header_size, body_size = _unpack_record(payload, offset)
-        offset += _RECORD_SIZE + address_size + header_size + body_size
-        if flags & _TRACED:
-            offset += _TRACE_SIZE
+        offset += _RECORD_SIZE + fields_size(flags) + address_size + header_size + body_size
         index = position - first
         if flags & _PERSISTENT and not (
             dead is not None and index >> 3 < len(dead) and dead[index >> 3] >> (index & 7) & 1
         ):
             alive += 1
-    return alive
+            alive_bytes += body_size
+    return alive, alive_bytes

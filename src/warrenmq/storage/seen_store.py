@@ -1,8 +1,8 @@
 """Keeps the ids that a queue or exchange has seen: in the log with the message, and in a file when the log forgets.
 
-An id is said in the same epoch as its message, so a crash leaves both or neither. When the log is to be shortened, few
-ids are said again; more are written with all others of their owner to a new file, which takes the place of the old one.
-So a start reads one file for each owner, and what the log has said since.
+An id is said in the same epoch as its message, so a crash leaves both or neither. When the log is trimmed, a few
+ids are logged again; more are written with all others of their owner to a new file, which takes the place of the old
+one. So a start reads one file for each owner, and what the log has of it.
 
 Owned by the loop thread.
 """
@@ -26,7 +26,7 @@ from warrenmq.journal.ids_file import (
     parse_ids_name,
     read_ids,
 )
-from warrenmq.storage.codec import SEEN_INSTEAD, SEEN_ONLY
+from warrenmq.storage.codec import SEEN_ADD, SEEN_REPLACE_ALL
 from warrenmq.storage.commit_log import LocalLog
 from warrenmq.storage.damaged import copy_aside
 from warrenmq.storage.queue_store import StoreContext
@@ -101,7 +101,7 @@ class FileSeenStore(SeenStore):
         """Also if all of it was in the log alone: an exchange of the same name would have the same number."""
         self.is_deleted = True
         self._context.unflushed.pop(self, None)
-        self._log.buffer.put_all_seen(self.owner, SEEN_ONLY, 0, b"")
+        self._log.buffer.put_all_seen(self.owner, SEEN_REPLACE_ALL, 0, b"")
         self._log.note_work(0)
         if self._name:
             self._context.pager.remove(self._folder(), [self._name])
@@ -116,12 +116,15 @@ class FileSeenStore(SeenStore):
         return limit if self._has_released else min(limit, self._unsaved * ROW_SIZE)
 
     def carry(self, epoch: int) -> int:
-        """Say all that no file has again, if the log is about to forget some of it; gives the bytes."""
+        """Log the ids again that no file has, if the log is about to be trimmed; return the bytes.
+
+        They are added as if they were new: the newest ones, in order, so the order of all stays as it is.
+        """
         if self._first_epoch > epoch:
             return 0
         newest = self._seen().newest_kept(self._unsaved)
         rows = encode_ids(newest)
-        self._log.buffer.put_all_seen(self.owner, SEEN_INSTEAD, len(newest), rows)
+        self._log.buffer.put_all_seen(self.owner, SEEN_ADD, len(newest), rows)
         self._log.note_work(0)
         self._first_epoch = self._log.epoch
         self._unsaved = len(newest)

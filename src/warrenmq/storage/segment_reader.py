@@ -15,6 +15,7 @@ from warrenmq.journal.errors import DamagedPage
 from warrenmq.journal.files import Files
 from warrenmq.journal.segment_file import (
     SEGMENT_MAGIC,
+    UNKNOWN,
     PageHead,
     PageWalk,
     dead_name,
@@ -53,8 +54,10 @@ class SegmentReader:
             segment = Segment(first, generations[first])
             if not is_cut:
                 pages, is_cut = self._read_pages(segment)
-                self._read_marks(segment)
-                segment.unread = segment.alive = self._count(segment, pages)
+                segment.body_bytes = sum(page.body_bytes for page in pages)
+                segment.alive, segment.alive_bytes = self._count(segment, pages, self._read_marks(segment))
+                segment.unread, segment.unread_bytes = segment.alive, segment.alive_bytes
+                segment.is_counted = not segment.is_old
             (found if segment.alive else gone).append(segment)
         self._remove(gone)
         return found
@@ -138,15 +141,15 @@ class SegmentReader:
         """Whether the log still has some of it: then it may not have been synced."""
         if self._replay is None:
             return False
-        return page.last >= self._covered_from() or self._count_carried(page) > 0
+        return page.last >= self._covered_from() or self._count_relogged(page) > 0
 
     def _is_covered(self, page: PageHead) -> bool:
-        return page.first >= self._covered_from() or self._count_carried(page) >= page.count - page.transient
+        return page.first >= self._covered_from() or self._count_relogged(page) >= page.count - page.transient
 
-    def _count_carried(self, page: PageHead) -> int:
-        if self._replay is None or self._replay.carried is None:
+    def _count_relogged(self, page: PageHead) -> int:
+        if self._replay is None or self._replay.relogged is None:
             return 0
-        return sum(page.first <= position <= page.last for position in self._replay.carried)
+        return sum(page.first <= position <= page.last for position in self._replay.relogged)
 
     def _is_whole(self, handle: int, page: PageHead, path: str) -> bool:
         try:
@@ -157,7 +160,9 @@ class SegmentReader:
 
     # -- marks -------------------------------------------------------------------------------------------------------
 
-    def _read_marks(self, segment: Segment) -> None:
+    def _read_marks(self, segment: Segment) -> int:
+        """Mark what is dead; return the bytes of the bodies of all that, or UNKNOWN."""
+        deleted_bytes = UNKNOWN
         path = os.path.join(self.folder, segment.dead_name)
         if self.files.exists(path):
             marks = read_dead(self.files, path)
@@ -174,8 +179,13 @@ class SegmentReader:
             for number in marks.numbers:
                 if number <= segment.last - segment.first:
                     segment.set_dead(segment.first + number)
+            if marks.reason is None:
+                deleted_bytes = marks.deleted_bytes
         if self._replay is not None:
             self._replay.mark(segment)
+            if segment.unwritten_marks:
+                deleted_bytes = UNKNOWN
+        return deleted_bytes
 
     def _cut(self, path: str, end: int) -> None:
         handle = self.files.open(path)
@@ -187,33 +197,40 @@ class SegmentReader:
 
     # -- the living --------------------------------------------------------------------------------------------------
 
-    def _count(self, segment: Segment, pages: list[PageHead]) -> int:
-        """How many are alive. Marks may name positions that no page holds: where that matters the page is read."""
-        if segment.dead is None:
-            return sum(page.count - page.transient for page in pages)
-        dead = int.from_bytes(segment.dead, "little")
-        alive = 0
+    def _count(self, segment: Segment, pages: list[PageHead], deleted_bytes: int) -> tuple[int, int]:
+        """Return how many are alive, and the bytes of their bodies.
+
+        Marks may name positions that no page holds, and those of the log do not tell bytes: where that matters the
+        page is read.
+        """
+        is_known = deleted_bytes != UNKNOWN and not segment.is_old
+        dead = int.from_bytes(segment.dead or b"", "little")
+        alive = alive_bytes = 0
         path = os.path.join(self.folder, segment.name)
         handle = self.files.open_read(path)
         try:
             for page in pages:
                 span = page.last - page.first + 1
                 marked = (dead >> (page.first - segment.first) & (1 << span) - 1).bit_count()
-                if marked == 0:
+                is_dense = page.count == span and page.transient == 0
+                if marked == 0 and page.body_bytes != UNKNOWN:
                     alive += page.count - page.transient
-                elif page.count == span and page.transient == 0:
+                    alive_bytes += page.body_bytes
+                elif is_known and is_dense:
                     alive += page.count - marked
                 elif marked < span:
-                    alive += self._count_page(segment, handle, page, path)
+                    count, size = self._count_page(segment, handle, page, path)
+                    alive += count
+                    alive_bytes += size
         finally:
             self.files.close(handle)
-        return alive
+        return alive, segment.body_bytes - deleted_bytes if is_known else alive_bytes
 
-    def _count_page(self, segment: Segment, handle: int, page: PageHead, path: str) -> int:
+    def _count_page(self, segment: Segment, handle: int, page: PageHead, path: str) -> tuple[int, int]:
         try:
             payload = read_payload(self.files, handle, page, path)
-        except DamagedPage:
-            return page.count - page.transient  # whoever reads it will tell
+        except DamagedPage:  # reported when it is paged in
+            return page.count - page.transient, max(0, page.body_bytes)
         return count_alive(payload, segment.first, segment.dead)
 
     # -- files -------------------------------------------------------------------------------------------------------

@@ -9,6 +9,10 @@ cdef class Segment:
     cdef public Py_ssize_t count
     cdef public Py_ssize_t alive
     cdef public Py_ssize_t unread
+    cdef public long long alive_bytes
+    cdef public long long unread_bytes
+    cdef public long long body_bytes
+    cdef public bint is_counted
     cdef public Py_ssize_t size
     cdef public Py_ssize_t written
     cdef public bint is_new
@@ -21,7 +25,7 @@ cdef class Segment:
 
     @cython.locals(index="long long", place=Py_ssize_t, dead=bytearray)
     cpdef bint set_dead(self, long long position) except -1
-    cpdef kill(self, long long position, bint is_persistent)
+    cpdef kill(self, long long position, bint is_persistent, long long body_bytes)
     cpdef kill_unread(self, long long above)
     @cython.locals(position="long long")
     cpdef bury(self, long long first, long long last)

@@ -19,23 +19,29 @@ SEGMENT_SPAN = 1 << 20
 class Segment:
     """One file: positions `first` to `last`, `count` records, `alive` of them neither acked nor dropped.
 
-    `unread` of the living have not been paged in yet. `size` is what was given to the writer, `written` what it did.
+    `unread` of the living have not been paged in yet. `alive_bytes` and `unread_bytes` are those of their bodies, and
+    `body_bytes` those of all persistent messages in the file; `is_counted`: the difference is what the marks deleted.
+    `size` is what was given to the writer, `written` what it did.
     """
 
     __slots__ = (
         "alive",
+        "alive_bytes",
+        "body_bytes",
         "count",
         "dead",
         "dead_size",
         "first",
         "generation",
         "is_compacting",
+        "is_counted",
         "is_new",
         "is_old",
         "is_wanted",
         "last",
         "size",
         "unread",
+        "unread_bytes",
         "unwritten_marks",
         "written",
     )
@@ -47,6 +53,10 @@ class Segment:
         self.count = 0
         self.alive = 0
         self.unread = 0
+        self.alive_bytes = 0
+        self.unread_bytes = 0
+        self.body_bytes = 0
+        self.is_counted = True
         self.size = FILE_HEAD_SIZE
         self.written = 0
         self.is_new = True  # the file is made with its first page
@@ -83,22 +93,28 @@ class Segment:
         dead[place] |= 1 << (index & 7)
         return True
 
-    def kill(self, position: int, is_persistent: bool) -> None:
+    def kill(self, position: int, is_persistent: bool, body_bytes: int) -> None:
         """One of the living is gone."""
         if self.set_dead(position):
             self.alive -= 1
+            self.alive_bytes -= body_bytes
             if is_persistent:
                 self.unwritten_marks.append(position - self.first)
 
     def kill_unread(self, above: int) -> None:
         """All that was not paged in yet is gone: everything behind this position."""
         self.alive -= self.unread
+        self.alive_bytes -= self.unread_bytes
         self.unread = 0
+        self.unread_bytes = 0
         if self.alive:  # else the file goes, and needs no marks
+            is_counted = self.is_counted
             self.bury(above + 1, self.last)
+            self.is_counted = is_counted
 
     def bury(self, first: int, last: int) -> None:
         """Mark everything from here to there as dead, whether it was ever alive or not."""
+        self.is_counted = False
         for position in range(max(first, self.first), last + 1):
             if self.set_dead(position):
                 self.unwritten_marks.append(position - self.first)

@@ -54,8 +54,8 @@ def read_block(files: Files, path: str, offset: int, end: int) -> Block:
         if isinstance(page, str):
             block.troubles.append(f"{path} at {offset + at}: {page}")
             break
-        start = at + PAGE_HEAD_SIZE
-        at = start + page.length
+        start = page.start - offset
+        at = page.end - offset
         try:
             entries = _decode(data[start:at], page, path)
         except JournalError as error:
@@ -91,7 +91,7 @@ def find_page_of_time(files: Files, path: str, offset: int, end: int, time_ms: i
             break
         if page.time_last >= time_ms:
             return page.first
-        at += PAGE_HEAD_SIZE + page.length
+        at = page.end - offset
     return -1
 
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from warrenmq.core.message import Message, QueuedMessage
 from warrenmq.core.ports import SYNCED, StreamStore
+from warrenmq.journal.record import PERSISTENT
 from warrenmq.journal.segment_file import PAGE_HEAD_SIZE, SEGMENT_MAGIC, encode_file_head, encode_page_of_pieces
 from warrenmq.storage.codec import decode_records, encode_record_head, encode_records
 from warrenmq.storage.commit_log import LocalLog
 from warrenmq.storage.page_cache import PageCache
 from warrenmq.storage.queue_store import StoreContext
-from warrenmq.storage.replay import PERSISTENT
 from warrenmq.storage.stream_blocks import Block, find_page_of_time, load_index, read_block, stamp_all
 from warrenmq.storage.stream_limits import PAGE_SPAN_MS, Clock, StreamLimits
 from warrenmq.storage.stream_segments import BlockIndex, IndexesInUse, StreamSegment, StreamSegments
