@@ -7,7 +7,6 @@ from warrenmq.core.ports cimport EventSink, Outbox
 from warrenmq.core.publish_rules cimport needs_inspection
 from warrenmq.core.queue cimport Queue
 from warrenmq.core.stats cimport Stats
-from warrenmq.core.trace cimport has_ids
 from warrenmq.core.turn cimport Turn
 
 
@@ -39,7 +38,6 @@ cdef class Channel:
     cdef readonly bint is_open
     cdef public Exchange writable_exchange
     cdef readonly bytes plain_header
-    cdef readonly bint is_plain_with_ids
     cdef readonly object transaction
     cdef readonly object reply_queue
     cdef readonly bint is_confirming

@@ -19,7 +19,6 @@ from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, EventSink, Outbox
 from warrenmq.core.publish_rules import needs_inspection, prepare_header
 from warrenmq.core.queue import Queue
 from warrenmq.core.stats import Stats
-from warrenmq.core.trace import has_ids
 from warrenmq.core.transaction import Transaction, Unrouted
 from warrenmq.core.turn import Turn
 from warrenmq.events import schema
@@ -55,7 +54,6 @@ class Channel:
         "is_confirming",
         "is_in_turn",
         "is_open",
-        "is_plain_with_ids",
         "ledger",
         "number",
         "outbox",
@@ -101,7 +99,6 @@ class Channel:
         self.is_open = True
         self.writable_exchange: Exchange | None = None  # the last one that the user was found to be allowed to
         self.plain_header = b""  # the last one that needed no look inside: the next is often the same
-        self.is_plain_with_ids = False
         self.transaction: Transaction | None = None
         self.reply_queue: ReplyQueue | None = None
         self.is_confirming = False
@@ -124,11 +121,8 @@ class Channel:
             return
         # All messages with an equal header share one: it stays in the processor's cache, and takes memory once.
         message = make_message(route.address, self.plain_header, body)
-        if self.events.is_watching:
-            if route.untold > 0 and route.untold_version == self.events.version and not self.is_plain_with_ids:
-                route.untold -= 1
-            else:
-                self.events.published(self, route, message, queues)
+        if self.events.is_watching and not route.sampler.skips(header):
+            self.events.published(self, route, message, queues)
         if self.transaction is not None:
             self.transaction.publishes.append((message, queues, route.is_mandatory))
             return
@@ -139,7 +133,6 @@ class Channel:
         if needs_inspection(header):
             return False
         self.plain_header = header
-        self.is_plain_with_ids = has_ids(header)
         return True
 
     def _publish_inspected(self, route: Route, header: bytes, body: bytes) -> None:

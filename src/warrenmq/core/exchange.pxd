@@ -1,5 +1,7 @@
 cimport cython
 
+from warrenmq.core.ports cimport RouteSampler
+
 
 cdef class Exchange:
     cdef readonly str name
@@ -21,6 +23,4 @@ cdef class Route:
     cdef readonly bytes address
     cdef readonly bint is_mandatory
     cdef readonly list queues
-    cdef public object trace_plan
-    cdef public long long untold
-    cdef public long long untold_version
+    cdef public RouteSampler sampler

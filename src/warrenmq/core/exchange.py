@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from warrenmq.core.deduplication import Deduplication, Passage
+from warrenmq.core.ports import NO_SAMPLER, RouteSampler
 from warrenmq.core.queue import Queue
 from warrenmq.core.routing import MATCHERS, Matcher
 
@@ -58,8 +59,7 @@ class Exchange:
 class Route:
     """Where messages with one publish method go. `queues` is None where it depends on each message's headers.
 
-    `trace_plan` is the event sink's own, and what it thinks of messages that go this way. It need not hear of the next
-    `untold` ones without ids, as long as its version is `untold_version`.
+    `sampler` belongs to the event sink, which replaces it.
     """
 
     __slots__ = (
@@ -68,9 +68,7 @@ class Route:
         "is_mandatory",
         "queues",
         "routing_key",
-        "trace_plan",
-        "untold",
-        "untold_version",
+        "sampler",
     )
 
     def __init__(
@@ -81,9 +79,7 @@ class Route:
         self.address = address
         self.is_mandatory = is_mandatory
         self.queues = queues
-        self.trace_plan: object = None
-        self.untold = 0
-        self.untold_version = 0
+        self.sampler: RouteSampler = NO_SAMPLER
 
 
 def collect_queues(

@@ -34,10 +34,13 @@ cdef class MessageStore:
     cpdef page_in(self)
 
 
+cdef class RouteSampler:
+    cdef bint skips(self, bytes header) except -1
+
+
 cdef class EventSink:
     cdef public bint is_watching
     cdef public bint has_news
-    cdef public long long version
     cdef public long long routed
 
     cpdef published(self, object channel, object route, Message message, list queues)

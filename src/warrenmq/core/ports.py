@@ -279,6 +279,19 @@ class Storage:
         return 0, []
 
 
+class RouteSampler:
+    """State that an event sink keeps for one route, opaque to the core. This one skips nothing."""
+
+    __slots__ = ()
+
+    def skips(self, header: bytes) -> bool:
+        """Return True if the event sink need not see this publish; each publish on the route asks once."""
+        return False
+
+
+NO_SAMPLER = RouteSampler()  # of a route that the event sink has not seen yet
+
+
 class EventSink:
     """Hears what happens; this one keeps nothing.
 
@@ -286,18 +299,17 @@ class EventSink:
     nothing is told, so that it pays for a test of a number at each step. Kinds and reasons are those of
     `events/schema.py`.
 
-    `is_watching`: some message may be traced, or somebody listens to the firehose: every publish is to be told, but for
-    those of which a route says otherwise (`Route.untold`), as of this `version`.
+    `is_watching`: some message may be traced, or the firehose is open: the sink must see every publish that its sampler
+    for the route does not skip.
     `has_news`: something was told since the last `end_turn`.
     `routed`: the uid of the message that was said to be routed when it was published; that need not be told again.
     """
 
-    __slots__ = ("has_news", "is_watching", "routed", "version")
+    __slots__ = ("has_news", "is_watching", "routed")
 
     def __init__(self) -> None:
         self.is_watching = False
         self.has_news = False
-        self.version = 1
         self.routed = 0
 
     def published(self, channel: "Channel", route: "Route", message: "Message", queues: "list[Queue]") -> None:

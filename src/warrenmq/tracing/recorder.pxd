@@ -6,12 +6,12 @@ from warrenmq.core.channel cimport Channel
 from warrenmq.core.consumer cimport Consumer
 from warrenmq.core.exchange cimport Route
 from warrenmq.core.message cimport Message, QueuedMessage
-from warrenmq.core.ports cimport CommitLog, EventSink
+from warrenmq.core.ports cimport CommitLog, EventSink, RouteSampler
 from warrenmq.core.queue cimport Queue
 from warrenmq.core.stream cimport Stream
-from warrenmq.core.trace cimport has_ids, is_republished, sampling_hash, texts_of
 from warrenmq.events.ids cimport UidClock
 from warrenmq.events.rows cimport Rows
+from warrenmq.tracing.trace_ids cimport is_republished, sampling_hash, texts_of
 
 cdef Py_ssize_t _BATCH_ROWS
 cdef long long _BURST_US
@@ -29,17 +29,24 @@ cdef double _CHANCES
 cdef long long _MANY
 
 
-@cython.final
-cdef class Plan:
+cdef class Recorder(EventSink)
+
+
+cdef class Plan(RouteSampler):
+    cdef readonly Recorder recorder
     cdef readonly long long version
+    cdef readonly long long skip
     cdef readonly unsigned long long threshold
     cdef readonly double step
     cdef readonly list header_rules
+
+    cdef bint skips(self, bytes header) except -1
 
 
 cdef class Recorder(EventSink):
     cdef readonly Rows rows
     cdef readonly long long numbered
+    cdef readonly long long version
     cdef readonly CommitLog commit_log
     cdef UidClock _uids
     cdef unsigned long long _chance
@@ -65,8 +72,8 @@ cdef class Recorder(EventSink):
     cdef bint _is_drawn(self, Plan plan, Route way, list queues, bytes header) except -1
     @cython.locals(threshold="unsigned long long")
     cdef bint _is_wanted(self, Plan plan, list rules, bytes header) except -1
-    @cython.locals(luck=double, untold=double)
-    cdef long long _draw_untold(self, Plan plan) except -1
+    @cython.locals(luck=double, skip=double)
+    cdef long long _draw_skip(self, Plan plan) except -1
     @cython.locals(chance="unsigned long long")
     cdef unsigned long long _chance_of_64_bits(self) noexcept
     @cython.locals(publisher=Channel)
@@ -105,6 +112,7 @@ cdef class Recorder(EventSink):
     cpdef hand_over(self)
 
 
+cdef bint has_ids(bytes header) except -1
 @cython.locals(high="unsigned long long")
 cpdef unsigned long long threshold_of(double ratio) except? 1
 cdef timespec _clock

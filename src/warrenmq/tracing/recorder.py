@@ -30,13 +30,13 @@ from warrenmq.core.classic_queue import ClassicQueue
 from warrenmq.core.consumer import Consumer
 from warrenmq.core.exchange import Route
 from warrenmq.core.message import Message, QueuedMessage
-from warrenmq.core.ports import CommitLog, EventSink
+from warrenmq.core.ports import CommitLog, EventSink, RouteSampler
 from warrenmq.core.queue import Queue
-from warrenmq.core.trace import has_ids, is_republished, sampling_hash, texts_of
 from warrenmq.events import schema
 from warrenmq.events.ids import MESSAGE_ID_KEY, UidClock
 from warrenmq.events.rows import Rows
 from warrenmq.protocol import properties
+from warrenmq.tracing.trace_ids import is_republished, sampling_hash, texts_of
 
 if TYPE_CHECKING:
     from warrenmq.tracing.firehose import Firehose
@@ -66,25 +66,36 @@ _CHANCES = 18446744073709551616.0
 _MANY = 1 << 60
 
 
-class Plan:
-    """What the rules say of messages that go one way.
+class Plan(RouteSampler):
+    """What the rules of one `version` say of messages on one route.
 
-    Those with an id are traced if its hash is below the threshold. Of those without, it is drawn how many go by until
-    the next one (`Route.untold`): that costs less than to ask chance of each.
+    Messages with an id are traced if its hash is below the threshold. For those without, the number of messages to skip
+    until the next traced one is drawn at once (`skip`, -1 until the first draw), which is cheaper than a draw for each.
     """
 
-    __slots__ = ("header_rules", "step", "threshold", "version")
+    __slots__ = ("header_rules", "recorder", "skip", "step", "threshold", "version")
 
-    def __init__(self, version: int, ratio: float, header_rules: "list[TraceRule]") -> None:
-        self.version = version
+    def __init__(self, recorder: "Recorder", ratio: float, header_rules: "list[TraceRule]") -> None:
+        self.recorder = recorder
+        self.version = recorder.version
+        self.skip = -1
         self.threshold = threshold_of(ratio)
         share = self.threshold / _CHANCES
         self.step = 1.0 / log(1.0 - share) if 0.0 < share < 1.0 else 0.0
         self.header_rules: list[TraceRule] | None = header_rules or None
 
+    def skips(self, header: bytes) -> bool:
+        if self.skip > 0 and self.version == self.recorder.version and not has_ids(header):
+            self.skip -= 1
+            return True
+        return False
+
 
 class Recorder(EventSink):
-    """`rows` are those of no batch yet; `numbered` is the number of the last row before them."""
+    """`rows` are those of no batch yet; `numbered` is the number of the last row before them.
+
+    `version` counts changes of the rules and of the firehose.
+    """
 
     __slots__ = (
         "_chance",
@@ -103,10 +114,12 @@ class Recorder(EventSink):
         "commit_log",
         "numbered",
         "rows",
+        "version",
     )
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
+        self.version = 1
         self.rows = Rows()
         self.numbered = 0
         self._logged = 0  # the last row that is in an epoch or with the event log
@@ -158,7 +171,7 @@ class Recorder(EventSink):
         if self._is_tapping and publisher.vhost.is_tapped:
             self._firehose.published(publisher, message, queues)  # type: ignore[union-attr]
             self.has_news = True
-        plan: Plan = way.trace_plan  # type: ignore[assignment]
+        plan = way.sampler if isinstance(way.sampler, Plan) else None
         if plan is None or plan.version != self.version or queues is not way.queues:
             plan = self._make_plan(publisher, way, queues)
         if plan.threshold != _ALL and not self._is_drawn(plan, way, queues, message.header):
@@ -183,9 +196,9 @@ class Recorder(EventSink):
     def _make_plan(self, publisher: Channel, way: Route, queues: list[Queue]) -> Plan:
         assert self._rules is not None
         ratio, header_rules = self._rules.find(publisher.vhost.name, way.exchange.name, queues)
-        plan = Plan(self.version, ratio, header_rules)
+        plan = Plan(self, ratio, header_rules)
         if queues is way.queues:
-            way.trace_plan = plan
+            way.sampler = plan
         return plan
 
     def _is_drawn(self, plan: Plan, way: Route, queues: list[Queue], header: bytes) -> bool:
@@ -196,12 +209,11 @@ class Recorder(EventSink):
             return plan.threshold != 0 and sampling_hash(header, _MESSAGE_ID_KEY) < plan.threshold
         if queues is not way.queues or self._is_tapping:
             return self._chance_of_64_bits() < plan.threshold
-        is_due = way.untold_version == self.version
-        if is_due and way.untold > 0:
-            way.untold -= 1  # it did not come by the short way, where routes are asked
+        is_due = plan.skip == 0
+        if plan.skip > 0:
+            plan.skip -= 1  # a message that was inspected: the channel does not ask the sampler about those
             return False
-        way.untold = self._draw_untold(plan)
-        way.untold_version = self.version
+        plan.skip = self._draw_skip(plan)
         return is_due or self._chance_of_64_bits() < plan.threshold
 
     def _is_wanted(self, plan: Plan, rules: "list[TraceRule]", header: bytes) -> bool:
@@ -215,13 +227,13 @@ class Recorder(EventSink):
             return threshold == _ALL or sampling_hash(header, _MESSAGE_ID_KEY) < threshold
         return threshold == _ALL or self._chance_of_64_bits() < threshold
 
-    def _draw_untold(self, plan: Plan) -> int:
-        """How many go by until one is drawn, where each is with the same chance."""
+    def _draw_skip(self, plan: Plan) -> int:
+        """Draw the number of messages until the next traced one, where each has the same chance."""
         if plan.threshold == 0:
             return _MANY
         luck = (self._chance_of_64_bits() + 1.0) / _CHANCES
-        untold = log(luck) * plan.step
-        return int(untold) if untold < _MANY else _MANY
+        skip = log(luck) * plan.step
+        return int(skip) if skip < _MANY else _MANY
 
     def _chance_of_64_bits(self) -> int:
         chance = self._chance  # xorshift*
@@ -418,6 +430,14 @@ class Recorder(EventSink):
             self.numbered += self.rows.count
             self._logged = self.numbered
             self._log.take(self.rows.take(), first, self.numbered)
+
+
+def has_ids(header: bytes) -> bool:
+    """Return True for a message with a message id or a correlation id: all messages with one id are sampled alike.
+
+    Here and not in trace_ids.py, so that the C compiler inlines it: it is called for each message that is skipped.
+    """
+    return (header[12] & 0x04) | (header[13] & 0x80) != 0
 
 
 def threshold_of(ratio: float) -> int:

@@ -3,13 +3,13 @@
 A message carries the numbers that the broker gave it. The ids that its publisher wrote among the properties are read
 from the header when there is an event to tell of (`texts_of`).
 
-Compiled when the package is built (trace.pxd).
+Compiled when the package is built (trace_ids.pxd).
 """
 
 try:
     import cython
 except ImportError:
-    from warrenmq.protocol.uncompiled import cython
+    from warrenmq.events.uncompiled import cython
 
 if cython.compiled:
     from cython.cimports.warrenmq.events.ids import hash_octets
@@ -51,11 +51,6 @@ def texts_of(header: bytes) -> bytes | None:
             trace_id, span_id = ids
         source = source_of(header)
     return make_texts(source, message_id, correlation_id, trace_id, span_id)
-
-
-def has_ids(header: bytes) -> bool:
-    """Whether it has a message id or a correlation id: by these a sample has all of a biography, or nothing."""
-    return (header[12] << 8 | header[13]) & (_CORRELATION_ID | _MESSAGE_ID) != 0
 
 
 def sampling_hash(header: bytes, space: int) -> int:

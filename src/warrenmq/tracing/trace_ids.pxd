@@ -17,7 +17,6 @@ cdef bytes _DEATH
     flags=int, message_id=bytes, correlation_id=bytes, trace_id=bytes, span_id=bytes, source="long long"
 )
 cpdef bytes texts_of(bytes header)
-cpdef bint has_ids(bytes header) except -1
 @cython.locals(flags=int, wanted=int, at=Py_ssize_t, drawn="unsigned long long")
 cpdef unsigned long long sampling_hash(bytes header, int space) except? 1
 cpdef bint is_republished(bytes header) except -1

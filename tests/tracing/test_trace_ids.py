@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warrenmq.core.trace import is_republished, sampling_hash, texts_of
 from warrenmq.events.ids import MESSAGE_ID_KEY, key_hash, uid_text
 from warrenmq.events.rows import Rows
 from warrenmq.events.schema import Event
 from warrenmq.protocol.properties import BasicProperties, content_header
+from warrenmq.tracing.trace_ids import is_republished, sampling_hash, texts_of
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 names = st.text(st.characters(codec="utf-8"), max_size=40)
