@@ -168,6 +168,27 @@ def test_what_has_just_happened_is_in_it_before_the_log_can_be_read() -> None:
     run(question)
 
 
+def test_a_batch_that_is_still_being_written_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower, "READ_AGAIN", 0.001)
+    monkeypatch.setattr(follower, "RECENT_OCTETS", 1)
+    lives = [simple_life(at * 1000, message_id=f"order-{at}") for at in range(3)]
+
+    class Late(MemoryLog):
+        async def read(self, offset: int) -> list[Stored]:
+            found = await super().read(offset)
+            return found if self.reads.count(offset) > 3 else []
+
+    log = Late()
+
+    async def question() -> None:
+        async with reading(log) as traces:
+            for life in lives:
+                traces.batch_was_added(*log.append(life))
+            assert await events_of(traces, "order-0") == lives[0]
+
+    run(question)
+
+
 def test_the_rows_that_are_in_no_batch_yet_are_asked_for_first() -> None:
     log = MemoryLog()
     life = simple_life(0, message_id="order-1")

@@ -16,6 +16,7 @@ from warrenmq.core.errors import NotAllowed
 from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, Catalog, EventSink, Storage
 from warrenmq.core.reply_to import ReplyQueue
 from warrenmq.core.stats import Stats
+from warrenmq.core.stream import Stream
 from warrenmq.core.turn import Turn
 from warrenmq.core.users import Users
 from warrenmq.core.vhost import VHost
@@ -81,6 +82,12 @@ class Broker:
         if not self.users.may_enter(user, name):
             raise NotAllowed(f"access to vhost '{name}' refused for user '{user}'")
         return vhost
+
+    def stream(self, name: str, vhost: str = DEFAULT_VHOST) -> Stream | None:
+        """Return the stream of this name; None if there is none, or a queue of another type."""
+        found = self.vhosts.get(vhost)
+        queue = found.queues.get(name) if found is not None else None
+        return queue if isinstance(queue, Stream) else None
 
     def _restore(self) -> None:
         for definition in self.catalog.load("vhost"):

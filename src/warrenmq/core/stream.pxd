@@ -39,6 +39,7 @@ cdef class Stream(Queue):
     cdef readonly long long next_position
     cdef Py_ssize_t _tail_bytes
     cdef readonly dict cursors
+    cdef readonly dict reads
     cdef dict _hungry
     cdef dict _caught_up
     cdef Cursor _last_served

@@ -24,6 +24,7 @@ from warrenmq.core.ports import NOTHING, EventSink, StreamStore
 from warrenmq.core.queue import Queue
 from warrenmq.core.routing.erlang_text import field_type, term
 from warrenmq.core.stats import Stats
+from warrenmq.core.stream_read import PendingRead
 from warrenmq.core.turn import Turn
 from warrenmq.events import schema
 from warrenmq.protocol.values import Timestamp
@@ -117,6 +118,7 @@ class Stream(Queue):
         "cursors",
         "next_position",
         "readable",
+        "reads",
         "store",
     )
 
@@ -135,6 +137,7 @@ class Stream(Queue):
         self.next_position = 0
         self.readable = 0
         self.cursors: dict[Consumer, Cursor] = {}
+        self.reads: dict[PendingRead, None] = {}  # those that the store has not answered yet
         self._hungry: dict[Cursor, None] = {}  # to be served before the turn ends
         self._caught_up: dict[Cursor, None] = {}  # have had all that there is
         self._last_served: Cursor | None = None
@@ -328,6 +331,27 @@ class Stream(Queue):
     def get(self) -> QueuedMessage | None:
         raise NotImplementedHere(f"basic.get not supported by stream queues {self._named()}")
 
+    # -- readers inside the broker -----------------------------------------------------------------------------------
+
+    @property
+    def first_offset(self) -> int:
+        """The offset of the oldest message that is kept, or of the next one if there is none."""
+        return self.store.first_position
+
+    def read(self, offset: int, receive: Callable[[int, list[Message]], None]) -> None:
+        """Call `receive` once, now or later, with the readable messages from this offset on: one page at most.
+
+        What retention removed and what cannot be read is skipped, so `receive` may get a higher offset. If it gets no
+        messages, nothing before that offset can be read, and there may be more from there on. Messages carry their
+        offsets in a header. A stream that is deleted answers without messages.
+        """
+        if self.is_deleted or offset >= self.readable:
+            receive(offset, [])
+            return
+        read = PendingRead(self, offset, receive)
+        self.reads[read] = None
+        self.store.read(offset, read.page_is_here)
+
     # -- settling ----------------------------------------------------------------------------------------------------
 
     def settle(self, entry: QueuedMessage) -> None:
@@ -433,6 +457,9 @@ class Stream(Queue):
         dropped = self.message_count()
         self.stats.ready -= dropped
         self.store.delete()
+        reads, self.reads = self.reads, {}
+        for read in reads:
+            read.stream_is_deleted()
         return dropped
 
     def _named(self) -> str:

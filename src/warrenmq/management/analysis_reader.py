@@ -15,9 +15,8 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from warrenmq.core.broker import DEFAULT_VHOST, Broker
+from warrenmq.core.broker import Broker
 from warrenmq.core.message import Message
-from warrenmq.core.ports import StreamStore
 from warrenmq.core.stream import Stream
 from warrenmq.management.analysis import Answer, Board, NoAnswer, read_answer
 
@@ -31,8 +30,6 @@ SHORT_PATIENCE = 0.2
 LOOK_BACK = 10_000
 # The writer splits what is larger than 1 MiB; what is larger than this is none of its messages.
 LARGEST_MESSAGE = 4 * 1024 * 1024
-# A store that is just being deleted never answers: so long is waited before that is looked at.
-LOOK_AGAIN = 0.25
 
 
 class AnalysisReader:
@@ -51,7 +48,7 @@ class AnalysisReader:
     @property
     def exists(self) -> bool:
         """Whether there is such a stream."""
-        return self._find() is not None
+        return self._broker.stream(STREAM_NAME) is not None
 
     @property
     def behind(self) -> int:
@@ -63,16 +60,12 @@ class AnalysisReader:
         deadline = self._clock() + patience
         async with self._reading:
             self._begin_anew_if_other()
-            while self.behind and self._clock() < deadline and not await self._read_page():
+            while self.behind and self._clock() < deadline:
+                await self._read_page()
                 self._begin_anew_if_other()
 
-    def _find(self) -> Stream | None:
-        vhost = self._broker.vhosts.get(DEFAULT_VHOST)
-        queue = vhost.queues.get(STREAM_NAME) if vhost is not None else None
-        return queue if isinstance(queue, Stream) else None
-
     def _begin_anew_if_other(self) -> None:
-        stream = self._find()
+        stream = self._broker.stream(STREAM_NAME)
         if stream is self._stream:
             return
         self._stream = stream
@@ -81,24 +74,16 @@ class AnalysisReader:
         self.complaint = None
         self._next = max(0, stream.readable - LOOK_BACK) if stream is not None else 0
 
-    async def _read_page(self) -> bool:
-        """Read on; whether there is nothing to be had just now."""
+    async def _read_page(self) -> None:
         stream = self._stream
         assert stream is not None
-        found = await _page(stream, self._next)
-        if found is None:
-            return stream is self._find()
-        first, messages = found
-        if not messages:
-            self._next = max(first, self._next + 1)  # pass over what cannot be read
-            return False
-        unread = messages[max(0, self._next - first) : stream.readable - first]
-        answers, complaints = await asyncio.to_thread(_read_answers, unread)
-        if stream is self._stream:
-            self.board.add(answers)
-            self._next = max(self._next, first) + len(unread)
-            self._count(complaints)
-        return not unread
+        page: asyncio.Future[tuple[int, list[Message]]] = asyncio.get_running_loop().create_future()
+        stream.read(self._next, lambda *found: None if page.done() else page.set_result(found))
+        first, messages = await page
+        answers, complaints = await asyncio.to_thread(_read_answers, messages)
+        self.board.add(answers)
+        self._next = first + len(messages)
+        self._count(complaints)
 
     def _count(self, complaints: Sequence[str]) -> None:
         if complaints and not self.skipped:
@@ -121,20 +106,3 @@ def _read_answers(messages: Sequence[Message]) -> tuple[list[Answer], list[str]]
         except NoAnswer as unfit:
             complaints.append(str(unfit))
     return answers, complaints
-
-
-async def _page(stream: Stream, offset: int) -> tuple[int, list[Message]] | None:
-    """The page that holds this offset, or the next one; None if the stream is deleted meanwhile."""
-    store = stream.store
-    if not isinstance(store, StreamStore):
-        return None
-    answer: asyncio.Future[tuple[int, list[Message]]] = asyncio.get_running_loop().create_future()
-
-    def receive(first: int, messages: list[Message]) -> None:
-        if not answer.done():
-            answer.set_result((first, messages))
-
-    store.read(offset, receive)
-    while not answer.done() and not stream.is_deleted:
-        await asyncio.wait([answer], timeout=LOOK_AGAIN)
-    return answer.result() if answer.done() else None

@@ -175,15 +175,22 @@ class LogFollower:
     async def _read_on(self) -> list[tuple[int, bytes]]:
         """The next batches; what cannot be had in time is left out: from there on the log has nothing to read."""
         start = self._indexed
-        for _ in range(READ_TIMES):
-            octets = self._recent.get(start)
-            if octets is not None:
-                return [(start, octets)]
-            batches = await self.source.read(start)
-            if batches:
-                return [(batch.offset, batch.octets) for batch in batches if batch.offset >= start]
-            await asyncio.sleep(READ_AGAIN)
+        octets = self._recent.get(start)
+        if octets is not None:
+            return [(start, octets)]
+        batches = await self._read(start)
+        if batches:
+            return [(batch.offset, batch.octets) for batch in batches]
         return [(self._recent.first_behind(start, self.source.next_offset) - 1, b"")]
+
+    async def _read(self, offset: int) -> Sequence[Stored]:
+        """Read from the log; wait a while for a batch that is still being written."""
+        for _ in range(READ_TIMES):
+            batches = await self.source.read(offset)
+            if batches or offset >= self.source.next_offset:
+                return batches
+            await asyncio.sleep(READ_AGAIN)
+        return []
 
     async def _note(self, offset: int, octets: bytes) -> None:
         after = self._indexed
@@ -251,7 +258,7 @@ class LogFollower:
         octets = self._recent.get(offset)
         if octets is not None:
             return octets
-        for batch in await self.source.read(offset):
+        for batch in await self._read(offset):
             if batch.offset == offset:
                 return batch.octets
         return None

@@ -315,12 +315,8 @@ def rows_without_batch(found: list[LoggedRows], stream: Stream | None) -> tuple[
             del missing[numbers]
         if not missing or first <= oldest:
             break
-    removed_below = lowest if stream is not None and _first_kept(stream) > 0 else 0
+    removed_below = lowest if stream is not None and stream.first_offset > 0 else 0
     return highest, [rows for rows in found if rows[:2] in missing and rows[1] >= removed_below]
-
-
-def _first_kept(stream: Stream) -> int:
-    return stream.store.first_position if isinstance(stream.store, StreamStore) else 0
 
 
 def _numbers_of_batches(stream: Stream | None) -> Iterator[tuple[int, int]]:
@@ -379,66 +375,34 @@ class EventReader:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    def _stream(self) -> Stream | None:
-        vhost = self._broker.vhosts.get(DEFAULT_VHOST)
-        queue = vhost.queues.get(schema.STREAM_NAME) if vhost is not None else None
-        return queue if isinstance(queue, Stream) else None
-
     @property
     def identity(self) -> object:
-        return self._stream()
+        return self._broker.stream(schema.STREAM_NAME)
 
     @property
     def first_offset(self) -> int:
         """Of the oldest batch that is kept."""
-        stream = self._stream()
-        return stream.store.first_position if stream is not None and isinstance(stream.store, StreamStore) else 0
+        stream = self._broker.stream(schema.STREAM_NAME)
+        return stream.first_offset if stream is not None else 0
 
     @property
     def next_offset(self) -> int:
         """That the next batch will have."""
-        stream = self._stream()
+        stream = self._broker.stream(schema.STREAM_NAME)
         return stream.next_position if stream is not None else 0
 
     async def read(self, offset: int) -> list[StoredBatch]:
-        """Some batches from this offset on (or from the oldest, if it is gone), in order; none at the end."""
-        stream = self._stream()
-        if stream is None or offset >= stream.next_position:
-            return []
-        found = await _answer(stream, lambda store, receive: store.read(offset, receive))
-        if found is None:
-            return []
-        first, messages = found
-        return [StoredBatch(first + at, message.body) for at, message in enumerate(messages) if first + at >= offset]
+        """Return some batches from this offset on (or from the oldest, if it is gone), in order.
 
-    async def find_time(self, time_us: int) -> int:
-        """An offset from which on nothing is missed that was appended then or later."""
-        stream = self._stream()
+        None at the end, and none while the batch at this offset is still being written.
+        """
+        stream = self._broker.stream(schema.STREAM_NAME)
         if stream is None:
-            return 0
-        found = await _answer(
-            stream, lambda store, receive: store.find_time(time_us // 1000, lambda position: receive(position, []))
-        )
-        return 0 if found is None else found[0]
-
-
-async def _answer(
-    stream: Stream, ask: Callable[[StreamStore, Callable[[int, list[Message]], None]], None]
-) -> tuple[int, list[Message]] | None:
-    """What the store says; None if the stream is deleted while it is asked."""
-    store = stream.store
-    if not isinstance(store, StreamStore):
-        return None
-    answer: asyncio.Future[tuple[int, list[Message]]] = asyncio.get_running_loop().create_future()
-
-    def receive(first: int, messages: list[Message]) -> None:
-        if not answer.done():
-            answer.set_result((first, messages))
-
-    ask(store, receive)
-    while not answer.done() and not stream.is_deleted:
-        await asyncio.wait([answer], timeout=1.0)  # a store that is deleted never answers
-    return answer.result() if answer.done() else None
+            return []
+        page: asyncio.Future[tuple[int, list[Message]]] = asyncio.get_running_loop().create_future()
+        stream.read(offset, lambda *found: None if page.done() else page.set_result(found))
+        first, messages = await page
+        return [StoredBatch(first + at, message.body) for at, message in enumerate(messages)]
 
 
 class _Encoder:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from warrenmq.core.broker import DEFAULT_VHOST, Broker
+from warrenmq.core.broker import Broker
 from warrenmq.core.ports import Storage, StreamStore
 from warrenmq.core.stream import Stream
 from warrenmq.events import schema
@@ -62,8 +62,9 @@ class Tracing:
         self.firehose = Firehose(broker)
         self.log = EventLog(broker, self.recorder, self._options.log)
         self.traces = Traces(self.log.reader(), self.log.flush, self._options.index_folder)
-        numbered = self._recover(_stream_of(broker))
-        newest_ms = max(_newest_ms(broker), self._recovered.last_time // 1000)
+        stream = broker.stream(schema.STREAM_NAME)
+        numbered = self._recover(stream)
+        newest_ms = max(_newest_ms(stream), self._recovered.last_time // 1000)
         uids = UidClock(max(0, newest_ms + 1 - EPOCH_MS) << _UID_BITS)
         self.recorder.connect(self.rules, self.firehose, self.log, broker.storage.log, uids, numbered)
         self.rules.on_change = self.firehose.on_change = self.recorder.rules_changed
@@ -123,16 +124,8 @@ class Tracing:
         return state
 
 
-def _stream_of(broker: Broker) -> Stream | None:
-    """The event log, if it is there."""
-    vhost = broker.vhosts.get(DEFAULT_VHOST)
-    queue = None if vhost is None else vhost.queues.get(schema.STREAM_NAME)
-    return queue if isinstance(queue, Stream) else None
-
-
-def _newest_ms(broker: Broker) -> int:
+def _newest_ms(stream: Stream | None) -> int:
     """When the last batch was appended: no uid in it is younger, also if the clock was set back since."""
-    stream = _stream_of(broker)
     if stream is None or not isinstance(stream.store, StreamStore):
         return 0
     return stream.store.newest_ms()

@@ -29,7 +29,7 @@ def routes(node: NodeView) -> APIRouter:
             {
                 "name": queue.name,
                 "vhost": name,
-                "first_offset": queue.store.first_position,
+                "first_offset": queue.first_offset,
                 "next_offset": queue.readable,  # what comes behind it is not safe yet
             }
             for name in names
