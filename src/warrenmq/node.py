@@ -142,7 +142,7 @@ class Node:
             if self._disk is not None:
                 await self._disk.look()  # before the first publisher comes
                 self._watching = asyncio.create_task(self._disk.watch(), name="warrenmq-disk")
-            await self._listen("AMQP", self.options.port, self._amqp.start)
+            await self._listen("AMQP", self.options.port, self._amqp.listen)
             await self._begin_tracing(self._amqp)
             if self.options.http_port is not None:
                 view = NodeView(
@@ -234,9 +234,9 @@ class Node:
         """Whether this user may sign in from there, over HTTP."""
         return self._amqp is not None and self._amqp.authenticator.check(name, password, Peer(host))
 
-    async def _listen(self, what: str, port: int, start: Callable[[str, int], Awaitable[None]]) -> None:
+    async def _listen(self, what: str, port: int, listen: Callable[[str, int], Awaitable[object]]) -> None:
         try:
-            await start(self.options.host, port)
+            await listen(self.options.host, port)
         except OSError as error:
             where = f"{self.options.host}:{port}"
             if error.errno == errno.EADDRINUSE:

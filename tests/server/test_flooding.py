@@ -116,9 +116,9 @@ async def test_another_is_answered_before_the_flood_is_over() -> None:
     broker.users.add("guest", "guest")
     broker.users.grant("guest", None, EVERYTHING, EVERYTHING, EVERYTHING)
     server = AmqpServer(broker, ServerOptions())
-    await server.start("127.0.0.1", 0)
-    assert server._server is not None
-    for listening in server._server.sockets:  # connections have the same: room for more than is read at once
+    listener = await server.listen("127.0.0.1", 0)
+    assert listener.server is not None
+    for listening in listener.server.sockets:  # connections have the same: room for more than is read at once
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * READ_AT_ONCE)
     address = Address("127.0.0.1", server.port)
     pieces = 28

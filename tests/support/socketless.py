@@ -18,7 +18,7 @@ from warrenmq.core.broker import Broker
 from warrenmq.core.ports import Storage
 from warrenmq.core.users import EVERYTHING
 from warrenmq.server.connection import AmqpConnection
-from warrenmq.server.listener import AmqpServer
+from warrenmq.server.listener import AmqpServer, Listener
 from warrenmq.server.options import ServerOptions
 from warrenmq.server.ticker import Ticker
 from warrenmq.storage.memory_store import MemoryStorage
@@ -69,7 +69,7 @@ class Line:
         self.is_closed = False  # by the server
         self.is_reading = True
         self.read_takes = 0.0  # so long the server is at each piece that it reads
-        self.connection = AmqpConnection(server)
+        self.connection = AmqpConnection(server, Listener("memory", 0))
         self.connection.connection_made(self)  # type: ignore[arg-type]
 
     # -- the client's end --------------------------------------------------------------------------------------------

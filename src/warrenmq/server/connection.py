@@ -28,7 +28,7 @@ from warrenmq.server.sasl import Peer
 from warrenmq.server.session import Session
 
 if TYPE_CHECKING:
-    from warrenmq.server.listener import AmqpServer
+    from warrenmq.server.listener import AmqpServer, Listener
 
 log = logging.getLogger("warrenmq.connection")
 
@@ -47,7 +47,7 @@ _HEADERS = (PROTOCOL_HEADER, b"AMQP\x01\x01\x00\x09")
 
 
 class AmqpConnection(asyncio.BufferedProtocol):
-    """Speaks AMQP with one client."""
+    """Speaks AMQP with one client, who came in by `listener`."""
 
     __slots__ = (
         "_close_deadline",
@@ -63,14 +63,16 @@ class AmqpConnection(asyncio.BufferedProtocol):
         "_outbox",
         "_transport",
         "full_name",
+        "listener",
         "name",
         "peer",
         "server",
         "session",
     )
 
-    def __init__(self, server: AmqpServer) -> None:
+    def __init__(self, server: AmqpServer, listener: Listener) -> None:
         self.server = server
+        self.listener = listener
         self.name = "?"
         self.full_name = "?"  # as RabbitMQ names a connection: from where to where
         self.peer = Peer("")

@@ -1,4 +1,4 @@
-"""The AMQP server: accepts connections, shares what they share, and sweeps over them for what time demands.
+"""The AMQP server: its listeners, what their connections share, and the sweep over these for what time demands.
 
 Owned by the loop thread.
 """
@@ -9,6 +9,7 @@ import asyncio
 import logging
 import platform
 from collections import deque
+from collections.abc import Callable
 
 from warrenmq import __version__
 from warrenmq.core.broker import Broker
@@ -34,8 +35,34 @@ BACKLOG = 1024
 DIALECT_VERSION = "3.13.7"
 
 
+class Listener:
+    """One address at which the server accepts connections. `port` is the actual one, also where 0 was asked for."""
+
+    __slots__ = ("host", "port", "server")
+
+    def __init__(self, host: str, port: int) -> None:
+        self.host = host
+        self.port = port
+        self.server: asyncio.Server | None = None
+
+    async def open(self, accept: Callable[[], AmqpConnection]) -> None:
+        """Listen; OSError if the address cannot be had."""
+        loop = asyncio.get_running_loop()
+        self.server = await loop.create_server(accept, self.host, self.port, backlog=BACKLOG)
+        self.port = int(self.server.sockets[0].getsockname()[1])
+
+    def close(self) -> None:
+        """Accept no more connections; those that there are stay."""
+        if self.server is not None:
+            self.server.close()
+
+    async def wait_closed(self) -> None:
+        if self.server is not None:
+            await self.server.wait_closed()
+
+
 class AmqpServer:
-    """One listening address and its connections."""
+    """The listeners, and all connections that came in by them."""
 
     def __init__(self, broker: Broker, options: ServerOptions) -> None:
         self.broker = broker
@@ -61,31 +88,39 @@ class AmqpServer:
         self._to_sweep: deque[AmqpConnection] = deque()  # those that are gone are dropped when their turn comes
         self._is_empty = asyncio.Event()
         self._is_empty.set()
-        self._server: asyncio.Server | None = None
+        self.listeners: list[Listener] = []
         self._sweeper: asyncio.TimerHandle | None = None
         self._sweep_due = 0.0
 
     @property
     def port(self) -> int:
-        assert self._server is not None
-        return int(self._server.sockets[0].getsockname()[1])
+        """The port of the first listener."""
+        return self.listeners[0].port
 
     def now(self) -> float:
         return self._loop.time()
 
-    async def start(self, host: str, port: int) -> None:
-        """Listen; OSError if the address cannot be had."""
+    async def listen(self, host: str, port: int) -> Listener:
+        """Accept connections at one more address; OSError if it cannot be had."""
+        if self._sweeper is None:
+            self._start()
+        listener = Listener(host, port)
+        await listener.open(lambda: AmqpConnection(self, listener))
+        self.listeners.append(listener)
+        return listener
+
+    def _start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.ticker = Ticker(self._loop, self.broker, self.options.busy_poll_us / 1e6)
         self.ticker.after_turn = self.alarms.judge
-        self._server = await self._loop.create_server(lambda: AmqpConnection(self), host, port, backlog=BACKLOG)
         self._sweep()
 
     async def stop(self, grace: float, code: int = spec.CONNECTION_FORCED, text: str = SHUTDOWN_TEXT) -> None:
-        """Close every connection with these words and wait so many seconds for the clients to agree."""
-        if self._server is None:
+        """Close all listeners and every connection, with these words; wait so many seconds for the clients to agree."""
+        if self._sweeper is None:
             return
-        self._server.close()
+        for listener in self.listeners:
+            listener.close()
         for connection in list(self._connections):
             connection.shut_down(code, text)
         self.ticker.end_turn()
@@ -96,9 +131,9 @@ class AmqpServer:
             for connection in list(self._connections):
                 connection.abort()
             await self._is_empty.wait()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-        await self._server.wait_closed()
+        self._sweeper.cancel()
+        for listener in self.listeners:
+            await listener.wait_closed()
 
     def add(self, connection: AmqpConnection) -> None:
         self._connections[connection] = None
