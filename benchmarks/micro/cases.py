@@ -17,6 +17,7 @@ from typing import Any
 import warrenmq
 from warrenmq.core.broker import DEFAULT_VHOST, Broker
 from warrenmq.core.channel import Channel
+from warrenmq.core.connection import Connection
 from warrenmq.core.exchange import Route
 from warrenmq.core.message import Message, address_of
 from warrenmq.core.ports import Outbox
@@ -306,7 +307,7 @@ def open_channel(no_ack: bool | None = None) -> tuple[Channel, Route]:
     """A channel and the route to its queue, with a consumer unless `no_ack` is None."""
     broker = Broker(MemoryStorage())
     vhost = broker.vhosts[DEFAULT_VHOST]
-    channel = Channel(broker, vhost, object(), 1, SilentOutbox(), "guest")
+    channel = Connection(vhost, "guest", SilentOutbox()).open_channel(1)
     queue = vhost.declare_queue("orders", False, False, False, {}, channel.connection)
     if no_ack is not None:
         channel.start(channel.consume(queue, "ctag", no_ack, False, 0, {}))

@@ -168,7 +168,7 @@ def test_a_lost_consumer_is_told_after_the_answer_that_its_client_waits_for(
     channel.consume(queue, "mine")
     other.consume(queue, "other")
     channel.delete(queue)
-    broker.promise(client, SYNCED, lambda: kept.append("answered"))
+    broker.promise(client.connection, SYNCED, lambda: kept.append("answered"))
     assert (channel.cancels(), other.cancels()) == ([], ["other"])
     broker.epoch_is_durable(2)
     assert kept == ["answered"]

@@ -358,13 +358,13 @@ def test_what_an_auto_delete_queue_held_goes_with_it(broker: Broker, channel: Cl
 def test_an_exclusive_queue_is_locked_to_other_connections(channel: ClientChannel, other: ClientChannel) -> None:
     queue = channel.declare("mine", exclusive=True)
     for attempt in (
-        lambda: other.vhost.queue("mine", other.client),
+        lambda: other.vhost.queue("mine", other.client.connection),
         lambda: other.declare("mine", exclusive=True),
         lambda: other.delete(queue),
     ):
         with pytest.raises(ResourceLocked, match="cannot obtain exclusive access to locked queue 'mine' in vhost '/'"):
             attempt()
-    assert channel.vhost.queue("mine", channel.client) is queue
+    assert channel.vhost.queue("mine", channel.client.connection) is queue
 
 
 def test_an_exclusive_queue_goes_with_its_connection(broker: Broker, client: Client, channel: ClientChannel) -> None:
@@ -375,7 +375,7 @@ def test_an_exclusive_queue_goes_with_its_connection(broker: Broker, client: Cli
     client.close()
     assert queue.is_deleted
     with pytest.raises(NotFound):
-        client.vhost.queue("mine", client)
+        client.vhost.queue("mine", client.connection)
     assert_nothing_is_held(broker)
 
 

@@ -155,7 +155,7 @@ def test_a_queue_without_a_name_gets_one_of_its_own(channel: ClientChannel) -> N
 
 def test_a_queue_that_does_not_exist_is_not_found(client: Client) -> None:
     with pytest.raises(NotFound, match="no queue 'none' in vhost '/'"):
-        client.vhost.queue("none", client)
+        client.vhost.queue("none", client.connection)
 
 
 # -- bindings

@@ -84,7 +84,7 @@ class World:
             "bind": lambda: channel.bind("amq.fanout", self._queue(channel, name)),
             "unbind": lambda: channel.unbind("amq.fanout", self._queue(channel, name)),
             "purge": lambda: self._queue(channel, name).purge(),
-            "delete": lambda: self.vhost.delete_queue(name, channel.client, False, False),
+            "delete": lambda: self.vhost.delete_queue(name, channel.client.connection, False, False),
             "close channel": lambda: self._close(channel),
             "close connection": lambda: self._disconnect(channel.client),
             "end turn": self.broker.end_turn,

@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.dialogue import Dialogue
 from tests.support.socketless import InternalErrors, SocketlessServer
+from warrenmq.core.snapshot import channels, connections
 
 
 @pytest.fixture
@@ -121,3 +122,25 @@ def test_a_bug_costs_the_connection_that_met_it_and_no_other(server: SocketlessS
     assert (close.name, close["reply_code"], close["reply_text"]) == ("connection.close", 541, "INTERNAL_ERROR")
     bystander.say("basic.qos", 1, prefetch_count=1)
     assert bystander.hear() == ["basic.qos-ok"]
+
+
+def test_the_broker_lists_a_connection_from_open_to_goodbye(server: SocketlessServer) -> None:
+    line = server.connect()
+    assert connections(server.broker) == []
+    assert server.broker.connection_count == 1, "a socket, which has not opened a virtual host"
+    client = Dialogue(server).open()
+    client.say("channel.open", 2)
+    (view,) = connections(server.broker)
+    assert (view.name, view.user, view.vhost) == ("127.0.0.1:50000", "guest", "/")
+    assert (view.peer_host, view.peer_port, view.host) == ("127.0.0.1", 50000, "memory")
+    assert view.frame_max == client.line.connection.session.handshake.tuning.frame_max > 0
+    assert [channel.number for channel in channels(server.broker)] == [1, 2]
+    client.publish(b"x" * 1000, "nowhere")
+    (after,) = connections(server.broker)
+    assert 1000 < after.bytes_in - view.bytes_in < 1200
+    assert (after.bytes_in, after.bytes_out) == (server.broker.stats.bytes_in, server.broker.stats.bytes_out)
+    client.say("channel.close", 2, reply_code=200, reply_text="")
+    assert [channel.number for channel in channels(server.broker)] == [1]
+    client.say("connection.close", reply_code=200, reply_text="goodbye")
+    assert connections(server.broker) == []
+    line.hang_up()

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.support.outbox import Cancelled, Confirmed, Delivered, Got, RecordingOutbox, Returned
 from warrenmq.core.broker import Broker
-from warrenmq.core.channel import Channel
+from warrenmq.core.connection import Connection
 from warrenmq.core.consumer import Consumer
 from warrenmq.core.exchange import Exchange
 from warrenmq.core.message import address_of
@@ -40,17 +40,17 @@ class Client:
         self.vhost = broker.open_vhost(vhost, user)
         self.user = user
         self.outbox = RecordingOutbox()
-        self._channels: list[ClientChannel] = []
+        self.connection = Connection(self.vhost, user, self.outbox)
+        self.connection.open()
+        self._last_number = 0
 
     def channel(self) -> ClientChannel:
-        self._channels.append(ClientChannel(self, len(self._channels) + 1))
-        return self._channels[-1]
+        self._last_number += 1
+        return ClientChannel(self, self._last_number)
 
     def close(self) -> None:
-        """The socket is gone: first the channels, then the exclusive queues."""
-        for channel in self._channels:
-            channel.close()
-        self.vhost.connection_closed(self)
+        """The socket is gone."""
+        self.connection.close()
 
 
 class ClientChannel:
@@ -60,7 +60,7 @@ class ClientChannel:
         self.client = client
         self.vhost = client.vhost
         self.number = number
-        self.core = Channel(client.broker, client.vhost, client, number, client.outbox, client.user)
+        self.core = client.connection.open_channel(number)
 
     # -- topology ----------------------------------------------------------------------------------------------------
 
@@ -73,7 +73,7 @@ class ClientChannel:
         auto_delete: bool = False,
         arguments: dict[str, Any] | None = None,
     ) -> Queue:
-        return self.vhost.declare_queue(name, durable, exclusive, auto_delete, arguments or {}, self.client)
+        return self.vhost.declare_queue(name, durable, exclusive, auto_delete, arguments or {}, self.client.connection)
 
     def declare_exchange(
         self,
@@ -95,7 +95,7 @@ class ClientChannel:
         self.vhost.unbind(source, destination, key, arguments)
 
     def delete(self, queue: Queue, *, if_unused: bool = False, if_empty: bool = False) -> int:
-        return self.vhost.delete_queue(queue.name, self.client, if_unused, if_empty)
+        return self.vhost.delete_queue(queue.name, self.client.connection, if_unused, if_empty)
 
     # -- publishing --------------------------------------------------------------------------------------------------
 
@@ -152,7 +152,7 @@ class ClientChannel:
         self.core.reject(tag, multiple, requeue)
 
     def close(self) -> None:
-        self.core.close()
+        self.client.connection.close_channel(self.number)
 
     # -- what was heard ----------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from warrenmq.core.vhost import VHost
 
 if TYPE_CHECKING:
     from warrenmq.core.channel import Channel
+    from warrenmq.core.connection import Connection
 
 DEFAULT_VHOST = "/"
 
@@ -49,8 +50,7 @@ class Broker:
         self.durable_epoch = 0
         self.failure: str | None = None  # why the log can keep nothing any more
         self.on_failure: Callable[[str], None] | None = None
-        self.connection_count = 0
-        self.channel_count = 0
+        self.connections: dict[Connection, None] = {}  # those that have opened a virtual host, the oldest first
         self._restore()
         if not self.vhosts:
             self.add_vhost(DEFAULT_VHOST)
@@ -202,6 +202,15 @@ class Broker:
                 self.on_failure(reason)
 
     # -- watching ----------------------------------------------------------------------------------------------------
+
+    @property
+    def connection_count(self) -> int:
+        """All sockets, also those whose handshake is not over."""
+        return self.stats.connections_opened - self.stats.connections_closed
+
+    @property
+    def channel_count(self) -> int:
+        return sum(len(connection.channels) for connection in self.connections)
 
     def emit(self, kind: int, vhost: str, **fields: Any) -> None:
         """Something was opened, closed, declared or deleted; the fields are those of `events.schema.Event`."""

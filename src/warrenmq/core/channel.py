@@ -25,6 +25,7 @@ from warrenmq.events import schema
 
 if TYPE_CHECKING:
     from warrenmq.core.broker import Broker
+    from warrenmq.core.connection import Connection
     from warrenmq.core.reply_to import ReplyQueue
     from warrenmq.core.vhost import VHost
 
@@ -37,10 +38,7 @@ _CONFIRMED = schema.CONFIRMED
 
 
 class Channel:
-    """`connection` is whatever stands for the connection to the virtual host: it owns exclusive queues.
-
-    `connection_name` is its name in events.
-    """
+    """One channel of a connection, which gives it its virtual host, user and outbox."""
 
     __slots__ = (
         "awaiting_epoch",
@@ -72,24 +70,17 @@ class Channel:
         "writable_exchange",
     )
 
-    def __init__(
-        self,
-        broker: "Broker",
-        vhost: "VHost",
-        connection: object,
-        number: int,
-        outbox: Outbox,
-        user: str,
-        connection_name: str = "",
-    ) -> None:
+    def __init__(self, connection: "Connection", number: int) -> None:
+        vhost = connection.vhost
+        broker = vhost.broker
         self.broker: Broker = broker
         self.vhost: VHost = vhost
         self.vhost_name = vhost.name
         self.connection = connection
-        self.connection_name = connection_name
+        self.connection_name = connection.name
         self.number = number
-        self.outbox = outbox
-        self.user = user
+        self.outbox: Outbox = connection.outbox
+        self.user = connection.user
         self.stats: Stats = broker.stats
         self.turn: Turn = broker.turn
         self.events: EventSink = broker.events

@@ -21,6 +21,7 @@ from warrenmq.events import schema
 
 if TYPE_CHECKING:
     from warrenmq.core.channel import Channel
+    from warrenmq.core.connection import Connection
 
 # As C integers.
 _REQUEUED = schema.REQUEUED
@@ -39,7 +40,7 @@ class ClassicQueue(Queue):
         name: str,
         is_durable: bool,
         is_auto_delete: bool,
-        owner: object,
+        owner: "Connection | None",
         arguments: dict[str, Any],
         stats: Stats,
         turn: Turn,

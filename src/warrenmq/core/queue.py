@@ -19,6 +19,7 @@ from warrenmq.events import schema
 
 if TYPE_CHECKING:
     from warrenmq.core.channel import Channel
+    from warrenmq.core.connection import Connection
 
 # As C integers.
 _DELIVERED = schema.DELIVERED
@@ -57,7 +58,7 @@ class Queue:
         name: str,
         is_durable: bool,
         is_auto_delete: bool,
-        owner: object,
+        owner: "Connection | None",
         arguments: dict[str, Any],
         stats: Stats,
         turn: Turn,
@@ -185,11 +186,11 @@ class Queue:
 
     def delete(self) -> tuple[int, list[Consumer]]:
         """Drop everything. Return the number of messages dropped, and the consumers to notify."""
+        self.is_deleted = True
         dropped = self.drop_everything()
         consumers = list(self.consumers)
         for consumer in consumers:
             self.remove_consumer(consumer)
-        self.is_deleted = True
         if self.deduplication is not None:
             self.deduplication.delete()
             self.deduplication = None

@@ -1,8 +1,12 @@
 """Read-only views of the broker, for whoever shows it to people."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from warrenmq.core.broker import Broker
+from warrenmq.core.channel import Channel
+from warrenmq.core.connection import Connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,4 +63,96 @@ def overview(broker: Broker) -> Overview:
         bytes_out=stats.bytes_out,
         connections_opened=stats.connections_opened,
         connections_closed=stats.connections_closed,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionView:
+    """One connection. `host` and `port` are the broker's end; `bytes_in` and `bytes_out` include the handshake."""
+
+    name: str
+    vhost: str
+    user: str
+    peer_host: str
+    peer_port: int
+    host: str
+    port: int
+    connected_at_ms: int
+    client_properties: Mapping[str, Any]
+    channel_max: int
+    frame_max: int
+    heartbeat: int
+    channels: int
+    bytes_in: int
+    bytes_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelView:
+    """One channel. `prefetch` is that of consumers started from now on, `global_prefetch` that of the channel; 0: none.
+
+    Deliveries that were acked in the open transaction are in `uncommitted_acks`, no longer in `unacked`.
+    """
+
+    connection: str
+    number: int
+    vhost: str
+    user: str
+    consumers: int
+    prefetch: int
+    global_prefetch: int
+    unacked: int
+    is_confirming: bool
+    unconfirmed: int
+    is_transactional: bool
+    uncommitted_publishes: int
+    uncommitted_acks: int
+
+
+def connections(broker: Broker) -> list[ConnectionView]:
+    """All connections that have opened a virtual host, the oldest first."""
+    return [view_connection(connection) for connection in broker.connections]
+
+
+def channels(broker: Broker) -> list[ChannelView]:
+    """All open channels, by connection."""
+    return [view_channel(channel) for connection in broker.connections for channel in connection.channels.values()]
+
+
+def view_connection(connection: Connection) -> ConnectionView:
+    return ConnectionView(
+        name=connection.name,
+        vhost=connection.vhost.name,
+        user=connection.user,
+        peer_host=connection.peer_host,
+        peer_port=connection.peer_port,
+        host=connection.host,
+        port=connection.port,
+        connected_at_ms=connection.connected_at_ms,
+        client_properties=connection.client_properties,
+        channel_max=connection.channel_max,
+        frame_max=connection.frame_max,
+        heartbeat=connection.heartbeat,
+        channels=len(connection.channels),
+        bytes_in=connection.traffic.bytes_in,
+        bytes_out=connection.traffic.bytes_out,
+    )
+
+
+def view_channel(channel: Channel) -> ChannelView:
+    transaction = channel.transaction
+    return ChannelView(
+        connection=channel.connection_name,
+        number=channel.number,
+        vhost=channel.vhost_name,
+        user=channel.user,
+        consumers=len(channel.consumers),
+        prefetch=channel.default_prefetch,
+        global_prefetch=channel.ledger.prefetch,
+        unacked=len(channel.ledger.unacked),
+        is_confirming=channel.is_confirming,
+        unconfirmed=channel.published_tag - channel.confirmed_tag,
+        is_transactional=transaction is not None,
+        uncommitted_publishes=0 if transaction is None else len(transaction.publishes),
+        uncommitted_acks=0 if transaction is None else len(transaction.held_deliveries()),
     )

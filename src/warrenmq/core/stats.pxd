@@ -19,3 +19,9 @@ cdef class Stats:
     cdef public long long bytes_out
     cdef public long long connections_opened
     cdef public long long connections_closed
+
+
+@cython.final
+cdef class Traffic:
+    cdef public long long bytes_in
+    cdef public long long bytes_out

@@ -1,4 +1,4 @@
-"""Counters of one broker, shared by everything in it.
+"""Counters of one broker, shared by everything in it, and those of each connection.
 
 Plain additions on the message path, read by snapshots. Totals only: what each queue holds is the queue's own.
 Compiled when the package is built (stats.pxd).
@@ -44,3 +44,13 @@ class Stats:
         self.bytes_out = 0
         self.connections_opened = 0
         self.connections_closed = 0
+
+
+class Traffic:
+    """Bytes that one connection has received and sent."""
+
+    __slots__ = ("bytes_in", "bytes_out")
+
+    def __init__(self) -> None:
+        self.bytes_in = 0
+        self.bytes_out = 0

@@ -41,6 +41,7 @@ from warrenmq.events import schema
 
 if TYPE_CHECKING:
     from warrenmq.core.broker import Broker
+    from warrenmq.core.connection import Connection
     from warrenmq.core.consumer import Consumer
 
 # A cached route is a few hundred bytes; keys that are never used again must not fill the memory.
@@ -69,7 +70,6 @@ class VHost:
         self.bindings = BindingIndex()
         self.routes: dict[bytes, Route] = {}
         self.deduplicating: dict[Exchange, None] = {}  # exchanges that drop duplicates
-        self._owned: dict[object, dict[Queue, None]] = {}  # exclusive queues by connection
         for exchange_name, type in PREDECLARED:
             self.exchanges[exchange_name] = Exchange(exchange_name, type, is_durable=True)
         trace = Exchange(TRACE_EXCHANGE, "topic", is_durable=True, is_internal=True)
@@ -191,7 +191,7 @@ class VHost:
 
     # -- queues ------------------------------------------------------------------------------------------------------
 
-    def queue(self, name: str, connection: object) -> Queue:
+    def queue(self, name: str, connection: Connection | None) -> Queue:
         """The queue of that name; 404 if there is none, 405 if it is exclusive to another connection."""
         queue = self.queues.get(name)
         if queue is None:
@@ -206,7 +206,7 @@ class VHost:
         is_exclusive: bool,
         is_auto_delete: bool,
         arguments: dict[str, Any],
-        connection: object,
+        connection: Connection | None,
     ) -> Queue:
         """Make the queue, or find that it is the same already. An empty name asks the broker for one."""
         if name.startswith("amq."):
@@ -232,7 +232,7 @@ class VHost:
         return queue
 
     def _make_queue(
-        self, name: str, is_durable: bool, is_auto_delete: bool, owner: object, arguments: dict[str, Any]
+        self, name: str, is_durable: bool, is_auto_delete: bool, owner: Connection | None, arguments: dict[str, Any]
     ) -> Queue:
         broker = self.broker
         queue: Queue
@@ -260,11 +260,11 @@ class VHost:
         queue.is_tapped = self.is_tapped
         self.queues[name] = queue
         if owner is not None:
-            self._owned.setdefault(owner, {})[queue] = None
+            owner.exclusive_queues[queue] = None
         self._topology_changed()
         return queue
 
-    def delete_queue(self, name: str, connection: object, if_unused: bool, if_empty: bool) -> int:
+    def delete_queue(self, name: str, connection: Connection | None, if_unused: bool, if_empty: bool) -> int:
         """Remove the queue; gives the number of messages that waited. A name that does not exist is fine."""
         queue = self.queues.get(name)
         if queue is None:
@@ -282,10 +282,7 @@ class VHost:
             return 0
         del self.queues[queue.name]
         if queue.owner is not None:
-            owned = self._owned[queue.owner]
-            del owned[queue]
-            if not owned:
-                del self._owned[queue.owner]
+            del queue.owner.exclusive_queues[queue]
         dropped, consumers = queue.delete()
         self._unbind_destination(queue)
         self._topology_changed()
@@ -301,12 +298,7 @@ class VHost:
         if queue.is_auto_delete and not queue.consumers:
             self.remove_queue(queue)
 
-    def connection_closed(self, connection: object) -> None:
-        """Exclusive queues go with their connection."""
-        for queue in list(self._owned.get(connection, ())):
-            self.remove_queue(queue)
-
-    def _require_access(self, queue: Queue, connection: object) -> None:
+    def _require_access(self, queue: Queue, connection: Connection | None) -> None:
         if queue.owner is not None and queue.owner is not connection:
             raise ResourceLocked(self._locked(queue.name))
 
@@ -335,7 +327,12 @@ class VHost:
                 )
 
     def unbind(
-        self, source: str, destination: Destination, key: str, arguments: dict[str, Any], connection: object = None
+        self,
+        source: str,
+        destination: Destination,
+        key: str,
+        arguments: dict[str, Any],
+        connection: Connection | None = None,
     ) -> None:
         """Undo a bind; one that was never made is fine."""
         exchange = self.exchange(source)

@@ -14,7 +14,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from warrenmq.core.arguments import find_unheeded
-from warrenmq.core.channel import Channel
 from warrenmq.core.errors import NotFound, NotImplementedHere, PreconditionFailed
 from warrenmq.core.ports import NOTHING, CommitLog
 from warrenmq.core.publish_rules import DIRECT_REPLY_TO
@@ -36,6 +35,7 @@ class ChannelMethods:
     """One open channel of a session."""
 
     __slots__ = (
+        "_connection",
         "_last_queue",
         "_log",
         "_outbox",
@@ -48,24 +48,18 @@ class ChannelMethods:
     )
 
     def __init__(self, session: Session, number: int) -> None:
-        assert session.vhost is not None
+        assert session.core is not None
+        connection = session.core
         self._session = session
-        self._vhost = session.vhost
+        self._connection = connection
+        self._vhost = connection.vhost
         self._outbox = session.outbox
-        self._user = session.user
+        self._user = connection.user
         self._last_queue: str | None = None
         self._log: CommitLog = session.broker.storage.log
         self._work_before = 0  # how much durable work there was when the method at hand came
         self.number = number
-        self.channel = Channel(
-            session.broker,
-            session.vhost,
-            session,
-            number,
-            session.outbox,
-            session.user,
-            session.connection_name(),
-        )
+        self.channel = connection.open_channel(number)
 
     def handle(self, method: spec.Method) -> None:
         """Do what the method asks."""
@@ -131,7 +125,7 @@ class ChannelMethods:
         self._require_bindable(method.source, "exchange", method.destination)
         destination = self._vhost.exchanges.get(method.destination)
         if destination is not None and method.source in self._vhost.exchanges:
-            self._vhost.unbind(method.source, destination, method.routing_key, method.arguments, self._session)
+            self._vhost.unbind(method.source, destination, method.routing_key, method.arguments, self._connection)
         if not method.no_wait:
             self._answer_when_safe(spec.ExchangeUnbindOk(), destination is None or destination.is_durable)
 
@@ -151,14 +145,14 @@ class ChannelMethods:
             return
         is_promise = False
         if method.passive:
-            queue = self._vhost.queue(name, self._session)
+            queue = self._vhost.queue(name, self._connection)
         else:
             if name:
                 self._require("configure", "queue", name)
             self._require_dead_letters(name, method.arguments)
             is_new = name not in self._vhost.queues
             queue = self._vhost.declare_queue(
-                name, method.durable, method.exclusive, method.auto_delete, method.arguments, self._session
+                name, method.durable, method.exclusive, method.auto_delete, method.arguments, self._connection
             )
             is_promise = queue.is_durable
             if is_new and (unheeded := find_unheeded(method.arguments)):
@@ -187,14 +181,14 @@ class ChannelMethods:
         name = self._queue_name(method.queue)
         self._require("configure", "queue", name)
         is_gone = name not in self._vhost.queues
-        count = self._vhost.delete_queue(name, self._session, method.if_unused, method.if_empty)
+        count = self._vhost.delete_queue(name, self._connection, method.if_unused, method.if_empty)
         if not method.no_wait:
             self._answer_when_safe(spec.QueueDeleteOk(count), is_gone)
 
     def purge_queue(self, method: spec.QueuePurge) -> None:
         name = self._queue_name(method.queue)
         self._require("read", "queue", name)
-        count = self._vhost.queue(name, self._session).purge()
+        count = self._vhost.queue(name, self._connection).purge()
         if not method.no_wait:
             self._answer_when_safe(spec.QueuePurgeOk(count))
 
@@ -204,7 +198,7 @@ class ChannelMethods:
         # An empty queue and an empty key mean the last queue by its own name (AMQP 0-9-1 §1.7.2.3).
         key = name if not method.queue and not method.routing_key else method.routing_key
         self._vhost.exchange(method.exchange)
-        queue = self._vhost.queue(name, self._session)
+        queue = self._vhost.queue(name, self._connection)
         self._vhost.bind(method.exchange, queue, key, method.arguments)
         if not method.no_wait:
             self._answer_when_safe(spec.QueueBindOk(), queue.is_durable)
@@ -215,7 +209,7 @@ class ChannelMethods:
         queue = self._vhost.queues.get(name)
         if queue is not None and method.exchange in self._vhost.exchanges:
             key = name if not method.queue and not method.routing_key else method.routing_key
-            self._vhost.unbind(method.exchange, queue, key, method.arguments, self._session)
+            self._vhost.unbind(method.exchange, queue, key, method.arguments, self._connection)
         self._answer_when_safe(spec.QueueUnbindOk(), queue is None or queue.is_durable)
 
     # -- basic -------------------------------------------------------------------------------------------------------
@@ -232,7 +226,7 @@ class ChannelMethods:
             return
         name = self._queue_name(method.queue)
         self._require("read", "queue", name)
-        queue = self._vhost.queue(name, self._session)
+        queue = self._vhost.queue(name, self._connection)
         tag = method.consumer_tag or _generate_tag()
         consumer = self.channel.consume(
             queue, tag, method.no_ack, method.exclusive, _priority(queue, method.arguments), method.arguments
@@ -259,7 +253,7 @@ class ChannelMethods:
     def get(self, method: spec.BasicGet) -> None:
         name = self._queue_name(method.queue)
         self._require("read", "queue", name)
-        queue = self._vhost.queue(name, self._session)
+        queue = self._vhost.queue(name, self._connection)
         if queue.needs_page():
             self._session.hold()
             queue.await_page(partial(self._get_again, method))

@@ -13,9 +13,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from warrenmq.core.connection import Connection
+from warrenmq.core.stats import Traffic
 from warrenmq.events import schema
 from warrenmq.protocol import spec
 from warrenmq.protocol.errors import ProtocolError
@@ -28,6 +31,7 @@ from warrenmq.server.sasl import Peer
 from warrenmq.server.session import Session
 
 if TYPE_CHECKING:
+    from warrenmq.core.vhost import VHost
     from warrenmq.server.listener import AmqpServer, Listener
 
 log = logging.getLogger("warrenmq.connection")
@@ -61,6 +65,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         "_leftover",
         "_opened_at",
         "_outbox",
+        "_traffic",
         "_transport",
         "full_name",
         "listener",
@@ -87,7 +92,8 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._close_deadline = 0.0
         self._opened_at = server.now()
         self._heartbeat = Heartbeat(0, self._opened_at)
-        self._outbox = ConnectionOutbox(server.ticker, server.broker.stats, server.pool, 4096)
+        self._traffic = Traffic()
+        self._outbox = ConnectionOutbox(server.ticker, server.broker.stats, self._traffic, server.pool, 4096)
         self.session = Session(self, self._outbox, server.alarms)
 
     # -- asyncio -----------------------------------------------------------------------------------------------------
@@ -120,6 +126,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._heard = True
         end = len(self._leftover) + nbytes
         self.server.broker.stats.bytes_in += nbytes
+        self._traffic.bytes_in += nbytes
         if not self._has_begun:
             end = self._begin(end)
             if not self._has_begun:
@@ -299,6 +306,28 @@ class AmqpConnection(asyncio.BufferedProtocol):
             self._outbox.send_raw(HEARTBEAT_FRAME)
 
     # -- the end -----------------------------------------------------------------------------------------------------
+
+    def make_core(self, vhost: VHost) -> Connection:
+        """Describe this connection to the broker: the client has opened a virtual host."""
+        handshake = self.session.handshake
+        peer = self._transport.get_extra_info("peername") or ("", 0)
+        here = self._transport.get_extra_info("sockname") or (self.listener.host, self.listener.port)
+        return Connection(
+            vhost,
+            self.session.user,
+            self._outbox,
+            name=self.full_name,
+            traffic=self._traffic,
+            peer_host=peer[0],
+            peer_port=peer[1],
+            host=here[0],
+            port=here[1],
+            connected_at_ms=int(time.time() * 1000),
+            client_properties=handshake.client_properties,
+            channel_max=handshake.tuning.channel_max,
+            frame_max=handshake.tuning.frame_max,
+            heartbeat=handshake.tuning.heartbeat,
+        )
 
     def opened(self) -> None:
         """The handshake is over."""

@@ -139,7 +139,6 @@ class AmqpServer:
         self._connections[connection] = None
         self._to_sweep.append(connection)
         self._is_empty.clear()
-        self.broker.connection_count += 1
         self.broker.stats.connections_opened += 1
 
     def remove(self, connection: AmqpConnection) -> None:
@@ -147,7 +146,6 @@ class AmqpServer:
         if not self._connections:
             self._is_empty.set()
         self.alarms.blocked.pop(connection, None)
-        self.broker.connection_count -= 1
         self.broker.stats.connections_closed += 1
 
     def log_is_full(self) -> None:

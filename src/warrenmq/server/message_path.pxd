@@ -12,7 +12,7 @@ cdef class MessagePath(FrameHandler):
     cdef Alarms _alarms
     cdef bytes _valid_header
     cdef readonly unsigned long long max_message_size
-    cdef readonly dict channels
+    cdef public dict channels
     cdef public dict routes
 
     @cython.locals(target=Channel, route=Route)

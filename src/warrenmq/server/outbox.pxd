@@ -2,7 +2,7 @@ cimport cython
 
 from warrenmq.core.message cimport Message
 from warrenmq.core.ports cimport Outbox
-from warrenmq.core.stats cimport Stats
+from warrenmq.core.stats cimport Stats, Traffic
 from warrenmq.protocol.output cimport OutputBuffer
 from warrenmq.server.ticker cimport Ticker
 
@@ -13,6 +13,7 @@ cdef class ConnectionOutbox(Outbox):
     cdef readonly OutputBuffer buffer
     cdef readonly Ticker ticker
     cdef readonly Stats stats
+    cdef readonly Traffic traffic
     cdef public object transport
     cdef readonly bint is_dirty
     cdef readonly bint is_peer_slow

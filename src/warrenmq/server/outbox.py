@@ -13,7 +13,7 @@ from typing import Any
 
 from warrenmq.core.message import Message
 from warrenmq.core.ports import Outbox
-from warrenmq.core.stats import Stats
+from warrenmq.core.stats import Stats, Traffic
 from warrenmq.protocol import methods, spec
 from warrenmq.protocol.output import OutputBuffer, ScratchPool
 from warrenmq.protocol.values import encode_shortstr
@@ -31,12 +31,23 @@ _TURN_LIMIT = TURN_LIMIT  # the same as a C integer
 class ConnectionOutbox(Outbox):
     """`transport` is asyncio's; None until the connection is made and after it is lost."""
 
-    __slots__ = ("buffer", "has_written", "is_dirty", "is_peer_slow", "notifies_cancel", "stats", "ticker", "transport")
+    __slots__ = (
+        "buffer",
+        "has_written",
+        "is_dirty",
+        "is_peer_slow",
+        "notifies_cancel",
+        "stats",
+        "ticker",
+        "traffic",
+        "transport",
+    )
 
-    def __init__(self, ticker: Ticker, stats: Stats, pool: ScratchPool, frame_max: int) -> None:
+    def __init__(self, ticker: Ticker, stats: Stats, traffic: Traffic, pool: ScratchPool, frame_max: int) -> None:
         super().__init__()
         self.ticker = ticker
         self.stats = stats
+        self.traffic = traffic
         self.buffer = OutputBuffer(frame_max, pool)
         self.transport: Any = None
         self.is_dirty = False
@@ -108,6 +119,7 @@ class ConnectionOutbox(Outbox):
         if self.transport is None:
             return
         self.stats.bytes_out += size
+        self.traffic.bytes_out += size
         self.has_written = True
         if len(chunks) == 1:
             self.transport.write(chunks[0])

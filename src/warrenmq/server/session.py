@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from warrenmq.core.channel import Channel
+from warrenmq.core.connection import Connection
 from warrenmq.core.errors import AccessRefused, BrokerError, NotAllowed, NotImplementedHere
 from warrenmq.core.exchange import DEFAULT_EXCHANGE, Exchange, Route
 from warrenmq.core.reply_to import ADDRESS_PREFIX
@@ -56,6 +57,7 @@ class Session:
         "_messages",
         "broker",
         "channels",
+        "core",
         "handshake",
         "is_closed",
         "is_finished",
@@ -78,6 +80,7 @@ class Session:
         self.channels: dict[int, ChannelMethods] = {}
         self.user = ""
         self.vhost: VHost | None = None
+        self.core: Connection | None = None  # the broker's side of this connection, from connection.open on
         self.is_closed = False  # a close was sent or received: nothing more is done for this client
         self.is_finished = False  # the closing handshake is over too
 
@@ -92,10 +95,6 @@ class Session:
                 mechanisms=" ".join(mechanisms).encode(),
             ),
         )
-
-    def connection_name(self) -> str:
-        """As events name it."""
-        return self._connection.full_name
 
     # -- what the message path asks ----------------------------------------------------------------------------------
 
@@ -152,7 +151,7 @@ class Session:
         try:
             method = methods.decode(payload)
             if index == spec.ChannelClose.index:
-                self._close_channel(channel, state)
+                self._close_channel(channel)
             else:
                 state.handle(method)
         except (BrokerError, ProtocolError) as refusal:
@@ -213,7 +212,10 @@ class Session:
         except BrokerError as refusal:
             self._close_connection(refusal, method.index)
             return
+        self.core = self._connection.make_core(self.vhost)
+        self.core.open()
         self._messages.routes = self.vhost.routes
+        self._messages.channels = self.core.channels
         self.reader.accepts_content = True
         self.outbox.send(0, self.handshake.opened())
         self._connection.opened()
@@ -230,15 +232,13 @@ class Session:
             text = f"number of channels opened ({len(self.channels)}) has reached the negotiated channel_max ({limit})"
             self._close_connection(NotAllowed(text), 0)
             return
-        state = self.channels[number] = ChannelMethods(self, number)
-        self._messages.channels[number] = state.channel
-        self.broker.channel_count += 1
+        self.channels[number] = ChannelMethods(self, number)
         self._emit_channel(schema.CHANNEL_OPENED, number, 0)
         self.outbox.send(number, spec.ChannelOpenOk())
 
-    def _close_channel(self, number: int, state: ChannelMethods) -> None:
+    def _close_channel(self, number: int) -> None:
         """The client closes it."""
-        self._drop_channel(number, state, schema.R_CHANNEL_CLOSED)
+        self._drop_channel(number, schema.R_CHANNEL_CLOSED)
         self.reader.attend_channel(number)
         self.outbox.send(number, spec.ChannelCloseOk())
 
@@ -249,12 +249,11 @@ class Session:
         else:
             self.reader.attend_channel(number)
 
-    def _drop_channel(self, number: int, state: ChannelMethods, reason: int) -> None:
+    def _drop_channel(self, number: int, reason: int) -> None:
         """`reason` is why what it holds unacked comes back."""
+        assert self.core is not None
         del self.channels[number]
-        del self._messages.channels[number]
-        self.broker.channel_count -= 1
-        state.channel.close(reason)
+        self.core.close_channel(number, reason)
         self._emit_channel(schema.CHANNEL_CLOSED, number, reason)
 
     def _emit_channel(self, kind: int, number: int, reason: int) -> None:
@@ -270,7 +269,7 @@ class Session:
 
     def go_on_when(self, level: int, then: Callable[[], None]) -> None:
         """Do this when all that was said until now is safe, and hear the client again."""
-        self.broker.promise(self, level, lambda: self._connection.go_on(then))
+        self.broker.promise(self.core, level, lambda: self._connection.go_on(then))
         self._connection.server.ticker.schedule()
 
     def do_again(self, channel: int, method: spec.Method) -> None:
@@ -292,7 +291,7 @@ class Session:
         # Clipped before it is logged: names that are no text must not break the log either.
         text = clip_reply_text(refusal.reply_text)
         log.info("%s channel %d: closed: %s", self._connection.name, channel, text)
-        self._drop_channel(channel, self.channels[channel], schema.R_ERROR)
+        self._drop_channel(channel, schema.R_ERROR)
         self.reader.ignore_channel(channel)
         self.outbox.send(
             channel,
@@ -334,11 +333,10 @@ class Session:
         self.is_closed = True
 
     def _end_channels(self) -> None:
-        self.broker.withdraw(self)
-        for number, state in list(self.channels.items()):
-            self._drop_channel(number, state, schema.R_CONNECTION_CLOSED)
-        if self.vhost is not None:
-            self.vhost.connection_closed(self)
+        for number in list(self.channels):
+            self._drop_channel(number, schema.R_CONNECTION_CLOSED)
+        if self.core is not None:
+            self.core.close()
 
     # -- blocking ----------------------------------------------------------------------------------------------------
 

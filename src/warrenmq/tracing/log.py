@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from warrenmq.core.broker import DEFAULT_VHOST, Broker
 from warrenmq.core.errors import BrokerError
 from warrenmq.core.message import address_of, make_message
-from warrenmq.core.ports import StreamStore
 from warrenmq.core.stream import Stream
 from warrenmq.events import schema
 from warrenmq.events.codec import encode
@@ -321,7 +320,7 @@ def rows_without_batch(found: list[LoggedRows], stream: Stream | None) -> tuple[
 
 def _numbers_of_batches(stream: Stream | None) -> Iterator[tuple[int, int]]:
     """Of the first and the last row of each batch, the newest batch first."""
-    if stream is None or not isinstance(stream.store, StreamStore):
+    if stream is None:
         return
     for message in stream.store.newest():
         headers = properties.headers(message.header) or {}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from warrenmq.core.broker import Broker
-from warrenmq.core.ports import Storage, StreamStore
+from warrenmq.core.ports import Storage
 from warrenmq.core.stream import Stream
 from warrenmq.events import schema
 from warrenmq.events.ids import EPOCH_MS, UidClock
@@ -126,6 +126,6 @@ class Tracing:
 
 def _newest_ms(stream: Stream | None) -> int:
     """When the last batch was appended: no uid in it is younger, also if the clock was set back since."""
-    if stream is None or not isinstance(stream.store, StreamStore):
+    if stream is None:
         return 0
     return stream.store.newest_ms()
