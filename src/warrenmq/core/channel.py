@@ -10,17 +10,18 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from warrenmq.core.consumer import Consumer
-from warrenmq.core.deduplication import Passage
 from warrenmq.core.errors import NotAllowed, NotImplementedHere, PreconditionFailed
 from warrenmq.core.exchange import Exchange, Route
 from warrenmq.core.ledger import Ledger
 from warrenmq.core.message import Message, QueuedMessage, make_message
+from warrenmq.core.outcome import DROPPED, REJECTED, WAITS_FOR
 from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, EventSink, Outbox
 from warrenmq.core.publish_rules import needs_inspection, prepare_header
+from warrenmq.core.publishing import Unrouted, find_target, pass_exchanges, take_runs
 from warrenmq.core.queue import Queue
 from warrenmq.core.stats import Stats
 from warrenmq.core.trace import has_ids
-from warrenmq.core.transaction import Transaction, Unrouted
+from warrenmq.core.transaction import Transaction
 from warrenmq.core.turn import Turn
 from warrenmq.events import schema
 
@@ -61,6 +62,7 @@ class Channel:
         "outbox",
         "plain_header",
         "published_tag",
+        "rejected",
         "reply_queue",
         "stats",
         "traced",
@@ -108,6 +110,7 @@ class Channel:
         self.published_tag = 0  # the last publish of a confirming channel
         self.confirmed_tag = 0  # all publishes up to here are answered
         self.awaiting_epoch: deque[tuple[int, int, int]] | None = None  # (epoch, what of it, last tag in it)
+        self.rejected: list[int] | None = None  # numbers of publishes that a queue rejected, to be nacked
         self.is_in_turn = False
         self.turn_level = NOTHING  # what the publishes of this turn have to wait for
         self.traced: list[Message] | None = None  # traced publishes that wait for their confirms, and their numbers
@@ -144,64 +147,53 @@ class Channel:
 
     def _publish_inspected(self, route: Route, header: bytes, body: bytes) -> None:
         """Publish a message whose headers matter: CC, BCC, reply-to, user-id, expiration, a headers exchange, ids."""
-        header, extra_keys, headers = prepare_header(self, header)
+        header, extra_keys, headers = prepare_header(header, self)
         message = Message(route.address, header, body)
-        queues = route.queues
-        if extra_keys or queues is None:
-            keys = (route.routing_key, *extra_keys)
-            if self.vhost.deduplicating:
-                self._publish_once(route, message, Unrouted(route.exchange, keys, headers))
+        target = find_target(self.vhost, route, extra_keys, headers)
+        if self.events.is_watching:
+            queues = target if isinstance(target, list) else self.vhost.route(target.exchange, target.keys, headers)[0]
+            self.events.published(self, route, message, queues)
+        if self.transaction is not None:
+            self.transaction.publishes.append((message, target, route.is_mandatory))
+        else:
+            self._deliver(message, target, route.is_mandatory)
+
+    def _deliver(self, message: Message, target: list[Queue] | Unrouted, is_mandatory: bool) -> None:
+        """Give it to its queues, unless an exchange on the way drops it as a duplicate."""
+        if isinstance(target, Unrouted):
+            target, outcome = pass_exchanges(self.vhost, message, target)
+            self.turn_level = max(self.turn_level, outcome & WAITS_FOR)
+            if outcome & DROPPED:
+                if message.uid != 0:
+                    self.events.message_event(schema.DROPPED, message, self, schema.R_DUPLICATE)
+                if self.is_confirming:
+                    self._await_confirm(message)
                 return
-            queues, _ = self.vhost.route(route.exchange, keys, headers)
-        if self.events.is_watching:
-            self.events.published(self, route, message, queues)
-        if self.transaction is not None:
-            self.transaction.publishes.append((message, queues, route.is_mandatory))
-        else:
-            self._deliver_to(message, queues, route.is_mandatory)
-
-    def _publish_once(self, route: Route, message: Message, unrouted: Unrouted) -> None:
-        """Publish a message that some exchange on its way may have seen."""
-        if self.events.is_watching:
-            queues, _ = self.vhost.route(unrouted.exchange, unrouted.keys, unrouted.headers)
-            self.events.published(self, route, message, queues)
-        if self.transaction is not None:
-            self.transaction.publishes.append((message, unrouted, route.is_mandatory))
-        else:
-            self._deliver_once(message, unrouted, route.is_mandatory)
-
-    def _deliver_once(self, message: Message, unrouted: Unrouted, is_mandatory: bool) -> None:
-        passage = Passage(message)
-        queues, _ = self.vhost.route(unrouted.exchange, unrouted.keys, unrouted.headers, passage)
-        if queues:
-            self.turn_level = max(self.turn_level, passage.note(message.is_persistent()))
-        elif passage.was_dropped:
-            self._drop_duplicate(message, passage.level)
-            return
-        self._deliver_to(message, queues, is_mandatory)
-
-    def _drop_duplicate(self, message: Message, level: int) -> None:
-        """It was here before: its publisher hears what it heard then, once that is safe."""
-        self.stats.deduplicated += 1
-        if message.uid != 0:
-            self.events.message_event(schema.DROPPED, message, self, schema.R_DUPLICATE)
-        if message.is_persistent():
-            self.turn_level = max(self.turn_level, level)
-        if self.is_confirming:
-            self._await_confirm(message)
+        self._deliver_to(message, target, is_mandatory)
 
     def _deliver_to(self, message: Message, queues: list[Queue], is_mandatory: bool) -> None:
         if queues:
             if message.uid != 0 and message.uid != self.events.routed:
                 self.events.message_event(_ROUTED, message, self, 0)
+            rejected = 0
             for queue in queues:
-                level = queue.enqueue(message)
-                if level > self.turn_level:
-                    self.turn_level = level
+                outcome = queue.enqueue(message)
+                if outcome & WAITS_FOR > self.turn_level:
+                    self.turn_level = outcome & WAITS_FOR
+                rejected |= outcome & REJECTED
+            if rejected:
+                self._note_rejected()
         else:
             self._give_back(message, is_mandatory)
         if self.is_confirming:
             self._await_confirm(message)
+
+    def _note_rejected(self) -> None:
+        """Some queue refused the publish at hand: nack it in its place, or fail the commit it is part of."""
+        if self.is_confirming or self.transaction is not None:
+            if self.rejected is None:
+                self.rejected = []
+            self.rejected.append(self.published_tag + 1)
 
     def _await_confirm(self, message: Message) -> None:
         self.note_published()
@@ -284,26 +276,42 @@ class Channel:
         return True
 
     def _confirm_up_to(self, tag: int) -> None:
+        """Answer every publish up to this one: an ack, or a nack where a queue rejected it."""
         first = self.confirmed_tag + 1
+        if tag < first:
+            return
+        self.confirmed_tag = tag
+        if self.rejected:
+            # `multiple` covers all that is not answered yet: so what comes before a nack is acked first.
+            for begin, end in take_runs(self.rejected, tag):
+                if begin > first:
+                    self._confirm(first, begin - 1)
+                if self.traced is not None:
+                    self._untrace(end, False)
+                self.outbox.refuse(self.number, end, end > begin)
+                first = end + 1
         if tag >= first:
-            self.stats.confirmed += tag - self.confirmed_tag
-            self.confirmed_tag = tag
-            if self.traced is not None:
-                self._tell_confirmed(tag)
-            self.outbox.confirm(self.number, tag, tag > first)
+            self._confirm(first, tag)
 
-    def _tell_confirmed(self, tag: int) -> None:
+    def _confirm(self, first: int, last: int) -> None:
+        self.stats.confirmed += last - first + 1
+        if self.traced is not None:
+            self._untrace(last, True)
+        self.outbox.confirm(self.number, last, last > first)
+
+    def _untrace(self, tag: int, is_confirmed: bool) -> None:
+        """Forget the traced publishes up to this one; a rejection is an event of the queue, not of the channel."""
         traced, tags = self.traced, self.traced_tags
-        assert traced is not None
-        assert tags is not None
-        told = 0
+        assert traced is not None and tags is not None  # noqa: PT018
+        count = 0
         for number in tags:
             if number > tag:
                 break
-            message = traced[told]
-            self.events.message_event(_CONFIRMED, message, self, 0)
-            told += 1
-        del traced[:told], tags[:told]
+            message = traced[count]
+            if is_confirmed:
+                self.events.message_event(_CONFIRMED, message, self, 0)
+            count += 1
+        del traced[:count], tags[:count]
 
     # -- consuming ---------------------------------------------------------------------------------------------------
 
@@ -534,13 +542,12 @@ class Channel:
         returning = [delivery for taken, kind, _ in transaction.settlements if kind != _ACKED for delivery in taken]
         self._require_returnable(returning, transaction.held_deliveries())
         self.turn_level = transaction.settled_level()
-        for message, queues, is_mandatory in transaction.publishes:
+        for message, target, is_mandatory in transaction.publishes:
             if message.uid != 0:
                 self.events.message_event(schema.TX_COMMITTED, message, self, 0)
-            if isinstance(queues, Unrouted):
-                self._deliver_once(message, queues, is_mandatory)
-            else:
-                self._deliver_to(message, [queue for queue in queues if not queue.is_deleted], is_mandatory)
+            if isinstance(target, list):
+                target = [queue for queue in target if not queue.is_deleted]
+            self._deliver(message, target, is_mandatory)
         for taken, kind, requeue in transaction.settlements:
             entries = [entry for _, entry in taken]
             if kind == _ACKED:
@@ -548,6 +555,9 @@ class Channel:
             else:
                 self._refuse_all(entries, kind, requeue)
         self.broker.storage.log.transaction_is_said()
+        if self.rejected:
+            self.rejected = None
+            raise PreconditionFailed("partial tx completion")  # as RabbitMQ; the rest of it stays committed
         return self.turn_level
 
     def rollback(self) -> None:

@@ -9,6 +9,9 @@ from warrenmq.core.turn cimport Turn
 
 
 cdef int NOTHING
+cdef int QUEUED
+cdef int DELIVERED
+cdef int DROPPED
 cdef int _DELIVERED
 cdef int _REQUEUED
 cdef int _DROPPED

@@ -15,6 +15,7 @@ from warrenmq.core.deduplication import Deduplication
 from warrenmq.core.errors import AccessRefused, PreconditionFailed
 from warrenmq.core.line import Line
 from warrenmq.core.message import Message, QueuedMessage, enqueue_as
+from warrenmq.core.outcome import DELIVERED, DROPPED, QUEUED
 from warrenmq.core.ports import NOTHING, EventSink, MessageStore, PageSizes, Recovered
 from warrenmq.core.stats import Stats
 from warrenmq.core.turn import Turn
@@ -112,13 +113,16 @@ class Queue:
     # -- messages in -------------------------------------------------------------------------------------------------
 
     def enqueue(self, message: Message) -> int:
-        """Hand the message to a waiting consumer, or keep it; never waits. Gives what its confirm has to wait for."""
+        """Hand the message to a waiting consumer, or keep it; never waits. Return its outcome (core/outcome.py).
+
+        In the middle of a settlement it is kept, and the queue is due.
+        """
         if self.deduplication is not None and self.deduplication.has_seen(message.header):
             return self.drop_duplicate(message)
         position = self.next_position
         self.next_position = position + 1
         is_first = self.ready.is_empty()
-        consumer = self.ring.next_ready() if is_first else None
+        consumer = self.ring.next_ready() if is_first and not self.turn.is_settling else None
         if consumer is not None and consumer.no_ack:
             # Settled by being sent: there is nothing to keep.
             self.stats.delivered += 1
@@ -128,8 +132,8 @@ class Queue:
                 self.events.tapped(enqueue_as(message, position), self, consumer)
             consumer.deliver_no_ack(message, False)
             if self.deduplication is not None:
-                return self.deduplication.note_passed(self.keeps and message.is_persistent())
-            return NOTHING
+                return DELIVERED | self.deduplication.note_passed(self.keeps and message.is_persistent())
+            return DELIVERED
         if message.uid != 0:
             self.events.enqueued(message, self, 1 if is_first else self.ready.count() + 1)
         entry = enqueue_as(message, position)
@@ -143,16 +147,18 @@ class Queue:
         if consumer is not None:
             self.stats.held_bytes += message.footprint()
             self._hand_over(entry, consumer)
-        else:
-            self._let_wait(entry)
-        return promise
+            return DELIVERED | promise
+        self._let_wait(entry)
+        if self.turn.is_settling:
+            self.make_due()
+        return QUEUED | promise
 
     def drop_duplicate(self, message: Message) -> int:
         """A message of this id was here before; the confirm of this one waits until that one is safe."""
         self.stats.deduplicated += 1
         if message.uid != 0:
             self.events.place_event(_DROPPED, enqueue_as(message, self.next_position), self, None, _DUPLICATE)
-        return self.store.promise if self.keeps and message.is_persistent() else NOTHING  # type: ignore[union-attr]
+        return DROPPED | (self.store.promise if self.keeps and message.is_persistent() else NOTHING)  # type: ignore[union-attr]
 
     def _let_wait(self, entry: QueuedMessage) -> None:
         size = entry.message.footprint()

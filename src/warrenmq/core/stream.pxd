@@ -8,6 +8,8 @@ from warrenmq.core.ports cimport StreamStore
 from warrenmq.core.queue cimport Queue
 
 cdef int NOTHING
+cdef int QUEUED
+cdef int DROPPED
 cdef Py_ssize_t _TAIL_LIMIT
 cdef Py_ssize_t _SMALL_TAIL_LIMIT
 cdef Py_ssize_t _MEMORY_BUDGET

@@ -20,6 +20,7 @@ from warrenmq.core.errors import NotImplementedHere, PreconditionFailed
 from warrenmq.core.message import Message, QueuedMessage, enqueue_as
 from warrenmq.core.offset_header import NAME as OFFSET_ARGUMENT
 from warrenmq.core.offset_header import OffsetHeader
+from warrenmq.core.outcome import DROPPED, QUEUED
 from warrenmq.core.ports import NOTHING, EventSink, Recovered, StreamStore
 from warrenmq.core.queue import Queue
 from warrenmq.core.routing.erlang_text import field_type, term
@@ -142,10 +143,10 @@ class Stream(Queue):
     # -- messages in -------------------------------------------------------------------------------------------------
 
     def enqueue(self, message: Message) -> int:
-        """Append the message, whatever its delivery mode. Gives what its confirm has to wait for."""
+        """Append the message, whatever its delivery mode. Return its outcome (core/outcome.py)."""
         if self.deduplication is not None and self.deduplication.has_seen(message.header):
             self.drop_duplicate(message)
-            return self._streams.promise
+            return DROPPED | self._streams.promise
         position = self.next_position
         self.next_position = position + 1
         if message.uid != 0:
@@ -163,7 +164,7 @@ class Stream(Queue):
             if self._caught_up:
                 self._wake_caught_up()
                 self.make_due()
-        return self._streams.promise
+        return QUEUED | self._streams.promise
 
     def enqueue_apart(self, message: Message, done: Callable[[], None]) -> int:
         """Append a message past the commit log (StreamStore.append_apart). Gives its offset."""

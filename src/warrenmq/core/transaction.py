@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
-
-from warrenmq.core.exchange import Exchange
 from warrenmq.core.message import Message, QueuedMessage
 from warrenmq.core.ports import NOTHING
+from warrenmq.core.publishing import Unrouted
 from warrenmq.core.queue import Queue
 
 Taken = list[tuple[int, QueuedMessage]]
-
-
-@dataclass(frozen=True, slots=True)
-class Unrouted:
-    """What it takes to find the queues of a message on commit: exchanges that drop duplicates are asked only then."""
-
-    exchange: Exchange
-    keys: Sequence[str]
-    headers: Mapping[str, Any] | None
 
 
 class Transaction:

@@ -17,9 +17,9 @@ from warrenmq.core.arguments import find_unheeded
 from warrenmq.core.channel import Channel
 from warrenmq.core.errors import NotFound, NotImplementedHere, PreconditionFailed
 from warrenmq.core.ports import NOTHING, CommitLog
-from warrenmq.core.publish_rules import DIRECT_REPLY_TO
+from warrenmq.core.publish_rules import ADDRESS_PREFIX, DIRECT_REPLY_TO
 from warrenmq.core.queue import Queue
-from warrenmq.core.reply_to import ADDRESS_PREFIX, ReplyQueue
+from warrenmq.core.reply_to import ReplyQueue
 from warrenmq.core.routing.erlang_text import field_type
 from warrenmq.events import schema
 from warrenmq.protocol import spec
