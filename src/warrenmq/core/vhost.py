@@ -28,10 +28,14 @@ from warrenmq.core.errors import (
     AccessRefused,
     CommandInvalid,
     NotFound,
+    NotImplementedHere,
     PreconditionFailed,
     ResourceLocked,
 )
 from warrenmq.core.exchange import DEFAULT_EXCHANGE, Exchange, Route, collect_queues
+from warrenmq.core.message import address_of
+from warrenmq.core.publish_rules import ADDRESS_PREFIX
+from warrenmq.core.publishing import publish
 from warrenmq.core.queue import Queue
 from warrenmq.core.routing import MATCHERS
 from warrenmq.core.routing.headers import validate as validate_headers_binding
@@ -96,14 +100,57 @@ class VHost:
 
     def make_route(self, exchange: Exchange, routing_key: str, address: bytes, is_mandatory: bool) -> Route:
         """A route that can be used for every message with the same publish method."""
+        if exchange.name == DEFAULT_EXCHANGE and routing_key.startswith(ADDRESS_PREFIX):
+            reply_queue = self.broker.reply_queues.get(routing_key)
+            return Route(exchange, routing_key, address, is_mandatory, [] if reply_queue is None else [reply_queue])
         queues, uses_headers = self.route(exchange, (routing_key,), None)
         return Route(exchange, routing_key, address, is_mandatory, None if uses_headers else queues)
 
-    def remember_route(self, method: bytes, route: Route) -> None:
-        """Find the route by the publish method's own bytes the next time."""
-        if len(self.routes) >= MAX_CACHED_ROUTES:
-            self.routes.clear()
-        self.routes[method] = route
+    def find_route(
+        self, method: bytes, exchange: str, routing_key: str, address: bytes, is_mandatory: bool, is_immediate: bool
+    ) -> Route:
+        """Return the route of a client's publish, and keep it in `routes` by the publish method's own bytes."""
+        source = self._require_published_to(exchange)
+        if is_immediate:
+            raise NotImplementedHere("immediate=true")
+        route = self.make_route(source, routing_key, address, is_mandatory)
+        if not routing_key.startswith(ADDRESS_PREFIX):  # these come and go without a change of topology
+            if len(self.routes) >= MAX_CACHED_ROUTES:
+                self.routes.clear()
+            self.routes[method] = route
+        return route
+
+    def publish(
+        self,
+        exchange: str,
+        routing_key: str,
+        header: bytes,
+        body: bytes,
+        *,
+        is_internal: bool = False,
+        is_settling: bool = False,
+    ) -> int:
+        """Publish a message of the broker's own, without a channel. Return its outcome (core/outcome.py).
+
+        Raise what a client's publish would be refused with. `is_internal` allows internal exchanges, too.
+        `is_settling`: in the middle of a settlement. The message joins its queues now, in the epoch of the settlement,
+        and is delivered when the turn ends. Otherwise it may be delivered at once.
+        """
+        source = self.exchange(exchange) if is_internal else self._require_published_to(exchange)
+        route = self.make_route(source, routing_key, address_of(exchange, routing_key), False)
+        turn = self.broker.turn
+        was_settling = turn.is_settling
+        turn.is_settling = was_settling or is_settling
+        try:
+            return publish(self, route, header, body)
+        finally:
+            turn.is_settling = was_settling
+
+    def _require_published_to(self, name: str) -> Exchange:
+        exchange = self.exchange(name)
+        if exchange.is_internal:
+            raise AccessRefused(f"cannot publish to internal exchange '{name}' in vhost '{self.name}'")
+        return exchange
 
     def _topology_changed(self) -> None:
         self.routes.clear()

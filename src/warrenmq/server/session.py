@@ -14,9 +14,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from warrenmq.core.channel import Channel
-from warrenmq.core.errors import AccessRefused, BrokerError, NotAllowed, NotImplementedHere
-from warrenmq.core.exchange import DEFAULT_EXCHANGE, Exchange, Route
-from warrenmq.core.reply_to import ADDRESS_PREFIX
+from warrenmq.core.errors import AccessRefused, BrokerError, NotAllowed
+from warrenmq.core.exchange import Exchange, Route
 from warrenmq.core.vhost import VHost
 from warrenmq.events import schema
 from warrenmq.protocol import methods, spec
@@ -114,21 +113,10 @@ class Session:
         index = index_of(method)
         if index != _PUBLISH:
             raise _unimplemented(index)
-        address, name, key = _read_address(method)
-        bits = method[-1]
+        address, exchange, key = _read_address(method)
+        flags = method[-1]
         assert self.vhost is not None
-        exchange = self.vhost.exchange(name)
-        if exchange.is_internal:
-            raise AccessRefused(f"cannot publish to internal exchange '{name}' in vhost '{self.vhost.name}'")
-        if bits & _IMMEDIATE:
-            raise NotImplementedHere("immediate=true")
-        is_mandatory = bool(bits & _MANDATORY)
-        if name == DEFAULT_EXCHANGE and key.startswith(ADDRESS_PREFIX):
-            reply_queue = self.broker.reply_queues.get(key)
-            return Route(exchange, key, address, is_mandatory, [] if reply_queue is None else [reply_queue])
-        route = self.vhost.make_route(exchange, key, address, is_mandatory)
-        self.vhost.remember_route(method, route)
-        return route
+        return self.vhost.find_route(method, exchange, key, address, bool(flags & _MANDATORY), bool(flags & _IMMEDIATE))
 
     # -- methods -----------------------------------------------------------------------------------------------------
 
