@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from warrenmq.core.message import Message, QueuedMessage, address_of
+from warrenmq.core.options import QueueOptions
 from warrenmq.protocol.properties import BasicProperties, content_header
 from warrenmq.storage.memory_store import MemoryCatalog, MemoryLog, MemoryStorage
+
+DURABLE = QueueOptions(is_durable=True)
 
 
 def entry(position: int) -> QueuedMessage:
@@ -15,13 +18,13 @@ def entry(position: int) -> QueuedMessage:
 
 def test_messages_come_back_by_position_with_nothing_of_their_past() -> None:
     storage = MemoryStorage()
-    store = storage.message_store("/", "q", True, {})
+    store = storage.message_store("/", "q", DURABLE)
     first, second = entry(1), entry(2)
     first.redelivered = True
     first.consumer = first.queue = object()
     store.append(second)
     store.append(first)
-    recovered = storage.message_store("/", "q", True, {}).recover().entries
+    recovered = storage.message_store("/", "q", DURABLE).recover().entries
     assert [(each.position, each.message.body) for each in recovered] == [(1, b"1"), (2, b"2")]
     assert recovered[0].message is first.message
     assert (recovered[0].redelivered, recovered[0].queue, recovered[0].consumer) == (False, None, None)
@@ -29,7 +32,7 @@ def test_messages_come_back_by_position_with_nothing_of_their_past() -> None:
 
 def test_a_forgotten_message_does_not_come_back() -> None:
     storage = MemoryStorage()
-    store = storage.message_store("/", "q", True, {})
+    store = storage.message_store("/", "q", DURABLE)
     for position in range(3):
         store.append(entry(position))
     store.forget(entry(1))
@@ -39,15 +42,15 @@ def test_a_forgotten_message_does_not_come_back() -> None:
 
 def test_a_deleted_queue_has_nothing_left() -> None:
     storage = MemoryStorage()
-    storage.message_store("/", "q", True, {}).append(entry(0))
-    storage.message_store("/", "q", True, {}).delete()
-    assert storage.message_store("/", "q", True, {}).recover().entries == []
+    storage.message_store("/", "q", DURABLE).append(entry(0))
+    storage.message_store("/", "q", DURABLE).delete()
+    assert storage.message_store("/", "q", DURABLE).recover().entries == []
 
 
 def test_a_stream_declared_again_begins_anew() -> None:
     storage = MemoryStorage()
     for body in (b"first", b"second"):
-        store = storage.stream_store("/", "s", {})
+        store = storage.stream_store("/", "s", DURABLE)
         assert (store.first_position, store.recover().next_position) == (0, 0)
         header = content_header(len(body), BasicProperties())
         store.append(QueuedMessage(Message(address_of("", "s"), header, body), 0))
@@ -59,8 +62,8 @@ def test_a_stream_declared_again_begins_anew() -> None:
 
 def test_queues_of_one_name_in_two_virtual_hosts_do_not_meet() -> None:
     storage = MemoryStorage()
-    storage.message_store("/", "q", True, {}).append(entry(0))
-    assert storage.message_store("a", "q", True, {}).recover().entries == []
+    storage.message_store("/", "q", DURABLE).append(entry(0))
+    assert storage.message_store("a", "q", DURABLE).recover().entries == []
 
 
 def test_definitions_come_back_by_kind_in_the_order_they_were_saved() -> None:

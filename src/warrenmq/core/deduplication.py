@@ -13,7 +13,7 @@ Owned by the loop thread.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice
@@ -50,27 +50,6 @@ class Settings:
     size: int = DEFAULT_SIZE
     ttl_ms: int = 0  # 0: for as long as there is room
     is_kept: bool = True  # with what is durable; else in memory alone
-
-
-def settings_of(arguments: Mapping[str, Any], forgets_with_message: bool = False) -> Settings | None:
-    """Read arguments that were checked; None if nothing is to be deduplicated.
-
-    `forgets_with_message`: of a classic queue. Without a size and a time, an id counts while its message is there.
-    """
-    if arguments.get(ENABLED) is not True:
-        return None
-    has_window = SIZE in arguments or TTL in arguments or not forgets_with_message
-    return Settings(
-        str(arguments.get(HEADER, HEADER)),
-        int(arguments.get(SIZE, DEFAULT_SIZE)) if has_window else 0,
-        int(arguments.get(TTL, 0)),
-        arguments.get(PERSISTENCE, "disk") == "disk",
-    )
-
-
-def settings_of_exchange(type: str, arguments: Mapping[str, Any]) -> Settings | None:
-    """The same of an exchange; those of the type made for it need not ask."""
-    return settings_of({**arguments, ENABLED: True} if type == EXCHANGE_TYPE else arguments)
 
 
 class SeenIds:

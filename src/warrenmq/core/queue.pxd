@@ -26,6 +26,7 @@ cdef class Queue:
     cdef readonly bint is_auto_delete
     cdef readonly object owner
     cdef readonly dict arguments
+    cdef readonly object options
     cdef readonly Stats stats
     cdef readonly Turn turn
     cdef readonly MessageStore store

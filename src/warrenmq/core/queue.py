@@ -15,6 +15,7 @@ from warrenmq.core.deduplication import Deduplication
 from warrenmq.core.errors import AccessRefused, PreconditionFailed
 from warrenmq.core.line import Line
 from warrenmq.core.message import Message, QueuedMessage, enqueue_as
+from warrenmq.core.options import QueueOptions
 from warrenmq.core.outcome import DELIVERED, DROPPED, QUEUED
 from warrenmq.core.ports import NOTHING, EventSink, MessageStore, PageSizes, Recovered
 from warrenmq.core.stats import Stats
@@ -56,6 +57,7 @@ class Queue:
         "keeps",
         "name",
         "next_position",
+        "options",
         "owner",
         "ready",
         "ring",
@@ -78,6 +80,7 @@ class Queue:
         turn: Turn,
         store: MessageStore | None = None,
         events: EventSink | None = None,
+        options: QueueOptions | None = None,
     ) -> None:
         self.vhost = vhost
         self.name = name
@@ -85,6 +88,7 @@ class Queue:
         self.is_auto_delete = is_auto_delete
         self.owner = owner  # the connection of an exclusive queue, else None
         self.arguments = arguments
+        self.options = options or QueueOptions(is_durable=is_durable)
         self.stats = stats
         self.turn = turn
         self.store = store
@@ -109,6 +113,10 @@ class Queue:
         self._page_waiters: list[Callable[[], None]] = []
         if store is not None:
             store.attach(self)
+
+    def apply(self, options: QueueOptions) -> None:
+        """Keep to these options from now on."""
+        self.options = options
 
     # -- messages in -------------------------------------------------------------------------------------------------
 
@@ -437,10 +445,9 @@ class Queue:
         if self.exclusive_consumer is not None or (is_exclusive and self.consumers):
             raise AccessRefused(f"queue '{self.name}' in vhost '{self.vhost}' in exclusive use")
         if "x-stream-offset" in arguments:
-            queue_type = self.arguments.get("x-queue-type", "classic")
             raise PreconditionFailed(
                 f"invalid arg 'x-stream-offset' for queue '{self.name}' in vhost '{self.vhost}' "
-                f"of queue type rabbit_{queue_type}_queue"
+                f"of queue type rabbit_{self.options.type}_queue"
             )
 
     def add_consumer(self, consumer: Consumer) -> None:

@@ -20,6 +20,7 @@ from warrenmq.core.errors import NotImplementedHere, PreconditionFailed
 from warrenmq.core.message import Message, QueuedMessage, enqueue_as
 from warrenmq.core.offset_header import NAME as OFFSET_ARGUMENT
 from warrenmq.core.offset_header import OffsetHeader
+from warrenmq.core.options import QueueOptions
 from warrenmq.core.outcome import DROPPED, QUEUED
 from warrenmq.core.ports import NOTHING, EventSink, Recovered, StreamStore
 from warrenmq.core.queue import Queue
@@ -124,8 +125,9 @@ class Stream(Queue):
         turn: Turn,
         store: StreamStore,
         events: EventSink | None = None,
+        options: QueueOptions | None = None,
     ) -> None:
-        super().__init__(vhost, name, True, False, None, arguments, stats, turn, store, events)
+        super().__init__(vhost, name, True, False, None, arguments, stats, turn, store, events, options)
         self._streams = store
         self.readable = 0
         self.cursors: dict[Consumer, Cursor] = {}
@@ -136,6 +138,10 @@ class Stream(Queue):
         self._tail: list[Message] = []  # the newest, from this position on:
         self._tail_first = 0
         self._offset_header = OffsetHeader()
+
+    def apply(self, options: QueueOptions) -> None:
+        self.options = options
+        self._streams.apply(options)
 
     def message_count(self) -> int:
         return self.next_position - self._streams.first_position

@@ -11,7 +11,7 @@ from __future__ import annotations
 import secrets
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from warrenmq.core import definitions
 from warrenmq.core.arguments import (
@@ -22,7 +22,7 @@ from warrenmq.core.arguments import (
     validate_queue_arguments,
 )
 from warrenmq.core.binding import Binding, BindingIndex, Destination, make_binding
-from warrenmq.core.deduplication import Deduplication, Passage, Settings, settings_of, settings_of_exchange
+from warrenmq.core.deduplication import Deduplication, Passage, Settings
 from warrenmq.core.equivalence import require_same_arguments, require_same_flag
 from warrenmq.core.errors import (
     AccessRefused,
@@ -34,6 +34,7 @@ from warrenmq.core.errors import (
 )
 from warrenmq.core.exchange import DEFAULT_EXCHANGE, Exchange, Route, collect_queues
 from warrenmq.core.message import address_of
+from warrenmq.core.options import STREAM, ExchangeOptions, QueueOptions, queue_options
 from warrenmq.core.publish_rules import ADDRESS_PREFIX
 from warrenmq.core.publishing import publish
 from warrenmq.core.queue import Queue
@@ -77,6 +78,15 @@ class VHost:
             self.exchanges[exchange_name] = Exchange(exchange_name, type, is_durable=True)
         trace = Exchange(TRACE_EXCHANGE, "topic", is_durable=True, is_internal=True)
         self.exchanges[trace.name] = trace
+
+    @overload
+    def apply(self, target: Queue, options: QueueOptions) -> None: ...
+    @overload
+    def apply(self, target: Exchange, options: ExchangeOptions) -> None: ...
+    def apply(self, target: Any, options: Any) -> None:
+        """Give a queue or exchange other options at run time."""
+        target.apply(options)
+        self._topology_changed()
 
     def tap(self, is_tapped: bool) -> None:
         """Let the event sink hear of all that is published and delivered here, or no more."""
@@ -192,7 +202,7 @@ class VHost:
 
     def _add_exchange(self, exchange: Exchange) -> None:
         self.exchanges[exchange.name] = exchange
-        settings = settings_of_exchange(exchange.type, exchange.arguments)
+        settings = exchange.options.deduplication
         if settings is not None:
             exchange.deduplication = self._deduplication(settings, "exchange", exchange.name, exchange.is_durable)
             self.deduplicating[exchange] = None
@@ -281,12 +291,13 @@ class VHost:
         self, name: str, is_durable: bool, is_auto_delete: bool, owner: object, arguments: dict[str, Any]
     ) -> Queue:
         broker = self.broker
+        options = queue_options(is_durable, arguments)
         queue: Queue
-        if arguments.get("x-queue-type") == "stream":
-            streams = broker.storage.stream_store(self.name, name, arguments)
-            queue = Stream(self.name, name, arguments, broker.stats, broker.turn, streams, broker.events)
+        if options.type == STREAM:
+            streams = broker.storage.stream_store(self.name, name, options)
+            queue = Stream(self.name, name, arguments, broker.stats, broker.turn, streams, broker.events, options)
         else:
-            store = broker.storage.message_store(self.name, name, is_durable, arguments)
+            store = broker.storage.message_store(self.name, name, options)
             queue = Queue(
                 self.name,
                 name,
@@ -298,11 +309,11 @@ class VHost:
                 broker.turn,
                 store,
                 broker.events,
+                options,
             )
-        settings = settings_of(arguments, forgets_with_message=not isinstance(queue, Stream))
-        if settings is not None:
+        if options.deduplication is not None:
             promise = queue.store.promise if queue.store is not None else None
-            queue.deduplication = self._deduplication(settings, "queue", name, is_durable, promise)
+            queue.deduplication = self._deduplication(options.deduplication, "queue", name, is_durable, promise)
         queue.is_tapped = self.is_tapped
         self.queues[name] = queue
         if owner is not None:

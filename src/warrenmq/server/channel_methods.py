@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from warrenmq.core.arguments import find_unheeded
 from warrenmq.core.channel import Channel
 from warrenmq.core.errors import NotFound, NotImplementedHere, PreconditionFailed
+from warrenmq.core.options import alternate_of
 from warrenmq.core.ports import NOTHING, CommitLog
 from warrenmq.core.publish_rules import ADDRESS_PREFIX, DIRECT_REPLY_TO
 from warrenmq.core.queue import Queue
@@ -97,18 +98,15 @@ class ChannelMethods:
             is_promise = method.durable
             name = _clean(method.exchange)
             self._require("configure", "exchange", name)
-            self._require_alternate(name, method.arguments)
+            alternate = alternate_of(method.arguments)
+            if alternate is not None:
+                self._require("read", "exchange", name)
+                self._require("write", "exchange", alternate)
             self._vhost.declare_exchange(
                 name, method.type, method.durable, method.auto_delete, method.internal, method.arguments
             )
         if not method.no_wait:
             self._answer_when_safe(spec.ExchangeDeclareOk(), is_promise)
-
-    def _require_alternate(self, name: str, arguments: dict[str, Any]) -> None:
-        alternate = arguments.get("alternate-exchange")
-        if isinstance(alternate, str):
-            self._require("read", "exchange", name)
-            self._require("write", "exchange", alternate)
 
     def delete_exchange(self, method: spec.ExchangeDelete) -> None:
         name = _clean(method.exchange)
