@@ -30,6 +30,7 @@ def take(line: Line, count: int) -> list[QueuedMessage]:
 
 def test_an_empty_line_has_no_first() -> None:
     line = Line()
+    assert line.first() is None
     assert line.take_first() is None
     assert len(line) == 0
     assert positions(line) == []
@@ -39,6 +40,15 @@ def test_the_first_in_is_the_first_out() -> None:
     line = line_of(3)
     assert [entry.position for entry in take(line, 4)] == [0, 1, 2]
     assert len(line) == 0
+
+
+def test_the_first_can_be_looked_at_before_it_is_taken() -> None:
+    line = line_of(2)
+    (entry,) = take(line, 1)
+    line.put_back([entry])
+    assert line.first() is entry
+    assert line.take_first() is entry
+    assert len(line) == 1
 
 
 def test_places_given_back_change_nothing_for_those_that_wait() -> None:

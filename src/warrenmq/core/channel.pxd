@@ -1,5 +1,6 @@
 cimport cython
 
+from warrenmq.core.consumer cimport wake_channel
 from warrenmq.core.exchange cimport Exchange, Route
 from warrenmq.core.ledger cimport Ledger
 from warrenmq.core.message cimport Message, QueuedMessage, make_message
@@ -76,4 +77,3 @@ cdef class Channel:
     cpdef ack(self, unsigned long long tag, bint multiple)
     @cython.locals(entry=QueuedMessage, queue=Queue)
     cdef _settle_all(self, list entries)
-    cdef _wake_parked(self)

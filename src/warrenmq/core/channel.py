@@ -9,7 +9,7 @@ Owned by the loop thread. Compiled when the package is built (channel.pxd).
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from warrenmq.core.consumer import Consumer
+from warrenmq.core.consumer import Consumer, wake_channel
 from warrenmq.core.errors import NotAllowed, NotImplementedHere, PreconditionFailed
 from warrenmq.core.exchange import Exchange, Route
 from warrenmq.core.ledger import Ledger
@@ -357,12 +357,12 @@ class Channel:
         """Its queue is gone: forget it and tell the client."""
         if self.consumers.get(consumer.tag) is consumer:
             del self.consumers[consumer.tag]
-            self._unpark(consumer)
+            consumer.unpark()
             self.outbox.cancelled(self.number, consumer.tag)
             self._tell_consumer(schema.CONSUMER_CLOSED, consumer, schema.R_QUEUE_DELETED)
 
     def _detach(self, consumer: Consumer, reason: int) -> None:
-        self._unpark(consumer)
+        consumer.unpark()
         self.vhost.consumer_left(consumer.queue, consumer)
         self._tell_consumer(schema.CONSUMER_CLOSED, consumer, reason)
 
@@ -376,10 +376,6 @@ class Channel:
             channel=self.number,
             reason=reason,
         )
-
-    def _unpark(self, consumer: Consumer) -> None:
-        self.ledger.parked.pop(consumer, None)
-        self.outbox.parked.pop(consumer, None)
 
     def get(self, queue: Queue, no_ack: bool) -> bool:
         """Send the first waiting message as get-ok; says whether there was one."""
@@ -406,7 +402,7 @@ class Channel:
         """basic.qos: for the whole channel at once, or for each consumer that is started from now on."""
         if is_global:
             self.ledger.prefetch = count
-            self._wake_parked()
+            wake_channel(self.ledger)
         else:
             self.default_prefetch = count
 
@@ -424,7 +420,7 @@ class Channel:
                 self.events.place_event(_ACKED, entry, queue, self, 0)
             queue.settle(entry)
             if self.ledger.parked:
-                self._wake_parked()
+                wake_channel(self.ledger)
             return
         if self.transaction is not None:
             self.transaction.hold(self._take(tag, multiple), _ACKED, False)
@@ -482,7 +478,7 @@ class Channel:
             if entry.message.uid != 0:
                 self.events.place_event(_ACKED, entry, queue, self, 0)
             queue.settle(entry)
-        self._wake_parked()
+        wake_channel(self.ledger)
 
     def _refuse_all(self, entries: list[QueuedMessage], kind: int, requeue: bool) -> None:
         """Nacked or rejected."""
@@ -501,7 +497,7 @@ class Channel:
             if entry.message.uid != 0:
                 self.events.place_event(schema.DROPPED, entry, queue, self, schema.R_REJECTED)
             queue.settle(entry)
-        self._wake_parked()
+        wake_channel(self.ledger)
 
     def _requeue_all(self, entries: list[QueuedMessage], reason: int) -> None:
         by_queue: dict[Queue, list[QueuedMessage]] = {}
@@ -512,20 +508,7 @@ class Channel:
             queue.requeue(returning, self, reason)
         for queue in by_queue:
             queue.make_due()
-        self._wake_parked()
-
-    def _wake_parked(self) -> None:
-        """Consumers that waited for the channel's own credit may go on, whoever was served last at the end."""
-        parked = self.ledger.parked
-        if parked and not self.ledger.is_full():
-            last_served = self.ledger.last_served
-            if last_served in parked:
-                del parked[last_served]
-                parked[last_served] = None
-            waiting = list(parked)
-            parked.clear()
-            for consumer in waiting:
-                consumer.queue.wake(consumer)
+        wake_channel(self.ledger)
 
     # -- transactions ------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ cdef class Line:
     cpdef Py_ssize_t count(self) noexcept
     cpdef bint is_empty(self) noexcept
     cpdef bint has_first(self) noexcept
+    cpdef QueuedMessage first(self)
     cpdef append(self, QueuedMessage entry)
     @cython.locals(head=Py_ssize_t, entries=list, entry=QueuedMessage)
     cpdef QueuedMessage take_first(self)

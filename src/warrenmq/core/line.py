@@ -59,6 +59,12 @@ class Line:
         else:
             self._tail.append(entry)
 
+    def first(self) -> QueuedMessage | None:
+        """Return the message at the head, or None if it is not in memory or nobody waits."""
+        if self._returned:
+            self._merge()
+        return self._entries[self._head] if self._head < len(self._entries) else None
+
     def take_first(self) -> QueuedMessage | None:
         """Take the message at the head, or None if nobody waits."""
         if self._returned:

@@ -130,7 +130,7 @@ class Queue:
         position = self.next_position
         self.next_position = position + 1
         is_first = self.ready.is_empty()
-        consumer = self.ring.next_ready() if is_first and not self.turn.is_settling else None
+        consumer = self.ring.next_ready(message) if is_first and not self.turn.is_settling else None
         if consumer is not None and consumer.no_ack:
             # Settled by being sent: there is nothing to keep.
             self.stats.delivered += 1
@@ -301,12 +301,14 @@ class Queue:
         """Hand out what waits, as far as there are consumers with credit."""
         self.is_due = False
         ready = self.ready
-        while ready.has_first():
-            consumer = self.ring.next_ready()
+        while True:
+            entry = ready.first()
+            if entry is None:
+                break
+            consumer = self.ring.next_ready(entry.message)
             if consumer is None:
                 break
-            entry = ready.take_first()
-            assert entry is not None
+            ready.take_first()
             self.stats.ready -= 1
             self._window_bytes -= entry.message.footprint()
             self._hand_over(entry, consumer)
@@ -395,18 +397,13 @@ class Queue:
             self._release(entry)
 
     def _release(self, entry: QueuedMessage) -> None:
-        """Give the consumer and its channel their credit back."""
+        """The delivery is settled: its consumer may have one more."""
         entry.queue = None
         if entry.consumer is not None:
             consumer: Consumer = entry.consumer  # type: ignore[assignment]
             entry.consumer = None
-            consumer.unacked -= 1
-            consumer.ledger.outstanding -= 1
-            if not consumer.is_waiting:
-                if consumer.ledger.prefetch == 0:
-                    self.wake(consumer)
-                else:  # the channel's consumers take turns
-                    consumer.ledger.parked[consumer] = None
+            if consumer.give_back():
+                self.wake(consumer)
 
     def require_returnable(self) -> None:
         """540 if what was delivered cannot be given back."""
