@@ -41,6 +41,7 @@ cdef class Channel:
     cdef readonly Py_ssize_t default_prefetch
     cdef readonly bint is_open
     cdef public Exchange writable_exchange
+    cdef public long long writable_revision
     cdef readonly bytes plain_header
     cdef readonly bint is_plain_with_ids
     cdef readonly object transaction

@@ -74,6 +74,7 @@ class Channel:
         "vhost",
         "vhost_name",
         "writable_exchange",
+        "writable_revision",
     )
 
     def __init__(
@@ -101,7 +102,9 @@ class Channel:
         self.consumers: dict[str, Consumer] = {}
         self.default_prefetch = 0
         self.is_open = True
-        self.writable_exchange: Exchange | None = None  # the last one that the user was found to be allowed to
+        # The last exchange that the user was found to be allowed to publish to, and the revision of that decision.
+        self.writable_exchange: Exchange | None = None
+        self.writable_revision = 0
         self.plain_header = b""  # the last one that needed no look inside: the next is often the same
         self.is_plain_with_ids = False
         self.transaction: Transaction | None = None

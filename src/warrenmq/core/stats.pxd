@@ -19,3 +19,8 @@ cdef class Stats:
     cdef public long long bytes_out
     cdef public long long connections_opened
     cdef public long long connections_closed
+
+
+@cython.final
+cdef class Revision:
+    cdef public long long number

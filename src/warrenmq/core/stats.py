@@ -1,6 +1,7 @@
 """Counters of one broker, shared by everything in it.
 
-Plain additions on the message path, read by snapshots. Totals only: what each queue holds is the queue's own.
+Plain additions on the message path, read by snapshots. Totals only: what each queue holds is the queue's own. And
+`Revision`, a number that is compared on the message path.
 Compiled when the package is built (stats.pxd).
 """
 
@@ -44,3 +45,12 @@ class Stats:
         self.bytes_out = 0
         self.connections_opened = 0
         self.connections_closed = 0
+
+
+class Revision:
+    """Grows with each change of what decisions depend on. A cached decision is valid for the number it was made at."""
+
+    __slots__ = ("number",)
+
+    def __init__(self) -> None:
+        self.number = 0

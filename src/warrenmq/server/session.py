@@ -10,12 +10,13 @@ Owned by the loop thread.
 from __future__ import annotations
 
 import logging
+from asyncio import Future, ensure_future
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from warrenmq.core.channel import Channel
 from warrenmq.core.errors import AccessRefused, BrokerError, NotAllowed
-from warrenmq.core.exchange import Exchange, Route
+from warrenmq.core.exchange import Route
 from warrenmq.core.vhost import VHost
 from warrenmq.events import schema
 from warrenmq.protocol import methods, spec
@@ -52,6 +53,7 @@ class Session:
 
     __slots__ = (
         "_connection",
+        "_login",
         "_messages",
         "broker",
         "channels",
@@ -76,6 +78,7 @@ class Session:
         self.reader.accepts_content = False
         self.channels: dict[int, ChannelMethods] = {}
         self.user = ""
+        self._login: Future[str] | None = None  # an authenticator is looking into it
         self.vhost: VHost | None = None
         self.is_closed = False  # a close was sent or received: nothing more is done for this client
         self.is_finished = False  # the closing handshake is over too
@@ -98,11 +101,13 @@ class Session:
 
     # -- what the message path asks ----------------------------------------------------------------------------------
 
-    def require_writable(self, channel: Channel, exchange: Exchange) -> None:
-        """403 unless the user may publish to it; remembered until the channel publishes elsewhere."""
+    def require_writable(self, channel: Channel, route: Route) -> None:
+        """403 unless the user may publish this way; remembered until the channel publishes elsewhere."""
         assert self.vhost is not None
-        self.broker.users.require(self.user, self.vhost.name, "write", "exchange", exchange.name)
-        channel.writable_exchange = exchange
+        users = self.broker.users
+        is_same_for_all_keys = users.require_publish(self.user, self.vhost.name, route.exchange.name, route.routing_key)
+        channel.writable_exchange = route.exchange if is_same_for_all_keys else None
+        channel.writable_revision = users.revision.number
 
     def block_publisher(self) -> None:
         """A resource is short, and this client has just published."""
@@ -177,21 +182,49 @@ class Session:
             raise self.handshake.unexpected(method)
 
     def _log_in(self, start_ok: spec.ConnectionStartOk) -> None:
+        """Let the client in, refuse it, or hold it until the authenticator has decided."""
         server = self._connection.server
         try:
-            self.user = server.authenticator.login(start_ok.mechanism, start_ok.response, self._connection.peer)
+            user = server.authenticator.login(start_ok.mechanism, start_ok.response, self._connection.peer)
         except LoginRefused as refusal:
-            log.warning("%s: login refused: %s", self._connection.name, clip_reply_text(str(refusal)))
-            if self.handshake.capabilities.get("authentication_failure_close") is True:
-                # The log says why; the client is told only what RabbitMQ would tell it.
-                text = (
-                    f"Login was refused using authentication mechanism {refusal.mechanism}. "
-                    "For details see the broker logfile."
-                )
-                self._close_connection(AccessRefused(text), 0)
-            else:
-                self._connection.abort()
+            self._refuse_login(refusal)
             return
+        if isinstance(user, str):
+            self._logged_in(user)
+        else:
+            self.hold()
+            self._login = ensure_future(user)
+            self._login.add_done_callback(self._login_is_decided)
+
+    def _login_is_decided(self, login: Future[str]) -> None:
+        if not login.cancelled():
+            login.exception()  # somebody has seen it, also where nobody waits any more
+            self._connection.go_on(lambda: self._end_login(login))
+
+    def _end_login(self, login: Future[str]) -> None:
+        self._login = None
+        try:
+            self._logged_in(login.result())
+        except LoginRefused as refusal:
+            self._refuse_login(refusal)
+        except ProtocolError as error:
+            self.fail_connection(error)
+
+    def _refuse_login(self, refusal: LoginRefused) -> None:
+        """Say no, to a client that understands it, or hang up."""
+        log.warning("%s: login refused: %s", self._connection.name, clip_reply_text(str(refusal)))
+        if self.handshake.capabilities.get("authentication_failure_close") is True:
+            # The log says why; the client is told only what RabbitMQ would tell it.
+            text = (
+                f"Login was refused using authentication mechanism {refusal.mechanism}. "
+                "For details see the broker logfile."
+            )
+            self._close_connection(AccessRefused(text), 0)
+        else:
+            self._connection.abort()
+
+    def _logged_in(self, user: str) -> None:
+        self.user = user
         self.outbox.notifies_cancel = self.handshake.capabilities.get("consumer_cancel_notify") is True
         self.outbox.send(0, self.handshake.authenticated())
 
@@ -323,6 +356,9 @@ class Session:
 
     def _end_channels(self) -> None:
         self.broker.withdraw(self)
+        if self._login is not None:
+            self._login.cancel()
+            self._login = None
         for number, state in list(self.channels.items()):
             self._drop_channel(number, state, schema.R_CONNECTION_CLOSED)
         if self.vhost is not None:
