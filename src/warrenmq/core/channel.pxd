@@ -46,6 +46,10 @@ cdef class Channel:
     cdef readonly bint is_plain_with_ids
     cdef readonly object transaction
     cdef readonly object reply_queue
+    cdef readonly long long published
+    cdef readonly long long unroutable
+    cdef readonly long long nacked
+    cdef readonly long long acked
     cdef readonly bint is_confirming
     cdef readonly unsigned long long published_tag
     cdef readonly unsigned long long confirmed_tag

@@ -45,6 +45,7 @@ class Channel:
     """
 
     __slots__ = (
+        "acked",
         "awaiting_epoch",
         "broker",
         "confirmed_tag",
@@ -58,9 +59,11 @@ class Channel:
         "is_open",
         "is_plain_with_ids",
         "ledger",
+        "nacked",
         "number",
         "outbox",
         "plain_header",
+        "published",
         "published_tag",
         "rejected",
         "reply_queue",
@@ -70,6 +73,7 @@ class Channel:
         "transaction",
         "turn",
         "turn_level",
+        "unroutable",
         "user",
         "vhost",
         "vhost_name",
@@ -109,6 +113,8 @@ class Channel:
         self.is_plain_with_ids = False
         self.transaction: Transaction | None = None
         self.reply_queue: ReplyQueue | None = None
+        # Counters; `nacked` are rejected publishes. core/snapshot.py derives others from the tags.
+        self.published = self.unroutable = self.nacked = self.acked = 0
         self.is_confirming = False
         self.published_tag = 0  # the last publish of a confirming channel
         self.confirmed_tag = 0  # all publishes up to here are answered
@@ -124,6 +130,7 @@ class Channel:
     def publish(self, route: Route, header: bytes, body: bytes) -> None:
         """Route a message to its queues, or hold it for the transaction."""
         self.stats.published += 1
+        self.published += 1
         queues = route.queues
         if queues is None or (header != self.plain_header and not self._take_plain(header)):
             self._publish_inspected(route, header, body)
@@ -210,6 +217,7 @@ class Channel:
     def _give_back(self, message: Message, is_mandatory: bool) -> None:
         """No queue takes it."""
         self.stats.unroutable += 1
+        self.unroutable += 1
         if message.uid != 0:
             self.events.message_event(schema.UNROUTABLE, message, self, schema.R_NO_ROUTE)
         if is_mandatory:
@@ -291,6 +299,7 @@ class Channel:
                     self._confirm(first, begin - 1)
                 if self.traced is not None:
                     self._untrace(end, False)
+                self.nacked += end - begin + 1
                 self.outbox.refuse(self.number, end, end > begin)
                 first = end + 1
         if tag >= first:
@@ -388,10 +397,12 @@ class Channel:
         self.stats.delivered += 1
         if entry.redelivered:
             self.stats.redelivered += 1
+            queue.redelivered += 1
         entry.attempts += 1
         if entry.message.uid != 0 or queue.is_tapped:
             queue.tell_delivered(entry, self, no_ack)
         if no_ack:
+            queue.delivered_no_ack += 1
             queue.discard(entry)
             tag = self.ledger.next_tag()
         else:
@@ -418,6 +429,7 @@ class Channel:
             if entry is None:
                 raise PreconditionFailed(f"unknown delivery tag {tag}")
             self.stats.acked += 1
+            self.acked += 1
             queue: Queue = entry.queue  # type: ignore[assignment]
             if entry.message.uid != 0:
                 self.events.place_event(_ACKED, entry, queue, self, 0)
@@ -476,6 +488,7 @@ class Channel:
 
     def _settle_all(self, entries: list[QueuedMessage]) -> None:
         self.stats.acked += len(entries)
+        self.acked += len(entries)
         for entry in entries:
             queue: Queue = entry.queue  # type: ignore[assignment]
             if entry.message.uid != 0:
@@ -499,6 +512,7 @@ class Channel:
             queue: Queue = entry.queue  # type: ignore[assignment]
             if entry.message.uid != 0:
                 self.events.place_event(schema.DROPPED, entry, queue, self, schema.R_REJECTED)
+            queue.rejected += 1
             queue.settle(entry)
         wake_channel(self.ledger)
 

@@ -40,6 +40,12 @@ cdef class Queue:
     cdef readonly bint is_due
     cdef readonly Py_ssize_t unacked_count
     cdef readonly long long next_position
+    cdef readonly long long restored_position
+    cdef readonly long long delivered
+    cdef public long long delivered_no_ack
+    cdef public long long redelivered
+    cdef public long long rejected
+    cdef readonly long long requeued
     cdef readonly bint keeps
     cdef public object deduplication
     cdef long long _handed_out

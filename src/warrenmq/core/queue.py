@@ -47,6 +47,8 @@ class Queue:
         "arguments",
         "consumers",
         "deduplication",
+        "delivered",
+        "delivered_no_ack",
         "events",
         "exclusive_consumer",
         "is_auto_delete",
@@ -60,6 +62,10 @@ class Queue:
         "options",
         "owner",
         "ready",
+        "redelivered",
+        "rejected",
+        "requeued",
+        "restored_position",
         "ring",
         "stats",
         "store",
@@ -102,6 +108,13 @@ class Queue:
         self.is_due = False  # will be dispatched at the end of the turn
         self.unacked_count = 0
         self.next_position = 0
+        # Counters since the start; `core/snapshot.py` derives others from them.
+        self.restored_position = 0  # the first that came since
+        self.delivered = 0  # to be acked
+        self.delivered_no_ack = 0
+        self.redelivered = 0
+        self.requeued = 0
+        self.rejected = 0  # for good
         self.keeps = is_durable and store is not None  # its persistent messages
         self.deduplication: Deduplication | None = None
         self._handed_out = -1  # the highest position that was ever delivered
@@ -134,6 +147,7 @@ class Queue:
         if consumer is not None and consumer.no_ack:
             # Settled by being sent: there is nothing to keep.
             self.stats.delivered += 1
+            self.delivered_no_ack += 1
             if message.uid != 0:
                 self.events.passed(message, self, consumer)
             if self.is_tapped:
@@ -194,7 +208,7 @@ class Queue:
             self._window_bytes = size
         self.ready.begin_with(recovered.paged, recovered.entries)
         self.stats.ready += len(self.ready)
-        self.next_position = recovered.next_position
+        self.next_position = self.restored_position = recovered.next_position
         if self.deduplication is not None and len(self.ready) == 0:
             self.deduplication.left_behind(-1)
 
@@ -331,10 +345,12 @@ class Queue:
         self.stats.delivered += 1
         if entry.redelivered:
             self.stats.redelivered += 1
+            self.redelivered += 1
         entry.attempts += 1
         if entry.message.uid != 0 or self.is_tapped:
             self.tell_delivered(entry, consumer, consumer.no_ack)
         if consumer.no_ack:
+            self.delivered_no_ack += 1
             self.discard(entry)
             consumer.deliver_no_ack(entry.message, entry.redelivered)
         else:
@@ -355,6 +371,8 @@ class Queue:
         return len(self.ready)
 
     def note_unacked(self) -> None:
+        """A delivery that is to be acked."""
+        self.delivered += 1
         self.unacked_count += 1
         self.stats.unacked += 1
 
@@ -381,6 +399,7 @@ class Queue:
     def requeue(self, entries: list[QueuedMessage], who: object = None, reason: int = 0) -> None:
         """Put unacked messages back at their old places, marked as redelivered, without handing them out yet."""
         self.unacked_count -= len(entries)
+        self.requeued += len(entries)
         self.stats.unacked -= len(entries)
         for entry in entries:
             if entry.message.uid != 0:

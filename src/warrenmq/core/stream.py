@@ -202,7 +202,7 @@ class Stream(Queue):
 
     def restore(self, recovered: Recovered) -> None:
         """Go on behind what the store kept."""
-        self.next_position = recovered.next_position
+        self.next_position = self.restored_position = recovered.next_position
         self.readable = recovered.next_position
         self._tail_first = recovered.next_position
         self.stats.ready += self.message_count()
@@ -310,8 +310,7 @@ class Stream(Queue):
             entry.consumer = consumer
             entry.queue = self
             consumer.unacked += 1
-            self.unacked_count += 1
-            self.stats.unacked += 1
+            self.note_unacked()
             self.stats.delivered += 1
             consumer.outbox.deliver(consumer.channel_number, consumer.wire_tag, ledger.add(entry), False, message)
             if not consumer.has_credit():
@@ -337,6 +336,7 @@ class Stream(Queue):
     def requeue(self, entries: list[QueuedMessage], who: object = None, reason: int = 0) -> None:
         """Deliveries of a channel that is closed: there is nothing to put back."""
         self.unacked_count -= len(entries)
+        self.requeued += len(entries)
         self.stats.unacked -= len(entries)
         for entry in entries:
             self._release(entry)
