@@ -133,6 +133,21 @@ def test_a_commit_with_a_rejected_publish_fails_and_keeps_the_rest(
     assert waiting(full) == "f"
 
 
+def test_an_exchange_does_not_remember_what_a_queue_rejected(
+    broker: Broker, confirming: ClientChannel, full: RejectingQueue
+) -> None:
+    vhost = confirming.vhost
+    vhost.declare_exchange("once", "fanout", False, False, False, {"x-message-deduplication": True})
+    vhost.bind("once", full, "", {})
+    for body in (b"1", b"2", b"3"):
+        confirming.publish(body, "", "once", headers={"x-deduplication-header": "a"})
+        full.is_full = False
+    broker.end_turn()
+    assert take_answers(confirming.client.outbox) == [("nack", 1, False), ("ack", 3, True)]
+    assert waiting(full) == "2"
+    assert broker.stats.deduplicated == 1
+
+
 def test_runs_are_taken_up_to_a_tag() -> None:
     tags = [1, 2, 3, 5, 8, 9]
     assert take_runs(tags, 8) == [(1, 3), (5, 5), (8, 8)]

@@ -100,6 +100,23 @@ def test_an_exchange_drops_duplicates(broker: Broker, vhost: VHost, queue: Queue
     assert (waiting(queue), broker.stats.deduplicated) == ("1", 1)
 
 
+def test_an_exchange_does_not_remember_what_a_queue_rejected(vhost: VHost) -> None:
+    full = add_rejecting_queue(vhost)
+    vhost.declare_exchange("once", "fanout", False, False, False, {"x-message-deduplication": True})
+    vhost.bind("once", full, "", {})
+    assert publish(vhost, "1", "", "once", headers={"x-deduplication-header": "a"}) == REJECTED
+    full.is_full = False
+    assert publish(vhost, "2", "", "once", headers={"x-deduplication-header": "a"}) == QUEUED
+
+
+def test_a_change_of_topology_counts_for_the_next_publish(vhost: VHost, channel: ClientChannel, queue: Queue) -> None:
+    assert publish(vhost, "1", "k", "amq.direct") == UNROUTED
+    channel.bind("amq.direct", queue, "k")
+    assert publish(vhost, "2", "k", "amq.direct") == QUEUED
+    channel.delete(queue)
+    assert publish(vhost, "3", "k", "amq.direct") == UNROUTED
+
+
 def test_a_queue_drops_duplicates(vhost: VHost, channel: ClientChannel) -> None:
     channel.declare("once", arguments={"x-message-deduplication": True})
     assert publish(vhost, "1", "once", headers={"x-deduplication-header": "a"}) == QUEUED
@@ -134,6 +151,8 @@ def test_internal_exchanges_are_for_those_who_say_so(vhost: VHost, channel: Clie
         publish(vhost, "1", "k", TRACE_EXCHANGE)
     header = content_header(1, BasicProperties())
     assert vhost.publish(TRACE_EXCHANGE, "k", header, b"1", is_internal=True) == QUEUED
+    with pytest.raises(AccessRefused):  # though the route is known now
+        publish(vhost, "1", "k", TRACE_EXCHANGE)
 
 
 def test_properties_are_checked_but_for_the_users_own(vhost: VHost, queue: Queue) -> None:

@@ -63,7 +63,7 @@ cdef class Channel:
     cdef bint _take_plain(self, bytes header) except -1
     cdef _publish_inspected(self, Route route, bytes header, bytes body)
     @cython.locals(queue=Queue, outcome=int, rejected=int)
-    cdef _deliver_to(self, Message message, list queues, bint is_mandatory)
+    cdef int _deliver_to(self, Message message, list queues, bint is_mandatory) except -1
     cdef _note_rejected(self)
     cdef _await_confirm(self, Message message)
     cdef _give_back(self, Message message, bint is_mandatory)
@@ -81,4 +81,4 @@ cdef class Channel:
     @cython.locals(entry=QueuedMessage, queue=Queue)
     cpdef ack(self, unsigned long long tag, bint multiple)
     @cython.locals(entry=QueuedMessage, queue=Queue)
-    cdef _settle_all(self, list entries)
+    cpdef settle_all(self, list entries)

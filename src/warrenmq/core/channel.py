@@ -14,7 +14,7 @@ from warrenmq.core.errors import NotAllowed, NotImplementedHere, PreconditionFai
 from warrenmq.core.exchange import Exchange, Route
 from warrenmq.core.ledger import Ledger
 from warrenmq.core.message import Message, QueuedMessage, make_message
-from warrenmq.core.outcome import DROPPED, REJECTED, WAITS_FOR
+from warrenmq.core.outcome import REJECTED, WAITS_FOR
 from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, EventSink, Outbox
 from warrenmq.core.publish_rules import needs_inspection, prepare_header
 from warrenmq.core.publishing import Unrouted, find_target, pass_exchanges, take_runs
@@ -166,26 +166,31 @@ class Channel:
         if self.transaction is not None:
             self.transaction.publishes.append((message, target, route.is_mandatory))
         else:
-            self._deliver(message, target, route.is_mandatory)
+            self.deliver(message, target, route.is_mandatory)
 
-    def _deliver(self, message: Message, target: list[Queue] | Unrouted, is_mandatory: bool) -> None:
+    def deliver(self, message: Message, target: list[Queue] | Unrouted, is_mandatory: bool) -> None:
         """Give it to its queues, unless an exchange on the way drops it as a duplicate."""
-        if isinstance(target, Unrouted):
-            target, outcome = pass_exchanges(self.vhost, message, target)
-            self.turn_level = max(self.turn_level, outcome & WAITS_FOR)
-            if outcome & DROPPED:
-                if message.uid != 0:
-                    self.events.message_event(schema.DROPPED, message, self, schema.R_DUPLICATE)
-                if self.is_confirming:
-                    self._await_confirm(message)
-                return
-        self._deliver_to(message, target, is_mandatory)
+        if not isinstance(target, Unrouted):
+            self._deliver_to(message, target, is_mandatory)
+            return
+        queues, passage = pass_exchanges(self.vhost, message, target)
+        if queues or not passage.was_dropped:
+            is_rejected = self._deliver_to(message, queues, is_mandatory)
+            level = passage.note() if queues and not is_rejected else NOTHING
+        else:
+            level = passage.outcome() & WAITS_FOR
+            if message.uid != 0:
+                self.events.message_event(schema.DROPPED, message, self, schema.R_DUPLICATE)
+            if self.is_confirming:
+                self._await_confirm(message)
+        self.turn_level = max(self.turn_level, level)
 
-    def _deliver_to(self, message: Message, queues: list[Queue], is_mandatory: bool) -> None:
+    def _deliver_to(self, message: Message, queues: list[Queue], is_mandatory: bool) -> int:
+        """Return whether a queue rejected it."""
+        rejected = 0
         if queues:
             if message.uid != 0 and message.uid != self.events.routed:
                 self.events.message_event(_ROUTED, message, self, 0)
-            rejected = 0
             for queue in queues:
                 outcome = queue.enqueue(message)
                 if outcome & WAITS_FOR > self.turn_level:
@@ -197,6 +202,7 @@ class Channel:
             self._give_back(message, is_mandatory)
         if self.is_confirming:
             self._await_confirm(message)
+        return rejected
 
     def _note_rejected(self) -> None:
         """Some queue refused the publish at hand: nack it in its place, or fail the commit it is part of."""
@@ -444,7 +450,7 @@ class Channel:
             tag = self.ledger.last_tag
         elif tag not in self.ledger.unacked:
             raise PreconditionFailed(f"unknown delivery tag {tag}")
-        self._settle_all(self.ledger.strike_up_to(tag))
+        self.settle_all(self.ledger.strike_up_to(tag))
 
     def reject(self, tag: int, multiple: bool, requeue: bool, kind: int = schema.REJECTED) -> None:
         """basic.nack and basic.reject; `kind` says which."""
@@ -453,7 +459,7 @@ class Channel:
             self.transaction.hold(taken, kind, requeue)
             return
         self._require_returnable(taken, taken)
-        self._refuse_all([entry for _, entry in taken], kind, requeue)
+        self.refuse_all([entry for _, entry in taken], kind, requeue)
 
     def recover(self) -> None:
         """Requeue everything that is unacked."""
@@ -486,7 +492,8 @@ class Channel:
             self.ledger.put_back(struck)
             raise
 
-    def _settle_all(self, entries: list[QueuedMessage]) -> None:
+    def settle_all(self, entries: list[QueuedMessage]) -> None:
+        """Acked."""
         self.stats.acked += len(entries)
         self.acked += len(entries)
         for entry in entries:
@@ -496,7 +503,7 @@ class Channel:
             queue.settle(entry)
         wake_channel(self.ledger)
 
-    def _refuse_all(self, entries: list[QueuedMessage], kind: int, requeue: bool) -> None:
+    def refuse_all(self, entries: list[QueuedMessage], kind: int, requeue: bool) -> None:
         """Nacked or rejected."""
         for entry in entries:
             if entry.message.uid != 0:
@@ -539,21 +546,9 @@ class Channel:
         """Apply everything held, together: one turn, one epoch. Gives what the answer has to wait for at least."""
         transaction = self._open_transaction()
         self.transaction = Transaction()
-        returning = [delivery for taken, kind, _ in transaction.settlements if kind != _ACKED for delivery in taken]
-        self._require_returnable(returning, transaction.held_deliveries())
+        self._require_returnable(transaction.refused_deliveries(), transaction.held_deliveries())
         self.turn_level = transaction.settled_level()
-        for message, target, is_mandatory in transaction.publishes:
-            if message.uid != 0:
-                self.events.message_event(schema.TX_COMMITTED, message, self, 0)
-            if isinstance(target, list):
-                target = [queue for queue in target if not queue.is_deleted]
-            self._deliver(message, target, is_mandatory)
-        for taken, kind, requeue in transaction.settlements:
-            entries = [entry for _, entry in taken]
-            if kind == _ACKED:
-                self._settle_all(entries)
-            else:
-                self._refuse_all(entries, kind, requeue)
+        transaction.apply(self)
         self.broker.storage.log.transaction_is_said()
         if self.rejected:
             self.rejected = None
@@ -564,13 +559,7 @@ class Channel:
         """Forget the held publishes; held acks are undone, their deliveries are unacked again."""
         transaction = self._open_transaction()
         self.transaction = Transaction()
-        self._undo(transaction, schema.R_CLIENT)
-
-    def _undo(self, transaction: Transaction, reason: int) -> None:
-        for message, _, _ in transaction.publishes:
-            if message.uid != 0:
-                self.events.message_event(schema.TX_ROLLED_BACK, message, self, reason)
-        self.ledger.put_back(transaction.held_deliveries())
+        transaction.undo(self, schema.R_CLIENT)
 
     def _open_transaction(self) -> Transaction:
         if self.transaction is None:
@@ -585,7 +574,7 @@ class Channel:
             return
         self.is_open = False
         if self.transaction is not None:
-            self._undo(self.transaction, reason)
+            self.transaction.undo(self, reason)
             self.transaction = None
         self._stop_replies()
         consumers = list(self.consumers.values())

@@ -19,6 +19,7 @@ from hashlib import blake2b
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from warrenmq.core.outcome import DROPPED, UNROUTED
 from warrenmq.core.ports import NOTHING, SeenStore
 from warrenmq.protocol.properties import headers as decode_headers
 
@@ -276,32 +277,43 @@ class Deduplication:
 class Passage:
     """One message on its way through exchanges, some of which may have seen it."""
 
-    __slots__ = ("_header", "_passed", "level", "was_dropped")
+    __slots__ = ("_message", "_passed", "_promise", "was_dropped")
 
     def __init__(self, message: Message) -> None:
-        self._header = message.header
+        self._message = message
         self._passed: list[Exchange] = []
+        self._promise = NOTHING
         self.was_dropped = False
-        self.level = NOTHING  # what the confirm of a duplicate waits for
 
     def is_stopped_by(self, exchange: Exchange) -> bool:
         """Whether the exchange has seen it; asked once for each exchange on the way."""
         deduplication = exchange.deduplication
         if deduplication is None:
             return False
-        if deduplication.has_seen(self._header):
+        if deduplication.has_seen(self._message.header):
             self.was_dropped = True
-            self.level = max(self.level, deduplication.promise)
+            self._promise = max(self._promise, deduplication.promise)
             return True
         self._passed.append(exchange)
         return False
 
-    def note(self, is_persistent: bool) -> int:
-        """It goes on to some queue: let the exchanges that it passed remember it. Gives what to wait for."""
+    def outcome(self) -> int:
+        """Return the outcome of a message that reached no queue.
+
+        The confirm of a duplicate waits until its first message is safe.
+        """
+        if not self.was_dropped:
+            return UNROUTED
+        return DROPPED | (self._promise if self._message.is_persistent() else NOTHING)
+
+    def note(self) -> int:
+        """Some queue has taken it: let the exchanges that it passed remember it. Return what its confirm waits for."""
+        is_persistent = self._message.is_persistent()
         level = NOTHING
         for exchange in self._passed:
             deduplication = exchange.deduplication
             if deduplication is not None:
+                deduplication.has_seen(self._message.header)  # again: others may have passed meanwhile
                 deduplication.note(0, is_persistent)
                 if is_persistent:
                     level = max(level, deduplication.promise)

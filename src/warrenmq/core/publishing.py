@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from warrenmq.core.deduplication import Passage
 from warrenmq.core.exchange import Exchange, Route
 from warrenmq.core.message import Message
-from warrenmq.core.outcome import DROPPED, UNROUTED, combine
-from warrenmq.core.ports import NOTHING
+from warrenmq.core.outcome import REJECTED, UNROUTED, combine
 from warrenmq.core.publish_rules import needs_inspection, prepare_header
 from warrenmq.core.queue import Queue
 
@@ -47,20 +46,16 @@ def find_target(
     return vhost.route(route.exchange, keys, headers)[0]
 
 
-def pass_exchanges(vhost: VHost, message: Message, unrouted: Unrouted) -> tuple[list[Queue], int]:
+def pass_exchanges(vhost: VHost, message: Message, unrouted: Unrouted) -> tuple[list[Queue], Passage]:
     """Route a message past exchanges that drop duplicates.
 
-    Return its queues and the outcome so far: DROPPED for a duplicate, and what the confirm waits for.
+    The caller notes the passage when the queues have taken the message: what was rejected may be published again.
     """
     passage = Passage(message)
     queues, _ = vhost.route(unrouted.exchange, unrouted.keys, unrouted.headers, passage)
-    if queues:
-        return queues, passage.note(message.is_persistent())
-    if passage.was_dropped:
+    if not queues and passage.was_dropped:
         vhost.broker.stats.deduplicated += 1
-        # Its publisher is told what it was told the first time, once that is safe.
-        return queues, DROPPED | (passage.level if message.is_persistent() else NOTHING)
-    return queues, UNROUTED
+    return queues, passage
 
 
 def publish(vhost: VHost, route: Route, header: bytes, body: bytes) -> int:
@@ -71,10 +66,18 @@ def publish(vhost: VHost, route: Route, header: bytes, body: bytes) -> int:
         header, extra_keys, headers = prepare_header(header, None)
     message = Message(route.address, header, body)
     target = find_target(vhost, route, extra_keys, headers)
+    if not isinstance(target, Unrouted):
+        return _enqueue(message, target)
+    queues, passage = pass_exchanges(vhost, message, target)
+    if not queues:
+        return passage.outcome()
+    outcome = _enqueue(message, queues)
+    return outcome if outcome & REJECTED else combine(outcome, passage.note())
+
+
+def _enqueue(message: Message, queues: list[Queue]) -> int:
     outcome = UNROUTED
-    if isinstance(target, Unrouted):
-        target, outcome = pass_exchanges(vhost, message, target)
-    for queue in target:
+    for queue in queues:
         outcome = combine(outcome, queue.enqueue(message))
     return outcome
 

@@ -71,7 +71,8 @@ class VHost:
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
         self.bindings = BindingIndex()
-        self.routes: dict[bytes, Route] = {}
+        self.routes: dict[bytes, Route] = {}  # of clients, by the bytes of the publish method
+        self._own_routes: dict[tuple[str, str], Route] = {}  # of `publish`: internal exchanges are among them
         self.deduplicating: dict[Exchange, None] = {}  # exchanges that drop duplicates
         self._owned: dict[object, dict[Queue, None]] = {}  # exclusive queues by connection
         for exchange_name, type in PREDECLARED:
@@ -120,7 +121,8 @@ class VHost:
         self, method: bytes, exchange: str, routing_key: str, address: bytes, is_mandatory: bool, is_immediate: bool
     ) -> Route:
         """Return the route of a client's publish, and keep it in `routes` by the publish method's own bytes."""
-        source = self._require_published_to(exchange)
+        source = self.exchange(exchange)
+        self._require_not_internal(source)
         if is_immediate:
             raise NotImplementedHere("immediate=true")
         route = self.make_route(source, routing_key, address, is_mandatory)
@@ -128,6 +130,16 @@ class VHost:
             if len(self.routes) >= MAX_CACHED_ROUTES:
                 self.routes.clear()
             self.routes[method] = route
+        return route
+
+    def _find_own_route(self, exchange: str, routing_key: str) -> Route:
+        route = self._own_routes.get((exchange, routing_key))
+        if route is None:
+            route = self.make_route(self.exchange(exchange), routing_key, address_of(exchange, routing_key), False)
+            if not routing_key.startswith(ADDRESS_PREFIX):
+                if len(self._own_routes) >= MAX_CACHED_ROUTES:
+                    self._own_routes.clear()
+                self._own_routes[exchange, routing_key] = route
         return route
 
     def publish(
@@ -146,8 +158,9 @@ class VHost:
         `is_settling`: in the middle of a settlement. The message joins its queues now, in the epoch of the settlement,
         and is delivered when the turn ends. Otherwise it may be delivered at once.
         """
-        source = self.exchange(exchange) if is_internal else self._require_published_to(exchange)
-        route = self.make_route(source, routing_key, address_of(exchange, routing_key), False)
+        route = self._find_own_route(exchange, routing_key)
+        if not is_internal:
+            self._require_not_internal(route.exchange)
         turn = self.broker.turn
         was_settling = turn.is_settling
         turn.is_settling = was_settling or is_settling
@@ -156,14 +169,13 @@ class VHost:
         finally:
             turn.is_settling = was_settling
 
-    def _require_published_to(self, name: str) -> Exchange:
-        exchange = self.exchange(name)
+    def _require_not_internal(self, exchange: Exchange) -> None:
         if exchange.is_internal:
-            raise AccessRefused(f"cannot publish to internal exchange '{name}' in vhost '{self.name}'")
-        return exchange
+            raise AccessRefused(f"cannot publish to internal exchange '{exchange.name}' in vhost '{self.name}'")
 
     def _topology_changed(self) -> None:
         self.routes.clear()
+        self._own_routes.clear()
 
     # -- exchanges ---------------------------------------------------------------------------------------------------
 
