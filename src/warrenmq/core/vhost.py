@@ -156,7 +156,7 @@ class VHost:
 
         Raise what a client's publish would be refused with. `is_internal` allows internal exchanges, too.
         `is_settling`: in the middle of a settlement. The message joins its queues now, in the epoch of the settlement,
-        and is delivered when the turn ends. Otherwise it may be delivered at once.
+        and is delivered when the turn ends, which the caller sees to. Otherwise it may be delivered at once.
         """
         route = self._find_own_route(exchange, routing_key)
         if not is_internal:
