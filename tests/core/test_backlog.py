@@ -31,6 +31,7 @@ def take(backlog: Backlog, count: int) -> list[QueuedMessage]:
 
 def test_an_empty_backlog_has_no_first() -> None:
     backlog = Backlog(Stats())
+    assert backlog.first() is None
     assert backlog.take() is None
     assert len(backlog) == 0
     assert positions(backlog) == []
@@ -40,6 +41,15 @@ def test_the_first_in_is_the_first_out() -> None:
     backlog = backlog_of(3)
     assert [entry.position for entry in take(backlog, 4)] == [0, 1, 2]
     assert len(backlog) == 0
+
+
+def test_the_first_can_be_looked_at_before_it_is_taken() -> None:
+    backlog = backlog_of(2)
+    (entry,) = take(backlog, 1)
+    backlog.give_back([entry])
+    assert backlog.first() is entry
+    assert backlog.take() is entry
+    assert len(backlog) == 1
 
 
 def test_places_given_back_change_nothing_for_those_that_wait() -> None:

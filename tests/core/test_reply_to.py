@@ -7,9 +7,8 @@ import pytest
 from tests.support.client import Client, ClientChannel, assert_nothing_is_held
 from warrenmq.core.broker import Broker
 from warrenmq.core.errors import NotAllowed, PreconditionFailed
-from warrenmq.core.publish_rules import DIRECT_REPLY_TO
+from warrenmq.core.publish_rules import ADDRESS_PREFIX, DIRECT_REPLY_TO
 from warrenmq.core.queue import Queue
-from warrenmq.core.reply_to import ADDRESS_PREFIX
 
 
 def asked(channel: ClientChannel, queue: Queue) -> str:

@@ -213,7 +213,7 @@ def test_a_deleted_queue_leaves_no_bindings(channel: ClientChannel, queue: Queue
 def remember(vhost: VHost, exchange: str, key: str) -> None:
     """Do what a session does after a publish: keep the route under the method's octets."""
     address = address_of(exchange, key)
-    vhost.remember_route(address, vhost.make_route(vhost.exchange(exchange), key, address, False))
+    vhost.find_route(address, exchange, key, address, False, False)
 
 
 CHANGES: dict[str, Callable[[ClientChannel], object]] = {
@@ -277,7 +277,5 @@ def test_routes_through_a_headers_exchange_are_made_for_each_message(channel: Cl
 
 def test_routes_that_are_never_used_again_do_not_fill_the_memory(channel: ClientChannel) -> None:
     for number in range(vhost_module.MAX_CACHED_ROUTES + 10):
-        channel.vhost.remember_route(
-            number.to_bytes(4, "big"), channel.vhost.make_route(channel.vhost.exchange("amq.direct"), "k", b"", False)
-        )
+        channel.vhost.find_route(number.to_bytes(4, "big"), "amq.direct", "k", b"", False, False)
     assert len(channel.vhost.routes) <= vhost_module.MAX_CACHED_ROUTES

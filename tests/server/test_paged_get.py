@@ -11,6 +11,7 @@ from tests.support.socketless import SocketlessServer
 from tests.support.wire_format import METHOD, pack_frame, pack_method
 from warrenmq.core.backlog import Backlog
 from warrenmq.core.message import QueuedMessage
+from warrenmq.core.options import QueueOptions
 from warrenmq.core.ports import MessageStore, PageSizes, Recovered
 from warrenmq.storage.memory_store import MemoryStorage
 
@@ -54,7 +55,7 @@ class PagedStorage(MemoryStorage):
         self.stores: dict[str, PagedStore] = {}
 
     def message_store(  # type: ignore[override]
-        self, vhost: str, queue: str, is_durable: bool, arguments: dict[str, Any]
+        self, vhost: str, queue: str, options: QueueOptions
     ) -> PagedStore:
         store = self.stores[queue] = PagedStore()
         return store

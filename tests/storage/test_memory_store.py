@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from warrenmq.core.backlog import Backlog
 from warrenmq.core.message import Message, QueuedMessage, address_of
+from warrenmq.core.options import QueueOptions
 from warrenmq.core.stats import Stats
 from warrenmq.protocol.properties import BasicProperties, content_header
 from warrenmq.storage.memory_store import MemoryCatalog, MemoryLog, MemoryStorage
+
+DURABLE = QueueOptions(is_durable=True)
 
 
 def entry(position: int) -> QueuedMessage:
@@ -16,13 +19,13 @@ def entry(position: int) -> QueuedMessage:
 
 
 def kept(storage: MemoryStorage, vhost: str = "/") -> list[QueuedMessage]:
-    store = storage.message_store(vhost, "q", True, {})
+    store = storage.message_store(vhost, "q", DURABLE)
     return store.open(Backlog(Stats(), store)).entries
 
 
 def test_messages_come_back_by_position_with_nothing_of_their_past() -> None:
     storage = MemoryStorage()
-    store = storage.message_store("/", "q", True, {})
+    store = storage.message_store("/", "q", DURABLE)
     first, second = entry(1), entry(2)
     first.redelivered = True
     first.consumer = first.queue = object()
@@ -36,7 +39,7 @@ def test_messages_come_back_by_position_with_nothing_of_their_past() -> None:
 
 def test_a_forgotten_message_does_not_come_back() -> None:
     storage = MemoryStorage()
-    store = storage.message_store("/", "q", True, {})
+    store = storage.message_store("/", "q", DURABLE)
     for position in range(3):
         store.append(entry(position))
     store.forget(entry(1))
@@ -46,15 +49,15 @@ def test_a_forgotten_message_does_not_come_back() -> None:
 
 def test_a_deleted_queue_has_nothing_left() -> None:
     storage = MemoryStorage()
-    storage.message_store("/", "q", True, {}).append(entry(0))
-    storage.message_store("/", "q", True, {}).delete()
+    storage.message_store("/", "q", DURABLE).append(entry(0))
+    storage.message_store("/", "q", DURABLE).delete()
     assert kept(storage) == []
 
 
 def test_a_stream_declared_again_begins_anew() -> None:
     storage = MemoryStorage()
     for body in (b"first", b"second"):
-        store = storage.stream_store("/", "s", {})
+        store = storage.stream_store("/", "s", DURABLE)
         assert store.first_position == 0
         header = content_header(len(body), BasicProperties())
         store.append(QueuedMessage(Message(address_of("", "s"), header, body), 0))
@@ -66,7 +69,7 @@ def test_a_stream_declared_again_begins_anew() -> None:
 
 def test_queues_of_one_name_in_two_virtual_hosts_do_not_meet() -> None:
     storage = MemoryStorage()
-    storage.message_store("/", "q", True, {}).append(entry(0))
+    storage.message_store("/", "q", DURABLE).append(entry(0))
     assert kept(storage, "a") == []
 
 

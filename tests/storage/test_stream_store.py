@@ -615,6 +615,25 @@ def test_old_segments_go_when_they_are_too_old_though_nothing_comes(
     assert node.offsets() == [59]
 
 
+def test_limits_that_are_set_at_run_time_count_from_then_on(start: Callable[..., Node], clock: ManualClock) -> None:
+    node = start()
+    declare_stream(node.channel, stream_max_segment_size_bytes=1)
+    for at in range(3):
+        node.publish(*numbered(1, start=at))
+        clock.pass_seconds(600)
+    options = node.stream.options
+    node.channel.vhost.apply(node.stream, replace(options, max_age_ms=1000))
+    node.storage.streams.sweep()
+    node.settle()
+    assert node.stream.message_count() == 1
+    node.channel.vhost.apply(node.stream, options)
+    node.publish(*numbered(1, start=3))
+    clock.pass_seconds(600)
+    node.storage.streams.sweep()
+    node.settle()
+    assert node.stream.message_count() == 2
+
+
 def test_a_reader_of_what_goes_away_goes_on_behind_it(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     declare_stream(node.channel, max_length_bytes=10_000, stream_max_segment_size_bytes=3000)
     node.publish(*numbered(50))

@@ -16,7 +16,7 @@ from warrenmq.core.exchange import Exchange
 from warrenmq.core.message import address_of
 from warrenmq.core.ports import Storage
 from warrenmq.core.queue import Queue
-from warrenmq.core.reply_to import ADDRESS_PREFIX, ReplyQueue
+from warrenmq.core.reply_to import ReplyQueue
 from warrenmq.core.users import EVERYTHING
 from warrenmq.protocol.properties import BasicProperties, content_header
 from warrenmq.storage.memory_store import MemoryStorage
@@ -101,11 +101,7 @@ class ClientChannel:
 
     def publish(self, body: bytes, key: str, exchange: str = "", *, mandatory: bool = False, **properties: Any) -> None:
         """Publish by a route that is made for this message, as a session does when it has none cached."""
-        source, address = self.vhost.exchange(exchange), address_of(exchange, key)
-        route = self.vhost.make_route(source, key, address, mandatory)
-        if not exchange and key.startswith(ADDRESS_PREFIX):
-            reply_queue = self.client.broker.reply_queues.get(key)
-            route = type(route)(source, key, address, mandatory, [] if reply_queue is None else [reply_queue])
+        route = self.vhost.make_route(self.vhost.exchange(exchange), key, address_of(exchange, key), mandatory)
         self.core.publish(route, content_header(len(body), BasicProperties(**properties)), body)
 
     def publish_all(self, bodies: str, key: str, **properties: Any) -> None:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from warrenmq.core.consumer import wake_parked
 from warrenmq.core.message import Message
 from warrenmq.core.ports import Outbox
 
@@ -92,10 +93,7 @@ class RecordingOutbox(Outbox):
     def drain(self) -> None:
         """The peer has read everything: consumers that waited for it go on."""
         self.is_congested = False
-        waiting: list[Any] = list(self.parked)
-        self.parked.clear()
-        for consumer in waiting:
-            consumer.queue.wake(consumer)
+        wake_parked(self.parked)
 
     # -- the port ----------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.support.client import PERSISTENT
 from warrenmq.core.message import QueuedMessage
+from warrenmq.core.options import QueueOptions
 from warrenmq.core.ports import SYNCED, WRITTEN, CommitLog
 from warrenmq.protocol import properties
 from warrenmq.storage.memory_store import MemoryCatalog, MemoryMessages, MemoryMessageStore, MemoryStorage
@@ -77,11 +78,11 @@ class ManualStorage(MemoryStorage):
         self._kept: dict[tuple[str, str], MemoryMessages] = {}
 
     def message_store(  # type: ignore[override]
-        self, vhost: str, queue: str, is_durable: bool, arguments: dict[str, object]
+        self, vhost: str, queue: str, options: QueueOptions
     ) -> ManualMessageStore | None:
-        if not is_durable:
+        if not options.is_durable:
             return None
-        promise = WRITTEN if "x-durability" in arguments else SYNCED
+        promise = SYNCED if options.durability is None else WRITTEN
         return ManualMessageStore(self._kept.setdefault((vhost, queue), MemoryMessages()), self.log, promise)
 
     def kept(self, queue: str, vhost: str = "/") -> str:

@@ -9,6 +9,7 @@ from tests.support.client import ClientChannel
 from tests.support.outbox import Delivered
 from warrenmq.core.consumer import Consumer
 from warrenmq.core.message import Message, QueuedMessage
+from warrenmq.core.options import QueueOptions
 from warrenmq.core.ports import SYNCED
 from warrenmq.core.queue import Queue
 from warrenmq.storage.memory_store import MemoryStorage
@@ -72,11 +73,11 @@ class StreamStorage(MemoryStorage):
         self._is_slow = is_slow
         self._promise = promise
 
-    def stream_store(self, vhost: str, queue: str, arguments: dict[str, Any]) -> MemoryStreamStore:
+    def stream_store(self, vhost: str, queue: str, options: QueueOptions) -> MemoryStreamStore:
         if not self._is_slow:
-            return super().stream_store(vhost, queue, arguments)
+            return super().stream_store(vhost, queue, options)
         kept = self._streams.setdefault((vhost, queue), MemoryStream())
-        store = SlowStreamStore(kept, arguments, PageCache(), self._clock, promise=self._promise)
+        store = SlowStreamStore(kept, options, PageCache(), self._clock, promise=self._promise)
         self.stores[queue] = store
         return store
 

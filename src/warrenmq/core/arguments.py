@@ -102,7 +102,7 @@ def validate_queue_arguments(
     what: str, arguments: Mapping[str, Any], is_durable: bool, is_exclusive: bool, is_auto_delete: bool
 ) -> None:
     """Refuse with 406 what RabbitMQ refuses for a queue of that type."""
-    queue_type = arguments.get("x-queue-type", "classic")
+    queue_type = queue_type_of(arguments)
     _require_known_type(what, queue_type)
     for name in arguments:
         if name in _NOT_FOR[queue_type]:
@@ -118,7 +118,7 @@ def validate_queue_arguments(
 
 def require_own_name(name: str, arguments: Mapping[str, Any]) -> None:
     """Refuse to make up a name for what is meant to last."""
-    queue_type = arguments.get("x-queue-type", "classic")
+    queue_type = queue_type_of(arguments)
     if not name and queue_type in ("quorum", "stream"):
         raise PreconditionFailed(f"Cannot declare a server-named queue for type rabbit_{queue_type}_queue")
 
@@ -126,11 +126,16 @@ def require_own_name(name: str, arguments: Mapping[str, Any]) -> None:
 def find_unheeded(arguments: Mapping[str, Any]) -> list[str]:
     """Those that are kept with the queue, but without effect."""
     unheeded = NOT_ACTED_ON.intersection(arguments)
-    if arguments.get("x-queue-type") == "stream":
+    if queue_type_of(arguments) == "stream":
         unheeded -= {"x-max-length-bytes"}
     if arguments.get(deduplication.ENABLED) is not True:
         unheeded |= set(deduplication.ARGUMENTS[1:]).intersection(arguments)
     return sorted(unheeded)
+
+
+def queue_type_of(arguments: Mapping[str, Any]) -> Any:
+    """The type that these arguments ask for; arguments that were not checked may ask for anything."""
+    return arguments.get("x-queue-type", "classic")
 
 
 def parse_age(text: str) -> int | None:

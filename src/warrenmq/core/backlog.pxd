@@ -14,6 +14,7 @@ cdef class Backlog:
     cdef readonly MessageStore store
     cdef readonly bint keeps
     cdef public long long next_position
+    cdef readonly long long restored_position
     cdef readonly long long last_delivered
     cdef readonly long long body_bytes
     cdef readonly Py_ssize_t paged
@@ -32,6 +33,7 @@ cdef class Backlog:
     cpdef Py_ssize_t count(self) noexcept
     cpdef bint is_empty(self) noexcept
     cpdef bint has_first(self) noexcept
+    cpdef QueuedMessage first(self)
     cpdef int keep(self, QueuedMessage entry) except -1
     cpdef pass_on(self, QueuedMessage entry)
     @cython.locals(size=Py_ssize_t)

@@ -45,6 +45,7 @@ class Backlog:
         "last_delivered",
         "next_position",
         "paged",
+        "restored_position",
         "stats",
         "store",
     )
@@ -60,6 +61,7 @@ class Backlog:
         self.store = store
         self.keeps = is_durable and store is not None
         self.next_position = 0
+        self.restored_position = 0  # the first since the start
         self.last_delivered = -1  # the highest position that was ever delivered
         self.body_bytes = 0
         self.paged = 0
@@ -90,6 +92,12 @@ class Backlog:
     def has_first(self) -> bool:
         """Return True if the first message is in memory."""
         return len(self._entries) > self._head or len(self._returned) > 0
+
+    def first(self) -> QueuedMessage | None:
+        """Return the first message; None if it is not in memory or none waits."""
+        if self._returned:
+            self._merge()
+        return self._entries[self._head] if self._head < len(self._entries) else None
 
     def __iter__(self) -> Iterator[QueuedMessage]:
         """Iterate over the messages in memory."""
@@ -214,7 +222,7 @@ class Backlog:
         self.stats.held_bytes += size
         self.stats.ready += recovered.paged + len(recovered.entries)
         self.body_bytes = recovered.paged_bytes
-        self.next_position = recovered.next_position
+        self.next_position = self.restored_position = recovered.next_position
         self.paged = recovered.paged
         for entry in recovered.entries:
             entry.redelivered = True  # it may have been delivered before the stop

@@ -106,7 +106,7 @@ class Broker:
         if self.failure is not None:
             return
         turn = self.turn
-        if turn.due:
+        while turn.due:  # what one queue delivers or drops may make another one due
             due, turn.due = turn.due, []
             for queue in due:
                 queue.dispatch()

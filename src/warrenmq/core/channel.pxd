@@ -1,5 +1,6 @@
 cimport cython
 
+from warrenmq.core.consumer cimport wake_channel
 from warrenmq.core.exchange cimport Exchange, Route
 from warrenmq.core.ledger cimport Ledger
 from warrenmq.core.message cimport Message, QueuedMessage, make_message
@@ -13,6 +14,8 @@ from warrenmq.core.turn cimport Turn
 cdef int NOTHING
 cdef int WRITTEN
 cdef int SYNCED
+cdef int WAITS_FOR
+cdef int REJECTED
 cdef int _ROUTED
 cdef int _ACKED
 cdef int _CONFIRMED
@@ -37,13 +40,19 @@ cdef class Channel:
     cdef readonly Py_ssize_t default_prefetch
     cdef readonly bint is_open
     cdef public Exchange writable_exchange
+    cdef public long long writable_revision
     cdef readonly bytes plain_header
     cdef readonly object transaction
     cdef readonly object reply_queue
+    cdef readonly long long published
+    cdef readonly long long unroutable
+    cdef readonly long long nacked
+    cdef readonly long long acked
     cdef readonly bint is_confirming
     cdef readonly unsigned long long published_tag
     cdef readonly unsigned long long confirmed_tag
     cdef readonly object awaiting_epoch
+    cdef readonly list rejected
     cdef readonly bint is_in_turn
     cdef readonly int turn_level
 
@@ -51,8 +60,9 @@ cdef class Channel:
     cpdef publish(self, Route route, bytes header, bytes body)
     cdef bint _take_plain(self, bytes header) except -1
     cdef _publish_inspected(self, Route route, bytes header, bytes body)
-    @cython.locals(queue=Queue, level=int)
-    cdef _deliver_to(self, Message message, list queues, bint is_mandatory)
+    @cython.locals(queue=Queue, outcome=int, rejected=int)
+    cdef int _deliver_to(self, Message message, list queues, bint is_mandatory) except -1
+    cdef _note_rejected(self)
     cdef _await_confirm(self, Message message)
     cdef _give_back(self, Message message, bint is_mandatory)
     cpdef note_published(self)
@@ -63,10 +73,10 @@ cdef class Channel:
     cpdef bint epochs_are_safe(self, unsigned long long written, unsigned long long durable) except -1
     @cython.locals(first="unsigned long long")
     cdef _confirm_up_to(self, unsigned long long tag)
-    @cython.locals(traced=list, tags=list, told=Py_ssize_t, number="unsigned long long", message=Message)
-    cdef _tell_confirmed(self, unsigned long long tag)
+    cdef _confirm(self, unsigned long long first, unsigned long long last)
+    @cython.locals(traced=list, tags=list, count=Py_ssize_t, number="unsigned long long", message=Message)
+    cdef _untrace(self, unsigned long long tag, bint is_confirmed)
     @cython.locals(entry=QueuedMessage, queue=Queue)
     cpdef ack(self, unsigned long long tag, bint multiple)
     @cython.locals(entry=QueuedMessage, queue=Queue)
-    cdef _settle_all(self, list entries)
-    cdef _wake_parked(self)
+    cpdef settle_all(self, list entries)

@@ -9,17 +9,18 @@ Owned by the loop thread. Compiled when the package is built (channel.pxd).
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from warrenmq.core.consumer import Consumer
-from warrenmq.core.deduplication import Passage
+from warrenmq.core.consumer import Consumer, wake_channel
 from warrenmq.core.errors import NotAllowed, NotImplementedHere, PreconditionFailed
 from warrenmq.core.exchange import Exchange, Route
 from warrenmq.core.ledger import Ledger
 from warrenmq.core.message import Message, QueuedMessage, make_message
+from warrenmq.core.outcome import REJECTED, WAITS_FOR
 from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, EventSink, Outbox
 from warrenmq.core.publish_rules import needs_inspection, prepare_header
+from warrenmq.core.publishing import Unrouted, find_target, pass_exchanges, take_runs
 from warrenmq.core.queue import Queue
 from warrenmq.core.stats import Stats
-from warrenmq.core.transaction import Transaction, Unrouted
+from warrenmq.core.transaction import Transaction
 from warrenmq.core.turn import Turn
 from warrenmq.events import schema
 
@@ -41,6 +42,7 @@ class Channel:
     """One channel of a connection, which gives it its virtual host, user and outbox."""
 
     __slots__ = (
+        "acked",
         "awaiting_epoch",
         "broker",
         "confirmed_tag",
@@ -53,10 +55,13 @@ class Channel:
         "is_in_turn",
         "is_open",
         "ledger",
+        "nacked",
         "number",
         "outbox",
         "plain_header",
+        "published",
         "published_tag",
+        "rejected",
         "reply_queue",
         "stats",
         "traced",
@@ -64,10 +69,12 @@ class Channel:
         "transaction",
         "turn",
         "turn_level",
+        "unroutable",
         "user",
         "vhost",
         "vhost_name",
         "writable_exchange",
+        "writable_revision",
     )
 
     def __init__(self, connection: "Connection", number: int) -> None:
@@ -88,14 +95,19 @@ class Channel:
         self.consumers: dict[str, Consumer] = {}
         self.default_prefetch = 0
         self.is_open = True
-        self.writable_exchange: Exchange | None = None  # the last one that the user was found to be allowed to
+        # The last exchange that the user was found to be allowed to publish to, and the revision of that decision.
+        self.writable_exchange: Exchange | None = None
+        self.writable_revision = 0
         self.plain_header = b""  # the last one that needed no look inside: the next is often the same
         self.transaction: Transaction | None = None
         self.reply_queue: ReplyQueue | None = None
+        # Counters; `nacked` are rejected publishes. core/snapshot.py derives others from the tags.
+        self.published = self.unroutable = self.nacked = self.acked = 0
         self.is_confirming = False
         self.published_tag = 0  # the last publish of a confirming channel
         self.confirmed_tag = 0  # all publishes up to here are answered
         self.awaiting_epoch: deque[tuple[int, int, int]] | None = None  # (epoch, what of it, last tag in it)
+        self.rejected: list[int] | None = None  # numbers of publishes that a queue rejected, to be nacked
         self.is_in_turn = False
         self.turn_level = NOTHING  # what the publishes of this turn have to wait for
         self.traced: list[Message] | None = None  # traced publishes that wait for their confirms, and their numbers
@@ -106,6 +118,7 @@ class Channel:
     def publish(self, route: Route, header: bytes, body: bytes) -> None:
         """Route a message to its queues, or hold it for the transaction."""
         self.stats.published += 1
+        self.published += 1
         queues = route.queues
         if queues is None or (header != self.plain_header and not self._take_plain(header)):
             self._publish_inspected(route, header, body)
@@ -128,64 +141,59 @@ class Channel:
 
     def _publish_inspected(self, route: Route, header: bytes, body: bytes) -> None:
         """Publish a message whose headers matter: CC, BCC, reply-to, user-id, expiration, a headers exchange, ids."""
-        header, extra_keys, headers = prepare_header(self, header)
+        header, extra_keys, headers = prepare_header(header, self)
         message = Message(route.address, header, body)
-        queues = route.queues
-        if extra_keys or queues is None:
-            keys = (route.routing_key, *extra_keys)
-            if self.vhost.deduplicating:
-                self._publish_once(route, message, Unrouted(route.exchange, keys, headers))
-                return
-            queues, _ = self.vhost.route(route.exchange, keys, headers)
+        target = find_target(self.vhost, route, extra_keys, headers)
         if self.events.is_watching:
+            queues = target if isinstance(target, list) else self.vhost.route(target.exchange, target.keys, headers)[0]
             self.events.published(self, route, message, queues)
         if self.transaction is not None:
-            self.transaction.publishes.append((message, queues, route.is_mandatory))
+            self.transaction.publishes.append((message, target, route.is_mandatory))
         else:
-            self._deliver_to(message, queues, route.is_mandatory)
+            self.deliver(message, target, route.is_mandatory)
 
-    def _publish_once(self, route: Route, message: Message, unrouted: Unrouted) -> None:
-        """Publish a message that some exchange on its way may have seen."""
-        if self.events.is_watching:
-            queues, _ = self.vhost.route(unrouted.exchange, unrouted.keys, unrouted.headers)
-            self.events.published(self, route, message, queues)
-        if self.transaction is not None:
-            self.transaction.publishes.append((message, unrouted, route.is_mandatory))
-        else:
-            self._deliver_once(message, unrouted, route.is_mandatory)
-
-    def _deliver_once(self, message: Message, unrouted: Unrouted, is_mandatory: bool) -> None:
-        passage = Passage(message)
-        queues, _ = self.vhost.route(unrouted.exchange, unrouted.keys, unrouted.headers, passage)
-        if queues:
-            self.turn_level = max(self.turn_level, passage.note(message.is_persistent()))
-        elif passage.was_dropped:
-            self._drop_duplicate(message, passage.level)
+    def deliver(self, message: Message, target: list[Queue] | Unrouted, is_mandatory: bool) -> None:
+        """Give it to its queues, unless an exchange on the way drops it as a duplicate."""
+        if not isinstance(target, Unrouted):
+            self._deliver_to(message, target, is_mandatory)
             return
-        self._deliver_to(message, queues, is_mandatory)
+        queues, passage = pass_exchanges(self.vhost, message, target)
+        if queues or not passage.was_dropped:
+            is_rejected = self._deliver_to(message, queues, is_mandatory)
+            level = passage.note() if queues and not is_rejected else NOTHING
+        else:
+            level = passage.outcome() & WAITS_FOR
+            if message.uid != 0:
+                self.events.message_event(schema.DROPPED, message, self, schema.R_DUPLICATE)
+            if self.is_confirming:
+                self._await_confirm(message)
+        self.turn_level = max(self.turn_level, level)
 
-    def _drop_duplicate(self, message: Message, level: int) -> None:
-        """It was here before: its publisher hears what it heard then, once that is safe."""
-        self.stats.deduplicated += 1
-        if message.uid != 0:
-            self.events.message_event(schema.DROPPED, message, self, schema.R_DUPLICATE)
-        if message.is_persistent():
-            self.turn_level = max(self.turn_level, level)
-        if self.is_confirming:
-            self._await_confirm(message)
-
-    def _deliver_to(self, message: Message, queues: list[Queue], is_mandatory: bool) -> None:
+    def _deliver_to(self, message: Message, queues: list[Queue], is_mandatory: bool) -> int:
+        """Return whether a queue rejected it."""
+        rejected = 0
         if queues:
             if message.uid != 0 and message.uid != self.events.routed:
                 self.events.message_event(_ROUTED, message, self, 0)
             for queue in queues:
-                level = queue.enqueue(message)
-                if level > self.turn_level:
-                    self.turn_level = level
+                outcome = queue.enqueue(message)
+                if outcome & WAITS_FOR > self.turn_level:
+                    self.turn_level = outcome & WAITS_FOR
+                rejected |= outcome & REJECTED
+            if rejected:
+                self._note_rejected()
         else:
             self._give_back(message, is_mandatory)
         if self.is_confirming:
             self._await_confirm(message)
+        return rejected
+
+    def _note_rejected(self) -> None:
+        """Some queue refused the publish at hand: nack it in its place, or fail the commit it is part of."""
+        if self.is_confirming or self.transaction is not None:
+            if self.rejected is None:
+                self.rejected = []
+            self.rejected.append(self.published_tag + 1)
 
     def _await_confirm(self, message: Message) -> None:
         self.note_published()
@@ -199,6 +207,7 @@ class Channel:
     def _give_back(self, message: Message, is_mandatory: bool) -> None:
         """No queue takes it."""
         self.stats.unroutable += 1
+        self.unroutable += 1
         if message.uid != 0:
             self.events.message_event(schema.UNROUTABLE, message, self, schema.R_NO_ROUTE)
         if is_mandatory:
@@ -268,26 +277,43 @@ class Channel:
         return True
 
     def _confirm_up_to(self, tag: int) -> None:
+        """Answer every publish up to this one: an ack, or a nack where a queue rejected it."""
         first = self.confirmed_tag + 1
+        if tag < first:
+            return
+        self.confirmed_tag = tag
+        if self.rejected:
+            # `multiple` covers all that is not answered yet: so what comes before a nack is acked first.
+            for begin, end in take_runs(self.rejected, tag):
+                if begin > first:
+                    self._confirm(first, begin - 1)
+                if self.traced is not None:
+                    self._untrace(end, False)
+                self.nacked += end - begin + 1
+                self.outbox.refuse(self.number, end, end > begin)
+                first = end + 1
         if tag >= first:
-            self.stats.confirmed += tag - self.confirmed_tag
-            self.confirmed_tag = tag
-            if self.traced is not None:
-                self._tell_confirmed(tag)
-            self.outbox.confirm(self.number, tag, tag > first)
+            self._confirm(first, tag)
 
-    def _tell_confirmed(self, tag: int) -> None:
+    def _confirm(self, first: int, last: int) -> None:
+        self.stats.confirmed += last - first + 1
+        if self.traced is not None:
+            self._untrace(last, True)
+        self.outbox.confirm(self.number, last, last > first)
+
+    def _untrace(self, tag: int, is_confirmed: bool) -> None:
+        """Forget the traced publishes up to this one; a rejection is an event of the queue, not of the channel."""
         traced, tags = self.traced, self.traced_tags
-        assert traced is not None
-        assert tags is not None
-        told = 0
+        assert traced is not None and tags is not None  # noqa: PT018
+        count = 0
         for number in tags:
             if number > tag:
                 break
-            message = traced[told]
-            self.events.message_event(_CONFIRMED, message, self, 0)
-            told += 1
-        del traced[:told], tags[:told]
+            message = traced[count]
+            if is_confirmed:
+                self.events.message_event(_CONFIRMED, message, self, 0)
+            count += 1
+        del traced[:count], tags[:count]
 
     # -- consuming ---------------------------------------------------------------------------------------------------
 
@@ -333,12 +359,12 @@ class Channel:
         """Its queue is gone: forget it and tell the client."""
         if self.consumers.get(consumer.tag) is consumer:
             del self.consumers[consumer.tag]
-            self._unpark(consumer)
+            consumer.unpark()
             self.outbox.cancelled(self.number, consumer.tag)
             self._tell_consumer(schema.CONSUMER_CLOSED, consumer, schema.R_QUEUE_DELETED)
 
     def _detach(self, consumer: Consumer, reason: int) -> None:
-        self._unpark(consumer)
+        consumer.unpark()
         self.vhost.consumer_left(consumer.queue, consumer)
         self._tell_consumer(schema.CONSUMER_CLOSED, consumer, reason)
 
@@ -353,10 +379,6 @@ class Channel:
             reason=reason,
         )
 
-    def _unpark(self, consumer: Consumer) -> None:
-        self.ledger.parked.pop(consumer, None)
-        self.outbox.parked.pop(consumer, None)
-
     def get(self, queue: Queue, no_ack: bool) -> bool:
         """Send the first waiting message as get-ok; says whether there was one."""
         entry = queue.get()
@@ -365,10 +387,12 @@ class Channel:
         self.stats.delivered += 1
         if entry.redelivered:
             self.stats.redelivered += 1
+            queue.redelivered += 1
         entry.attempts += 1
         if entry.message.uid != 0 or queue.is_tapped:
             queue.tell_delivered(entry, self, no_ack)
         if no_ack:
+            queue.delivered_no_ack += 1
             queue.discard(entry)
             tag = self.ledger.next_tag()
         else:
@@ -382,7 +406,7 @@ class Channel:
         """basic.qos: for the whole channel at once, or for each consumer that is started from now on."""
         if is_global:
             self.ledger.prefetch = count
-            self._wake_parked()
+            wake_channel(self.ledger)
         else:
             self.default_prefetch = count
 
@@ -395,12 +419,13 @@ class Channel:
             if entry is None:
                 raise PreconditionFailed(f"unknown delivery tag {tag}")
             self.stats.acked += 1
+            self.acked += 1
             queue: Queue = entry.queue  # type: ignore[assignment]
             if entry.message.uid != 0:
                 self.events.place_event(_ACKED, entry, queue, self, 0)
             queue.settle(entry)
             if self.ledger.parked:
-                self._wake_parked()
+                wake_channel(self.ledger)
             return
         if self.transaction is not None:
             self.transaction.hold(self._take(tag, multiple), _ACKED, False)
@@ -409,7 +434,7 @@ class Channel:
             tag = self.ledger.last_tag
         elif tag not in self.ledger.unacked:
             raise PreconditionFailed(f"unknown delivery tag {tag}")
-        self._settle_all(self.ledger.strike_up_to(tag))
+        self.settle_all(self.ledger.strike_up_to(tag))
 
     def reject(self, tag: int, multiple: bool, requeue: bool, kind: int = schema.REJECTED) -> None:
         """basic.nack and basic.reject; `kind` says which."""
@@ -418,7 +443,7 @@ class Channel:
             self.transaction.hold(taken, kind, requeue)
             return
         self._require_returnable(taken, taken)
-        self._refuse_all([entry for _, entry in taken], kind, requeue)
+        self.refuse_all([entry for _, entry in taken], kind, requeue)
 
     def recover(self) -> None:
         """Requeue everything that is unacked."""
@@ -451,16 +476,18 @@ class Channel:
             self.ledger.put_back(struck)
             raise
 
-    def _settle_all(self, entries: list[QueuedMessage]) -> None:
+    def settle_all(self, entries: list[QueuedMessage]) -> None:
+        """Acked."""
         self.stats.acked += len(entries)
+        self.acked += len(entries)
         for entry in entries:
             queue: Queue = entry.queue  # type: ignore[assignment]
             if entry.message.uid != 0:
                 self.events.place_event(_ACKED, entry, queue, self, 0)
             queue.settle(entry)
-        self._wake_parked()
+        wake_channel(self.ledger)
 
-    def _refuse_all(self, entries: list[QueuedMessage], kind: int, requeue: bool) -> None:
+    def refuse_all(self, entries: list[QueuedMessage], kind: int, requeue: bool) -> None:
         """Nacked or rejected."""
         for entry in entries:
             if entry.message.uid != 0:
@@ -476,8 +503,9 @@ class Channel:
             queue: Queue = entry.queue  # type: ignore[assignment]
             if entry.message.uid != 0:
                 self.events.place_event(schema.DROPPED, entry, queue, self, schema.R_REJECTED)
+            queue.rejected += 1
             queue.settle(entry)
-        self._wake_parked()
+        wake_channel(self.ledger)
 
     def _requeue_all(self, entries: list[QueuedMessage], reason: int) -> None:
         by_queue: dict[Queue, list[QueuedMessage]] = {}
@@ -488,20 +516,7 @@ class Channel:
             queue.requeue(returning, self, reason)
         for queue in by_queue:
             queue.make_due()
-        self._wake_parked()
-
-    def _wake_parked(self) -> None:
-        """Consumers that waited for the channel's own credit may go on, whoever was served last at the end."""
-        parked = self.ledger.parked
-        if parked and not self.ledger.is_full():
-            last_served = self.ledger.last_served
-            if last_served in parked:
-                del parked[last_served]
-                parked[last_served] = None
-            waiting = list(parked)
-            parked.clear()
-            for consumer in waiting:
-                consumer.queue.wake(consumer)
+        wake_channel(self.ledger)
 
     # -- transactions ------------------------------------------------------------------------------------------------
 
@@ -515,36 +530,20 @@ class Channel:
         """Apply everything held, together: one turn, one epoch. Gives what the answer has to wait for at least."""
         transaction = self._open_transaction()
         self.transaction = Transaction()
-        returning = [delivery for taken, kind, _ in transaction.settlements if kind != _ACKED for delivery in taken]
-        self._require_returnable(returning, transaction.held_deliveries())
+        self._require_returnable(transaction.refused_deliveries(), transaction.held_deliveries())
         self.turn_level = transaction.settled_level()
-        for message, queues, is_mandatory in transaction.publishes:
-            if message.uid != 0:
-                self.events.message_event(schema.TX_COMMITTED, message, self, 0)
-            if isinstance(queues, Unrouted):
-                self._deliver_once(message, queues, is_mandatory)
-            else:
-                self._deliver_to(message, [queue for queue in queues if not queue.is_deleted], is_mandatory)
-        for taken, kind, requeue in transaction.settlements:
-            entries = [entry for _, entry in taken]
-            if kind == _ACKED:
-                self._settle_all(entries)
-            else:
-                self._refuse_all(entries, kind, requeue)
+        transaction.apply(self)
         self.broker.storage.log.transaction_is_said()
+        if self.rejected:
+            self.rejected = None
+            raise PreconditionFailed("partial tx completion")  # as RabbitMQ; the rest of it stays committed
         return self.turn_level
 
     def rollback(self) -> None:
         """Forget the held publishes; held acks are undone, their deliveries are unacked again."""
         transaction = self._open_transaction()
         self.transaction = Transaction()
-        self._undo(transaction, schema.R_CLIENT)
-
-    def _undo(self, transaction: Transaction, reason: int) -> None:
-        for message, _, _ in transaction.publishes:
-            if message.uid != 0:
-                self.events.message_event(schema.TX_ROLLED_BACK, message, self, reason)
-        self.ledger.put_back(transaction.held_deliveries())
+        transaction.undo(self, schema.R_CLIENT)
 
     def _open_transaction(self) -> Transaction:
         if self.transaction is None:
@@ -559,7 +558,7 @@ class Channel:
             return
         self.is_open = False
         if self.transaction is not None:
-            self._undo(self.transaction, reason)
+            self.transaction.undo(self, reason)
             self.transaction = None
         self._stop_replies()
         consumers = list(self.consumers.values())

@@ -7,6 +7,9 @@ from warrenmq.core.queue cimport Queue
 
 
 cdef int NOTHING
+cdef int QUEUED
+cdef int DELIVERED
+cdef int DROPPED
 cdef int _REQUEUED
 cdef int _DROPPED
 cdef int _DUPLICATE

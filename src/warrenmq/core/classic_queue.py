@@ -13,6 +13,8 @@ from warrenmq.core.backlog import Backlog
 from warrenmq.core.consumer import Consumer, ConsumerRing
 from warrenmq.core.errors import AccessRefused, PreconditionFailed
 from warrenmq.core.message import Message, QueuedMessage, enqueue_as
+from warrenmq.core.options import QueueOptions
+from warrenmq.core.outcome import DELIVERED, DROPPED, QUEUED
 from warrenmq.core.ports import NOTHING, EventSink, MessageStore
 from warrenmq.core.queue import Queue
 from warrenmq.core.stats import Stats
@@ -46,9 +48,12 @@ class ClassicQueue(Queue):
         turn: Turn,
         store: MessageStore | None = None,
         events: EventSink | None = None,
+        options: QueueOptions | None = None,
     ) -> None:
         promise = store.promise if store is not None else NOTHING
-        super().__init__(vhost, name, is_durable, is_auto_delete, owner, arguments, stats, turn, promise, events)
+        super().__init__(
+            vhost, name, is_durable, is_auto_delete, owner, arguments, stats, turn, promise, events, options
+        )
         self.backlog = Backlog(stats, store, is_durable, self.dispatch)
         self.ring = ConsumerRing()
         self.exclusive_consumer: Consumer | None = None
@@ -56,25 +61,29 @@ class ClassicQueue(Queue):
     # -- messages in -------------------------------------------------------------------------------------------------
 
     def enqueue(self, message: Message) -> int:
-        """Deliver the message to a waiting consumer, or keep it; never waits. Return what its confirm waits for."""
+        """Deliver the message to a waiting consumer, or keep it; never waits. Return its outcome (core/outcome.py).
+
+        In the middle of a settlement it is kept, and the queue is due.
+        """
         if self.deduplication is not None and self.deduplication.has_seen(message.header):
             return self._drop_duplicate(message)
         backlog = self.backlog
         position = backlog.next_position
         backlog.next_position = position + 1
         is_first = backlog.is_empty()
-        consumer = self.ring.next_ready() if is_first else None
+        consumer = self.ring.next_ready(message) if is_first and not self.turn.is_settling else None
         if consumer is not None and consumer.no_ack:
             # Settled by being sent: there is nothing to keep.
             self.stats.delivered += 1
+            self.delivered_no_ack += 1
             if message.uid != 0:
                 self.events.passed(message, self, consumer)
             if self.is_tapped:
                 self.events.tapped(enqueue_as(message, position), self, consumer)
             consumer.deliver_no_ack(message, False)
             if self.deduplication is not None:
-                return self.deduplication.note_passed(backlog.keeps and message.is_persistent())
-            return NOTHING
+                return DELIVERED | self.deduplication.note_passed(backlog.keeps and message.is_persistent())
+            return DELIVERED
         if message.uid != 0:
             self.events.enqueued(message, self, 1 if is_first else backlog.count() + 1)
         entry = enqueue_as(message, position)
@@ -84,16 +93,18 @@ class ClassicQueue(Queue):
         if consumer is not None:
             backlog.pass_on(entry)
             self._hand_over(entry, consumer)
-        else:
-            backlog.append(entry)
-        return promise
+            return DELIVERED | promise
+        backlog.append(entry)
+        if self.turn.is_settling:
+            self.make_due()
+        return QUEUED | promise
 
     def _drop_duplicate(self, message: Message) -> int:
         """Drop a message whose id was here before; its confirm waits until that one is safe."""
         self.stats.deduplicated += 1
         if message.uid != 0:
             self.events.place_event(_DROPPED, enqueue_as(message, self.backlog.next_position), self, None, _DUPLICATE)
-        return self.promise if self.backlog.keeps and message.is_persistent() else NOTHING
+        return DROPPED | (self.promise if self.backlog.keeps and message.is_persistent() else NOTHING)
 
     def restore(self) -> None:
         self.backlog.restore()
@@ -111,12 +122,14 @@ class ClassicQueue(Queue):
     def dispatch(self) -> None:
         self.is_due = False
         backlog = self.backlog
-        while backlog.has_first():
-            consumer = self.ring.next_ready()
+        while True:
+            entry = backlog.first()
+            if entry is None:
+                break
+            consumer = self.ring.next_ready(entry.message)
             if consumer is None:
                 break
-            entry = backlog.take()
-            assert entry is not None
+            backlog.take()
             self._hand_over(entry, consumer)
         if backlog.paged != 0:
             backlog.read_ahead()
@@ -131,16 +144,22 @@ class ClassicQueue(Queue):
         self.stats.delivered += 1
         if entry.redelivered:
             self.stats.redelivered += 1
+            self.redelivered += 1
         entry.attempts += 1
         if entry.message.uid != 0 or self.is_tapped:
             self.tell_delivered(entry, consumer, consumer.no_ack)
         if consumer.no_ack:
+            self.delivered_no_ack += 1
             self.discard(entry)
             consumer.deliver_no_ack(entry.message, entry.redelivered)
         else:
+            self.delivered += 1
             self.unacked_count += 1
             self.stats.unacked += 1
             consumer.deliver(entry)
+
+    def published(self) -> int:
+        return self.backlog.next_position - self.backlog.restored_position  # each takes one position
 
     def message_count(self) -> int:
         return self.backlog.count()
@@ -161,6 +180,7 @@ class ClassicQueue(Queue):
     def requeue(self, entries: list[QueuedMessage], who: object = None, reason: int = 0) -> None:
         """Put unacked messages back at their old places, marked as redelivered, without delivering them yet."""
         self.unacked_count -= len(entries)
+        self.requeued += len(entries)
         self.stats.unacked -= len(entries)
         for entry in entries:
             if entry.message.uid != 0:
@@ -204,10 +224,9 @@ class ClassicQueue(Queue):
         if self.exclusive_consumer is not None or (is_exclusive and self.consumers):
             raise AccessRefused(f"queue '{self.name}' in vhost '{self.vhost}' in exclusive use")
         if "x-stream-offset" in arguments:
-            queue_type = self.arguments.get("x-queue-type", "classic")
             raise PreconditionFailed(
                 f"invalid arg 'x-stream-offset' for queue '{self.name}' in vhost '{self.vhost}' "
-                f"of queue type rabbit_{queue_type}_queue"
+                f"of queue type rabbit_{self.options.type}_queue"
             )
 
     def add_consumer(self, consumer: Consumer) -> None:

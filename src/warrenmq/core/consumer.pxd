@@ -23,6 +23,7 @@ cdef class Consumer:
     cdef public bint is_waiting
 
     cpdef bint has_credit(self) except -1
+    cpdef bint give_back(self) except -1
     cpdef deliver_no_ack(self, Message message, bint redelivered)
     cpdef deliver(self, QueuedMessage entry)
 
@@ -35,4 +36,8 @@ cdef class ConsumerRing:
     cpdef add(self, Consumer consumer)
     cpdef remove(self, Consumer consumer)
     @cython.locals(levels=list, consumer=Consumer)
-    cpdef Consumer next_ready(self)
+    cpdef Consumer next_ready(self, Message message)
+
+
+cpdef wake_parked(dict parked)
+cpdef wake_channel(Ledger ledger)

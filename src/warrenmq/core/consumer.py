@@ -1,8 +1,14 @@
 """A consumer and the ring of consumers that wait at a queue.
 
-A consumer stands in its queue's ring only while it can take a message. When it cannot, it leaves the ring, and whoever
-gives it back its credit (an ack, a larger prefetch, a drained socket) puts it in again: so that the cost of a message
-does not grow with the number of consumers that are busy.
+A consumer stands in its queue's ring only while it has credit: so the cost of a message does not grow with the number
+of consumers that are busy. `has_credit` takes it out and parks it where its credit comes back from:
+
+    limit                               parked in          woken by
+    its own prefetch                    nowhere            its next settlement: `give_back`
+    the prefetch of its channel         Ledger.parked      the channel's next settlement or basic.qos: `wake_channel`
+    what its connection may buffer      Outbox.parked      the end of the turn or a drained socket: `wake_parked`
+
+Nothing else changes credit. Waking puts the consumer into the ring again and makes its queue due.
 
 Compiled when the package is built (consumer.pxd).
 """
@@ -67,7 +73,7 @@ class Consumer:
         self.is_waiting = False
 
     def has_credit(self) -> bool:
-        """Whether it can take one more; if not, it is parked where its credit will come back."""
+        """Whether it can take one more message; if not, park it where its credit comes back from."""
         if self.outbox.is_congested:
             self.outbox.parked[self] = None
             return False
@@ -77,6 +83,22 @@ class Consumer:
             return False
         # Its own next ack brings it back.
         return self.no_ack or self.prefetch == 0 or self.unacked < self.prefetch
+
+    def give_back(self) -> bool:
+        """A delivery to it was settled. Return whether its queue has to wake it."""
+        self.unacked -= 1
+        self.ledger.outstanding -= 1
+        if self.is_waiting:
+            return False
+        if self.ledger.prefetch == 0:
+            return True
+        self.ledger.parked[self] = None  # the channel's consumers take turns
+        return False
+
+    def unpark(self) -> None:
+        """It wants nothing more."""
+        self.ledger.parked.pop(self, None)
+        self.outbox.parked.pop(self, None)
 
     def deliver_no_ack(self, message: Message, redelivered: bool) -> None:
         """Send a message that is settled by being sent."""
@@ -126,8 +148,11 @@ class ConsumerRing:
         if not self.levels[index]:
             del self.levels[index], self.priorities[index]
 
-    def next_ready(self) -> Consumer | None:
-        """The consumer whose turn it is, or None; those without credit leave the ring on the way."""
+    def next_ready(self, message: Message) -> Consumer | None:
+        """Return the consumer that gets this message, or None; those without credit leave the ring on the way.
+
+        So far every consumer takes every message.
+        """
         levels = self.levels
         while levels:
             level = levels[0]
@@ -138,3 +163,22 @@ class ConsumerRing:
                 return consumer
             self.remove(consumer)
         return None
+
+
+def wake_parked(parked: dict[Consumer, None]) -> None:
+    """Wake all that wait for this credit; who finds none parks again."""
+    waiting = list(parked)
+    parked.clear()
+    for consumer in waiting:
+        consumer.queue.wake(consumer)
+
+
+def wake_channel(ledger: Ledger) -> None:
+    """Wake those that wait for the channel's credit if it has any; the one that was served last comes last."""
+    parked = ledger.parked
+    if parked and not ledger.is_full():
+        last_served = ledger.last_served
+        if last_served in parked:
+            del parked[last_served]
+            parked[last_served] = None
+        wake_parked(parked)

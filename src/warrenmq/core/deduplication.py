@@ -13,12 +13,13 @@ Owned by the loop thread.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from warrenmq.core.outcome import DROPPED, UNROUTED
 from warrenmq.core.ports import NOTHING, SeenStore
 from warrenmq.protocol.properties import headers as decode_headers
 
@@ -50,27 +51,6 @@ class Settings:
     size: int = DEFAULT_SIZE
     ttl_ms: int = 0  # 0: for as long as there is room
     is_kept: bool = True  # with what is durable; else in memory alone
-
-
-def settings_of(arguments: Mapping[str, Any], forgets_with_message: bool = False) -> Settings | None:
-    """Read arguments that were checked; None if nothing is to be deduplicated.
-
-    `forgets_with_message`: of a classic queue. Without a size and a time, an id counts while its message is there.
-    """
-    if arguments.get(ENABLED) is not True:
-        return None
-    has_window = SIZE in arguments or TTL in arguments or not forgets_with_message
-    return Settings(
-        str(arguments.get(HEADER, HEADER)),
-        int(arguments.get(SIZE, DEFAULT_SIZE)) if has_window else 0,
-        int(arguments.get(TTL, 0)),
-        arguments.get(PERSISTENCE, "disk") == "disk",
-    )
-
-
-def settings_of_exchange(type: str, arguments: Mapping[str, Any]) -> Settings | None:
-    """The same of an exchange; those of the type made for it need not ask."""
-    return settings_of({**arguments, ENABLED: True} if type == EXCHANGE_TYPE else arguments)
 
 
 class SeenIds:
@@ -297,32 +277,43 @@ class Deduplication:
 class Passage:
     """One message on its way through exchanges, some of which may have seen it."""
 
-    __slots__ = ("_header", "_passed", "level", "was_dropped")
+    __slots__ = ("_message", "_passed", "_promise", "was_dropped")
 
     def __init__(self, message: Message) -> None:
-        self._header = message.header
+        self._message = message
         self._passed: list[Exchange] = []
+        self._promise = NOTHING
         self.was_dropped = False
-        self.level = NOTHING  # what the confirm of a duplicate waits for
 
     def is_stopped_by(self, exchange: Exchange) -> bool:
         """Whether the exchange has seen it; asked once for each exchange on the way."""
         deduplication = exchange.deduplication
         if deduplication is None:
             return False
-        if deduplication.has_seen(self._header):
+        if deduplication.has_seen(self._message.header):
             self.was_dropped = True
-            self.level = max(self.level, deduplication.promise)
+            self._promise = max(self._promise, deduplication.promise)
             return True
         self._passed.append(exchange)
         return False
 
-    def note(self, is_persistent: bool) -> int:
-        """It goes on to some queue: let the exchanges that it passed remember it. Gives what to wait for."""
+    def outcome(self) -> int:
+        """Return the outcome of a message that reached no queue.
+
+        The confirm of a duplicate waits until its first message is safe.
+        """
+        if not self.was_dropped:
+            return UNROUTED
+        return DROPPED | (self._promise if self._message.is_persistent() else NOTHING)
+
+    def note(self) -> int:
+        """Some queue has taken it: let the exchanges that it passed remember it. Return what its confirm waits for."""
+        is_persistent = self._message.is_persistent()
         level = NOTHING
         for exchange in self._passed:
             deduplication = exchange.deduplication
             if deduplication is not None:
+                deduplication.has_seen(self._message.header)  # again: others may have passed meanwhile
                 deduplication.note(0, is_persistent)
                 if is_persistent:
                     level = max(level, deduplication.promise)

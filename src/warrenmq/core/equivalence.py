@@ -6,6 +6,7 @@ The texts are RabbitMQ's, since clients show them to people and some tests compa
 from collections.abc import Mapping
 from typing import Any
 
+from warrenmq.core.arguments import queue_type_of
 from warrenmq.core.errors import PreconditionFailed
 from warrenmq.core.routing.erlang_text import field_type, term
 from warrenmq.core.routing.headers import comparable
@@ -26,7 +27,7 @@ def require_same_arguments(
     for name in names:
         if name not in received and name not in current:
             continue
-        if name == "x-queue-type" and received.get(name, "classic") == current.get(name, "classic"):
+        if name == "x-queue-type" and queue_type_of(received) == queue_type_of(current):
             continue
         if name in received and name in current:
             if _are_equal(received[name], current[name]):

@@ -10,6 +10,7 @@ cdef class Exchange:
     cdef readonly bint is_auto_delete
     cdef readonly bint is_internal
     cdef readonly dict arguments
+    cdef readonly object options
     cdef readonly str alternate
     cdef readonly object matcher
     cdef public Py_ssize_t binding_count

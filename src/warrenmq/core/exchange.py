@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from warrenmq.core.deduplication import Deduplication, Passage
+from warrenmq.core.options import ExchangeOptions, exchange_options
 from warrenmq.core.ports import NO_SAMPLER, RouteSampler
 from warrenmq.core.queue import Queue
 from warrenmq.core.routing import MATCHERS, Matcher
@@ -31,6 +32,7 @@ class Exchange:
         "is_internal",
         "matcher",
         "name",
+        "options",
         "type",
     )
 
@@ -49,11 +51,16 @@ class Exchange:
         self.is_auto_delete = is_auto_delete
         self.is_internal = is_internal
         self.arguments: dict[str, Any] = arguments or {}
-        alternate = self.arguments.get("alternate-exchange")
-        self.alternate: str | None = alternate if isinstance(alternate, str) else None
         self.matcher: Matcher = MATCHERS[type]()
         self.binding_count = 0
         self.deduplication: Deduplication | None = None
+        self.alternate: str | None = None
+        self.apply(exchange_options(type, self.arguments))
+
+    def apply(self, options: ExchangeOptions) -> None:
+        """Route by these options from now on; the virtual host drops the cached routes (`VHost.apply`)."""
+        self.options = options
+        self.alternate = options.alternate
 
 
 class Route:

@@ -127,5 +127,6 @@ def enqueue_as(message: Message, position: int) -> QueuedMessage:
 
 def address_of(exchange: str, routing_key: str) -> bytes:
     """The two short strings that publish, deliver, get-ok and return share."""
-    name, key = exchange.encode(), routing_key.encode()
+    name = exchange.encode("utf-8", "surrogateescape")
+    key = routing_key.encode("utf-8", "surrogateescape")
     return bytes((len(name),)) + name + bytes((len(key),)) + key

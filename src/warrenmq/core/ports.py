@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from warrenmq.core.deduplication import SeenIds
     from warrenmq.core.exchange import Route
     from warrenmq.core.message import Message, QueuedMessage
+    from warrenmq.core.options import QueueOptions
     from warrenmq.core.queue import Queue
     from warrenmq.core.stats import Stats
     from warrenmq.core.stream import Stream
@@ -252,11 +253,11 @@ class Storage:
     def count_in(self, stats: "Stats") -> None:
         """Add what is on its way to the disk to the bytes held in memory: the memory alarm must see it."""
 
-    def message_store(self, vhost: str, queue: str, is_durable: bool, arguments: dict[str, Any]) -> MessageStore | None:
+    def message_store(self, vhost: str, queue: str, options: "QueueOptions") -> MessageStore | None:
         """The store of a queue; None for one that lives in memory alone."""
         raise NotImplementedError
 
-    def stream_store(self, vhost: str, queue: str, arguments: dict[str, Any]) -> "StreamStore":
+    def stream_store(self, vhost: str, queue: str, options: "QueueOptions") -> "StreamStore":
         """The store of a stream."""
         raise NotImplementedError
 
@@ -364,6 +365,10 @@ class StreamStore:
 
     def delete(self) -> None:
         """Remove everything: the stream is gone."""
+        raise NotImplementedError
+
+    def apply(self, options: "QueueOptions") -> None:
+        """Keep to the limits of these options from now on."""
         raise NotImplementedError
 
     def read(self, position: int, receive: "Callable[[int, list[Message]], None]") -> None:

@@ -25,6 +25,7 @@ _USER_ID = 0x0010
 _INTEGER = re.compile("[+-]?[0-9]+")
 
 DIRECT_REPLY_TO = "amq.rabbitmq.reply-to"
+ADDRESS_PREFIX = DIRECT_REPLY_TO + "."
 
 
 def needs_inspection(header: bytes) -> bool:
@@ -38,19 +39,22 @@ def needs_inspection(header: bytes) -> bool:
     return bool(flags & _HEADERS) and b"CC" in header
 
 
-def prepare_header(channel: "Channel", header: bytes) -> tuple[bytes, list[str], dict[str, Any] | None]:
-    """Check the properties; gives the header to store, the keys of CC and BCC, and the decoded headers."""
+def prepare_header(header: bytes, publisher: "Channel | None") -> tuple[bytes, list[str], dict[str, Any] | None]:
+    """Check the properties. Return the header to store, the keys of CC and BCC, and the decoded headers.
+
+    Without a publisher (the broker itself publishes) the user-id and reply-to are kept as they are.
+    """
     flags = header[12] << 8 | header[13]
     if flags & _DELIVERY_MODE and delivery_mode(header) not in (1, 2):
         raise PreconditionFailed(f"invalid message: {{delivery_mode_unknown,{delivery_mode(header)}}}")
-    if flags & _USER_ID:
-        _require_own_user(channel.user, properties.user_id(header))
+    if flags & _USER_ID and publisher is not None:
+        _require_own_user(publisher.user, properties.user_id(header))
     if flags & _EXPIRATION:
         _require_valid_expiration(properties.expiration(header))
-    if flags & _REPLY_TO and properties.reply_to(header) == DIRECT_REPLY_TO:
-        if channel.reply_queue is None:
+    if flags & _REPLY_TO and publisher is not None and properties.reply_to(header) == DIRECT_REPLY_TO:
+        if publisher.reply_queue is None:
             raise PreconditionFailed("fast reply consumer does not exist")
-        header = properties.with_reply_to(header, channel.reply_queue.name)
+        header = properties.with_reply_to(header, publisher.reply_queue.name)
     if not flags & _HEADERS:
         return header, [], None
     headers = properties.headers(header)

@@ -18,6 +18,7 @@ cdef class Queue:
     cdef readonly bint is_auto_delete
     cdef readonly object owner
     cdef readonly dict arguments
+    cdef readonly object options
     cdef readonly Stats stats
     cdef readonly Turn turn
     cdef readonly int promise
@@ -28,6 +29,11 @@ cdef class Queue:
     cdef readonly bint is_due
     cdef readonly Py_ssize_t unacked_count
     cdef public object deduplication
+    cdef readonly long long delivered
+    cdef public long long delivered_no_ack
+    cdef public long long redelivered
+    cdef public long long rejected
+    cdef readonly long long requeued
 
     cpdef int enqueue(self, Message message) except -1
     cpdef dispatch(self)

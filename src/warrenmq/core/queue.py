@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from warrenmq.core.consumer import Consumer
 from warrenmq.core.deduplication import Deduplication
 from warrenmq.core.message import Message, QueuedMessage
+from warrenmq.core.options import QueueOptions
 from warrenmq.core.ports import EventSink
 from warrenmq.core.stats import Stats
 from warrenmq.core.turn import Turn
@@ -37,6 +38,8 @@ class Queue:
         "arguments",
         "consumers",
         "deduplication",
+        "delivered",
+        "delivered_no_ack",
         "events",
         "is_auto_delete",
         "is_deleted",
@@ -44,8 +47,12 @@ class Queue:
         "is_durable",
         "is_tapped",
         "name",
+        "options",
         "owner",
         "promise",
+        "redelivered",
+        "rejected",
+        "requeued",
         "stats",
         "turn",
         "unacked_count",
@@ -64,6 +71,7 @@ class Queue:
         turn: Turn,
         promise: int,
         events: EventSink | None,
+        options: QueueOptions | None = None,
     ) -> None:
         self.vhost = vhost
         self.name = name
@@ -71,6 +79,7 @@ class Queue:
         self.is_auto_delete = is_auto_delete
         self.owner = owner
         self.arguments = arguments
+        self.options = options or QueueOptions(is_durable=is_durable)
         self.stats = stats
         self.turn = turn
         self.promise = promise
@@ -81,11 +90,24 @@ class Queue:
         self.is_due = False
         self.unacked_count = 0
         self.deduplication: Deduplication | None = None
+        # Counters since the start; `core/snapshot.py` derives others from them.
+        self.delivered = 0  # to be acked
+        self.delivered_no_ack = 0
+        self.redelivered = 0
+        self.requeued = 0
+        self.rejected = 0  # without requeue
+
+    def apply(self, options: QueueOptions) -> None:
+        """Keep to these options from now on."""
+        self.options = options
 
     # -- messages ----------------------------------------------------------------------------------------------------
 
     def enqueue(self, message: Message) -> int:
-        """Take the message; never waits. Return what its confirm has to wait for."""
+        """Take the message; never waits. Return its outcome (core/outcome.py).
+
+        In the middle of a settlement nothing is delivered: the queue is due.
+        """
         raise NotImplementedError
 
     def dispatch(self) -> None:
@@ -115,6 +137,10 @@ class Queue:
         """Return the number of messages that wait; of a stream, of all that it keeps."""
         return 0
 
+    def published(self) -> int:
+        """Return the number of messages that came since the start."""
+        return 0
+
     def purge(self, reason: int = schema.R_PURGED) -> int:
         """Drop all that waits; what is unacked stays. Return the number dropped."""
         raise NotImplementedError
@@ -131,6 +157,8 @@ class Queue:
         waiter()
 
     def note_unacked(self) -> None:
+        """Count a delivery that is to be acked."""
+        self.delivered += 1
         self.unacked_count += 1
         self.stats.unacked += 1
 
@@ -174,13 +202,8 @@ class Queue:
         if entry.consumer is not None:
             consumer: Consumer = entry.consumer  # type: ignore[assignment]
             entry.consumer = None
-            consumer.unacked -= 1
-            consumer.ledger.outstanding -= 1
-            if not consumer.is_waiting:
-                if consumer.ledger.prefetch == 0:
-                    self.wake(consumer)
-                else:  # the channel's consumers take turns
-                    consumer.ledger.parked[consumer] = None
+            if consumer.give_back():
+                self.wake(consumer)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 

@@ -10,14 +10,13 @@ import secrets
 from typing import TYPE_CHECKING
 
 from warrenmq.core.message import Message, QueuedMessage
+from warrenmq.core.outcome import DELIVERED, DROPPED, QUEUED
 from warrenmq.core.ports import NOTHING
-from warrenmq.core.publish_rules import DIRECT_REPLY_TO
+from warrenmq.core.publish_rules import ADDRESS_PREFIX
 from warrenmq.core.queue import Queue
 
 if TYPE_CHECKING:
     from warrenmq.core.channel import Channel
-
-ADDRESS_PREFIX = DIRECT_REPLY_TO + "."
 
 
 class ReplyQueue(Queue):
@@ -26,7 +25,7 @@ class ReplyQueue(Queue):
     Its name is the address. It cannot be guessed: whoever knows it was given it.
     """
 
-    __slots__ = ("_channel", "_wire_tag", "tag")
+    __slots__ = ("_channel", "_deferred", "_wire_tag", "tag")
 
     def __init__(self, channel: Channel, tag: str) -> None:
         address = ADDRESS_PREFIX + secrets.token_urlsafe(24)
@@ -34,20 +33,34 @@ class ReplyQueue(Queue):
             channel.vhost.name, address, False, False, None, {}, channel.stats, channel.turn, NOTHING, channel.events
         )
         self._channel = channel
+        self._deferred: list[Message] = []  # came in the middle of a settlement
         self.tag = tag
         encoded = tag.encode()
         self._wire_tag = bytes((len(encoded),)) + encoded
 
     def enqueue(self, message: Message) -> int:
         """Send the answer; one that finds the peer's socket full is dropped, as nothing may wait without bound."""
+        if self.turn.is_settling:
+            if not self._deferred:
+                self.turn.due.append(self)
+            self._deferred.append(message)
+            return QUEUED
         outbox = self._channel.outbox
-        if not outbox.is_congested:
-            self.stats.delivered += 1
-            if message.uid != 0:
-                self.events.enqueued(message, self, 1)
-                self.tell_delivered(_first_delivery(message), self._channel, True)
-            outbox.deliver(self._channel.number, self._wire_tag, self._channel.ledger.next_tag(), False, message)
-        return NOTHING
+        if outbox.is_congested:
+            return DROPPED
+        self.stats.delivered += 1
+        if message.uid != 0:
+            self.events.enqueued(message, self, 1)
+            self.tell_delivered(_first_delivery(message), self._channel, True)
+        outbox.deliver(self._channel.number, self._wire_tag, self._channel.ledger.next_tag(), False, message)
+        return DELIVERED
+
+    def dispatch(self) -> None:
+        """Send what came in the middle of a settlement."""
+        deferred, self._deferred = self._deferred, []
+        if not self.is_deleted:
+            for message in deferred:
+                self.enqueue(message)
 
 
 def _first_delivery(message: Message) -> QueuedMessage:

@@ -7,6 +7,7 @@ from typing import Any
 from warrenmq.core.broker import Broker
 from warrenmq.core.channel import Channel
 from warrenmq.core.connection import Connection
+from warrenmq.core.queue import Queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,4 +156,73 @@ def view_channel(channel: Channel) -> ChannelView:
         is_transactional=transaction is not None,
         uncommitted_publishes=0 if transaction is None else len(transaction.publishes),
         uncommitted_acks=0 if transaction is None else len(transaction.held_deliveries()),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """One queue; the names in the past tense are counters since the start of the broker."""
+
+    vhost: str
+    name: str
+    type: str
+    is_durable: bool
+    is_auto_delete: bool
+    is_exclusive: bool
+    messages_ready: int
+    messages_unacked: int
+    consumers: int
+    published: int
+    delivered: int
+    delivered_no_ack: int
+    redelivered: int
+    requeued: int
+    rejected: int
+    acked: int
+
+
+def queue_view(queue: Queue) -> QueueView:
+    """Return what there is to show of a queue, streams included; basic.get counts as a delivery."""
+    return QueueView(
+        vhost=queue.vhost,
+        name=queue.name,
+        type=queue.options.type,
+        is_durable=queue.is_durable,
+        is_auto_delete=queue.is_auto_delete,
+        is_exclusive=queue.owner is not None,
+        messages_ready=queue.message_count(),
+        messages_unacked=queue.unacked_count,
+        consumers=len(queue.consumers),
+        published=queue.published(),
+        delivered=queue.delivered + queue.delivered_no_ack,
+        delivered_no_ack=queue.delivered_no_ack,
+        redelivered=queue.redelivered,
+        requeued=queue.requeued,
+        rejected=queue.rejected,
+        acked=queue.delivered - queue.unacked_count - queue.requeued - queue.rejected,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelCounters:
+    """What one channel has done; `unacked` is what it holds now."""
+
+    published: int
+    unroutable: int
+    confirmed: int
+    nacked: int
+    delivered: int
+    acked: int
+    unacked: int
+
+
+def channel_counters(channel: Channel) -> ChannelCounters:
+    return ChannelCounters(
+        published=channel.published,
+        unroutable=channel.unroutable,
+        confirmed=channel.confirmed_tag - channel.nacked,
+        nacked=channel.nacked,
+        delivered=channel.ledger.last_tag,  # each delivery takes one tag
+        acked=channel.acked,
+        unacked=len(channel.ledger.unacked),
     )

@@ -25,3 +25,8 @@ cdef class Stats:
 cdef class Traffic:
     cdef public long long bytes_in
     cdef public long long bytes_out
+
+
+@cython.final
+cdef class Revision:
+    cdef public long long number

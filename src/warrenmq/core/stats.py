@@ -1,6 +1,7 @@
 """Counters of one broker, shared by everything in it, and those of each connection.
 
-Plain additions on the message path, read by snapshots. Totals only: what each queue holds is the queue's own.
+Plain additions on the message path, read by snapshots. Totals only: what each queue holds is the queue's own. And
+`Revision`, a number that is compared on the message path.
 Compiled when the package is built (stats.pxd).
 """
 
@@ -54,3 +55,12 @@ class Traffic:
     def __init__(self) -> None:
         self.bytes_in = 0
         self.bytes_out = 0
+
+
+class Revision:
+    """Grows with each change of what decisions depend on. A cached decision is valid for the number it was made at."""
+
+    __slots__ = ("number",)
+
+    def __init__(self) -> None:
+        self.number = 0

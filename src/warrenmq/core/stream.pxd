@@ -8,6 +8,8 @@ from warrenmq.core.ports cimport StreamStore
 from warrenmq.core.queue cimport Queue
 
 cdef int NOTHING
+cdef int QUEUED
+cdef int DROPPED
 cdef Py_ssize_t _TAIL_LIMIT
 cdef Py_ssize_t _SMALL_TAIL_LIMIT
 cdef Py_ssize_t _MEMORY_BUDGET
@@ -38,6 +40,7 @@ cdef class Stream(Queue):
     cdef readonly StreamStore store
     cdef readonly long long next_position
     cdef Py_ssize_t _tail_bytes
+    cdef long long _restored_position
     cdef readonly dict cursors
     cdef readonly dict reads
     cdef dict _hungry

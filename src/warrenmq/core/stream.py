@@ -20,6 +20,8 @@ from warrenmq.core.errors import NotImplementedHere, PreconditionFailed
 from warrenmq.core.message import Message, QueuedMessage, enqueue_as
 from warrenmq.core.offset_header import NAME as OFFSET_ARGUMENT
 from warrenmq.core.offset_header import OffsetHeader
+from warrenmq.core.options import QueueOptions
+from warrenmq.core.outcome import DROPPED, QUEUED
 from warrenmq.core.ports import NOTHING, EventSink, StreamStore
 from warrenmq.core.queue import Queue
 from warrenmq.core.routing.erlang_text import field_type, term
@@ -112,6 +114,7 @@ class Stream(Queue):
         "_hungry",
         "_last_served",
         "_offset_header",
+        "_restored_position",
         "_tail",
         "_tail_bytes",
         "_tail_first",
@@ -131,10 +134,12 @@ class Stream(Queue):
         turn: Turn,
         store: StreamStore,
         events: EventSink | None = None,
+        options: QueueOptions | None = None,
     ) -> None:
-        super().__init__(vhost, name, True, False, None, arguments, stats, turn, store.promise, events)
+        super().__init__(vhost, name, True, False, None, arguments, stats, turn, store.promise, events, options)
         self.store = store
         self.next_position = 0
+        self._restored_position = 0
         self.readable = 0
         self.cursors: dict[Consumer, Cursor] = {}
         self.reads: dict[PendingRead, None] = {}  # those that the store has not answered yet
@@ -147,18 +152,25 @@ class Stream(Queue):
         self._tail_bytes = 0
         self._offset_header = OffsetHeader()
 
+    def apply(self, options: QueueOptions) -> None:
+        self.options = options
+        self.store.apply(options)
+
+    def published(self) -> int:
+        return self.next_position - self._restored_position
+
     def message_count(self) -> int:
         return self.next_position - self.store.first_position
 
     # -- messages in -------------------------------------------------------------------------------------------------
 
     def enqueue(self, message: Message) -> int:
-        """Append the message, whatever its delivery mode. Gives what its confirm has to wait for."""
+        """Append the message, whatever its delivery mode. Return its outcome (core/outcome.py)."""
         if self.deduplication is not None and self.deduplication.has_seen(message.header):
             self.stats.deduplicated += 1
             if message.uid != 0:
                 self.events.place_event(_DROPPED, enqueue_as(message, self.next_position), self, None, _DUPLICATE)
-            return self.promise
+            return DROPPED | self.promise
         position = self.next_position
         self.next_position = position + 1
         if message.uid != 0:
@@ -176,7 +188,7 @@ class Stream(Queue):
             if self._caught_up:
                 self._wake_caught_up()
                 self.make_due()
-        return self.promise
+        return QUEUED | self.promise
 
     def enqueue_apart(self, message: Message, done: Callable[[], None]) -> int:
         """Append a message past the commit log (StreamStore.append_apart). Gives its offset."""
@@ -207,7 +219,7 @@ class Stream(Queue):
         self.stats.ready -= gone
 
     def restore(self) -> None:
-        self.next_position = self.store.open(self)
+        self.next_position = self._restored_position = self.store.open(self)
         self.readable = self.next_position
         self._tail_first = self.next_position
         self.stats.ready += self.message_count()
@@ -315,8 +327,7 @@ class Stream(Queue):
             entry.consumer = consumer
             entry.queue = self
             consumer.unacked += 1
-            self.unacked_count += 1
-            self.stats.unacked += 1
+            self.note_unacked()
             self.stats.delivered += 1
             consumer.outbox.deliver(consumer.channel_number, consumer.wire_tag, ledger.add(entry), False, message)
             if not consumer.has_credit():
@@ -363,6 +374,7 @@ class Stream(Queue):
     def requeue(self, entries: list[QueuedMessage], who: object = None, reason: int = 0) -> None:
         """Deliveries of a channel that is closed: there is nothing to put back."""
         self.unacked_count -= len(entries)
+        self.requeued += len(entries)
         self.stats.unacked -= len(entries)
         for entry in entries:
             self.release(entry)

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
-from warrenmq.core.exchange import Exchange
 from warrenmq.core.message import Message, QueuedMessage
 from warrenmq.core.ports import NOTHING
+from warrenmq.core.publishing import Unrouted
 from warrenmq.core.queue import Queue
+from warrenmq.events import schema
+
+if TYPE_CHECKING:
+    from warrenmq.core.channel import Channel
 
 Taken = list[tuple[int, QueuedMessage]]
-
-
-@dataclass(frozen=True, slots=True)
-class Unrouted:
-    """What it takes to find the queues of a message on commit: exchanges that drop duplicates are asked only then."""
-
-    exchange: Exchange
-    keys: Sequence[str]
-    headers: Mapping[str, Any] | None
 
 
 class Transaction:
@@ -44,6 +37,32 @@ class Transaction:
             if entry.epoch and not queue.is_deleted and queue.promise > level:
                 level = queue.promise
         return level
+
+    def apply(self, channel: Channel) -> None:
+        """Publish and settle everything held; queues that are gone are left out."""
+        for message, target, is_mandatory in self.publishes:
+            if message.uid != 0:
+                channel.events.message_event(schema.TX_COMMITTED, message, channel, 0)
+            if isinstance(target, list):
+                target = [queue for queue in target if not queue.is_deleted]
+            channel.deliver(message, target, is_mandatory)
+        for taken, kind, requeue in self.settlements:
+            entries = [entry for _, entry in taken]
+            if kind == schema.ACKED:
+                channel.settle_all(entries)
+            else:
+                channel.refuse_all(entries, kind, requeue)
+
+    def undo(self, channel: Channel, reason: int) -> None:
+        """Forget the publishes; the deliveries are unacked again."""
+        for message, _, _ in self.publishes:
+            if message.uid != 0:
+                channel.events.message_event(schema.TX_ROLLED_BACK, message, channel, reason)
+        channel.ledger.put_back(self.held_deliveries())
+
+    def refused_deliveries(self) -> Taken:
+        """Everything that a commit nacks or rejects."""
+        return [delivery for taken, kind, _ in self.settlements if kind != schema.ACKED for delivery in taken]
 
     def held_deliveries(self) -> Taken:
         """Everything that a rollback makes unacked again."""

@@ -6,5 +6,6 @@ cdef class Turn:
     cdef public list due
     cdef public list confirming
     cdef public list lost
+    cdef public bint is_settling
     cdef public bint has_defined
     cdef public dict promises

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 class Turn:
     """One per broker, used again for every turn."""
 
-    __slots__ = ("confirming", "due", "has_defined", "lost", "promises")
+    __slots__ = ("confirming", "due", "has_defined", "is_settling", "lost", "promises")
 
     def __init__(self) -> None:
         self.due: list[Queue] = []  # queues with messages for consumers that have credit again
         self.lost: list[Consumer] = []  # consumers whose queue is gone, to be told after whoever deleted it is answered
         self.confirming: list[Channel] = []  # channels with publishes to be confirmed
+        self.is_settling = False  # queues keep what they get, and deliver it when the turn ends
         self.has_defined = False  # something durable was declared, bound or removed
         # By who is to be answered: what it waits for, and what to do then (see `Broker.promise`).
         self.promises: dict[object, tuple[int, Callable[[], None]]] = {}

@@ -13,6 +13,7 @@ import secrets
 from dataclasses import dataclass, field
 
 from warrenmq.core.errors import AccessRefused
+from warrenmq.core.stats import Revision
 
 EVERYTHING = ".*"
 
@@ -47,10 +48,11 @@ class User:
 
 
 class Users:
-    """The users of one broker."""
+    """The users of one broker. `revision` changes with every user and permission."""
 
     def __init__(self) -> None:
         self._users: dict[str, User] = {}
+        self.revision = Revision()
 
     def add(self, name: str, password: str) -> None:
         """Make a user without permissions, or change the password of one."""
@@ -60,9 +62,11 @@ class Users:
         if existing is not None:
             user.permissions, user.everywhere = existing.permissions, existing.everywhere
         self._users[name] = user
+        self.revision.number += 1
 
     def remove(self, name: str) -> None:
         del self._users[name]
+        self.revision.number += 1
 
     def grant(self, name: str, vhost: str | None, configure: str, write: str, read: str) -> None:
         """Set the permission for one virtual host, or (None) for every one that has no own."""
@@ -71,6 +75,7 @@ class Users:
             self._users[name].everywhere = permission
         else:
             self._users[name].permissions[vhost] = permission
+        self.revision.number += 1
 
     def authenticate(self, name: str, password: str) -> bool:
         user = self._users.get(name)
@@ -93,6 +98,15 @@ class Users:
         checked = "amq.default" if kind == "exchange" and not resource else resource
         if permission is None or not permission.allows(action, checked):
             raise AccessRefused(f"{action} access to {kind} '{checked}' in vhost '{vhost}' refused for user '{name}'")
+
+    def require_publish(self, name: str, vhost: str, exchange: str, routing_key: str) -> bool:
+        """403 unless the user may publish to the exchange with this key.
+
+        Return whether the same is true of every key, for this revision; with topic permissions it would not be, and the
+        caller asks for each publish.
+        """
+        self.require(name, vhost, "write", "exchange", exchange)
+        return True
 
 
 def _hash(salt: bytes, password: str) -> bytes:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import secrets
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from warrenmq.core import definitions
 from warrenmq.core.arguments import (
@@ -23,16 +23,21 @@ from warrenmq.core.arguments import (
 )
 from warrenmq.core.binding import Binding, BindingIndex, Destination, make_binding
 from warrenmq.core.classic_queue import ClassicQueue
-from warrenmq.core.deduplication import Deduplication, Passage, Settings, settings_of, settings_of_exchange
+from warrenmq.core.deduplication import Deduplication, Passage, Settings
 from warrenmq.core.equivalence import require_same_arguments, require_same_flag
 from warrenmq.core.errors import (
     AccessRefused,
     CommandInvalid,
     NotFound,
+    NotImplementedHere,
     PreconditionFailed,
     ResourceLocked,
 )
 from warrenmq.core.exchange import DEFAULT_EXCHANGE, Exchange, Route, collect_queues
+from warrenmq.core.message import address_of
+from warrenmq.core.options import STREAM, ExchangeOptions, QueueOptions, queue_options
+from warrenmq.core.publish_rules import ADDRESS_PREFIX
+from warrenmq.core.publishing import publish
 from warrenmq.core.queue import Queue
 from warrenmq.core.routing import MATCHERS
 from warrenmq.core.routing.headers import validate as validate_headers_binding
@@ -68,12 +73,22 @@ class VHost:
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
         self.bindings = BindingIndex()
-        self.routes: dict[bytes, Route] = {}
+        self.routes: dict[bytes, Route] = {}  # of clients, by the bytes of the publish method
+        self._own_routes: dict[tuple[str, str], Route] = {}  # of `publish`: internal exchanges are among them
         self.deduplicating: dict[Exchange, None] = {}  # exchanges that drop duplicates
         for exchange_name, type in PREDECLARED:
             self.exchanges[exchange_name] = Exchange(exchange_name, type, is_durable=True)
         trace = Exchange(TRACE_EXCHANGE, "topic", is_durable=True, is_internal=True)
         self.exchanges[trace.name] = trace
+
+    @overload
+    def apply(self, target: Queue, options: QueueOptions) -> None: ...
+    @overload
+    def apply(self, target: Exchange, options: ExchangeOptions) -> None: ...
+    def apply(self, target: Any, options: Any) -> None:
+        """Give a queue or exchange other options at run time."""
+        target.apply(options)
+        self._topology_changed()
 
     def tap(self, is_tapped: bool) -> None:
         """Let the event sink hear of all that is published and delivered here, or no more."""
@@ -97,17 +112,71 @@ class VHost:
 
     def make_route(self, exchange: Exchange, routing_key: str, address: bytes, is_mandatory: bool) -> Route:
         """A route that can be used for every message with the same publish method."""
+        if exchange.name == DEFAULT_EXCHANGE and routing_key.startswith(ADDRESS_PREFIX):
+            reply_queue = self.broker.reply_queues.get(routing_key)
+            return Route(exchange, routing_key, address, is_mandatory, [] if reply_queue is None else [reply_queue])
         queues, uses_headers = self.route(exchange, (routing_key,), None)
         return Route(exchange, routing_key, address, is_mandatory, None if uses_headers else queues)
 
-    def remember_route(self, method: bytes, route: Route) -> None:
-        """Find the route by the publish method's own bytes the next time."""
-        if len(self.routes) >= MAX_CACHED_ROUTES:
-            self.routes.clear()
-        self.routes[method] = route
+    def find_route(
+        self, method: bytes, exchange: str, routing_key: str, address: bytes, is_mandatory: bool, is_immediate: bool
+    ) -> Route:
+        """Return the route of a client's publish, and keep it in `routes` by the publish method's own bytes."""
+        source = self.exchange(exchange)
+        self._require_not_internal(source)
+        if is_immediate:
+            raise NotImplementedHere("immediate=true")
+        route = self.make_route(source, routing_key, address, is_mandatory)
+        if not routing_key.startswith(ADDRESS_PREFIX):  # these come and go without a change of topology
+            if len(self.routes) >= MAX_CACHED_ROUTES:
+                self.routes.clear()
+            self.routes[method] = route
+        return route
+
+    def _find_own_route(self, exchange: str, routing_key: str) -> Route:
+        route = self._own_routes.get((exchange, routing_key))
+        if route is None:
+            route = self.make_route(self.exchange(exchange), routing_key, address_of(exchange, routing_key), False)
+            if not routing_key.startswith(ADDRESS_PREFIX):
+                if len(self._own_routes) >= MAX_CACHED_ROUTES:
+                    self._own_routes.clear()
+                self._own_routes[exchange, routing_key] = route
+        return route
+
+    def publish(
+        self,
+        exchange: str,
+        routing_key: str,
+        header: bytes,
+        body: bytes,
+        *,
+        is_internal: bool = False,
+        is_settling: bool = False,
+    ) -> int:
+        """Publish a message of the broker's own, without a channel. Return its outcome (core/outcome.py).
+
+        Raise what a client's publish would be refused with. `is_internal` allows internal exchanges, too.
+        `is_settling`: in the middle of a settlement. The message joins its queues now, in the epoch of the settlement,
+        and is delivered when the turn ends, which the caller sees to. Otherwise it may be delivered at once.
+        """
+        route = self._find_own_route(exchange, routing_key)
+        if not is_internal:
+            self._require_not_internal(route.exchange)
+        turn = self.broker.turn
+        was_settling = turn.is_settling
+        turn.is_settling = was_settling or is_settling
+        try:
+            return publish(self, route, header, body)
+        finally:
+            turn.is_settling = was_settling
+
+    def _require_not_internal(self, exchange: Exchange) -> None:
+        if exchange.is_internal:
+            raise AccessRefused(f"cannot publish to internal exchange '{exchange.name}' in vhost '{self.name}'")
 
     def _topology_changed(self) -> None:
         self.routes.clear()
+        self._own_routes.clear()
 
     # -- exchanges ---------------------------------------------------------------------------------------------------
 
@@ -146,7 +215,7 @@ class VHost:
 
     def _add_exchange(self, exchange: Exchange) -> None:
         self.exchanges[exchange.name] = exchange
-        settings = settings_of_exchange(exchange.type, exchange.arguments)
+        settings = exchange.options.deduplication
         if settings is not None:
             exchange.deduplication = self._deduplication(settings, "exchange", exchange.name, exchange.is_durable)
             self.deduplicating[exchange] = None
@@ -235,12 +304,13 @@ class VHost:
         self, name: str, is_durable: bool, is_auto_delete: bool, owner: Connection | None, arguments: dict[str, Any]
     ) -> Queue:
         broker = self.broker
+        options = queue_options(is_durable, arguments)
         queue: Queue
-        if arguments.get("x-queue-type") == "stream":
-            streams = broker.storage.stream_store(self.name, name, arguments)
-            queue = Stream(self.name, name, arguments, broker.stats, broker.turn, streams, broker.events)
+        if options.type == STREAM:
+            streams = broker.storage.stream_store(self.name, name, options)
+            queue = Stream(self.name, name, arguments, broker.stats, broker.turn, streams, broker.events, options)
         else:
-            store = broker.storage.message_store(self.name, name, is_durable, arguments)
+            store = broker.storage.message_store(self.name, name, options)
             queue = ClassicQueue(
                 self.name,
                 name,
@@ -252,10 +322,10 @@ class VHost:
                 broker.turn,
                 store,
                 broker.events,
+                options,
             )
-        settings = settings_of(arguments, forgets_with_message=not isinstance(queue, Stream))
-        if settings is not None:
-            queue.deduplication = self._deduplication(settings, "queue", name, is_durable, queue.promise)
+        if options.deduplication is not None:
+            queue.deduplication = self._deduplication(options.deduplication, "queue", name, is_durable, queue.promise)
         queue.restore()
         queue.is_tapped = self.is_tapped
         self.queues[name] = queue

@@ -144,6 +144,8 @@ class FrameReader:
                     self._refuse_in_content(channel)
                 if channel == 0 or not self.accepts_content:
                     self.handler.on_method(channel, octets[start:stop])
+                    if self.is_paused:
+                        break
                 elif index == _BASIC_ACK and size == _ACK_SIZE:
                     self.handler.on_ack(channel, _read_u64(octets, start + 4), octets[start + 12] & 1 == 1)
                 elif size <= _LONGEST_CONTENT_METHOD and index in (

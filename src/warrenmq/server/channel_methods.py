@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from warrenmq.core.arguments import find_unheeded
 from warrenmq.core.errors import NotFound, NotImplementedHere, PreconditionFailed
+from warrenmq.core.options import alternate_of
 from warrenmq.core.ports import NOTHING, CommitLog
-from warrenmq.core.publish_rules import DIRECT_REPLY_TO
+from warrenmq.core.publish_rules import ADDRESS_PREFIX, DIRECT_REPLY_TO
 from warrenmq.core.queue import Queue
-from warrenmq.core.reply_to import ADDRESS_PREFIX, ReplyQueue
+from warrenmq.core.reply_to import ReplyQueue
 from warrenmq.core.routing.erlang_text import field_type
 from warrenmq.events import schema
 from warrenmq.protocol import spec
@@ -91,18 +92,15 @@ class ChannelMethods:
             is_promise = method.durable
             name = _clean(method.exchange)
             self._require("configure", "exchange", name)
-            self._require_alternate(name, method.arguments)
+            alternate = alternate_of(method.arguments)
+            if alternate is not None:
+                self._require("read", "exchange", name)
+                self._require("write", "exchange", alternate)
             self._vhost.declare_exchange(
                 name, method.type, method.durable, method.auto_delete, method.internal, method.arguments
             )
         if not method.no_wait:
             self._answer_when_safe(spec.ExchangeDeclareOk(), is_promise)
-
-    def _require_alternate(self, name: str, arguments: dict[str, Any]) -> None:
-        alternate = arguments.get("alternate-exchange")
-        if isinstance(alternate, str):
-            self._require("read", "exchange", name)
-            self._require("write", "exchange", alternate)
 
     def delete_exchange(self, method: spec.ExchangeDelete) -> None:
         name = _clean(method.exchange)

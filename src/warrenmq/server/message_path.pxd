@@ -2,6 +2,7 @@ cimport cython
 
 from warrenmq.core.channel cimport Channel
 from warrenmq.core.exchange cimport Route
+from warrenmq.core.stats cimport Revision
 from warrenmq.protocol.frames cimport FrameHandler
 from warrenmq.protocol.properties cimport validate
 from warrenmq.server.flow cimport Alarms
@@ -10,6 +11,7 @@ from warrenmq.server.flow cimport Alarms
 cdef class MessagePath(FrameHandler):
     cdef object _session
     cdef Alarms _alarms
+    cdef Revision _permissions
     cdef bytes _valid_header
     cdef readonly unsigned long long max_message_size
     cdef public dict channels

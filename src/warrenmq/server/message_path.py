@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from warrenmq.core.channel import Channel
 from warrenmq.core.errors import BrokerError, PreconditionFailed
 from warrenmq.core.exchange import Route
+from warrenmq.core.stats import Revision
 from warrenmq.protocol import spec
 from warrenmq.protocol.errors import ChannelError, ProtocolError
 from warrenmq.protocol.frames import FrameHandler
@@ -27,11 +28,12 @@ _ACK = spec.BasicAck.index
 class MessagePath(FrameHandler):
     """Handles the frames of one connection. `channels` are the open ones, `routes` those of its virtual host."""
 
-    __slots__ = ("_alarms", "_session", "_valid_header", "channels", "max_message_size", "routes")
+    __slots__ = ("_alarms", "_permissions", "_session", "_valid_header", "channels", "max_message_size", "routes")
 
     def __init__(self, session: Session, alarms: Alarms, max_message_size: int) -> None:
         self._session = session
         self._alarms = alarms
+        self._permissions: Revision = session.broker.users.revision
         self._valid_header = b""  # the last one that was found to be well formed: the next is often the same
         self.max_message_size = max_message_size
         self.channels: dict[int, Channel] = {}
@@ -50,8 +52,8 @@ class MessagePath(FrameHandler):
             route = self.routes.get(method)
             if route is None:
                 route = self._session.find_route(method)
-            if route.exchange is not target.writable_exchange:
-                self._session.require_writable(target, route.exchange)
+            if route.exchange is not target.writable_exchange or target.writable_revision != self._permissions.number:
+                self._session.require_writable(target, route)
             if len(body) > self.max_message_size:
                 raise self._too_large(len(body))
             target.publish(route, header, body)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+from warrenmq.core.consumer import wake_parked
 from warrenmq.core.message import Message
 from warrenmq.core.ports import Outbox
 from warrenmq.core.stats import Stats, Traffic
@@ -142,8 +143,5 @@ class ConnectionOutbox(Outbox):
         """Let the parked consumers wait for messages again."""
         self.is_congested = False
         if self.parked:
-            waiting = list(self.parked)
-            self.parked.clear()
-            for consumer in waiting:
-                consumer.queue.wake(consumer)
+            wake_parked(self.parked)
             self.ticker.schedule()  # what they are due is handed out by the end of a turn

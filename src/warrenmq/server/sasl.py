@@ -6,7 +6,7 @@ password a refusal: the client can be told only of the second.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
@@ -53,8 +53,12 @@ class Authenticator:
         """What is offered: EXTERNAL only to a client with a certificate, for some libraries choose it if they can."""
         return ("PLAIN", "AMQPLAIN") if peer.certificate_name is None else ("PLAIN", "AMQPLAIN", "EXTERNAL")
 
-    def login(self, mechanism: str, response: bytes, peer: Peer) -> str:
-        """The user's name, or LoginRefused; SyntaxRefused for a response that is no such response."""
+    def login(self, mechanism: str, response: bytes, peer: Peer) -> str | Awaitable[str]:
+        """Return the user's name or raise LoginRefused; SyntaxRefused for a response that is no such response.
+
+        One that has to ask elsewhere returns an awaitable of the same. The client is not read meanwhile; its handshake
+        timeout goes on, and the awaitable is cancelled when the client is gone.
+        """
         if mechanism == "PLAIN":
             name, password = _read_plain(response)
         elif mechanism == "AMQPLAIN":

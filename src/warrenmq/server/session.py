@@ -10,14 +10,14 @@ Owned by the loop thread.
 from __future__ import annotations
 
 import logging
+from asyncio import Future, ensure_future
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from warrenmq.core.channel import Channel
 from warrenmq.core.connection import Connection
-from warrenmq.core.errors import AccessRefused, BrokerError, NotAllowed, NotImplementedHere
-from warrenmq.core.exchange import DEFAULT_EXCHANGE, Exchange, Route
-from warrenmq.core.reply_to import ADDRESS_PREFIX
+from warrenmq.core.errors import AccessRefused, BrokerError, NotAllowed
+from warrenmq.core.exchange import Route
 from warrenmq.core.vhost import VHost
 from warrenmq.events import schema
 from warrenmq.protocol import methods, spec
@@ -54,6 +54,7 @@ class Session:
 
     __slots__ = (
         "_connection",
+        "_login",
         "_messages",
         "broker",
         "channels",
@@ -79,6 +80,7 @@ class Session:
         self.reader.accepts_content = False
         self.channels: dict[int, ChannelMethods] = {}
         self.user = ""
+        self._login: Future[str] | None = None  # an authenticator is looking into it
         self.vhost: VHost | None = None
         self.core: Connection | None = None  # the broker's side of this connection, from connection.open on
         self.is_closed = False  # a close was sent or received: nothing more is done for this client
@@ -98,11 +100,13 @@ class Session:
 
     # -- what the message path asks ----------------------------------------------------------------------------------
 
-    def require_writable(self, channel: Channel, exchange: Exchange) -> None:
-        """403 unless the user may publish to it; remembered until the channel publishes elsewhere."""
+    def require_writable(self, channel: Channel, route: Route) -> None:
+        """403 unless the user may publish this way; remembered until the channel publishes elsewhere."""
         assert self.vhost is not None
-        self.broker.users.require(self.user, self.vhost.name, "write", "exchange", exchange.name)
-        channel.writable_exchange = exchange
+        users = self.broker.users
+        is_same_for_all_keys = users.require_publish(self.user, self.vhost.name, route.exchange.name, route.routing_key)
+        channel.writable_exchange = route.exchange if is_same_for_all_keys else None
+        channel.writable_revision = users.revision.number
 
     def block_publisher(self) -> None:
         """A resource is short, and this client has just published."""
@@ -113,21 +117,10 @@ class Session:
         index = index_of(method)
         if index != _PUBLISH:
             raise _unimplemented(index)
-        address, name, key = _read_address(method)
-        bits = method[-1]
+        address, exchange, key = _read_address(method)
+        flags = method[-1]
         assert self.vhost is not None
-        exchange = self.vhost.exchange(name)
-        if exchange.is_internal:
-            raise AccessRefused(f"cannot publish to internal exchange '{name}' in vhost '{self.vhost.name}'")
-        if bits & _IMMEDIATE:
-            raise NotImplementedHere("immediate=true")
-        is_mandatory = bool(bits & _MANDATORY)
-        if name == DEFAULT_EXCHANGE and key.startswith(ADDRESS_PREFIX):
-            reply_queue = self.broker.reply_queues.get(key)
-            return Route(exchange, key, address, is_mandatory, [] if reply_queue is None else [reply_queue])
-        route = self.vhost.make_route(exchange, key, address, is_mandatory)
-        self.vhost.remember_route(method, route)
-        return route
+        return self.vhost.find_route(method, exchange, key, address, bool(flags & _MANDATORY), bool(flags & _IMMEDIATE))
 
     # -- methods -----------------------------------------------------------------------------------------------------
 
@@ -188,21 +181,49 @@ class Session:
             raise self.handshake.unexpected(method)
 
     def _log_in(self, start_ok: spec.ConnectionStartOk) -> None:
+        """Let the client in, refuse it, or hold it until the authenticator has decided."""
         server = self._connection.server
         try:
-            self.user = server.authenticator.login(start_ok.mechanism, start_ok.response, self._connection.peer)
+            user = server.authenticator.login(start_ok.mechanism, start_ok.response, self._connection.peer)
         except LoginRefused as refusal:
-            log.warning("%s: login refused: %s", self._connection.name, clip_reply_text(str(refusal)))
-            if self.handshake.capabilities.get("authentication_failure_close") is True:
-                # The log says why; the client is told only what RabbitMQ would tell it.
-                text = (
-                    f"Login was refused using authentication mechanism {refusal.mechanism}. "
-                    "For details see the broker logfile."
-                )
-                self._close_connection(AccessRefused(text), 0)
-            else:
-                self._connection.abort()
+            self._refuse_login(refusal)
             return
+        if isinstance(user, str):
+            self._logged_in(user)
+        else:
+            self.hold()
+            self._login = ensure_future(user)
+            self._login.add_done_callback(self._login_is_decided)
+
+    def _login_is_decided(self, login: Future[str]) -> None:
+        if not login.cancelled():
+            login.exception()  # somebody has seen it, also where nobody waits any more
+            self._connection.go_on(lambda: self._end_login(login))
+
+    def _end_login(self, login: Future[str]) -> None:
+        self._login = None
+        try:
+            self._logged_in(login.result())
+        except LoginRefused as refusal:
+            self._refuse_login(refusal)
+        except ProtocolError as error:
+            self.fail_connection(error)
+
+    def _refuse_login(self, refusal: LoginRefused) -> None:
+        """Say no, to a client that understands it, or hang up."""
+        log.warning("%s: login refused: %s", self._connection.name, clip_reply_text(str(refusal)))
+        if self.handshake.capabilities.get("authentication_failure_close") is True:
+            # The log says why; the client is told only what RabbitMQ would tell it.
+            text = (
+                f"Login was refused using authentication mechanism {refusal.mechanism}. "
+                "For details see the broker logfile."
+            )
+            self._close_connection(AccessRefused(text), 0)
+        else:
+            self._connection.abort()
+
+    def _logged_in(self, user: str) -> None:
+        self.user = user
         self.outbox.notifies_cancel = self.handshake.capabilities.get("consumer_cancel_notify") is True
         self.outbox.send(0, self.handshake.authenticated())
 
@@ -333,6 +354,9 @@ class Session:
         self.is_closed = True
 
     def _end_channels(self) -> None:
+        if self._login is not None:
+            self._login.cancel()
+            self._login = None
         for number in list(self.channels):
             self._drop_channel(number, schema.R_CONNECTION_CLOSED)
         if self.core is not None:

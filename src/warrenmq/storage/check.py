@@ -19,6 +19,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from tempfile import TemporaryDirectory
 
+from warrenmq.core.arguments import queue_type_of
 from warrenmq.journal import segment_file
 from warrenmq.journal.errors import DamagedPage, JournalError, UnknownVersion
 from warrenmq.journal.files import Files
@@ -538,7 +539,7 @@ def _owner_of(file: str) -> str:
 
 
 def _type_of(definition: Definition) -> str:
-    return str(definition["arguments"].get("x-queue-type", "classic"))
+    return str(queue_type_of(definition["arguments"]))
 
 
 def _in_log(name: str) -> str:

@@ -17,7 +17,8 @@ from collections.abc import Callable
 from typing import Any
 
 from warrenmq.core.broker import DEFAULT_VHOST
-from warrenmq.core.durability import FSYNC, Durability, parse_durability
+from warrenmq.core.durability import FSYNC, Durability
+from warrenmq.core.options import STREAM, QueueOptions, queue_options
 from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, MessageStore, SeenStore, Storage, StreamStore
 from warrenmq.core.stats import Stats
 from warrenmq.events import schema
@@ -174,15 +175,16 @@ class FileStorage(Storage):
             number = definition["id"]
             is_event_log = _is_event_log(definition["vhost"], definition["name"])
             recovery.make_certain(number, self._folder_of(number), goes_past_log=is_event_log)
-            if definition["arguments"].get("x-queue-type") == "stream":
-                stream = self._make_stream(number, definition["arguments"])
+            options = queue_options(True, definition["arguments"])
+            if options.type == STREAM:
+                stream = self._make_stream(number, options)
                 stream.is_expendable = is_event_log
                 on_disk = find_stream_segments(recovery, number, stream.folder, goes_past_log=is_event_log)
                 stream.begin_with(on_disk.segments, on_disk.last, lambda: recovery.time_ms)
                 streams[number] = stream
                 found[definition["vhost"], definition["name"]] = stream
                 continue
-            store = self._make_store(number, definition["arguments"])
+            store = self._make_store(number, options)
             segments = recovery.find_segments(number, store.folder)
             behind_segments = segments[-1].last + 1 if segments else 0
             store.begin_with(segments, max(recovery.next_position(number), behind_segments))
@@ -197,40 +199,38 @@ class FileStorage(Storage):
         recovery.remove_strangers({*stores, *streams})
         return found
 
-    def _make_store(self, number: int, arguments: dict[str, Any]) -> QueueStore:
-        return QueueStore(self.context, self._folder_of(number), number, self._promise_of(arguments))
+    def _make_store(self, number: int, options: QueueOptions) -> QueueStore:
+        return QueueStore(self.context, self._folder_of(number), number, self._promise_of(options))
 
-    def _make_stream(self, number: int, arguments: dict[str, Any]) -> FileStreamStore:
-        return FileStreamStore(self.streams, self._folder_of(number), number, self._promise_of(arguments), arguments)
+    def _make_stream(self, number: int, options: QueueOptions) -> FileStreamStore:
+        return FileStreamStore(self.streams, self._folder_of(number), number, self._promise_of(options), options)
 
     def _folder_of(self, number: int) -> str:
         return os.path.join(self.root, QUEUES, str(number))
 
-    def _promise_of(self, arguments: dict[str, Any]) -> int:
+    def _promise_of(self, options: QueueOptions) -> int:
         """What the confirm of a message in this queue waits for."""
-        durability = self.options.durability
-        if isinstance(arguments.get("x-durability"), str):
-            durability = parse_durability(arguments["x-durability"])
+        durability = options.durability or self.options.durability
         self.committer.sync_within(_interval_of(durability))
         return SYNCED if durability.mode == FSYNC else WRITTEN
 
     # -- the port ----------------------------------------------------------------------------------------------------
 
-    def message_store(self, vhost: str, queue: str, is_durable: bool, arguments: dict[str, Any]) -> MessageStore | None:
-        if not is_durable:
+    def message_store(self, vhost: str, queue: str, options: QueueOptions) -> MessageStore | None:
+        if not options.is_durable:
             self._transient_count += 1
             folder = os.path.join(self.root, TRANSIENT, str(self._transient_count))
             return QueueStore(self.context, folder, 0, NOTHING)
         recovered = self._recovered.pop((vhost, queue), None)
         if isinstance(recovered, QueueStore):
             return recovered
-        return self._make_store(self.catalog.queue_id(vhost, queue), arguments)
+        return self._make_store(self.catalog.queue_id(vhost, queue), options)
 
-    def stream_store(self, vhost: str, queue: str, arguments: dict[str, Any]) -> StreamStore:
+    def stream_store(self, vhost: str, queue: str, options: QueueOptions) -> StreamStore:
         recovered = self._recovered.pop((vhost, queue), None)
         if isinstance(recovered, FileStreamStore):
             return recovered
-        stream = self._make_stream(self.catalog.queue_id(vhost, queue), arguments)
+        stream = self._make_stream(self.catalog.queue_id(vhost, queue), options)
         stream.is_expendable = _is_event_log(vhost, queue)
         return stream
 

@@ -11,6 +11,7 @@ from typing import Any
 from warrenmq.core.backlog import Backlog
 from warrenmq.core.deduplication import SeenIds
 from warrenmq.core.message import QueuedMessage
+from warrenmq.core.options import QueueOptions
 from warrenmq.core.ports import Catalog, CommitLog, MessageStore, Recovered, SeenStore, Storage
 from warrenmq.storage.memory_stream import MemoryStream, MemoryStreamStore
 from warrenmq.storage.page_cache import Page, PageCache
@@ -119,16 +120,14 @@ class MemoryStorage(Storage):
         self._seen: dict[tuple[str, str, str], SeenIds] = {}
         self._pages: PageCache[Page] = PageCache()
 
-    def message_store(
-        self, vhost: str, queue: str, is_durable: bool, arguments: dict[str, Any]
-    ) -> MemoryMessageStore | None:
-        if not is_durable:
+    def message_store(self, vhost: str, queue: str, options: QueueOptions) -> MemoryMessageStore | None:
+        if not options.is_durable:
             return None
         return MemoryMessageStore(self._messages.setdefault((vhost, queue), MemoryMessages()))
 
-    def stream_store(self, vhost: str, queue: str, arguments: dict[str, Any]) -> MemoryStreamStore:
+    def stream_store(self, vhost: str, queue: str, options: QueueOptions) -> MemoryStreamStore:
         kept = self._streams.setdefault((vhost, queue), MemoryStream())
-        return MemoryStreamStore(kept, arguments, self._pages, self._clock)
+        return MemoryStreamStore(kept, options, self._pages, self._clock)
 
     def seen_store(self, kind: str, vhost: str, name: str, promise: int | None = None) -> MemorySeenStore:
         return MemorySeenStore(self._seen, (kind, vhost, name))

@@ -9,10 +9,11 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from warrenmq.core.message import Message, QueuedMessage
 from warrenmq.core.offset_header import OffsetHeader
+from warrenmq.core.options import QueueOptions
 from warrenmq.core.ports import StreamStore
 from warrenmq.storage.page_cache import Page, PageCache
 from warrenmq.storage.stream_limits import PAGE_BYTES, PAGE_SPAN_MS, Clock, StreamLimits, wall_clock
@@ -64,16 +65,19 @@ class MemoryStreamStore(StreamStore):
     __slots__ = ("_cache", "_clock", "_kept", "_limits", "_offset_header", "_stream")
 
     def __init__(
-        self, kept: MemoryStream, arguments: dict[str, Any], cache: PageCache[Page], clock: Clock = wall_clock
+        self, kept: MemoryStream, options: QueueOptions, cache: PageCache[Page], clock: Clock = wall_clock
     ) -> None:
         super().__init__()
         self._kept = kept
-        self._limits = StreamLimits.of_arguments(arguments)
+        self._limits = StreamLimits.of(options)
         self._cache = cache
         self._clock = clock
         self._offset_header = OffsetHeader()
         self._stream: Stream | None = None
         self.first_position = kept.first_position
+
+    def apply(self, options: QueueOptions) -> None:
+        self._limits = StreamLimits.of(options)
 
     def open(self, stream: Stream) -> int:
         self._stream = stream

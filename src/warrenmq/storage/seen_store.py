@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 from typing import Any
 
-from warrenmq.core.deduplication import SeenIds, settings_of, settings_of_exchange
+from warrenmq.core.deduplication import SeenIds
+from warrenmq.core.options import exchange_options, queue_options
 from warrenmq.core.ports import SeenStore
 from warrenmq.journal.files import Files
 from warrenmq.journal.ids_file import (
@@ -192,8 +193,7 @@ def restore_seen(
     found = _SeenFiles(recovery)
     stores: dict[Key, FileSeenStore] = {}
     for definition in definitions["queue"]:
-        is_stream = definition["arguments"].get("x-queue-type") == "stream"
-        settings = settings_of(definition["arguments"], forgets_with_message=not is_stream)
+        settings = queue_options(True, definition["arguments"]).deduplication
         if settings is not None and settings.is_kept:
             number = definition["id"]
             is_gone = recovery.is_gone(number) if settings.size == 0 else None
@@ -201,7 +201,7 @@ def restore_seen(
             store.begin_with(*found.take(number), is_gone)
             stores["queue", definition["vhost"], definition["name"]] = store
     for definition in definitions["exchange"]:
-        settings = settings_of_exchange(definition["type"], definition["arguments"])
+        settings = exchange_options(definition["type"], definition["arguments"]).deduplication
         if settings is not None and settings.is_kept:
             owner = owner_of_exchange(definition["vhost"], definition["name"])
             store = FileSeenStore(context, owner, promise)

@@ -1,7 +1,7 @@
-"""What the arguments of a stream mean to its store: how far a segment grows, and how long it is kept.
+"""What the options of a stream mean to its store: how far a segment grows, and how long it is kept.
 
 Segments are removed whole, oldest first, and the newest always stays: so a stream holds somewhat more than its limits
-say. Values only; the core has checked the arguments.
+say. Values only.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-from warrenmq.core.arguments import parse_age
+from warrenmq.core.options import QueueOptions
 
 # A page is closed when it has so many bytes, or so long after its first message: so that looking for a time finds the
 # second, however little is published. Many small pages are read at once.
@@ -53,13 +53,9 @@ class StreamLimits:
     segment_bytes: int = SEGMENT_BYTES
 
     @classmethod
-    def of_arguments(cls, arguments: dict[str, Any]) -> StreamLimits:
-        age = arguments.get("x-max-age")
-        return cls(
-            max_bytes=arguments.get("x-max-length-bytes"),
-            max_age_ms=None if age is None else parse_age(age),
-            segment_bytes=arguments.get("x-stream-max-segment-size-bytes", SEGMENT_BYTES),
-        )
+    def of(cls, options: QueueOptions) -> StreamLimits:
+        segment_bytes = SEGMENT_BYTES if options.segment_bytes is None else options.segment_bytes
+        return cls(options.max_length_bytes, options.max_age_ms, segment_bytes)
 
     @property
     def has_any(self) -> bool:

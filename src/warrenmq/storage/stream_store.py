@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from warrenmq.core.message import Message, QueuedMessage
+from warrenmq.core.options import QueueOptions
 from warrenmq.core.ports import SYNCED, StreamStore
 from warrenmq.journal.record import PERSISTENT
 from warrenmq.journal.segment_file import PAGE_HEAD_SIZE, SEGMENT_MAGIC, encode_file_head, encode_page_of_pieces
@@ -110,9 +111,7 @@ class FileStreamStore(StreamStore):
         "segments",
     )
 
-    def __init__(
-        self, context: StreamContext, folder: str, number: int, promise: int, arguments: dict[str, Any]
-    ) -> None:
+    def __init__(self, context: StreamContext, folder: str, number: int, promise: int, options: QueueOptions) -> None:
         super().__init__(promise)
         self.context = context
         self.folder = folder
@@ -122,7 +121,7 @@ class FileStreamStore(StreamStore):
         self.is_expendable = False  # if its files cannot be written, that stops nobody
         self.next_position = 0
         self._log: LocalLog = context.stores.log
-        self._limits = StreamLimits.of_arguments(arguments)
+        self._limits = StreamLimits()
         self._stream: Stream | None = None
         self._now_ms = 0  # of the epoch that was appended to last; never goes back
         self._recovery_clock: Callable[[], int] | None = None
@@ -134,8 +133,14 @@ class FileStreamStore(StreamStore):
         self._end = 0
         self._unsafe: deque[tuple[int, int]] = deque()  # the same of those before, as far as they are not safe
         self._reading: dict[tuple[int, int, int], list[tuple[int, Receive]]] = {}  # who waits for which block
+        self.apply(options)
+
+    def apply(self, options: QueueOptions) -> None:
+        self._limits = StreamLimits.of(options)
         if self._limits.max_age_ms is not None:
-            context.aging[self] = None
+            self.context.aging[self] = None
+        else:
+            self.context.aging.pop(self, None)
 
     def open(self, stream: "Stream") -> int:
         self._stream = stream

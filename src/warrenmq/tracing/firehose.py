@@ -19,7 +19,7 @@ from typing import Any
 from warrenmq.core.broker import Broker
 from warrenmq.core.channel import Channel
 from warrenmq.core.consumer import Consumer
-from warrenmq.core.message import Message, QueuedMessage, address_of, make_message
+from warrenmq.core.message import Message, QueuedMessage
 from warrenmq.core.queue import Queue
 from warrenmq.core.vhost import TRACE_EXCHANGE, VHost
 from warrenmq.protocol.errors import ProtocolError
@@ -103,12 +103,8 @@ class Firehose:
         """Send all copies on their way; what that delivers is copied no more."""
         copies, self._copies = self._copies, []
         for vhost, key, headers, body in copies:
-            queues, _ = vhost.route(vhost.exchanges[TRACE_EXCHANGE], (key,), None)
-            if queues:
-                header = content_header(len(body), BasicProperties(headers=headers))
-                message = make_message(address_of(TRACE_EXCHANGE, _short(key)), header, body)
-                for queue in queues:
-                    queue.enqueue(message)
+            header = content_header(len(body), BasicProperties(headers=headers))
+            vhost.publish(TRACE_EXCHANGE, _short(key), header, body, is_internal=True)
 
 
 def _routing_keys(message: Message) -> list[str]:
