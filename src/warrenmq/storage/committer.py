@@ -11,22 +11,18 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 import threading
 import time
-from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from warrenmq.journal.errors import JournalError
-from warrenmq.journal.files import UNSUPPORTED
 from warrenmq.journal.log_file import LogFile, LogWriter
 from warrenmq.storage import crash_points
 from warrenmq.storage.catalog import CatalogFile, CatalogFull
 from warrenmq.storage.definition_records import CatalogError
-from warrenmq.storage.lane import Lane
 
 log = logging.getLogger("warrenmq.storage")
 
@@ -34,8 +30,6 @@ log = logging.getLogger("warrenmq.storage")
 LAZY_SYNC_INTERVAL = 0.2
 FULL_DISK_RETRY = 0.5
 FULL = (errno.ENOSPC, errno.EDQUOT)
-# A longer epoch is worth the thread's wake-up, and its checksum is not for the loop to make.
-LANE_MAX = 256 * 1024
 # A file made ahead is no promise: where it cannot be made, the log goes on without it.
 NO_SPARE = (*FULL, errno.EFBIG)
 # What passes by itself: others give handles or memory back.
@@ -73,11 +67,6 @@ class Committer:
         self._synced = last_epoch
         self._sync_due: float | None = None
         self._jobs: SimpleQueue[Callable[[], None] | Batch | None] = SimpleQueue()
-        self._given = 0  # jobs that the loop has put there
-        self._finished = 0  # jobs that the thread has done
-        self._turn = threading.Lock()  # held by who is at the log: the thread, or an epoch in the lane
-        self._lane: Lane | None = None
-        self._in_lane: tuple[Batch, bytes] | None = None
         self._thread: threading.Thread | None = None
         self.has_failed = False
         self._is_patient = True
@@ -99,34 +88,20 @@ class Committer:
         if interval is not None and (self._sync_interval is None or interval < self._sync_interval):
             self._sync_interval = interval
 
-    def open_lane(self, loop: AbstractEventLoop) -> None:
-        """From now on epochs that need nothing but a write go past the thread, as long as it has nothing to do."""
-        self._lane = Lane(loop, self._lane_is_done)
-
-    def leave_loop(self) -> None:
-        """What is in the lane is not heard of any more. On the loop, before `stop`."""
-        if self._lane is not None:
-            self._lane.leave_loop()
-
     def submit(self, batch: Batch) -> None:
-        if self._lane is None or not self._is_for_lane(batch) or not self._enter_lane(self._lane, batch):
-            self._put(batch)
-
-    def _put(self, job: Callable[[], None] | Batch) -> None:
-        self._given += 1
-        self._jobs.put(job)
+        self._jobs.put(batch)
 
     def submit_sync(self) -> None:
         """Sync what was submitted so far."""
-        self._put(self._sync_rest)
+        self._jobs.put(self._sync_rest)
 
     def submit_trim(self, epoch: int, done: Callable[[], None]) -> None:
         """Let go of log files that hold nothing after this epoch; the catalog is made durable first."""
-        self._put(lambda: self._trim(epoch, done))
+        self._jobs.put(lambda: self._trim(epoch, done))
 
     def submit_drop_all(self, epoch: int, done: Callable[[], None]) -> None:
         """The last job of a clean stop: all is in segments and in the catalog, so no log is needed to start again."""
-        self._put(lambda: self._drop_all(epoch, done))
+        self._jobs.put(lambda: self._drop_all(epoch, done))
 
     def hurry(self) -> None:
         """From now on a full disk is a failure: nobody can wait for it any more."""
@@ -139,9 +114,6 @@ class Committer:
             self._jobs.put(None)
             self._thread.join()
             self._thread = None
-        if self._lane is not None:
-            self._lane.stop()
-            self._lane = None
 
     def run_one(self) -> bool:
         """Without the thread: do the next job here and now; says whether there was one."""
@@ -149,48 +121,6 @@ class Committer:
             return False
         self._do(self._jobs.get())
         return True
-
-    # -- the lane, on the loop ---------------------------------------------------------------------------------------
-
-    def _is_for_lane(self, batch: Batch) -> bool:
-        return (
-            batch.wants_sync
-            and not batch.operations
-            and len(batch.payload) <= LANE_MAX
-            and self._given == self._finished
-            and not self.has_failed
-            and not crash_points.is_any_armed()
-        )
-
-    def _enter_lane(self, lane: Lane, batch: Batch) -> bool:
-        """Says whether it could: the thread may be syncing by itself, and a roll is its business."""
-        if not self._turn.acquire(blocking=False):
-            return False
-        record = self.writer.begin_append(batch.payload, batch.epoch, int(time.time() * 1000))
-        if record is None:
-            self._turn.release()
-            return False
-        self._in_lane = batch, record[1]
-        lane.write(*record)
-        return True
-
-    def _lane_is_done(self, error: int) -> None:
-        assert self._in_lane is not None
-        batch, record = self._in_lane
-        self._in_lane = None
-        if error == 0:
-            self.writer.end_append(batch.epoch, record)
-            self._written = self._synced = batch.epoch
-            self._sync_due = None
-        self._turn.release()
-        if error == 0:
-            self.on_progress(self._progress(batch.payload))
-            if self._wants_spare():
-                self._jobs.put(self._prepare_spare)
-        elif error in UNSUPPORTED or error in FULL or error in SHORT:
-            self._put(batch)  # the thread knows how to wait, or to do without
-        else:
-            self._fail(str(OSError(error, os.strerror(error))))
 
     # -- the thread --------------------------------------------------------------------------------------------------
 
@@ -200,14 +130,14 @@ class Committer:
             try:
                 job = self._jobs.get(timeout=self._patience())
             except Empty:
-                self._at_the_log(self._sync_rest)
+                self._guard(self._sync_rest)
                 continue
             if job is None:
-                self._at_the_log(self._sync_rest)
+                self._guard(self._sync_rest)
                 return
             self._do(job)
             if self._sync_due is not None and time.monotonic() >= self._sync_due:
-                self._at_the_log(self._sync_rest)
+                self._guard(self._sync_rest)
 
     def _patience(self) -> float | None:
         if self._sync_due is not None and not self.has_failed:
@@ -216,22 +146,11 @@ class Committer:
 
     def _do(self, job: Callable[[], None] | Batch | None) -> None:
         if isinstance(job, Batch):
-            self._at_the_log(lambda: self._commit(job))
-            self._finished += 1
-            if not job.operations:
-                # Only now: the next epoch, which the loop may hand over at once, finds the lane free.
-                self._guard(lambda: self._report(job.payload))
+            self._guard(lambda: self._commit(job))
             if self._jobs.empty():
                 self._guard(self._prepare_spare)
-        elif job == self._prepare_spare:
-            self._guard(job)
         elif job is not None:
-            self._at_the_log(job)
-            self._finished += 1
-
-    def _at_the_log(self, work: Callable[[], None]) -> None:
-        with self._turn:
-            self._guard(work)
+            self._guard(job)
 
     def _guard(self, work: Callable[[], None]) -> None:
         """After a failure nothing is done any more, and so nothing is said to be safe."""
@@ -259,8 +178,8 @@ class Committer:
             self._sync()
         elif self._sync_due is None and self._sync_interval is not None:
             self._sync_due = time.monotonic() + self._sync_interval
+        self._report(batch.payload)
         if batch.operations:
-            self._report(batch.payload)
             self._wait_for_room(lambda: self.catalog.apply(batch.epoch, batch.operations))
 
     def _append(self, batch: Batch, durably: bool) -> None:
@@ -303,10 +222,8 @@ class Committer:
             self._report(None)
 
     def _report(self, payload: bytes | memoryview | None) -> None:
-        self.post(self.on_progress, self._progress(payload))
-
-    def _progress(self, payload: bytes | memoryview | None) -> Progress:
-        return Progress(self._written, self._synced, self.writer.files_in_use, payload)
+        progress = Progress(self._written, self._synced, self.writer.files_in_use, payload)
+        self.post(self.on_progress, progress)
 
     def _drop_all(self, epoch: int, done: Callable[[], None]) -> None:
         self._sync_rest()
@@ -326,15 +243,12 @@ class Committer:
 
     def _prepare_spare(self) -> None:
         """Make the next log file in small steps, while nobody waits: zeroed blocks are twice as fast to sync."""
-        if self._wants_spare():
+        if not self.writer.has_spare and self.writer.current_size > self.writer.file_size // 4:
             try:
                 self.writer.prepare_spare_piece()
             except OSError as error:
                 if error.errno not in NO_SPARE:
                     raise
-
-    def _wants_spare(self) -> bool:
-        return not self.writer.has_spare and self.writer.current_size > self.writer.file_size // 4
 
     def _trim(self, epoch: int, done: Callable[[], None]) -> None:
         self._sync_rest()

@@ -23,7 +23,6 @@ from warrenmq.core.stats import Stats
 from warrenmq.events import schema
 from warrenmq.journal.files import Files, SystemFiles
 from warrenmq.journal.log_file import LogWriter
-from warrenmq.storage import lane
 from warrenmq.storage.catalog import CatalogFile, LoggedCatalog
 from warrenmq.storage.catalog_rescue import open_catalog
 from warrenmq.storage.checkpoint import Checkpoint
@@ -275,8 +274,6 @@ class FileStorage(Storage):
         self.attach(on_written, on_durable, on_failed, on_full)
         post = loop.call_soon_threadsafe
         self.committer.start(post)
-        if lane.IS_AVAILABLE and isinstance(self.files, SystemFiles):
-            self.committer.open_lane(loop)
         self.pager.start(post)
         self._is_started = True
         self.log.on_deferred = lambda: loop.call_later(LAZY_SYNC_INTERVAL, self.log.deferred_is_due)
@@ -336,7 +333,6 @@ class FileStorage(Storage):
                 await finished
             except OSError as error:
                 log.error("could not flush everything: %s; the next start replays the log", error)
-        self.committer.leave_loop()
         await asyncio.to_thread(self.close)
 
     def begin_to_stop(self, done: Callable[[], None]) -> None:
