@@ -52,7 +52,6 @@ cdef class EventSink:
 
 cdef class CommitLog:
     cdef public long long work
-    cdef public bint is_committing
     cdef public int reply_level
     cdef public object on_epoch_end
     cdef public object on_trim

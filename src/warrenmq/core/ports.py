@@ -146,11 +146,10 @@ class Recovered:
 class CommitLog:
     """Decides when a turn's work is safe. `work` grows with everything durable that is said.
 
-    `reply_level` is what an answer such as declare-ok or commit-ok waits for: WRITTEN or SYNCED. `is_committing`: an
-    epoch is on its way, by a thread that needs the interpreter now and then.
+    `reply_level` is what an answer such as declare-ok or commit-ok waits for: WRITTEN or SYNCED.
     """
 
-    __slots__ = ("is_committing", "on_epoch_end", "on_trim", "reply_level", "work")
+    __slots__ = ("on_epoch_end", "on_trim", "reply_level", "work")
 
     def __init__(self, reply_level: int = SYNCED) -> None:
         self.work = 0
@@ -158,7 +157,6 @@ class CommitLog:
         self.on_epoch_end: Callable[[], None] | None = None
         # Called before old epochs are let go: what they alone have of events is to be said again.
         self.on_trim: Callable[[], None] | None = None
-        self.is_committing = False
         self.reply_level = reply_level
 
     def end_turn(self) -> int:

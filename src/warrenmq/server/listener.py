@@ -76,7 +76,7 @@ class AmqpServer:
     async def start(self, host: str, port: int) -> None:
         """Listen; OSError if the address cannot be had."""
         self._loop = asyncio.get_running_loop()
-        self.ticker = Ticker(self._loop, self.broker, self.options.busy_poll_us / 1e6)
+        self.ticker = Ticker(self._loop, self.broker)
         self.ticker.after_turn = self.alarms.judge
         self._server = await self._loop.create_server(lambda: AmqpConnection(self), host, port, backlog=BACKLOG)
         self._sweep()

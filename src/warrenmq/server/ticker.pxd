@@ -1,20 +1,12 @@
 cimport cython
 
-from warrenmq.core.ports cimport CommitLog
-
 
 @cython.final
 cdef class Ticker:
     cdef readonly object call_soon
     cdef object _clock
     cdef object _broker
-    cdef CommitLog _log
     cdef bint _is_scheduled
-    cdef double _busy_poll
-    cdef bint _is_looking
-    cdef double _look_until
-    cdef int _hope
-    cdef int _turns_without_hope
     cdef bint _is_reading
     cdef double _reading_since
     cdef public object after_turn
@@ -27,4 +19,3 @@ cdef class Ticker:
     cpdef bint has_read_long(self) except -1
     @cython.locals(dirty=list)
     cdef _end(self)
-    cdef _keep_looking(self)

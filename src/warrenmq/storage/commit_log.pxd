@@ -20,6 +20,7 @@ cdef class LocalLog(CommitLog):
     cdef list _operations
     cdef bint _wants_sync
     cdef bint _is_awaited
+    cdef bint _is_committing
     cdef bint _is_deferred
     cdef public object on_deferred
     cdef object _on_written

@@ -29,6 +29,7 @@ class LocalLog(CommitLog):
     __slots__ = (
         "_committer",
         "_is_awaited",
+        "_is_committing",
         "_is_deferred",
         "_on_durable",
         "_on_written",
@@ -62,6 +63,7 @@ class LocalLog(CommitLog):
         self._operations: list[Any] = []
         self._wants_sync = False
         self._is_awaited = False  # somebody waits for something in the open epoch
+        self._is_committing = False  # the committer has an epoch of ours
         self._is_deferred = False
         self.on_deferred: Callable[[], object] | None = (
             None  # asks to be told when it is due; None: nothing is deferred
@@ -106,7 +108,7 @@ class LocalLog(CommitLog):
     # -- when it is safe ---------------------------------------------------------------------------------------------
 
     def end_turn(self) -> int:
-        if not self.is_committing and self.buffer.size != 0:
+        if not self._is_committing and self.buffer.size != 0:
             self._hand_over_or_wait()
         # The turn's work may have been handed over before its end: then it lies in the last epoch, too.
         return self.last if self.last > self.durable else 0
@@ -118,7 +120,7 @@ class LocalLog(CommitLog):
                 self._committer.submit_sync()
             return
         self._wants_sync = self._is_awaited = True
-        if not self.is_committing:
+        if not self._is_committing:
             self._hand_over()
 
     def want_sync(self) -> None:
@@ -144,7 +146,7 @@ class LocalLog(CommitLog):
     def _hand_over(self) -> None:
         if self.on_epoch_end is not None:
             self.on_epoch_end()
-        self.is_committing = True
+        self._is_committing = True
         batch = Batch(self.epoch, self.buffer.take(), self._operations, self._wants_sync)
         self._operations = []
         self._wants_sync = self._is_awaited = False
@@ -157,7 +159,7 @@ class LocalLog(CommitLog):
         self.bytes = sum([file.size for file in self.files])
         if progress.payload is not None:
             self.buffer.recycle(progress.payload)
-            self.is_committing = False
+            self._is_committing = False
         if progress.written > self.written:
             self.written = progress.written
             if self._on_written is not None:
@@ -167,7 +169,7 @@ class LocalLog(CommitLog):
             self.syncs += 1
             if self._on_durable is not None:
                 self._on_durable(self.durable)
-        if not self.is_committing and self.buffer.size != 0:
+        if not self._is_committing and self.buffer.size != 0:
             self._hand_over_or_wait()
 
 
