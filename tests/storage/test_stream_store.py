@@ -83,7 +83,7 @@ class Node:
     def crash(self) -> None:
         """Let go of the files as they are; what was not asked of the disk is not done."""
         self.storage.committer.writer.close()
-        self.storage._catalog_file.close()
+        self.storage.catalog_writer.stop()
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ def test_a_checkpoint_lets_the_log_go(node: Node) -> None:
     for at in range(60):
         node.publish(*numbered(30, start=30 * at))
     assert node.storage.checkpoint.count > 0
-    assert node.storage.log.bytes <= 2 * SMALL.log_limit
+    assert node.storage.committer.size <= 2 * SMALL.log_limit
     node.read()
     assert node.offsets() == list(range(1800))
 

@@ -173,6 +173,10 @@ class Life:
             self.hear()
         return did
 
+    def apply_one(self) -> bool:
+        """The catalog writer's next job."""
+        return self.storage.catalog_writer.worker.run_one()
+
     def hear(self) -> bool:
         """The loop comes to what the committer told it."""
         heard = bool(self._unheard)
@@ -188,7 +192,7 @@ class Life:
         """Everything is done that waits to be done, and everything said is durable."""
         self.end_turn()
         self.storage.log.flush()
-        while self.commit_one() or self.hear() or self.page_one():
+        while self.commit_one() or self.hear() or self.apply_one() or self.page_one():
             pass
 
     def stop(self) -> None:
@@ -205,10 +209,10 @@ class Life:
         if not self._do_something():
             self.end_turn()
             self.storage.log.flush()
-            assert self.commit_one() or self.page_one(), f"{what} never comes"
+            assert self.commit_one() or self.apply_one() or self.page_one(), f"{what} never comes"
 
     def _do_something(self) -> bool:
-        return self.page_one() or self.commit_one() or self.hear()
+        return self.page_one() or self.commit_one() or self.apply_one() or self.hear()
 
     def _durable(self, epoch: int) -> None:
         self.broker.epoch_is_durable(epoch)

@@ -154,6 +154,16 @@ class LogWriter:
         return [*self._older, self._current] if self._current else list(self._older)
 
     @property
+    def written(self) -> int:
+        """The last epoch that was appended."""
+        return self.next_sequence - 1
+
+    @property
+    def synced(self) -> int:
+        """The last epoch that is durable."""
+        return self._synced
+
+    @property
     def current_size(self) -> int:
         """Octets in the file that is being written; 0 before the first epoch."""
         return self._current.size if self._current is not None else 0

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable
 
 from warrenmq.storage import crash_points
+from warrenmq.storage.catalog_writer import CatalogWriter
 from warrenmq.storage.committer import Committer
 from warrenmq.storage.options import StorageOptions
 from warrenmq.storage.queue_store import QueueStore, StoreContext
@@ -29,11 +30,13 @@ class Checkpoint:
         self,
         context: StoreContext,
         committer: Committer,
+        catalog: CatalogWriter,
         options: StorageOptions,
         call_soon: Callable[[Callable[[], None]], object],
     ) -> None:
         self._context = context
         self._committer = committer
+        self._catalog = catalog
         self._limit = options.log_limit
         self._carry_below = options.carry_below
         self._call_soon = call_soon
@@ -51,18 +54,10 @@ class Checkpoint:
 
     def judge(self) -> None:
         """Begin if the log has grown too long."""
-        log_ = self._context.log
-        if self.is_ready and not self.is_running and not self.is_held and log_.bytes > self._limit:
-            if log_.work == self._began_at_work:
+        if self.is_ready and not self.is_running and not self.is_held and self._committer.size > self._limit:
+            if self._context.log.work == self._began_at_work:
                 return  # the last one could drop nothing, and nothing was said since
-            # Down to three quarters of the limit; the file being written stays.
-            excess = log_.bytes - self._limit * 3 // 4
-            epoch = 0
-            for file in log_.files[:-1]:
-                epoch = file.last
-                excess -= file.size
-                if excess <= 0:
-                    break
+            epoch = self._committer.epoch_to_trim(self._limit * 3 // 4)
             if epoch:
                 self.begin(epoch, may_carry=True)
 
@@ -129,7 +124,7 @@ class Checkpoint:
 
     def _synced(self) -> None:
         crash_points.reach("checkpoint.after_sync")
-        self._committer.submit_trim(self._epoch, self._trimmed)
+        self._catalog.sync(self._epoch, lambda: self._committer.trim(self._epoch, self._trimmed))
 
     def _trimmed(self) -> None:
         self.is_running = False

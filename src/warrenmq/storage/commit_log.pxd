@@ -13,11 +13,8 @@ cdef class LocalLog(CommitLog):
     cdef readonly long long last
     cdef readonly long long written
     cdef readonly long long durable
-    cdef readonly list files
-    cdef readonly Py_ssize_t bytes
     cdef readonly long long syncs
     cdef object _committer
-    cdef list _operations
     cdef bint _wants_sync
     cdef bint _is_awaited
     cdef bint _is_committing

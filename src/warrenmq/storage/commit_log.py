@@ -6,11 +6,9 @@ is handed over; while it is busy the epoch goes on gathering. So batches grow wi
 Owned by the loop thread. Compiled when the package is built (commit_log.pxd).
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 from warrenmq.core.ports import NOTHING, SYNCED, CommitLog
-from warrenmq.journal.log_file import LogFile
 from warrenmq.storage import crash_points
 from warrenmq.storage.codec import EpochBuffer
 from warrenmq.storage.committer import Batch, Committer, Progress
@@ -20,7 +18,7 @@ _DEFERRED_BYTES = 64 * 1024
 
 
 class LocalLog(CommitLog):
-    """The log of one node, in its own files.
+    """The log of one node.
 
     `epoch` is the number of the open one, `last` that of the last one that holds anything, `durable` and `written` how
     far the committer has come.
@@ -33,34 +31,25 @@ class LocalLog(CommitLog):
         "_is_deferred",
         "_on_durable",
         "_on_written",
-        "_operations",
         "_wants_sync",
         "buffer",
-        "bytes",
         "durable",
         "epoch",
-        "files",
         "last",
         "on_deferred",
         "syncs",
         "written",
     )
 
-    def __init__(
-        self, committer: Committer, next_epoch: int, reply_level: int = SYNCED, files: Sequence[LogFile] = ()
-    ) -> None:
+    def __init__(self, committer: Committer, next_epoch: int, reply_level: int = SYNCED) -> None:
         super().__init__(reply_level)
         self._committer = committer
-        committer.writer.on_roll = _rolling
         self.buffer = EpochBuffer()
         self.epoch = next_epoch
         self.last = next_epoch - 1
         self.written = next_epoch - 1
         self.durable = next_epoch - 1
-        self.files: list[LogFile] = list(files)
-        self.bytes = sum([file.size for file in files])
         self.syncs = 0
-        self._operations: list[Any] = []
         self._wants_sync = False
         self._is_awaited = False  # somebody waits for something in the open epoch
         self._is_committing = False  # the committer has an epoch of ours
@@ -87,11 +76,11 @@ class LocalLog(CommitLog):
             if promise == SYNCED:
                 self._wants_sync = True
 
-    def put_definition(self, is_define: bool, encoded: bytes, operation: Any) -> None:
-        """A definition was made or undone."""
+    def put_definition(self, is_define: bool, encoded: bytes) -> int:
+        """A definition was made or undone. Return its epoch, which is synced whatever an answer waits for."""
         self.buffer.put_definition(is_define, encoded)
-        self._operations.append(operation)
-        self.note_work(self.reply_level)
+        self.note_work(SYNCED)
+        return self.epoch
 
     def put_events(self, first: int, last: int, rows: bytes) -> None:
         """Rows that are in no batch yet go with the turn that they tell of; nobody waits for them alone."""
@@ -117,7 +106,7 @@ class LocalLog(CommitLog):
         """Ask for a sync of all that was said so far, though nobody waits for it."""
         if self.buffer.size == 0:
             if self.last > self.durable:
-                self._committer.submit_sync()
+                self._committer.sync()
             return
         self._wants_sync = self._is_awaited = True
         if not self._is_committing:
@@ -128,7 +117,7 @@ class LocalLog(CommitLog):
         if self.buffer.size != 0:
             self._wants_sync = self._is_awaited = True
         elif self.last > self.durable:
-            self._committer.submit_sync()
+            self._committer.sync()
 
     def _hand_over_or_wait(self) -> None:
         """Acks go with the next publish, if one comes soon: that saves them a write of their own."""
@@ -147,16 +136,13 @@ class LocalLog(CommitLog):
         if self.on_epoch_end is not None:
             self.on_epoch_end()
         self._is_committing = True
-        batch = Batch(self.epoch, self.buffer.take(), self._operations, self._wants_sync)
-        self._operations = []
+        batch = Batch(self.epoch, self.buffer.take(), self._wants_sync)
         self._wants_sync = self._is_awaited = False
         self.epoch += 1
         self._committer.submit(batch)
 
     def progressed(self, progress: Progress) -> None:
         """The committer's word, on the loop."""
-        self.files = progress.files
-        self.bytes = sum([file.size for file in self.files])
         if progress.payload is not None:
             self.buffer.recycle(progress.payload)
             self._is_committing = False
@@ -164,14 +150,10 @@ class LocalLog(CommitLog):
             self.written = progress.written
             if self._on_written is not None:
                 self._on_written(self.written)
-        if progress.synced > self.durable:
-            self.durable = progress.synced
+        if progress.durable > self.durable:
+            self.durable = progress.durable
             self.syncs += 1
             if self._on_durable is not None:
                 self._on_durable(self.durable)
         if not self._is_committing and self.buffer.size != 0:
             self._hand_over_or_wait()
-
-
-def _rolling() -> None:
-    crash_points.reach("log.mid_roll")

@@ -10,8 +10,8 @@ from pathlib import Path
 from tests.support.loops import on_a_loop
 from warrenmq.journal.files import Data, Files, SystemFiles
 from warrenmq.journal.log_file import LogScan, LogWriter
-from warrenmq.storage.catalog import CatalogFile
-from warrenmq.storage.committer import Batch, Committer, Progress
+from warrenmq.storage.committer import Batch, Progress
+from warrenmq.storage.local_committer import LocalCommitter
 
 
 class FailingFiles(SystemFiles):
@@ -37,8 +37,7 @@ class Log:
 
     def __init__(self, root: Path, files: Files | None = None) -> None:
         self.writer = LogWriter(files or SystemFiles(), str(root / "log"), 1, file_size=1 << 20)
-        self.catalog = CatalogFile.open(str(root / "catalog.sqlite"))
-        self.committer = Committer(self.writer, self.catalog, 0.2, 0)
+        self.committer = LocalCommitter(self.writer, 0.2)
         self.progress: asyncio.Queue[Progress] = asyncio.Queue()
         self.failures: asyncio.Queue[str] = asyncio.Queue()
         self.committer.on_progress = self._progressed
@@ -50,13 +49,11 @@ class Log:
             self.progress.put_nowait(progress)
 
     async def commit(self, epoch: int, payload: bytes, wants_sync: bool = True) -> Progress:
-        self.committer.submit(Batch(epoch, payload, [], wants_sync))
+        self.committer.submit(Batch(epoch, payload, wants_sync))
         return await asyncio.wait_for(self.progress.get(), 30)
 
     async def close(self) -> None:
         await asyncio.to_thread(self.committer.stop)
-        self.writer.close()
-        self.catalog.close()
 
     def found(self) -> list[bytes]:
         return [bytes(epoch.payload) for epoch in LogScan(SystemFiles(), self.writer.folder)]
@@ -69,7 +66,7 @@ async def test_epochs_with_and_without_sync_come_back_in_order_across_rolls(tmp_
     for number, payload in enumerate(payloads, 1):
         progress = await log.commit(number, payload, wants_sync=number % 7 != 0)
         assert progress.written == number
-        assert progress.synced == number or number % 7 == 0
+        assert progress.durable == number or number % 7 == 0
     await log.close()
     assert log.found() == payloads
 
@@ -80,10 +77,10 @@ async def test_nothing_is_written_after_a_failed_write(tmp_path: Path) -> None:
     log = Log(tmp_path, files)
     await log.commit(1, b"written")
     files.is_broken = True
-    log.committer.submit(Batch(2, b"lost", [], True))
+    log.committer.submit(Batch(2, b"lost", True))
     assert "Input/output error" in await asyncio.wait_for(log.failures.get(), 30)
     files.is_broken = False
-    log.committer.submit(Batch(3, b"never written", [], True))
+    log.committer.submit(Batch(3, b"never written", True))
     await log.close()
     assert log.progress.empty()
     assert log.found() == [b"written"]
