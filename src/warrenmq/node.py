@@ -203,10 +203,7 @@ class Node:
         if self._files is not None:
             measure = partial(self._files.files.free_space, self._files.root)
             self._disk = DiskAlarm(self._amqp.alarms, server.disk_free_limit, measure)
-            loop = asyncio.get_running_loop()
-            self._files.start(
-                loop, broker.epoch_is_written, broker.epoch_is_durable, broker.log_failed, self._disk_is_full
-            )
+            self._files.start(asyncio.get_running_loop(), broker.log_failed, self._disk_is_full)
             broker.end_turn()  # a new folder has its first definitions
 
     def _disk_is_full(self, is_full: bool) -> None:

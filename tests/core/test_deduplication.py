@@ -349,14 +349,14 @@ def test_the_confirm_of_a_duplicate_waits_for_the_first(channel: ClientChannel) 
     channel = Client(broker).channel()
     channel.declare("q", durable=True, arguments=ON)
     broker.end_turn()
-    broker.epoch_is_durable(1)
+    broker.storage.log.advance(1, 1)
     channel.core.select_confirms()
     publish_all(channel, "a", delivery_mode=PERSISTENT)
     broker.end_turn()
     publish_all(channel, "a", delivery_mode=PERSISTENT)
     broker.end_turn()
     assert channel.confirms() == []
-    broker.epoch_is_durable(2)
+    broker.storage.log.advance(2, 2)
     assert channel.confirms() == [(2, True)]
 
 

@@ -37,7 +37,7 @@ class Node:
         self.storage = FileStorage.open(DataDir(folder), options)
         self.storage.streams.clock = clock
         self.broker = make_broker(self.storage)
-        self.storage.attach(self.broker.epoch_is_written, self.broker.epoch_is_durable, self._failed, lambda full: None)
+        self.storage.attach(self._failed, lambda full: None)
         self.channel = Client(self.broker).channel()
 
     def _failed(self, reason: str) -> None:

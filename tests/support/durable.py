@@ -127,7 +127,8 @@ class Life:
         recovery.learn()
         self.storage = FileStorage(ROOT, options, files, catalog, recovery)
         self.broker = self.make_broker()
-        self.storage.attach(self.broker.epoch_is_written, self._durable, self._failed, self.full.append)
+        self.storage.attach(self._failed, self.full.append)
+        self.storage.log.on_durable = self._durable
         self.storage.committer.post = lambda work, *arguments: self._unheard.append((work, arguments))
         self._unheard: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._client = Client(self.broker)
@@ -214,9 +215,9 @@ class Life:
     def _do_something(self) -> bool:
         return self.page_one() or self.commit_one() or self.apply_one() or self.hear()
 
-    def _durable(self, epoch: int) -> None:
-        self.broker.epoch_is_durable(epoch)
-        self.on_durable(epoch)
+    def _durable(self) -> None:
+        self.broker.log_has_synced()
+        self.on_durable(self.durable)
 
     def _failed(self, reason: str) -> None:
         self.failure = self.failure or reason

@@ -35,6 +35,8 @@ class Broker:
         self.events = events or EventSink()
         self.stats = Stats()
         storage.count_in(self.stats)
+        storage.log.on_written = self.log_has_written
+        storage.log.on_durable = self.log_has_synced
         self.users = Users()
         self.vhosts: dict[str, VHost] = {}
         self.reply_queues: dict[str, ReplyQueue] = {}  # by address
@@ -44,8 +46,6 @@ class Broker:
         self.promises: dict[object, tuple[int, int, Callable[[], None]]] = {}  # (epoch, what of it, what to do then)
         self.last_epoch = 0
         self.defined_epoch = 0  # the last one with definitions
-        self.written_epoch = 0
-        self.durable_epoch = 0
         self.failure: str | None = None  # why the log can keep nothing any more
         self.on_failure: Callable[[str], None] | None = None
         self.connection_count = 0
@@ -134,23 +134,20 @@ class Broker:
                     self.awaits_written = True
             self._keep_promises()  # those that have nothing to wait for
 
-    def epoch_is_written(self, epoch: int) -> None:
-        """The commit log says that all epochs up to this one are in the operating system's hands."""
-        if self.failure is None and epoch > self.written_epoch:
-            self.written_epoch = epoch
-            if self.awaits_written:
-                self._answer_waiting()
+    def log_has_written(self) -> None:
+        """More epochs are written (`CommitLog.written`): answer what waits for that."""
+        if self.failure is None and self.awaits_written:
+            self._answer_waiting()
 
-    def epoch_is_durable(self, epoch: int) -> None:
-        """The commit log says that all epochs up to this one are on the disk."""
-        if self.failure is None and epoch > self.durable_epoch:
-            self.durable_epoch = epoch
-            self.written_epoch = max(epoch, self.written_epoch)
+    def log_has_synced(self) -> None:
+        """More epochs are durable (`CommitLog.durable`): answer what waits for them."""
+        if self.failure is None:
             self._answer_waiting()
 
     def _answer_waiting(self) -> None:
+        log = self.storage.log
         for channel in list(self.awaiting_epoch):
-            if channel.epochs_are_safe(self.written_epoch, self.durable_epoch):
+            if channel.epochs_are_safe(log.written, log.durable):
                 del self.awaiting_epoch[channel]
         if self.promises:
             self._keep_promises()
@@ -176,7 +173,8 @@ class Broker:
         return not self.turn.has_defined and self._is_safe(self.defined_epoch, self.storage.log.reply_level)
 
     def _is_safe(self, epoch: int, level: int) -> bool:
-        return level == NOTHING or epoch <= (self.durable_epoch if level == SYNCED else self.written_epoch)
+        log = self.storage.log
+        return level == NOTHING or epoch <= (log.durable if level == SYNCED else log.written)
 
     def _keep_promises(self) -> None:
         safe = [owner for owner, (epoch, level, _) in self.promises.items() if self._is_safe(epoch, level)]

@@ -15,7 +15,7 @@ from warrenmq.core.errors import NotAllowed, NotImplementedHere, PreconditionFai
 from warrenmq.core.exchange import Exchange, Route
 from warrenmq.core.ledger import Ledger
 from warrenmq.core.message import Message, QueuedMessage, make_message
-from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, EventSink, Outbox
+from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, CommitLog, EventSink, Outbox
 from warrenmq.core.publish_rules import needs_inspection, prepare_header
 from warrenmq.core.queue import Queue
 from warrenmq.core.stats import Stats
@@ -57,6 +57,7 @@ class Channel:
         "is_open",
         "is_plain_with_ids",
         "ledger",
+        "log",
         "number",
         "outbox",
         "plain_header",
@@ -95,6 +96,7 @@ class Channel:
         self.stats: Stats = broker.stats
         self.turn: Turn = broker.turn
         self.events: EventSink = broker.events
+        self.log: CommitLog = broker.storage.log
         self.ledger = Ledger()
         self.consumers: dict[str, Consumer] = {}
         self.default_prefetch = 0
@@ -244,7 +246,7 @@ class Channel:
         self.is_in_turn = False
         level = self.turn_level
         self.turn_level = NOTHING
-        if level == NOTHING or epoch == 0 or (level == WRITTEN and epoch <= self.broker.written_epoch):
+        if level == NOTHING or epoch == 0 or (level == WRITTEN and epoch <= self.log.written):
             if self.awaiting_epoch is None:
                 self._confirm_up_to(self.published_tag)
                 return

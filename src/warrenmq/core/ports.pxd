@@ -52,6 +52,10 @@ cdef class EventSink:
 
 cdef class CommitLog:
     cdef public long long work
+    cdef public long long written
+    cdef public long long durable
+    cdef public object on_written
+    cdef public object on_durable
     cdef public int reply_level
     cdef public object on_epoch_end
     cdef public object on_trim

@@ -146,13 +146,19 @@ class Recovered:
 class CommitLog:
     """Decides when a turn's work is safe. `work` grows with everything durable that is said.
 
-    `reply_level` is what an answer such as declare-ok or commit-ok waits for: WRITTEN or SYNCED.
+    All epochs up to `written` are in the operating system's hands, all up to `durable` are on the disk, and an answer
+    such as declare-ok or commit-ok waits for `reply_level`: WRITTEN or SYNCED.
     """
 
-    __slots__ = ("on_epoch_end", "on_trim", "reply_level", "work")
+    __slots__ = ("durable", "on_durable", "on_epoch_end", "on_trim", "on_written", "reply_level", "work", "written")
 
     def __init__(self, reply_level: int = SYNCED) -> None:
         self.work = 0
+        self.written = 0
+        self.durable = 0
+        # Called after `written`, or `durable` and `written`, have grown.
+        self.on_written: Callable[[], None] | None = None
+        self.on_durable: Callable[[], None] | None = None
         # Called before an epoch is closed: events of what it holds may go with it. Turns may be longer than epochs.
         self.on_epoch_end: Callable[[], None] | None = None
         # Called before old epochs are let go: what they alone have of events is to be said again.
@@ -160,12 +166,21 @@ class CommitLog:
         self.reply_level = reply_level
 
     def end_turn(self) -> int:
-        """Close the open epoch. Gives its number, or 0 if there is nothing to wait for.
-
-        Later `Broker.epoch_is_written` and `Broker.epoch_is_durable` are called with the number; numbers only grow, and
-        each stands for all before it.
-        """
+        """Close the open epoch. Return its number, or 0 if there is nothing to wait for; numbers only grow."""
         raise NotImplementedError
+
+    def advance(self, written: int, durable: int) -> None:
+        """All epochs up to these are written, and durable."""
+        has_synced = durable > self.durable
+        has_written = written > self.written
+        if has_written:
+            self.written = written
+        if has_synced:
+            self.durable = durable
+            if self.on_durable is not None:
+                self.on_durable()
+        elif has_written and self.on_written is not None:
+            self.on_written()
 
     def transaction_is_said(self) -> None:
         """All of a transaction was said; its epoch is still open."""

@@ -11,8 +11,6 @@ cdef class LocalLog(CommitLog):
     cdef readonly EpochBuffer buffer
     cdef readonly long long epoch
     cdef readonly long long last
-    cdef readonly long long written
-    cdef readonly long long durable
     cdef readonly long long syncs
     cdef object _committer
     cdef bint _wants_sync
@@ -20,8 +18,6 @@ cdef class LocalLog(CommitLog):
     cdef bint _is_committing
     cdef bint _is_deferred
     cdef public object on_deferred
-    cdef object _on_written
-    cdef object _on_durable
 
     cpdef note_work(self, int promise)
     cpdef long long end_turn(self) except? -2

@@ -20,8 +20,7 @@ _DEFERRED_BYTES = 64 * 1024
 class LocalLog(CommitLog):
     """The log of one node.
 
-    `epoch` is the number of the open one, `last` that of the last one that holds anything, `durable` and `written` how
-    far the committer has come.
+    `epoch` is the number of the open one, `last` that of the last one that holds anything.
     """
 
     __slots__ = (
@@ -29,16 +28,12 @@ class LocalLog(CommitLog):
         "_is_awaited",
         "_is_committing",
         "_is_deferred",
-        "_on_durable",
-        "_on_written",
         "_wants_sync",
         "buffer",
-        "durable",
         "epoch",
         "last",
         "on_deferred",
         "syncs",
-        "written",
     )
 
     def __init__(self, committer: Committer, next_epoch: int, reply_level: int = SYNCED) -> None:
@@ -57,13 +52,6 @@ class LocalLog(CommitLog):
         self.on_deferred: Callable[[], object] | None = (
             None  # asks to be told when it is due; None: nothing is deferred
         )
-        self._on_written: Callable[[int], None] | None = None
-        self._on_durable: Callable[[int], None] | None = None
-
-    def start(self, on_written: Callable[[int], None], on_durable: Callable[[int], None]) -> None:
-        """From now on tell of epochs that are safe."""
-        self._on_written = on_written
-        self._on_durable = on_durable
 
     # -- what is said ------------------------------------------------------------------------------------------------
 
@@ -146,14 +134,8 @@ class LocalLog(CommitLog):
         if progress.payload is not None:
             self.buffer.recycle(progress.payload)
             self._is_committing = False
-        if progress.written > self.written:
-            self.written = progress.written
-            if self._on_written is not None:
-                self._on_written(self.written)
         if progress.durable > self.durable:
-            self.durable = progress.durable
             self.syncs += 1
-            if self._on_durable is not None:
-                self._on_durable(self.durable)
+        self.advance(progress.written, progress.durable)
         if not self._is_committing and self.buffer.size != 0:
             self._hand_over_or_wait()

@@ -271,14 +271,12 @@ class FileStorage(Storage):
     def start(
         self,
         loop: asyncio.AbstractEventLoop,
-        on_written: Callable[[int], None],
-        on_durable: Callable[[int], None],
         on_failed: Callable[[str], None],
         on_full: Callable[[bool], None],
     ) -> None:
         """Begin to write. All callbacks come on the loop."""
         self._call_soon = loop.call_soon
-        self.attach(on_written, on_durable, on_failed, on_full)
+        self.attach(on_failed, on_full)
         post = loop.call_soon_threadsafe
         self.committer.start(post)
         self.catalog_writer.worker.start(post)
@@ -289,13 +287,10 @@ class FileStorage(Storage):
 
     def attach(
         self,
-        on_written: Callable[[int], None],
-        on_durable: Callable[[int], None],
         on_failed: Callable[[str], None],
         on_full: Callable[[bool], None],
     ) -> None:
         """The same without threads: a test calls `run_all` instead."""
-        self.log.start(on_written, on_durable)
         full: set[object] = set()
         for writer in self._writers:
             writer.on_failed = on_failed
