@@ -49,7 +49,7 @@ class Log:
             self.progress.put_nowait(progress)
 
     async def commit(self, epoch: int, payload: bytes, wants_sync: bool = True) -> Progress:
-        self.committer.submit(Batch(epoch, payload, wants_sync))
+        self.committer.submit(Batch(epoch, 1000 + epoch, payload, wants_sync))
         return await asyncio.wait_for(self.progress.get(), 30)
 
     async def close(self) -> None:
@@ -77,10 +77,10 @@ async def test_nothing_is_written_after_a_failed_write(tmp_path: Path) -> None:
     log = Log(tmp_path, files)
     await log.commit(1, b"written")
     files.is_broken = True
-    log.committer.submit(Batch(2, b"lost", True))
+    log.committer.submit(Batch(2, 0, b"lost", True))
     assert "Input/output error" in await asyncio.wait_for(log.failures.get(), 30)
     files.is_broken = False
-    log.committer.submit(Batch(3, b"never written", True))
+    log.committer.submit(Batch(3, 0, b"never written", True))
     await log.close()
     assert log.progress.empty()
     assert log.found() == [b"written"]

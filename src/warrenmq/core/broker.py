@@ -16,6 +16,7 @@ from warrenmq.core.errors import NotAllowed
 from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, Catalog, EventSink, Storage
 from warrenmq.core.reply_to import ReplyQueue
 from warrenmq.core.stats import Stats
+from warrenmq.core.timers import Timers
 from warrenmq.core.turn import Turn
 from warrenmq.core.users import Users
 from warrenmq.core.vhost import VHost
@@ -27,10 +28,16 @@ DEFAULT_VHOST = "/"
 
 
 class Broker:
-    """Everything that one node serves. `storage` keeps it, `events` hears of it."""
+    """Everything that one node serves. `storage` keeps it, `events` hears of it.
 
-    def __init__(self, storage: Storage, events: EventSink | None = None) -> None:
+    `now_ms` is the time of what is restored, and until the server sets that of the first turn (`Turn.now_ms`).
+    """
+
+    def __init__(self, storage: Storage, events: EventSink | None = None, now_ms: int = 0) -> None:
         self.storage = storage
+        self.turn = Turn(now_ms)
+        self.timers = Timers()
+        storage.begin(self.turn, self.timers)
         self.catalog: Catalog = NotedCatalog(self)
         self.events = events or EventSink()
         self.stats = Stats()
@@ -40,7 +47,6 @@ class Broker:
         self.users = Users()
         self.vhosts: dict[str, VHost] = {}
         self.reply_queues: dict[str, ReplyQueue] = {}  # by address
-        self.turn = Turn()
         self.awaiting_epoch: dict[Channel, None] = {}
         self.awaits_written = False  # somebody waits for an epoch to be written, not synced
         self.promises: dict[object, tuple[int, int, Callable[[], None]]] = {}  # (epoch, what of it, what to do then)

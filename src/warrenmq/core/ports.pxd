@@ -1,4 +1,5 @@
 from warrenmq.core.message cimport Message, QueuedMessage
+from warrenmq.core.turn cimport Turn
 
 
 cdef class Outbox:
@@ -51,6 +52,7 @@ cdef class EventSink:
 
 
 cdef class CommitLog:
+    cdef public Turn turn
     cdef public long long work
     cdef public long long written
     cdef public long long durable

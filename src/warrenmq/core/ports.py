@@ -8,6 +8,8 @@ per message (ports.pxd).
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from warrenmq.core.turn import Turn
+
 if TYPE_CHECKING:
     from warrenmq.core.channel import Channel
     from warrenmq.core.consumer import Consumer
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from warrenmq.core.queue import Queue
     from warrenmq.core.stats import Stats
     from warrenmq.core.stream import Stream
+    from warrenmq.core.timers import Timers
 
 
 class Outbox:
@@ -150,9 +153,20 @@ class CommitLog:
     such as declare-ok or commit-ok waits for `reply_level`: WRITTEN or SYNCED.
     """
 
-    __slots__ = ("durable", "on_durable", "on_epoch_end", "on_trim", "on_written", "reply_level", "work", "written")
+    __slots__ = (
+        "durable",
+        "on_durable",
+        "on_epoch_end",
+        "on_trim",
+        "on_written",
+        "reply_level",
+        "turn",
+        "work",
+        "written",
+    )
 
     def __init__(self, reply_level: int = SYNCED) -> None:
+        self.turn = Turn()  # until `Storage.begin` brings the broker's
         self.work = 0
         self.written = 0
         self.durable = 0
@@ -257,6 +271,10 @@ class Storage:
     catalog: Catalog
     log: CommitLog
 
+    def begin(self, turn: Turn, timers: "Timers") -> None:
+        """Called by the broker before it asks for anything: the turn has the time of all that is to come."""
+        self.log.turn = turn
+
     def count_in(self, stats: "Stats") -> None:
         """Add what is on its way to the disk to the bytes held in memory: the memory alarm must see it."""
 
@@ -273,10 +291,6 @@ class Storage:
 
         A confirm waits for them as for what is in that queue (`promise`), or else as an answer would.
         """
-        raise NotImplementedError
-
-    def now_ms(self) -> int:
-        """Milliseconds since 1970."""
         raise NotImplementedError
 
     def recovered_events(self) -> "tuple[int, list[tuple[int, int, bytes]]]":
@@ -365,10 +379,6 @@ class StreamStore(MessageStore):
 
         Calls back at once or later, on the loop; with the next position where everything is older.
         """
-        raise NotImplementedError
-
-    def now_ms(self) -> int:
-        """The time that an append would have now."""
         raise NotImplementedError
 
     def newest_ms(self) -> int:

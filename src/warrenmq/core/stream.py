@@ -373,7 +373,7 @@ class Stream(Queue):
         kind, number = offset
         if kind == "time" or kind == "age":
             cursor.is_reading = True
-            self._streams.find_time(number if kind == "time" else self._streams.now_ms() - number, cursor.begin_at)
+            self._streams.find_time(number if kind == "time" else self.turn.now_ms - number, cursor.begin_at)
             return
         if kind == "first":
             cursor.position = self._streams.first_position

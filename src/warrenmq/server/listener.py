@@ -15,11 +15,13 @@ from warrenmq.core.broker import Broker
 from warrenmq.protocol import spec
 from warrenmq.protocol.handshake import CAPABILITIES
 from warrenmq.protocol.output import ScratchPool
+from warrenmq.server.clock import Clock
 from warrenmq.server.connection import SHUTDOWN_TEXT, AmqpConnection
 from warrenmq.server.flow import Alarms
 from warrenmq.server.options import ServerOptions
 from warrenmq.server.sasl import Authenticator
 from warrenmq.server.ticker import Ticker
+from warrenmq.server.timer_driver import TimerDriver
 
 log = logging.getLogger("warrenmq.listener")
 
@@ -35,10 +37,11 @@ DIALECT_VERSION = "3.13.7"
 
 
 class AmqpServer:
-    """One listening address and its connections."""
+    """One listening address and its connections. `clock` is the broker's."""
 
-    def __init__(self, broker: Broker, options: ServerOptions) -> None:
+    def __init__(self, broker: Broker, options: ServerOptions, clock: Clock) -> None:
         self.broker = broker
+        self._clock = clock
         self.options = options
         self.authenticator = Authenticator(broker.users, options.loopback_users)
         self.alarms = Alarms(broker.stats, options.memory_limit)
@@ -63,6 +66,7 @@ class AmqpServer:
         self._is_empty.set()
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
+        self._timers: TimerDriver | None = None
         self._sweep_due = 0.0
 
     @property
@@ -76,8 +80,9 @@ class AmqpServer:
     async def start(self, host: str, port: int) -> None:
         """Listen; OSError if the address cannot be had."""
         self._loop = asyncio.get_running_loop()
-        self.ticker = Ticker(self._loop, self.broker)
+        self.ticker = Ticker(self._loop, self.broker, self._clock)
         self.ticker.after_turn = self.alarms.judge
+        self._timers = TimerDriver(self._loop, self.ticker, self.broker)
         self._server = await self._loop.create_server(lambda: AmqpConnection(self), host, port, backlog=BACKLOG)
         self._sweep()
 
@@ -98,6 +103,8 @@ class AmqpServer:
             await self._is_empty.wait()
         if self._sweeper is not None:
             self._sweeper.cancel()
+        if self._timers is not None:
+            self._timers.stop()
         await self._server.wait_closed()
 
     def add(self, connection: AmqpConnection) -> None:

@@ -1,11 +1,15 @@
 cimport cython
 
+from warrenmq.core.turn cimport Turn
+
 
 @cython.final
 cdef class Ticker:
     cdef readonly object call_soon
     cdef object _clock
     cdef object _broker
+    cdef Turn _turn
+    cdef object _now_ms
     cdef bint _is_scheduled
     cdef bint _is_reading
     cdef double _reading_since
@@ -13,6 +17,7 @@ cdef class Ticker:
     cdef readonly list dirty
 
     cpdef schedule(self)
+    cpdef begin_piece(self)
     cpdef mark_dirty(self, outbox)
     cpdef end_turn_early(self)
     @cython.locals(now=double)

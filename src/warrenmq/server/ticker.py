@@ -1,8 +1,8 @@
 """The end of the turn: everything that arrived together is made safe together and answered together.
 
-The first input of a turn schedules its end; by then the loop has read every socket that was ready. Where much waits to
-be read, each piece of it is a turn (`READ_AT_ONCE`). The end closes the broker's epoch, which confirms publishes, and
-writes each connection's output once.
+The first input of a turn sets its time and schedules its end; by then the loop has read every socket that was ready.
+Whoever has input for the broker calls `schedule` before. Where much waits to be read, each piece of it is a turn
+(`READ_AT_ONCE`). The end closes the broker's epoch, which confirms publishes, and writes each connection's output once.
 
 A loop may read one socket many times before it looks at any other (uvloop 32 times). Whoever has read a large piece
 asks whether that has gone on for long (`has_read_long`), and then lets the others in.
@@ -17,6 +17,8 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from warrenmq.core.turn import Turn
+
 if TYPE_CHECKING:
     from warrenmq.core.broker import Broker
 
@@ -26,23 +28,36 @@ _LONG_READING = 0.005
 
 
 class Ticker:
-    """One per node. `dirty` holds the outboxes with something to write."""
+    """One per node. `dirty` holds the outboxes with something to write.
+
+    `now_ms` is the broker's clock; `clock` measures how long the loop has been reading.
+    """
 
     __slots__ = (
         "_broker",
         "_clock",
         "_is_reading",
         "_is_scheduled",
+        "_now_ms",
         "_reading_since",
+        "_turn",
         "after_turn",
         "call_soon",
         "dirty",
     )
 
-    def __init__(self, loop: AbstractEventLoop, broker: Broker, clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(
+        self,
+        loop: AbstractEventLoop,
+        broker: Broker,
+        now_ms: Callable[[], int],
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
         self.call_soon = loop.call_soon
         self._clock = clock
         self._broker = broker
+        self._turn: Turn = broker.turn
+        self._now_ms = now_ms
         self._is_scheduled = False
         self._reading_since = 0.0
         self._is_reading = False
@@ -50,10 +65,15 @@ class Ticker:
         self.after_turn: Any = None  # called after each turn, for the alarms
 
     def schedule(self) -> None:
-        """See to it that the turn ends; cheap when it is known already."""
+        """Begin a turn and see to it that it ends, unless one is under way."""
         if not self._is_scheduled:
             self._is_scheduled = True
+            self._turn.now_ms = self._now_ms()
             self.call_soon(self.end_turn)
+
+    def begin_piece(self) -> None:
+        """Begin a turn for a large piece of input, which `end_turn_early` ends."""
+        self._turn.now_ms = self._now_ms()
 
     def mark_dirty(self, outbox: Any) -> None:
         """The outbox has something to write at the end of the turn."""

@@ -10,6 +10,7 @@ cdef Py_ssize_t _DEFERRED_BYTES
 cdef class LocalLog(CommitLog):
     cdef readonly EpochBuffer buffer
     cdef readonly long long epoch
+    cdef readonly long long epoch_time_ms
     cdef readonly long long last
     cdef readonly long long syncs
     cdef object _committer
@@ -20,6 +21,7 @@ cdef class LocalLog(CommitLog):
     cdef public object on_deferred
 
     cpdef note_work(self, int promise)
+    cdef _begin_epoch(self)
     cpdef long long end_turn(self) except? -2
     cdef _hand_over_or_wait(self)
     cdef _hand_over(self)

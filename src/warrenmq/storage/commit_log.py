@@ -20,7 +20,8 @@ _DEFERRED_BYTES = 64 * 1024
 class LocalLog(CommitLog):
     """The log of one node.
 
-    `epoch` is the number of the open one, `last` that of the last one that holds anything.
+    `epoch` is the number of the open one, `last` that of the last one that holds anything, and `epoch_time_ms` the time
+    of the first turn that put something into that.
     """
 
     __slots__ = (
@@ -31,6 +32,7 @@ class LocalLog(CommitLog):
         "_wants_sync",
         "buffer",
         "epoch",
+        "epoch_time_ms",
         "last",
         "on_deferred",
         "syncs",
@@ -41,6 +43,7 @@ class LocalLog(CommitLog):
         self._committer = committer
         self.buffer = EpochBuffer()
         self.epoch = next_epoch
+        self.epoch_time_ms = 0
         self.last = next_epoch - 1
         self.written = next_epoch - 1
         self.durable = next_epoch - 1
@@ -58,7 +61,8 @@ class LocalLog(CommitLog):
     def note_work(self, promise: int) -> None:
         """Something was put into the buffer."""
         self.work += 1
-        self.last = self.epoch
+        if self.last != self.epoch:
+            self._begin_epoch()
         if promise != NOTHING:
             self._is_awaited = True
             if promise == SYNCED:
@@ -73,11 +77,17 @@ class LocalLog(CommitLog):
     def put_events(self, first: int, last: int, rows: bytes) -> None:
         """Rows that are in no batch yet go with the turn that they tell of; nobody waits for them alone."""
         self.buffer.put_events(first, last, rows)
-        self.last = self.epoch
+        if self.last != self.epoch:
+            self._begin_epoch()
 
     def events_are_kept(self, up_to: int) -> None:
         self.buffer.put_events_kept(up_to)
+        if self.last != self.epoch:
+            self._begin_epoch()
+
+    def _begin_epoch(self) -> None:
         self.last = self.epoch
+        self.epoch_time_ms = self.turn.now_ms
 
     def transaction_is_said(self) -> None:
         crash_points.reach("transaction.mid")
@@ -124,7 +134,7 @@ class LocalLog(CommitLog):
         if self.on_epoch_end is not None:
             self.on_epoch_end()
         self._is_committing = True
-        batch = Batch(self.epoch, self.buffer.take(), self._wants_sync)
+        batch = Batch(self.epoch, self.epoch_time_ms, self.buffer.take(), self._wants_sync)
         self._wants_sync = self._is_awaited = False
         self.epoch += 1
         self._committer.submit(batch)

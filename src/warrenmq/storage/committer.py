@@ -15,9 +15,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One epoch on its way to the log."""
+    """One epoch on its way to the log; `time_ms` is that of the first turn with work in it."""
 
     epoch: int
+    time_ms: int
     payload: bytes | memoryview
     wants_sync: bool
 

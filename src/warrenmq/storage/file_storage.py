@@ -21,6 +21,8 @@ from warrenmq.core.broker import DEFAULT_VHOST
 from warrenmq.core.durability import FSYNC, Durability, parse_durability
 from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, MessageStore, SeenStore, Storage, StreamStore
 from warrenmq.core.stats import Stats
+from warrenmq.core.timers import Timers
+from warrenmq.core.turn import Turn
 from warrenmq.events import schema
 from warrenmq.journal.files import Files, SystemFiles
 from warrenmq.journal.log_file import LogWriter
@@ -39,18 +41,15 @@ from warrenmq.storage.pager import Pager
 from warrenmq.storage.queue_store import QueueStore, StoreContext
 from warrenmq.storage.recovery import LOG, QUEUES, Recovery
 from warrenmq.storage.seen_store import FileSeenStore, owner_of_exchange, restore_seen
-from warrenmq.storage.stream_limits import Clock, wall_clock
+from warrenmq.storage.stream_context import StreamContext
 from warrenmq.storage.stream_recovery import find_stream_segments
-from warrenmq.storage.stream_store import FileStreamStore, StreamContext
+from warrenmq.storage.stream_store import FileStreamStore
 from warrenmq.storage.worker import DiskWorker
 
 log = logging.getLogger("warrenmq.storage")
 
 TRANSIENT = "transient"
 CATALOG = "catalog.sqlite"
-# How often streams are looked at for pages that nothing is added to any more, and for what is too old.
-SWEEP_INTERVAL = 1.0
-
 
 # A stop writes a file for each queue that only the log has; of more queues than this the small ones stay in the log,
 # for ten thousand files take ten seconds to sync, and reading them again from the log takes a tenth of one.
@@ -67,7 +66,6 @@ class FileStorage(Storage):
         "_recovered",
         "_seen",
         "_soon",
-        "_sweep_again",
         "_transient_count",
         "catalog",
         "catalog_writer",
@@ -95,7 +93,6 @@ class FileStorage(Storage):
         files: Files,
         catalog: CatalogFile,
         recovery: Recovery,
-        clock: Clock = wall_clock,
     ) -> None:
         self.root = root
         self.options = options
@@ -109,7 +106,6 @@ class FileStorage(Storage):
         self._call_soon: Callable[..., object] = self._soon.append
         files.make_dirs(os.path.join(root, QUEUES))
         files.sync_dir(root)  # also if all was there: whoever made it may have been killed before the sync
-        self._sweep_again: asyncio.TimerHandle | None = None
         writer = LogWriter(
             files, os.path.join(root, LOG), recovery.next_epoch, options.log_file_size, recovery.log_files
         )
@@ -120,7 +116,7 @@ class FileStorage(Storage):
         self.catalog_writer = CatalogWriter(catalog, self.log)
         self.pager = Pager(files, self.log)
         self.context = StoreContext(self.log, self.pager, options, root)
-        self.streams = StreamContext(self.context, clock)
+        self.streams = StreamContext(self.context)
         self.checkpoint = Checkpoint(
             self.context, self.committer, self.catalog_writer, options, lambda work: self._call_soon(work)
         )
@@ -218,6 +214,10 @@ class FileStorage(Storage):
 
     # -- the port ----------------------------------------------------------------------------------------------------
 
+    def begin(self, turn: Turn, timers: Timers) -> None:
+        super().begin(turn, timers)
+        self.streams.timers = timers
+
     def message_store(self, vhost: str, queue: str, is_durable: bool, arguments: dict[str, Any]) -> MessageStore | None:
         if not is_durable:
             self._transient_count += 1
@@ -244,9 +244,6 @@ class FileStorage(Storage):
         if promise is not None:
             store.promise = promise
         return store
-
-    def now_ms(self) -> int:
-        return self.streams.clock()
 
     def recovered_events(self) -> tuple[int, list[tuple[int, int, bytes]]]:
         events, self._events = self._events, (0, [])
@@ -283,7 +280,6 @@ class FileStorage(Storage):
         self.pager.start(post)
         self._is_started = True
         self.log.on_deferred = lambda: loop.call_later(LAZY_SYNC_INTERVAL, self.log.deferred_is_due)
-        self._sweep_again = loop.call_later(SWEEP_INTERVAL, self._sweep, loop)
 
     def attach(
         self,
@@ -315,10 +311,6 @@ class FileStorage(Storage):
         self._soon.popleft()()
         return True
 
-    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.streams.sweep()
-        self._sweep_again = loop.call_later(SWEEP_INTERVAL, self._sweep, loop)
-
     def _progressed(self, progress: Progress) -> None:
         self.log.progressed(progress)
         self.catalog_writer.release()
@@ -333,8 +325,6 @@ class FileStorage(Storage):
             self.close()
             return
         self._is_started = False
-        if self._sweep_again is not None:
-            self._sweep_again.cancel()
         finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         for writer in self._writers:
             writer.on_failed = partial(_give_up, finished)

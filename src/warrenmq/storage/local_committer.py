@@ -13,6 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -156,8 +157,8 @@ class LocalCommitter(Committer):
         self._report(batch.payload)
 
     def _append(self, batch: Batch, durably: bool) -> None:
-        now = int(time.time() * 1000)
-        self._room.run(lambda: self.writer.append(batch.payload, batch.epoch, now, durably), self.writer.cut)
+        append = partial(self.writer.append, batch.payload, batch.epoch, batch.time_ms, durably)
+        self._room.run(append, self.writer.cut)
 
     def _sync(self) -> None:
         self.writer.sync()

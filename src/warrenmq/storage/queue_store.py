@@ -10,7 +10,6 @@ Owned by the loop thread. Compiled when the package is built (queue_store.pxd).
 
 import logging
 import os
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -311,7 +310,7 @@ class QueueStore(MessageStore):
         if segment is None or segment.is_full(last, self.context.segment_size):
             segment = self._begin_segment(first)
         payload = encode_records(entries)
-        now = int(time.time() * 1000)
+        now = self._log.epoch_time_ms
         transient = 0
         unread = 0
         for entry in entries:
