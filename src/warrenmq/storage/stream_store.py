@@ -303,20 +303,11 @@ class FileStreamStore(StreamStore):
     def has_unflushed(self) -> bool:
         return self._open is not None
 
-    def unflushed_bytes(self, limit: int) -> int:
-        """Never so little that it would be said again instead."""
-        return limit
-
-    def carry(self, epoch: int) -> int:
-        raise NotImplementedError
-
-    def flush(self, epoch: int) -> None:
-        """Write what only the log has, up to this epoch."""
+    def flush(self, epoch: int, relog_below: int) -> int:
+        """Write what only the log has, up to this epoch; nothing is logged again."""
         if self._open is not None and self._open.entries[0].epoch <= epoch:
             self._close_page(self._open)
-
-    def write_marks(self) -> None:
-        """Nothing is marked here."""
+        return 0
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
