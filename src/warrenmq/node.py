@@ -26,6 +26,7 @@ from warrenmq.journal.errors import JournalError
 from warrenmq.management.server import HttpServer
 from warrenmq.management.view import NodeView
 from warrenmq.protocol import spec
+from warrenmq.server.clock import SteadyClock
 from warrenmq.server.disk_alarm import DiskAlarm
 from warrenmq.server.flow import DISK, EVENTS
 from warrenmq.server.listener import AmqpServer
@@ -194,19 +195,17 @@ class Node:
         """Build the broker on its storage, and the server on the broker."""
         server = self.options.server
         self.tracing = Tracing(storage, self._tracing_options())
-        self.broker = broker = Broker(storage, self.tracing.recorder)
+        clock = SteadyClock()
+        self.broker = broker = Broker(storage, self.tracing.recorder, clock())
         self.tracing.attach(broker)
         broker.users.add(server.default_user, server.default_pass)
         broker.users.grant(server.default_user, None, EVERYTHING, EVERYTHING, EVERYTHING)
         broker.on_failure = self._storage_failed
-        self._amqp = AmqpServer(broker, server)
+        self._amqp = AmqpServer(broker, server, clock)
         if self._files is not None:
             measure = partial(self._files.files.free_space, self._files.root)
             self._disk = DiskAlarm(self._amqp.alarms, server.disk_free_limit, measure)
-            loop = asyncio.get_running_loop()
-            self._files.start(
-                loop, broker.epoch_is_written, broker.epoch_is_durable, broker.log_failed, self._disk_is_full
-            )
+            self._files.start(asyncio.get_running_loop(), broker.log_failed, self._disk_is_full)
             broker.end_turn()  # a new folder has its first definitions
 
     def _disk_is_full(self, is_full: bool) -> None:

@@ -47,6 +47,7 @@ _WEIGHTS = {
     "unbind": 1,
     "commit": 10,
     "page": 8,
+    "apply": 3,
     "settle": 2,
 }
 _KINDS = [kind for kind, weight in _WEIGHTS.items() for _ in range(weight)]
@@ -261,6 +262,9 @@ class Story:
     def _page(self, pick: int, size: int) -> None:
         for _ in range(1 + pick % 3):
             self.life.page_one()
+
+    def _apply(self, pick: int, size: int) -> None:
+        self.life.apply_one()
 
     def _settle(self, pick: int, size: int) -> None:
         self.life.settle()

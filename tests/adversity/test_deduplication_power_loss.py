@@ -156,6 +156,8 @@ class Lived:
     def _page(self, pick: int) -> None:
         for _ in range(1 + pick % 3):
             self.life.page_one()
+        if pick % 2:
+            self.life.apply_one()
 
     def _settle(self, pick: int) -> None:
         self.life.settle()

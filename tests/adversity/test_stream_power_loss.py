@@ -10,7 +10,6 @@ WARREN_TEST_EFFORT=20 tries twenty times as many.
 from __future__ import annotations
 
 import random
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -42,7 +41,7 @@ class StreamLife:
 
     def __init__(self, history: History, number: int, arguments: dict[str, Any], clock: ManualClock) -> None:
         self.life = Life(history.files, number, OPTIONS)
-        self.life.storage.streams.clock = clock
+        clock.drive(self.life.broker.turn, self.life.broker.timers)
         self.clock = clock
         self.history = history
         self.number = number
@@ -103,6 +102,8 @@ class StreamLife:
     def _page(self, pick: int) -> None:
         for _ in range(1 + pick % 3):
             self.life.page_one()
+        if pick % 2:
+            self.life.apply_one()
 
     def _settle(self, pick: int) -> None:
         self.life.settle()
@@ -111,7 +112,7 @@ class StreamLife:
         self.clock.pass_seconds(pick / 10)
 
     def _sweep(self, pick: int) -> None:
-        self.life.storage.streams.sweep()
+        self.clock.run_timers()
 
     def _durable(self, epoch: int) -> None:
         self.history.tell(("promised", max(end for each, end in self.ends.items() if each <= epoch)))
@@ -175,7 +176,6 @@ def find_failure(
     """
     choice = random.Random(seed)
     clock = ManualClock()
-    clock.now = int(time.time() * 1000)  # the log has this machine's time, and a stream's clock never goes back
     files = RecordingFiles()
     files.make_dirs(ROOT)
     files.sync_dir("/")
@@ -188,7 +188,7 @@ def find_failure(
         outcomes = []
         for crash in history.crashes(choice, CRASHES, STATES):
             life = Life(RecordingFiles(crash.disk.after_kill()), 0, OPTIONS)
-            life.storage.streams.clock = clock
+            clock.drive(life.broker.turn, life.broker.timers)
             found = read_all(life)
             wrong = judge(crash, found, arguments)
             if wrong is not None:

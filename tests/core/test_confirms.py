@@ -128,9 +128,9 @@ def test_a_persistent_publish_is_confirmed_when_its_epoch_is_durable(
     publish_persistent(confirming, "12")
     broker.end_turn()
     assert confirming.confirms() == []
-    broker.epoch_is_durable(1)
+    broker.storage.log.advance(1, 1)
     assert confirming.confirms() == [(2, True)]
-    broker.epoch_is_durable(2)
+    broker.storage.log.advance(2, 2)
     assert confirming.confirms() == []
 
 
@@ -138,9 +138,9 @@ def test_a_durable_epoch_covers_all_before_it(broker: Broker, confirming: Client
     for letter in "123":
         publish_persistent(confirming, letter)
         broker.end_turn()
-    broker.epoch_is_durable(2)
+    broker.storage.log.advance(2, 2)
     assert confirming.confirms() == [(2, True)]
-    broker.epoch_is_durable(3)
+    broker.storage.log.advance(3, 3)
     assert confirming.confirms() == [(3, False)]
 
 
@@ -152,7 +152,7 @@ def test_a_transient_turn_waits_behind_a_durable_one(
     confirming.publish_all("23", "q")
     broker.end_turn()
     assert confirming.confirms() == []
-    broker.epoch_is_durable(1)
+    broker.storage.log.advance(1, 1)
     assert confirming.confirms() == [(3, True)]
 
 
@@ -165,9 +165,9 @@ def test_a_transient_turn_between_durable_ones_waits_only_for_the_first(
     broker.end_turn()
     publish_persistent(confirming, "3")
     broker.end_turn()
-    broker.epoch_is_durable(1)
+    broker.storage.log.advance(1, 1)
     assert confirming.confirms() == [(2, True)]
-    broker.epoch_is_durable(2)
+    broker.storage.log.advance(2, 2)
     assert confirming.confirms() == [(3, False)]
 
 
@@ -176,7 +176,7 @@ def test_once_nothing_is_pending_transient_turns_do_not_wait(
 ) -> None:
     publish_persistent(confirming, "1")
     broker.end_turn()
-    broker.epoch_is_durable(1)
+    broker.storage.log.advance(1, 1)
     confirming.publish_all("2", "q")
     broker.end_turn()
     assert confirming.confirms() == [(1, False), (2, False)]
@@ -189,7 +189,7 @@ def test_a_transient_publish_in_a_durable_turn_waits_with_it(
     publish_persistent(confirming, "2")
     broker.end_turn()
     assert confirming.confirms() == []
-    broker.epoch_is_durable(1)
+    broker.storage.log.advance(1, 1)
     assert confirming.confirms() == [(2, True)]
 
 
@@ -216,7 +216,7 @@ def test_a_channel_that_closed_while_waiting_is_forgotten(
     broker.end_turn()
     confirming.close()
     assert not broker.awaiting_epoch
-    broker.epoch_is_durable(1)
+    broker.storage.log.advance(1, 1)
     assert confirming.confirms() == []
 
 
@@ -226,7 +226,7 @@ def test_several_channels_wait_for_the_same_epoch(broker: Broker, client: Client
         channel.core.select_confirms()
         publish_persistent(channel, "12")
     broker.end_turn()
-    broker.epoch_is_durable(1)
+    broker.storage.log.advance(1, 1)
     assert [channel.confirms() for channel in channels] == [[(2, True)]] * 3
     assert not broker.awaiting_epoch
 
@@ -275,7 +275,7 @@ def test_a_long_wait_costs_no_memory_per_turn(
         confirming.publish_all("2", "q")
         broker.end_turn()
     assert len(confirming.core.awaiting_epoch) == 1
-    broker.epoch_is_durable(1)
+    broker.storage.log.advance(1, 1)
     assert confirming.confirms() == [(200, True)]
 
 
@@ -288,7 +288,7 @@ def test_a_queue_that_asks_for_it_is_confirmed_when_the_epoch_is_written(
     publish_persistent(confirming, "1", "relaxed")
     broker.end_turn()
     assert confirming.confirms() == []
-    broker.epoch_is_written(1)
+    broker.storage.log.advance(1, 0)
     assert confirming.confirms() == [(1, False)]
     assert not broker.awaiting_epoch
 
@@ -300,16 +300,16 @@ def test_a_written_epoch_is_not_enough_for_other_queues(
     publish_persistent(other, "1", "relaxed")
     publish_persistent(confirming, "2")
     broker.end_turn()
-    broker.epoch_is_written(1)
+    broker.storage.log.advance(1, 0)
     assert (confirming.confirms(), other.confirms()) == ([], [(1, False)])
-    broker.epoch_is_durable(1)
+    broker.storage.log.advance(1, 1)
     assert confirming.confirms() == [(1, False)]
 
 
 def test_a_durable_epoch_is_a_written_one(broker: Broker, confirming: ClientChannel, relaxed: Queue) -> None:
     publish_persistent(confirming, "1", "relaxed")
     broker.end_turn()
-    broker.epoch_is_durable(1)
+    broker.storage.log.advance(1, 1)
     assert confirming.confirms() == [(1, False)]
 
 
@@ -320,9 +320,9 @@ def test_the_publishes_of_a_turn_wait_for_the_most_that_any_of_them_asks_for(
     publish_persistent(confirming, "2")
     publish_persistent(confirming, "3", "relaxed")
     broker.end_turn()
-    broker.epoch_is_written(1)
+    broker.storage.log.advance(1, 0)
     assert confirming.confirms() == []
-    broker.epoch_is_durable(1)
+    broker.storage.log.advance(1, 1)
     assert confirming.confirms() == [(3, True)]
 
 
@@ -333,7 +333,7 @@ def test_one_message_waits_for_the_most_that_any_of_its_queues_asks_for(
         confirming.bind("amq.fanout", queue)
     confirming.publish(b"1", "", "amq.fanout", delivery_mode=PERSISTENT)
     broker.end_turn()
-    broker.epoch_is_written(1)
+    broker.storage.log.advance(1, 0)
     assert confirming.confirms() == []
 
 
@@ -343,9 +343,9 @@ def test_confirms_of_both_kinds_do_not_overtake_each_other(
     for queue in ("relaxed", "durable", "relaxed", "relaxed"):
         publish_persistent(confirming, "1", queue)
         broker.end_turn()
-    broker.epoch_is_written(4)
+    broker.storage.log.advance(4, 0)
     assert confirming.confirms() == [(1, False)]
-    broker.epoch_is_durable(2)
+    broker.storage.log.advance(2, 2)
     assert confirming.confirms() == [(4, True)]
 
 

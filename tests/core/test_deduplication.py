@@ -15,6 +15,7 @@ from warrenmq.core.deduplication import digest_of
 from warrenmq.core.errors import PreconditionFailed
 from warrenmq.core.exchange import Exchange
 from warrenmq.core.queue import Queue
+from warrenmq.core.turn import Turn
 from warrenmq.events import schema
 from warrenmq.protocol.values import Timestamp
 from warrenmq.storage.memory_store import MemoryStorage
@@ -22,22 +23,16 @@ from warrenmq.storage.memory_store import MemoryStorage
 ON = {"x-message-deduplication": True}
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.ms = 1_700_000_000_000
-
-    def __call__(self) -> int:
-        return self.ms
+@pytest.fixture
+def turn(broker: Broker) -> Turn:
+    return broker.turn
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def broker(clock: Clock) -> Broker:
-    return make_broker(MemoryStorage(clock))
+def broker() -> Broker:
+    broker = make_broker(MemoryStorage())
+    broker.turn.now_ms = 1_700_000_000_000
+    return broker
 
 
 def publish(channel: ClientChannel, id: Any, key: str = "q", exchange: str = "", **properties: Any) -> None:
@@ -180,14 +175,14 @@ def test_numbers_may_be_given_as_text(channel: ClientChannel) -> None:
     assert waiting(queue) == "aba"
 
 
-def test_a_window_forgets_after_its_time(channel: ClientChannel, clock: Clock) -> None:
+def test_a_window_forgets_after_its_time(channel: ClientChannel, turn: Turn) -> None:
     queue = channel.declare("q", arguments={**ON, "x-cache-ttl": 1000})
     publish(channel, "a")
-    clock.ms += 999
+    turn.now_ms += 999
     publish(channel, "a")
-    clock.ms += 1
+    turn.now_ms += 1
     publish(channel, "a")
-    clock.ms += 999
+    turn.now_ms += 999
     publish(channel, "a")
     assert waiting(queue) == "aa"
 
@@ -196,11 +191,11 @@ def test_a_window_forgets_after_its_time(channel: ClientChannel, clock: Clock) -
     ("ttl", "is_own"), [(10, True), (2**62, False), (0, False), (-5, False), ("10", False), (True, False)]
 )
 def test_a_message_may_say_how_long_it_is_remembered(
-    channel: ClientChannel, clock: Clock, ttl: Any, is_own: bool
+    channel: ClientChannel, turn: Turn, ttl: Any, is_own: bool
 ) -> None:
     queue = channel.declare("q", arguments={**ON, "x-cache-ttl": 1000})
     publish(channel, "a", headers={"x-cache-ttl": ttl})
-    clock.ms += 10
+    turn.now_ms += 10
     publish(channel, "a")
     assert waiting(queue) == ("aa" if is_own else "a")
 
@@ -349,14 +344,14 @@ def test_the_confirm_of_a_duplicate_waits_for_the_first(channel: ClientChannel) 
     channel = Client(broker).channel()
     channel.declare("q", durable=True, arguments=ON)
     broker.end_turn()
-    broker.epoch_is_durable(1)
+    broker.storage.log.advance(1, 1)
     channel.core.select_confirms()
     publish_all(channel, "a", delivery_mode=PERSISTENT)
     broker.end_turn()
     publish_all(channel, "a", delivery_mode=PERSISTENT)
     broker.end_turn()
     assert channel.confirms() == []
-    broker.epoch_is_durable(2)
+    broker.storage.log.advance(2, 2)
     assert channel.confirms() == [(2, True)]
 
 

@@ -20,7 +20,7 @@ def broker(storage: ManualStorage) -> Broker:
     """Its first epoch, with the virtual host, is durable."""
     broker = make_broker(storage)
     broker.end_turn()
-    broker.epoch_is_durable(1)
+    broker.storage.log.advance(1, 1)
     return broker
 
 
@@ -49,10 +49,10 @@ def test_with_durable_work_it_waits_for_the_epoch(broker: Broker, channel: Clien
     declare(channel, "q")
     promise(broker, kept, "a")
     broker.end_turn()
-    broker.epoch_is_written(2)
+    broker.storage.log.advance(2, 0)
     broker.end_turn()
     assert kept == []
-    broker.epoch_is_durable(2)
+    broker.storage.log.advance(2, 2)
     assert kept == ["a"]
     assert not broker.promises
 
@@ -63,7 +63,7 @@ def test_it_waits_for_work_of_earlier_turns_too(broker: Broker, channel: ClientC
     promise(broker, kept, "a")
     broker.end_turn()
     assert kept == []
-    broker.epoch_is_durable(2)
+    broker.storage.log.advance(2, 2)
     assert kept == ["a"]
 
 
@@ -72,9 +72,9 @@ def test_each_waits_for_its_own_epoch(broker: Broker, channel: ClientChannel, ke
         declare(channel, name)
         promise(broker, kept, name)
         broker.end_turn()
-    broker.epoch_is_durable(3)
+    broker.storage.log.advance(3, 3)
     assert kept == ["a", "b"]
-    broker.epoch_is_durable(4)
+    broker.storage.log.advance(4, 4)
     assert kept == ["a", "b", "c"]
 
 
@@ -87,9 +87,9 @@ def test_one_that_needs_no_more_is_kept_when_the_epoch_is_written(
     promise(broker, kept, "at once", NOTHING)
     broker.end_turn()
     assert kept == ["at once"]
-    broker.epoch_is_written(2)
+    broker.storage.log.advance(2, 0)
     assert kept == ["at once", "written"]
-    broker.epoch_is_durable(2)
+    broker.storage.log.advance(2, 2)
     assert kept == ["at once", "written", "synced"]
 
 
@@ -101,7 +101,7 @@ def test_one_that_is_withdrawn_is_not_kept(broker: Broker, channel: ClientChanne
     broker.end_turn()
     broker.withdraw("late")
     broker.withdraw("never made")
-    broker.epoch_is_durable(2)
+    broker.storage.log.advance(2, 2)
     assert kept == []
 
 
@@ -117,7 +117,7 @@ def test_keeping_one_may_withdraw_another_and_make_new_ones(
     broker.promise("first", SYNCED, keep)
     promise(broker, kept, "second")
     broker.end_turn()
-    broker.epoch_is_durable(2)
+    broker.storage.log.advance(2, 2)
     assert kept == ["first"]
     broker.end_turn()
     assert kept == ["first", "first"]
@@ -131,9 +131,9 @@ def test_the_broker_knows_whether_its_definitions_are_safe(broker: Broker, chann
     assert not broker.are_definitions_safe()
     broker.end_turn()
     assert not broker.are_definitions_safe()
-    broker.epoch_is_written(2)
+    broker.storage.log.advance(2, 0)
     assert not broker.are_definitions_safe()
-    broker.epoch_is_durable(2)
+    broker.storage.log.advance(2, 2)
     assert broker.are_definitions_safe()
     channel.publish(b"1", "q", delivery_mode=PERSISTENT)
     broker.end_turn()
@@ -147,7 +147,7 @@ def test_in_a_broker_that_does_not_sync_each_epoch_what_is_written_is_safe(
     declare(channel, "q")
     broker.end_turn()
     assert not broker.are_definitions_safe()
-    broker.epoch_is_written(2)
+    broker.storage.log.advance(2, 0)
     assert broker.are_definitions_safe()
 
 
@@ -170,7 +170,7 @@ def test_a_lost_consumer_is_told_after_the_answer_that_its_client_waits_for(
     channel.delete(queue)
     broker.promise(client.connection, SYNCED, lambda: kept.append("answered"))
     assert (channel.cancels(), other.cancels()) == ([], ["other"])
-    broker.epoch_is_durable(2)
+    broker.storage.log.advance(2, 2)
     assert kept == ["answered"]
     assert channel.cancels() == ["mine"]
 
@@ -191,8 +191,8 @@ def test_after_a_failure_nothing_is_confirmed_or_kept(
     broker.end_turn()
     broker.log_failed("disk on fire")
     broker.log_failed("again")
-    broker.epoch_is_written(2)
-    broker.epoch_is_durable(2)
+    broker.storage.log.advance(2, 0)
+    broker.storage.log.advance(2, 2)
     other.publish(b"2", "nowhere")
     promise(broker, kept, "after", NOTHING)
     broker.end_turn()

@@ -23,7 +23,7 @@ def broker() -> Broker:
     channel = Client(broker).channel()
     channel.declare("durable", durable=True)
     broker.end_turn()
-    broker.epoch_is_durable(DURABLE_EPOCH)
+    broker.storage.log.advance(DURABLE_EPOCH, DURABLE_EPOCH)
     return broker
 
 
@@ -72,7 +72,7 @@ def test_a_nack_waits_for_the_epoch_of_its_turn(broker: Broker, confirming: Clie
     publish(confirming, "dfd")
     broker.end_turn()
     assert take_answers(confirming.client.outbox) == []
-    broker.epoch_is_durable(2)
+    broker.storage.log.advance(2, 2)
     assert take_answers(confirming.client.outbox) == [("ack", 1, False), ("nack", 2, False), ("ack", 3, False)]
 
 
@@ -86,9 +86,9 @@ def test_a_nack_does_not_overtake_confirms_of_earlier_turns(
     publish(confirming, "d")
     broker.end_turn()
     assert take_answers(confirming.client.outbox) == []
-    broker.epoch_is_durable(2)
+    broker.storage.log.advance(2, 2)
     assert take_answers(confirming.client.outbox) == [("ack", 2, True), ("nack", 3, False)]
-    broker.epoch_is_durable(3)
+    broker.storage.log.advance(3, 3)
     assert take_answers(confirming.client.outbox) == [("ack", 4, False)]
 
 

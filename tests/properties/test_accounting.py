@@ -88,7 +88,7 @@ class World:
             "close channel": lambda: self._close(channel),
             "close connection": lambda: self._disconnect(channel.client),
             "end turn": self.broker.end_turn,
-            "make durable": lambda: self.broker.epoch_is_durable(max(0, self.storage.log.epoch - number % 2)),
+            "make durable": lambda: self._make_durable(max(0, self.storage.log.epoch - number % 2)),
             "congest": lambda: setattr(channel.client.outbox, "is_congested", True),
             "drain": channel.client.outbox.drain,
         }
@@ -137,7 +137,10 @@ class World:
         for queue in self.vhost.queues.values():
             queue.purge()
         self.broker.end_turn()
-        self.broker.epoch_is_durable(self.storage.log.epoch)
+        self._make_durable(self.storage.log.epoch)
+
+    def _make_durable(self, epoch: int) -> None:
+        self.storage.log.advance(epoch, epoch)
 
 
 def held_entries(world: World) -> tuple[list[QueuedMessage], list[QueuedMessage]]:

@@ -59,8 +59,8 @@ def test_every_publish_is_answered_once_and_not_before_its_epoch(steps: list[tup
                 assert what == ("nack" if is_rejected else "ack")
                 epoch = turns[number - 1]
                 assert epoch, "the turn has ended"
-                assert level != WRITTEN or epoch <= broker.written_epoch
-                assert level != SYNCED or epoch <= broker.durable_epoch
+                assert level != WRITTEN or epoch <= log.written
+                assert level != SYNCED or epoch <= log.durable
             answered = tag
 
     def end_turn() -> None:
@@ -77,11 +77,12 @@ def test_every_publish_is_answered_once_and_not_before_its_epoch(steps: list[tup
         elif what == "end turn":
             end_turn()
         elif what == "write":
-            broker.epoch_is_written(min(log.epoch, broker.written_epoch + int(argument)))  # type: ignore[attr-defined]
+            log.advance(min(log.epoch, log.written + int(argument)), log.durable)  # type: ignore[attr-defined]
         else:
-            broker.epoch_is_durable(min(log.epoch, broker.durable_epoch + int(argument)))  # type: ignore[attr-defined]
+            durable = min(log.epoch, log.durable + int(argument))  # type: ignore[attr-defined]
+            log.advance(max(log.written, durable), durable)
         check()
     end_turn()
-    broker.epoch_is_durable(log.epoch)  # type: ignore[attr-defined]
+    log.advance(log.epoch, log.epoch)  # type: ignore[attr-defined]
     check()
     assert answered == len(wanted)

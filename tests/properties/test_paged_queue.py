@@ -251,7 +251,7 @@ class World:
         assert [self.kept.names(name) for name in self.models] == [[]] * len(self.models)
         context = self.kept.storage.context
         assert (len(context.unflushed), len(context.marked), self.kept.storage.pager.pending_bytes) == (0, 0, 0)
-        assert self.kept.storage.log.bytes <= 2 * self.kept.options.log_limit
+        assert self.kept.storage.committer.size <= 2 * self.kept.options.log_limit
 
 
 STEPS = {

@@ -16,6 +16,7 @@ from tests.support.wire import PATIENCE, Address, WireConnection
 from tests.support.wire_format import pack_publish
 from warrenmq.core.broker import Broker
 from warrenmq.core.users import EVERYTHING
+from warrenmq.server.clock import system_time_ms
 from warrenmq.server.connection import READ_AT_ONCE
 from warrenmq.server.listener import AmqpServer
 from warrenmq.server.options import ServerOptions
@@ -115,7 +116,7 @@ async def test_another_is_answered_before_the_flood_is_over() -> None:
     broker = Broker(MemoryStorage())
     broker.users.add("guest", "guest")
     broker.users.grant("guest", None, EVERYTHING, EVERYTHING, EVERYTHING)
-    server = AmqpServer(broker, ServerOptions())
+    server = AmqpServer(broker, ServerOptions(), system_time_ms)
     listener = await server.listen("127.0.0.1", 0)
     assert listener.server is not None
     for listening in listener.server.sockets:  # connections have the same: room for more than is read at once

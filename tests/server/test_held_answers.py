@@ -33,7 +33,7 @@ class Held(SocketlessServer):
         """Let the turn end and its epoch become durable."""
         self.ticker.schedule()
         self.loop.run()
-        self.broker.epoch_is_durable(self.storage.log.epoch)
+        self.broker.storage.log.advance(self.storage.log.epoch, self.storage.log.epoch)
         self.loop.run()
 
 
@@ -112,7 +112,7 @@ def test_what_changes_something_durable_is_answered_when_that_is_safe(
     prepare(server, client)
     client.say(name, 1, **arguments)
     assert client.hear() == []
-    server.broker.epoch_is_written(server.storage.log.epoch)
+    server.broker.storage.log.advance(server.storage.log.epoch, 0)
     assert client.hear() == []
     server.commit()
     assert client.hear() == [f"{name}-ok"]
@@ -159,7 +159,7 @@ def test_in_a_broker_that_does_not_sync_each_epoch_answers_wait_until_it_is_writ
     server.storage.log.reply_level = WRITTEN
     client.line.send(declare("q"))
     assert client.hear() == []
-    server.broker.epoch_is_written(server.storage.log.epoch)
+    server.broker.storage.log.advance(server.storage.log.epoch, 0)
     assert client.hear() == ["queue.declare-ok"]
 
 
@@ -177,7 +177,7 @@ def test_there_a_commit_that_touches_a_queue_that_syncs_waits_for_the_disk(
         client.line.send(persistent(b"2", "q"))
     client.hear()
     client.say("tx.commit", 1)
-    server.broker.epoch_is_written(server.storage.log.epoch)
+    server.broker.storage.log.advance(server.storage.log.epoch, 0)
     assert client.hear() == []
     server.commit()
     assert client.hear() == ["tx.commit-ok"]

@@ -11,6 +11,7 @@ from tests.support.loops import on_a_loop
 from tests.support.wire import Address, WireConnection
 from warrenmq.core.broker import Broker
 from warrenmq.core.users import EVERYTHING
+from warrenmq.server.clock import system_time_ms
 from warrenmq.server.listener import AmqpServer, Listener
 from warrenmq.server.options import ServerOptions
 from warrenmq.storage.memory_store import MemoryStorage
@@ -20,7 +21,7 @@ def make_server() -> AmqpServer:
     broker = Broker(MemoryStorage())
     broker.users.add("guest", "guest")
     broker.users.grant("guest", None, EVERYTHING, EVERYTHING, EVERYTHING)
-    return AmqpServer(broker, ServerOptions())
+    return AmqpServer(broker, ServerOptions(), system_time_ms)
 
 
 async def dial(listener: Listener) -> WireConnection:

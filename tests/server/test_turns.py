@@ -11,6 +11,8 @@ from tests.support.dialogue import Dialogue
 from tests.support.socketless import Line, ManualLoop, SocketlessServer
 from tests.support.wire_format import METHOD, pack_frame, pack_method, pack_publish
 from warrenmq.core.broker import Broker
+from warrenmq.core.ports import StreamStore
+from warrenmq.server.clock import system_time_ms
 from warrenmq.server.connection import READ_AT_ONCE
 from warrenmq.server.ticker import Ticker
 from warrenmq.storage.memory_store import MemoryStorage
@@ -62,7 +64,7 @@ def loop() -> CountingLoop:
 
 @pytest.fixture
 def ticker(loop: CountingLoop) -> Ticker:
-    return Ticker(loop, Broker(MemoryStorage()))  # type: ignore[arg-type]
+    return Ticker(loop, Broker(MemoryStorage()), system_time_ms)  # type: ignore[arg-type]
 
 
 def test_a_turn_is_scheduled_once_whatever_happens_in_it(loop: CountingLoop, ticker: Ticker) -> None:
@@ -113,6 +115,51 @@ def test_the_alarms_are_judged_after_the_turn(loop: CountingLoop, ticker: Ticker
     ticker.mark_dirty(page)
     loop.run()
     assert judged == [1]
+
+
+class Counted:
+    """A clock that is a millisecond later each time it is read."""
+
+    def __init__(self) -> None:
+        self.readings = 0
+
+    def __call__(self) -> int:
+        self.readings += 1
+        return self.readings
+
+
+def test_a_turn_has_one_time_and_reads_the_clock_once(loop: CountingLoop) -> None:
+    broker, clock = Broker(MemoryStorage()), Counted()
+    ticker = Ticker(loop, broker, clock)  # type: ignore[arg-type]
+    for turn in (1, 2, 3):
+        for _ in range(5):
+            ticker.schedule()
+            ticker.mark_dirty(Page())
+            assert broker.turn.now_ms == turn
+        loop.run()
+    assert clock.readings == 3
+
+
+def test_each_large_piece_has_its_own_time(loop: CountingLoop) -> None:
+    broker = Broker(MemoryStorage())
+    ticker = Ticker(loop, broker, Counted())  # type: ignore[arg-type]
+    for piece in (1, 2, 3):
+        ticker.begin_piece()
+        assert broker.turn.now_ms == piece
+        ticker.end_turn_early()
+
+
+def test_input_is_handled_at_the_time_it_came() -> None:
+    """Not at that of the turn before: a stream tells when a message was appended."""
+    server = SocketlessServer()
+    line = Line(server)
+    client = Dialogue(server, line).open()
+    client.say("queue.declare", 1, queue="s", durable=True, arguments={"x-queue-type": "stream"})
+    server.clock += 3600
+    line.send(pack_publish(1, b"1", None, routing_key="s"))
+    store = server.broker.vhosts["/"].queues["s"].store
+    assert isinstance(store, StreamStore)
+    assert store.newest_ms() == server.now_ms()
 
 
 def test_all_answers_of_a_turn_go_out_in_one_write() -> None:

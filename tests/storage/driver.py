@@ -66,8 +66,7 @@ class Kept:
         self._data_dir.lock()
         self.storage = FileStorage.open(self._data_dir, self.options, files=self.files)
         self.broker = make_broker(self.storage)
-        broker = self.broker
-        self.storage.attach(broker.epoch_is_written, broker.epoch_is_durable, self._failed, self.full.append)
+        self.storage.attach(self._failed, self.full.append)
         self.channel = Client(self.broker).channel()
         self.settle()
 

@@ -778,12 +778,22 @@ def test_rescue_of_rubbish_gives_an_empty_catalog_and_says_so(path: Path) -> Non
 
 
 class RecordingLog:
-    """Gathers an epoch as the commit log does."""
+    """Gathers an epoch as the commit log does, and what is to be applied to the catalog."""
 
     def __init__(self) -> None:
         self.epoch: list[Operation] = []
+        self._said: tuple[bool, bytes] | None = None
 
-    def put_definition(self, is_define: bool, encoded: bytes, operation: Operation) -> None:
+    def put_definition(self, is_define: bool, encoded: bytes) -> int:
+        assert self._said is None
+        self._said = is_define, encoded
+        return 7
+
+    def add(self, epoch: int, operation: Operation) -> None:
+        assert self._said is not None
+        is_define, encoded = self._said
+        self._said = None
+        assert epoch == 7
         assert is_define == (operation[0] == "define")
         assert decode_operation(encoded) == operation
         self.epoch.append(operation)
@@ -805,7 +815,7 @@ def save(catalog: LoggedCatalog, operation: Operation) -> None:
 
 
 def test_what_is_saved_and_deleted_goes_into_the_open_epoch_in_order(log: RecordingLog) -> None:
-    catalog = LoggedCatalog(log, {}, 1)
+    catalog = LoggedCatalog(log, log, {}, 1)
     for operation in EXAMPLE:
         save(catalog, operation)
     catalog.delete("queue", ("/", "invoices"))
@@ -813,7 +823,7 @@ def test_what_is_saved_and_deleted_goes_into_the_open_epoch_in_order(log: Record
 
 
 def test_a_queue_has_one_id_until_it_is_deleted(log: RecordingLog) -> None:
-    catalog = LoggedCatalog(log, {"queue": [definition_of(queue("old", 3))]}, 8)
+    catalog = LoggedCatalog(log, log, {"queue": [definition_of(queue("old", 3))]}, 8)
     assert catalog.queue_id("/", "old") == 3
     assert catalog.queue_id("/", "new") == 8
     assert catalog.queue_id("other", "new") == 9
@@ -826,14 +836,14 @@ def test_a_queue_has_one_id_until_it_is_deleted(log: RecordingLog) -> None:
 
 
 def test_ids_of_queues_end_somewhere(log: RecordingLog) -> None:
-    catalog = LoggedCatalog(log, {}, 0xFFFF_FFFF)
+    catalog = LoggedCatalog(log, log, {}, 0xFFFF_FFFF)
     assert catalog.queue_id("/", "last") == 0xFFFF_FFFF
     with pytest.raises(CatalogError, match="all ids"):
         catalog.queue_id("/", "one too many")
 
 
 def test_the_start_is_loaded_once(log: RecordingLog) -> None:
-    catalog = LoggedCatalog(log, EXAMPLE_BY_KIND, 5)
+    catalog = LoggedCatalog(log, log, EXAMPLE_BY_KIND, 5)
     assert {kind: catalog.load(kind) for kind in KINDS} == EXAMPLE_BY_KIND
     with pytest.raises(CatalogError, match="loaded already"):
         catalog.load("queue")
@@ -841,14 +851,14 @@ def test_the_start_is_loaded_once(log: RecordingLog) -> None:
 
 def test_the_definition_that_the_core_holds_is_not_changed(log: RecordingLog) -> None:
     definition = {key: value for key, value in definition_of(queue("q", 1)).items() if key != "id"}
-    LoggedCatalog(log, {}, 1).save("queue", ("/", "q"), definition)
+    LoggedCatalog(log, log, {}, 1).save("queue", ("/", "q"), definition)
     assert "id" not in definition
 
 
 def test_a_broker_finds_what_an_earlier_one_defined(path: Path, catalog: CatalogFile, log: RecordingLog) -> None:
     def start() -> Broker:
         storage = MemoryStorage()
-        storage.catalog = LoggedCatalog(log, catalog.snapshot(), catalog.next_queue_id)  # type: ignore[assignment]
+        storage.catalog = LoggedCatalog(log, log, catalog.snapshot(), catalog.next_queue_id)  # type: ignore[assignment]
         return Broker(storage)
 
     def topology(broker: Broker) -> Any:

@@ -559,7 +559,7 @@ class Life:
         self.storage = FileStorage.open(self._folder, TINY)
         self.broker = make_broker(self.storage)
         nothing = (lambda _: None,) * 2
-        self.storage.attach(self.broker.epoch_is_written, self.broker.epoch_is_durable, *nothing)
+        self.storage.attach(*nothing)
         self.channel = Client(self.broker).channel()
         for name in NAMES:
             self.channel.declare(name, durable=True)

@@ -19,7 +19,7 @@ def flow(kept: Kept, count: int, name: str = "busy") -> None:
         kept.publish(range(first, first + 20), name)
         kept.ack(kept.take(20, name))
         kept.settle()
-        assert kept.storage.log.bytes < 2 * LIMIT
+        assert kept.storage.committer.size < 2 * LIMIT
 
 
 def test_a_message_that_nobody_takes_is_carried_and_costs_no_file(tmp_path: Path) -> None:

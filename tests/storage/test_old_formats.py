@@ -99,7 +99,7 @@ class Opened:
         assert self.storage.report == []
         self.traced = TracedBroker([ALL], self.storage)
         broker = self.traced.broker
-        self.storage.attach(broker.epoch_is_written, broker.epoch_is_durable, fail, fail)
+        self.storage.attach(fail, fail)
         self.client = Client(broker)
 
     def bodies(self, name: str) -> list[bytes]:

@@ -61,7 +61,7 @@ def test_the_log_is_not_trimmed_after_a_failure(tmp_path: Path, operation: str, 
 
 
 def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warrenmq.storage.pager.FULL_DISK_RETRY", 0.0)
+    monkeypatch.setattr("warrenmq.storage.full_disk.FULL_DISK_RETRY", 0.0)
     files = Failing()
     kept = Kept(tmp_path, files)
     kept.declare()
@@ -109,8 +109,16 @@ class Ways(QuickFiles):
         self.ways.append((name, "past" if self._is_past else "cached"))
 
 
+class NoLog:
+    """Nothing waits for it."""
+
+    last = durable = 0
+
+    def want_sync(self) -> None: ...
+
+
 def make_pager(files: Files) -> Pager:
-    return Pager(files, lambda: 0, lambda: 0)
+    return Pager(files, NoLog())
 
 
 def test_only_large_writes_of_files_that_can_be_done_without_go_past_the_cache(tmp_path: Path) -> None:
@@ -165,17 +173,17 @@ def test_a_slow_disk_has_such_files_written_through_the_cache_for_a_while(
 def test_a_large_write_of_a_file_that_can_be_done_without_fails_as_any_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_lost: bool
 ) -> None:
-    monkeypatch.setattr("warrenmq.storage.pager.FULL_DISK_RETRY", 0.0)
+    monkeypatch.setattr("warrenmq.storage.full_disk.FULL_DISK_RETRY", 0.0)
     files = Failing()
     files.operation, files.number, files.times = "write", number, 1
     pager = make_pager(files)
     full: list[bool] = []
-    pager.on_full = full.append
+    pager.writer.on_full = full.append
     lost: list[str] = []
     path = tmp_path / "1.seg"
     pager.write(str(path), 0, [bytes(LARGE_WRITE)], True, lambda: None, lost=lost.append)
     pager.run_all()
-    assert (len(lost), pager.has_failed) == (int(is_lost), False)
+    assert (len(lost), pager.writer.has_failed) == (int(is_lost), False)
     assert full == ([] if is_lost else [True, False])
     assert path.stat().st_size == (0 if is_lost else LARGE_WRITE)
     pager.stop()

@@ -458,7 +458,7 @@ class ShortOfHandles(QuickFiles):
 
 
 def test_too_many_open_files_lose_no_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warrenmq.storage.pager.FULL_DISK_RETRY", 0.0)
+    monkeypatch.setattr("warrenmq.storage.full_disk.FULL_DISK_RETRY", 0.0)
     files = ShortOfHandles()
     kept = Kept(tmp_path, files)
     kept.declare()

@@ -106,7 +106,7 @@ def test_a_page_of_carried_messages_that_was_torn_comes_from_the_log(tmp_path: P
     kept.checkpoint(carry=True)
     assert kept.names() == []
     queue = kept.queue()
-    queue.backlog.store.flush(kept.storage.log.last)  # type: ignore[union-attr]
+    queue.backlog.store.flush(kept.storage.log.last, 0)  # type: ignore[union-attr]
     kept.settle()
     (segment,) = segments(kept)
     kept.crash()

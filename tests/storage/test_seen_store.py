@@ -86,7 +86,7 @@ def test_ids_outlive_their_messages_and_the_log(files: RecordingFiles, options: 
     life.publisher.declare("other", durable=True)
     for _ in range(3):  # the log forgets all of this
         publish(life, range(100), "other")
-    assert life.storage.log.files[0].first > 10
+    assert life.storage.committer.writer.files_in_use[0].first > 10
     life = again(life)
     publish(life, range(20))
     assert length(life) == 0

@@ -24,9 +24,9 @@ from warrenmq.storage.memory_store import MemoryStorage
 PERSISTENT = 2
 
 
-def make_broker(storage: Storage | None = None) -> Broker:
+def make_broker(storage: Storage | None = None, now_ms: int = 0) -> Broker:
     """A broker with nothing in it but the user that the clients here are."""
-    broker = Broker(storage or MemoryStorage())
+    broker = Broker(storage or MemoryStorage(), now_ms=now_ms)
     broker.users.add("guest", "guest")
     broker.users.grant("guest", None, EVERYTHING, EVERYTHING, EVERYTHING)
     return broker

@@ -127,7 +127,8 @@ class Life:
         recovery.learn()
         self.storage = FileStorage(ROOT, options, files, catalog, recovery)
         self.broker = self.make_broker()
-        self.storage.attach(self.broker.epoch_is_written, self._durable, self._failed, self.full.append)
+        self.storage.attach(self._failed, self.full.append)
+        self.storage.log.on_durable = self._durable
         self.storage.committer.post = lambda work, *arguments: self._unheard.append((work, arguments))
         self._unheard: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._client = Client(self.broker)
@@ -173,6 +174,10 @@ class Life:
             self.hear()
         return did
 
+    def apply_one(self) -> bool:
+        """The catalog writer's next job."""
+        return self.storage.catalog_writer.worker.run_one()
+
     def hear(self) -> bool:
         """The loop comes to what the committer told it."""
         heard = bool(self._unheard)
@@ -188,7 +193,7 @@ class Life:
         """Everything is done that waits to be done, and everything said is durable."""
         self.end_turn()
         self.storage.log.flush()
-        while self.commit_one() or self.hear() or self.page_one():
+        while self.commit_one() or self.hear() or self.apply_one() or self.page_one():
             pass
 
     def stop(self) -> None:
@@ -205,14 +210,14 @@ class Life:
         if not self._do_something():
             self.end_turn()
             self.storage.log.flush()
-            assert self.commit_one() or self.page_one(), f"{what} never comes"
+            assert self.commit_one() or self.apply_one() or self.page_one(), f"{what} never comes"
 
     def _do_something(self) -> bool:
-        return self.page_one() or self.commit_one() or self.hear()
+        return self.page_one() or self.commit_one() or self.apply_one() or self.hear()
 
-    def _durable(self, epoch: int) -> None:
-        self.broker.epoch_is_durable(epoch)
-        self.on_durable(epoch)
+    def _durable(self) -> None:
+        self.broker.log_has_synced()
+        self.on_durable(self.durable)
 
     def _failed(self, reason: str) -> None:
         self.failure = self.failure or reason

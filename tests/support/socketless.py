@@ -46,14 +46,17 @@ class SocketlessServer(AmqpServer):
         broker = Broker(storage or MemoryStorage())
         broker.users.add(options.default_user, options.default_pass)
         broker.users.grant(options.default_user, None, EVERYTHING, EVERYTHING, EVERYTHING)
-        super().__init__(broker, options)
+        super().__init__(broker, options, self.now_ms)
         self.clock = 0.0
         self.loop = ManualLoop()
-        self.ticker = Ticker(self.loop, broker, clock=self.now)  # type: ignore[arg-type]
+        self.ticker = Ticker(self.loop, broker, self.now_ms, clock=self.now)  # type: ignore[arg-type]
         self.ticker.after_turn = self.alarms.judge
 
     def now(self) -> float:
         return self.clock
+
+    def now_ms(self) -> int:
+        return 1_700_000_000_000 + int(self.clock * 1000)
 
     def connect(self) -> Line:
         return Line(self)

@@ -12,6 +12,8 @@ from warrenmq.core.message import Message, QueuedMessage
 from warrenmq.core.options import QueueOptions
 from warrenmq.core.ports import SYNCED
 from warrenmq.core.queue import Queue
+from warrenmq.core.timers import RESOLUTION_MS, Timers
+from warrenmq.core.turn import Turn
 from warrenmq.storage.memory_store import MemoryStorage
 from warrenmq.storage.memory_stream import MemoryStream, MemoryStreamStore
 from warrenmq.storage.page_cache import PageCache
@@ -20,16 +22,25 @@ STREAM = {"x-queue-type": "stream"}
 
 
 class ManualClock:
-    """Milliseconds that pass when the test says so."""
+    """Milliseconds that pass when the test says so, for the broker whose turn it drives."""
 
     def __init__(self) -> None:
         self.now = 1_700_000_000_000
+        self._turn = Turn()
+        self._timers = Timers()
 
-    def __call__(self) -> int:
-        return self.now
+    def drive(self, turn: Turn, timers: Timers) -> None:
+        """A broker begins."""
+        self._turn, self._timers = turn, timers
+        turn.now_ms = self.now
 
     def pass_seconds(self, seconds: float) -> None:
         self.now += int(seconds * 1000)
+        self._turn.now_ms = self.now
+
+    def run_timers(self) -> None:
+        """Run what is due, however late in the last moment."""
+        self._timers.advance(self.now + RESOLUTION_MS)
 
 
 class SlowStreamStore(MemoryStreamStore):
@@ -68,16 +79,21 @@ class StreamStorage(MemoryStorage):
     """In memory, with a clock of the test's, and stores that are slow if it asks for that."""
 
     def __init__(self, clock: ManualClock | None = None, *, is_slow: bool = False, promise: int = SYNCED) -> None:
-        super().__init__(clock or ManualClock())
+        super().__init__()
+        self._clock = clock or ManualClock()
         self.stores: dict[str, SlowStreamStore] = {}
         self._is_slow = is_slow
         self._promise = promise
+
+    def begin(self, turn: Turn, timers: Timers) -> None:
+        super().begin(turn, timers)
+        self._clock.drive(turn, timers)
 
     def stream_store(self, vhost: str, queue: str, options: QueueOptions) -> MemoryStreamStore:
         if not self._is_slow:
             return super().stream_store(vhost, queue, options)
         kept = self._streams.setdefault((vhost, queue), MemoryStream())
-        store = SlowStreamStore(kept, options, PageCache(), self._clock, promise=self._promise)
+        store = SlowStreamStore(kept, options, PageCache(), self.log, promise=self._promise)
         self.stores[queue] = store
         return store
 

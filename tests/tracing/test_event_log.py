@@ -78,16 +78,17 @@ def test_enough_rows_are_a_batch_at_the_end_of_the_turn(traced: TracedBroker, ch
 
 
 def test_uids_grow_over_a_restart_also_if_the_clock_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [1_800_000_000_000]
-    storage = MemoryStorage(lambda: clock[0])
+    later = 1_800_000_000_000
+    storage = MemoryStorage()
     traced = TracedBroker([ALL], storage)
+    traced.broker.turn.now_ms = later
     traced.client().channel().publish(b"", "q")
     (before, _) = traced.events()
     again = TracedBroker([ALL], storage)
     again.client().channel().publish(b"", "q")
     after = again.events()[-1]
     assert after.uid > before.uid
-    assert after.uid >> 22 > clock[0] - 1_577_836_800_000
+    assert after.uid >> 22 > later - 1_577_836_800_000
 
 
 # -- losing it -------------------------------------------------------------------------------------------------------

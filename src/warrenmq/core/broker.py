@@ -17,6 +17,7 @@ from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, Catalog, EventSink, St
 from warrenmq.core.reply_to import ReplyQueue
 from warrenmq.core.stats import Stats
 from warrenmq.core.stream import Stream
+from warrenmq.core.timers import Timers
 from warrenmq.core.turn import Turn
 from warrenmq.core.users import Users
 from warrenmq.core.vhost import VHost
@@ -29,25 +30,30 @@ DEFAULT_VHOST = "/"
 
 
 class Broker:
-    """Everything that one node serves. `storage` keeps it, `events` hears of it."""
+    """Everything that one node serves. `storage` keeps it, `events` hears of it.
 
-    def __init__(self, storage: Storage, events: EventSink | None = None) -> None:
+    `now_ms` is the time of what is restored, and until the server sets that of the first turn (`Turn.now_ms`).
+    """
+
+    def __init__(self, storage: Storage, events: EventSink | None = None, now_ms: int = 0) -> None:
         self.storage = storage
+        self.turn = Turn(now_ms)
+        self.timers = Timers()
+        storage.begin(self.turn, self.timers)
         self.catalog: Catalog = NotedCatalog(self)
         self.events = events or EventSink()
         self.stats = Stats()
         storage.count_in(self.stats)
+        storage.log.on_written = self.log_has_written
+        storage.log.on_durable = self.log_has_synced
         self.users = Users()
         self.vhosts: dict[str, VHost] = {}
         self.reply_queues: dict[str, ReplyQueue] = {}  # by address
-        self.turn = Turn()
         self.awaiting_epoch: dict[Channel, None] = {}
         self.awaits_written = False  # somebody waits for an epoch to be written, not synced
         self.promises: dict[object, tuple[int, int, Callable[[], None]]] = {}  # (epoch, what of it, what to do then)
         self.last_epoch = 0
         self.defined_epoch = 0  # the last one with definitions
-        self.written_epoch = 0
-        self.durable_epoch = 0
         self.failure: str | None = None  # why the log can keep nothing any more
         self.on_failure: Callable[[str], None] | None = None
         self.connections: dict[Connection, None] = {}  # those that have opened a virtual host, the oldest first
@@ -141,23 +147,20 @@ class Broker:
                     self.awaits_written = True
             self._keep_promises()  # those that have nothing to wait for
 
-    def epoch_is_written(self, epoch: int) -> None:
-        """The commit log says that all epochs up to this one are in the operating system's hands."""
-        if self.failure is None and epoch > self.written_epoch:
-            self.written_epoch = epoch
-            if self.awaits_written:
-                self._answer_waiting()
+    def log_has_written(self) -> None:
+        """More epochs are written (`CommitLog.written`): answer what waits for that."""
+        if self.failure is None and self.awaits_written:
+            self._answer_waiting()
 
-    def epoch_is_durable(self, epoch: int) -> None:
-        """The commit log says that all epochs up to this one are on the disk."""
-        if self.failure is None and epoch > self.durable_epoch:
-            self.durable_epoch = epoch
-            self.written_epoch = max(epoch, self.written_epoch)
+    def log_has_synced(self) -> None:
+        """More epochs are durable (`CommitLog.durable`): answer what waits for them."""
+        if self.failure is None:
             self._answer_waiting()
 
     def _answer_waiting(self) -> None:
+        log = self.storage.log
         for channel in list(self.awaiting_epoch):
-            if channel.epochs_are_safe(self.written_epoch, self.durable_epoch):
+            if channel.epochs_are_safe(log.written, log.durable):
                 del self.awaiting_epoch[channel]
         if self.promises:
             self._keep_promises()
@@ -183,7 +186,8 @@ class Broker:
         return not self.turn.has_defined and self._is_safe(self.defined_epoch, self.storage.log.reply_level)
 
     def _is_safe(self, epoch: int, level: int) -> bool:
-        return level == NOTHING or epoch <= (self.durable_epoch if level == SYNCED else self.written_epoch)
+        log = self.storage.log
+        return level == NOTHING or epoch <= (log.durable if level == SYNCED else log.written)
 
     def _keep_promises(self) -> None:
         safe = [owner for owner, (epoch, level, _) in self.promises.items() if self._is_safe(epoch, level)]

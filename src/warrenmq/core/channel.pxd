@@ -4,7 +4,7 @@ from warrenmq.core.consumer cimport wake_channel
 from warrenmq.core.exchange cimport Exchange, Route
 from warrenmq.core.ledger cimport Ledger
 from warrenmq.core.message cimport Message, QueuedMessage, make_message
-from warrenmq.core.ports cimport EventSink, Outbox
+from warrenmq.core.ports cimport CommitLog, EventSink, Outbox
 from warrenmq.core.publish_rules cimport needs_inspection
 from warrenmq.core.queue cimport Queue
 from warrenmq.core.stats cimport Stats
@@ -28,6 +28,7 @@ cdef class Channel:
     cdef readonly object connection
     cdef readonly str connection_name
     cdef readonly EventSink events
+    cdef readonly CommitLog log
     cdef readonly list traced
     cdef readonly list traced_tags
     cdef readonly int number

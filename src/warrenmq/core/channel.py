@@ -15,7 +15,7 @@ from warrenmq.core.exchange import Exchange, Route
 from warrenmq.core.ledger import Ledger
 from warrenmq.core.message import Message, QueuedMessage, make_message
 from warrenmq.core.outcome import REJECTED, WAITS_FOR
-from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, EventSink, Outbox
+from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, CommitLog, EventSink, Outbox
 from warrenmq.core.publish_rules import needs_inspection, prepare_header
 from warrenmq.core.publishing import Unrouted, find_target, pass_exchanges, take_runs
 from warrenmq.core.queue import Queue
@@ -55,6 +55,7 @@ class Channel:
         "is_in_turn",
         "is_open",
         "ledger",
+        "log",
         "nacked",
         "number",
         "outbox",
@@ -91,6 +92,7 @@ class Channel:
         self.stats: Stats = broker.stats
         self.turn: Turn = broker.turn
         self.events: EventSink = broker.events
+        self.log: CommitLog = broker.storage.log
         self.ledger = Ledger()
         self.consumers: dict[str, Consumer] = {}
         self.default_prefetch = 0
@@ -237,7 +239,7 @@ class Channel:
         self.is_in_turn = False
         level = self.turn_level
         self.turn_level = NOTHING
-        if level == NOTHING or epoch == 0 or (level == WRITTEN and epoch <= self.broker.written_epoch):
+        if level == NOTHING or epoch == 0 or (level == WRITTEN and epoch <= self.log.written):
             if self.awaiting_epoch is None:
                 self._confirm_up_to(self.published_tag)
                 return

@@ -5,7 +5,7 @@ it says, in one of two ways: the last so many ids, each for some time (`Window`)
 (`Present`). An id is kept as 16 octets of BLAKE2b: among ten million ids two are taken for the same with odds of about
 1 in 10^25. docs/deduplication.md is the user's side.
 
-Nothing here knows a clock or a file: the time is an argument, and a `SeenStore` keeps what must last.
+Nothing here knows a clock or a file: the time is the turn's, and a `SeenStore` keeps what must last.
 
 Owned by the loop thread.
 """
@@ -13,7 +13,7 @@ Owned by the loop thread.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice
@@ -26,6 +26,7 @@ from warrenmq.protocol.properties import headers as decode_headers
 if TYPE_CHECKING:
     from warrenmq.core.exchange import Exchange
     from warrenmq.core.message import Message
+    from warrenmq.core.turn import Turn
 
 EXCHANGE_TYPE = "x-message-deduplication"
 ENABLED = "x-message-deduplication"
@@ -158,30 +159,28 @@ class Deduplication:
     """
 
     __slots__ = (
-        "_clock",
         "_default_ttl_ms",
         "_header",
         "_id",
         "_in_queue",
         "_marker",
-        "_now_ms",
         "_store",
         "_ttl_ms",
+        "_turn",
         "_window",
     )
 
-    def __init__(self, settings: Settings, store: SeenStore | None, clock: Callable[[], int]) -> None:
+    def __init__(self, settings: Settings, store: SeenStore | None, turn: Turn) -> None:
         self._header = settings.header
         self._default_ttl_ms = settings.ttl_ms
         self._store = store
-        self._clock = clock
+        self._turn = turn
         self._window = Window(settings.size) if settings.size else None
         self._in_queue = None if settings.size else Present()
         name = settings.header.encode("utf-8", "surrogateescape")
         self._marker = bytes((len(name),)) + name  # a field table has its key like this
         self._id: bytes | None = None  # of the message that was asked about last
         self._ttl_ms = 0
-        self._now_ms = 0
         if store is not None:
             store.attach(self.ids)
             self._restore(store.recover())
@@ -205,8 +204,7 @@ class Deduplication:
         if self._in_queue is not None:
             return self._in_queue.has(self._id)
         assert self._window is not None
-        self._now_ms = self._clock()
-        return self._window.has(self._id, self._now_ms)
+        return self._window.has(self._id, self._turn.now_ms)
 
     def note(self, position: int, is_kept: bool) -> None:
         """The message that was asked about last was taken, at this position; `is_kept`: it survives a restart."""
@@ -216,8 +214,9 @@ class Deduplication:
         is_kept = is_kept and self._store is not None
         number = position
         if self._window is not None:
-            number = self._now_ms + self._ttl_ms if self._ttl_ms else 0
-            self._window.add(id, number, is_kept, self._now_ms)
+            now_ms = self._turn.now_ms
+            number = now_ms + self._ttl_ms if self._ttl_ms else 0
+            self._window.add(id, number, is_kept, now_ms)
         else:
             assert self._in_queue is not None
             self._in_queue.add(id, position, is_kept)
@@ -255,7 +254,7 @@ class Deduplication:
                 self._in_queue.add(id, position, True)
             return
         assert self._window is not None
-        now_ms = self._clock()
+        now_ms = self._turn.now_ms
         for id, expires_ms in found:
             if not _is_over(expires_ms, now_ms):
                 self._window.add(id, expires_ms, True, now_ms)

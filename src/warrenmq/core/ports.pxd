@@ -1,4 +1,5 @@
 from warrenmq.core.message cimport Message, QueuedMessage
+from warrenmq.core.turn cimport Turn
 
 
 cdef class Outbox:
@@ -54,8 +55,12 @@ cdef class EventSink:
 
 
 cdef class CommitLog:
+    cdef public Turn turn
     cdef public long long work
-    cdef public bint is_committing
+    cdef public long long written
+    cdef public long long durable
+    cdef public object on_written
+    cdef public object on_durable
     cdef public int reply_level
     cdef public object on_epoch_end
     cdef public object on_trim

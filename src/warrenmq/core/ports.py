@@ -8,6 +8,8 @@ per message (ports.pxd).
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from warrenmq.core.turn import Turn
+
 if TYPE_CHECKING:
     from warrenmq.core.backlog import Backlog
     from warrenmq.core.channel import Channel
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from warrenmq.core.queue import Queue
     from warrenmq.core.stats import Stats
     from warrenmq.core.stream import Stream
+    from warrenmq.core.timers import Timers
 
 
 class Outbox:
@@ -152,28 +155,52 @@ class Recovered:
 class CommitLog:
     """Decides when a turn's work is safe. `work` grows with everything durable that is said.
 
-    `reply_level` is what an answer such as declare-ok or commit-ok waits for: WRITTEN or SYNCED. `is_committing`: an
-    epoch is on its way, by a thread that needs the interpreter now and then.
+    All epochs up to `written` are in the operating system's hands, all up to `durable` are on the disk, and an answer
+    such as declare-ok or commit-ok waits for `reply_level`: WRITTEN or SYNCED.
     """
 
-    __slots__ = ("is_committing", "on_epoch_end", "on_trim", "reply_level", "work")
+    __slots__ = (
+        "durable",
+        "on_durable",
+        "on_epoch_end",
+        "on_trim",
+        "on_written",
+        "reply_level",
+        "turn",
+        "work",
+        "written",
+    )
 
     def __init__(self, reply_level: int = SYNCED) -> None:
+        self.turn = Turn()  # until `Storage.begin` brings the broker's
         self.work = 0
+        self.written = 0
+        self.durable = 0
+        # Called after `written`, or `durable` and `written`, have grown.
+        self.on_written: Callable[[], None] | None = None
+        self.on_durable: Callable[[], None] | None = None
         # Called before an epoch is closed: events of what it holds may go with it. Turns may be longer than epochs.
         self.on_epoch_end: Callable[[], None] | None = None
         # Called before old epochs are let go: what they alone have of events is to be said again.
         self.on_trim: Callable[[], None] | None = None
-        self.is_committing = False
         self.reply_level = reply_level
 
     def end_turn(self) -> int:
-        """Close the open epoch. Gives its number, or 0 if there is nothing to wait for.
-
-        Later `Broker.epoch_is_written` and `Broker.epoch_is_durable` are called with the number; numbers only grow, and
-        each stands for all before it.
-        """
+        """Close the open epoch. Return its number, or 0 if there is nothing to wait for; numbers only grow."""
         raise NotImplementedError
+
+    def advance(self, written: int, durable: int) -> None:
+        """All epochs up to these are written, and durable."""
+        has_synced = durable > self.durable
+        has_written = written > self.written
+        if has_written:
+            self.written = written
+        if has_synced:
+            self.durable = durable
+            if self.on_durable is not None:
+                self.on_durable()
+        elif has_written and self.on_written is not None:
+            self.on_written()
 
     def transaction_is_said(self) -> None:
         """All of a transaction was said; its epoch is still open."""
@@ -250,6 +277,10 @@ class Storage:
     catalog: Catalog
     log: CommitLog
 
+    def begin(self, turn: Turn, timers: "Timers") -> None:
+        """Called by the broker before it asks for anything: the turn has the time of all that is to come."""
+        self.log.turn = turn
+
     def count_in(self, stats: "Stats") -> None:
         """Add what is on its way to the disk to the bytes held in memory: the memory alarm must see it."""
 
@@ -266,10 +297,6 @@ class Storage:
 
         A confirm waits for them as for what is in that queue (`promise`), or else as an answer would.
         """
-        raise NotImplementedError
-
-    def now_ms(self) -> int:
-        """Milliseconds since 1970."""
         raise NotImplementedError
 
     def recovered_events(self) -> "tuple[int, list[tuple[int, int, bytes]]]":
@@ -384,10 +411,6 @@ class StreamStore:
 
         Calls back at once or later, on the loop; with the next position where everything is older.
         """
-        raise NotImplementedError
-
-    def now_ms(self) -> int:
-        """The time that an append would have now."""
         raise NotImplementedError
 
     def newest_ms(self) -> int:

@@ -417,7 +417,7 @@ class Stream(Queue):
         kind, number = offset
         if kind == "time" or kind == "age":
             cursor.is_reading = True
-            self.store.find_time(number if kind == "time" else self.store.now_ms() - number, cursor.begin_at)
+            self.store.find_time(number if kind == "time" else self.turn.now_ms - number, cursor.begin_at)
             return
         if kind == "first":
             cursor.position = self.store.first_position

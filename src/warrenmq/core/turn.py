@@ -1,7 +1,8 @@
 """The turn: what has to be done before the work that arrived together is over.
 
 Credit that comes back (acks, a larger prefetch, a drained socket) makes a queue due once per turn, not once per ack;
-publishes of one turn are confirmed together, and what was promised in it is kept together.
+publishes of one turn are confirmed together, and what was promised in it is kept together. All of a turn happens at
+one time, which the server sets before the first input; the core reads no clock.
 
 Owned by the loop thread. Compiled when the package is built (turn.pxd).
 """
@@ -18,9 +19,10 @@ if TYPE_CHECKING:
 class Turn:
     """One per broker, used again for every turn."""
 
-    __slots__ = ("confirming", "due", "has_defined", "is_settling", "lost", "promises")
+    __slots__ = ("confirming", "due", "has_defined", "is_settling", "lost", "now_ms", "promises")
 
-    def __init__(self) -> None:
+    def __init__(self, now_ms: int = 0) -> None:
+        self.now_ms = now_ms  # milliseconds since 1970
         self.due: list[Queue] = []  # queues with messages for consumers that have credit again
         self.lost: list[Consumer] = []  # consumers whose queue is gone, to be told after whoever deleted it is answered
         self.confirming: list[Channel] = []  # channels with publishes to be confirmed

@@ -226,7 +226,7 @@ class VHost:
         storage = self.broker.storage
         is_kept = is_durable and settings.is_kept
         store = storage.seen_store(kind, self.name, name, promise) if is_kept else None
-        return Deduplication(settings, store, storage.now_ms)
+        return Deduplication(settings, store, self.broker.turn)
 
     def delete_exchange(self, name: str, if_unused: bool) -> None:
         """Remove the exchange with its bindings; a name that does not exist is fine."""

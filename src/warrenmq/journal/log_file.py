@@ -154,6 +154,16 @@ class LogWriter:
         return [*self._older, self._current] if self._current else list(self._older)
 
     @property
+    def written(self) -> int:
+        """The last epoch that was appended."""
+        return self.next_sequence - 1
+
+    @property
+    def synced(self) -> int:
+        """The last epoch that is durable."""
+        return self._synced
+
+    @property
     def current_size(self) -> int:
         """Octets in the file that is being written; 0 before the first epoch."""
         return self._current.size if self._current is not None else 0
@@ -178,23 +188,6 @@ class LogWriter:
                 self._synced = sequence
             else:
                 self.sync()
-
-    def begin_append(self, payload: Data, sequence: int, time_ms: int) -> tuple[int, bytes, int] | None:
-        """What another has to write durably (handle, octets, offset) before `end_append`; nothing changes until then.
-
-        None where `append` has more to do than that.
-        """
-        self._refuse_if_wrong(payload, sequence)
-        current = self._current
-        if current is None or self._synced != sequence - 1 or not self._has_room(current, len(payload)):
-            return None
-        return self._handle, b"".join((self._head(current, payload, sequence, time_ms), payload, _END)), current.size
-
-    def end_append(self, sequence: int, record: bytes) -> None:
-        """The epoch of `begin_append` is durable."""
-        assert self._current is not None
-        self._is_appended(self._current, sequence, len(record) - len(_END))
-        self._synced = sequence
 
     def _refuse_if_wrong(self, payload: Data, sequence: int) -> None:
         if sequence != self.next_sequence:

@@ -131,12 +131,14 @@ class AmqpConnection(asyncio.BufferedProtocol):
             end = self._begin(end)
             if not self._has_begun:
                 return
-        self._leftover = self._read_frames(end)
-        if self._outbox.is_peer_slow:
-            self._stop_listening_if_deaf()
         if nbytes < READ_AT_ONCE:
             self.server.ticker.schedule()
         else:
+            self.server.ticker.begin_piece()
+        self._leftover = self._read_frames(end)
+        if self._outbox.is_peer_slow:
+            self._stop_listening_if_deaf()
+        if nbytes >= READ_AT_ONCE:
             self.server.ticker.end_turn_early()
             if self.server.ticker.has_read_long():
                 self._let_others_in()
@@ -145,11 +147,11 @@ class AmqpConnection(asyncio.BufferedProtocol):
         """Give the session what came while an answer was held back."""
         end = len(self._leftover)
         if end:
+            self.server.ticker.schedule()
             self.server.receive_view[:end] = self._leftover
             self._leftover = self._read_frames(end)
             if self._outbox.is_peer_slow:
                 self._stop_listening_if_deaf()
-            self.server.ticker.schedule()
 
     def _read_frames(self, end: int) -> bytes:
         """Give the buffer to the session; what is left is the beginning of a frame, or what came behind a held one."""
@@ -203,11 +205,11 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._outbox.transport = None
         self._transport = None
         was_closed = self.session.is_closed
+        self.server.ticker.schedule()
         self.session.end()
         if self.session.vhost is not None:
             self._emit(schema.CONNECTION_CLOSED, 0 if was_closed else schema.R_ERROR)
         self.server.remove(self)
-        self.server.ticker.schedule()
 
     def pause_writing(self) -> None:
         self._outbox.peer_is_slow()
@@ -244,6 +246,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         if self._transport is None or not self._is_held:
             return
         self._end_hold()
+        self.server.ticker.schedule()
         try:
             then()
         except Exception:

@@ -16,11 +16,13 @@ from warrenmq.core.broker import Broker
 from warrenmq.protocol import spec
 from warrenmq.protocol.handshake import CAPABILITIES
 from warrenmq.protocol.output import ScratchPool
+from warrenmq.server.clock import Clock
 from warrenmq.server.connection import SHUTDOWN_TEXT, AmqpConnection
 from warrenmq.server.flow import Alarms
 from warrenmq.server.options import ServerOptions
 from warrenmq.server.sasl import Authenticator
 from warrenmq.server.ticker import Ticker
+from warrenmq.server.timer_driver import TimerDriver
 
 log = logging.getLogger("warrenmq.listener")
 
@@ -62,10 +64,11 @@ class Listener:
 
 
 class AmqpServer:
-    """The listeners, and all connections that came in by them."""
+    """The listeners, and all connections that came in by them. `clock` is the broker's."""
 
-    def __init__(self, broker: Broker, options: ServerOptions) -> None:
+    def __init__(self, broker: Broker, options: ServerOptions, clock: Clock) -> None:
         self.broker = broker
+        self._clock = clock
         self.options = options
         self.authenticator = Authenticator(broker.users, options.loopback_users)
         self.alarms = Alarms(broker.stats, options.memory_limit)
@@ -90,6 +93,7 @@ class AmqpServer:
         self._is_empty.set()
         self.listeners: list[Listener] = []
         self._sweeper: asyncio.TimerHandle | None = None
+        self._timers: TimerDriver | None = None
         self._sweep_due = 0.0
 
     @property
@@ -111,8 +115,9 @@ class AmqpServer:
 
     def _start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self.ticker = Ticker(self._loop, self.broker, self.options.busy_poll_us / 1e6)
+        self.ticker = Ticker(self._loop, self.broker, self._clock)
         self.ticker.after_turn = self.alarms.judge
+        self._timers = TimerDriver(self._loop, self.ticker, self.broker)
         self._sweep()
 
     async def stop(self, grace: float, code: int = spec.CONNECTION_FORCED, text: str = SHUTDOWN_TEXT) -> None:
@@ -132,6 +137,8 @@ class AmqpServer:
                 connection.abort()
             await self._is_empty.wait()
         self._sweeper.cancel()
+        if self._timers is not None:
+            self._timers.stop()
         for listener in self.listeners:
             await listener.wait_closed()
 

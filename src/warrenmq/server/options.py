@@ -5,10 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Defaults are RabbitMQ's, where it has them. `memory_limit` or `disk_free_limit` 0 means none.
-
-    `busy_poll_us`: after a turn, look for more input for so many microseconds before sleeping (see ticker.py).
-    """
+    """Defaults are RabbitMQ's, where it has them. `memory_limit` or `disk_free_limit` 0 means none."""
 
     heartbeat: int = 60
     frame_max: int = 131072
@@ -17,7 +14,6 @@ class ServerOptions:
     max_message_size: int = 134217728
     memory_limit: int = 0
     disk_free_limit: int = 50_000_000
-    busy_poll_us: int = 0
     default_user: str = "guest"
     default_pass: str = "guest"
     loopback_users: frozenset[str] = frozenset({"guest"})

@@ -1,6 +1,6 @@
 cimport cython
 
-from warrenmq.core.ports cimport CommitLog
+from warrenmq.core.turn cimport Turn
 
 
 @cython.final
@@ -8,23 +8,19 @@ cdef class Ticker:
     cdef readonly object call_soon
     cdef object _clock
     cdef object _broker
-    cdef CommitLog _log
+    cdef Turn _turn
+    cdef object _now_ms
     cdef bint _is_scheduled
-    cdef double _busy_poll
-    cdef bint _is_looking
-    cdef double _look_until
-    cdef int _hope
-    cdef int _turns_without_hope
     cdef bint _is_reading
     cdef double _reading_since
     cdef public object after_turn
     cdef readonly list dirty
 
     cpdef schedule(self)
+    cpdef begin_piece(self)
     cpdef mark_dirty(self, outbox)
     cpdef end_turn_early(self)
     @cython.locals(now=double)
     cpdef bint has_read_long(self) except -1
     @cython.locals(dirty=list)
     cdef _end(self)
-    cdef _keep_looking(self)

@@ -1,13 +1,8 @@
 """The end of the turn: everything that arrived together is made safe together and answered together.
 
-The first input of a turn schedules its end; by then the loop has read every socket that was ready. Where much waits to
-be read, each piece of it is a turn (`READ_AT_ONCE`). The end closes the broker's epoch, which confirms publishes, and
-writes each connection's output once.
-
-After a turn the loop may look for more input a little longer before it sleeps (`busy_poll` seconds, 0: never): waking a
-sleeping process takes longer than the work of a turn, and a client that waits for each answer would wait for that too.
-Looking pays only while input does come: after a few vain tries it stops, and tries again once in a while. While an
-epoch is being committed the loop sleeps: looking would take the interpreter from the committer.
+The first input of a turn sets its time and schedules its end; by then the loop has read every socket that was ready.
+Whoever has input for the broker calls `schedule` before. Where much waits to be read, each piece of it is a turn
+(`READ_AT_ONCE`). The end closes the broker's epoch, which confirms publishes, and writes each connection's output once.
 
 A loop may read one socket many times before it looks at any other (uvloop 32 times). Whoever has read a large piece
 asks whether that has gone on for long (`has_read_long`), and then lets the others in.
@@ -22,34 +17,30 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from warrenmq.core.ports import CommitLog
+from warrenmq.core.turn import Turn
 
 if TYPE_CHECKING:
     from warrenmq.core.broker import Broker
 
 
-# So many vain looks in a row end the looking; so many turns later it is tried again.
-_VAIN_LOOKS = 4
-_TRY_AGAIN_AFTER = 64
 # So long the loop may read large pieces before it looks at all its sockets again, in seconds.
 _LONG_READING = 0.005
 
 
 class Ticker:
-    """One per node. `dirty` holds the outboxes with something to write."""
+    """One per node. `dirty` holds the outboxes with something to write.
+
+    `now_ms` is the broker's clock; `clock` measures how long the loop has been reading.
+    """
 
     __slots__ = (
         "_broker",
-        "_busy_poll",
         "_clock",
-        "_hope",
-        "_is_looking",
         "_is_reading",
         "_is_scheduled",
-        "_log",
-        "_look_until",
+        "_now_ms",
         "_reading_since",
-        "_turns_without_hope",
+        "_turn",
         "after_turn",
         "call_soon",
         "dirty",
@@ -59,31 +50,30 @@ class Ticker:
         self,
         loop: AbstractEventLoop,
         broker: Broker,
-        busy_poll: float = 0.0,
+        now_ms: Callable[[], int],
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.call_soon = loop.call_soon
         self._clock = clock
         self._broker = broker
-        self._log: CommitLog = broker.storage.log
+        self._turn: Turn = broker.turn
+        self._now_ms = now_ms
         self._is_scheduled = False
-        self._busy_poll = busy_poll
-        self._is_looking = False
-        self._look_until = 0.0
-        self._hope = _VAIN_LOOKS
-        self._turns_without_hope = 0
         self._reading_since = 0.0
         self._is_reading = False
         self.dirty: list[Any] = []
         self.after_turn: Any = None  # called after each turn, for the alarms
 
     def schedule(self) -> None:
-        """See to it that the turn ends; cheap when it is known already."""
+        """Begin a turn and see to it that it ends, unless one is under way."""
         if not self._is_scheduled:
             self._is_scheduled = True
+            self._turn.now_ms = self._now_ms()
             self.call_soon(self.end_turn)
-            if self._is_looking:
-                self._hope = _VAIN_LOOKS
+
+    def begin_piece(self) -> None:
+        """Begin a turn for a large piece of input, which `end_turn_early` ends."""
+        self._turn.now_ms = self._now_ms()
 
     def mark_dirty(self, outbox: Any) -> None:
         """The outbox has something to write at the end of the turn."""
@@ -121,25 +111,3 @@ class Ticker:
             outbox.flush()
         if self.after_turn is not None:
             self.after_turn()
-        if self._busy_poll != 0.0 and not self._log.is_committing:
-            self._keep_looking()
-
-    def _keep_looking(self) -> None:
-        if self._hope == 0:
-            self._turns_without_hope += 1
-            if self._turns_without_hope < _TRY_AGAIN_AFTER:
-                return
-            self._turns_without_hope = 0
-            self._hope = 1
-        self._look_until = self._clock() + self._busy_poll
-        if not self._is_looking:
-            self._is_looking = True
-            self.call_soon(self.look)
-
-    def look(self) -> None:
-        """While something is scheduled the loop polls its sockets without sleeping: that is all this is for."""
-        if self._clock() < self._look_until and not self._log.is_committing:
-            self.call_soon(self.look)
-        else:
-            self._is_looking = False
-            self._hope -= 1

@@ -1,12 +1,12 @@
 """Definitions on disk: what is durable besides messages, in SQLite behind the commit log.
 
 The loop says what is defined and undefined (`LoggedCatalog`); each of these operations is a record of the open epoch.
-When the epoch is safe in the log, the committer applies it to the database (`CatalogFile.apply`): one transaction per
-epoch, which also notes the epoch's number. So after a crash the database is at some epoch, perhaps behind the log, and
-catches up by replay. It is never ahead of the log as long as only synced epochs are applied.
+When the epoch is durable, the catalog writer applies it to the database (`CatalogFile.apply`), in a transaction that
+also notes the epoch's number. So after a crash the database is at some epoch, perhaps behind the log, and catches up by
+replay. It is never ahead of the log as long as only synced epochs are applied.
 
-Owned by the loop: LoggedCatalog. Owned by the committer (before it starts: by recovery): CatalogFile. An operation
-passes from one to the other and is not changed any more.
+Owned by the loop: LoggedCatalog. Owned by the catalog writer's thread (before it starts: by recovery): CatalogFile. An
+operation passes from one to the other and is not changed any more.
 """
 
 from __future__ import annotations
@@ -259,17 +259,31 @@ class CatalogFile:
 class DefinitionLog(Protocol):
     """The open epoch, as the catalog sees it."""
 
-    def put_definition(self, is_define: bool, encoded: bytes, operation: Operation) -> None:
-        """Put the record into the open epoch; the operation is applied to the catalog when the epoch is safe."""
+    def put_definition(self, is_define: bool, encoded: bytes) -> int:
+        """Put the record into the open epoch; return its number."""
+
+
+class DefinitionWriter(Protocol):
+    """The catalog writer, as LoggedCatalog sees it."""
+
+    def add(self, epoch: int, operation: Operation) -> None:
+        """Apply the operation to the database when the epoch is durable."""
 
 
 class LoggedCatalog(Catalog):
     """The catalog that the core talks to: says everything to the log, and knows the ids of durable queues."""
 
-    __slots__ = ("_ids", "_log", "_next_queue_id", "_snapshot")
+    __slots__ = ("_ids", "_log", "_next_queue_id", "_snapshot", "_writer")
 
-    def __init__(self, log: DefinitionLog, snapshot: Mapping[str, list[Definition]], next_queue_id: int) -> None:
+    def __init__(
+        self,
+        log: DefinitionLog,
+        writer: DefinitionWriter,
+        snapshot: Mapping[str, list[Definition]],
+        next_queue_id: int,
+    ) -> None:
         self._log = log
+        self._writer = writer
         self._snapshot = {kind: snapshot.get(kind, []) for kind in KINDS}
         self._next_queue_id = next_queue_id
         self._ids: dict[str, dict[str, int]] = {}  # by virtual host and name
@@ -287,13 +301,15 @@ class LoggedCatalog(Catalog):
         return ids[name]
 
     def save(self, kind: str, key: Key, definition: Definition) -> None:
-        definition = dict(definition)  # the committer reads it later; arguments are never changed once declared
+        definition = dict(definition)  # applied later; arguments are never changed once declared
         if kind == "queue":
             definition["id"] = self.queue_id(*key)
-        self._log.put_definition(True, encode_operation(kind, key, definition), ("define", kind, key, definition))
+        epoch = self._log.put_definition(True, encode_operation(kind, key, definition))
+        self._writer.add(epoch, ("define", kind, key, definition))
 
     def delete(self, kind: str, key: Key) -> None:
-        self._log.put_definition(False, encode_operation(kind, key, None), ("undefine", kind, key))
+        epoch = self._log.put_definition(False, encode_operation(kind, key, None))
+        self._writer.add(epoch, ("undefine", kind, key))
         if kind == "queue":
             vhost, name = key
             self._ids.get(vhost, {}).pop(name, None)

@@ -1,8 +1,8 @@
 """Keeps the log short: what its oldest files alone still hold goes to the segments, then they are let go.
 
-In order: living messages are flushed (those of small queues are said again in the open epoch instead, which costs no
-file), deaths are written beside their segments, everything is synced, the catalog is synced, the files are dropped. A
-crash between any two of these leaves the log with all it needs.
+In order: living messages and ids are flushed (few are logged again in the open epoch instead, which costs no file),
+deaths are written beside their segments, everything is synced, the catalog is synced, the files are dropped. A crash
+between any two of these leaves the log with all it needs.
 
 Owned by the loop thread. A big broker is flushed in slices, so that the loop does not stall.
 """
@@ -11,15 +11,33 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from warrenmq.storage import crash_points
+from warrenmq.storage.catalog_writer import CatalogWriter
 from warrenmq.storage.committer import Committer
 from warrenmq.storage.options import StorageOptions
-from warrenmq.storage.queue_store import QueueStore, StoreContext
+
+if TYPE_CHECKING:
+    from warrenmq.storage.queue_store import QueueStore, StoreContext
 
 log = logging.getLogger("warrenmq.storage")
 
 STORES_PER_SLICE = 100
+
+
+class Participant(Protocol):
+    """A store with parts that only the log holds. It is in `StoreContext.unflushed` while it has any, until deleted."""
+
+    def flush(self, epoch: int, relog_below: int) -> int:
+        """Let the log forget this epoch and all before: write to files what only they hold.
+
+        If that is less than `relog_below` bytes, it may be logged again in the open epoch instead. Return the number of
+        bytes that were.
+        """
+
+    def has_unflushed(self) -> bool:
+        """Whether the log alone holds anything."""
 
 
 class Checkpoint:
@@ -29,19 +47,22 @@ class Checkpoint:
         self,
         context: StoreContext,
         committer: Committer,
+        catalog: CatalogWriter,
         options: StorageOptions,
         call_soon: Callable[[Callable[[], None]], object],
     ) -> None:
         self._context = context
         self._committer = committer
+        self._catalog = catalog
         self._limit = options.log_limit
         self._carry_below = options.carry_below
         self._call_soon = call_soon
         self._epoch = 0
-        self.carried = 0  # bytes of memory, in the one that runs or ran last
+        self.carried = 0  # bytes that were logged again, in the one that runs or ran last
         self._may_carry = True
         self._done: list[Callable[[], None]] = []
-        self._stores: list[QueueStore] = []
+        self._participants: list[Participant] = []
+        self._marked: list[QueueStore] = []
         self._began_at_work = -1
         self.is_ready = False  # not before the queues have their stores
         self.is_running = False
@@ -51,18 +72,10 @@ class Checkpoint:
 
     def judge(self) -> None:
         """Begin if the log has grown too long."""
-        log_ = self._context.log
-        if self.is_ready and not self.is_running and not self.is_held and log_.bytes > self._limit:
-            if log_.work == self._began_at_work:
+        if self.is_ready and not self.is_running and not self.is_held and self._committer.size > self._limit:
+            if self._context.log.work == self._began_at_work:
                 return  # the last one could drop nothing, and nothing was said since
-            # Down to three quarters of the limit; the file being written stays.
-            excess = log_.bytes - self._limit * 3 // 4
-            epoch = 0
-            for file in log_.files[:-1]:
-                epoch = file.last
-                excess -= file.size
-                if excess <= 0:
-                    break
+            epoch = self._committer.epoch_to_trim(self._limit * 3 // 4)
             if epoch:
                 self.begin(epoch, may_carry=True)
 
@@ -75,7 +88,7 @@ class Checkpoint:
         self._may_carry = may_carry
         self.carried = 0
         self._done = [done] if done is not None else []
-        self._stores = list(self._context.unflushed)
+        self._participants = list(self._context.unflushed)
         if self._context.log.on_trim is not None:
             self._context.log.on_trim()
         self._flush_some()
@@ -85,51 +98,38 @@ class Checkpoint:
         self._done.append(done)
 
     def _flush_some(self) -> None:
-        for store in self._slice():
-            self._flush(store)
-        if self._stores:
+        for participant in _take_slice(self._participants):
+            self._flush(participant)
+        if self._participants:
             self._call_soon(self._flush_some)
             return
-        self._stores = list(self._context.marked)
+        self._marked = list(self._context.marked)
         self._mark_some()
 
     def _mark_some(self) -> None:
         marked = self._context.marked
-        for store in self._slice():
+        for store in _take_slice(self._marked):
             if marked.pop(store, self) is None:  # it may have been deleted meanwhile
                 store.write_marks()
                 store.look_for_compactable()
-        if self._stores:
+        if self._marked:
             self._call_soon(self._mark_some)
             return
         if self.carried:
-            self._context.log.flush()  # what was said again must be safe before the first time is forgotten
+            self._context.log.flush()  # what was logged again must be safe before the first time is forgotten
         self._context.pager.sync(self._synced)
 
-    def _slice(self) -> list[QueueStore]:
-        taken = self._stores[:STORES_PER_SLICE]
-        del self._stores[:STORES_PER_SLICE]
-        return taken
-
-    def _flush(self, store: QueueStore) -> None:
-        if store.is_deleted or not store.has_unflushed():
-            self._context.unflushed.pop(store, None)
-            return
-        if self._is_to_be_carried(store):
-            self.carried += store.carry(self._epoch)
-            return
-        store.flush(self._epoch)
-        if not store.has_unflushed():
-            self._context.unflushed.pop(store, None)
-
-    def _is_to_be_carried(self, store: QueueStore) -> bool:
-        if not self._may_carry or store.segments.all or self.carried >= self._limit // 2:
-            return False
-        return store.unflushed_bytes(self._carry_below) < self._carry_below
+    def _flush(self, participant: Participant) -> None:
+        unflushed = self._context.unflushed
+        if participant in unflushed:  # it may have been deleted meanwhile
+            may_carry = self._may_carry and self.carried < self._limit // 2
+            self.carried += participant.flush(self._epoch, self._carry_below if may_carry else 0)
+            if not participant.has_unflushed():
+                unflushed.pop(participant, None)
 
     def _synced(self) -> None:
         crash_points.reach("checkpoint.after_sync")
-        self._committer.submit_trim(self._epoch, self._trimmed)
+        self._catalog.sync(self._epoch, lambda: self._committer.trim(self._epoch, self._trimmed))
 
     def _trimmed(self) -> None:
         self.is_running = False
@@ -138,6 +138,12 @@ class Checkpoint:
         for done in self._done:
             done()
         self.on_end()
+
+
+def _take_slice(stores: list[Any]) -> list[Any]:
+    taken = stores[:STORES_PER_SLICE]
+    del stores[:STORES_PER_SLICE]
+    return taken
 
 
 def _nothing() -> None:

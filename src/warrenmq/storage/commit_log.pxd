@@ -10,22 +10,18 @@ cdef Py_ssize_t _DEFERRED_BYTES
 cdef class LocalLog(CommitLog):
     cdef readonly EpochBuffer buffer
     cdef readonly long long epoch
+    cdef readonly long long epoch_time_ms
     cdef readonly long long last
-    cdef readonly long long written
-    cdef readonly long long durable
-    cdef readonly list files
-    cdef readonly Py_ssize_t bytes
     cdef readonly long long syncs
     cdef object _committer
-    cdef list _operations
     cdef bint _wants_sync
     cdef bint _is_awaited
+    cdef bint _is_committing
     cdef bint _is_deferred
     cdef public object on_deferred
-    cdef object _on_written
-    cdef object _on_durable
 
     cpdef note_work(self, int promise)
+    cdef _begin_epoch(self)
     cpdef long long end_turn(self) except? -2
     cdef _hand_over_or_wait(self)
     cdef _hand_over(self)

@@ -6,11 +6,9 @@ is handed over; while it is busy the epoch goes on gathering. So batches grow wi
 Owned by the loop thread. Compiled when the package is built (commit_log.pxd).
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 from warrenmq.core.ports import NOTHING, SYNCED, CommitLog
-from warrenmq.journal.log_file import LogFile
 from warrenmq.storage import crash_points
 from warrenmq.storage.codec import EpochBuffer
 from warrenmq.storage.committer import Batch, Committer, Progress
@@ -20,85 +18,76 @@ _DEFERRED_BYTES = 64 * 1024
 
 
 class LocalLog(CommitLog):
-    """The log of one node, in its own files.
+    """The log of one node.
 
-    `epoch` is the number of the open one, `last` that of the last one that holds anything, `durable` and `written` how
-    far the committer has come.
+    `epoch` is the number of the open one, `last` that of the last one that holds anything, and `epoch_time_ms` the time
+    of the first turn that put something into that.
     """
 
     __slots__ = (
         "_committer",
         "_is_awaited",
+        "_is_committing",
         "_is_deferred",
-        "_on_durable",
-        "_on_written",
-        "_operations",
         "_wants_sync",
         "buffer",
-        "bytes",
-        "durable",
         "epoch",
-        "files",
+        "epoch_time_ms",
         "last",
         "on_deferred",
         "syncs",
-        "written",
     )
 
-    def __init__(
-        self, committer: Committer, next_epoch: int, reply_level: int = SYNCED, files: Sequence[LogFile] = ()
-    ) -> None:
+    def __init__(self, committer: Committer, next_epoch: int, reply_level: int = SYNCED) -> None:
         super().__init__(reply_level)
         self._committer = committer
-        committer.writer.on_roll = _rolling
         self.buffer = EpochBuffer()
         self.epoch = next_epoch
+        self.epoch_time_ms = 0
         self.last = next_epoch - 1
         self.written = next_epoch - 1
         self.durable = next_epoch - 1
-        self.files: list[LogFile] = list(files)
-        self.bytes = sum([file.size for file in files])
         self.syncs = 0
-        self._operations: list[Any] = []
         self._wants_sync = False
         self._is_awaited = False  # somebody waits for something in the open epoch
+        self._is_committing = False  # the committer has an epoch of ours
         self._is_deferred = False
         self.on_deferred: Callable[[], object] | None = (
             None  # asks to be told when it is due; None: nothing is deferred
         )
-        self._on_written: Callable[[int], None] | None = None
-        self._on_durable: Callable[[int], None] | None = None
-
-    def start(self, on_written: Callable[[int], None], on_durable: Callable[[int], None]) -> None:
-        """From now on tell of epochs that are safe."""
-        self._on_written = on_written
-        self._on_durable = on_durable
 
     # -- what is said ------------------------------------------------------------------------------------------------
 
     def note_work(self, promise: int) -> None:
         """Something was put into the buffer."""
         self.work += 1
-        self.last = self.epoch
+        if self.last != self.epoch:
+            self._begin_epoch()
         if promise != NOTHING:
             self._is_awaited = True
             if promise == SYNCED:
                 self._wants_sync = True
 
-    def put_definition(self, is_define: bool, encoded: bytes, operation: Any) -> None:
-        """A definition was made or undone."""
+    def put_definition(self, is_define: bool, encoded: bytes) -> int:
+        """A definition was made or undone. Return its epoch, which is synced whatever an answer waits for."""
         self.buffer.put_definition(is_define, encoded)
-        self._operations.append(operation)
-        self.note_work(self.reply_level)
+        self.note_work(SYNCED)
+        return self.epoch
 
     def put_events(self, first: int, last: int, rows: bytes) -> None:
         """Rows that are in no batch yet go with the turn that they tell of; nobody waits for them alone."""
         self.buffer.put_events(first, last, rows)
-        self.last = self.epoch
+        if self.last != self.epoch:
+            self._begin_epoch()
 
     def events_are_kept(self, up_to: int) -> None:
         self.buffer.put_events_kept(up_to)
+        if self.last != self.epoch:
+            self._begin_epoch()
+
+    def _begin_epoch(self) -> None:
         self.last = self.epoch
+        self.epoch_time_ms = self.turn.now_ms
 
     def transaction_is_said(self) -> None:
         crash_points.reach("transaction.mid")
@@ -106,7 +95,7 @@ class LocalLog(CommitLog):
     # -- when it is safe ---------------------------------------------------------------------------------------------
 
     def end_turn(self) -> int:
-        if not self.is_committing and self.buffer.size != 0:
+        if not self._is_committing and self.buffer.size != 0:
             self._hand_over_or_wait()
         # The turn's work may have been handed over before its end: then it lies in the last epoch, too.
         return self.last if self.last > self.durable else 0
@@ -115,10 +104,10 @@ class LocalLog(CommitLog):
         """Ask for a sync of all that was said so far, though nobody waits for it."""
         if self.buffer.size == 0:
             if self.last > self.durable:
-                self._committer.submit_sync()
+                self._committer.sync()
             return
         self._wants_sync = self._is_awaited = True
-        if not self.is_committing:
+        if not self._is_committing:
             self._hand_over()
 
     def want_sync(self) -> None:
@@ -126,7 +115,7 @@ class LocalLog(CommitLog):
         if self.buffer.size != 0:
             self._wants_sync = self._is_awaited = True
         elif self.last > self.durable:
-            self._committer.submit_sync()
+            self._committer.sync()
 
     def _hand_over_or_wait(self) -> None:
         """Acks go with the next publish, if one comes soon: that saves them a write of their own."""
@@ -144,32 +133,19 @@ class LocalLog(CommitLog):
     def _hand_over(self) -> None:
         if self.on_epoch_end is not None:
             self.on_epoch_end()
-        self.is_committing = True
-        batch = Batch(self.epoch, self.buffer.take(), self._operations, self._wants_sync)
-        self._operations = []
+        self._is_committing = True
+        batch = Batch(self.epoch, self.epoch_time_ms, self.buffer.take(), self._wants_sync)
         self._wants_sync = self._is_awaited = False
         self.epoch += 1
         self._committer.submit(batch)
 
     def progressed(self, progress: Progress) -> None:
         """The committer's word, on the loop."""
-        self.files = progress.files
-        self.bytes = sum([file.size for file in self.files])
         if progress.payload is not None:
             self.buffer.recycle(progress.payload)
-            self.is_committing = False
-        if progress.written > self.written:
-            self.written = progress.written
-            if self._on_written is not None:
-                self._on_written(self.written)
-        if progress.synced > self.durable:
-            self.durable = progress.synced
+            self._is_committing = False
+        if progress.durable > self.durable:
             self.syncs += 1
-            if self._on_durable is not None:
-                self._on_durable(self.durable)
-        if not self.is_committing and self.buffer.size != 0:
+        self.advance(progress.written, progress.durable)
+        if not self._is_committing and self.buffer.size != 0:
             self._hand_over_or_wait()
-
-
-def _rolling() -> None:
-    crash_points.reach("log.mid_roll")

@@ -31,7 +31,7 @@ from warrenmq.journal.segment_file import (
 )
 from warrenmq.storage import crash_points
 from warrenmq.storage.codec import is_marked
-from warrenmq.storage.committer import FULL
+from warrenmq.storage.full_disk import FULL
 
 if TYPE_CHECKING:
     from warrenmq.journal.files import Files

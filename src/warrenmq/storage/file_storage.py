@@ -14,6 +14,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from warrenmq.core.broker import DEFAULT_VHOST
@@ -21,34 +22,35 @@ from warrenmq.core.durability import FSYNC, Durability
 from warrenmq.core.options import STREAM, QueueOptions, queue_options
 from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, MessageStore, SeenStore, Storage, StreamStore
 from warrenmq.core.stats import Stats
+from warrenmq.core.timers import Timers
+from warrenmq.core.turn import Turn
 from warrenmq.events import schema
 from warrenmq.journal.files import Files, SystemFiles
 from warrenmq.journal.log_file import LogWriter
-from warrenmq.storage import lane
 from warrenmq.storage.catalog import CatalogFile, LoggedCatalog
 from warrenmq.storage.catalog_rescue import open_catalog
+from warrenmq.storage.catalog_writer import CatalogWriter
 from warrenmq.storage.checkpoint import Checkpoint
 from warrenmq.storage.commit_log import LocalLog
-from warrenmq.storage.committer import LAZY_SYNC_INTERVAL, Committer, Progress
+from warrenmq.storage.committer import Progress
 from warrenmq.storage.compaction import Compaction
 from warrenmq.storage.damaged import DAMAGED
 from warrenmq.storage.data_dir import DataDir
+from warrenmq.storage.local_committer import LAZY_SYNC_INTERVAL, LocalCommitter
 from warrenmq.storage.options import StorageOptions
 from warrenmq.storage.pager import Pager
 from warrenmq.storage.queue_store import QueueStore, StoreContext
 from warrenmq.storage.recovery import LOG, QUEUES, Recovery
 from warrenmq.storage.seen_store import FileSeenStore, owner_of_exchange, restore_seen
-from warrenmq.storage.stream_limits import Clock, wall_clock
+from warrenmq.storage.stream_context import StreamContext
 from warrenmq.storage.stream_recovery import find_stream_segments
-from warrenmq.storage.stream_store import FileStreamStore, StreamContext
+from warrenmq.storage.stream_store import FileStreamStore
+from warrenmq.storage.worker import DiskWorker
 
 log = logging.getLogger("warrenmq.storage")
 
 TRANSIENT = "transient"
 CATALOG = "catalog.sqlite"
-# How often streams are looked at for pages that nothing is added to any more, and for what is too old.
-SWEEP_INTERVAL = 1.0
-
 
 # A stop writes a file for each queue that only the log has; of more queues than this the small ones stay in the log,
 # for ten thousand files take ten seconds to sync, and reading them again from the log takes a tenth of one.
@@ -60,15 +62,14 @@ class FileStorage(Storage):
 
     __slots__ = (
         "_call_soon",
-        "_catalog_file",
         "_events",
         "_is_started",
         "_recovered",
         "_seen",
         "_soon",
-        "_sweep_again",
         "_transient_count",
         "catalog",
+        "catalog_writer",
         "checkpoint",
         "committer",
         "compaction",
@@ -93,14 +94,12 @@ class FileStorage(Storage):
         files: Files,
         catalog: CatalogFile,
         recovery: Recovery,
-        clock: Clock = wall_clock,
     ) -> None:
         self.root = root
         self.options = options
         self.files = files
         self.report = recovery.report
         self.replayed_epochs = recovery.epochs
-        self._catalog_file = catalog
         self._is_started = False
         self._events = recovery.events()
         self._transient_count = 0
@@ -108,18 +107,20 @@ class FileStorage(Storage):
         self._call_soon: Callable[..., object] = self._soon.append
         files.make_dirs(os.path.join(root, QUEUES))
         files.sync_dir(root)  # also if all was there: whoever made it may have been killed before the sync
-        self._sweep_again: asyncio.TimerHandle | None = None
         writer = LogWriter(
             files, os.path.join(root, LOG), recovery.next_epoch, options.log_file_size, recovery.log_files
         )
         durability = options.durability
-        self.committer = Committer(writer, catalog, _interval_of(durability), recovery.next_epoch - 1)
+        self.committer = LocalCommitter(writer, _interval_of(durability))
         reply_level = SYNCED if durability.mode == FSYNC else WRITTEN
-        self.log = LocalLog(self.committer, recovery.next_epoch, reply_level, recovery.log_files)
-        self.pager = Pager(files, lambda: self.log.last, lambda: self.log.durable, self.log.want_sync)
+        self.log = LocalLog(self.committer, recovery.next_epoch, reply_level)
+        self.catalog_writer = CatalogWriter(catalog, self.log)
+        self.pager = Pager(files, self.log)
         self.context = StoreContext(self.log, self.pager, options, root)
-        self.streams = StreamContext(self.context, clock)
-        self.checkpoint = Checkpoint(self.context, self.committer, options, lambda work: self._call_soon(work))
+        self.streams = StreamContext(self.context)
+        self.checkpoint = Checkpoint(
+            self.context, self.committer, self.catalog_writer, options, lambda work: self._call_soon(work)
+        )
         self.compaction = Compaction(self.pager, self.checkpoint)
         self.context.on_compactable = self.compaction.want
         self.checkpoint.on_end = self.compaction.go_on
@@ -129,7 +130,8 @@ class FileStorage(Storage):
             snapshot["queue"], recovery
         )
         self._seen = restore_seen(self.context, recovery, snapshot, reply_level)
-        self.catalog = LoggedCatalog(self.log, snapshot, max(catalog.next_queue_id, recovery.next_queue_id()))
+        next_queue_id = max(catalog.next_queue_id, recovery.next_queue_id())
+        self.catalog = LoggedCatalog(self.log, self.catalog_writer, snapshot, next_queue_id)
 
     @classmethod
     def open(
@@ -216,6 +218,10 @@ class FileStorage(Storage):
 
     # -- the port ----------------------------------------------------------------------------------------------------
 
+    def begin(self, turn: Turn, timers: Timers) -> None:
+        super().begin(turn, timers)
+        self.streams.timers = timers
+
     def message_store(self, vhost: str, queue: str, options: QueueOptions) -> MessageStore | None:
         if not options.is_durable:
             self._transient_count += 1
@@ -243,9 +249,6 @@ class FileStorage(Storage):
             store.promise = promise
         return store
 
-    def now_ms(self) -> int:
-        return self.streams.clock()
-
     def recovered_events(self) -> tuple[int, list[tuple[int, int, bytes]]]:
         events, self._events = self._events, (0, [])
         return events
@@ -256,7 +259,7 @@ class FileStorage(Storage):
     def figures(self) -> dict[str, int]:
         """What there is to show of the storage."""
         return {
-            "log_bytes": self.log.bytes,
+            "log_bytes": self.committer.size,
             "log_epochs": self.log.durable,
             "log_syncs": self.log.syncs,
             "log_checkpoints": self.checkpoint.count,
@@ -269,42 +272,41 @@ class FileStorage(Storage):
     def start(
         self,
         loop: asyncio.AbstractEventLoop,
-        on_written: Callable[[int], None],
-        on_durable: Callable[[int], None],
         on_failed: Callable[[str], None],
         on_full: Callable[[bool], None],
     ) -> None:
         """Begin to write. All callbacks come on the loop."""
         self._call_soon = loop.call_soon
-        self.attach(on_written, on_durable, on_failed, on_full)
+        self.attach(on_failed, on_full)
         post = loop.call_soon_threadsafe
         self.committer.start(post)
-        if lane.IS_AVAILABLE and isinstance(self.files, SystemFiles):
-            self.committer.open_lane(loop)
+        self.catalog_writer.worker.start(post)
         self.pager.start(post)
         self._is_started = True
         self.log.on_deferred = lambda: loop.call_later(LAZY_SYNC_INTERVAL, self.log.deferred_is_due)
-        self._sweep_again = loop.call_later(SWEEP_INTERVAL, self._sweep, loop)
 
     def attach(
         self,
-        on_written: Callable[[int], None],
-        on_durable: Callable[[int], None],
         on_failed: Callable[[str], None],
         on_full: Callable[[bool], None],
     ) -> None:
         """The same without threads: a test calls `run_all` instead."""
-        self.log.start(on_written, on_durable)
-        self.committer.on_failed = self.pager.on_failed = on_failed
-        full: set[str] = set()
-        self.committer.on_full = lambda is_full: _tell_full(full, "log", is_full, on_full)
-        self.pager.on_full = lambda is_full: _tell_full(full, "segments", is_full, on_full)
+        full: set[object] = set()
+        for writer in self._writers:
+            writer.on_failed = on_failed
+            writer.on_full = partial(_tell_full, full, writer, on_full)
         self.checkpoint.is_ready = True
         self.compaction.start()
 
+    @property
+    def _writers(self) -> tuple[LocalCommitter, DiskWorker, DiskWorker]:
+        return self.committer, self.catalog_writer.worker, self.pager.writer
+
     def run_all(self) -> None:
         """Without threads: do all that waits to be done."""
-        while self.committer.run_one() or self.pager.run_one() or self._run_soon():
+        while (
+            self.committer.run_one() or self.catalog_writer.worker.run_one() or self.pager.run_one() or self._run_soon()
+        ):
             pass
 
     def _run_soon(self) -> bool:
@@ -313,12 +315,9 @@ class FileStorage(Storage):
         self._soon.popleft()()
         return True
 
-    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.streams.sweep()
-        self._sweep_again = loop.call_later(SWEEP_INTERVAL, self._sweep, loop)
-
     def _progressed(self, progress: Progress) -> None:
         self.log.progressed(progress)
+        self.catalog_writer.release()
         self.streams.progressed()
         self.pager.release()
         self.checkpoint.judge()
@@ -330,22 +329,21 @@ class FileStorage(Storage):
             self.close()
             return
         self._is_started = False
-        if self._sweep_again is not None:
-            self._sweep_again.cancel()
         finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.committer.on_failed = self.pager.on_failed = lambda reason: _give_up(finished, reason)
-        if not self.committer.has_failed and not self.pager.has_failed:
+        for writer in self._writers:
+            writer.on_failed = partial(_give_up, finished)
+        if not any(writer.has_failed for writer in self._writers):
             self.begin_to_stop(lambda: _finish(finished))
             try:
                 await finished
             except OSError as error:
                 log.error("could not flush everything: %s; the next start replays the log", error)
-        self.committer.leave_loop()
         await asyncio.to_thread(self.close)
 
     def begin_to_stop(self, done: Callable[[], None]) -> None:
         """Flush all that only the log has; then the log is not needed any more."""
         self.committer.hurry()
+        self.catalog_writer.worker.hurry()
         self.pager.hurry()
         self.compaction.stop(lambda: self._flush_all(done))
 
@@ -364,14 +362,13 @@ class FileStorage(Storage):
         elif self.log.last > flushed:
             self._flush_all(done)  # somebody has said something meanwhile
         else:
-            self.committer.submit_drop_all(flushed, done)
+            self.committer.drop_all(done)  # the checkpoint has made the catalog durable up to here
 
     def close(self) -> None:
         """End the threads and let go of the files, as they are. Blocks."""
         self.committer.stop()
         self.pager.stop()
-        self.committer.writer.close()
-        self._catalog_file.close()
+        self.catalog_writer.stop()
 
 
 def _interval_of(durability: Durability) -> float | None:
@@ -396,7 +393,7 @@ def _give_up(finished: asyncio.Future[None], reason: str) -> None:
         finished.set_exception(OSError(reason))
 
 
-def _tell_full(full: set[str], who: str, is_full: bool, tell: Callable[[bool], None]) -> None:
+def _tell_full(full: set[object], who: object, tell: Callable[[bool], None], is_full: bool) -> None:
     """The disk is full while anybody says so."""
     was_full = bool(full)
     if is_full:

@@ -15,7 +15,6 @@ from warrenmq.core.options import QueueOptions
 from warrenmq.core.ports import Catalog, CommitLog, MessageStore, Recovered, SeenStore, Storage
 from warrenmq.storage.memory_stream import MemoryStream, MemoryStreamStore
 from warrenmq.storage.page_cache import Page, PageCache
-from warrenmq.storage.stream_limits import Clock, wall_clock
 
 
 class MemoryMessages:
@@ -109,12 +108,11 @@ class MemoryLog(CommitLog):
 class MemoryStorage(Storage):
     """All of it together."""
 
-    __slots__ = ("_clock", "_messages", "_pages", "_seen", "_streams", "catalog", "log")
+    __slots__ = ("_messages", "_pages", "_seen", "_streams", "catalog", "log")
 
-    def __init__(self, clock: Clock = wall_clock) -> None:
+    def __init__(self) -> None:
         self.catalog = MemoryCatalog()
         self.log = MemoryLog()
-        self._clock = clock
         self._messages: dict[tuple[str, str], MemoryMessages] = {}
         self._streams: dict[tuple[str, str], MemoryStream] = {}
         self._seen: dict[tuple[str, str, str], SeenIds] = {}
@@ -127,10 +125,7 @@ class MemoryStorage(Storage):
 
     def stream_store(self, vhost: str, queue: str, options: QueueOptions) -> MemoryStreamStore:
         kept = self._streams.setdefault((vhost, queue), MemoryStream())
-        return MemoryStreamStore(kept, options, self._pages, self._clock)
+        return MemoryStreamStore(kept, options, self._pages, self.log)
 
     def seen_store(self, kind: str, vhost: str, name: str, promise: int | None = None) -> MemorySeenStore:
         return MemorySeenStore(self._seen, (kind, vhost, name))
-
-    def now_ms(self) -> int:
-        return self._clock()

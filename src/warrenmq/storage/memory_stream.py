@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from warrenmq.core.message import Message, QueuedMessage
 from warrenmq.core.offset_header import OffsetHeader
 from warrenmq.core.options import QueueOptions
-from warrenmq.core.ports import StreamStore
+from warrenmq.core.ports import CommitLog, StreamStore
 from warrenmq.storage.page_cache import Page, PageCache
-from warrenmq.storage.stream_limits import PAGE_BYTES, PAGE_SPAN_MS, Clock, StreamLimits, wall_clock
+from warrenmq.storage.stream_limits import PAGE_BYTES, PAGE_SPAN_MS, StreamLimits
 
 if TYPE_CHECKING:
     from warrenmq.core.stream import Stream
@@ -62,16 +62,14 @@ class MemoryStream:
 class MemoryStreamStore(StreamStore):
     """The messages of one stream."""
 
-    __slots__ = ("_cache", "_clock", "_kept", "_limits", "_offset_header", "_stream")
+    __slots__ = ("_cache", "_kept", "_limits", "_log", "_offset_header", "_stream")
 
-    def __init__(
-        self, kept: MemoryStream, options: QueueOptions, cache: PageCache[Page], clock: Clock = wall_clock
-    ) -> None:
+    def __init__(self, kept: MemoryStream, options: QueueOptions, cache: PageCache[Page], log: CommitLog) -> None:
         super().__init__()
         self._kept = kept
         self._limits = StreamLimits.of(options)
         self._cache = cache
-        self._clock = clock
+        self._log = log
         self._offset_header = OffsetHeader()
         self._stream: Stream | None = None
         self.first_position = kept.first_position
@@ -83,14 +81,11 @@ class MemoryStreamStore(StreamStore):
         self._stream = stream
         return self._kept.next_position
 
-    def now_ms(self) -> int:
-        return self._clock()
-
     def newest_ms(self) -> int:
         return self._kept.segments[-1].time_last if self._kept.segments else 0
 
     def append(self, entry: QueuedMessage) -> None:
-        now = self._clock()
+        now = self._log.turn.now_ms
         message = entry.message
         segments = self._kept.segments
         page = segments[-1].pages[-1] if segments else None

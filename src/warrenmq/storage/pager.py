@@ -10,57 +10,48 @@ Owned by the loop: the queue of what waits for its epoch. Owned by the writing t
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from warrenmq.core.stats import Stats
-from warrenmq.journal.errors import JournalError, SyncFailed
+from warrenmq.journal.errors import SyncFailed
 from warrenmq.journal.files import Data, Files
 from warrenmq.storage import crash_points
-from warrenmq.storage.committer import FULL, FULL_DISK_RETRY, SHORT
+from warrenmq.storage.full_disk import FULL, FULL_DISK_RETRY, SHORT
 from warrenmq.storage.sparing_writer import SparingWriter
-from warrenmq.storage.worker import Done, Job, Post, Worker
-
-log = logging.getLogger("warrenmq.storage")
+from warrenmq.storage.worker import DiskWorker, Done, Job, Post, Worker
 
 WriteVector = Callable[[int, list[Data], int], None]
 
 
-class Abandoned(Exception):
-    """A job was not done because one before it has failed."""
+class Log(Protocol):
+    """The log, as far as the pager asks it: `last` is the last epoch with work."""
+
+    @property
+    def last(self) -> int: ...
+
+    @property
+    def durable(self) -> int: ...
+
+    def want_sync(self) -> None:
+        """Make all work durable soon, where nobody else might ask for it."""
 
 
 class Pager:
-    """`epoch_in_use` gives the last epoch with work, `durable_epoch` how far the log is safe.
+    """`writer` is the writing thread."""
 
-    `want_sync` asks for a sync of the log, where nobody else might.
-    """
-
-    def __init__(
-        self,
-        files: Files,
-        epoch_in_use: Callable[[], int],
-        durable_epoch: Callable[[], int],
-        want_sync: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, files: Files, log: Log) -> None:
         self.files = files
         self.pending_bytes = 0  # given to be written, and not written yet
         self.stats: Stats | None = None  # where they count as memory
-        self.has_failed = False
-        self.on_failed: Callable[[str], None] = _raise
-        self.on_full: Callable[[bool], None] = lambda is_full: None
-        self._epoch_in_use = epoch_in_use
-        self._durable_epoch = durable_epoch
-        self._want_sync = want_sync
+        self._log = log
         self._wanted_epoch = 0  # a sync was asked for up to here
-        self._writer = Worker("segment-writer")
+        self.writer = DiskWorker("segment-writer", "messages cannot be paged out")
         self._reader = Worker("segment-reader")
         self._waiting: deque[tuple[int, Job, Done]] = deque()  # until their epoch is durable
-        self._post: Post | None = None
         self._is_patient = True
         # Of the writing thread:
         self._unsynced_files: dict[str, None] = {}
@@ -72,26 +63,30 @@ class Pager:
         self._handle_path = ""
 
     def start(self, post: Post) -> None:
-        self._post = post
-        self._writer.start(post)
+        self.writer.start(post)
         self._reader.start(post)
 
     def hurry(self) -> None:
         """From now on a full disk is a failure: nobody can wait for it any more."""
         self._is_patient = False
+        self.writer.hurry()
 
     def stop(self) -> None:
         """Do what was asked for, then end. Blocks: not for the loop."""
         self.hurry()
         self._reader.stop()
-        self._writer.stop()
+        self.writer.stop()
         self._close_handle()
 
     # -- the loop's side ---------------------------------------------------------------------------------------------
 
     @property
+    def on_failed(self) -> Callable[[str], None]:
+        return self.writer.on_failed
+
+    @property
     def is_idle(self) -> bool:
-        return not self._waiting and self._writer.waiting == 0 and self._reader.waiting == 0
+        return not self._waiting and self.writer.waiting == 0 and self._reader.waiting == 0
 
     def write(
         self,
@@ -159,19 +154,19 @@ class Pager:
         Retried while the disk is full.
         """
         if epoch is None:
-            epoch = self._epoch_in_use()
-        self._waiting.append((epoch, lambda: self._insist(job), done))
+            epoch = self._log.last
+        self._waiting.append((epoch, job, done))
         self.release()
         if self._waiting and epoch > self._wanted_epoch:
             self._wanted_epoch = epoch
-            self._want_sync()
+            self._log.want_sync()
 
     def release(self) -> None:
         """The log has come further: what waited for it may be done."""
-        durable = self._durable_epoch()
+        durable = self._log.durable
         while self._waiting and self._waiting[0][0] <= durable:
             _, job, done = self._waiting.popleft()
-            self._writer.submit(job, lambda result, done=done: self._finished(result, done))  # type: ignore[misc]
+            self.writer.submit(job, done)
 
     def read(self, job: Callable[[Files], Any], done: Done) -> None:
         """Read, not in order with the writes: ask only for what is written."""
@@ -179,51 +174,13 @@ class Pager:
 
     def run_one(self) -> bool:
         """Without the threads: do the next job here and now; says whether there was one."""
-        return self._writer.run_one() or self._reader.run_one()
+        return self.writer.run_one() or self._reader.run_one()
 
     def run_all(self) -> None:
         while self.run_one():
             pass
 
-    def _finished(self, result: Any, done: Done) -> None:
-        if isinstance(result, Abandoned):
-            return
-        if isinstance(result, Exception):
-            self.on_failed(str(result))
-        else:
-            done(result)
-
     # -- the writing thread ------------------------------------------------------------------------------------------
-
-    def _insist(self, job: Job) -> Any:
-        if self.has_failed:
-            raise Abandoned
-        is_full = False
-        try:
-            while True:
-                try:
-                    return job()
-                except OSError as error:
-                    if not self._is_patient or error.errno not in (*FULL, *SHORT):
-                        raise
-                    if not is_full and error.errno in FULL:
-                        is_full = True
-                        log.error("the disk is full: messages cannot be paged out until there is room (%s)", error)
-                        self._tell_full(True)
-                    time.sleep(FULL_DISK_RETRY)
-        except BaseException:
-            self.has_failed = True
-            raise
-        finally:
-            if is_full and not self.has_failed:
-                log.warning("there is room on the disk again")
-                self._tell_full(False)
-
-    def _tell_full(self, is_full: bool) -> None:
-        if self._post is not None:
-            self._post(self.on_full, is_full)
-        else:
-            self.on_full(is_full)
 
     def _write(
         self, path: str, offset: int, pieces: list[Data], is_new: bool, is_kept: bool, writev: WriteVector
@@ -364,7 +321,3 @@ class Pager:
 
 def _nothing(_: Any) -> None:
     """Nobody waits for it."""
-
-
-def _raise(reason: str) -> None:
-    raise JournalError(reason)

@@ -10,7 +10,6 @@ Owned by the loop thread. Compiled when the package is built (queue_store.pxd).
 
 import logging
 import os
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +38,7 @@ from warrenmq.storage.segments import SEGMENT_SPAN, Segment, Segments
 
 if TYPE_CHECKING:
     from warrenmq.core.backlog import Backlog
+    from warrenmq.storage.checkpoint import Participant
     from warrenmq.storage.pager import Pager
 
 log = logging.getLogger("warrenmq.storage")
@@ -74,7 +74,7 @@ class StoreContext:
         self.page_size = options.page_size
         self.read_size = options.read_size
         self.compact_from = options.compact_from
-        self.unflushed: dict[Any, None] = {}  # queues and streams
+        self.unflushed: dict[Participant, None] = {}
         self.marked: dict[QueueStore, None] = {}  # those with deaths that only the log has
         self.taken_back = 0  # bytes that recovery has put into memory
         self.on_compactable: Callable[[QueueStore, Segment], None] | None = None
@@ -233,16 +233,19 @@ class QueueStore(MessageStore):
             self._cursor = None
         self._write(batch + entries, first)
 
-    def flush(self, epoch: int) -> None:
-        """Write what only the log has, up to this epoch; it stays in memory, too."""
+    def flush(self, epoch: int, relog_below: int) -> int:
+        """Write what only the log has, up to this epoch; it stays in memory, too. See `Participant.flush`."""
+        if not self.segments.all and self._unflushed_bytes(relog_below) < relog_below:
+            return self._carry(epoch)
         boundary = self.boundary(epoch)
         if boundary < 0:
-            return
+            return 0
         if self._backlog is not None:
             self._backlog.page_out_tail()
         batch = self._take_unflushed(boundary)
         if batch:
             self._write(batch, boundary + 1)
+        return 0
 
     def boundary(self, epoch: int) -> int:
         """The highest position that this epoch or one before it keeps, and nothing else does; -1 if there is none."""
@@ -251,7 +254,7 @@ class QueueStore(MessageStore):
                 return position
         return -1
 
-    def carry(self, epoch: int) -> int:
+    def _carry(self, epoch: int) -> int:
         """Say what the log is about to forget again, in the open epoch; gives its bytes."""
         size = 0
         open_epoch = self._log.epoch
@@ -263,7 +266,7 @@ class QueueStore(MessageStore):
                 size += len(entry.message.header) + len(entry.message.body) + 64
         return size
 
-    def unflushed_bytes(self, limit: int) -> int:
+    def _unflushed_bytes(self, limit: int) -> int:
         """Memory of what only the log has; counts no further than the limit."""
         size = 0
         for entry in self._unflushed.values():
@@ -314,7 +317,7 @@ class QueueStore(MessageStore):
         if segment is None or segment.is_full(last, self.context.segment_size):
             segment = self._begin_segment(first)
         payload = encode_records(entries)
-        now = int(time.time() * 1000)
+        now = self._log.epoch_time_ms
         transient = 0
         unread = 0
         kept_bytes = 0

@@ -32,7 +32,6 @@ from warrenmq.storage.commit_log import LocalLog
 from warrenmq.storage.damaged import copy_aside
 from warrenmq.storage.queue_store import StoreContext
 from warrenmq.storage.recovery import Recovery
-from warrenmq.storage.segments import Segments
 
 SEEN = "seen"
 _EXCHANGE = 1 << 63
@@ -47,7 +46,7 @@ def owner_of_exchange(vhost: str, name: str) -> int:
 
 
 class FileSeenStore(SeenStore):
-    """`owner` is the queue's number in the log, or that of an exchange. For the checkpoint it is like any store."""
+    """`owner` is the queue's number in the log, or that of an exchange."""
 
     __slots__ = (
         "_context",
@@ -59,16 +58,12 @@ class FileSeenStore(SeenStore):
         "_named_epoch",
         "_recovered",
         "_unsaved",
-        "is_deleted",
         "owner",
-        "segments",
     )
 
     def __init__(self, context: StoreContext, owner: int, promise: int) -> None:
         super().__init__(promise)
         self.owner = owner
-        self.is_deleted = False
-        self.segments = Segments()  # it never has any
         self._context = context
         self._log: LocalLog = context.log
         self._ids: SeenIds | None = None
@@ -100,7 +95,6 @@ class FileSeenStore(SeenStore):
 
     def delete(self) -> None:
         """Also if all of it was in the log alone: an exchange of the same name would have the same number."""
-        self.is_deleted = True
         self._context.unflushed.pop(self, None)
         self._log.buffer.put_all_seen(self.owner, SEEN_REPLACE_ALL, 0, b"")
         self._log.note_work(0)
@@ -112,17 +106,20 @@ class FileSeenStore(SeenStore):
     def has_unflushed(self) -> bool:
         return self._unsaved > 0 or self._has_released
 
-    def unflushed_bytes(self, limit: int) -> int:
-        """What it takes to say them again; what was released cannot be."""
-        return limit if self._has_released else min(limit, self._unsaved * ROW_SIZE)
+    def flush(self, epoch: int, relog_below: int) -> int:
+        """Log few ids again; write more, or what was released, to a new file."""
+        if self._first_epoch > epoch and not self._has_released:
+            return 0
+        if not self._has_released and self._unsaved * ROW_SIZE < relog_below:
+            return self._carry()
+        self._write_file()
+        return 0
 
-    def carry(self, epoch: int) -> int:
-        """Log the ids again that no file has, if the log is about to be trimmed; return the bytes.
+    def _carry(self) -> int:
+        """Log the ids again that no file has; return the bytes.
 
         They are added as if they were new: the newest ones, in order, so the order of all stays as it is.
         """
-        if self._first_epoch > epoch:
-            return 0
         newest = self._seen().newest_kept(self._unsaved)
         rows = encode_ids(newest)
         self._log.buffer.put_all_seen(self.owner, SEEN_ADD, len(newest), rows)
@@ -131,10 +128,8 @@ class FileSeenStore(SeenStore):
         self._unsaved = len(newest)
         return len(rows)
 
-    def flush(self, epoch: int) -> None:
+    def _write_file(self) -> None:
         """Write all there are to a new file; the old one goes when that is durable."""
-        if self._first_epoch > epoch and not self._has_released:
-            return
         pager = self._context.pager
         folder, old = self._folder(), self._name
         ids = list(self._seen().kept())

@@ -6,8 +6,7 @@ say. Values only.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,14 +22,6 @@ SEGMENT_BYTES = 64 * 1024 * 1024
 SEGMENT_PAGES = 16 * 1024
 # With a limit of age, a segment holds no more than this part of it, so that little is kept too long.
 AGE_PARTS = 8
-
-
-Clock = Callable[[], int]
-
-
-def wall_clock() -> int:
-    """Milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
 
 
 class Removable(Protocol):

@@ -36,6 +36,8 @@ cdef class FileStreamStore(StreamStore):
     cdef long long _now_ms
     cdef object _recovery_clock
     cdef Py_ssize_t _page_bytes
+    cdef object _page_timer
+    cdef object _age_timer
     cdef long long _last_position
     cdef list _pages
     cdef OpenPage _open

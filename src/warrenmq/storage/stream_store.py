@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 from warrenmq.core.message import Message, QueuedMessage
 from warrenmq.core.options import QueueOptions
 from warrenmq.core.ports import SYNCED, StreamStore
+from warrenmq.core.timers import Timer
 from warrenmq.journal.record import PERSISTENT
 from warrenmq.journal.segment_file import PAGE_HEAD_SIZE, SEGMENT_MAGIC, encode_file_head, encode_page_of_pieces
 from warrenmq.storage.codec import decode_records, encode_record_head, encode_records
 from warrenmq.storage.commit_log import LocalLog
-from warrenmq.storage.page_cache import PageCache
-from warrenmq.storage.queue_store import StoreContext
 from warrenmq.storage.stream_blocks import Block, find_page_of_time, load_index, read_block, stamp_all
-from warrenmq.storage.stream_limits import PAGE_SPAN_MS, Clock, StreamLimits
-from warrenmq.storage.stream_segments import BlockIndex, IndexesInUse, StreamSegment, StreamSegments
+from warrenmq.storage.stream_context import StreamContext
+from warrenmq.storage.stream_limits import PAGE_SPAN_MS, StreamLimits
+from warrenmq.storage.stream_segments import BlockIndex, StreamSegment, StreamSegments
 
 if TYPE_CHECKING:
     from warrenmq.core.stream import Stream
@@ -36,33 +36,6 @@ Receive = Callable[[int, list[Message]], None]
 _PERSISTENT = PERSISTENT
 _PAGE_SPAN_MS = PAGE_SPAN_MS
 _RECORD_OVERHEAD = 24
-
-
-class StreamContext:
-    """What the streams of one node share. `clock` gives milliseconds since 1970."""
-
-    def __init__(self, stores: StoreContext, clock: Clock) -> None:
-        self.stores = stores
-        self.clock = clock
-        self.blocks: PageCache[Block] = PageCache()
-        self.indexes = IndexesInUse()
-        self.unsafe: dict[FileStreamStore, None] = {}  # have appended what is not safe yet
-        self.open: dict[FileStreamStore, None] = {}  # have a page that is not closed yet
-        self.aging: dict[FileStreamStore, None] = {}  # have a limit of age
-
-    def progressed(self) -> None:
-        """The log has come further: readers may have more."""
-        if self.unsafe:
-            for store in list(self.unsafe):
-                store.log_progressed()
-
-    def sweep(self) -> None:
-        """Once in a while: write pages that nothing is added to any more, and remove what is too old."""
-        now = self.clock()
-        for store in list(self.open):
-            store.close_old_page(now)
-        for store in list(self.aging):
-            store.expire(now)
 
 
 class OpenPage:
@@ -89,6 +62,7 @@ class FileStreamStore(StreamStore):
     """`number` is the stream's in the log."""
 
     __slots__ = (
+        "_age_timer",
         "_end",
         "_epoch",
         "_last_position",
@@ -97,6 +71,7 @@ class FileStreamStore(StreamStore):
         "_now_ms",
         "_open",
         "_page_bytes",
+        "_page_timer",
         "_pages",
         "_reading",
         "_recovery_clock",
@@ -121,7 +96,7 @@ class FileStreamStore(StreamStore):
         self.is_expendable = False  # if its files cannot be written, that stops nobody
         self.next_position = 0
         self._log: LocalLog = context.stores.log
-        self._limits = StreamLimits()
+        self._limits = StreamLimits.of(options)
         self._stream: Stream | None = None
         self._now_ms = 0  # of the epoch that was appended to last; never goes back
         self._recovery_clock: Callable[[], int] | None = None
@@ -133,21 +108,21 @@ class FileStreamStore(StreamStore):
         self._end = 0
         self._unsafe: deque[tuple[int, int]] = deque()  # the same of those before, as far as they are not safe
         self._reading: dict[tuple[int, int, int], list[tuple[int, Receive]]] = {}  # who waits for which block
-        self.apply(options)
+        self._page_timer: Timer | None = None
+        self._age_timer: Timer | None = None
 
     def apply(self, options: QueueOptions) -> None:
         self._limits = StreamLimits.of(options)
-        if self._limits.max_age_ms is not None:
-            self.context.aging[self] = None
-        else:
-            self.context.aging.pop(self, None)
+        if self._age_timer is not None:
+            self.context.timers.cancel(self._age_timer)
+            self._age_timer = None
+        self._watch_age()
 
     def open(self, stream: "Stream") -> int:
         self._stream = stream
+        self._watch_page()
+        self._watch_age()
         return self.next_position
-
-    def now_ms(self) -> int:
-        return self.context.clock()
 
     def newest_ms(self) -> int:
         return self._now_ms
@@ -168,7 +143,7 @@ class FileStreamStore(StreamStore):
         if self._epoch:
             self._unsafe.append((self._epoch, self._end))
         self._epoch = epoch
-        self._now_ms = max(self._now_ms, self.context.clock())
+        self._now_ms = max(self._now_ms, self._log.epoch_time_ms)
         self.context.unsafe[self] = None
 
     def log_progressed(self) -> None:
@@ -207,13 +182,23 @@ class FileStreamStore(StreamStore):
         page = self._open = OpenPage(first, self._now_ms)
         self._pages.append(page)
         self.context.stores.unflushed[self] = None
-        self.context.open[self] = None
+        self._watch_page()
         return page
 
-    def close_old_page(self, now_ms: int) -> None:
-        """Write a page that would be closed by the next message."""
-        if self._open is not None and now_ms - self._open.time_first >= _PAGE_SPAN_MS:
-            self._close_page(self._open)
+    def _watch_page(self) -> None:
+        """See to it that the open page is closed when it is old, though nothing is added to it any more."""
+        if self._open is not None and self._page_timer is None and self._stream is not None:
+            due_ms = self._log.turn.now_ms + _PAGE_SPAN_MS
+            self._page_timer = self.context.timers.schedule(due_ms, self._close_old_page)
+
+    def _close_old_page(self) -> None:
+        self._page_timer = None
+        if self._open is not None:
+            # After the clock was set back a page may be of a later time: it is closed, too.
+            if 0 <= self._log.turn.now_ms - self._open.time_first < _PAGE_SPAN_MS:
+                self._watch_page()  # it is not the one of then
+            else:
+                self._close_page(self._open)
 
     def _close_page(self, page: OpenPage) -> None:
         payload = encode_records(page.entries)
@@ -222,7 +207,6 @@ class FileStreamStore(StreamStore):
         page.payload = payload
         page.entries = []
         self._open = None
-        self.context.open.pop(self, None)
         self._write_page(page, last, count, [payload], None)
 
     def _write_page(
@@ -257,6 +241,7 @@ class FileStreamStore(StreamStore):
         segment.index = BlockIndex()
         segments.append(segment)
         self.expire(page.time_first)
+        self._watch_age()
         return segment
 
     def written(self, segment: StreamSegment, size: int) -> None:
@@ -269,7 +254,7 @@ class FileStreamStore(StreamStore):
         """As a page of its own. The pager keeps the order, and waits for the epochs of what was said before."""
         if self._open is not None:
             self._close_page(self._open)
-        self._now_ms = max(self._now_ms, self.context.clock())
+        self._now_ms = max(self._now_ms, self._log.turn.now_ms)
         page = OpenPage(entry.position, self._now_ms)
         page.entries.append(entry)
         self._pages.append(page)
@@ -281,6 +266,23 @@ class FileStreamStore(StreamStore):
         if self._stream is not None:
             self._stream.readable_up_to(end)
         done()
+
+    def _watch_age(self) -> None:
+        """See to it that the oldest segment goes when it is too old; the newest stays."""
+        segments = self.segments.all
+        if (
+            self._limits.max_age_ms is not None
+            and len(segments) > 1
+            and self._age_timer is None
+            and self._stream is not None
+        ):
+            due_ms = segments[0].time_last + self._limits.max_age_ms + 1
+            self._age_timer = self.context.timers.schedule(due_ms, self._expire_old)
+
+    def _expire_old(self) -> None:
+        self._age_timer = None
+        self.expire(self._log.turn.now_ms)
+        self._watch_age()
 
     def expire(self, now_ms: int) -> None:
         """Remove the segments that the limits do not let stay."""
@@ -308,20 +310,11 @@ class FileStreamStore(StreamStore):
     def has_unflushed(self) -> bool:
         return self._open is not None
 
-    def unflushed_bytes(self, limit: int) -> int:
-        """Never so little that it would be said again instead."""
-        return limit
-
-    def carry(self, epoch: int) -> int:
-        raise NotImplementedError
-
-    def flush(self, epoch: int) -> None:
-        """Write what only the log has, up to this epoch."""
+    def flush(self, epoch: int, relog_below: int) -> int:
+        """Write what only the log has, up to this epoch; nothing is logged again."""
         if self._open is not None and self._open.entries[0].epoch <= epoch:
             self._close_page(self._open)
-
-    def write_marks(self) -> None:
-        """Nothing is marked here."""
+        return 0
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -529,7 +522,10 @@ class FileStreamStore(StreamStore):
         self._open = None
         self._reading.clear()
         self._stream = None
-        for registry in (self.context.unsafe, self.context.open, self.context.aging, self.context.stores.unflushed):
+        for timer in (self._page_timer, self._age_timer):
+            if timer is not None:
+                self.context.timers.cancel(timer)
+        for registry in (self.context.unsafe, self.context.stores.unflushed):
             registry.pop(self, None)
         self.context.stores.pager.remove_tree(self.folder)
 

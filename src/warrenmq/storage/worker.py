@@ -1,8 +1,9 @@
 """A thread that does file work in order, and tells the loop when each piece is done.
 
-The storage has three: the committer for the log, one that writes segments and one that reads them, so that a read
-never waits for a sync. A job runs in the thread; what it gives, or the `OSError` or `JournalError` that it met, is
-handed to its callback on the loop. Any other exception is a bug, and stops the node as a failed disk does.
+The storage has three: one that writes segments, one that reads them, so that a read never waits for a sync, and one
+that applies definitions to the catalog. A job runs in the thread; what it gives, or the `OSError`, `JournalError` or
+`CatalogError` that it met, is handed to its callback on the loop. Any other exception is a bug, and stops the node as a
+failed disk does.
 
 Owned by the loop: submitting. Owned by the thread: whatever the jobs touch.
 """
@@ -17,6 +18,8 @@ from queue import SimpleQueue
 from typing import Any
 
 from warrenmq.journal.errors import JournalError
+from warrenmq.storage.definition_records import CatalogError
+from warrenmq.storage.full_disk import RoomWaiter
 
 log = logging.getLogger("warrenmq.storage")
 
@@ -24,6 +27,10 @@ Job = Callable[[], Any]
 Done = Callable[[Any], None]
 # How results reach the loop: `loop.call_soon_threadsafe`, or a list in a test.
 Post = Callable[..., object]
+
+
+class Abandoned(Exception):
+    """A job was not done because one before it has failed."""
 
 
 class Worker:
@@ -72,7 +79,7 @@ class Worker:
     def _do(self, job: Job, done: Done) -> None:
         try:
             result = job()
-        except (OSError, JournalError) as error:
+        except (OSError, JournalError, CatalogError, Abandoned) as error:
             result = error
         except Exception as error:
             log.exception("internal error in the %s thread", self.name)
@@ -85,3 +92,56 @@ class Worker:
             done, result = self._posted.popleft()
             self.waiting -= 1
             done(result)
+
+
+class DiskWorker(Worker):
+    """Changes files: retries a job while the disk is full, and does nothing more after a failure.
+
+    The callback of a job is called only if the job was done. The first failure goes to `on_failed`.
+    `consequence`: see `RoomWaiter`.
+    """
+
+    def __init__(self, name: str, consequence: str) -> None:
+        super().__init__(name)
+        self.has_failed = False
+        self.on_failed: Callable[[str], None] = _raise
+        self.on_full: Callable[[bool], None] = lambda is_full: None
+        self._room = RoomWaiter(consequence, self._tell_full)
+
+    def submit(self, job: Job, done: Done) -> None:
+        super().submit(lambda: self._insist(job), lambda result: self._finished(result, done))
+
+    def hurry(self) -> None:
+        """From now on a full disk is a failure: nobody can wait for it any more."""
+        self._room.hurry()
+
+    def stop(self) -> None:
+        self.hurry()
+        super().stop()
+
+    def _insist(self, job: Job) -> Any:
+        if self.has_failed:
+            raise Abandoned
+        try:
+            return self._room.run(job)
+        except BaseException:
+            self.has_failed = True
+            raise
+
+    def _tell_full(self, is_full: bool) -> None:
+        if self._post is not None:
+            self._post(self.on_full, is_full)
+        else:
+            self.on_full(is_full)
+
+    def _finished(self, result: Any, done: Done) -> None:
+        if isinstance(result, Abandoned):
+            return
+        if isinstance(result, Exception):
+            self.on_failed(str(result))
+        else:
+            done(result)
+
+
+def _raise(reason: str) -> None:
+    raise JournalError(reason)

@@ -230,6 +230,7 @@ class EventLog:
         if stream is None:
             self._drop(handed.rows.count, handed.up_to, f"{schema.STREAM_NAME} is a queue, not a stream")
             return
+        self.schedule_turn()
         size = len(octets)
         self.waiting_bytes += size
         offset = stream.enqueue_apart(
@@ -237,7 +238,6 @@ class EventLog:
         )
         self.kept += handed.rows.count
         self.failure = None
-        self.schedule_turn()
         for tell in self.on_batch:
             try:
                 tell(offset, octets, note)

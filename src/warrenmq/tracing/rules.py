@@ -163,7 +163,7 @@ class RuleBook:
         self._broker = broker
         self._rules: dict[str, TraceRule] = {rule.name: rule for rule in fixed}
         self.on_change: Callable[[], None] = _nothing
-        self.schedule_turn: Callable[[], None] = _nothing  # sees to it that the turn ends
+        self.schedule_turn: Callable[[], None] = _nothing  # begins a turn, and sees to it that it ends
         for definition in broker.catalog.load(KIND):
             name = definition["name"]
             if name not in self._rules:
@@ -194,12 +194,14 @@ class RuleBook:
 
     async def put(self, name: str, definition: Mapping[str, Any]) -> bool:
         """Set a rule; says whether it is new. Returns when that is safe."""
+        self.schedule_turn()
         is_new = self.set(parse_rule(name, definition))
         await self._safe()
         return is_new
 
     async def remove(self, name: str) -> bool:
         """Says whether there was one. Returns when that is safe."""
+        self.schedule_turn()
         if not self.forget(name):
             return False
         await self._safe()
@@ -231,7 +233,6 @@ class RuleBook:
     async def _safe(self) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._broker.promise(done, self._broker.storage.log.reply_level, lambda: _complete(done))
-        self.schedule_turn()
         try:
             await done
         finally:

@@ -1,0 +1,220 @@
+"""The committer of one machine: a thread that appends epochs to log files, with one fdatasync for each.
+
+An epoch that asks for a sync is durable when it is reported; others are synced some time later, together. While one
+sync runs the next epoch accumulates on the loop, so batches grow with load and need no timer.
+
+Owned by the thread: the writer and its files. The loop gives it jobs and hears of its progress.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from warrenmq.journal.errors import JournalError
+from warrenmq.journal.log_file import LogFile, LogWriter
+from warrenmq.storage import crash_points
+from warrenmq.storage.committer import Batch, Committer, Progress
+from warrenmq.storage.full_disk import FULL, RoomWaiter
+
+log = logging.getLogger("warrenmq.storage")
+
+# What nobody waits for (acks) is synced when it is this old, in the mode that syncs.
+LAZY_SYNC_INTERVAL = 0.2
+# A file made ahead is no promise: where it cannot be made, the log goes on without it.
+NO_SPARE = (*FULL, errno.EFBIG)
+
+
+class LocalCommitter(Committer):
+    """`sync_interval`: see `sync_within`."""
+
+    def __init__(self, writer: LogWriter, sync_interval: float | None) -> None:
+        super().__init__()
+        self.writer = writer
+        writer.on_roll = _rolling
+        self.post: Callable[..., object] = _call
+        self._room = RoomWaiter("nothing is confirmed", lambda is_full: self.post(self.on_full, is_full))
+        self._files: list[LogFile] = []
+        self._note_files()
+        self._sync_interval = sync_interval
+        self._sync_due: float | None = None
+        self._jobs: SimpleQueue[Callable[[], None] | Batch | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    # -- the loop's side ---------------------------------------------------------------------------------------------
+
+    def start(self, post: Callable[..., object]) -> None:
+        self.post = post
+        self._thread = threading.Thread(target=self._run, name="warren-committer", daemon=True)
+        self._thread.start()
+
+    def sync_within(self, interval: float | None) -> None:
+        if interval is not None and (self._sync_interval is None or interval < self._sync_interval):
+            self._sync_interval = interval
+
+    def submit(self, batch: Batch) -> None:
+        self._jobs.put(batch)
+
+    def sync(self) -> None:
+        self._jobs.put(self._sync_rest)
+
+    def epoch_to_trim(self, size: int) -> int:
+        files = self._files
+        excess = sum(file.size for file in files) - size
+        epoch = 0
+        for file in files[:-1]:  # the one being written stays
+            if excess <= 0:
+                break
+            epoch = file.last
+            excess -= file.size
+        return epoch
+
+    def trim(self, epoch: int, done: Callable[[], None]) -> None:
+        self._jobs.put(lambda: self._trim(epoch, done))
+
+    def drop_all(self, done: Callable[[], None]) -> None:
+        self._jobs.put(lambda: self._drop_all(done))
+
+    def hurry(self) -> None:
+        self._room.hurry()
+
+    def stop(self) -> None:
+        self.hurry()
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join()
+            self._thread = None
+        self.writer.close()
+
+    def run_one(self) -> bool:
+        """Without the thread: do the next job here and now. Return False if there is none."""
+        if self._jobs.empty():
+            return False
+        self._do(self._jobs.get())
+        return True
+
+    # -- the thread --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        self._guard(self._prepare_first)
+        while True:
+            try:
+                job = self._jobs.get(timeout=self._patience())
+            except Empty:
+                self._guard(self._sync_rest)
+                continue
+            if job is None:
+                self._guard(self._sync_rest)
+                return
+            self._do(job)
+            if self._sync_due is not None and time.monotonic() >= self._sync_due:
+                self._guard(self._sync_rest)
+
+    def _patience(self) -> float | None:
+        if self._sync_due is not None and not self.has_failed:
+            return max(0.0, self._sync_due - time.monotonic())
+        return None
+
+    def _do(self, job: Callable[[], None] | Batch | None) -> None:
+        if isinstance(job, Batch):
+            self._guard(lambda: self._commit(job))
+            if self._jobs.empty():
+                self._guard(self._prepare_spare)
+        elif job is not None:
+            self._guard(job)
+
+    def _guard(self, work: Callable[[], None]) -> None:
+        """After a failure nothing is done any more, and so nothing is said to be safe."""
+        if self.has_failed:
+            return
+        try:
+            work()
+        except (OSError, JournalError) as error:
+            self._fail(str(error))
+        except Exception as error:
+            # A bug must stop the node, too: the log would have a hole.
+            log.exception("internal error in the committer")
+            self._fail(f"internal error: {error}")
+
+    def _fail(self, reason: str) -> None:
+        self.has_failed = True
+        self.post(self.on_failed, reason)
+
+    def _commit(self, batch: Batch) -> None:
+        durably = batch.wants_sync and not crash_points.is_armed("log.after_write")
+        self._append(batch, durably)
+        crash_points.reach("log.after_write")
+        if batch.wants_sync:
+            self._sync()
+        elif self._sync_due is None and self._sync_interval is not None:
+            self._sync_due = time.monotonic() + self._sync_interval
+        self._report(batch.payload)
+
+    def _append(self, batch: Batch, durably: bool) -> None:
+        append = partial(self.writer.append, batch.payload, batch.epoch, batch.time_ms, durably)
+        self._room.run(append, self.writer.cut)
+
+    def _sync(self) -> None:
+        self.writer.sync()
+        crash_points.reach("log.after_sync")
+        self._sync_due = None
+
+    def _sync_rest(self) -> None:
+        """Sync what no epoch asked for."""
+        if self.writer.synced < self.writer.written:
+            self._sync()
+            self._report(None)
+
+    def _report(self, payload: bytes | memoryview | None) -> None:
+        self._note_files()
+        self.post(self.on_progress, Progress(self.writer.written, self.writer.synced, payload))
+
+    def _note_files(self) -> None:
+        """Publish the list of files to the loop, which only reads it."""
+        self._files = self.writer.files_in_use
+        self.size = sum([file.size for file in self._files])
+
+    def _trim(self, epoch: int, done: Callable[[], None]) -> None:
+        self._sync_rest()
+        crash_points.reach("checkpoint.before_trim")
+        self._room.run(lambda: self.writer.forget_up_to(epoch))
+        self._report(None)
+        self.post(done)
+
+    def _drop_all(self, done: Callable[[], None]) -> None:
+        self._sync_rest()
+        crash_points.reach("stop.mid")
+        self._room.run(self.writer.drop_all)
+        self.post(done)
+
+    def _prepare_first(self) -> None:
+        """Begin the log in a file whose blocks are allocated: the first epochs are as fast to sync as all others."""
+        try:
+            self.writer.prepare_spare()
+        except OSError as error:
+            if error.errno not in NO_SPARE:
+                raise
+
+    def _prepare_spare(self) -> None:
+        """Make the next log file in small steps while the thread is idle: zeroed blocks are twice as fast to sync."""
+        if not self.writer.has_spare and self.writer.current_size > self.writer.file_size // 4:
+            try:
+                self.writer.prepare_spare_piece()
+            except OSError as error:
+                if error.errno not in NO_SPARE:
+                    raise
+
+
+def _rolling() -> None:
+    crash_points.reach("log.mid_roll")
+
+
+def _call(function: Callable[..., object], *arguments: Any) -> None:
+    """Without a loop: the test's own thread is the loop."""
+    function(*arguments)
