@@ -140,6 +140,16 @@ def test_a_turn_has_one_time_and_reads_the_clock_once(loop: CountingLoop) -> Non
     assert clock.readings == 3
 
 
+def test_work_that_no_socket_brought_is_a_turn_with_its_own_time(loop: CountingLoop) -> None:
+    broker = Broker(MemoryStorage())
+    Ticker(loop, broker, Counted())  # type: ignore[arg-type]
+    for turn in (1, 2):
+        broker.turn.begin()
+        broker.turn.begin()
+        assert (broker.turn.now_ms, loop.scheduled) == (turn, turn)
+        loop.run()
+
+
 def test_each_large_piece_has_its_own_time(loop: CountingLoop) -> None:
     broker = Broker(MemoryStorage())
     ticker = Ticker(loop, broker, Counted())  # type: ignore[arg-type]

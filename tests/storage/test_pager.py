@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.storage.driver import Kept, QuickFiles
+from warrenmq.core.turn import Turn
 from warrenmq.journal.files import Data, Files
 from warrenmq.storage.pager import Pager
 from warrenmq.storage.sparing_writer import LARGE_WRITE, SLOW_FOR, SLOW_IN_A_ROW
@@ -113,6 +114,7 @@ class NoLog:
     """Nothing waits for it."""
 
     last = durable = 0
+    turn = Turn()
 
     def want_sync(self) -> None: ...
 

@@ -622,3 +622,16 @@ def test_two_queues_do_not_disturb_each_other(kept: Kept) -> None:
     kept.restart(clean=False)
     assert kept.drain("b") == list(range(300))
     assert kept.drain("a") == list(range(200, 300))
+
+
+def test_a_page_that_is_read_back_comes_in_a_turn(kept: Kept) -> None:
+    queue = kept.declare()
+    kept.publish(range(300))
+    kept.settle()
+    while not queue.needs_page():
+        assert queue.get() is not None
+    order: list[str] = []
+    kept.broker.turn.begin = lambda: order.append("turn")
+    queue.await_page(lambda: order.append("page"))
+    kept.settle()
+    assert order[:2] == ["turn", "page"]

@@ -4,6 +4,7 @@ cimport cython
 @cython.final
 cdef class Turn:
     cdef public long long now_ms
+    cdef public object begin
     cdef public list due
     cdef public list confirming
     cdef public list lost

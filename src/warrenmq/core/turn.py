@@ -2,7 +2,8 @@
 
 Credit that comes back (acks, a larger prefetch, a drained socket) makes a queue due once per turn, not once per ack;
 publishes of one turn are confirmed together, and what was promised in it is kept together. All of a turn happens at
-one time, which the server sets before the first input; the core reads no clock.
+one time; the core reads no clock. Whoever brings work that no socket brought (HTTP, a thread that has read a page)
+calls `begin` before: it sets the time and sees to the turn's end, unless a turn is under way.
 
 Owned by the loop thread. Compiled when the package is built (turn.pxd).
 """
@@ -19,10 +20,11 @@ if TYPE_CHECKING:
 class Turn:
     """One per broker, used again for every turn."""
 
-    __slots__ = ("confirming", "due", "has_defined", "is_settling", "lost", "now_ms", "promises")
+    __slots__ = ("begin", "confirming", "due", "has_defined", "is_settling", "lost", "now_ms", "promises")
 
     def __init__(self, now_ms: int = 0) -> None:
         self.now_ms = now_ms  # milliseconds since 1970
+        self.begin: Callable[[], None] = _nothing  # set by the server
         self.due: list[Queue] = []  # queues with messages for consumers that have credit again
         self.lost: list[Consumer] = []  # consumers whose queue is gone, to be told after whoever deleted it is answered
         self.confirming: list[Channel] = []  # channels with publishes to be confirmed
@@ -30,3 +32,7 @@ class Turn:
         self.has_defined = False  # something durable was declared, bound or removed
         # By who is to be answered: what it waits for, and what to do then (see `Broker.promise`).
         self.promises: dict[object, tuple[int, Callable[[], None]]] = {}
+
+
+def _nothing() -> None:
+    """Without a server: the test sets the time."""

@@ -57,6 +57,7 @@ class Ticker:
         self._clock = clock
         self._broker = broker
         self._turn: Turn = broker.turn
+        self._turn.begin = self.schedule
         self._now_ms = now_ms
         self._is_scheduled = False
         self._reading_since = 0.0

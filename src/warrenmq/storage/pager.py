@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from warrenmq.core.stats import Stats
+from warrenmq.core.turn import Turn
 from warrenmq.journal.errors import SyncFailed
 from warrenmq.journal.files import Data, Files
 from warrenmq.storage import crash_points
@@ -35,6 +36,9 @@ class Log(Protocol):
 
     @property
     def durable(self) -> int: ...
+
+    @property
+    def turn(self) -> Turn: ...
 
     def want_sync(self) -> None:
         """Make all work durable soon, where nobody else might ask for it."""
@@ -170,7 +174,12 @@ class Pager:
 
     def read(self, job: Callable[[Files], Any], done: Done) -> None:
         """Read, not in order with the writes: ask only for what is written."""
-        self._reader.submit(lambda: self._read(job), done)
+        self._reader.submit(lambda: self._read(job), lambda result: self._give(result, done))
+
+    def _give(self, result: Any, done: Done) -> None:
+        """Messages that were read may be delivered at once: that is a turn."""
+        self._log.turn.begin()
+        done(result)
 
     def run_one(self) -> bool:
         """Without the threads: do the next job here and now; says whether there was one."""
