@@ -63,6 +63,7 @@ HOT_MODULES = {
     "storage.stream_blocks": SMALL,  # decodes what streams read from disk
     "storage.segments": SMALL,  # 3.9 %, paging
     "storage.replay": SMALL,  # decodes the log at a restart
+    "storage.native_writer": SMALL,  # writes without holding the interpreter lock
     "journal.direct_writer": SMALL,  # writes without holding the interpreter lock
     # Tracing. The modules that encode and index batches run without the interpreter lock, beside the event loop.
     "events.rows": FAST,  # 12 %, tracing

@@ -48,7 +48,8 @@ def make_original(seed: int) -> Original:
             seen += [body for body in bodies if body not in seen]
     story.do(("settle", 0, 0))
     vhost = story.life.broker.vhosts["/"]
-    numbers = {name: queue.store.folder for name, queue in vhost.queues.items() if queue.store is not None}
+    stores = {name: queue.backlog.store for name, queue in vhost.queues.items()}
+    numbers = {name: store.folder for name, store in stores.items() if store is not None}
     return Original(history.files.disk.after_kill(), story.world.durable(), known, numbers)
 
 

@@ -42,7 +42,7 @@ class Log:
         self.failures: asyncio.Queue[str] = asyncio.Queue()
         self.committer.on_progress = self._progressed
         self.committer.on_failed = self.failures.put_nowait
-        self.committer.start(asyncio.get_running_loop().call_soon_threadsafe)
+        self.committer.start(asyncio.get_running_loop())
 
     def _progressed(self, progress: Progress) -> None:
         if progress.payload is not None:
@@ -53,6 +53,7 @@ class Log:
         return await asyncio.wait_for(self.progress.get(), 30)
 
     async def close(self) -> None:
+        self.committer.leave_loop()
         await asyncio.to_thread(self.committer.stop)
 
     def found(self) -> list[bytes]:

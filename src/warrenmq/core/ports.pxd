@@ -61,6 +61,7 @@ cdef class CommitLog:
     cdef public long long durable
     cdef public object on_written
     cdef public object on_durable
+    cdef public bint is_committing
     cdef public int reply_level
     cdef public object on_epoch_end
     cdef public object on_trim

@@ -156,11 +156,13 @@ class CommitLog:
     """Decides when a turn's work is safe. `work` grows with everything durable that is said.
 
     All epochs up to `written` are in the operating system's hands, all up to `durable` are on the disk, and an answer
-    such as declare-ok or commit-ok waits for `reply_level`: WRITTEN or SYNCED.
+    such as declare-ok or commit-ok waits for `reply_level`: WRITTEN or SYNCED. `is_committing`: the committer has an
+    epoch that it has not reported yet.
     """
 
     __slots__ = (
         "durable",
+        "is_committing",
         "on_durable",
         "on_epoch_end",
         "on_trim",
@@ -183,6 +185,7 @@ class CommitLog:
         self.on_epoch_end: Callable[[], None] | None = None
         # Called before old epochs are let go: what they alone have of events is to be said again.
         self.on_trim: Callable[[], None] | None = None
+        self.is_committing = False
         self.reply_level = reply_level
 
     def end_turn(self) -> int:

@@ -189,6 +189,23 @@ class LogWriter:
             else:
                 self.sync()
 
+    def begin_append(self, payload: Data, sequence: int, time_ms: int) -> tuple[int, bytes, int] | None:
+        """Return what the caller has to write durably (handle, bytes, offset) before `end_append`.
+
+        Nothing changes until then. None if `append` has more to do than that.
+        """
+        self._refuse_if_wrong(payload, sequence)
+        current = self._current
+        if current is None or self._synced != sequence - 1 or not self._has_room(current, len(payload)):
+            return None
+        return self._handle, b"".join((self._head(current, payload, sequence, time_ms), payload, _END)), current.size
+
+    def end_append(self, sequence: int, record: bytes) -> None:
+        """The epoch of `begin_append` is durable."""
+        assert self._current is not None
+        self._is_appended(self._current, sequence, len(record) - len(_END))
+        self._synced = sequence
+
     def _refuse_if_wrong(self, payload: Data, sequence: int) -> None:
         if sequence != self.next_sequence:
             raise ValueError(f"epoch {sequence} cannot follow epoch {self.next_sequence - 1}")

@@ -115,7 +115,7 @@ class AmqpServer:
 
     def _start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self.ticker = Ticker(self._loop, self.broker, self._clock)
+        self.ticker = Ticker(self._loop, self.broker, self._clock, self.options.busy_poll_us / 1e6)
         self.ticker.after_turn = self.alarms.judge
         self._timers = TimerDriver(self._loop, self.ticker, self.broker)
         self._sweep()

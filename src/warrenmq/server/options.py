@@ -5,7 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Defaults are RabbitMQ's, where it has them. `memory_limit` or `disk_free_limit` 0 means none."""
+    """Defaults are RabbitMQ's, where it has them. `memory_limit` or `disk_free_limit` 0 means none.
+
+    `busy_poll_us`: microseconds for which the loop polls its sockets after a turn before it sleeps (see ticker.py).
+    """
 
     heartbeat: int = 60
     frame_max: int = 131072
@@ -14,6 +17,7 @@ class ServerOptions:
     max_message_size: int = 134217728
     memory_limit: int = 0
     disk_free_limit: int = 50_000_000
+    busy_poll_us: int = 0
     default_user: str = "guest"
     default_pass: str = "guest"
     loopback_users: frozenset[str] = frozenset({"guest"})

@@ -1,5 +1,6 @@
 cimport cython
 
+from warrenmq.core.ports cimport CommitLog
 from warrenmq.core.turn cimport Turn
 
 
@@ -10,7 +11,13 @@ cdef class Ticker:
     cdef object _broker
     cdef Turn _turn
     cdef object _now_ms
+    cdef CommitLog _log
     cdef bint _is_scheduled
+    cdef double _busy_poll
+    cdef bint _is_polling
+    cdef double _poll_until
+    cdef int _polls_left
+    cdef int _turns_without_poll
     cdef bint _is_reading
     cdef double _reading_since
     cdef public object after_turn
@@ -24,3 +31,4 @@ cdef class Ticker:
     cpdef bint has_read_long(self) except -1
     @cython.locals(dirty=list)
     cdef _end(self)
+    cdef _start_polling(self)

@@ -4,6 +4,12 @@ The first input of a turn sets its time and schedules its end; by then the loop 
 Whoever has input for the broker calls `schedule` before. Where much waits to be read, each piece of it is a turn
 (`READ_AT_ONCE`). The end closes the broker's epoch, which confirms publishes, and writes each connection's output once.
 
+After a turn the loop may poll its sockets for a while before it sleeps (`busy_poll` seconds, 0: never): waking a
+sleeping process takes longer than the work of a turn, and a client that waits for each answer would wait for that too.
+Ping-pong and one confirm at a time are twice as fast with it. Polling stops after a few polls without input, and is
+tried again now and then. While an epoch is being committed the loop sleeps: polling would take the interpreter lock
+from the committer.
+
 A loop may read one socket many times before it looks at any other (uvloop 32 times). Whoever has read a large piece
 asks whether that has gone on for long (`has_read_long`), and then lets the others in.
 
@@ -17,12 +23,16 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from warrenmq.core.ports import CommitLog
 from warrenmq.core.turn import Turn
 
 if TYPE_CHECKING:
     from warrenmq.core.broker import Broker
 
 
+# Polling stops after this many empty polls in a row, and is tried again after this many turns.
+_MAX_EMPTY_POLLS = 4
+_POLL_AGAIN_AFTER = 64
 # So long the loop may read large pieces before it looks at all its sockets again, in seconds.
 _LONG_READING = 0.005
 
@@ -35,12 +45,18 @@ class Ticker:
 
     __slots__ = (
         "_broker",
+        "_busy_poll",
         "_clock",
+        "_is_polling",
         "_is_reading",
         "_is_scheduled",
+        "_log",
         "_now_ms",
+        "_poll_until",
+        "_polls_left",
         "_reading_since",
         "_turn",
+        "_turns_without_poll",
         "after_turn",
         "call_soon",
         "dirty",
@@ -51,6 +67,7 @@ class Ticker:
         loop: AbstractEventLoop,
         broker: Broker,
         now_ms: Callable[[], int],
+        busy_poll: float = 0.0,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.call_soon = loop.call_soon
@@ -59,7 +76,13 @@ class Ticker:
         self._turn: Turn = broker.turn
         self._turn.begin = self.schedule
         self._now_ms = now_ms
+        self._log: CommitLog = broker.storage.log
         self._is_scheduled = False
+        self._busy_poll = busy_poll
+        self._is_polling = False
+        self._poll_until = 0.0
+        self._polls_left = _MAX_EMPTY_POLLS
+        self._turns_without_poll = 0
         self._reading_since = 0.0
         self._is_reading = False
         self.dirty: list[Any] = []
@@ -71,6 +94,8 @@ class Ticker:
             self._is_scheduled = True
             self._turn.now_ms = self._now_ms()
             self.call_soon(self.end_turn)
+            if self._is_polling:
+                self._polls_left = _MAX_EMPTY_POLLS
 
     def begin_piece(self) -> None:
         """Begin a turn for a large piece of input, which `end_turn_early` ends."""
@@ -112,3 +137,25 @@ class Ticker:
             outbox.flush()
         if self.after_turn is not None:
             self.after_turn()
+        if self._busy_poll != 0.0 and not self._log.is_committing:
+            self._start_polling()
+
+    def _start_polling(self) -> None:
+        if self._polls_left == 0:
+            self._turns_without_poll += 1
+            if self._turns_without_poll < _POLL_AGAIN_AFTER:
+                return
+            self._turns_without_poll = 0
+            self._polls_left = 1
+        self._poll_until = self._clock() + self._busy_poll
+        if not self._is_polling:
+            self._is_polling = True
+            self.call_soon(self.poll)
+
+    def poll(self) -> None:
+        """While something is scheduled the loop polls its sockets without sleeping: that is all this is for."""
+        if self._clock() < self._poll_until and not self._log.is_committing:
+            self.call_soon(self.poll)
+        else:
+            self._is_polling = False
+            self._polls_left -= 1

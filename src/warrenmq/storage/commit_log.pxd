@@ -16,7 +16,6 @@ cdef class LocalLog(CommitLog):
     cdef object _committer
     cdef bint _wants_sync
     cdef bint _is_awaited
-    cdef bint _is_committing
     cdef bint _is_deferred
     cdef public object on_deferred
 

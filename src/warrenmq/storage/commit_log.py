@@ -27,7 +27,6 @@ class LocalLog(CommitLog):
     __slots__ = (
         "_committer",
         "_is_awaited",
-        "_is_committing",
         "_is_deferred",
         "_wants_sync",
         "buffer",
@@ -50,7 +49,6 @@ class LocalLog(CommitLog):
         self.syncs = 0
         self._wants_sync = False
         self._is_awaited = False  # somebody waits for something in the open epoch
-        self._is_committing = False  # the committer has an epoch of ours
         self._is_deferred = False
         self.on_deferred: Callable[[], object] | None = (
             None  # asks to be told when it is due; None: nothing is deferred
@@ -95,7 +93,7 @@ class LocalLog(CommitLog):
     # -- when it is safe ---------------------------------------------------------------------------------------------
 
     def end_turn(self) -> int:
-        if not self._is_committing and self.buffer.size != 0:
+        if not self.is_committing and self.buffer.size != 0:
             self._hand_over_or_wait()
         # The turn's work may have been handed over before its end: then it lies in the last epoch, too.
         return self.last if self.last > self.durable else 0
@@ -107,7 +105,7 @@ class LocalLog(CommitLog):
                 self._committer.sync()
             return
         self._wants_sync = self._is_awaited = True
-        if not self._is_committing:
+        if not self.is_committing:
             self._hand_over()
 
     def want_sync(self) -> None:
@@ -133,7 +131,7 @@ class LocalLog(CommitLog):
     def _hand_over(self) -> None:
         if self.on_epoch_end is not None:
             self.on_epoch_end()
-        self._is_committing = True
+        self.is_committing = True
         batch = Batch(self.epoch, self.epoch_time_ms, self.buffer.take(), self._wants_sync)
         self._wants_sync = self._is_awaited = False
         self.epoch += 1
@@ -143,9 +141,9 @@ class LocalLog(CommitLog):
         """The committer's word, on the loop."""
         if progress.payload is not None:
             self.buffer.recycle(progress.payload)
-            self._is_committing = False
+            self.is_committing = False
         if progress.durable > self.durable:
             self.syncs += 1
         self.advance(progress.written, progress.durable)
-        if not self._is_committing and self.buffer.size != 0:
+        if not self.is_committing and self.buffer.size != 0:
             self._hand_over_or_wait()

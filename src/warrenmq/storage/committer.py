@@ -8,6 +8,7 @@ loop. A full disk is waited for. A failure is final: it is reported once, and no
 
 from __future__ import annotations
 
+from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -42,8 +43,8 @@ class Committer:
         self.on_failed: Callable[[str], None] = _ignore
         self.on_full: Callable[[bool], None] = _ignore
 
-    def start(self, post: Callable[..., object]) -> None:
-        """Begin to write. `post(function, *arguments)` calls a function on the loop, from any thread."""
+    def start(self, loop: AbstractEventLoop) -> None:
+        """Begin to write; reports come on this loop."""
         raise NotImplementedError
 
     def submit(self, batch: Batch) -> None:
@@ -73,8 +74,11 @@ class Committer:
         """From now on a full disk is a failure: nobody can wait for it any more."""
         raise NotImplementedError
 
+    def leave_loop(self) -> None:
+        """Let go of the loop; called on it, before `stop`."""
+
     def stop(self) -> None:
-        """Do what was submitted, then end and close the files. Blocks."""
+        """Do what was submitted, then end and close the files. Blocks: not for the loop."""
         raise NotImplementedError
 
 

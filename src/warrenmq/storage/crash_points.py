@@ -46,6 +46,10 @@ def is_armed(name: str) -> bool:
     return _armed == name
 
 
+def is_any_armed() -> bool:
+    return _armed is not None
+
+
 def arm(name: str, count: int = 1, crash: Callable[[], None] | None = None) -> None:
     """Crash when this point is reached for the `count`-th time; `crash` replaces kill -9."""
     global _armed, _passes_left, _crash

@@ -279,7 +279,7 @@ class FileStorage(Storage):
         self._call_soon = loop.call_soon
         self.attach(on_failed, on_full)
         post = loop.call_soon_threadsafe
-        self.committer.start(post)
+        self.committer.start(loop)
         self.catalog_writer.worker.start(post)
         self.pager.start(post)
         self._is_started = True
@@ -338,6 +338,7 @@ class FileStorage(Storage):
                 await finished
             except OSError as error:
                 log.error("could not flush everything: %s; the next start replays the log", error)
+        self.committer.leave_loop()
         await asyncio.to_thread(self.close)
 
     def begin_to_stop(self, done: Callable[[], None]) -> None:

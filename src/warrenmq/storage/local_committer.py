@@ -3,30 +3,40 @@
 An epoch that asks for a sync is durable when it is reported; others are synced some time later, together. While one
 sync runs the next epoch accumulates on the loop, so batches grow with load and need no timer.
 
-Owned by the thread: the writer and its files. The loop gives it jobs and hears of its progress.
+An epoch that needs nothing but one write goes past the thread while that is idle: to the native writer, which does not
+need the interpreter lock.
+
+Owned by whoever holds `_at_log`, the thread or an epoch of the native writer: the log writer and its files. The loop
+gives both jobs and hears of their progress.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
+import os
 import threading
 import time
+from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from warrenmq.journal.errors import JournalError
+from warrenmq.journal.files import UNSUPPORTED, SystemFiles
 from warrenmq.journal.log_file import LogFile, LogWriter
 from warrenmq.storage import crash_points
 from warrenmq.storage.committer import Batch, Committer, Progress
-from warrenmq.storage.full_disk import FULL, RoomWaiter
+from warrenmq.storage.full_disk import FULL, SHORT, RoomWaiter
+from warrenmq.storage.native_writer import IS_AVAILABLE, UNFINISHED, NativeWriter
 
 log = logging.getLogger("warrenmq.storage")
 
 # What nobody waits for (acks) is synced when it is this old, in the mode that syncs.
 LAZY_SYNC_INTERVAL = 0.2
+# A longer epoch is worth waking the thread, and its checksum should not be computed on the loop.
+NATIVE_MAX = 256 * 1024
 # A file made ahead is no promise: where it cannot be made, the log goes on without it.
 NO_SPARE = (*FULL, errno.EFBIG)
 
@@ -45,12 +55,19 @@ class LocalCommitter(Committer):
         self._sync_interval = sync_interval
         self._sync_due: float | None = None
         self._jobs: SimpleQueue[Callable[[], None] | Batch | None] = SimpleQueue()
+        self._submitted = 0  # jobs that the loop gave to the thread
+        self._finished = 0  # jobs that the thread has done
         self._thread: threading.Thread | None = None
+        self._at_log = threading.Lock()
+        self._native: NativeWriter | None = None
+        self._in_native: tuple[Batch, bytes] | None = None  # the epoch that it writes, and its record
 
     # -- the loop's side ---------------------------------------------------------------------------------------------
 
-    def start(self, post: Callable[..., object]) -> None:
-        self.post = post
+    def start(self, loop: AbstractEventLoop) -> None:
+        self.post = loop.call_soon_threadsafe
+        if IS_AVAILABLE and type(self.writer.files) is SystemFiles:
+            self._native = NativeWriter(loop, self._native_is_done)
         self._thread = threading.Thread(target=self._run, name="warren-committer", daemon=True)
         self._thread.start()
 
@@ -59,10 +76,15 @@ class LocalCommitter(Committer):
             self._sync_interval = interval
 
     def submit(self, batch: Batch) -> None:
-        self._jobs.put(batch)
+        if not self._write_natively(batch):
+            self._put(batch)
 
     def sync(self) -> None:
-        self._jobs.put(self._sync_rest)
+        self._put(self._sync_rest)
+
+    def _put(self, job: Callable[[], None] | Batch) -> None:
+        self._submitted += 1
+        self._jobs.put(job)
 
     def epoch_to_trim(self, size: int) -> int:
         files = self._files
@@ -76,16 +98,25 @@ class LocalCommitter(Committer):
         return epoch
 
     def trim(self, epoch: int, done: Callable[[], None]) -> None:
-        self._jobs.put(lambda: self._trim(epoch, done))
+        self._put(lambda: self._trim(epoch, done))
 
     def drop_all(self, done: Callable[[], None]) -> None:
-        self._jobs.put(lambda: self._drop_all(done))
+        self._put(lambda: self._drop_all(done))
 
     def hurry(self) -> None:
         self._room.hurry()
 
+    def leave_loop(self) -> None:
+        if self._native is not None:
+            self._native.leave_loop()
+
     def stop(self) -> None:
         self.hurry()
+        if self._native is not None:
+            self._native.stop()
+            if self._in_native is not None:  # the loop does not hear of it any more
+                self._finish_native(self._native.error(), lambda progress: self.post(self.on_progress, progress))
+            self._native = None
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join()
@@ -99,6 +130,49 @@ class LocalCommitter(Committer):
         self._do(self._jobs.get())
         return True
 
+    # -- the native writer, on the loop ------------------------------------------------------------------------------
+
+    def _write_natively(self, batch: Batch) -> bool:
+        """Hand the epoch to the native writer. Return False if it needs the thread, or the thread is at work."""
+        if (
+            self._native is None
+            or not batch.wants_sync
+            or len(batch.payload) > NATIVE_MAX
+            or self._submitted != self._finished
+            or self.has_failed
+            or crash_points.is_any_armed()
+            or not self._at_log.acquire(blocking=False)
+        ):
+            return False
+        record = self.writer.begin_append(batch.payload, batch.epoch, batch.time_ms)
+        if record is None:
+            self._at_log.release()
+            return False
+        self._in_native = batch, record[1]
+        self._native.write(*record)
+        return True
+
+    def _native_is_done(self, error: int) -> None:
+        self._finish_native(error, self.on_progress)
+
+    def _finish_native(self, error: int, report: Callable[[Progress], object]) -> None:
+        assert self._in_native is not None
+        batch, record = self._in_native
+        self._in_native = None
+        if error == 0:
+            self.writer.end_append(batch.epoch, record)
+            self._sync_due = None
+            self._note_files()
+        self._at_log.release()
+        if error == 0:
+            report(Progress(batch.epoch, batch.epoch, batch.payload))
+            if self._wants_spare():
+                self._jobs.put(self._prepare_spare)
+        elif error == UNFINISHED or error in UNSUPPORTED or error in FULL or error in SHORT:
+            self._put(batch)  # the thread can wait for room, or write in another way
+        else:
+            self._fail(str(OSError(error, os.strerror(error))))
+
     # -- the thread --------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -107,14 +181,14 @@ class LocalCommitter(Committer):
             try:
                 job = self._jobs.get(timeout=self._patience())
             except Empty:
-                self._guard(self._sync_rest)
+                self._work_at_log(self._sync_rest)
                 continue
             if job is None:
-                self._guard(self._sync_rest)
+                self._work_at_log(self._sync_rest)
                 return
             self._do(job)
             if self._sync_due is not None and time.monotonic() >= self._sync_due:
-                self._guard(self._sync_rest)
+                self._work_at_log(self._sync_rest)
 
     def _patience(self) -> float | None:
         if self._sync_due is not None and not self.has_failed:
@@ -123,11 +197,21 @@ class LocalCommitter(Committer):
 
     def _do(self, job: Callable[[], None] | Batch | None) -> None:
         if isinstance(job, Batch):
-            self._guard(lambda: self._commit(job))
+            self._work_at_log(lambda: self._commit(job))
+            self._finished += 1
+            # Only now: the next epoch, which the loop may submit at once, finds the thread idle.
+            self._guard(lambda: self._report(job.payload))
             if self._jobs.empty():
                 self._guard(self._prepare_spare)
+        elif job == self._prepare_spare:
+            self._guard(self._prepare_spare)
         elif job is not None:
-            self._guard(job)
+            self._work_at_log(job)
+            self._finished += 1
+
+    def _work_at_log(self, work: Callable[[], None]) -> None:
+        with self._at_log:
+            self._guard(work)
 
     def _guard(self, work: Callable[[], None]) -> None:
         """After a failure nothing is done any more, and so nothing is said to be safe."""
@@ -154,7 +238,6 @@ class LocalCommitter(Committer):
             self._sync()
         elif self._sync_due is None and self._sync_interval is not None:
             self._sync_due = time.monotonic() + self._sync_interval
-        self._report(batch.payload)
 
     def _append(self, batch: Batch, durably: bool) -> None:
         append = partial(self.writer.append, batch.payload, batch.epoch, batch.time_ms, durably)
@@ -203,12 +286,15 @@ class LocalCommitter(Committer):
 
     def _prepare_spare(self) -> None:
         """Make the next log file in small steps while the thread is idle: zeroed blocks are twice as fast to sync."""
-        if not self.writer.has_spare and self.writer.current_size > self.writer.file_size // 4:
+        if self._wants_spare():
             try:
                 self.writer.prepare_spare_piece()
             except OSError as error:
                 if error.errno not in NO_SPARE:
                     raise
+
+    def _wants_spare(self) -> bool:
+        return not self.writer.has_spare and self.writer.current_size > self.writer.file_size // 4
 
 
 def _rolling() -> None:
