@@ -48,7 +48,7 @@ def make_original(seed: int) -> Original:
             seen += [body for body in bodies if body not in seen]
     story.do(("settle", 0, 0))
     vhost = story.life.broker.vhosts["/"]
-    stores = {name: queue.backlog.store for name, queue in vhost.queues.items()}
+    stores = {name: getattr(queue, "backlog", queue).store for name, queue in vhost.queues.items()}
     numbers = {name: store.folder for name, store in stores.items() if store is not None}
     return Original(history.files.disk.after_kill(), story.world.durable(), known, numbers)
 

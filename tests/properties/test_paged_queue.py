@@ -88,7 +88,7 @@ class World:
         stats = self.kept.broker.stats
         for name, model in self.models.items():
             backlog = self.kept.queue(name).backlog
-            assert backlog.count() == len(model.waiting), name
+            assert backlog.waiting == len(model.waiting), name
             assert backlog.body_bytes == sum(len(body_of(number)) for number in model.waiting), name
         assert stats.ready == sum(len(model.waiting) for model in self.models.values())
         assert stats.unacked == sum(len(model.unacked) for model in self.models.values())

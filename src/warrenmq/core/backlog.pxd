@@ -10,28 +10,28 @@ cdef Py_ssize_t _COMPACT_FROM
 
 @cython.final
 cdef class Backlog:
-    cdef readonly Stats stats
-    cdef readonly MessageStore store
-    cdef readonly bint keeps
+    # A message that meets a waiting consumer touches only the first of these.
     cdef public long long next_position
-    cdef readonly long long restored_position
-    cdef readonly long long last_delivered
-    cdef readonly long long body_bytes
+    cdef readonly Py_ssize_t waiting
     cdef readonly Py_ssize_t paged
     cdef list _entries
     cdef Py_ssize_t _head
     cdef list _returned
-    cdef list _tail
+    cdef readonly long long body_bytes
+    cdef readonly long long last_delivered
     cdef Py_ssize_t _window_bytes
-    cdef Py_ssize_t _tail_bytes
+    cdef readonly Stats stats
+    cdef readonly MessageStore store
+    cdef readonly bint keeps
     cdef PageSizes _sizes
     cdef Py_ssize_t _page_out_at
+    cdef list _tail
+    cdef Py_ssize_t _tail_bytes
     cdef Py_ssize_t _tail_out_at
     cdef list _page_waiters
     cdef object _on_page
+    cdef readonly long long restored_position
 
-    cpdef Py_ssize_t count(self) noexcept
-    cpdef bint is_empty(self) noexcept
     cpdef bint has_first(self) noexcept
     cpdef QueuedMessage first(self)
     cpdef int keep(self, QueuedMessage entry) except -1

@@ -22,7 +22,7 @@ _COMPACT_FROM = 1024
 
 
 class Backlog:
-    """`count()` messages wait, with `body_bytes` bytes of bodies; `paged` of them are on disk only.
+    """`waiting` messages wait, with `body_bytes` bytes of bodies; `paged` of them are on disk only.
 
     `next_position` is that of the next message; no position is used twice. `keeps`: persistent messages are stored
     durably. `on_page` is called after a page was read back.
@@ -48,6 +48,7 @@ class Backlog:
         "restored_position",
         "stats",
         "store",
+        "waiting",
     )
 
     def __init__(
@@ -63,6 +64,7 @@ class Backlog:
         self.next_position = 0
         self.restored_position = 0  # the first since the start
         self.last_delivered = -1  # the highest position that was ever delivered
+        self.waiting = 0
         self.body_bytes = 0
         self.paged = 0
         self._entries: list[QueuedMessage | None] = []
@@ -80,14 +82,7 @@ class Backlog:
     # -- what waits --------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return self.count()
-
-    def count(self) -> int:
-        """As len(), by a C call."""
-        return len(self._entries) - self._head + len(self._returned) + self.paged + len(self._tail)
-
-    def is_empty(self) -> bool:
-        return len(self._entries) == self._head and not self._returned and self.paged == 0
+        return self.waiting
 
     def has_first(self) -> bool:
         """Return True if the first message is in memory."""
@@ -131,6 +126,7 @@ class Backlog:
         size = entry.message.footprint()
         self.stats.held_bytes += size
         self.stats.ready += 1
+        self.waiting += 1
         self.body_bytes += entry.message.size
         if self.paged == 0:
             self._entries.append(entry)
@@ -167,6 +163,7 @@ class Backlog:
             head = 0
         self._head = head
         self.stats.ready -= 1
+        self.waiting -= 1
         self.body_bytes -= entry.message.size
         self._window_bytes -= entry.message.footprint()
         if entry.position > self.last_delivered:
@@ -183,13 +180,14 @@ class Backlog:
         """Put messages that were taken back at their old places."""
         self._returned.extend(entries)
         self.stats.ready += len(entries)
+        self.waiting += len(entries)
         for entry in entries:
             self.body_bytes += entry.message.size
             self._window_bytes += entry.message.footprint()
 
     def drop_all(self) -> None:
         """Forget every message that waits, in memory and on disk."""
-        self.stats.ready -= self.count()
+        self.stats.ready -= self.waiting
         for entry in self:
             self.settle(entry)
         if self.paged != 0:
@@ -199,6 +197,7 @@ class Backlog:
         self._returned.clear()
         self._tail.clear()
         self._head = 0
+        self.waiting = 0
         self.paged = 0
         self.body_bytes = 0
         self._window_bytes = 0
@@ -220,7 +219,8 @@ class Backlog:
         recovered = self.store.open(self)
         size = self._footprint_of(recovered.entries)
         self.stats.held_bytes += size
-        self.stats.ready += recovered.paged + len(recovered.entries)
+        self.waiting = recovered.paged + len(recovered.entries)
+        self.stats.ready += self.waiting
         self.body_bytes = recovered.paged_bytes
         self.next_position = self.restored_position = recovered.next_position
         self.paged = recovered.paged
@@ -329,6 +329,7 @@ class Backlog:
         self._window_bytes += size
         self.stats.held_bytes += size
         self.stats.ready -= lost
+        self.waiting -= lost
         self.body_bytes -= lost_bytes
         self._entries.extend(entries)
         self.paged -= len(entries) + lost
@@ -370,7 +371,7 @@ class Backlog:
         Otherwise a backlog that was long once and stays in use would go through the disk for ever.
         """
         in_memory = self._window_bytes + self._tail_bytes
-        paged = in_memory * self.paged // (self.count() - self.paged)
+        paged = in_memory * self.paged // (self.waiting - self.paged)
         return in_memory + paged < self._share(paged) * 3 // 4
 
     def _footprint_of(self, entries: list[QueuedMessage]) -> int:

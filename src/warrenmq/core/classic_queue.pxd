@@ -19,6 +19,7 @@ cdef class ClassicQueue(Queue):
     cdef readonly Backlog backlog
     cdef readonly ConsumerRing ring
     cdef readonly Consumer exclusive_consumer
+    cdef readonly long long kept
 
     @cython.locals(
         backlog=Backlog, consumer=Consumer, entry=QueuedMessage, position="long long", promise=int, is_first=bint

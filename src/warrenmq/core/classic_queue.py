@@ -34,7 +34,7 @@ _DUPLICATE = schema.R_DUPLICATE
 class ClassicQueue(Queue):
     """Consumers and dispatch; the messages are in its backlog."""
 
-    __slots__ = ("backlog", "exclusive_consumer", "ring")
+    __slots__ = ("backlog", "exclusive_consumer", "kept", "ring")
 
     def __init__(
         self,
@@ -57,6 +57,7 @@ class ClassicQueue(Queue):
         self.backlog = Backlog(stats, store, is_durable, self.dispatch)
         self.ring = ConsumerRing()
         self.exclusive_consumer: Consumer | None = None
+        self.kept = 0  # messages that were not settled at once by being sent
 
     # -- messages in -------------------------------------------------------------------------------------------------
 
@@ -70,12 +71,11 @@ class ClassicQueue(Queue):
         backlog = self.backlog
         position = backlog.next_position
         backlog.next_position = position + 1
-        is_first = backlog.is_empty()
+        is_first = backlog.waiting == 0
         consumer = self.ring.next_ready(message) if is_first and not self.turn.is_settling else None
         if consumer is not None and consumer.no_ack:
             # Settled by being sent: there is nothing to keep.
             self.stats.delivered += 1
-            self.delivered_no_ack += 1
             if message.uid != 0:
                 self.events.passed(message, self, consumer)
             if self.is_tapped:
@@ -84,8 +84,9 @@ class ClassicQueue(Queue):
             if self.deduplication is not None:
                 return DELIVERED | self.deduplication.note_passed(backlog.keeps and message.is_persistent())
             return DELIVERED
+        self.kept += 1
         if message.uid != 0:
-            self.events.enqueued(message, self, 1 if is_first else backlog.count() + 1)
+            self.events.enqueued(message, self, 1 if is_first else backlog.waiting + 1)
         entry = enqueue_as(message, position)
         promise = backlog.keep(entry)
         if self.deduplication is not None:
@@ -108,7 +109,7 @@ class ClassicQueue(Queue):
 
     def restore(self) -> None:
         self.backlog.restore()
-        if self.deduplication is not None and self.backlog.count() == 0:
+        if self.deduplication is not None and self.backlog.waiting == 0:
             self.deduplication.left_behind(-1)
 
     def needs_page(self) -> bool:
@@ -161,8 +162,11 @@ class ClassicQueue(Queue):
     def published(self) -> int:
         return self.backlog.next_position - self.backlog.restored_position  # each takes one position
 
+    def passed(self) -> int:
+        return self.published() - self.kept
+
     def message_count(self) -> int:
-        return self.backlog.count()
+        return self.backlog.waiting
 
     # -- settling ----------------------------------------------------------------------------------------------------
 
@@ -195,7 +199,7 @@ class ClassicQueue(Queue):
             self.release(entry)
 
     def purge(self, reason: int = schema.R_PURGED) -> int:
-        dropped = self.backlog.count()
+        dropped = self.backlog.waiting
         for entry in self.backlog:
             if entry.message.uid != 0:
                 self.events.place_event(_DROPPED, entry, self, None, reason)
@@ -241,7 +245,7 @@ class ClassicQueue(Queue):
             self.make_due()
 
     def make_due(self) -> None:
-        if not self.is_due and not self.backlog.is_empty():
+        if not self.is_due and self.backlog.waiting != 0:
             self.is_due = True
             self.turn.due.append(self)
 

@@ -19,21 +19,22 @@ cdef class Queue:
     cdef readonly object owner
     cdef readonly dict arguments
     cdef readonly object options
-    cdef readonly Stats stats
-    cdef readonly Turn turn
-    cdef readonly int promise
-    cdef readonly EventSink events
-    cdef public bint is_tapped
     cdef readonly dict consumers
     cdef readonly bint is_deleted
-    cdef readonly bint is_due
-    cdef readonly Py_ssize_t unacked_count
-    cdef public object deduplication
-    cdef readonly long long delivered
+    cdef readonly long long requeued
+    cdef public long long rejected
     cdef public long long delivered_no_ack
     cdef public long long redelivered
-    cdef public long long rejected
-    cdef readonly long long requeued
+    cdef readonly int promise
+    cdef readonly long long delivered
+    cdef readonly Py_ssize_t unacked_count
+    # What every message reads stands at the end, beside what subclasses add.
+    cdef readonly bint is_due
+    cdef public bint is_tapped
+    cdef readonly EventSink events
+    cdef readonly Stats stats
+    cdef readonly Turn turn
+    cdef public object deduplication
 
     cpdef int enqueue(self, Message message) except -1
     cpdef dispatch(self)

@@ -141,6 +141,10 @@ class Queue:
         """Return the number of messages that came since the start."""
         return 0
 
+    def passed(self) -> int:
+        """Return how many of those were sent at once to a consumer without acks; not in `delivered_no_ack`."""
+        return 0
+
     def purge(self, reason: int = schema.R_PURGED) -> int:
         """Drop all that waits; what is unacked stays. Return the number dropped."""
         raise NotImplementedError

@@ -333,7 +333,7 @@ class Recorder(EventSink):
     def _tell(self, kind: int, reason: int, scene: int, message: Message, place: Queue, attempts: int) -> None:
         """A row about the message in one queue."""
         self.has_news = True
-        depth = place.backlog.count() if isinstance(place, ClassicQueue) else -1
+        depth = place.backlog.waiting if isinstance(place, ClassicQueue) else -1
         now = self._read_clock()
         if self._is_at(now, message) and attempts <= _BRIEF_ATTEMPTS:
             self.rows.put_brief(kind, reason, scene, depth, attempts)
