@@ -180,21 +180,26 @@ def test_the_newest_file_stays_so_that_the_numbers_do() -> None:
     assert history.scan()[0].last_sequence == 3
 
 
+def drop_all(writer: LogWriter) -> None:
+    writer.begin_file()
+    writer.forget_up_to(writer.written)
+
+
 def test_a_log_that_is_dropped_keeps_its_numbers_and_nothing_else() -> None:
     history = History()
     writer = history.writer()
-    writer.drop_all()
+    drop_all(writer)
     assert history.names() == []
     for _ in range(3):
         history.append(writer, bytes(300))
     for _ in range(2):
-        writer.drop_all()
+        drop_all(writer)
         assert [name for name in history.names() if name.endswith(".log")] == [log_name(4)]
     writer.close()
     scan, found = history.scan()
     assert (found, scan.last_sequence, scan.damage, scan.torn_tail) == ({}, 3, [], None)
     writer = LogWriter(history.files, FOLDER, 4, 512, scan.files_found)
-    writer.drop_all()
+    drop_all(writer)
     history.append(writer, b"four")
     assert list(history.scan()[1]) == [4]
 

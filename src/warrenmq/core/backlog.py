@@ -25,7 +25,7 @@ class Backlog:
     """`waiting` messages wait, with `body_bytes` bytes of bodies; `paged` of them are on disk only.
 
     `next_position` is that of the next message; no position is used twice. `keeps`: persistent messages are stored
-    durably. `on_page` is called after a page was read back.
+    durably. `counts_attempts`: how often they were delivered, too. `on_page` is called after a page was read back.
     """
 
     __slots__ = (
@@ -41,6 +41,7 @@ class Backlog:
         "_tail_out_at",
         "_window_bytes",
         "body_bytes",
+        "counts_attempts",
         "keeps",
         "last_delivered",
         "next_position",
@@ -61,6 +62,7 @@ class Backlog:
         self.stats = stats
         self.store = store
         self.keeps = is_durable and store is not None
+        self.counts_attempts = False
         self.next_position = 0
         self.restored_position = 0  # the first since the start
         self.last_delivered = -1  # the highest position that was ever delivered
@@ -182,6 +184,8 @@ class Backlog:
         self.stats.ready += len(entries)
         self.waiting += len(entries)
         for entry in entries:
+            if self.counts_attempts and entry.epoch > 0:
+                self.store.returned(entry)  # type: ignore[union-attr]
             self.body_bytes += entry.message.size
             self._window_bytes += entry.message.footprint()
 

@@ -55,6 +55,7 @@ class ClassicQueue(Queue):
             vhost, name, is_durable, is_auto_delete, owner, arguments, stats, turn, promise, events, options
         )
         self.backlog = Backlog(stats, store, is_durable, self.dispatch)
+        self.backlog.counts_attempts = self.options.type == "quorum"
         self.ring = ConsumerRing()
         self.exclusive_consumer: Consumer | None = None
         self.kept = 0  # messages that were not settled at once by being sent

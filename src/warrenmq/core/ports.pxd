@@ -30,6 +30,7 @@ cdef class MessageStore:
 
     cpdef append(self, QueuedMessage entry)
     cpdef forget(self, QueuedMessage entry)
+    cpdef returned(self, QueuedMessage entry)
     cpdef long long last_position(self) except? -2
     cpdef page_out(self, list entries)
     cpdef page_in(self)

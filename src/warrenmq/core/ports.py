@@ -114,6 +114,9 @@ class MessageStore:
         """Forget a stored message that was settled or dropped."""
         raise NotImplementedError
 
+    def returned(self, entry: "QueuedMessage") -> None:
+        """Keep how often a stored message was delivered: it came back."""
+
     def last_position(self) -> int:
         """Return the last position on disk: what is paged out next must stand behind it."""
         return -1

@@ -251,11 +251,10 @@ class LogWriter:
             # One at a time: the disk may keep later changes of a folder without earlier ones, and that would be a gap.
             self._sync_or_fail(lambda: self.files.sync_dir(self.folder), self.folder)
 
-    def drop_all(self) -> None:
-        """Everything is kept elsewhere: let go of all epochs. A file without any stays: its name keeps the numbers."""
+    def begin_file(self) -> None:
+        """Let the next epoch begin a new file; also without one that file stays, for its name keeps the numbers."""
         if self.files_in_use and (self._current is None or self._current.last >= self._current.first):
             self._roll()
-        self.forget_up_to(self.next_sequence - 1)
 
     @property
     def has_spare(self) -> bool:

@@ -1,7 +1,8 @@
 """Keeps the log short: what its oldest files alone still hold goes to the segments, then they are let go.
 
 In order: living messages and ids are flushed (few are logged again in the open epoch instead, which costs no file),
-deaths are written beside their segments, everything is synced, the catalog is synced, the files are dropped. A crash
+deaths are written beside their segments, the next position of each queue is logged again, everything is synced, the
+catalog is synced, the files are dropped. A crash
 between any two of these leaves the log with all it needs.
 
 Owned by the loop thread. A big broker is flushed in slices, so that the loop does not stall.
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("warrenmq.storage")
 
 STORES_PER_SLICE = 100
+POSITIONS_PER_SLICE = 2000
 
 
 class Participant(Protocol):
@@ -63,6 +65,9 @@ class Checkpoint:
         self._done: list[Callable[[], None]] = []
         self._participants: list[Participant] = []
         self._marked: list[QueueStore] = []
+        self._unlogged: list[QueueStore] = []  # whose position is still to be logged again
+        self._has_relogged = False
+        self._is_last = False
         self._began_at_work = -1
         self.is_ready = False  # not before the queues have their stores
         self.is_running = False
@@ -79,14 +84,19 @@ class Checkpoint:
             if epoch:
                 self.begin(epoch, may_carry=True)
 
-    def begin(self, epoch: int, may_carry: bool, done: Callable[[], None] | None = None) -> None:
-        """Flush everything up to this epoch and drop the files that end with it or before."""
+    def begin(self, epoch: int, may_carry: bool, done: Callable[[], None] | None = None, is_last: bool = False) -> None:
+        """Flush everything up to this epoch and drop the files that end with it or before.
+
+        Positions are logged again, unless this is the last one of a clean stop: then the storage does that.
+        """
         assert not self.is_running
         self.is_running = True
         self._began_at_work = self._context.log.work
         self._epoch = epoch
         self._may_carry = may_carry
         self.carried = 0
+        self._has_relogged = False
+        self._is_last = is_last
         self._done = [done] if done is not None else []
         self._participants = list(self._context.unflushed)
         if self._context.log.on_trim is not None:
@@ -115,7 +125,17 @@ class Checkpoint:
         if self._marked:
             self._call_soon(self._mark_some)
             return
-        if self.carried:
+        self._unlogged = [] if self._is_last else list(self._context.stores)
+        self._log_some_positions()
+
+    def _log_some_positions(self) -> None:
+        for store in _take_slice(self._unlogged, POSITIONS_PER_SLICE):
+            if store.log_position():
+                self._has_relogged = True
+        if self._unlogged:
+            self._call_soon(self._log_some_positions)
+            return
+        if self.carried or self._has_relogged:
             self._context.log.flush()  # what was logged again must be safe before the first time is forgotten
         self._context.pager.sync(self._synced)
 
@@ -140,9 +160,9 @@ class Checkpoint:
         self.on_end()
 
 
-def _take_slice(stores: list[Any]) -> list[Any]:
-    taken = stores[:STORES_PER_SLICE]
-    del stores[:STORES_PER_SLICE]
+def _take_slice(stores: list[Any], size: int = STORES_PER_SLICE) -> list[Any]:
+    taken = stores[:size]
+    del stores[:size]
     return taken
 
 

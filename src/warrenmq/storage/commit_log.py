@@ -66,6 +66,11 @@ class LocalLog(CommitLog):
             if promise == SYNCED:
                 self._wants_sync = True
 
+    def note_relogged(self) -> None:
+        """Something was put into the buffer that the log had already: it is no work of anyone."""
+        if self.last != self.epoch:
+            self._begin_epoch()
+
     def put_definition(self, is_define: bool, encoded: bytes) -> int:
         """A definition was made or undone. Return its epoch, which is synced whatever an answer waits for."""
         self.buffer.put_definition(is_define, encoded)
@@ -136,6 +141,14 @@ class LocalLog(CommitLog):
         self._wants_sync = self._is_awaited = False
         self.epoch += 1
         self._committer.submit(batch)
+
+    def take_last(self) -> Batch | None:
+        """Close the open epoch, to be handed to the committer by the caller; None if it holds nothing."""
+        if self.buffer.size == 0:
+            return None
+        batch = Batch(self.epoch, self.epoch_time_ms, self.buffer.take(), True)
+        self.epoch += 1
+        return batch
 
     def progressed(self, progress: Progress) -> None:
         """The committer's word, on the loop."""

@@ -66,8 +66,8 @@ class Committer:
         """Forget epochs up to this one, as far as that is convenient; `done` is called on the loop."""
         raise NotImplementedError
 
-    def drop_all(self, done: Callable[[], None]) -> None:
-        """Forget all epochs: the last job of a clean stop. `done` is called on the loop."""
+    def drop_all(self, last: Batch | None, done: Callable[[], None]) -> None:
+        """Write this epoch and forget all before it: the last job of a clean stop. `done` is called on the loop."""
         raise NotImplementedError
 
     def hurry(self) -> None:

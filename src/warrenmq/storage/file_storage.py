@@ -189,7 +189,8 @@ class FileStorage(Storage):
             store = self._make_store(number, options)
             segments = recovery.find_segments(number, store.folder)
             behind_segments = segments[-1].last + 1 if segments else 0
-            store.begin_with(segments, max(recovery.next_position(number), behind_segments))
+            next_position = max(recovery.next_position(number), behind_segments)
+            store.begin_with(segments, next_position, recovery.attempts_of(number))
             stores[number] = store
             found[definition["vhost"], definition["name"]] = store
         recovery.give({**stores, **streams}, self.pager.run_all)
@@ -355,15 +356,20 @@ class FileStorage(Storage):
         self.log.flush()
         last = self.log.last
         has_many = len(self.context.unflushed) > FILES_AT_STOP
-        self.checkpoint.begin(last, may_carry=has_many, done=lambda: self._drop_log(last, done))
+        self.checkpoint.begin(last, may_carry=has_many, done=lambda: self._drop_log(last, done), is_last=not has_many)
 
     def _drop_log(self, flushed: int, done: Callable[[], None]) -> None:
+        if self.log.last > flushed and not self.checkpoint.carried:
+            self._flush_all(done)  # more was logged meanwhile
+            return
+        for store in self.context.stores:
+            store.log_position()
         if self.checkpoint.carried:
+            self.log.flush()
             done()
-        elif self.log.last > flushed:
-            self._flush_all(done)  # somebody has said something meanwhile
         else:
-            self.committer.drop_all(done)  # the checkpoint has made the catalog durable up to here
+            # The checkpoint has made the catalog durable up to here.
+            self.committer.drop_all(self.log.take_last(), done)
 
     def close(self) -> None:
         """End the threads and let go of the files, as they are. Blocks."""

@@ -100,8 +100,8 @@ class LocalCommitter(Committer):
     def trim(self, epoch: int, done: Callable[[], None]) -> None:
         self._put(lambda: self._trim(epoch, done))
 
-    def drop_all(self, done: Callable[[], None]) -> None:
-        self._put(lambda: self._drop_all(done))
+    def drop_all(self, last: Batch | None, done: Callable[[], None]) -> None:
+        self._put(lambda: self._drop_all(last, done))
 
     def hurry(self) -> None:
         self._room.hurry()
@@ -270,10 +270,13 @@ class LocalCommitter(Committer):
         self._report(None)
         self.post(done)
 
-    def _drop_all(self, done: Callable[[], None]) -> None:
+    def _drop_all(self, last: Batch | None, done: Callable[[], None]) -> None:
         self._sync_rest()
+        self._room.run(self.writer.begin_file)
+        if last is not None:
+            self._append(last, durably=True)
         crash_points.reach("stop.mid")
-        self._room.run(self.writer.drop_all)
+        self._room.run(lambda: self.writer.forget_up_to(self.writer.written))
         self.post(done)
 
     def _prepare_first(self) -> None:

@@ -14,6 +14,7 @@ cdef class StoreContext:
     cdef readonly LocalLog log
     cdef readonly object pager
     cdef readonly PageSizes sizes
+    cdef readonly dict stores
     cdef readonly dict unflushed
     cdef readonly dict marked
     cdef public object on_compactable
@@ -38,19 +39,16 @@ cdef class QueueStore(MessageStore):
     cdef dict _unflushed
     cdef long long _last_position
     cdef Segment _open
-    cdef Segment _cursor
-    cdef Segment _passed
-    cdef Py_ssize_t _offset
-    cdef long long _above
-    cdef bint _is_asked
-    cdef int _generation
+    cdef object _reader
+    cdef dict _attempts
     cdef Py_ssize_t _taken_back
 
     @cython.locals(log=LocalLog)
     cpdef append(self, QueuedMessage entry)
     @cython.locals(position="long long", segment=Segment)
     cpdef forget(self, QueuedMessage entry)
-    cpdef _settle_segment(self, Segment segment)
+    cpdef returned(self, QueuedMessage entry)
+    cpdef settle_segment(self, Segment segment)
     cpdef _drop_segment(self, Segment segment)
     cpdef long long last_position(self) except? -2
     @cython.locals(entry=QueuedMessage, first="long long", batch=list)

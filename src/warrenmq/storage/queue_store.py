@@ -8,9 +8,8 @@ that lies in no page is dead.
 Owned by the loop thread. Compiled when the package is built (queue_store.pxd).
 """
 
-import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from warrenmq.core.message import QueuedMessage
@@ -21,7 +20,6 @@ from warrenmq.journal.segment_file import (
     PAGE_HEAD_SIZE,
     SEGMENT_MAGIC,
     UNKNOWN,
-    PageHead,
     encode_batch,
     encode_dead_head,
     encode_file_head,
@@ -29,19 +27,16 @@ from warrenmq.journal.segment_file import (
     encode_page,
     segment_name,
 )
-from warrenmq.storage.codec import BadPage, decode_records, encode_records
+from warrenmq.storage.codec import encode_records
 from warrenmq.storage.commit_log import LocalLog
-from warrenmq.storage.damaged import keep_copy
 from warrenmq.storage.options import StorageOptions
-from warrenmq.storage.pages import read_pages
+from warrenmq.storage.page_reader import PageReader
 from warrenmq.storage.segments import SEGMENT_SPAN, Segment, Segments
 
 if TYPE_CHECKING:
     from warrenmq.core.backlog import Backlog
     from warrenmq.storage.checkpoint import Participant
     from warrenmq.storage.pager import Pager
-
-log = logging.getLogger("warrenmq.storage")
 
 _PERSISTENT = PERSISTENT
 _RELOGGED = RELOGGED
@@ -61,6 +56,7 @@ class StoreContext:
         "root",
         "segment_size",
         "sizes",
+        "stores",
         "taken_back",
         "unflushed",
     )
@@ -74,6 +70,7 @@ class StoreContext:
         self.page_size = options.page_size
         self.read_size = options.read_size
         self.compact_from = options.compact_from
+        self.stores: dict[QueueStore, None] = {}  # of all durable queues
         self.unflushed: dict[Participant, None] = {}
         self.marked: dict[QueueStore, None] = {}  # those with deaths that only the log has
         self.taken_back = 0  # bytes that recovery has put into memory
@@ -84,16 +81,12 @@ class QueueStore(MessageStore):
     """`number` is the queue's in the log; a transient queue has none and is only paged out."""
 
     __slots__ = (
-        "_above",
+        "_attempts",
         "_backlog",
-        "_cursor",
-        "_generation",
-        "_is_asked",
         "_last_position",
         "_log",
-        "_offset",
         "_open",
-        "_passed",
+        "_reader",
         "_taken_back",
         "_unflushed",
         "context",
@@ -119,16 +112,14 @@ class QueueStore(MessageStore):
         self._unflushed: dict[int, QueuedMessage] = {}  # living persistent messages that only the log has
         self._last_position = -1  # on disk
         self._open: Segment | None = None  # which is written; what comes behind a closed one is a new one
-        self._cursor: Segment | None = None  # where the next page is read
-        self._passed: Segment | None = None  # the one before, which is in memory
-        self._offset = 0
-        self._above = -1  # what the cursor meets up to here is in memory
-        self._is_asked = False  # a read is under way
-        self._generation = 0  # of reads: a purge makes those under way void
+        self._reader = PageReader(self)
+        self._attempts: dict[int, int] = {}  # by position, where no page has them
         self._taken_back = 0  # bytes, during recovery
 
     def open(self, backlog: "Backlog") -> Recovered:
         self._backlog = backlog
+        if self.number:
+            self.context.stores[self] = None
         recovered = self.recovered
         self.recovered = None
         return recovered if recovered is not None else Recovered([])
@@ -152,14 +143,31 @@ class QueueStore(MessageStore):
             if position > self._last_position or position in self._unflushed:
                 del self._unflushed[position]
                 return
+        if self._attempts:
+            self._attempts.pop(position, None)
         segment = self.segments.find(position)
         if segment is not None:
             if entry.epoch > 0 and not segment.unwritten_marks:
                 self.context.marked[self] = None
             segment.kill(position, entry.epoch > 0, entry.message.size)
-            self._settle_segment(segment)
+            self.settle_segment(segment)
 
-    def _settle_segment(self, segment: Segment) -> None:
+    def returned(self, entry: QueuedMessage) -> None:
+        self._log.buffer.put_attempts(self.number, entry.position, entry.attempts)
+        self._log.note_work(0)
+        if entry.position not in self._unflushed:  # its page does not have them
+            self._attempts[entry.position] = entry.attempts
+            self.context.unflushed[self] = None
+
+    def log_position(self) -> bool:
+        """Log the next position, which the log is about to forget. Return False if none was ever used."""
+        if self._backlog is None or self._backlog.next_position == 0:
+            return False
+        self._log.buffer.put_position(self.number, self._backlog.next_position)
+        self._log.note_relogged()
+        return True
+
+    def settle_segment(self, segment: Segment) -> None:
         """A segment has lost messages: remove it when it was the last, or think of compacting it."""
         if segment.alive == 0:
             self._drop_segment(segment)
@@ -176,14 +184,11 @@ class QueueStore(MessageStore):
         self.context.pager.remove(self.folder, names, self.number != 0)
         if segment is self._open:
             self._open = None
-        if segment is self._passed:
-            self._passed = None
-        was_read = segment is self._cursor
-        if was_read:
-            self._enter(self.segments.after(segment))
+        was_read = segment is self._reader.segment
+        self._reader.drop(segment)
         self.segments.remove(segment)
         if was_read and self.is_reading:
-            self._read()
+            self._reader.read()
 
     # -- compaction --------------------------------------------------------------------------------------------------
 
@@ -192,12 +197,12 @@ class QueueStore(MessageStore):
 
         A queue that is drained in order will be through with that soon.
         """
-        return segment is not self._open and segment is not self._cursor and segment is not self._passed
+        return segment is not self._open and not self._reader.uses(segment)
 
     def look_for_compactable(self) -> None:
         """Segments that could not be compacted when they lost most of their messages may be now."""
         for segment in list(self.segments.all):
-            self._settle_segment(segment)
+            self.settle_segment(segment)
 
     def compacted(self, segment: Segment, marks: int, count: int, size: int, body_bytes: int) -> None:
         """The next generation of a segment has only what was alive at the start, when so many marks were unwritten."""
@@ -213,8 +218,8 @@ class QueueStore(MessageStore):
     def compaction_is_over(self, segment: Segment) -> None:
         """Done, or given up for good: the segment can be read again."""
         segment.is_compacting = False
-        if self.is_reading and segment is self._cursor:
-            self._read()
+        if self.is_reading and segment is self._reader.segment:
+            self._reader.read()
 
     # -- out of memory -----------------------------------------------------------------------------------------------
 
@@ -228,24 +233,27 @@ class QueueStore(MessageStore):
         for entry in entries:
             if entry.epoch > 0:
                 del self._unflushed[entry.position]
-        if not self._has_unread():
-            self._above = first - 1
-            self._cursor = None
+        if not self.has_unread():
+            self._reader.begin_behind(first - 1)
         self._write(batch + entries, first)
 
     def flush(self, epoch: int, relog_below: int) -> int:
         """Write what only the log has, up to this epoch; it stays in memory, too. See `Participant.flush`."""
+        for position, attempts in self._attempts.items():
+            self._log.buffer.put_attempts(self.number, position, attempts)
+            self._log.note_relogged()
+        size = 20 * len(self._attempts)
         if not self.segments.all and self._unflushed_bytes(relog_below) < relog_below:
-            return self._carry(epoch)
+            return size + self._carry(epoch)
         boundary = self.boundary(epoch)
         if boundary < 0:
-            return 0
+            return size
         if self._backlog is not None:
             self._backlog.page_out_tail()
         batch = self._take_unflushed(boundary)
         if batch:
             self._write(batch, boundary + 1)
-        return 0
+        return size
 
     def boundary(self, epoch: int) -> int:
         """The highest position that this epoch or one before it keeps, and nothing else does; -1 if there is none."""
@@ -255,12 +263,14 @@ class QueueStore(MessageStore):
         return -1
 
     def _carry(self, epoch: int) -> int:
-        """Say what the log is about to forget again, in the open epoch; gives its bytes."""
+        """Log again what the log is about to forget, in the open epoch; return its bytes."""
         size = 0
         open_epoch = self._log.epoch
         for entry in self._unflushed.values():
             if entry.epoch <= epoch:
                 self._log.buffer.put_append(self.number, entry, _PERSISTENT | _RELOGGED)
+                if entry.attempts:
+                    self._log.buffer.put_attempts(self.number, entry.position, entry.attempts)
                 self._log.note_work(0)
                 entry.epoch = open_epoch
                 size += len(entry.message.header) + len(entry.message.body) + 64
@@ -276,7 +286,7 @@ class QueueStore(MessageStore):
         return size
 
     def has_unflushed(self) -> bool:
-        return len(self._unflushed) > 0
+        return len(self._unflushed) > 0 or len(self._attempts) > 0
 
     def _take_unflushed(self, up_to: int) -> list[QueuedMessage]:
         """By position, which is the order they came in."""
@@ -338,9 +348,8 @@ class QueueStore(MessageStore):
         if segment.is_new:
             pieces.insert(0, encode_file_head(SEGMENT_MAGIC))
             offset = 0
-        if unread and self._cursor is None:
-            self._cursor = segment
-            self._offset = segment.size
+        if unread and self._reader.segment is None:
+            self._reader.begin_at(segment, segment.size)
         segment.last = last
         segment.count += len(entries)
         segment.alive += len(entries)
@@ -362,144 +371,61 @@ class QueueStore(MessageStore):
             if self.number:
                 # Only the last segment may be torn by a crash; what lies in it the log still has.
                 self.context.pager.settle(os.path.join(self.folder, closed.name))
-            self._settle_segment(closed)
+            self.settle_segment(closed)
         return self._open
 
     def written(self, segment: Segment, size: int) -> None:
         """A page is in its file, and can be read."""
         segment.written = size
-        if self.is_reading and segment is self._cursor:
-            self._read()
+        if self.is_reading and segment is self._reader.segment:
+            self._reader.read()
 
     # -- back into memory --------------------------------------------------------------------------------------------
 
     def page_in(self) -> None:
         self.is_reading = True
-        self._read()
+        self._reader.read()
 
-    def _read(self) -> None:
-        """Ask for the next pages, unless they are still being written: then `written` asks."""
-        segment = self._cursor
-        if segment is None:
-            self.is_reading = False
-            return
-        end = segment.written
-        if self._is_asked or self._offset >= end or segment.is_compacting:
-            return
-        self._is_asked = True
-        path = os.path.join(self.folder, segment.name)
-        offset = self._offset
-        generation = self._generation
-        read_size = self.context.read_size
-        restored_below = self.restored_below
-        self.context.pager.read(
-            lambda files: read_pages(files, path, offset, end, read_size, restored_below),
-            lambda result: self._arrived(generation, segment, end, result),
-        )
-
-    def _arrived(self, generation: int, segment: Segment, end: int, result: Any) -> None:
-        if generation != self._generation:
-            return
-        if isinstance(result, Exception) and not isinstance(result, FileNotFoundError):
-            self.context.pager.on_failed(str(result))
-            return
-        self._is_asked = False
-        pages, problem, bad = ([], str(result), None) if isinstance(result, Exception) else result
-        entries: list[QueuedMessage] = []
-        for page, payload in pages:
-            try:
-                found = decode_records(payload, self._above, segment.first, segment.dead, self.restored_below)
-            except BadPage as error:
-                problem, bad = f"the page at offset {page.offset}: {error}", page
-                break
-            entries += found
-            self._pass(page.end, page.last)
-        segment.unread -= len(entries)
-        for entry in entries:
-            segment.unread_bytes -= entry.message.size
-        lost_bytes = segment.unread_bytes
-        if problem is not None:
-            self._pass_damage(segment, problem, end, bad)
-        lost = self._pass_end(segment)
+    def pages_arrived(self, entries: list[QueuedMessage], lost: int, lost_bytes: int) -> None:
+        """The reader's result: these messages, and how many could not be read."""
         self.is_reading = False
-        if not entries and lost == 0 and self._has_unread():
+        if not entries and lost == 0 and self.has_unread():
             self.page_in()  # all of it was dead
-        elif self._backlog is not None:
-            self._backlog.paged_in(entries, lost, lost_bytes if lost else 0)
+            return
+        if self._attempts:
+            for entry in entries:
+                if entry.position in self._attempts:
+                    entry.attempts = self._attempts[entry.position]
+        if self._backlog is not None:
+            self._backlog.paged_in(entries, lost, lost_bytes)
 
-    def _has_unread(self) -> bool:
+    def has_unread(self) -> bool:
         """Return True if messages are on disk only."""
         return any(segment.unread for segment in self.segments.all)
 
-    def _enter(self, segment: Segment | None) -> None:
-        """Read on from the beginning of a segment; what is being read of another one does not count."""
-        self._void_read()
-        self._cursor = segment
-        self._offset = FILE_HEAD_SIZE
-
-    def _void_read(self) -> None:
-        self._generation += 1
-        self._is_asked = False
-
-    def _pass(self, offset: int, last: int) -> None:
-        """Everything up to this position was read, or cannot be."""
-        self._offset = offset
-        if last > self._above:
-            self._above = last
-
-    def _pass_damage(self, segment: Segment, problem: str, end: int, bad: PageHead | None) -> None:
-        """A page cannot be read, or (`bad` is None) nothing can up to `end`: keep the file, and go on behind it."""
-        log.error("%s in %s: %s", segment.name, self.folder, problem)
-        last = self._above
-        if bad is not None:
-            last = bad.last
-        elif end == segment.size:
-            last = segment.last
-        segment.bury(self._above + 1, last)
-        if self.number:
-            self.context.marked[self] = None
-            path, root = os.path.join(self.folder, segment.name), self.context.root
-            self.context.pager.later(lambda: keep_copy(self.context.pager.files, root, path), _ignore_result)
-        self._pass(end if bad is None else bad.end, last)
-
-    def _pass_end(self, segment: Segment) -> int:
-        """Behind the last page of a segment comes the next segment. Gives how many of its messages were not found."""
-        if segment is not self._cursor or self._offset < segment.size:
-            return 0
-        lost = segment.unread
-        if lost:
-            log.error("%s in %s: %d messages are lost", segment.name, self.folder, lost)
-            segment.alive -= lost
-            segment.alive_bytes -= segment.unread_bytes
-            segment.unread = segment.unread_bytes = 0
-        following = self.segments.after(segment)
-        if following is not None or not self._has_unread():
-            self._passed = segment
-            self._enter(following)
-        if lost:
-            self._settle_segment(segment)
-        return lost
-
     def forget_pages(self) -> None:
         """The queue was purged: what is on disk only is gone."""
-        self._void_read()
+        self._reader.void()
         self.is_reading = False
-        if not self._has_unread():
+        if not self.has_unread():
             return
         if self.number:
-            self._log.buffer.put_forget_range(self.number, self._above + 1, self._last_position)
+            self._log.buffer.put_forget_range(self.number, self._reader.above + 1, self._last_position)
             self._log.note_work(self._log.reply_level)
             self.context.marked[self] = None
         for segment in list(self.segments.all):
             if segment.unread:
-                segment.kill_unread(self._above)
-                self._settle_segment(segment)
-        self._cursor = None
+                segment.kill_unread(self._reader.above)
+                self.settle_segment(segment)
+        self._reader.begin_behind(self._reader.above)
 
     # -- start and end -----------------------------------------------------------------------------------------------
 
-    def begin_with(self, segments: list[Segment], next_position: int) -> None:
-        """Take over the segments that recovery found; `take_back` gives what only the log has."""
+    def begin_with(self, segments: list[Segment], next_position: int, attempts: Mapping[int, int]) -> None:
+        """Take over the segments that recovery found; `take_back` is called with what only the log has.
+
+        `attempts` are those that the log has of living messages.
+        """
         self.segments.all.extend(segments)
         self.restored_below = next_position
         self._open = segments[-1] if segments and not segments[-1].is_old else None
@@ -508,8 +434,10 @@ class QueueStore(MessageStore):
             if segment.unwritten_marks:
                 self.context.marked[self] = None
         if segments:
-            self._cursor = segments[0]
-            self._offset = FILE_HEAD_SIZE
+            self._reader.begin_at(segments[0], FILE_HEAD_SIZE)
+        self._attempts = {position: count for position, count in attempts.items() if position <= self._last_position}
+        if self._attempts:
+            self.context.unflushed[self] = None
 
     def take_back(self, entry: QueuedMessage) -> None:
         """A living message of the log; too many of them are paged out at once."""
@@ -539,7 +467,7 @@ class QueueStore(MessageStore):
         self.recovered = Recovered(list(self._unflushed.values()), paged, self.restored_below, paged_bytes)
         self._forget_taken_back()
         for segment in list(self.segments.all):
-            self._settle_segment(segment)
+            self.settle_segment(segment)
 
     def write_marks(self) -> None:
         """Put the deaths that only the log has beside their segments."""
@@ -557,12 +485,14 @@ class QueueStore(MessageStore):
 
     def delete(self) -> None:
         self.is_deleted = True
-        self._enter(None)
+        self._reader.enter(None)
         self._unflushed.clear()
+        self._attempts.clear()
+        self.context.stores.pop(self, None)
         self.context.unflushed.pop(self, None)
         self.context.marked.pop(self, None)
         self.segments = Segments()
-        self._open = self._passed = None
+        self._open = self._reader.passed = None
         if self.number:
             # Said in this turn, if not yet: until it is durable the queue may come back.
             self.context.pager.remove_tree(self.folder, self._log.epoch)
@@ -587,7 +517,3 @@ class _Written:
 
 def _ignore_written() -> None:
     """Marks are only read at the next start."""
-
-
-def _ignore_result(_: Any) -> None:
-    """Nobody waits for it."""

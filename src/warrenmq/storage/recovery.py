@@ -139,6 +139,13 @@ class Recovery:
         queue: QueueReplay | None = self._replay.queues.get(number)
         return queue.first_append if queue is not None else -1
 
+    def attempts_of(self, number: int) -> dict[int, int]:
+        """How often living messages of a queue were delivered, by position, as far as the log has it."""
+        queue: QueueReplay | None = self._replay.queues.get(number)
+        if queue is None or queue.attempts is None:
+            return {}
+        return {position: count for position, count in queue.attempts.items() if not queue.is_dead(position)}
+
     def next_position(self, number: int) -> int:
         queue: QueueReplay | None = self._replay.queues.get(number)
         return queue.next_position if queue is not None else 0

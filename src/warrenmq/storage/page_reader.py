@@ -1,0 +1,165 @@
+"""Reads a queue's pages back, in order, from where the last page ended.
+
+A page that is still being written, or a segment that is being compacted, is waited for. A page that cannot be read is
+kept aside, its messages count as lost, and reading goes on behind it.
+
+Owned by the loop thread; the reading is done by the pager's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING, Any
+
+from warrenmq.journal.segment_file import FILE_HEAD_SIZE, PageHead
+from warrenmq.storage.codec import BadPage, decode_records
+from warrenmq.storage.damaged import keep_copy
+from warrenmq.storage.pages import read_pages
+
+if TYPE_CHECKING:
+    from warrenmq.core.message import QueuedMessage
+    from warrenmq.storage.queue_store import QueueStore
+    from warrenmq.storage.segments import Segment
+
+log = logging.getLogger("warrenmq.storage")
+
+
+class PageReader:
+    """The next page is in `segment`, None if everything is in memory; what it meets up to `above` is in memory.
+
+    `passed` is the segment before, whose messages are in memory.
+    """
+
+    __slots__ = ("_generation", "_is_asked", "_offset", "_store", "above", "passed", "segment")
+
+    def __init__(self, store: QueueStore) -> None:
+        self._store = store
+        self.segment: Segment | None = None
+        self.passed: Segment | None = None
+        self.above = -1
+        self._offset = 0
+        self._is_asked = False  # a read is in progress
+        self._generation = 0  # of reads: those in progress are void after a purge
+
+    def begin_at(self, segment: Segment, offset: int) -> None:
+        """Read on from this place."""
+        self.segment = segment
+        self._offset = offset
+
+    def begin_behind(self, position: int) -> None:
+        """Everything up to this position is in memory; the next page is not written yet."""
+        self.above = position
+        self.segment = None
+
+    def void(self) -> None:
+        """Ignore the read in progress."""
+        self._generation += 1
+        self._is_asked = False
+
+    def enter(self, segment: Segment | None) -> None:
+        """Read on from the beginning of this segment."""
+        self.void()
+        self.segment = segment
+        self._offset = FILE_HEAD_SIZE
+
+    def uses(self, segment: Segment) -> bool:
+        return segment is self.segment or segment is self.passed
+
+    def drop(self, segment: Segment) -> None:
+        """The segment is about to be removed: read on behind it."""
+        if segment is self.passed:
+            self.passed = None
+        if segment is self.segment:
+            self.enter(self._store.segments.after(segment))
+
+    def read(self) -> None:
+        """Ask for the next pages, unless they cannot be read yet: then the store calls again."""
+        store, segment = self._store, self.segment
+        if segment is None:
+            store.is_reading = False
+            return
+        end = segment.written
+        if self._is_asked or self._offset >= end or segment.is_compacting:
+            return
+        self._is_asked = True
+        path = os.path.join(store.folder, segment.name)
+        offset = self._offset
+        generation = self._generation
+        read_size = store.context.read_size
+        restored_below = store.restored_below
+        store.context.pager.read(
+            lambda files: read_pages(files, path, offset, end, read_size, restored_below),
+            lambda result: self._arrived(generation, segment, end, result),
+        )
+
+    def _arrived(self, generation: int, segment: Segment, end: int, result: Any) -> None:
+        if generation != self._generation:
+            return
+        store = self._store
+        if isinstance(result, Exception) and not isinstance(result, FileNotFoundError):
+            store.context.pager.on_failed(str(result))
+            return
+        self._is_asked = False
+        pages, problem, bad = ([], str(result), None) if isinstance(result, Exception) else result
+        entries: list[QueuedMessage] = []
+        for page, payload in pages:
+            try:
+                found = decode_records(payload, self.above, segment.first, segment.dead, store.restored_below)
+            except BadPage as error:
+                problem, bad = f"the page at offset {page.offset}: {error}", page
+                break
+            entries += found
+            self._pass(page.end, page.last)
+        segment.unread -= len(entries)
+        segment.unread_bytes -= sum([entry.message.size for entry in entries])
+        lost_bytes = segment.unread_bytes
+        if problem is not None:
+            self._pass_damage(segment, problem, end, bad)
+        lost = self._pass_end(segment)
+        store.pages_arrived(entries, lost, lost_bytes if lost else 0)
+
+    def _pass(self, offset: int, last: int) -> None:
+        """Everything up to this position was read, or cannot be."""
+        self._offset = offset
+        if last > self.above:
+            self.above = last
+
+    def _pass_damage(self, segment: Segment, problem: str, end: int, bad: PageHead | None) -> None:
+        """Keep a copy of the file, and go on behind the bad page; if `bad` is None, behind all up to `end`."""
+        store = self._store
+        log.error("%s in %s: %s", segment.name, store.folder, problem)
+        last = self.above
+        if bad is not None:
+            last = bad.last
+        elif end == segment.size:
+            last = segment.last
+        segment.bury(self.above + 1, last)
+        if store.number:
+            store.context.marked[store] = None
+            path, root, pager = os.path.join(store.folder, segment.name), store.context.root, store.context.pager
+            pager.later(lambda: keep_copy(pager.files, root, path), _ignore_result)
+        self._pass(end if bad is None else bad.end, last)
+
+    def _pass_end(self, segment: Segment) -> int:
+        """Behind the last page of a segment go on to the next one; return how many messages were not found."""
+        if segment is not self.segment or self._offset < segment.size:
+            return 0
+        store = self._store
+        lost = segment.unread
+        if lost:
+            log.error("%s in %s: %d messages are lost", segment.name, store.folder, lost)
+            segment.alive -= lost
+            segment.alive_bytes -= segment.unread_bytes
+            segment.unread = segment.unread_bytes = 0
+        following = store.segments.after(segment)
+        if following is not None or not store.has_unread():
+            self.passed = segment
+            self.enter(following)
+        if lost:
+            store.settle_segment(segment)
+        return lost
+
+
+def _ignore_result(_: Any) -> None:
+    """No one waits for it."""
