@@ -52,10 +52,10 @@ class Model:
 
 
 class World:
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, **sizes: Any) -> None:
         self.random = random.Random(seed)
         tiny = {"segment_size": 6000, "page_size": 900, "read_size": 1500, "compact_from": 12}
-        self.kept = Kept(folder, **{**tiny, **SIZES[seed % len(SIZES)]})
+        self.kept = Kept(folder, **{**tiny, **SIZES[seed % len(SIZES)], **sizes})
         self.models: dict[str, Model] = {}
         self.transient: set[int] = set()
         self.next_number = 0
@@ -219,7 +219,12 @@ class World:
         self.declare(name)
 
     def restart(self) -> None:
-        is_clean = self.random.random() < 0.5
+        self._restart(is_clean=self.random.random() < 0.5)
+
+    def crash(self) -> None:
+        self._restart(is_clean=False)
+
+    def _restart(self, is_clean: bool) -> None:
         if not is_clean:
             self.kept.turn()
             self.kept.storage.log.flush()

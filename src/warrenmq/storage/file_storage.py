@@ -148,15 +148,15 @@ class FileStorage(Storage):
         files.remove_tree(os.path.join(root, TRANSIENT))
         catalog, losses = open_catalog(os.path.join(root, CATALOG), os.path.join(root, DAMAGED))
         has_data = any(files.list(os.path.join(root, name)) for name in (QUEUES, LOG))
-        if catalog.was_created and has_data:
-            losses.append("the catalog was missing: only definitions that the log still held are back")
         recovery = Recovery(files, root, catalog, progress)
-        recovery.report += losses
-        recovery.has_damage = bool(losses)
         was_collecting = gc.isenabled()
         gc.disable()  # nothing made here is garbage: looking for it takes longer than all the rest with 100,000 queues
         try:
             recovery.learn()
+            if catalog.was_created and has_data and recovery.first_epoch != 1:
+                losses.append("the catalog was missing: only definitions that the log still held are back")
+            recovery.report += losses
+            recovery.has_damage = recovery.has_damage or bool(losses)
             if recovery.has_damage:
                 recovery.report += catalog.repair()
             return cls(root, options, files, catalog, recovery)
@@ -182,7 +182,8 @@ class FileStorage(Storage):
                 stream = self._make_stream(number, options)
                 stream.is_expendable = is_event_log
                 on_disk = find_stream_segments(recovery, number, stream.folder, goes_past_log=is_event_log)
-                stream.begin_with(on_disk.segments, on_disk.last, lambda: recovery.time_ms)
+                removed_below = recovery.removed_below(number)
+                stream.begin_with(on_disk.segments, on_disk.last, lambda: recovery.time_ms, removed_below)
                 streams[number] = stream
                 found[definition["vhost"], definition["name"]] = stream
                 continue

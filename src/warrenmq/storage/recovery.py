@@ -48,6 +48,7 @@ class Recovery:
         self.report: list[str] = []
         self.has_damage = False
         self.log_files: list[LogFile] = []
+        self.first_epoch = 0  # of the log; 0 if it is empty
         self.next_epoch = 1
         self.epochs = 0  # that the log held
         self.time_ms = 0  # of the epoch that is given back
@@ -65,6 +66,7 @@ class Recovery:
         defined: list[tuple[int, list[Operation]]] = []
         for epoch in scan:
             self.epochs += 1
+            self.first_epoch = self.first_epoch or epoch.sequence
             payload = bytes(epoch.payload)
             try:
                 definitions = self._replay.check(payload)
@@ -138,6 +140,11 @@ class Recovery:
         """From this position on the log has everything of a queue; -1: it has nothing."""
         queue: QueueReplay | None = self._replay.queues.get(number)
         return queue.first_append if queue is not None else -1
+
+    def removed_below(self, number: int) -> int:
+        """Retention has removed all messages of a stream below this position, as far as the log has it."""
+        queue: QueueReplay | None = self._replay.queues.get(number)
+        return queue.forgotten_below() if queue is not None else 0
 
     def attempts_of(self, number: int) -> dict[int, int]:
         """How often living messages of a queue were delivered, by position, as far as the log has it."""

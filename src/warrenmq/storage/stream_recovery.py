@@ -70,6 +70,9 @@ def find_stream_segments(recovery: Recovery, number: int, folder: str, goes_past
         if segments:
             segments[-1].time_last = max(segments[-1].time_last, segment.time_first)
         segments.append(segment)
+    removed_below = recovery.removed_below(number)
+    while len(segments) > 1 and segments[1].first <= removed_below:  # the broker ended before its file was removed
+        recovery.remove_segment(folder, segments.pop(0).first, 0)
     if segments and segments[-1].index is None:
         # The newest one was no use after all: this one is written to now.
         found = recovery.read_pages(os.path.join(folder, segments[-1].name), segments[-1].first, in_log_from)

@@ -35,6 +35,7 @@ cdef class FileStreamStore(StreamStore):
     cdef object _stream
     cdef long long _now_ms
     cdef object _recovery_clock
+    cdef long long _removed_below
     cdef Py_ssize_t _page_bytes
     cdef object _page_timer
     cdef object _age_timer

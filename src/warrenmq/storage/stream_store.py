@@ -75,6 +75,7 @@ class FileStreamStore(StreamStore):
         "_pages",
         "_reading",
         "_recovery_clock",
+        "_removed_below",
         "_stream",
         "_unsafe",
         "context",
@@ -100,6 +101,7 @@ class FileStreamStore(StreamStore):
         self._stream: Stream | None = None
         self._now_ms = 0  # of the epoch that was appended to last; never goes back
         self._recovery_clock: Callable[[], int] | None = None
+        self._removed_below = 0  # by retention, as far as the log has it
         self._page_bytes = context.stores.page_size
         self._last_position = -1  # of what was given to be written
         self._pages: list[OpenPage] = []  # not written yet, the open one last
@@ -296,6 +298,9 @@ class FileStreamStore(StreamStore):
         del segments[: len(gone)]
         for segment in gone:
             self.context.indexes.drop(segment)
+        if not self.is_expendable:  # else its messages are not in the log, either
+            self._log.buffer.put_forget_range(self.number, gone[0].first, segments[0].first - 1)
+            self._log.note_work(0)
         self.context.stores.pager.remove(self.folder, [segment.name for segment in gone])
         if self._stream is not None:
             self._stream.forget_before(segments[0].first)
@@ -488,21 +493,27 @@ class FileStreamStore(StreamStore):
 
     # -- start and end -----------------------------------------------------------------------------------------------
 
-    def begin_with(self, segments: list[StreamSegment], last_position: int, clock: Callable[[], int]) -> None:
-        """Take over the segments that recovery found; `take_back` gives what only the log has, `clock` when it was."""
+    def begin_with(
+        self, segments: list[StreamSegment], last_position: int, clock: Callable[[], int], removed_below: int
+    ) -> None:
+        """Take over the segments that recovery found; `take_back` is called with what only the log has.
+
+        `clock` is the time of the epoch that is replayed; retention has removed all below `removed_below`.
+        """
         self.segments.all.extend(segments)
         self._last_position = last_position
         self.next_position = last_position + 1
         self._recovery_clock = clock
+        self._removed_below = removed_below
         if segments:
-            self.first_position = segments[0].first
+            self.first_position = max(segments[0].first, removed_below)
             self._now_ms = segments[-1].time_last
 
     def take_back(self, entry: QueuedMessage) -> None:
         """A message of the log that is in no segment."""
         assert self._recovery_clock is not None
         if not self.segments.all and not self._pages:
-            self.first_position = entry.position
+            self.first_position = max(entry.position, self._removed_below)
         self._now_ms = max(self._now_ms, self._recovery_clock())
         self._add(entry)
 
