@@ -92,6 +92,9 @@ def test_deliveries_of_messages_that_came_back_are_counted_across_restarts(
     end(kept)
     first, *rest = kept.take_all()
     assert (first.attempts, [entry.attempts for entry in rest]) == (3, [1, 0])
+    kept.ack([first, *rest])
+    kept.checkpoint()
+    assert kept.storage.context.unflushed == {}, "nothing of them is left to be logged again"
 
 
 def test_a_classic_queue_does_not_log_deliveries(tmp_path: Path) -> None:

@@ -399,6 +399,7 @@ def test_a_damaged_page_head_loses_no_other_segment(kept: Kept) -> None:
     assert 150 in missing
     assert missing[-1] <= damaged.last
     assert kept.queue().message_count() == 0
+    assert kept.queue().backlog.body_bytes == 0
 
 
 def test_a_damaged_file_is_kept_aside_before_it_is_removed(kept: Kept) -> None:

@@ -7,8 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.journal.fixtures import PERSISTENT_HEADER
 from tests.storage.driver import Kept
+from warrenmq.core.message import enqueue_as, make_message
+from warrenmq.journal.files import SystemFiles
+from warrenmq.journal.log_file import LogScan, LogWriter
+from warrenmq.journal.record import PERSISTENT
 from warrenmq.journal.segment_file import PAGE_HEAD_SIZE
+from warrenmq.storage.codec import EpochBuffer
 
 
 def spoiled(change: Callable[[bytearray], object], path: Path) -> None:
@@ -198,3 +204,27 @@ def test_a_folder_of_no_queue_is_removed(tmp_path: Path) -> None:
 
 def test_a_page_head_is_as_long_as_these_tests_think() -> None:
     assert PAGE_HEAD_SIZE == 64
+
+
+def test_an_epoch_that_makes_no_sense_is_left_out_as_a_whole(tmp_path: Path) -> None:
+    kept = filled(tmp_path, 3)
+    number, epoch = kept.store().number, kept.storage.log.epoch
+    kept.crash()
+    files = SystemFiles()
+    found = list(LogScan(files, str(tmp_path / "log")))
+    writer = LogWriter(files, str(tmp_path / "log"), epoch)
+    message = enqueue_as(make_message(b"\x00\x01q", PERSISTENT_HEADER, b"xx"), 3)
+    buffer = EpochBuffer()
+    buffer.put_append(number, message, PERSISTENT)
+    buffer.put_forget(number, 0)
+    buffer.put_definition(True, b"no definition")
+    writer.append(bytes(buffer.take()), epoch, 1)
+    buffer.put_forget(number, 1)
+    writer.append(bytes(buffer.take()), epoch + 1, 2)
+    writer.sync()
+    writer.close()
+    assert len(found) == epoch - 1
+    kept.open()
+    (line,) = kept.storage.report
+    assert f"epoch {epoch} " in line
+    assert kept.drain() == [0, 2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from warrenmq.core.stream import Stream
 from warrenmq.journal.files import SystemFiles
 from warrenmq.journal.log_file import LogWriter, read_log
 
-WHOLE = {"log_limit": 1 << 40, "log_file_size": 1 << 20}  # nothing is ever trimmed
-LIMITED = {"x-queue-type": "stream", "x-max-length-bytes": 4000, "x-stream-max-segment-size-bytes": 1500}
+WHOLE = {"log_limit": 1 << 40, "log_file_size": 1 << 20, "carry_below": 3000}  # nothing is ever trimmed
+STREAM = {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 1500}
 ONCE = {"x-message-deduplication": True}
 
 
@@ -77,28 +78,49 @@ def read_all(kept: Kept, stream: Stream) -> list[tuple[int, bytes]]:
     return read
 
 
+def fill_stream(kept: Kept, limit: int) -> Stream:
+    """Publish until retention has removed segments, by a limit that holds only meanwhile: no later start knows it."""
+    stream = kept.broker.vhosts["/"].queues["s"]
+    assert isinstance(stream, Stream)
+    options = stream.options
+    kept.channel.vhost.apply(stream, replace(options, max_length_bytes=limit))
+    first, number = stream.first_offset, 0
+    while stream.first_offset == first:
+        kept.storage.run_all()
+        kept.publish([number], "s")
+        kept.turn()
+        kept.storage.log.flush()
+        while kept.storage.committer.run_one():
+            pass
+        number += 1
+    kept.channel.vhost.apply(stream, options)
+    return stream
+
+
 def test_queues_streams_definitions_and_ids_come_from_the_epochs_alone(tmp_path: Path) -> None:
     kept = Kept(tmp_path / "source", **WHOLE)
     kept.channel.declare_exchange("x", "topic", durable=True)
-    for name, arguments in (("plain", {}), ("counted", {"x-queue-type": "quorum"}), ("once", ONCE), ("s", LIMITED)):
+    for name, arguments in (("plain", {}), ("counted", {"x-queue-type": "quorum"}), ("once", ONCE), ("s", STREAM)):
         kept.channel.bind("x", kept.declare(name, **arguments), f"{name}.#")
     gone = kept.declare("gone")
     kept.publish(range(300), "plain")
     kept.publish(range(10), "counted")
     kept.publish(range(10), "gone")
-    for number in range(200):
-        kept.publish([number], "s")
-        kept.settle()
+    fill_stream(kept, limit=4000)
     for number in range(6):
         kept.channel.publish(
             b"%d" % number, "once", delivery_mode=2, headers={"x-deduplication-header": f"id {number % 4}"}
         )
+        if number == 1:
+            kept.checkpoint()  # these ids are in a file
+        elif number == 3:
+            kept.checkpoint(carry=True)  # these are logged again
     kept.ack(kept.take(20, "plain")[::3])
     taken = kept.take(3, "counted")
     for entry in taken:
         entry.attempts += 1
     kept.queue("counted").requeue(taken)
-    kept.ack(kept.take(2, "once"))
+    kept.ack(kept.take(4, "once")[2:])
     kept.drain("gone")
     kept.channel.delete(gone)
     kept.declare("empty")
@@ -116,7 +138,7 @@ def test_queues_streams_definitions_and_ids_come_from_the_epochs_alone(tmp_path:
     assert expected["empty"] == (5, [])
     assert contents(replayed) == expected
     for each in (kept, replayed):
-        for number in range(4):  # the first two were acked, and their ids forgotten with them
+        for number in range(4):  # the last two were acked, and their ids forgotten with them
             each.channel.publish(b"", "once", delivery_mode=2, headers={"x-deduplication-header": f"id {number}"})
     accepted = contents(kept)["once"]
     assert len(accepted[1]) == 2
@@ -125,23 +147,8 @@ def test_queues_streams_definitions_and_ids_come_from_the_epochs_alone(tmp_path:
 
 def test_what_retention_removed_does_not_come_back_if_its_files_were_not_removed(tmp_path: Path) -> None:
     kept = Kept(tmp_path, **WHOLE)
-    kept.declare("s", **LIMITED)
-    for number in range(40):
-        kept.publish([number], "s")
-        kept.settle()
-    stream = kept.broker.vhosts["/"].queues["s"]
-    assert isinstance(stream, Stream)
-    first = stream.first_offset
-    number = 40
-    while stream.first_offset == first:
-        kept.publish([number], "s")
-        kept.turn()
-        kept.storage.log.flush()
-        while kept.storage.committer.run_one():
-            pass
-        number += 1
-        if stream.first_offset == first:
-            kept.storage.run_all()
+    kept.declare("s", **STREAM)
+    stream = fill_stream(kept, limit=4000)
     first = stream.first_offset
     kept.turn()
     kept.storage.log.flush()
@@ -153,6 +160,8 @@ def test_what_retention_removed_does_not_come_back_if_its_files_were_not_removed
     stream = kept.broker.vhosts["/"].queues["s"]
     assert isinstance(stream, Stream)
     assert stream.first_offset == first
+    names = sorted(path.name for path in Path(stream.store.folder).iterdir())  # type: ignore[attr-defined]
+    assert int(names[0][:20]) == first
 
 
 @pytest.mark.parametrize("seed", range(effort(12)))
