@@ -186,3 +186,73 @@ def test_what_was_delivered_before_stays_in_memory_and_the_others_leave(kept: Ke
     assert numbers_of(queue.backlog)[:300] == list(range(300))
     assert queue.backlog.paged > 400
     assert kept.drain() == list(range(800))
+
+
+@pytest.mark.parametrize("is_durable", [True, False])
+def test_messages_that_were_delivered_and_came_back_are_paged_out_again(kept: Kept, is_durable: bool) -> None:
+    queue = kept.declare(durable=is_durable)
+    kept.publish(range(2000))
+    kept.settle()
+    taken = kept.take_all()
+    assert held(kept) > 4 * WINDOW
+    kept.ack(taken[:100])
+    queue.requeue(taken[100:1500])
+    assert held(kept) > 4 * WINDOW  # some are unacked: no one knows which pages they are in
+    queue.requeue(taken[1500:])
+    assert held(kept) < WINDOW
+    assert (queue.message_count(), queue.backlog.paged > 1000) == (1900, True)
+    kept.publish(range(2000, 2100))
+    again = kept.take_all()
+    assert numbers_of(again) == list(range(100, 2100))
+    assert [entry.redelivered for entry in again] == [True] * 1900 + [False] * 100
+    kept.ack(again)
+    kept.settle()
+    assert (held(kept), queue.backlog.body_bytes, kept.names()) == (0, 0, [])
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_what_was_paged_out_again_survives_a_restart(kept: Kept, is_clean: bool) -> None:
+    kept.declare()
+    kept.publish(range(1000))
+    for _ in range(3):
+        taken = kept.take_all()
+        kept.ack(taken[:50])
+        kept.queue().requeue(taken[50:])
+        kept.settle()
+    assert kept.queue().backlog.paged > 500
+    kept.restart(is_clean)
+    assert kept.drain() == list(range(150, 1000))
+
+
+def test_a_purge_forgets_what_was_paged_out_again(kept: Kept) -> None:
+    queue = kept.declare(**{"x-message-deduplication": True})
+    for number in range(1000):
+        kept.channel.publish(b"." * 100, "q", delivery_mode=2, headers={"x-deduplication-header": str(number)})
+    kept.settle()
+    taken = kept.take_all()
+    assert len(taken) == 1000
+    queue.requeue(taken)
+    assert queue.backlog.paged > 500
+    unacked = kept.take(10)
+    assert queue.purge() == 990
+    for number in (0, 9, 10, 500, 999):
+        kept.channel.publish(b".", "q", delivery_mode=2, headers={"x-deduplication-header": str(number)})
+    assert queue.message_count() == 3, "the first two are unacked, so they are duplicates"
+    kept.ack(unacked)
+    kept.settle()
+    kept.restart(clean=False)
+    assert len(kept.take_all()) == 3
+
+
+def test_transient_messages_that_are_on_no_page_stay_in_memory(kept: Kept) -> None:
+    queue = kept.declare()
+    for number in range(400):
+        kept.publish([number], transient=number % 2 == 0)
+    kept.settle()
+    for _ in range(2):
+        taken = kept.take_all()
+        assert numbers_of(taken) == list(range(400))
+        queue.requeue(taken)
+        kept.settle()
+    assert kept.drain() == list(range(400))
+    assert held(kept) == 0

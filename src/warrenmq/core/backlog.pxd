@@ -52,11 +52,16 @@ cdef class Backlog:
         keep=Py_ssize_t, behind="long long", entries=list, at=Py_ssize_t, kept=Py_ssize_t, entry=QueuedMessage
     )
     cdef _page_out_window(self, PageSizes sizes)
+    @cython.locals(
+        sizes=PageSizes, keep=Py_ssize_t, on_disk="long long", entries=list, at=Py_ssize_t, end=Py_ssize_t,
+        kept=Py_ssize_t, size=Py_ssize_t, entry=QueuedMessage, leaving=list,
+    )
+    cpdef page_out_returned(self)
     @cython.locals(tail=list, at=Py_ssize_t, size=Py_ssize_t, entry=QueuedMessage)
     cdef _page_out_tail(self, Py_ssize_t limit)
     cdef _set_tail_bytes(self, Py_ssize_t size)
     cpdef page_out_tail(self)
-    @cython.locals(size=Py_ssize_t)
+    @cython.locals(size=Py_ssize_t, entry=QueuedMessage)
     cpdef paged_in(self, list entries, Py_ssize_t lost=*, long long lost_bytes=*)
     cpdef bint needs_page(self)
     cpdef await_page(self, waiter)

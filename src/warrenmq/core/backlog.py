@@ -299,6 +299,46 @@ class Backlog:
         self._window_bytes = kept
         self._page_out_tail(sizes.page)
 
+    def page_out_returned(self) -> None:
+        """Page out messages that were delivered and came back. No message of the queue may be unacked.
+
+        Those that are on disk already only leave memory; those that the disk does not have are the tail, as ever.
+        """
+        sizes = self._sizes
+        if sizes is None or self._window_bytes < self._share(0):
+            return
+        assert self.store is not None
+        if self._returned:
+            self._merge()
+        keep = min(sizes.kept, self._share(0) // 2)
+        on_disk = self.store.last_position()
+        entries = self._entries
+        at = end = self._head
+        kept = size = 0
+        while end < len(entries):
+            entry = entries[end]
+            assert entry is not None
+            if entry.position > on_disk:
+                break
+            if kept < keep or entry.epoch == 0:  # a transient message that was never written stays, and all before it
+                kept += size + entry.message.footprint()
+                size = 0
+                at = end + 1
+            else:
+                size += entry.message.footprint()
+            end += 1
+        if at == end or (self.paged != 0 and end < len(entries)):
+            return
+        leaving = entries[at:end]
+        if self.paged == 0:
+            self._tail = entries[end:]  # type: ignore[assignment]
+            self._set_tail_bytes(self._window_bytes - kept - size)
+        del entries[at:]
+        self._window_bytes = kept
+        self.paged += len(leaving)
+        self.stats.held_bytes -= size
+        self.store.unread(leaving)  # type: ignore[arg-type]
+
     def _page_out_tail(self, limit: int) -> None:
         """Write about `limit` bytes of the tail: more than was appended since the last time, so it gets shorter."""
         assert self.store is not None
@@ -330,6 +370,10 @@ class Backlog:
     def paged_in(self, entries: list[QueuedMessage], lost: int = 0, lost_bytes: int = 0) -> None:
         """Take the next page from the store; `lost` messages could not be read, `lost_bytes` in all."""
         size = self._footprint_of(entries)
+        for entry in entries:
+            if entry.position <= self.last_delivered:  # it came back, and was paged out again
+                entry.redelivered = True
+                entry.attempts = max(1, entry.attempts)
         self._window_bytes += size
         self.stats.held_bytes += size
         self.stats.ready -= lost

@@ -196,6 +196,8 @@ class ClassicQueue(Queue):
                 self.backlog.settle(entry)
         else:
             self.backlog.give_back(entries)
+            if self.unacked_count == 0:
+                self.backlog.page_out_returned()
         for entry in entries:
             self.release(entry)
 
@@ -210,10 +212,11 @@ class ClassicQueue(Queue):
             # Reading them back for their events would be too slow: one event stands for all of them.
             fields = {"queue": self.name, "reason": reason, "depth": self.backlog.paged}
             self.events.resource_event(_DROPPED, self.vhost, fields)
+        store = self.backlog.store
+        if self.deduplication is not None and store is not None and self.backlog.paged != 0:
+            # What is unacked stays: it stands before all that was on disk only.
+            self.deduplication.left_behind(store.last_read() if self.unacked_count else -1)
         self.backlog.drop_all()
-        if self.deduplication is not None:
-            # What is unacked stays, and was delivered: it stands before all that was on disk only.
-            self.deduplication.left_behind(self.backlog.last_delivered if self.unacked_count else -1)
         return dropped
 
     def drop_everything(self) -> int:

@@ -125,6 +125,14 @@ class MessageStore:
         """Write these messages, which leave memory, in order."""
         raise NotImplementedError
 
+    def unread(self, entries: "list[QueuedMessage]") -> None:
+        """These messages leave memory; they are on disk already, before all that is still to be read."""
+        raise NotImplementedError
+
+    def last_read(self) -> int:
+        """Return the position up to which everything is in memory; what is paged out stands behind it."""
+        return -1
+
     def page_in(self) -> None:
         """Start reading the next page."""
         raise NotImplementedError

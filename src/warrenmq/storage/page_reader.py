@@ -63,6 +63,14 @@ class PageReader:
         self.segment = segment
         self._offset = FILE_HEAD_SIZE
 
+    def rewind(self, segment: Segment | None, above: int) -> None:
+        """Read again what stands behind this position, in this segment and all that follow."""
+        self.enter(segment)
+        self.passed = None
+        self.above = above
+        if self._store.is_reading:
+            self.read()
+
     def uses(self, segment: Segment) -> bool:
         return segment is self.segment or segment is self.passed
 

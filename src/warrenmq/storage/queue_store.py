@@ -382,6 +382,21 @@ class QueueStore(MessageStore):
 
     # -- back into memory --------------------------------------------------------------------------------------------
 
+    def unread(self, entries: list[QueuedMessage]) -> None:
+        segment: Segment | None = None
+        for entry in entries:
+            if segment is None or entry.position > segment.last:
+                segment = self.segments.find(entry.position)
+                assert segment is not None
+            segment.unread += 1
+            segment.unread_bytes += entry.message.size
+        first = entries[0].position
+        self._reader.rewind(self.segments.find(first), first - 1)
+
+    def last_read(self) -> int:
+        above: int = self._reader.above
+        return above
+
     def page_in(self) -> None:
         self.is_reading = True
         self._reader.read()
