@@ -11,7 +11,7 @@ WAITS_FOR = 0b11
 UNROUTED = NOTHING
 QUEUED = 1 << 2  # it waits in a queue
 DELIVERED = 1 << 3  # it was sent to a consumer
-DROPPED = 1 << 4  # a duplicate, or nobody was there to take it; the publish is confirmed
+DROPPED = 1 << 4  # a duplicate, or no consumer could take it; the publish is confirmed
 REJECTED = 1 << 5  # a queue refused it; the publish is nacked
 
 

@@ -2,7 +2,7 @@
 
 Credit that comes back (acks, a larger prefetch, a drained socket) makes a queue due once per turn, not once per ack;
 publishes of one turn are confirmed together, and what was promised in it is kept together. All of a turn happens at
-one time; the core reads no clock. Whoever brings work that no socket brought (HTTP, a thread that has read a page)
+one time; the core reads no clock. Work that no socket brought (HTTP, a thread that has read a page)
 calls `begin` before: it sets the time and sees to the turn's end, unless a turn is under way.
 
 Owned by the loop thread. Compiled when the package is built (turn.pxd).

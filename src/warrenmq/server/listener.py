@@ -121,7 +121,7 @@ class AmqpServer:
         self._sweep()
 
     async def stop(self, grace: float, code: int = spec.CONNECTION_FORCED, text: str = SHUTDOWN_TEXT) -> None:
-        """Close all listeners and every connection, with these words; wait so many seconds for the clients to agree."""
+        """Close all listeners, and every connection with this code; wait `grace` seconds for the clients to agree."""
         if self._sweeper is None:
             return
         for listener in self.listeners:

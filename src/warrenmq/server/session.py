@@ -197,7 +197,7 @@ class Session:
 
     def _login_is_decided(self, login: Future[str]) -> None:
         if not login.cancelled():
-            login.exception()  # somebody has seen it, also where nobody waits any more
+            login.exception()  # mark it as retrieved: no one may be waiting any more
             self._connection.go_on(lambda: self._end_login(login))
 
     def _end_login(self, login: Future[str]) -> None:
@@ -213,7 +213,7 @@ class Session:
         """Say no, to a client that understands it, or hang up."""
         log.warning("%s: login refused: %s", self._connection.name, clip_reply_text(str(refusal)))
         if self.handshake.capabilities.get("authentication_failure_close") is True:
-            # The log says why; the client is told only what RabbitMQ would tell it.
+            # The log says why; the client receives only what RabbitMQ would send.
             text = (
                 f"Login was refused using authentication mechanism {refusal.mechanism}. "
                 "For details see the broker logfile."

@@ -1,7 +1,7 @@
 """The end of the turn: everything that arrived together is made safe together and answered together.
 
 The first input of a turn sets its time and schedules its end; by then the loop has read every socket that was ready.
-Whoever has input for the broker calls `schedule` before. Where much waits to be read, each piece of it is a turn
+Code with input for the broker calls `schedule` first. Where much waits to be read, each piece of it is a turn
 (`READ_AT_ONCE`). The end closes the broker's epoch, which confirms publishes, and writes each connection's output once.
 
 After a turn the loop may poll its sockets for a while before it sleeps (`busy_poll` seconds, 0: never): waking a

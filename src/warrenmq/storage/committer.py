@@ -71,7 +71,7 @@ class Committer:
         raise NotImplementedError
 
     def hurry(self) -> None:
-        """From now on a full disk is a failure: nobody can wait for it any more."""
+        """From now on a full disk is a failure: no one can wait for it any more."""
         raise NotImplementedError
 
     def leave_loop(self) -> None:

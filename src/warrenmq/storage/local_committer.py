@@ -6,7 +6,7 @@ sync runs the next epoch accumulates on the loop, so batches grow with load and 
 An epoch that needs nothing but one write goes past the thread while that is idle: to the native writer, which does not
 need the interpreter lock.
 
-Owned by whoever holds `_at_log`, the thread or an epoch of the native writer: the log writer and its files. The loop
+Owned by the holder of `_at_log`, the thread or an epoch of the native writer: the log writer and its files. The loop
 gives both jobs and hears of their progress.
 """
 
@@ -33,7 +33,7 @@ from warrenmq.storage.native_writer import IS_AVAILABLE, UNFINISHED, NativeWrite
 
 log = logging.getLogger("warrenmq.storage")
 
-# What nobody waits for (acks) is synced when it is this old, in the mode that syncs.
+# What no client waits for (acks) is synced when it is this old, in the mode that syncs.
 LAZY_SYNC_INTERVAL = 0.2
 # A longer epoch is worth waking the thread, and its checksum should not be computed on the loop.
 NATIVE_MAX = 256 * 1024

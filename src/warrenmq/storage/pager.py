@@ -41,7 +41,7 @@ class Log(Protocol):
     def turn(self) -> Turn: ...
 
     def want_sync(self) -> None:
-        """Make all work durable soon, where nobody else might ask for it."""
+        """Make all work durable soon, where no one else might ask for it."""
 
 
 class Pager:
@@ -71,7 +71,7 @@ class Pager:
         self._reader.start(post)
 
     def hurry(self) -> None:
-        """From now on a full disk is a failure: nobody can wait for it any more."""
+        """From now on a full disk is a failure: no one can wait for it any more."""
         self._is_patient = False
         self.writer.hurry()
 

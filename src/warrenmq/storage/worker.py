@@ -112,7 +112,7 @@ class DiskWorker(Worker):
         super().submit(lambda: self._insist(job), lambda result: self._finished(result, done))
 
     def hurry(self) -> None:
-        """From now on a full disk is a failure: nobody can wait for it any more."""
+        """From now on a full disk is a failure: no one can wait for it any more."""
         self._room.hurry()
 
     def stop(self) -> None:
