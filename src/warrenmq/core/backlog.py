@@ -278,7 +278,7 @@ class Backlog:
         if self._returned:
             self._merge()
         keep = min(sizes.kept, self._share(0) // 2)
-        behind = max(self.store.last_position(), self.last_delivered)
+        behind = max(self.store.last_position, self.last_delivered)
         entries = self._entries
         at = self._head
         kept = 0
@@ -311,7 +311,7 @@ class Backlog:
         if self._returned:
             self._merge()
         keep = min(sizes.kept, self._share(0) // 2)
-        on_disk = self.store.last_position()
+        on_disk = self.store.last_position
         entries = self._entries
         at = end = self._head
         kept = size = 0
@@ -337,7 +337,7 @@ class Backlog:
         self._window_bytes = kept
         self.paged += len(leaving)
         self.stats.held_bytes -= size
-        self.store.unread(leaving)  # type: ignore[arg-type]
+        self.store.page_out(leaving)  # type: ignore[arg-type]
 
     def _page_out_tail(self, limit: int) -> None:
         """Write about `limit` bytes of the tail: more than was appended since the last time, so it gets shorter."""

@@ -215,7 +215,7 @@ class ClassicQueue(Queue):
         store = self.backlog.store
         if self.deduplication is not None and store is not None and self.backlog.paged != 0:
             # What is unacked stays: it stands before all that was on disk only.
-            self.deduplication.left_behind(store.last_read() if self.unacked_count else -1)
+            self.deduplication.left_behind(store.last_read if self.unacked_count else -1)
         self.backlog.drop_all()
         return dropped
 

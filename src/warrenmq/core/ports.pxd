@@ -27,11 +27,12 @@ cdef class MessageStore:
     cdef public PageSizes sizes
     cdef public bint is_reading
     cdef public int promise
+    cdef public long long last_position
+    cdef public long long last_read
 
     cpdef append(self, QueuedMessage entry)
     cpdef forget(self, QueuedMessage entry)
     cpdef returned(self, QueuedMessage entry)
-    cpdef long long last_position(self) except? -2
     cpdef page_out(self, list entries)
     cpdef page_in(self)
 

@@ -92,15 +92,18 @@ class MessageStore:
 
     `append` and `forget` belong to the open epoch of the commit log. What is paged out comes back page by page, in
     order, through `Backlog.paged_in`. `promise` is what the confirm of a stored message waits for; `is_reading`: a page
-    was requested and has not arrived yet.
+    was requested and has not arrived yet. `last_position` is the last one on disk; everything up to `last_read` is in
+    memory, and what is paged out stands behind it.
     """
 
-    __slots__ = ("is_reading", "promise", "sizes")
+    __slots__ = ("is_reading", "last_position", "last_read", "promise", "sizes")
 
     def __init__(self, promise: int = NOTHING, sizes: PageSizes | None = None) -> None:
         self.promise = promise
         self.sizes = sizes  # None: nothing is paged out
         self.is_reading = False
+        self.last_position = -1
+        self.last_read = -1
 
     def open(self, backlog: "Backlog") -> "Recovered":
         """Return what was kept and not forgotten; once, before the first append. Pages go to this backlog."""
@@ -117,21 +120,12 @@ class MessageStore:
     def returned(self, entry: "QueuedMessage") -> None:
         """Keep how often a stored message was delivered: it came back."""
 
-    def last_position(self) -> int:
-        """Return the last position on disk: what is paged out next must stand behind it."""
-        return -1
-
     def page_out(self, entries: "list[QueuedMessage]") -> None:
-        """Write these messages, which leave memory, in order."""
-        raise NotImplementedError
+        """Let these messages leave memory, in order.
 
-    def unread(self, entries: "list[QueuedMessage]") -> None:
-        """These messages leave memory; they are on disk already, before all that is still to be read."""
+        Either they stand behind `last_position`, and are written, or before it, and are on disk already.
+        """
         raise NotImplementedError
-
-    def last_read(self) -> int:
-        """Return the position up to which everything is in memory; what is paged out stands behind it."""
-        return -1
 
     def page_in(self) -> None:
         """Start reading the next page."""

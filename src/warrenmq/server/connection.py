@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -325,7 +324,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
             peer_port=peer[1],
             host=here[0],
             port=here[1],
-            connected_at_ms=int(time.time() * 1000),
+            connected_at_ms=self.server.broker.turn.now_ms,
             client_properties=handshake.client_properties,
             channel_max=handshake.tuning.channel_max,
             frame_max=handshake.tuning.frame_max,

@@ -26,18 +26,17 @@ log = logging.getLogger("warrenmq.storage")
 
 
 class PageReader:
-    """The next page is in `segment`, None if everything is in memory; what it meets up to `above` is in memory.
+    """The next page is in `segment`, None if everything is in memory; `passed` is the segment before.
 
-    `passed` is the segment before, whose messages are in memory.
+    What it meets up to `QueueStore.last_read` is in memory.
     """
 
-    __slots__ = ("_generation", "_is_asked", "_offset", "_store", "above", "passed", "segment")
+    __slots__ = ("_generation", "_is_asked", "_offset", "_store", "passed", "segment")
 
     def __init__(self, store: QueueStore) -> None:
         self._store = store
         self.segment: Segment | None = None
         self.passed: Segment | None = None
-        self.above = -1
         self._offset = 0
         self._is_asked = False  # a read is in progress
         self._generation = 0  # of reads: those in progress are void after a purge
@@ -49,7 +48,7 @@ class PageReader:
 
     def begin_behind(self, position: int) -> None:
         """Everything up to this position is in memory; the next page is not written yet."""
-        self.above = position
+        self._store.last_read = position
         self.segment = None
 
     def void(self) -> None:
@@ -67,7 +66,7 @@ class PageReader:
         """Read again what stands behind this position, in this segment and all that follow."""
         self.enter(segment)
         self.passed = None
-        self.above = above
+        self._store.last_read = above
         if self._store.is_reading:
             self.read()
 
@@ -113,7 +112,9 @@ class PageReader:
         entries: list[QueuedMessage] = []
         for page, payload in pages:
             try:
-                found = decode_records(payload, self.above, segment.first, segment.dead, store.restored_below)
+                found = decode_records(
+                    payload, self._store.last_read, segment.first, segment.dead, store.restored_below
+                )
             except BadPage as error:
                 problem, bad = f"the page at offset {page.offset}: {error}", page
                 break
@@ -130,19 +131,19 @@ class PageReader:
     def _pass(self, offset: int, last: int) -> None:
         """Everything up to this position was read, or cannot be."""
         self._offset = offset
-        if last > self.above:
-            self.above = last
+        if last > self._store.last_read:
+            self._store.last_read = last
 
     def _pass_damage(self, segment: Segment, problem: str, end: int, bad: PageHead | None) -> None:
         """Keep a copy of the file, and go on behind the bad page; if `bad` is None, behind all up to `end`."""
         store = self._store
         log.error("%s in %s: %s", segment.name, store.folder, problem)
-        last = self.above
+        last = self._store.last_read
         if bad is not None:
             last = bad.last
         elif end == segment.size:
             last = segment.last
-        segment.bury(self.above + 1, last)
+        segment.bury(self._store.last_read + 1, last)
         if store.number:
             store.context.marked[store] = None
             path, root, pager = os.path.join(store.folder, segment.name), store.context.root, store.context.pager

@@ -37,7 +37,6 @@ cdef class QueueStore(MessageStore):
     cdef LocalLog _log
     cdef object _backlog
     cdef dict _unflushed
-    cdef long long _last_position
     cdef Segment _open
     cdef object _reader
     cdef dict _attempts
@@ -50,7 +49,8 @@ cdef class QueueStore(MessageStore):
     cpdef returned(self, QueuedMessage entry)
     cpdef settle_segment(self, Segment segment)
     cpdef _drop_segment(self, Segment segment)
-    cpdef long long last_position(self) except? -2
+    @cython.locals(entry=QueuedMessage, segment=Segment)
+    cpdef _unread(self, list entries)
     @cython.locals(entry=QueuedMessage, first="long long", batch=list)
     cpdef page_out(self, list entries)
     @cython.locals(entry=QueuedMessage)

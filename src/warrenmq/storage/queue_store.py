@@ -2,7 +2,7 @@
 
 A persistent message is put into the open epoch. One that stays is flushed to the queue's segments, with others, when
 the line is paged out or the log grows too long; one that is acked before never is. Whoever flushes takes every living
-persistent message up to a position, so that segments hold growing positions, and a position up to `last_position()`
+persistent message up to a position, so that segments hold growing positions, and a position up to `last_position`
 that lies in no page is dead.
 
 Owned by the loop thread. Compiled when the package is built (queue_store.pxd).
@@ -83,7 +83,6 @@ class QueueStore(MessageStore):
     __slots__ = (
         "_attempts",
         "_backlog",
-        "_last_position",
         "_log",
         "_open",
         "_reader",
@@ -110,7 +109,6 @@ class QueueStore(MessageStore):
         self._log = context.log
         self._backlog: Backlog | None = None
         self._unflushed: dict[int, QueuedMessage] = {}  # living persistent messages that only the log has
-        self._last_position = -1  # on disk
         self._open: Segment | None = None  # which is written; what comes behind a closed one is a new one
         self._reader = PageReader(self)
         self._attempts: dict[int, int] = {}  # by position, where no page has them
@@ -140,7 +138,7 @@ class QueueStore(MessageStore):
         if entry.epoch > 0:
             self._log.buffer.put_forget(self.number, position)
             self._log.note_work(0)
-            if position > self._last_position or position in self._unflushed:
+            if position > self.last_position or position in self._unflushed:
                 del self._unflushed[position]
                 return
         if self._attempts:
@@ -223,12 +221,12 @@ class QueueStore(MessageStore):
 
     # -- out of memory -----------------------------------------------------------------------------------------------
 
-    def last_position(self) -> int:
-        return self._last_position
-
     def page_out(self, entries: list[QueuedMessage]) -> None:
-        """Everything before these that only the log has goes with them."""
         first = entries[0].position
+        if first <= self.last_position:
+            self._unread(entries)
+            return
+        # Everything before these that only the log has goes with them.
         batch = self._take_unflushed(first - 1)
         for entry in entries:
             if entry.epoch > 0:
@@ -236,6 +234,18 @@ class QueueStore(MessageStore):
         if not self.has_unread():
             self._reader.begin_behind(first - 1)
         self._write(batch + entries, first)
+
+    def _unread(self, entries: list[QueuedMessage]) -> None:
+        """These are on disk already: read them again later."""
+        segment: Segment | None = None
+        for entry in entries:
+            if segment is None or entry.position > segment.last:
+                segment = self.segments.find(entry.position)
+                assert segment is not None
+            segment.unread += 1
+            segment.unread_bytes += entry.message.size
+        first = entries[0].position
+        self._reader.rewind(self.segments.find(first), first - 1)
 
     def flush(self, epoch: int, relog_below: int) -> int:
         """Write what only the log has, up to this epoch; it stays in memory, too. See `Participant.flush`."""
@@ -356,7 +366,7 @@ class QueueStore(MessageStore):
         segment.body_bytes += kept_bytes
         segment.unread += unread
         segment.size += PAGE_HEAD_SIZE + len(payload)
-        self._last_position = last
+        self.last_position = last
         written = _Written(self, segment, segment.size)
         self.context.pager.write(
             os.path.join(self.folder, segment.name), offset, pieces, segment.is_new, written, self.number != 0
@@ -381,21 +391,6 @@ class QueueStore(MessageStore):
             self._reader.read()
 
     # -- back into memory --------------------------------------------------------------------------------------------
-
-    def unread(self, entries: list[QueuedMessage]) -> None:
-        segment: Segment | None = None
-        for entry in entries:
-            if segment is None or entry.position > segment.last:
-                segment = self.segments.find(entry.position)
-                assert segment is not None
-            segment.unread += 1
-            segment.unread_bytes += entry.message.size
-        first = entries[0].position
-        self._reader.rewind(self.segments.find(first), first - 1)
-
-    def last_read(self) -> int:
-        above: int = self._reader.above
-        return above
 
     def page_in(self) -> None:
         self.is_reading = True
@@ -425,14 +420,14 @@ class QueueStore(MessageStore):
         if not self.has_unread():
             return
         if self.number:
-            self._log.buffer.put_forget_range(self.number, self._reader.above + 1, self._last_position)
+            self._log.buffer.put_forget_range(self.number, self.last_read + 1, self.last_position)
             self._log.note_work(self._log.reply_level)
             self.context.marked[self] = None
         for segment in list(self.segments.all):
             if segment.unread:
-                segment.kill_unread(self._reader.above)
+                segment.kill_unread(self.last_read)
                 self.settle_segment(segment)
-        self._reader.begin_behind(self._reader.above)
+        self._reader.begin_behind(self.last_read)
 
     # -- start and end -----------------------------------------------------------------------------------------------
 
@@ -445,12 +440,12 @@ class QueueStore(MessageStore):
         self.restored_below = next_position
         self._open = segments[-1] if segments and not segments[-1].is_old else None
         for segment in segments:
-            self._last_position = segment.last
+            self.last_position = segment.last
             if segment.unwritten_marks:
                 self.context.marked[self] = None
         if segments:
             self._reader.begin_at(segments[0], FILE_HEAD_SIZE)
-        self._attempts = {position: count for position, count in attempts.items() if position <= self._last_position}
+        self._attempts = {position: count for position, count in attempts.items() if position <= self.last_position}
         if self._attempts:
             self.context.unflushed[self] = None
 
@@ -511,7 +506,7 @@ class QueueStore(MessageStore):
         if self.number:
             # Said in this turn, if not yet: until it is durable the queue may come back.
             self.context.pager.remove_tree(self.folder, self._log.epoch)
-        elif self._last_position >= 0:
+        elif self.last_position >= 0:
             self.context.pager.remove_tree(self.folder, 0)
         self._backlog = None
 

@@ -104,7 +104,7 @@ class Recovery:
             queue.store = stores.get(number)
             if queue.store is not None and queue.relogged is not None:
                 for position in sorted(queue.relogged):
-                    if position > queue.store.last_position() and not queue.is_dead(position):
+                    if position > queue.store.last_position and not queue.is_dead(position):
                         entry = queue.relogged[position]
                         if queue.attempts is not None:
                             entry.attempts = queue.attempts.get(position, 0)

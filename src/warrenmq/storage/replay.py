@@ -85,8 +85,9 @@ class Forgotten:
 class LogReader(Protocol):
     """The store of one queue or stream, during a restart."""
 
+    @property
     def last_position(self) -> int:
-        """Return the last position on disk: what stands before it is not read from the log."""
+        """The last position on disk: what stands before it is not read from the log."""
 
     def take_back(self, entry: QueuedMessage) -> None:
         """Take a living message that only the log has."""
@@ -279,7 +280,7 @@ class LogReplay:
         queue: QueueReplay | None = self.queues.get(number)
         if queue is None or queue.store is None or flags & _RELOGGED:
             return False
-        return position > queue.store.last_position() and not queue.is_dead(position)
+        return position > queue.store.last_position and not queue.is_dead(position)
 
     def _hand_over(self, number: int, entry: QueuedMessage) -> None:
         queue: QueueReplay = self.queues[number]

@@ -39,7 +39,7 @@ cdef class FileStreamStore(StreamStore):
     cdef Py_ssize_t _page_bytes
     cdef object _page_timer
     cdef object _age_timer
-    cdef long long _last_position
+    cdef readonly long long last_position
     cdef list _pages
     cdef OpenPage _open
     cdef long long _epoch
@@ -56,4 +56,3 @@ cdef class FileStreamStore(StreamStore):
     @cython.locals(last="long long", count=Py_ssize_t, entry=QueuedMessage)
     cdef _close_page(self, OpenPage page)
     cdef _write_page(self, OpenPage page, long long last, Py_ssize_t count, list payload, object done)
-    cpdef long long last_position(self) except? -2

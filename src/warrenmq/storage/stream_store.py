@@ -65,7 +65,6 @@ class FileStreamStore(StreamStore):
         "_age_timer",
         "_end",
         "_epoch",
-        "_last_position",
         "_limits",
         "_log",
         "_now_ms",
@@ -82,6 +81,7 @@ class FileStreamStore(StreamStore):
         "folder",
         "is_deleted",
         "is_expendable",
+        "last_position",
         "next_position",
         "number",
         "segments",
@@ -103,7 +103,7 @@ class FileStreamStore(StreamStore):
         self._recovery_clock: Callable[[], int] | None = None
         self._removed_below = 0  # by retention, as far as the log has it
         self._page_bytes = context.stores.page_size
-        self._last_position = -1  # of what was given to be written
+        self.last_position = -1  # of what was given to be written
         self._pages: list[OpenPage] = []  # not written yet, the open one last
         self._open: OpenPage | None = None
         self._epoch = 0  # that was appended to last, up to:
@@ -221,7 +221,7 @@ class FileStreamStore(StreamStore):
         segment.time_last = page.time_last
         segment.pages += 1
         segment.size += PAGE_HEAD_SIZE + sum(map(len, payload))
-        self._last_position = last
+        self.last_position = last
         head = _Head(page, last, count, payload, segment.is_new)
         path = os.path.join(self.folder, segment.name)
         is_new, segment.is_new = segment.is_new, False
@@ -308,9 +308,6 @@ class FileStreamStore(StreamStore):
             self.first_position = segments[0].first
 
     # -- what a checkpoint asks --------------------------------------------------------------------------------------
-
-    def last_position(self) -> int:
-        return self._last_position
 
     def has_unflushed(self) -> bool:
         return self._open is not None
@@ -501,7 +498,7 @@ class FileStreamStore(StreamStore):
         `clock` is the time of the epoch that is replayed; retention has removed all below `removed_below`.
         """
         self.segments.all.extend(segments)
-        self._last_position = last_position
+        self.last_position = last_position
         self.next_position = last_position + 1
         self._recovery_clock = clock
         self._removed_below = removed_below
