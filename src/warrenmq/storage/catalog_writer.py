@@ -70,4 +70,4 @@ class CatalogWriter:
 
 
 def _nothing(_: Any) -> None:
-    """Nobody waits for it."""
+    """No one waits for it."""

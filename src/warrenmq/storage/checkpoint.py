@@ -167,4 +167,4 @@ def _take_slice(stores: list[Any], size: int = STORES_PER_SLICE) -> list[Any]:
 
 
 def _nothing() -> None:
-    """Nobody waits for it."""
+    """No one waits for it."""
