@@ -26,30 +26,25 @@ log = logging.getLogger("warrenmq.storage")
 
 
 class PageReader:
-    """The next page is in `segment`, None if everything is in memory; `passed` is the segment before.
+    """The next page is in `Segments.reading`. What is met up to `QueueStore.last_read` is in memory."""
 
-    What it meets up to `QueueStore.last_read` is in memory.
-    """
-
-    __slots__ = ("_generation", "_is_asked", "_offset", "_store", "passed", "segment")
+    __slots__ = ("_generation", "_is_asked", "_offset", "_store")
 
     def __init__(self, store: QueueStore) -> None:
         self._store = store
-        self.segment: Segment | None = None
-        self.passed: Segment | None = None
         self._offset = 0
         self._is_asked = False  # a read is in progress
         self._generation = 0  # of reads: those in progress are void after a purge
 
     def begin_at(self, segment: Segment, offset: int) -> None:
         """Read on from this place."""
-        self.segment = segment
+        self._store.segments.reading = segment
         self._offset = offset
 
     def begin_behind(self, position: int) -> None:
         """Everything up to this position is in memory; the next page is not written yet."""
         self._store.last_read = position
-        self.segment = None
+        self._store.segments.reading = None
 
     def void(self) -> None:
         """Ignore the read in progress."""
@@ -59,30 +54,28 @@ class PageReader:
     def enter(self, segment: Segment | None) -> None:
         """Read on from the beginning of this segment."""
         self.void()
-        self.segment = segment
+        self._store.segments.reading = segment
         self._offset = FILE_HEAD_SIZE
 
     def rewind(self, segment: Segment | None, above: int) -> None:
         """Read again what stands behind this position, in this segment and all that follow."""
         self.enter(segment)
-        self.passed = None
+        self._store.segments.passed = None
         self._store.last_read = above
         if self._store.is_reading:
             self.read()
 
-    def uses(self, segment: Segment) -> bool:
-        return segment is self.segment or segment is self.passed
-
     def drop(self, segment: Segment) -> None:
         """The segment is about to be removed: read on behind it."""
-        if segment is self.passed:
-            self.passed = None
-        if segment is self.segment:
-            self.enter(self._store.segments.after(segment))
+        segments = self._store.segments
+        if segment is segments.passed:
+            segments.passed = None
+        if segment is segments.reading:
+            self.enter(segments.after(segment))
 
     def read(self) -> None:
         """Ask for the next pages, unless they cannot be read yet: then the store calls again."""
-        store, segment = self._store, self.segment
+        store, segment = self._store, self._store.segments.reading
         if segment is None:
             store.is_reading = False
             return
@@ -120,8 +113,7 @@ class PageReader:
                 break
             entries += found
             self._pass(page.end, page.last)
-        segment.unread -= len(entries)
-        segment.unread_bytes -= sum([entry.message.size for entry in entries])
+        segment.read_back(entries)
         lost_bytes = segment.unread_bytes
         if problem is not None:
             self._pass_damage(segment, problem, end, bad)
@@ -152,9 +144,9 @@ class PageReader:
 
     def _pass_end(self, segment: Segment) -> int:
         """Behind the last page of a segment go on to the next one; return how many messages were not found."""
-        if segment is not self.segment or self._offset < segment.size:
-            return 0
         store = self._store
+        if segment is not store.segments.reading or self._offset < segment.size:
+            return 0
         lost = segment.unread
         if lost:
             log.error("%s in %s: %d messages are lost", segment.name, store.folder, lost)
@@ -163,7 +155,7 @@ class PageReader:
             segment.unread = segment.unread_bytes = 0
         following = store.segments.after(segment)
         if following is not None or not store.has_unread():
-            self.passed = segment
+            store.segments.passed = segment
             self.enter(following)
         if lost:
             store.settle_segment(segment)

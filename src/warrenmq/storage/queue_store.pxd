@@ -44,9 +44,11 @@ cdef class QueueStore(MessageStore):
 
     @cython.locals(log=LocalLog)
     cpdef append(self, QueuedMessage entry)
+    cpdef _hold(self, QueuedMessage entry)
     @cython.locals(position="long long", segment=Segment)
     cpdef forget(self, QueuedMessage entry)
     cpdef returned(self, QueuedMessage entry)
+    cpdef bint may_compact(self, Segment segment) except -1
     cpdef settle_segment(self, Segment segment)
     cpdef _drop_segment(self, Segment segment)
     @cython.locals(entry=QueuedMessage, segment=Segment)

@@ -122,13 +122,17 @@ class QueueStore(MessageStore):
         self.recovered = None
         return recovered if recovered is not None else Recovered([])
 
-    # -- the log -----------------------------------------------------------------------------------------------------
+    # -- transitions: a live call logs a record and applies it; a restart applies the record that it has read ----------
 
     def append(self, entry: QueuedMessage) -> None:
         log = self._log
         log.buffer.put_append(self.number, entry, _PERSISTENT)
         log.note_work(self.promise)
         entry.epoch = log.epoch
+        self._hold(entry)
+
+    def _hold(self, entry: QueuedMessage) -> None:
+        """Apply APPEND: only the log has the message so far."""
         if not self._unflushed:
             self.context.unflushed[self] = None
         self._unflushed[entry.position] = entry
@@ -153,8 +157,12 @@ class QueueStore(MessageStore):
     def returned(self, entry: QueuedMessage) -> None:
         self._log.buffer.put_attempts(self.number, entry.position, entry.attempts)
         self._log.note_work(0)
-        if entry.position not in self._unflushed:  # its page does not have them
-            self._attempts[entry.position] = entry.attempts
+        self._set_attempts(entry.position, entry.attempts)
+
+    def _set_attempts(self, position: int, attempts: int) -> None:
+        """Apply ATTEMPTS; a message that only the log has knows them itself, a page does not."""
+        if position <= self.last_position and position not in self._unflushed:
+            self._attempts[position] = attempts
             self.context.unflushed[self] = None
 
     def log_position(self) -> bool:
@@ -182,7 +190,7 @@ class QueueStore(MessageStore):
         self.context.pager.remove(self.folder, names, self.number != 0)
         if segment is self._open:
             self._open = None
-        was_read = segment is self._reader.segment
+        was_read = segment is self.segments.reading
         self._reader.drop(segment)
         self.segments.remove(segment)
         if was_read and self.is_reading:
@@ -195,7 +203,9 @@ class QueueStore(MessageStore):
 
         A queue that is drained in order will be through with that soon.
         """
-        return segment is not self._open and not self._reader.uses(segment)
+        return (
+            segment is not self._open and segment is not self.segments.reading and segment is not self.segments.passed
+        )
 
     def look_for_compactable(self) -> None:
         """Segments that could not be compacted when they lost most of their messages may be now."""
@@ -216,7 +226,7 @@ class QueueStore(MessageStore):
     def compaction_is_over(self, segment: Segment) -> None:
         """Done, or given up for good: the segment can be read again."""
         segment.is_compacting = False
-        if self.is_reading and segment is self._reader.segment:
+        if self.is_reading and segment is self.segments.reading:
             self._reader.read()
 
     # -- out of memory -----------------------------------------------------------------------------------------------
@@ -358,7 +368,7 @@ class QueueStore(MessageStore):
         if segment.is_new:
             pieces.insert(0, encode_file_head(SEGMENT_MAGIC))
             offset = 0
-        if unread and self._reader.segment is None:
+        if unread and self.segments.reading is None:
             self._reader.begin_at(segment, segment.size)
         segment.last = last
         segment.count += len(entries)
@@ -387,7 +397,7 @@ class QueueStore(MessageStore):
     def written(self, segment: Segment, size: int) -> None:
         """A page is in its file, and can be read."""
         segment.written = size
-        if self.is_reading and segment is self._reader.segment:
+        if self.is_reading and segment is self.segments.reading:
             self._reader.read()
 
     # -- back into memory --------------------------------------------------------------------------------------------
@@ -445,17 +455,14 @@ class QueueStore(MessageStore):
                 self.context.marked[self] = None
         if segments:
             self._reader.begin_at(segments[0], FILE_HEAD_SIZE)
-        self._attempts = {position: count for position, count in attempts.items() if position <= self.last_position}
-        if self._attempts:
-            self.context.unflushed[self] = None
+        for position, count in attempts.items():
+            self._set_attempts(position, count)
 
     def take_back(self, entry: QueuedMessage) -> None:
         """A living message of the log; too many of them are paged out at once."""
         if entry.position in self._unflushed:
             return
-        if not self._unflushed:
-            self.context.unflushed[self] = None
-        self._unflushed[entry.position] = entry
+        self._hold(entry)
         size = entry.message.footprint()
         self._taken_back += size
         context = self.context
@@ -502,7 +509,7 @@ class QueueStore(MessageStore):
         self.context.unflushed.pop(self, None)
         self.context.marked.pop(self, None)
         self.segments = Segments()
-        self._open = self._reader.passed = None
+        self._open = None
         if self.number:
             # Said in this turn, if not yet: until it is durable the queue may come back.
             self.context.pager.remove_tree(self.folder, self._log.epoch)

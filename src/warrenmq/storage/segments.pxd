@@ -1,5 +1,7 @@
 cimport cython
 
+from warrenmq.core.message cimport QueuedMessage
+
 
 @cython.final
 cdef class Segment:
@@ -26,6 +28,8 @@ cdef class Segment:
     @cython.locals(index="long long", place=Py_ssize_t, dead=bytearray)
     cpdef bint set_dead(self, long long position) except -1
     cpdef kill(self, long long position, bint is_persistent, long long body_bytes)
+    @cython.locals(entry=QueuedMessage)
+    cpdef read_back(self, list entries)
     cpdef kill_unread(self, long long above)
     @cython.locals(position="long long")
     cpdef bury(self, long long first, long long last)
@@ -35,6 +39,8 @@ cdef class Segment:
 @cython.final
 cdef class Segments:
     cdef readonly list all
+    cdef public Segment reading
+    cdef public Segment passed
     cdef Segment _hot
 
     @cython.locals(hot=Segment, segments=list, low=Py_ssize_t, high=Py_ssize_t, middle=Py_ssize_t, segment=Segment)

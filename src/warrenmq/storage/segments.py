@@ -10,6 +10,7 @@ passes here.
 
 from array import array
 
+from warrenmq.core.message import QueuedMessage
 from warrenmq.journal.segment_file import FILE_HEAD_SIZE, dead_name, segment_name
 
 # A segment is closed when it spans this many positions, however small it is: they are a bit each in memory.
@@ -101,6 +102,12 @@ class Segment:
             if is_persistent:
                 self.unwritten_marks.append(position - self.first)
 
+    def read_back(self, entries: list[QueuedMessage]) -> None:
+        """These are in memory again."""
+        self.unread -= len(entries)
+        for entry in entries:
+            self.unread_bytes -= entry.message.size
+
     def kill_unread(self, above: int) -> None:
         """All that was not paged in yet is gone: everything behind this position."""
         self.alive -= self.unread
@@ -121,12 +128,14 @@ class Segment:
 
 
 class Segments:
-    """All of a queue's, by position."""
+    """All of a queue's, by position. The next page is read from `reading`, None if everything is in memory."""
 
-    __slots__ = ("_hot", "all")
+    __slots__ = ("_hot", "all", "passed", "reading")
 
     def __init__(self) -> None:
         self.all: list[Segment] = []
+        self.reading: Segment | None = None
+        self.passed: Segment | None = None  # the one that was read before
         self._hot: Segment | None = None
 
     def find(self, position: int) -> Segment | None:
