@@ -91,7 +91,8 @@ interop-tools: ## install the non-Python clients that the interop tests drive (D
 	@command -v apt-get >/dev/null || { echo 'make interop-tools: no apt-get here; install amqp-tools, RabbitMQ'"'"'s Java client' \
 		'(amqp-client.jar in /usr/share/java), a JDK and npm yourself' >&2; exit 1; }
 	@as_root=; [ "$$(id -u)" = 0 ] || as_root='sudo -n'; \
-	DEBIAN_FRONTEND=noninteractive $$as_root apt-get install -y -q amqp-tools librabbitmq-client-java default-jdk-headless nodejs npm \
+	DEBIAN_FRONTEND=noninteractive $$as_root apt-get install -y -q amqp-tools librabbitmq-client-java \
+		$$(command -v javac >/dev/null || echo default-jdk-headless) $$(command -v npm >/dev/null || echo nodejs npm) \
 		|| { echo 'make interop-tools: apt-get failed (root or password-free sudo is needed, and "apt-get update" may be due)' >&2; exit 1; }
 
 clean: ## remove everything that was built
