@@ -122,7 +122,7 @@ class QueueStore(MessageStore):
         self.recovered = None
         return recovered if recovered is not None else Recovered([])
 
-    # -- transitions: a live call logs a record and applies it; a restart applies the record that it has read ----------
+    # -- the log: a live call logs a record and applies it; a restart applies APPEND and ATTEMPTS as it reads them -----
 
     def append(self, entry: QueuedMessage) -> None:
         log = self._log
