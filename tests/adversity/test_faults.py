@@ -1,4 +1,4 @@
-"""ENOSPC and EIO at every operation that changes the disk: the broker waits for room, or stops and says why.
+"""ENOSPC, EMFILE and EIO at every operation that may meet them: the broker waits for room, or stops and says why.
 
 One history that does everything is lived again and again, with the n-th operation failing, for every n. Whatever
 happens, nothing that was promised is missing after the next start, be it after a kill or after a power loss.
@@ -16,7 +16,7 @@ from tests.adversity.lives import begin_story, first_morning, recover
 from tests.adversity.story import Step, Story, any_step, judge
 from tests.properties.storage_model import World
 from tests.support.crash import Crash, History, effort
-from tests.support.faults import TAKES_SPACE, FaultyFiles
+from tests.support.faults import SHORTAGES, FaultyFiles
 from warrenmq.storage import full_disk
 
 STEPS = 200
@@ -42,8 +42,8 @@ class Outcome:
     failure: str | None  # why the broker stopped
 
 
-class BrieflyFull(FaultyFiles):
-    """There is room again after some attempts."""
+class BrieflyShort(FaultyFiles):
+    """There is room, or a descriptor, again after some attempts."""
 
     attempts = 3
 
@@ -53,7 +53,7 @@ class BrieflyFull(FaultyFiles):
         except OSError:
             self.attempts -= 1
             if self.attempts == 0:
-                self.give_space_back()
+                self.give_back()
             raise
 
 
@@ -88,7 +88,7 @@ def require_nothing_lost(outcome: Outcome, seed: int) -> None:
 
 def sites(number: int) -> list[int]:
     operations = live_with(FaultyFiles, 0, number).files.sites
-    found = [at for at, name in enumerate(operations, 1) if number != errno.ENOSPC or name in TAKES_SPACE]
+    found = [at for at, name in enumerate(operations, 1) if name in SHORTAGES.get(number, (name,))]
     return found[::STRIDE] + found[-3:]
 
 
@@ -112,9 +112,10 @@ def test_an_error_of_the_disk_stops_the_broker_and_loses_nothing() -> None:
             assert outcome.story is None or outcome.story.life.broker.failure is not None
 
 
-def test_a_full_disk_is_waited_for_and_nothing_is_lost() -> None:
-    for at in sites(errno.ENOSPC):
-        outcome = live_with(BrieflyFull, at, errno.ENOSPC, leaves_half=at % 2 == 0)
+@pytest.mark.parametrize("number", SHORTAGES, ids=errno.errorcode.get)
+def test_a_shortage_is_waited_for_and_nothing_is_lost(number: int) -> None:
+    for at in sites(number):
+        outcome = live_with(BrieflyShort, at, number, leaves_half=at % 2 == 0)
         require_nothing_lost(outcome, at)
         if outcome.story is None:
             continue  # it could not start: there is nobody to wait yet

@@ -85,3 +85,28 @@ async def test_nothing_is_written_after_a_failed_write(tmp_path: Path) -> None:
     await log.close()
     assert log.progress.empty()
     assert log.found() == [b"written"]
+
+
+class NoDescriptorForSpares(SystemFiles):
+    """As `ulimit -n` does, for the files that are made ahead."""
+
+    refused = 0
+
+    def create(self, path: str) -> int:
+        if path.endswith("spare-new"):
+            self.refused += 1
+            raise OSError(errno.EMFILE, "Too many open files", path)
+        return super().create(path)
+
+
+@on_a_loop
+async def test_the_log_goes_on_without_a_spare_file_while_no_descriptor_is_free(tmp_path: Path) -> None:
+    files = NoDescriptorForSpares()
+    log = Log(tmp_path, files)
+    payloads = [bytes([number]) * 300_000 for number in range(8)]
+    for number, payload in enumerate(payloads, 1):
+        assert (await log.commit(number, payload)).durable == number
+    await log.close()
+    assert files.refused > 1
+    assert log.failures.empty()
+    assert log.found() == payloads

@@ -2,7 +2,7 @@
 
 Wraps any `Files`. Reading works always. What a failed operation leaves behind is what systems leave behind: of a write
 perhaps half, of a failed sync data that programs still see and that no later sync makes durable (Linux marks the pages
-clean). No space is an error that lasts until the test gives space back; it hits only what takes space.
+clean). No space and no descriptor are errors that last until the test gives them back; they hit only what takes them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,11 @@ from collections.abc import Iterable
 from tests.support.disk import RecordingFiles
 from warrenmq.journal.files import Files
 
-TAKES_SPACE = frozenset({"create", "write", "make_dirs", "rename"})
+# What fails while there is none of it.
+SHORTAGES = {
+    errno.ENOSPC: frozenset({"create", "write", "make_dirs", "rename"}),
+    errno.EMFILE: frozenset({"create", "open", "sync_dir", "remove_tree"}),
+}
 
 
 class FaultyFiles(Files):
@@ -27,10 +31,10 @@ class FaultyFiles(Files):
         self.leaves_half = leaves_half
         self.sites: list[str] = []
         self.has_failed = False
-        self.is_full = False
+        self.is_short = False
 
-    def give_space_back(self) -> None:
-        self.is_full = False
+    def give_back(self) -> None:
+        self.is_short = False
 
     # -- what can fail -----------------------------------------------------------------------------------------------
 
@@ -109,14 +113,15 @@ class FaultyFiles(Files):
         return self.inner.exists(path)
 
     def free_space(self, path: str) -> int:
-        return 0 if self.is_full else self.inner.free_space(path)
+        return 0 if self.is_short and self.number == errno.ENOSPC else self.inner.free_space(path)
 
     def _pass(self, operation: str, where: str) -> None:
         """Count the operation; raise if its time has come."""
         self.sites.append(operation)
-        if len(self.sites) == self.fail_at and (self.number != errno.ENOSPC or operation in TAKES_SPACE):
+        can_fail = operation in SHORTAGES.get(self.number, (operation,))
+        if len(self.sites) == self.fail_at and can_fail:
             self.has_failed = True
-            self.is_full = self.number == errno.ENOSPC
+            self.is_short = self.number in SHORTAGES
             raise OSError(self.number, os.strerror(self.number), where)
-        if self.is_full and operation in TAKES_SPACE:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), where)
+        if self.is_short and can_fail:
+            raise OSError(self.number, os.strerror(self.number), where)

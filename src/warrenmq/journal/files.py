@@ -21,6 +21,9 @@ _MODE = 0o600
 # Without it (macOS), the whole of a file's metadata is synced as well.
 _sync_data = getattr(os, "fdatasync", os.fsync)
 
+# No descriptor is free, for this process or on this machine.
+NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+
 # The kernel or the file system does not know writes that sync.
 UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS)
 
@@ -125,7 +128,10 @@ class Files:
             shutil.rmtree(path)
 
     def sync_dir(self, path: str) -> None:
-        """Return when the folder's names (files made, renamed, removed) would survive a power loss."""
+        """Return when the folder's names (files made, renamed, removed) would survive a power loss.
+
+        Needs a descriptor: an error of `NO_DESCRIPTOR` means that no sync was tried, and it may be called again.
+        """
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(handle)

@@ -27,7 +27,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from warrenmq.journal.errors import JournalError, SyncFailed, UnknownVersion
-from warrenmq.journal.files import Data, Files
+from warrenmq.journal.files import NO_DESCRIPTOR, Data, Files
 
 # Version 2 is version 1 with traced messages and rows of events among the records; version 3 has ids there, too.
 VERSION = 4
@@ -140,6 +140,7 @@ class LogWriter:
         self._handle = -1
         self._synced = next_sequence - 1
         self._failure: SyncFailed | None = None
+        self._has_unsynced_names = False  # a file was let go of, and the folder is not synced since
         self.on_roll: Callable[[], None] | None = None  # called half way: a test may end the process there
         self._spare_handle = -1  # of one that is being made
         self._spare_made = 0
@@ -239,6 +240,8 @@ class LogWriter:
     def forget_up_to(self, sequence: int) -> None:
         """Let go of the files that hold nothing later; never of the newest: it keeps the numbers."""
         newest = 0 if self._current is not None else 1
+        if self._has_unsynced_names:
+            self._sync_folder()  # the last call had no descriptor for it
         while len(self._older) > newest and self._older[0].last <= sequence:
             path = self._older[0].path
             if len(self._spares) < _SPARES_MAX and self._is_worth_keeping(path):
@@ -248,8 +251,9 @@ class LogWriter:
             else:
                 self.files.remove(path)
             del self._older[0]
+            self._has_unsynced_names = True
             # One at a time: the disk may keep later changes of a folder without earlier ones, and that would be a gap.
-            self._sync_or_fail(lambda: self.files.sync_dir(self.folder), self.folder)
+            self._sync_folder()
 
     def begin_file(self) -> None:
         """Let the next epoch begin a new file; also without one that file stays, for its name keeps the numbers."""
@@ -313,8 +317,8 @@ class LogWriter:
         if self.on_roll is not None:
             self.on_roll()
         try:
-            self._sync_or_fail(lambda: self.files.sync_dir(self.folder), self.folder)
-        except SyncFailed:
+            self._sync_folder()
+        except (SyncFailed, OSError):
             self.files.close(handle)
             raise
         if self._current is not None:
@@ -330,12 +334,19 @@ class LogWriter:
         if self._failure is not None:
             raise self._failure
 
+    def _sync_folder(self) -> None:
+        self._sync_or_fail(lambda: self.files.sync_dir(self.folder), self.folder)
+        self._has_unsynced_names = False
+
     def _sync_or_fail(self, sync: Callable[[], None], path: str) -> None:
+        """An `OSError` means that no descriptor was free: no sync was tried, and it may be called again."""
         try:
             sync()
         except OSError as error:
-            self._failure = SyncFailed(path, error)
-            raise self._failure from error
+            if error.errno not in NO_DESCRIPTOR:
+                self._failure = SyncFailed(path, error)
+                raise self._failure from error
+            raise
 
     @property
     def _making_path(self) -> str:

@@ -1,7 +1,7 @@
-"""Waits for room on a full disk.
+"""Waits for room on a full disk, and for file descriptors.
 
-Each thread that writes has a `RoomWaiter`: work that fails for lack of space, or of file handles or memory, is repeated
-until it succeeds; any other error is raised. Publishers are not read meanwhile.
+Each thread that writes has a `RoomWaiter`: work that fails for lack of space, descriptors or memory is repeated until
+it succeeds; any other error is raised. Publishers are not read meanwhile.
 """
 
 from __future__ import annotations
@@ -12,20 +12,21 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from warrenmq.journal.files import NO_DESCRIPTOR
 from warrenmq.storage.catalog import CatalogFull
 
 log = logging.getLogger("warrenmq.storage")
 
 FULL_DISK_RETRY = 0.5
 FULL = (errno.ENOSPC, errno.EDQUOT)
-# Passes by itself: others give handles or memory back.
-SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+# Passes by itself: others return descriptors or memory.
+SHORT = (*NO_DESCRIPTOR, errno.ENOMEM)
 
 
 class RoomWaiter:
-    """One per thread, which calls `tell_full` with True when it begins to wait and with False when there is room.
+    """One per thread, which calls `tell_full` with True when it begins to wait and with False when it goes on.
 
-    `consequence` is what the log line says about a full disk.
+    `consequence` is what the log line says happens meanwhile.
     """
 
     def __init__(self, consequence: str, tell_full: Callable[[bool], object]) -> None:
@@ -34,11 +35,11 @@ class RoomWaiter:
         self._is_patient = True
 
     def hurry(self) -> None:
-        """From now on a full disk is a failure."""
+        """From now on a shortage is a failure."""
         self._is_patient = False
 
     def run(self, work: Callable[[], Any], clean_up: Callable[[], None] | None = None) -> Any:
-        """Do the work, however long it takes until the disk has room. `clean_up` runs before each retry."""
+        """Do the work, however long it takes until there is room. `clean_up` runs before each retry."""
         is_waiting = False
         while True:
             try:
@@ -46,17 +47,22 @@ class RoomWaiter:
                 break
             except (OSError, CatalogFull) as error:
                 number = errno.ENOSPC if isinstance(error, CatalogFull) else error.errno
-                is_full = number in FULL
-                if not self._is_patient or not (is_full or number in SHORT):
+                if not self._is_patient or number not in (*FULL, *SHORT):
                     raise
-                if is_full and not is_waiting:
+                if not is_waiting:
                     is_waiting = True
-                    log.error("the disk is full: %s until there is room (%s)", self._consequence, error)
+                    log.error("%s: %s until that has passed (%s)", _shortage(number), self._consequence, error)
                     self._tell_full(True)
                 if clean_up is not None:
                     clean_up()
                 time.sleep(FULL_DISK_RETRY)
         if is_waiting:
-            log.warning("there is room on the disk again")
+            log.warning("there is room again")
             self._tell_full(False)
         return result
+
+
+def _shortage(number: int) -> str:
+    if number in NO_DESCRIPTOR:
+        return "no file descriptor is free"
+    return "the disk is full" if number in FULL else "memory is short"

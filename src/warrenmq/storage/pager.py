@@ -2,8 +2,8 @@
 
 Writes, removals and syncs are done by one thread in the order they were asked for, reads by another, so that a consumer
 never waits for a sync. Nothing is written before the epochs it comes from are durable: what a crash undoes in the log
-must not show in a segment. A full disk is waited for. Any other failure stops the node, and after it nothing is written
-or synced any more: the log, which has it all, must not be trimmed.
+must not show in a segment. A job waits while the disk is full or no descriptor is free. Any other failure stops the
+node, and after it nothing is written or synced any more: the log, which has it all, must not be trimmed.
 
 Owned by the loop: the queue of what waits for its epoch. Owned by the writing thread: which files are not synced yet.
 """
@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from warrenmq.core.stats import Stats
 from warrenmq.core.turn import Turn
 from warrenmq.journal.errors import SyncFailed
-from warrenmq.journal.files import Data, Files
+from warrenmq.journal.files import NO_DESCRIPTOR, Data, Files
 from warrenmq.storage import crash_points
 from warrenmq.storage.full_disk import FULL, FULL_DISK_RETRY, SHORT
 from warrenmq.storage.sparing_writer import SparingWriter
@@ -287,6 +287,8 @@ class Pager:
             try:
                 self.files.sync_dir(folder)
             except OSError as error:
+                if error.errno in NO_DESCRIPTOR:
+                    raise  # no sync was tried: the job is repeated
                 raise SyncFailed(folder, error) from error
         del self._unsynced_folders[folder]
 
