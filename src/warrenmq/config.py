@@ -64,6 +64,16 @@ def whole_number(low: int, high: int, meaning: str = "a whole number") -> Callab
     return read
 
 
+def number_or_auto(value: object) -> int | None:
+    """At least 1; "auto" is None."""
+    if value == "auto":
+        return None
+    number = _integer(value)
+    if number is None or number < 1:
+        raise Unfit('a whole number from 1, or "auto"')
+    return number
+
+
 port_number = whole_number(0, 65535, "a port number (0 = any free one)")
 
 
@@ -237,6 +247,8 @@ class Settings:
     frame_max: int = setting(131072, whole_number(4096, 16 * MIB, "a number of bytes"))
     channel_max: int = setting(2047, whole_number(1, 65535))
     handshake_timeout: float = setting(10.0, seconds)
+    max_connections: int | None = setting("auto", number_or_auto)
+    max_http_connections: int | None = setting("auto", number_or_auto)
     max_message_size: int = setting(128 * MIB, size)
     memory_limit: int = setting("60%", memory)
     disk_free_limit: int = setting("50MB", size_or_none)

@@ -23,12 +23,14 @@ from warrenmq.core.broker import Broker
 from warrenmq.core.ports import Storage
 from warrenmq.core.users import EVERYTHING
 from warrenmq.journal.errors import JournalError
+from warrenmq.management.options import HttpOptions
 from warrenmq.management.server import HttpServer
 from warrenmq.management.view import NodeView
 from warrenmq.protocol import spec
 from warrenmq.server.clock import SteadyClock
 from warrenmq.server.disk_alarm import DiskAlarm
 from warrenmq.server.flow import DISK, EVENTS
+from warrenmq.server.limits import HTTP, log_limits, open_file_limit, share_out
 from warrenmq.server.listener import AmqpServer
 from warrenmq.server.options import ServerOptions
 from warrenmq.server.sasl import Peer
@@ -66,6 +68,7 @@ class NodeOptions:
     host: str = "127.0.0.1"
     port: int = 5672
     http_port: int | None = 15672
+    max_http_connections: int | None = None  # None: a share of what the limit of open files allows
     data_dir: Path | None = None
     server: ServerOptions = field(default_factory=ServerOptions)
     storage: StorageOptions = field(default_factory=StorageOptions)
@@ -128,6 +131,10 @@ class Node:
             figures["disk_free_bytes"] = self._disk.free_bytes
         return figures
 
+    def refused_connections(self) -> dict[str, int]:
+        """How many connections were refused, by reason."""
+        return self._amqp.refusals.counts if self._amqp is not None else {}
+
     def alarms(self) -> list[str]:
         """What is short, if anything."""
         return sorted(self._amqp.alarms.raised) if self._amqp is not None else []
@@ -158,8 +165,10 @@ class Node:
                     rules=self.tracing.rules,
                     firehose=self.tracing.firehose,
                     tracing_state=self.tracing.state,
+                    refused_connections=self.refused_connections,
                 )
-                self._http = HttpServer(view)
+                http = HttpOptions(max_connections=self._amqp.limits.http)
+                self._http = HttpServer(view, options=http, on_refused=partial(self._amqp.refusals.note, HTTP))
                 await self._listen("HTTP", self.options.http_port, self._http.start)
         except (DataDirError, CatalogError, JournalError) as error:
             await self.stop()
@@ -167,6 +176,9 @@ class Node:
         except BaseException:
             await self.stop()
             raise
+        log_limits(
+            self._amqp.limits, open_file_limit(), self.options.server.max_connections, self.options.max_http_connections
+        )
         if not self.failed.done():
             self._state = "ready"
 
@@ -201,7 +213,8 @@ class Node:
         broker.users.add(server.default_user, server.default_pass)
         broker.users.grant(server.default_user, None, EVERYTHING, EVERYTHING, EVERYTHING)
         broker.on_failure = self._storage_failed
-        self._amqp = AmqpServer(broker, server, clock)
+        limits = share_out(open_file_limit(), server.max_connections, self.options.max_http_connections)
+        self._amqp = AmqpServer(broker, server, clock, limits)
         if self._files is not None:
             measure = partial(self._files.files.free_space, self._files.root)
             self._disk = DiskAlarm(self._amqp.alarms, server.disk_free_limit, measure)

@@ -18,10 +18,19 @@ READY = re.compile(r"WarrenMQ \S+ ready: amqp://127\.0\.0\.1:(\d+) ")
 START_LIMIT = 60.0
 
 
+def _limited(open_files: tuple[int, int] | None) -> list[str]:
+    """A command that runs the rest of the line with these limits of open files."""
+    if open_files is None:
+        return []
+    soft, hard = open_files
+    return ["/bin/sh", "-c", f'ulimit -S -n {soft} && ulimit -H -n {hard} && exec "$@"', "sh"]
+
+
 class BrokerProcess:
     """`warren serve` on a data folder. No WARREN_ setting of the tester's reaches it but those in `environ`.
 
-    What it says on standard error goes to a file beside the folder, so that no pipe fills up.
+    What it says on standard error goes to a file beside the folder, so that no pipe fills up. `open_files` are its soft
+    and hard limit of descriptors.
     """
 
     def __init__(
@@ -30,12 +39,14 @@ class BrokerProcess:
         environ: dict[str, str] | None = None,
         log_file: Path | None = None,
         http_port: str = "off",
+        open_files: tuple[int, int] | None = None,
     ) -> None:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("WARREN_")}
         self.log_file = log_file or folder.with_suffix(".log")
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(
                 [
+                    *_limited(open_files),
                     sys.executable,
                     "-m",
                     "warrenmq",

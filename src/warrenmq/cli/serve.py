@@ -24,6 +24,7 @@ from warrenmq import config
 from warrenmq.cli.progress import progress_bar
 from warrenmq.embedded import event_loop_factory
 from warrenmq.node import Node, NodeOptions, StartError, StorageFailed
+from warrenmq.server.limits import raise_open_file_limit
 from warrenmq.storage import crash_points
 from warrenmq.storage.options import StorageOptions
 
@@ -43,6 +44,7 @@ def serve(flags: Mapping[str, object], config_file: Path | None) -> int:
     try:
         settings = config.load(flags, os.environ, config_file)
         start_logging(settings.log_level)
+        raise_open_file_limit()
         crash_points.arm_from(os.environ.get("WARREN_TEST_CRASH_AT", ""))
         with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
             runner.run(_run_until_signalled(node_options(settings)))
@@ -64,6 +66,7 @@ def node_options(settings: config.Settings) -> NodeOptions:
         host=settings.host,
         port=settings.port,
         http_port=settings.http_port,
+        max_http_connections=settings.max_http_connections,
         data_dir=settings.data_dir,
         server=config.server_options(settings),
         tracing=config.tracing_options(settings),

@@ -79,6 +79,7 @@ def _open_routes(node: NodeView) -> APIRouter:
             version=node.version,
             alarms=node.alarms(),
             figures=node.figures(),
+            refused=node.refused_connections(),
         )
         return PlainTextResponse(text, media_type=prometheus.CONTENT_TYPE)
 

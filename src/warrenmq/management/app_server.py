@@ -9,10 +9,13 @@ import asyncio
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import uvicorn
 
 from warrenmq.management.app import create_app
+from warrenmq.management.connection import HttpConnection
+from warrenmq.management.options import HttpOptions
 from warrenmq.management.view import NodeView
 
 GRACE_SECONDS = 2
@@ -21,11 +24,17 @@ GRACE_SECONDS = 2
 class AppServer(uvicorn.Server):
     """Serves one node. `is_serving` is set when requests are answered."""
 
-    def __init__(self, node: NodeView, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        node: NodeView,
+        clock: Callable[[], float],
+        options: HttpOptions,
+        on_refused: Callable[[], None] | None,
+    ) -> None:
         super().__init__(
             uvicorn.Config(
                 create_app(node, clock),
-                http="h11",
+                http=partial(HttpConnection, options, on_refused),  # type: ignore[arg-type]
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -70,6 +70,7 @@ def render(
     version: str,
     alarms: Collection[str] = (),
     figures: Mapping[str, int] | None = None,
+    refused: Mapping[str, int] | None = None,
 ) -> str:
     """All metrics as one text, ready to be scraped."""
     lines = list(_described("warren_build_info", "gauge", "The running version; always 1."))
@@ -81,6 +82,10 @@ def render(
         if figures is not None and metric.field in figures:
             lines.extend(_described(metric.name, metric.kind, metric.meaning))
             lines.append(f"{metric.name} {figures[metric.field]}")
+    if refused:
+        name = "warren_connections_refused_total"
+        lines.extend(_described(name, "counter", "Connections closed at once because of a limit, by which one."))
+        lines.extend(f'{name}{{reason="{reason}"}} {count}' for reason, count in refused.items())
     lines.extend(_described("warren_alarm", "gauge", "Whether publishers wait because of this resource."))
     lines.extend(f'warren_alarm{{resource="{resource}"}} {int(resource in alarms)}' for resource in RESOURCES)
     lines.extend(_described("warren_loop_lag_seconds", "gauge", "How late the event loop last ran a timed call."))

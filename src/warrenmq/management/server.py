@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from warrenmq.management.options import HttpOptions
 from warrenmq.management.view import NodeView
 
 if TYPE_CHECKING:
@@ -25,8 +26,16 @@ log = logging.getLogger("warrenmq.http")
 class HttpServer:
     """One listening HTTP port. Owned by the loop that starts it."""
 
-    def __init__(self, node: NodeView, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        node: NodeView,
+        clock: Callable[[], float] = time.monotonic,
+        options: HttpOptions | None = None,
+        on_refused: Callable[[], None] | None = None,
+    ) -> None:
         self.port = 0
+        self._options = options or HttpOptions()
+        self._on_refused = on_refused  # called for each connection above the limit
         self._node = node
         self._clock = clock
         self._server: AppServer | None = None
@@ -50,7 +59,7 @@ class HttpServer:
 
     async def _serve(self, listening: socket.socket) -> None:
         try:
-            self._server = await asyncio.to_thread(_load, self._node, self._clock)
+            self._server = await asyncio.to_thread(_load, self._node, self._clock, self._options, self._on_refused)
             if not self._is_stopping:
                 await self._server.serve(sockets=[listening])
         except Exception:  # the broker serves AMQP without it
@@ -59,10 +68,12 @@ class HttpServer:
             listening.close()
 
 
-def _load(node: NodeView, clock: Callable[[], float]) -> AppServer:
+def _load(
+    node: NodeView, clock: Callable[[], float], options: HttpOptions, on_refused: Callable[[], None] | None
+) -> AppServer:
     from warrenmq.management.app_server import AppServer
 
-    return AppServer(node, clock)
+    return AppServer(node, clock, options, on_refused)
 
 
 async def _listen(host: str, port: int) -> socket.socket:

@@ -30,6 +30,7 @@ class NodeView:
     traces: TraceReader | None = None
     rules: TraceRules | None = None
     firehose: Firehose | None = None
+    refused_connections: Callable[[], Mapping[str, int]] = dict  # by reason
     tracing_state: Callable[[], Mapping[str, Any]] = dict  # enabled, kept, dropped, failure (docs/tracing.md)
 
     def visible_vhosts(self, user: str) -> frozenset[str] | None:

@@ -334,6 +334,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
     def opened(self) -> None:
         """The handshake is over."""
         assert self.session.vhost is not None
+        self.server.has_opened(self)
         log.info("%s: user '%s' opened vhost '%s'", self.name, self.session.user, self.session.vhost.name)
         self._heartbeat = Heartbeat(self.session.handshake.tuning.heartbeat, self.server.now())
         self._emit(schema.CONNECTION_OPENED, 0)

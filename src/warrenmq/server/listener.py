@@ -19,6 +19,14 @@ from warrenmq.protocol.output import ScratchPool
 from warrenmq.server.clock import Clock
 from warrenmq.server.connection import SHUTDOWN_TEXT, AmqpConnection
 from warrenmq.server.flow import Alarms
+from warrenmq.server.limits import (
+    MAX_CONNECTIONS,
+    UNAUTHENTICATED,
+    ConnectionLimits,
+    Refusals,
+    open_file_limit,
+    share_out,
+)
 from warrenmq.server.options import ServerOptions
 from warrenmq.server.sasl import Authenticator
 from warrenmq.server.ticker import Ticker
@@ -47,7 +55,7 @@ class Listener:
         self.port = port
         self.server: asyncio.Server | None = None
 
-    async def open(self, accept: Callable[[], AmqpConnection]) -> None:
+    async def open(self, accept: Callable[[], asyncio.BaseProtocol]) -> None:
         """Listen; OSError if the address cannot be had."""
         loop = asyncio.get_running_loop()
         self.server = await loop.create_server(accept, self.host, self.port, backlog=BACKLOG)
@@ -63,11 +71,36 @@ class Listener:
             await self.server.wait_closed()
 
 
-class AmqpServer:
-    """The listeners, and all connections that came in by them. `clock` is the broker's."""
+class Arrival(asyncio.Protocol):
+    """A socket that was accepted just now: becomes an `AmqpConnection`, or is closed where there are too many."""
 
-    def __init__(self, broker: Broker, options: ServerOptions, clock: Clock) -> None:
+    __slots__ = ("_listener", "_server")
+
+    def __init__(self, server: AmqpServer, listener: Listener) -> None:
+        self._server = server
+        self._listener = listener
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if self._server.admits():
+            connection = AmqpConnection(self._server, self._listener)
+            transport.set_protocol(connection)
+            connection.connection_made(transport)
+        else:
+            transport.abort()  # type: ignore[attr-defined]
+
+
+class AmqpServer:
+    """The listeners, and all connections that came in by them. `clock` is the broker's.
+
+    `limits` are by default those of the options and of the process.
+    """
+
+    def __init__(
+        self, broker: Broker, options: ServerOptions, clock: Clock, limits: ConnectionLimits | None = None
+    ) -> None:
         self.broker = broker
+        self.limits = limits or share_out(open_file_limit(), options.max_connections, None)
+        self.refusals = Refusals(self.now)
         self._clock = clock
         self.options = options
         self.authenticator = Authenticator(broker.users, options.loopback_users)
@@ -88,6 +121,7 @@ class AmqpServer:
             "capabilities": dict(CAPABILITIES),
         }
         self._connections: dict[AmqpConnection, None] = {}
+        self._unauthenticated: set[AmqpConnection] = set()  # those that have not opened a virtual host yet
         self._to_sweep: deque[AmqpConnection] = deque()  # those that are gone are dropped when their turn comes
         self._is_empty = asyncio.Event()
         self._is_empty.set()
@@ -109,7 +143,7 @@ class AmqpServer:
         if self._sweeper is None:
             self._start()
         listener = Listener(host, port)
-        await listener.open(lambda: AmqpConnection(self, listener))
+        await listener.open(lambda: Arrival(self, listener))
         self.listeners.append(listener)
         return listener
 
@@ -142,14 +176,30 @@ class AmqpServer:
         for listener in self.listeners:
             await listener.wait_closed()
 
+    def admits(self) -> bool:
+        """Return whether one more connection may come; note it as refused if not."""
+        if len(self._connections) >= self.limits.amqp:
+            self.refusals.note(MAX_CONNECTIONS)
+        elif len(self._unauthenticated) >= self.limits.unauthenticated:
+            self.refusals.note(UNAUTHENTICATED)
+        else:
+            return True
+        return False
+
     def add(self, connection: AmqpConnection) -> None:
         self._connections[connection] = None
+        self._unauthenticated.add(connection)
         self._to_sweep.append(connection)
         self._is_empty.clear()
         self.broker.stats.connections_opened += 1
 
+    def has_opened(self, connection: AmqpConnection) -> None:
+        """It has logged in and opened a virtual host."""
+        self._unauthenticated.discard(connection)
+
     def remove(self, connection: AmqpConnection) -> None:
         del self._connections[connection]
+        self._unauthenticated.discard(connection)
         if not self._connections:
             self._is_empty.set()
         self.alarms.blocked.pop(connection, None)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 class ServerOptions:
     """Defaults are RabbitMQ's, where it has them. `memory_limit` or `disk_free_limit` 0 means none.
 
+    `max_connections` None: as many as the limit of open files allows.
     `busy_poll_us`: microseconds for which the loop polls its sockets after a turn before it sleeps (see ticker.py).
     """
 
@@ -14,6 +15,7 @@ class ServerOptions:
     frame_max: int = 131072
     channel_max: int = 2047
     handshake_timeout: float = 10.0
+    max_connections: int | None = None
     max_message_size: int = 134217728
     memory_limit: int = 0
     disk_free_limit: int = 50_000_000

@@ -1,0 +1,118 @@
+"""One HTTP connection: uvicorn's protocol with deadlines for the client, and with a limit of connections.
+
+A deadline belongs to a step: the headers of a request, its body, the reading of a response. Bytes that trickle in do
+not extend it, only the next step does. There is none while the application works on a request.
+
+Owned by the loop thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from warrenmq.management.options import LEAST_RATE, HttpOptions
+
+
+class Step(Enum):
+    HEADERS = "headers"  # to come, also on a connection that is kept alive
+    BODY = "body"  # to come
+    RESPONSE = "response"  # the application is working on it
+    READING = "reading"  # a response that the client has to read before anything else happens
+
+
+class HttpConnection(H11Protocol):
+    """Closed at once if `max_connections` are open, and when the client takes too long over a step."""
+
+    def __init__(self, options: HttpOptions, on_refused: Callable[[], None] | None, **uvicorn: Any) -> None:
+        super().__init__(**uvicorn)
+        self._options = options
+        self._on_refused = on_refused
+        self._step: tuple[Step, object] | None = None  # and the request that it is about
+        self._unread = 0  # bytes of responses that were unread when the deadline was set
+        self._deadline: asyncio.TimerHandle | None = None
+
+    # -- asyncio -----------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        if len(self.connections) >= self._options.max_connections:
+            self.transport = transport
+            transport.abort()
+            if self._on_refused is not None:
+                self._on_refused()
+            return
+        super().connection_made(transport)
+        self._judge()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._judge()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._judge()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._judge()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel()
+        super().connection_lost(exc)
+
+    # -- uvicorn -----------------------------------------------------------------------------------------------------
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._judge()
+
+    # -- deadlines ---------------------------------------------------------------------------------------------------
+
+    def _judge(self) -> None:
+        """Set a new deadline if the connection has come to another step."""
+        step = self._find_step(), self.cycle
+        if step != self._step:
+            self._step = step
+            self._set_deadline()
+
+    def _find_step(self) -> Step:
+        if self.flow.write_paused or self.transport.is_closing():
+            return Step.READING
+        if self.conn.their_state is h11.SEND_BODY:
+            return Step.BODY
+        if self.cycle is None or self.cycle.response_complete:
+            return Step.HEADERS
+        return Step.RESPONSE
+
+    def _set_deadline(self) -> None:
+        self._cancel()
+        assert self._step is not None
+        seconds = {
+            Step.HEADERS: self._options.header_seconds,
+            Step.BODY: self._options.body_seconds,
+            Step.READING: self._options.read_seconds,
+        }.get(self._step[0])
+        if seconds is not None:
+            self._unread = self.transport.get_write_buffer_size()
+            self._deadline = self.loop.call_later(seconds, self._is_late)
+
+    def _is_late(self) -> None:
+        step = self._step
+        self._judge()  # uvicorn may have closed it meanwhile
+        if step != self._step:
+            return
+        read = self._unread - self.transport.get_write_buffer_size()
+        if self._find_step() is Step.READING and read >= LEAST_RATE * self._options.read_seconds:
+            self._set_deadline()
+        else:
+            self.transport.abort()
+
+    def _cancel(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
