@@ -37,9 +37,18 @@ def test_every_figure_of_the_storage_is_published_with_its_value(tmp_path: Path)
         assert f"{metric.name} {figures[metric.field]}" in samples
 
 
+def test_refused_connections_are_published_by_reason() -> None:
+    text = prometheus.render(Overview(**NUMBERS), loop_lag=0.0, version="1", refused={"http": 3, "max_connections": 0})
+    lines = [line for line in text.splitlines() if line.startswith("warren_connections_refused_total")]
+    assert lines == [
+        'warren_connections_refused_total{reason="http"} 3',
+        'warren_connections_refused_total{reason="max_connections"} 0',
+    ]
+
+
 def test_counters_end_in_total_and_every_metric_is_described_once() -> None:
     figures = {metric.field: 1 for metric in prometheus.STORAGE_METRICS}
-    text = prometheus.render(Overview(**NUMBERS), loop_lag=0.0, version="1", figures=figures)
+    text = prometheus.render(Overview(**NUMBERS), loop_lag=0.0, version="1", figures=figures, refused={"http": 3})
     kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
     described = re.findall(r"^# HELP (\S+) .+\.$", text, re.MULTILINE)
     assert described == list(kinds)

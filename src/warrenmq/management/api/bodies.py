@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from fastapi import Request
+from starlette.requests import ClientDisconnect
 
 from warrenmq.management.errors import BadRequest
 
@@ -28,8 +29,11 @@ async def json_object(request: Request) -> dict[str, Any]:
 
 async def _read(request: Request) -> bytes:
     received = bytearray()
-    async for chunk in request.stream():
-        received += chunk
-        if len(received) > LARGEST_BODY:
-            raise BadRequest(f"the body is larger than {LARGEST_BODY} bytes")
+    try:
+        async for chunk in request.stream():
+            received += chunk
+            if len(received) > LARGEST_BODY:
+                raise BadRequest(f"the body is larger than {LARGEST_BODY} bytes")
+    except ClientDisconnect:
+        raise BadRequest("the connection was closed before the body was complete") from None
     return bytes(received)
