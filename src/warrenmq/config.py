@@ -23,6 +23,7 @@ from warrenmq import __version__
 from warrenmq.core.arguments import parse_age
 from warrenmq.core.durability import EXPECTED as DURABILITIES
 from warrenmq.core.durability import parse_durability
+from warrenmq.core.limits import Limits
 from warrenmq.server.options import ServerOptions
 from warrenmq.storage.options import LOG_FILE_SIZE, MEMORY_BUDGET, StorageOptions
 from warrenmq.tracing.export_otlp import OtlpOptions
@@ -62,6 +63,9 @@ def whole_number(low: int, high: int, meaning: str = "a whole number") -> Callab
         return number
 
     return read
+
+
+number_or_none = whole_number(0, 2**31, "a whole number (0 = no limit)")
 
 
 def number_or_auto(value: object) -> int | None:
@@ -250,6 +254,10 @@ class Settings:
     max_connections: int | None = setting("auto", number_or_auto)
     max_http_connections: int | None = setting("auto", number_or_auto)
     max_message_size: int = setting(128 * MIB, size)
+    max_queues: int = setting(200_000, number_or_none)
+    max_exchanges: int = setting(100_000, number_or_none)
+    max_bindings: int = setting(1_000_000, number_or_none)
+    consumer_max_per_channel: int = setting(10_000, number_or_none)
     memory_limit: int = setting("60%", memory)
     disk_free_limit: int = setting("50MB", size_or_none)
     durability: str = setting("fsync", durability)
@@ -291,6 +299,11 @@ def server_options(settings: Settings) -> ServerOptions:
     """The part of the settings that the AMQP server takes: the keys that both name."""
     shared = {entry.name for entry in fields(ServerOptions)} & KEYS.keys()
     return ServerOptions(**{name: getattr(settings, name) for name in shared})
+
+
+def limits(settings: Settings) -> Limits:
+    """The part of the settings that bounds what clients declare."""
+    return Limits(**{entry.name: getattr(settings, entry.name) for entry in fields(Limits)})
 
 
 def storage_options(settings: Settings) -> StorageOptions:

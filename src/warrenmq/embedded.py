@@ -19,6 +19,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
 
+from warrenmq.core.limits import Limits
 from warrenmq.node import Node, NodeOptions
 from warrenmq.server.options import ServerOptions
 from warrenmq.storage.options import StorageOptions
@@ -50,6 +51,7 @@ class Broker:
         http_port: int = 0,
         data_dir: str | Path | None = None,
         server: ServerOptions | None = None,
+        limits: Limits | None = None,
         storage: StorageOptions | None = None,
         trace: str | float = "off",
     ) -> None:
@@ -59,6 +61,7 @@ class Broker:
             http_port=http_port if http else None,
             data_dir=None if data_dir is None else Path(data_dir),
             server=server or ServerOptions(),
+            limits=limits or Limits(),
             storage=storage or StorageOptions(),
             tracing=TracingOptions(rules=rules_of_flag(str(trace))),
         )

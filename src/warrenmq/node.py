@@ -20,6 +20,7 @@ from urllib.parse import quote
 
 from warrenmq import __version__
 from warrenmq.core.broker import Broker
+from warrenmq.core.limits import Limits
 from warrenmq.core.ports import Storage
 from warrenmq.core.users import EVERYTHING
 from warrenmq.journal.errors import JournalError
@@ -71,6 +72,7 @@ class NodeOptions:
     max_http_connections: int | None = None  # None: a share of what the limit of open files allows
     data_dir: Path | None = None
     server: ServerOptions = field(default_factory=ServerOptions)
+    limits: Limits = field(default_factory=Limits)
     storage: StorageOptions = field(default_factory=StorageOptions)
     tracing: TracingOptions = field(default_factory=TracingOptions)
 
@@ -208,7 +210,7 @@ class Node:
         server = self.options.server
         self.tracing = Tracing(storage, self._tracing_options())
         clock = SteadyClock()
-        self.broker = broker = Broker(storage, self.tracing.recorder, clock())
+        self.broker = broker = Broker(storage, self.tracing.recorder, clock(), self.options.limits)
         self.tracing.attach(broker)
         broker.users.add(server.default_user, server.default_pass)
         broker.users.grant(server.default_user, None, EVERYTHING, EVERYTHING, EVERYTHING)

@@ -69,6 +69,7 @@ def node_options(settings: config.Settings) -> NodeOptions:
         max_http_connections=settings.max_http_connections,
         data_dir=settings.data_dir,
         server=config.server_options(settings),
+        limits=config.limits(settings),
         tracing=config.tracing_options(settings),
         storage=shrunk(config.storage_options(settings), os.environ.get("WARREN_TEST_LIMITS", "")),
     )

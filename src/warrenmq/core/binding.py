@@ -41,9 +41,10 @@ def make_binding(source: Exchange, destination: Destination, key: str, arguments
 class BindingIndex:
     """All bindings of a virtual host, but the implicit ones of the default exchange."""
 
-    __slots__ = ("_from", "_to")
+    __slots__ = ("_count", "_from", "_to")
 
     def __init__(self) -> None:
+        self._count = 0
         self._from: dict[Exchange, dict[Binding, None]] = {}
         self._to: dict[Destination, dict[Binding, None]] = {}
 
@@ -56,6 +57,7 @@ class BindingIndex:
         existing[binding] = None
         self._to.setdefault(binding.destination, {})[binding] = None
         binding.source.binding_count += 1
+        self._count += 1
         return True
 
     def remove(self, binding: Binding) -> bool:
@@ -65,6 +67,7 @@ class BindingIndex:
             return False
         binding.source.matcher.unbind(binding.key, binding.arguments, binding.destination)
         binding.source.binding_count -= 1
+        self._count -= 1
         self._forget(self._from, binding.source, binding)
         self._forget(self._to, binding.destination, binding)
         return True
@@ -83,7 +86,7 @@ class BindingIndex:
         return binding in self._from.get(binding.source, ())
 
     def __len__(self) -> int:
-        return sum(len(bindings) for bindings in self._from.values())
+        return self._count
 
     @staticmethod
     def _forget(index: dict[Any, dict[Binding, None]], end: Destination, binding: Binding) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from warrenmq.core.errors import NotAllowed
+from warrenmq.core.limits import Limits
 from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, Catalog, EventSink, Storage
 from warrenmq.core.reply_to import ReplyQueue
 from warrenmq.core.stats import Stats
@@ -30,13 +31,16 @@ DEFAULT_VHOST = "/"
 
 
 class Broker:
-    """Everything that one node serves. `storage` keeps it, `events` hears of it.
+    """Everything that one node serves. `storage` keeps it, `events` hears of it, `limits` bound it.
 
     `now_ms` is the time of what is restored, and until the server sets that of the first turn (`Turn.now_ms`).
     """
 
-    def __init__(self, storage: Storage, events: EventSink | None = None, now_ms: int = 0) -> None:
+    def __init__(
+        self, storage: Storage, events: EventSink | None = None, now_ms: int = 0, limits: Limits | None = None
+    ) -> None:
         self.storage = storage
+        self.limits = limits or Limits()
         self.turn = Turn(now_ms)
         self.timers = Timers()
         storage.begin(self.turn, self.timers)

@@ -325,10 +325,16 @@ class Channel:
         """Register a consumer. The caller answers consume-ok, then calls `start`."""
         if tag in self.consumers or (self.reply_queue is not None and self.reply_queue.tag == tag):
             raise NotAllowed(f"attempt to reuse consumer tag '{tag}'")
+        self._require_room_for_consumer()
         queue.require_admissible(self, no_ack, is_exclusive, arguments)
         consumer = Consumer(tag, self, queue, no_ack, is_exclusive, self.default_prefetch, priority, arguments)
         self.consumers[tag] = consumer
         return consumer
+
+    def _require_room_for_consumer(self) -> None:
+        limit = self.vhost.limits.consumer_max_per_channel
+        if limit and len(self.consumers) >= limit:
+            raise NotAllowed(f"reached maximum ({limit}) of consumers per channel")
 
     def start(self, consumer: Consumer) -> None:
         """Let the messages flow."""
@@ -348,6 +354,7 @@ class Channel:
         """Take answers that are published to the address from now on."""
         if reply_queue.tag in self.consumers:
             raise NotAllowed(f"attempt to reuse consumer tag '{reply_queue.tag}'")
+        self._require_room_for_consumer()
         self.reply_queue = reply_queue
         self.broker.reply_queues[reply_queue.name] = reply_queue
 

@@ -69,6 +69,7 @@ class VHost:
     def __init__(self, broker: Broker, name: str) -> None:
         self.broker = broker
         self.name = name
+        self.limits = broker.limits
         self.is_tapped = False  # somebody listens to its firehose
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
@@ -205,6 +206,11 @@ class VHost:
         if name.startswith("amq."):
             raise AccessRefused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
         validate_exchange_arguments(self._named("exchange", name), arguments)
+        limit = self.limits.max_exchanges
+        if limit and len(self.exchanges) >= limit:
+            raise PreconditionFailed(
+                f"cannot declare {self._named('exchange', name)}: exchange limit of {limit} is reached"
+            )
         exchange = Exchange(name, type, is_durable, is_auto_delete, is_internal, arguments)
         self._add_exchange(exchange)
         self._topology_changed()
@@ -277,7 +283,10 @@ class VHost:
         arguments: dict[str, Any],
         connection: Connection | None,
     ) -> Queue:
-        """Make the queue, or find that it is the same already. An empty name asks the broker for one."""
+        """Make the queue, or find that it is the same already. An empty name asks the broker for one.
+
+        Without a connection it is one of the broker's own, for which there is no limit.
+        """
         if name.startswith("amq."):
             raise AccessRefused(f"queue name '{name}' contains reserved prefix 'amq.*'")
         is_durable = is_durable and not is_exclusive  # an exclusive queue dies with its connection anyway
@@ -294,6 +303,11 @@ class VHost:
         require_own_name(name, arguments)
         validate_queue_arguments(self._named("queue", name), arguments, is_durable, is_exclusive, is_auto_delete)
         name = name or self._generate_name()
+        limit = self.limits.max_queues
+        if limit and len(self.queues) >= limit and connection is not None:
+            raise PreconditionFailed(
+                f"cannot declare queue '{name}': queue limit in vhost '{self.name}' ({limit}) is reached"
+            )
         queue = self._make_queue(name, is_durable, is_auto_delete, connection if is_exclusive else None, arguments)
         if is_durable:
             self.broker.catalog.save("queue", (self.name, name), definitions.of_queue(queue))
@@ -389,6 +403,13 @@ class VHost:
             except ValueError as error:
                 raise PreconditionFailed(str(error)) from None
         binding = make_binding(exchange, destination, key, arguments)
+        limit = self.limits.max_bindings
+        if limit and len(self.bindings) >= limit and binding not in self.bindings:
+            kind = "queue" if isinstance(destination, Queue) else "exchange"
+            raise PreconditionFailed(
+                f"cannot bind {kind} '{destination.name}' to {self._named('exchange', source)}: "
+                f"binding limit of {limit} is reached"
+            )
         if self.bindings.add(binding):
             self._topology_changed()
             if binding.is_durable:
