@@ -16,6 +16,7 @@ from warrenmq.client.blocking.io_thread import IoThread
 from warrenmq.client.blocking.worker import Worker
 from warrenmq.client.engine.connection import EngineConnection, RecoveryEvent
 from warrenmq.client.engine.consumers import Sink
+from warrenmq.client.engine.listeners import ignore
 from warrenmq.client.errors import ClientError, CloseReason, ConnectionClosed
 from warrenmq.client.factory import ConnectionFactory, Settings, as_factory
 
@@ -113,27 +114,45 @@ class Connection:
     # -- listeners: called on a worker thread of the connection's own ------------------------------------------------
 
     def add_blocked_listener(
-        self, on_blocked: Callable[[str], object], on_unblocked: Callable[[], object] = lambda: None
+        self, on_blocked: Callable[[str], object], on_unblocked: Callable[[], object] = ignore
     ) -> None:
         """Told when the server stops taking publishes (with its reason), and when it takes them again."""
         _require_plain(on_blocked)
         _require_plain(on_unblocked)
-        self._engine.add_blocked_listener(on_blocked, on_unblocked)
+        self._engine.blocked_listeners.add((on_blocked, on_unblocked))
+
+    def remove_blocked_listener(
+        self, on_blocked: Callable[[str], object], on_unblocked: Callable[[], object] = ignore
+    ) -> bool:
+        """Return False if this pair was not there."""
+        return self._engine.blocked_listeners.remove((on_blocked, on_unblocked))
 
     def add_close_listener(self, listener: Callable[[CloseReason], object]) -> None:
         """Told when the connection has ended for good: who began it, and why."""
         _require_plain(listener)
-        self._engine.add_close_listener(listener)
+        self._engine.close_listeners.add(listener)
+
+    def remove_close_listener(self, listener: Callable[[CloseReason], object]) -> bool:
+        """Return False if it was not there."""
+        return self._engine.close_listeners.remove(listener)
 
     def add_recovery_listener(self, listener: Callable[[RecoveryEvent], object]) -> None:
         """Told of each step of a recovery: lost, trying, recovered, gave_up."""
         _require_plain(listener)
-        self._engine.add_recovery_listener(listener)
+        self._engine.recovery_listeners.add(listener)
+
+    def remove_recovery_listener(self, listener: Callable[[RecoveryEvent], object]) -> bool:
+        """Return False if it was not there."""
+        return self._engine.recovery_listeners.remove(listener)
 
     def add_queue_renamed_listener(self, listener: Callable[[str, str], object]) -> None:
         """Told (old, new) when a server-named queue got another name in a recovery."""
         _require_plain(listener)
-        self._engine.add_queue_renamed_listener(listener)
+        self._engine.renamed_listeners.add(listener)
+
+    def remove_queue_renamed_listener(self, listener: Callable[[str, str], object]) -> bool:
+        """Return False if it was not there."""
+        return self._engine.renamed_listeners.remove(listener)
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
@@ -201,10 +220,6 @@ class Connection:
         worker = Worker(f"warren-client-{self.name}-{what}", engine)
         self._workers.append(worker)
         return worker
-
-    def _wait_for_room(self, timeout: float) -> None:
-        """Any thread: until the output has room for publishes."""
-        self._engine.patience.block_for_room(timeout)
 
     # -- for io_thread's book of open connections --------------------------------------------------------------------
 
