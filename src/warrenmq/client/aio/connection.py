@@ -142,9 +142,7 @@ class Connecting:
         return self._connect().__await__()
 
     async def _connect(self) -> Connection:
-        connection = Connection(self._factory)
-        await connection._engine.connect()
-        return connection
+        return await self._factory.connect_async()
 
     async def __aenter__(self) -> Connection:
         self._connection = await self._connect()
@@ -162,5 +160,7 @@ def connect(url: str | Iterable[str] | ConnectionFactory | None = None, /, **set
 
     async with aio.connect("amqp://localhost", heartbeat=30) as connection:
         channel = await connection.channel()
+
+    `attempts=10, wait=1` waits for a broker that is not up yet: ten attempts, one second apart.
     """
     return Connecting(as_factory(url, settings))

@@ -33,10 +33,9 @@ def connect(url: str | Iterable[str] | ConnectionFactory | None = None, /, **set
     b'hello'
 
     Raises ConnectionFailed when no address answers as it should, AuthenticationFailed when the login is refused.
+    `attempts=10, wait=1` waits for a broker that is not up yet: ten attempts, one second apart.
     """
-    connection = Connection(as_factory(url, settings))
-    connection._open()
-    return connection
+    return as_factory(url, settings).connect()
 
 
 class Connection:
@@ -188,22 +187,23 @@ class Connection:
 
     # -- beginning and end -------------------------------------------------------------------------------------------
 
-    def _open(self) -> None:
+    def _open(self, timeout: float | None) -> None:
         self._thread.start()
-        limit = self._given.connect_timeout * len(self._given.addresses)
+        given = self._given
+        limit = given.connect_timeout * len(given.addresses) if given.attempts == 1 else _NO_LIMIT
         try:
-            self._thread.call(self._begin(), limit)
+            self._thread.call(self._begin(timeout), limit)
         except BaseException:
             self._thread.tell(self._thread.end)
             self._thread.join(_LEAST_WAIT)
             raise
         io_thread.remember(self)
 
-    async def _begin(self) -> None:
+    async def _begin(self, timeout: float | None) -> None:
         self._engine = EngineConnection(self._given, self._make_sink)
         self._engine.face = self
         self._thread.rename(f"warren-client-{self.name}")
-        await self._engine.connect()
+        await self._engine.connect(timeout)
         self._thread.spawn(self._end_with_engine())
 
     async def _end_with_engine(self) -> None:
@@ -245,3 +245,4 @@ class Connection:
 
 # Even a close with no time left lets threads end that are ending.
 _LEAST_WAIT = 1.0
+_NO_LIMIT = 1e9

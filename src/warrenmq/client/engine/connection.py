@@ -141,18 +141,40 @@ class EngineConnection:
 
     # -- opening -----------------------------------------------------------------------------------------------------
 
-    async def connect(self) -> None:
-        """Open the first link; raises ConnectionFailed, and leaves nothing behind then."""
+    async def connect(self, timeout: float | None = None) -> None:
+        """Open the first link, with the factory's attempts; raises ConnectionFailed, and leaves nothing behind then."""
         try:
-            await self.open_link()
+            async with asyncio.timeout(timeout):
+                await self._connect_patiently()
+        except TimeoutError as late:
+            self._give_up_connecting()
+            if isinstance(late, ClientError):
+                raise
+            raise ConnectionFailed(f"no connection within {timeout} seconds") from None
         except BaseException:
-            self.state = State.CLOSED
-            self._ended.set()
+            self._give_up_connecting()
             raise
         self.state = State.OPEN
         self._settled.set()
         if self.metrics is not None:
             self.metrics.connection_opened()
+
+    async def _connect_patiently(self) -> None:
+        attempts, pauses = self.factory.attempts, self.factory.connect_pauses()
+        while True:
+            try:
+                await self.open_link()
+                return
+            except ConnectionFailed as failure:
+                if failure.is_refusal or pauses.attempt + 1 == attempts:
+                    raise
+                pause = pauses.next()
+                log.warning("broker not reachable, retrying in %.1f s: %s", pause, failure)
+            await asyncio.sleep(pause)
+
+    def _give_up_connecting(self) -> None:
+        self.state = State.CLOSED
+        self._ended.set()
 
     async def open_link(self) -> None:
         """Try the addresses in turn until one answers."""
