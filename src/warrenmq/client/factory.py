@@ -254,6 +254,12 @@ def as_factory(url: str | Iterable[str] | ConnectionFactory | None, settings: Se
     return ConnectionFactory(url, **settings)
 
 
+def waiting_factory(where: str | ConnectionFactory, attempts: int | None, wait: float | None) -> ConnectionFactory:
+    """The factory with these settings, its own `wait` where none is given."""
+    factory = ConnectionFactory(where) if isinstance(where, str) else where
+    return factory.with_(attempts=attempts, wait=factory.wait if wait is None else wait)
+
+
 # -- from what was given to what holds ---------------------------------------------------------------------------------
 
 
