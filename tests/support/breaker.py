@@ -104,6 +104,7 @@ class Breaker:
         self.url = urlunsplit(parts._replace(netloc=f"{credentials}@127.0.0.1:{self.port}"))
         self.weather = weather
         self.connections_made = 0
+        self.connections_refused = 0
         self.faults: Counter[str] = Counter()
         self.is_refusing = False
         self.delay_seconds = 0.0
@@ -243,6 +244,7 @@ class Breaker:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.is_refusing:
+            self.connections_refused += 1
             _hang_up(writer, hard=True)
             return
         try:

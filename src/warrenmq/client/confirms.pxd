@@ -3,6 +3,7 @@ cimport cython
 cdef int _PENDING
 cdef int _DONE
 cdef int _FAILED
+cdef int _UNCONFIRMED
 
 
 @cython.final

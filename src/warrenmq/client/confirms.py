@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from warrenmq.client.errors import ClientError, Nacked, Unroutable
+from warrenmq.client.errors import ClientError, Misuse, Nacked, Unroutable
 
 if TYPE_CHECKING:
     from warrenmq.client.delivery import Returned
@@ -24,6 +24,7 @@ log = logging.getLogger("warrenmq.client")
 _PENDING = 0
 _DONE = 1
 _FAILED = 2
+_UNCONFIRMED = 3
 
 # What has to be kept of a publish to send it again, or to know it when it comes back:
 # exchange, routing key, content header, body, mandatory.
@@ -33,7 +34,7 @@ Message: TypeAlias = tuple[str, str, bytes, bytes, bool]
 class Confirmation:
     """The broker's word on one publish: `result` waits for it (or `await`), and raises where it is not a yes.
 
-    Outside confirm mode there is no word to wait for: the confirmation is done from the beginning, with the tag 0.
+    Outside confirm mode the broker sends no confirms: waiting for one raises Misuse at once. The tag is 0 then.
     """
 
     __slots__ = ("_error", "_patience", "_waiters", "message", "state", "tag")
@@ -47,7 +48,7 @@ class Confirmation:
         self.tag = tag
 
     def done(self) -> bool:
-        """Whether the word has come, whatever it was."""
+        """Whether `result` returns or raises without waiting."""
         return self.state != _PENDING
 
     def result(self, timeout: float | None = None) -> None:
@@ -56,15 +57,18 @@ class Confirmation:
             self._patience.block(self, timeout)  # type: ignore[union-attr]
         if self._error is not None:
             raise self._error
+        self._require_confirming()
 
     def exception(self, timeout: float | None = None) -> ClientError | None:
         """Wait for the broker's word; gives what `result` would raise, except for a time-out, which it raises."""
         if self.state == _PENDING:
             self._patience.block(self, timeout)  # type: ignore[union-attr]
+        self._require_confirming()
         return self._error
 
     def add_done_callback(self, callback: Callable[["Confirmation"], object]) -> None:
         """Call it with this confirmation when the word has come: on the channel's worker, or at once if it is there."""
+        self._require_confirming()
         if self.state == _PENDING and self._patience.call_when_done(self, callback):  # type: ignore[union-attr]
             return
         try:
@@ -80,8 +84,18 @@ class Confirmation:
             yield from self._patience.wait(self).__await__()  # type: ignore[union-attr]
         if self._error is not None:
             raise self._error
+        self._require_confirming()
+
+    def _require_confirming(self) -> None:
+        if self.state == _UNCONFIRMED:
+            raise Misuse(
+                "the channel was not in confirm mode, so no confirm comes for this message: "
+                "call channel.confirm_select() before publishing"
+            )
 
     def __repr__(self) -> str:
+        if self.state == _UNCONFIRMED:
+            return "<Confirmation: unconfirmed>"
         state = "waiting" if self.state == _PENDING else "confirmed" if self._error is None else repr(self._error)
         return f"<Confirmation {self.tag}: {state}>"
 
@@ -114,10 +128,10 @@ class Confirmation:
             waiter()
 
 
-def make_done() -> Confirmation:
-    """What a publish outside confirm mode gives."""
+def make_unconfirmed() -> Confirmation:
+    """What a publish outside confirm mode returns."""
     confirmation = Confirmation()
-    confirmation.state = _DONE
+    confirmation.state = _UNCONFIRMED
     return confirmation
 
 

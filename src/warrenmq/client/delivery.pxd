@@ -6,6 +6,7 @@ cdef class Settler:
     cpdef bint nack(self, unsigned long long tag, bint multiple=*, bint requeue=*) except -1
     cpdef bint reject(self, unsigned long long tag, bint requeue=*) except -1
     cpdef bint is_stale(self, unsigned long long tag) except -1
+    cpdef bint is_undone(self, unsigned long long tag) except -1
     cpdef face(self)
 
 
@@ -23,7 +24,7 @@ cdef class Delivery:
     cdef readonly str routing_key
     cdef readonly bytes body
     cdef readonly object message_count
-    cdef readonly bint is_settled
+    cdef bint _is_settled
 
     cpdef bint ack(self, bint multiple=*) except -1
     cpdef bint nack(self, bint multiple=*, bint requeue=*) except -1

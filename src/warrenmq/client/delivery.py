@@ -37,6 +37,10 @@ class Settler:
     def is_stale(self, tag: int) -> bool:
         raise NotImplementedError
 
+    def is_undone(self, tag: int) -> bool:
+        """Whether a rollback undid what was said of the tag."""
+        return False
+
     def face(self) -> Any:
         """The channel as the user knows it."""
         raise NotImplementedError
@@ -51,6 +55,7 @@ class Delivery:
 
     __slots__ = (
         "_header",
+        "_is_settled",
         "_properties",
         "_settler",
         "body",
@@ -58,7 +63,6 @@ class Delivery:
         "consumer_tag",
         "delivery_tag",
         "exchange",
-        "is_settled",
         "message_count",
         "redelivered",
         "routing_key",
@@ -90,7 +94,7 @@ class Delivery:
         self.routing_key = routing_key
         self.body = body
         self.message_count = message_count
-        self.is_settled = False
+        self._is_settled = False
 
     @property
     def properties(self) -> BasicProperties:
@@ -114,22 +118,27 @@ class Delivery:
         """Whether it came in an earlier life of its channel: the broker has taken it back and delivers it again."""
         return self._settler.is_stale(self.delivery_tag)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether it was acked, nacked or rejected; False again when that was in a transaction that was rolled back."""
+        return self._is_settled and not self._settler.is_undone(self.delivery_tag)
+
     def ack(self, multiple: bool = False) -> bool:
         """Done with it. False: nothing was said, because the link it came by was lost meanwhile."""
         said = self._settler.ack(self.delivery_tag, multiple)
-        self.is_settled = True
+        self._is_settled = True
         return said
 
     def nack(self, multiple: bool = False, requeue: bool = True) -> bool:
         """Give it back, or drop it (it is dead-lettered where the queue says so)."""
         said = self._settler.nack(self.delivery_tag, multiple, requeue)
-        self.is_settled = True
+        self._is_settled = True
         return said
 
     def reject(self, requeue: bool = True) -> bool:
         """As `nack`, for one message and any broker."""
         said = self._settler.reject(self.delivery_tag, requeue)
-        self.is_settled = True
+        self._is_settled = True
         return said
 
     def is_of(self, settler: Settler) -> bool:
@@ -169,7 +178,7 @@ def make_delivery(
     delivery.routing_key = routing_key
     delivery.body = body
     delivery.message_count = None
-    delivery.is_settled = False
+    delivery._is_settled = False
     return delivery
 
 

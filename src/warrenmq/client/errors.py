@@ -56,11 +56,22 @@ class MalformedMessage(ClientError, ValueError):
 
 
 class ConnectionFailed(ClientError, ConnectionError):
-    """No connection came about. `failures` has the exception of each address that was tried, in order."""
+    """No connection came about. `failures` has the exception of each address that was tried, in order.
 
-    def __init__(self, text: str, failures: Sequence[tuple[str, Exception]] = ()) -> None:
+    `reply_code` is the server's, where it closed the connection in the handshake.
+    """
+
+    def __init__(self, text: str, failures: Sequence[tuple[str, Exception]] = (), reply_code: int = 0) -> None:
         super().__init__(text)
         self.failures = tuple(failures)
+        self.reply_code = reply_code
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether a server refused the user or the virtual host (403, 530): trying again would not help."""
+        return self.reply_code in (spec.ACCESS_REFUSED, spec.NOT_ALLOWED) or any(
+            isinstance(failure, ConnectionFailed) and failure.is_refusal for _, failure in self.failures
+        )
 
 
 class AuthenticationFailed(ConnectionFailed):

@@ -77,6 +77,8 @@ class Settings(TypedDict, total=False):
     channel_max: int
     frame_max: int
     connect_timeout: float
+    attempts: int | None
+    wait: float | None
     call_timeout: float
     close_timeout: float
     recovery: Recovery | bool
@@ -107,6 +109,8 @@ class ConnectionFactory:
     - `virtual_host`, `username`, `password`, `mechanism` (PLAIN, AMQPLAIN, EXTERNAL);
     - `heartbeat` seconds (0: none), `channel_max` (0: no limit of ours), `frame_max`: the lower of both sides' holds;
     - `name` and `client_properties`: what the server shows of this connection;
+    - `attempts`: how often `connect` tries (None: until it works), with pauses of `wait` seconds (None: those of
+      `recovery`); a login or virtual host that the server refuses is not tried again;
     - `connect_timeout`: TCP, TLS and handshake together, per address; `call_timeout`: every call that waits for the
       server, unless it is given its own; `close_timeout`: how long a close waits for the server's word;
     - `recovery`: a Recovery, or False; `unconfirmed`: whether publishes without the broker's word at the loss of a
@@ -129,6 +133,8 @@ class ConnectionFactory:
     channel_max: int = 0
     frame_max: int = 131072
     connect_timeout: float = 10.0
+    attempts: int | None = 1
+    wait: float | None = None
     call_timeout: float = 30.0
     close_timeout: float = 5.0
     recovery: Recovery = Recovery()
@@ -150,17 +156,24 @@ class ConnectionFactory:
 
     # -- opening -----------------------------------------------------------------------------------------------------
 
-    def connect(self) -> Connection:
-        """Open a connection that any thread may use; raises ConnectionFailed when no address answers as it should."""
-        from warrenmq.client.blocking.connection import connect  # here: a program of one face never loads the other
+    def connect(self, timeout: float | None = None) -> Connection:
+        """Open a connection that any thread may use; raises ConnectionFailed when no address answers as it should.
 
-        return connect(self)
+        `timeout` bounds all attempts together.
+        """
+        from warrenmq.client.blocking.connection import Connection  # here: a program of one face never loads the other
 
-    async def connect_async(self) -> AsyncConnection:
-        """Open a connection on the running event loop."""
-        from warrenmq.client.aio import connect
+        connection = Connection(self)
+        connection._open(timeout)
+        return connection
 
-        return await connect(self)
+    async def connect_async(self, timeout: float | None = None) -> AsyncConnection:
+        """Open a connection on the running event loop; as `connect`."""
+        from warrenmq.client.aio.connection import Connection
+
+        connection = Connection(self)
+        await connection._engine.connect(timeout)
+        return connection
 
     def with_(self, **changes: Unpack[Settings]) -> ConnectionFactory:
         """A factory that differs in these settings. Ports stay as they are, also where TLS is switched on or off."""
@@ -183,6 +196,10 @@ class ConnectionFactory:
     def port(self) -> int:
         """The first address's."""
         return self.addresses[0][1]
+
+    def connect_pauses(self) -> Backoff:
+        """The pauses between the first attempts to connect."""
+        return self.recovery.backoff() if self.wait is None else Backoff(self.wait, 1.0, self.wait, 0.0)
 
     def url(self, address: Address | None = None) -> str:
         """The URL of an address (the first), for people and logs: without the password."""
@@ -235,6 +252,12 @@ def as_factory(url: str | Iterable[str] | ConnectionFactory | None, settings: Se
     if isinstance(url, ConnectionFactory):
         return url.with_(**settings) if settings else url
     return ConnectionFactory(url, **settings)
+
+
+def waiting_factory(where: str | ConnectionFactory, attempts: int | None, wait: float | None) -> ConnectionFactory:
+    """The factory with these settings, its own `wait` where none is given."""
+    factory = ConnectionFactory(where) if isinstance(where, str) else where
+    return factory.with_(attempts=attempts, wait=factory.wait if wait is None else wait)
 
 
 # -- from what was given to what holds ---------------------------------------------------------------------------------
@@ -364,6 +387,10 @@ def _check_numbers(factory: ConnectionFactory) -> None:
             raise Misuse(f"{name} is a whole number from 0 to {most}, not {value!r}")
     if 0 < factory.frame_max < spec.FRAME_MIN_SIZE:
         raise Misuse(f"frame_max is 0 or {spec.FRAME_MIN_SIZE} at least, not {factory.frame_max}")
+    if factory.attempts is not None and (type(factory.attempts) is not int or factory.attempts < 1):
+        raise Misuse(f"attempts is a whole number from 1, or None for no end, not {factory.attempts!r}")
+    if factory.wait is not None and not (isinstance(factory.wait, (int, float)) and 0 <= factory.wait < float("inf")):
+        raise Misuse(f"wait is a number of seconds from 0, or None, not {factory.wait!r}")
     for name in ("connect_timeout", "call_timeout", "close_timeout", "output_limit", "work_limit", "max_body_size"):
         value = getattr(factory, name)
         if not isinstance(value, (int, float)) or not 0 < value < float("inf"):

@@ -1,8 +1,8 @@
 """What a small service is made of, without doing any of it: handlers, and what becomes of a message after one.
 
 `@consumer(queue)` marks a function as the handler of a queue; a Service of either face runs it. A handler that returns
-has its message acked; one that raises has it given back or rejected, as the decorator, `on_error` or the exception
-(`Reject`, `Requeue`) says. Values and pure functions; any thread.
+has its message acked; one that raises has it requeued, parked in a failed queue or rejected, as the decorator,
+`on_error` or the exception (`Reject`, `Requeue`) says. Values and pure functions; any thread.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from warrenmq.client.errors import ClientError, Misuse
+from warrenmq.client.parking import is_of_stream, log_dropped
 from warrenmq.client.sending import copied
 from warrenmq.protocol.properties import BasicProperties
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("warrenmq.client")
 
-Verdict = Literal["ack", "reject", "requeue"]
+Verdict = Literal["ack", "reject", "requeue", "park"]
 Function = Callable[["Delivery"], Any]
 ErrorHandler = Callable[["Delivery", Exception], "Verdict | None"]
 
@@ -53,6 +54,7 @@ class Handler:
     concurrency: int
     auto_ack: bool
     requeue_on_error: bool | Literal["once"]
+    failed_queue: str | None
     on_error: ErrorHandler | None
     setup: Callable[[Any], Any] | None
     exclusive: bool
@@ -82,6 +84,7 @@ def consumer(
     concurrency: int = 1,
     auto_ack: bool = False,
     requeue_on_error: bool | Literal["once"] = "once",
+    failed_queue: str | None = "{queue}.failed",
     on_error: ErrorHandler | None = None,
     setup: Callable[[Any], Any] | None = None,
     exclusive: bool = False,
@@ -96,9 +99,12 @@ def consumer(
     ('orders', 50)
 
     - Returning acks the message. A value returned for a message with `reply_to` is published as the answer first.
-    - Raising gives the message back (`requeue_on_error=True`), rejects it (False), or gives it back the first time and
-      rejects it when it had been delivered before ("once"). `Reject` and `Requeue` decide by themselves. `on_error(
-      delivery, error)` hears of every other exception and may decide by returning "ack", "reject" or "requeue".
+    - Raising requeues the message (`requeue_on_error=True`), parks it (False), or requeues it the first time and parks
+      it when it had been delivered before ("once"). `Reject` and `Requeue` decide by themselves. `on_error(delivery,
+      error)` hears of every other exception and may decide by returning "ack", "reject", "requeue" or "park".
+    - To park a message is to publish it, with the error in headers, to the durable queue `failed_queue`, which is
+      declared if it is not there, and to ack it then. None rejects it instead: the broker dead-letters it where the
+      queue says so, and drops it otherwise.
     - `concurrency` handlers run side by side, each in order on a channel of its own; `prefetch` messages are at most in
       hand for all of them.
     - `setup(channel)` is called before consuming starts: the place to declare the queue.
@@ -106,6 +112,7 @@ def consumer(
     """
     if prefetch < 0 or concurrency < 1:
         raise Misuse("prefetch goes from 0 and concurrency from 1")
+    parks_in = _failed_queue_of(queue, failed_queue)
 
     def mark(function: Function) -> Handler:
         return Handler(
@@ -115,6 +122,7 @@ def consumer(
             concurrency,
             auto_ack,
             requeue_on_error,
+            parks_in,
             on_error,
             setup,
             exclusive,
@@ -122,6 +130,16 @@ def consumer(
         )
 
     return mark
+
+
+def _failed_queue_of(queue: str, failed_queue: str | None) -> str | None:
+    """The name with the queue's put in; None for a queue without a lasting name, unless another name is given."""
+    if failed_queue is None or ("{queue}" in failed_queue and (not queue or queue.startswith("amq."))):
+        return None
+    name = failed_queue.replace("{queue}", queue)
+    if name == queue or not name or len(name.encode()) > 255:
+        raise Misuse(f"failed_queue is another queue's name of at most 255 bytes, or None, not {name!r:.80}")
+    return name
 
 
 def is_async(function: Callable[..., Any]) -> bool:
@@ -142,11 +160,25 @@ def verdict_after(handler: Handler, delivery: Delivery, error: Exception) -> Ver
             decided = handler.on_error(delivery, error)
         except Exception:  # noqa: BLE001 - the user's code; the handler's own error is the one that decides
             _log.exception("on_error of the handler %s failed on %r", handler.name, delivery)
-    if decided in ("ack", "reject", "requeue"):
+    if delivery.is_settled:
+        return "ack"  # the handler settled it before it failed
+    if decided in ("ack", "reject", "requeue") or (decided == "park" and handler.failed_queue is not None):
         return decided
-    if handler.requeue_on_error == "once":
-        return "reject" if delivery.redelivered else "requeue"
-    return "requeue" if handler.requeue_on_error else "reject"
+    if handler.auto_ack:
+        log_dropped(handler, delivery, "its handler failed, and the broker has forgotten it (auto_ack)")
+        return "ack"
+    if decided != "park" and _may_come_again(handler, delivery):
+        return "requeue"
+    if handler.failed_queue is not None:
+        return "park"
+    log_dropped(handler, delivery, "its handler failed, and it has no failed_queue; a dead-letter exchange may have it")
+    return "reject"
+
+
+def _may_come_again(handler: Handler, delivery: Delivery) -> bool:
+    if is_of_stream(delivery):
+        return False
+    return not delivery.redelivered if handler.requeue_on_error == "once" else handler.requeue_on_error
 
 
 def settle(handler: Handler, delivery: Delivery, verdict: Verdict) -> None:
@@ -154,8 +186,10 @@ def settle(handler: Handler, delivery: Delivery, verdict: Verdict) -> None:
     if handler.auto_ack or delivery.is_settled:
         return
     try:
-        if verdict == "ack":
+        if verdict == "ack" or (verdict == "reject" and is_of_stream(delivery)):
             delivery.ack()
+        elif is_of_stream(delivery):
+            _log.error("%r stays unsettled: a stream takes no message back", delivery)
         else:
             delivery.reject(requeue=verdict == "requeue")
     except ClientError as error:

@@ -4,8 +4,9 @@
 - `OneWayProducer` never waits and never raises for the network's sake: what cannot go out now stands in a bounded
   backlog until it can, or is dropped and counted.
 
-Both are thread-safe and own a channel, which is opened again when the broker closed it. What is sent again may arrive
-twice: give messages a `message_id` where consumers must know.
+Both are thread-safe and own a channel, which is opened again when the broker closed it; given a URL or a factory, they
+own a connection too, made at the first send. Messages are persistent and have a `message_id` and a `timestamp`, unless
+the caller's properties say otherwise. What is sent again may arrive twice, with the same id.
 
 A `DelayedProducer` will join them when the broker can hold messages back until a time: `send(body, delay=...)` with the
 results and retries of `SyncProducer`. It is not here yet.
@@ -22,12 +23,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from warrenmq.client.errors import ClientError, ConnectionClosed
+from warrenmq.client.factory import ConnectionFactory
 from warrenmq.client.own_channel import OwnChannel
 from warrenmq.client.sending import (
     BACKLOG_OCTETS,
     HELD_BACK_BY,
-    QUEUED,
-    SENT,
     Backlog,
     Body,
     Message,
@@ -36,6 +36,7 @@ from warrenmq.client.sending import (
     Try,
     kept_copy,
     raise_failure,
+    stamped,
 )
 from warrenmq.protocol.properties import BasicProperties
 
@@ -62,7 +63,7 @@ class SyncProducer:
 
     A nack, a loss or a time-out is followed by up to `retries` further attempts; what the broker would only refuse
     again (no such exchange, no right, no queue) by none. Then SendFailed is raised, or, with `raises=False`, the result
-    is returned.
+    is returned. A broker that is not up yet when the producer connects by itself counts as a failed attempt, too.
 
     - `timeout`: for a whole send with all its attempts (None: the retries are the bound);
     - `attempt_timeout`: how long one attempt waits (None: the factory's call_timeout). A message that waits for its
@@ -72,7 +73,7 @@ class SyncProducer:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: str | ConnectionFactory | Connection,
         exchange: str = "",
         routing_key: str = "",
         *,
@@ -91,10 +92,10 @@ class SyncProducer:
         self.routing_key = routing_key
         self.mandatory = mandatory
         self.timeout = timeout
-        self.attempt_timeout = connection.factory.call_timeout if attempt_timeout is None else attempt_timeout
         self.raises = raises
         self._retry = Retry(retries, interval, backoff, longest, jitter, retry_unroutable)
         self._own = OwnChannel(connection, lambda channel: channel.confirm_select())
+        self.attempt_timeout = self._own.factory.call_timeout if attempt_timeout is None else attempt_timeout
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._under_way = 0
@@ -210,7 +211,7 @@ class OneWayProducer:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: str | ConnectionFactory | Connection,
         exchange: str = "",
         routing_key: str = "",
         *,
@@ -224,15 +225,15 @@ class OneWayProducer:
     ) -> None:
         self.exchange = exchange
         self.routing_key = routing_key
-        self._connection = connection
-        self._call_timeout = connection.factory.call_timeout
         self._retry = Retry(retries, interval, backoff, longest, jitter)
         self._own = OwnChannel(connection, lambda channel: None)
+        self._call_timeout = self._own.factory.call_timeout
         self._backlog = Backlog(backlog, backlog_octets, retries)
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._emptier: threading.Thread | None = None
-        self._own.get(self._call_timeout)
+        if not self._own.owns_connection:
+            self._own.get(self._call_timeout)
 
     @property
     def sent(self) -> int:
@@ -291,19 +292,22 @@ class OneWayProducer:
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
-    def _send(self, message: Message) -> SendResult:
+    def _send(self, given: Message) -> SendResult:
+        message, message_id = stamped(given)
         channel = self._own.current
         if channel is None or self._backlog:
-            return self._hold_back(message)
+            return self._hold_back(message, message_id)
         try:
             self._publish(channel, message, 0)
         except ConnectionClosed as ended:
-            return self._drop(ended)
+            if self._own.owns_connection:
+                return self._hold_back(message, message_id)
+            return self._drop(ended, message_id)
         except HELD_BACK_BY:
-            return self._hold_back(message)
+            return self._hold_back(message, message_id)
         with self._changed:
             self._backlog.sent += 1
-        return SENT
+        return SendResult("sent", message_id=message_id)
 
     def _publish(self, channel: Channel, message: Message, timeout: float) -> None:
         channel.publish(
@@ -314,22 +318,22 @@ class OneWayProducer:
             timeout=timeout,
         )
 
-    def _drop(self, error: ClientError | None) -> SendResult:
+    def _drop(self, error: ClientError | None, message_id: str) -> SendResult:
         with self._changed:
             self._backlog.dropped += 1
-        return SendResult("dropped", error=error)
+        return SendResult("dropped", error=error, message_id=message_id)
 
-    def _hold_back(self, message: Message) -> SendResult:
+    def _hold_back(self, message: Message, message_id: str) -> SendResult:
         with self._changed:
-            if self._stopping.is_set() or self._connection.is_closed:
+            if self._stopping.is_set() or self._own.is_over:
                 self._backlog.dropped += 1
-                return SendResult("dropped", attempts=0)
+                return SendResult("dropped", attempts=0, message_id=message_id)
             if not self._backlog.add(kept_copy(message)):
-                return SendResult("dropped", attempts=0)
+                return SendResult("dropped", attempts=0, message_id=message_id)
             if self._emptier is None:
                 self._emptier = threading.Thread(target=self._empty, name="warren-client-one-way-producer", daemon=True)
                 self._emptier.start()
-        return QUEUED
+        return SendResult("queued", attempts=0, message_id=message_id)
 
     # -- the backlog's thread ----------------------------------------------------------------------------------------
 

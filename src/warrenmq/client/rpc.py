@@ -147,7 +147,8 @@ class RpcClient:
         self._consumed_in = 0
         self._calls: PendingCalls[futures.Future[Delivery]] = PendingCalls()
         self._own = OwnChannel(connection, self._prepare)
-        connection.add_recovery_listener(forgetful(self._life_changed))
+        self._listener = forgetful(self._life_changed)
+        connection.add_recovery_listener(self._listener)
 
     @property
     def late_replies(self) -> int:
@@ -177,6 +178,7 @@ class RpcClient:
 
     def close(self) -> None:
         """Close the channel; calls under way raise."""
+        self._connection.remove_recovery_listener(self._listener)
         self._own.close()
         self._calls.fail(ConnectionLost("the RPC client was closed"))
 

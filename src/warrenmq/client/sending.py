@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from time import monotonic
+from time import monotonic, time
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from uuid import uuid4
 
 from warrenmq.client.backoff import Backoff
 from warrenmq.client.engine.lane import as_bytes
@@ -20,6 +21,7 @@ from warrenmq.client.errors import (
     ClientError,
     CloseReason,
     ConnectionClosed,
+    ConnectionFailed,
     ConnectionLost,
     Misuse,
     Nacked,
@@ -29,7 +31,7 @@ from warrenmq.client.errors import (
 )
 from warrenmq.protocol.errors import LocalMisuse
 from warrenmq.protocol.properties import BasicProperties
-from warrenmq.protocol.values import encode_shortstr
+from warrenmq.protocol.values import Timestamp, encode_shortstr
 
 if TYPE_CHECKING:
     from warrenmq.client.confirms import Confirmation
@@ -57,7 +59,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """What became of a message: how it ended, after how many attempts, in how many seconds.
+    """What became of a message: how it ended, after how many attempts, in how many seconds, and the id it has.
 
     >>> SendResult("confirmed", attempts=2).ok
     True
@@ -68,6 +70,7 @@ class SendResult:
     error: ClientError | None = None
     tag: int = 0
     elapsed: float = 0.0
+    message_id: str = ""
 
     @property
     def ok(self) -> bool:
@@ -75,8 +78,27 @@ class SendResult:
         return self.outcome not in ("dropped", "failed")
 
 
-SENT: Final = SendResult("sent")
-QUEUED: Final = SendResult("queued", attempts=0)
+PERSISTENT: Final = 2
+
+
+def stamped(message: Message) -> tuple[Message, str]:
+    """The message as a producer sends it, and its id: persistent, with an id and the time, where its owner set none.
+
+    Done once per message: what is sent again has the same id.
+    """
+    given = message.properties
+    if given is None:
+        message_id = uuid4().hex
+        properties = BasicProperties(delivery_mode=PERSISTENT, message_id=message_id, timestamp=Timestamp(time()))
+    else:
+        message_id = uuid4().hex if given.message_id is None else given.message_id
+        properties = copied(
+            given,
+            delivery_mode=PERSISTENT if given.delivery_mode is None else given.delivery_mode,
+            message_id=message_id,
+            timestamp=Timestamp(time()) if given.timestamp is None else given.timestamp,
+        )
+    return Message(message.body, properties, message.routing_key, message.exchange), message_id
 
 
 class SendFailed(ClientError):
@@ -120,10 +142,11 @@ class Retry:
 class Sending:
     """One message on its way to being confirmed: counts attempts, and says what to do after a failed one."""
 
-    __slots__ = ("_deadline", "_pauses", "_refused", "_retry", "_started", "attempts", "error")
+    __slots__ = ("_deadline", "_message_id", "_pauses", "_refused", "_retry", "_started", "attempts", "error")
 
-    def __init__(self, retry: Retry, timeout: float | None) -> None:
+    def __init__(self, retry: Retry, timeout: float | None, message_id: str = "") -> None:
         self._retry = retry
+        self._message_id = message_id
         self._pauses: Backoff | None = None  # most messages never fail
         self._started = monotonic()
         self._deadline = None if timeout is None else self._started + timeout
@@ -155,10 +178,10 @@ class Sending:
         return pause
 
     def confirmed(self, tag: int) -> SendResult:
-        return SendResult("confirmed", self.attempts, None, tag, monotonic() - self._started)
+        return SendResult("confirmed", self.attempts, None, tag, monotonic() - self._started, self._message_id)
 
     def given_up(self) -> SendResult:
-        return SendResult("failed", self.attempts, self.error, 0, monotonic() - self._started)
+        return SendResult("failed", self.attempts, self.error, 0, monotonic() - self._started, self._message_id)
 
     def _may_retry(self, error: ClientError, is_alone: bool) -> bool:
         if isinstance(error, ChannelClosed):
@@ -168,6 +191,8 @@ class Sending:
             return not is_alone and not is_second
         if isinstance(error, Unroutable):
             return self._retry.unroutable
+        if isinstance(error, ConnectionFailed):
+            return not error.is_refusal
         return isinstance(error, (Nacked, PublishLost, ConnectionLost, CallTimedOut))
 
 
@@ -184,8 +209,8 @@ class Try:
     __slots__ = ("_sending", "_until", "channel", "confirmation", "error", "message", "result")
 
     def __init__(self, message: Message, retry: Retry, timeout: float | None) -> None:
-        self.message = message
-        self._sending = Sending(retry, timeout)
+        self.message, message_id = stamped(message)
+        self._sending = Sending(retry, timeout, message_id)
         self._until = 0.0  # when this attempt is over
         self.channel: HasCloseReason | None = None  # where it was published
         self.confirmation: Confirmation | None = None
@@ -244,7 +269,7 @@ def raise_failure(results: Sequence[SendResult]) -> None:
 BACKLOG_OCTETS: Final = 64 * 1024 * 1024
 
 # What keeps a one-way message back for now; whatever else goes wrong is for good, or the caller's mistake.
-HELD_BACK_BY: Final = (ConnectionLost, CallTimedOut, ChannelClosed)
+HELD_BACK_BY: Final = (ConnectionLost, ConnectionFailed, CallTimedOut, ChannelClosed)
 
 
 class Backlog:
@@ -288,7 +313,8 @@ class Backlog:
 
     def failed(self, error: ClientError, *, is_last: bool) -> int:
         """The first could not be sent; drops those for which that was the end, and says how many."""
-        if is_last or isinstance(error, ConnectionClosed):
+        is_over = isinstance(error, ConnectionClosed) or (isinstance(error, ConnectionFailed) and error.is_refusal)
+        if is_last or is_over:
             return self.drop_all()
         if not isinstance(error, HELD_BACK_BY):  # the fault is the message's own
             self._remove_first()

@@ -7,7 +7,8 @@
 
 A Service consumes for its handlers, each on channels of its own, and is watched by one thread, which subscribes again
 when the broker cancelled a consumer or closed a channel, and drains when the service stops. Handlers run on the
-channels' workers. The count of handlers at work is guarded by the service's lock, all else belongs to the thread.
+channels' workers, which also park what failed. The count of handlers at work is guarded by the service's lock, all else
+belongs to the thread.
 """
 
 from __future__ import annotations
@@ -17,25 +18,28 @@ import queue as queues
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from warrenmq.client.errors import ClientError, CloseReason, ConnectionClosed, Misuse
-from warrenmq.client.factory import ConnectionFactory
+from warrenmq.client.errors import ClientError, CloseReason, ConnectionClosed, ConnectionFailed, Misuse, Unroutable
+from warrenmq.client.factory import ConnectionFactory, waiting_factory
 from warrenmq.client.handling import (
     Handler,
     Reject,
     Reply,
     Requeue,
+    Verdict,
     consumer,
     reply_for,
     settle,
     verdict_after,
 )
-from warrenmq.client.sending import Retry
+from warrenmq.client.parking import log_not_parked, log_parked, parked_properties
+from warrenmq.client.producer import SyncProducer
+from warrenmq.client.sending import Retry, SendFailed
 
 if TYPE_CHECKING:
     from warrenmq.client.blocking.channel import Channel
@@ -47,9 +51,18 @@ __all__ = ["Handler", "Reject", "Reply", "Requeue", "Service", "consumer", "run"
 _log = logging.getLogger("warrenmq.client")
 
 
-def run(where: str | ConnectionFactory | Connection, *handlers: Handler, drain: float = 30.0) -> None:
-    """Serve until SIGINT, SIGTERM or `stop`; raises when the connection is lost for good."""
-    Service(where, *handlers, drain=drain).run()
+def run(
+    where: str | ConnectionFactory | Connection,
+    *handlers: Handler,
+    drain: float = 30.0,
+    attempts: int | None = None,
+    wait: float | None = None,
+) -> None:
+    """Serve until SIGINT, SIGTERM or `stop`; raises when the connection is lost for good.
+
+    Waits for a broker that is not up yet: see Service.run.
+    """
+    Service(where, *handlers, drain=drain).run(attempts, wait)
 
 
 class Service:
@@ -97,14 +110,24 @@ class Service:
         self._subscriptions: list[_Subscription] = []
         self._watcher: threading.Thread | None = None
         self._failure: Exception | None = None
+        self._parker: SyncProducer | None = None
+        self._parking_pauses = self._retry.pauses()
 
     # -- what the owner calls ----------------------------------------------------------------------------------------
 
     def start(self) -> Service:
         """Connect and consume; returns when every handler is being served."""
+        self._require_new()
+        self._begin(self._connect())
+        return self
+
+    def _require_new(self) -> None:
         if self._watcher is not None:
             raise Misuse("a service is started once")
-        self._connection = self._connect()
+
+    def _begin(self, connection: Connection) -> None:
+        self._connection = connection
+        self._parker = SyncProducer(connection, timeout=connection.factory.call_timeout)
         try:
             for handler in self._handlers:
                 for _ in range(handler.concurrency):
@@ -117,7 +140,6 @@ class Service:
         self._connection.add_close_listener(self._connection_closed)
         self._watcher = threading.Thread(target=self._watch, name="warren-client-service", daemon=True)
         self._watcher.start()
-        return self
 
     def stop(self) -> None:
         """Ask for the end; returns at once. Any thread, handlers and signal handlers included."""
@@ -140,11 +162,18 @@ class Service:
         if self._watcher is not None:
             self.wait()
 
-    def run(self) -> None:
-        """Start, and serve until stopped; in the main thread SIGINT and SIGTERM stop it gracefully."""
+    def run(self, attempts: int | None = None, wait: float | None = None) -> None:
+        """Start, and serve until stopped; in the main thread SIGINT and SIGTERM stop it gracefully.
+
+        A broker that is not up yet is waited for, unless `attempts` to connect is given; with pauses of `wait` seconds,
+        by default those of the factory. Each failed attempt is logged; a refused login is not tried again.
+        """
+        self._require_new()
         with _stopped_by_signals(self):
-            self.start()
-            self.wait()
+            connection = self._connect_patiently(attempts, wait)
+            if connection is not None:
+                self._begin(connection)
+                self.wait()
 
     def __enter__(self) -> Service:
         return self.start()
@@ -166,9 +195,10 @@ class Service:
             try:
                 self._answer(delivery, handler.function(delivery))
             except Exception as error:  # noqa: BLE001 - the user's code
-                settle(handler, delivery, verdict_after(handler, delivery, error))
+                verdict = verdict_after(handler, delivery, error)
+                self._settle(handler, delivery, self._park(handler, delivery, error) if verdict == "park" else verdict)
             else:
-                settle(handler, delivery, "ack")
+                self._settle(handler, delivery, "ack")
         finally:
             with self._idle:
                 self._at_work -= 1
@@ -177,7 +207,53 @@ class Service:
     def _answer(self, delivery: Delivery, answer: Any) -> None:
         reply = reply_for(delivery, answer)
         if reply is not None:
-            delivery.channel.publish("", reply[0], reply[1].body, reply[1].properties)
+            with self._transaction_of(delivery):
+                delivery.channel.publish("", reply[0], reply[1].body, reply[1].properties)
+
+    def _settle(self, handler: Handler, delivery: Delivery, verdict: Verdict) -> None:
+        if handler.auto_ack or delivery.is_settled:
+            return
+        try:
+            with self._transaction_of(delivery):
+                settle(handler, delivery, verdict)
+        except ClientError as error:
+            _log.info("%r was not settled, the broker will deliver it again: %s", delivery, error)
+
+    def _transaction_of(self, delivery: Delivery) -> AbstractContextManager[None]:
+        """Where the handler has made its channel transactional, a transaction."""
+        channel: Channel = delivery.channel
+        return channel.transaction() if channel.needs_transaction else nullcontext()
+
+    # -- parking, on the channels' workers ---------------------------------------------------------------------------
+
+    def _park(self, handler: Handler, delivery: Delivery, error: Exception) -> Verdict:
+        """Publish the message to the failed queue; what to do with the original then."""
+        if delivery.is_stale:
+            return "requeue"  # the broker delivers it again
+        try:
+            self._publish_failed(handler, delivery, error)
+        except ClientError as failure:
+            log_not_parked(handler, delivery, failure)
+            with self._idle:  # a message that comes again at once would fail again at once
+                self._idle.wait_for(lambda: self._is_stopping, self._parking_pauses.next())
+            return "requeue"
+        self._parking_pauses.reset()
+        log_parked(handler, delivery, error)
+        return "ack"
+
+    def _publish_failed(self, handler: Handler, delivery: Delivery, error: Exception) -> None:
+        assert self._connection is not None
+        assert self._parker is not None
+        assert handler.failed_queue is not None
+        properties = parked_properties(handler, delivery, error)
+        try:
+            self._parker.send(delivery.body, properties, routing_key=handler.failed_queue)
+        except SendFailed as failed:
+            if not isinstance(failed.result.error, Unroutable):
+                raise
+            with self._connection.channel() as channel:
+                channel.queue_declare(handler.failed_queue, durable=True)
+            self._parker.send(delivery.body, properties, routing_key=handler.failed_queue)
 
     # -- the watching thread -----------------------------------------------------------------------------------------
 
@@ -240,6 +316,7 @@ class Service:
         """Begin nothing more, let what is begun end, leave."""
         with self._idle:
             self._is_stopping = True
+            self._idle.notify_all()
         for subscription in self._subscriptions:
             subscription.cancel()
         with self._idle:
@@ -258,10 +335,34 @@ class Service:
             return ConnectionFactory(self._where).connect()
         return self._where.connect() if isinstance(self._where, ConnectionFactory) else self._where
 
+    def _connect_patiently(self, attempts: int | None, wait: float | None) -> Connection | None:
+        """As a loop of its own, so that `stop` ends it; None then."""
+        if not isinstance(self._where, (str, ConnectionFactory)):
+            return self._where
+        factory = waiting_factory(self._where, attempts, wait)
+        pauses = factory.connect_pauses()
+        while True:
+            try:
+                return factory.with_(attempts=1).connect()
+            except ConnectionFailed as failure:
+                if failure.is_refusal or pauses.attempt + 1 == attempts:
+                    raise
+                pause = pauses.next()
+                _log.warning("broker not reachable, retrying in %.1f s: %s", pause, failure)
+            if self._stop_comes_within(pause):
+                return None
+
     def _disconnect(self) -> None:
+        assert self._connection is not None
+        assert self._parker is not None
+        self._connection.remove_close_listener(self._connection_closed)
+        try:
+            self._parker.close()
+        except ClientError as error:
+            _log.info("the channel for failed messages was not closed: %s", error)
         for subscription in self._subscriptions:
             subscription.close()
-        if self._owns_connection and self._connection is not None:
+        if self._owns_connection:
             self._connection.close()
 
 

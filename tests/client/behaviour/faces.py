@@ -66,6 +66,7 @@ class AioFace(Face):
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="aio-face", daemon=True)
         self._thread.start()
+        self._listeners: dict[Callable[..., Any], Callable[..., Any]] = {}
 
     def connect(self, *args: Any, **settings: Any) -> Any:
         given = {name: self._listener(value) if callable(value) else value for name, value in settings.items()}
@@ -125,7 +126,8 @@ class AioFace(Face):
         return call
 
     def _listener(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *args: function(*map(self.wrap, args))
+        """The same for the same function, so that it can be removed."""
+        return self._listeners.setdefault(function, lambda *args: function(*map(self.wrap, args)))
 
     async def _other_tasks(self) -> list[asyncio.Task[Any]]:
         return [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
@@ -189,6 +191,9 @@ class AioConfirmation:
     def tag(self) -> int:
         tag: int = self._real.tag
         return tag
+
+    def __repr__(self) -> str:
+        return repr(self._real)
 
     def done(self) -> bool:
         is_done: bool = self._real.done()

@@ -13,9 +13,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.client.conftest import Connect
+from tests.client.patterns.making import InThread
 from tests.support.breaker import Breaker
 from warrenmq import client
 
+from .faces import eventually
 from .tls import TlsFront, make_certificate
 
 QUICK = {"connect_timeout": 5.0}
@@ -274,3 +276,52 @@ def test_factory_without_anything_is_the_ecosystems() -> None:
     assert (factory.host, factory.port, factory.username, factory.virtual_host) == ("localhost", 5672, "guest", "/")
     assert client.ConnectionFactory("amqps://h").port == 5671
     assert factory.recovery.enabled
+
+
+# -- a broker that is not up yet
+
+
+def test_connecting_waits_for_a_broker_that_is_not_up_yet(
+    connect: Connect, breaker: Breaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    breaker.refuse()
+    connecting = InThread(connect, breaker.url, attempts=None, wait=0.01)
+    eventually(lambda: breaker.connections_refused >= 3, "it tries")
+    breaker.calm()
+    assert connecting.result().is_open
+    assert f"not reachable, retrying in 0.0 s: no connection to 127.0.0.1:{urlsplit(breaker.url).port}" in caplog.text
+
+
+def test_attempts_are_counted_and_one_is_the_default(connect: Connect, breaker: Breaker) -> None:
+    breaker.refuse()
+    for settings, total in (({}, 1), ({"attempts": 3, "wait": 0}, 4)):
+        with pytest.raises(client.ConnectionFailed):
+            connect(breaker.url, **settings)
+        assert breaker.connections_refused == total
+
+
+def test_refused_login_or_virtual_host_is_not_tried_again(connect: Connect, breaker: Breaker) -> None:
+    for number, (kind, settings) in enumerate(
+        ((client.AuthenticationFailed, {"password": "wrong"}), (client.ConnectionFailed, {"virtual_host": "nowhere"})),
+        1,
+    ):
+        with pytest.raises(kind) as caught:
+            connect(breaker.url, attempts=None, wait=0, **settings)
+        assert caught.value.is_refusal
+        assert breaker.connections_made == number
+
+
+def test_timeout_of_a_factorys_connect_bounds_all_attempts(face: Any, breaker: Breaker) -> None:
+    breaker.refuse()
+    factory = client.ConnectionFactory(breaker.url, attempts=None, wait=0.01)
+    with pytest.raises(client.ConnectionFailed, match=r"within 0\.1 seconds"):
+        if face.name == "blocking":
+            factory.connect(timeout=0.1)
+        else:
+            face.run(lambda: factory.connect_async(timeout=0.1))
+
+
+@pytest.mark.parametrize("wrong", [{"attempts": 0}, {"attempts": 1.5}, {"wait": -1}, {"wait": "soon"}])
+def test_senseless_attempts_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(client.Misuse):
+        client.ConnectionFactory(**wrong)

@@ -179,13 +179,32 @@ def test_messages_of_a_channel_keep_their_order(channel: Any, queue: str) -> Non
 # -- confirms
 
 
-def test_without_confirm_mode_a_confirmation_is_done_at_once(channel: Any, queue: str) -> None:
-    confirmation = channel.publish("", queue, b"x")
-    assert confirmation.done()
-    confirmation.result(30)
-    assert confirmation.exception(30) is None
+def test_without_confirm_mode_waiting_for_a_confirm_raises_at_once(connection: Any, channel: Any, queue: str) -> None:
+    for exchange in ("", "no such exchange"):
+        confirmation = connection.channel().publish(exchange, queue, b"x")
+        assert "unconfirmed" in repr(confirmation)
+        assert confirmation.done()
+        for wait in (confirmation.result, confirmation.exception):
+            with pytest.raises(client.Misuse, match="confirm_select"):
+                wait()
+        with pytest.raises(client.Misuse, match="confirm_select"):
+            confirmation.add_done_callback(print)
     with pytest.raises(client.Misuse):
         channel.wait_for_confirms(timeout=5)
+
+
+def test_publish_that_waited_for_a_recovery_without_confirm_mode_is_unconfirmed(
+    connect: Connect, breaker: Breaker, channel: Any, queue: str
+) -> None:
+    recovery = client.Recovery(initial=0.01, longest=0.1)
+    publisher = connect(breaker.url, unconfirmed="resend", recovery=recovery).channel()
+    breaker.refuse()
+    breaker.reset()
+    eventually(lambda: publisher.connection.is_recovering, "the connection is lost")
+    confirmation = publisher.publish("amq.direct", "kept", b"x")
+    with pytest.raises(client.Misuse, match="confirm_select"):
+        confirmation.result()
+    breaker.calm()
 
 
 def test_confirmation_resolves_with_the_brokers_ack(confirming: Any, queue: str) -> None:

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.client.conftest import Connect
+from tests.client.conftest import Connect, Namer
+from tests.support.breaker import Breaker
 from warrenmq import client
 
-from .faces import eventually
+from .faces import Inbox, eventually
 
 
 @pytest.fixture
@@ -99,3 +100,120 @@ def test_select_twice_is_once(channel: Any, queue: str) -> None:
     channel.publish("", queue, b"x")
     channel.tx_commit()
     eventually(lambda: count(channel, queue) == 1)
+
+
+# -- between two blocks
+
+
+def test_publish_outside_a_block_is_refused_and_other_channels_are_not(channel: Any, other: Any, queue: str) -> None:
+    with channel.transaction():
+        channel.publish("", queue, b"inside")
+    with pytest.raises(client.Misuse, match=r"channel\.transaction\(\)"):
+        channel.publish("", queue, b"outside")
+    other.publish("", queue, b"elsewhere")
+    with channel.transaction():
+        channel.publish("", queue, b"inside again")
+    eventually(lambda: count(other, queue) == 3)
+    assert [other.get(queue, auto_ack=True).body for _ in range(3)] == [b"inside", b"elsewhere", b"inside again"]
+
+
+@pytest.mark.parametrize("call", ["ack", "nack", "reject"])
+def test_settling_outside_a_block_is_refused_and_inside_holds(
+    connect: Connect, channel: Any, other: Any, queue: str, call: str
+) -> None:
+    settling = other.connection.channel()
+    with settling.transaction():
+        settling.publish("", queue, b"x")
+    eventually(lambda: count(other, queue) == 1)
+    delivery = settling.get(queue)
+    for settle in (getattr(delivery, call), lambda: getattr(settling, call)(delivery)):
+        with pytest.raises(client.Misuse, match="transactional"):
+            settle()
+    assert not delivery.is_settled
+    assert settling.is_open
+    with settling.transaction():
+        assert getattr(delivery, call)(**({} if call == "ack" else {"requeue": False})) is True
+    settling.close()
+    assert count(other, queue) == 0
+
+
+def test_block_that_was_rolled_back_leaves_the_channel_transactional(channel: Any, other: Any, queue: str) -> None:
+    other.publish("", queue, b"x")
+    eventually(lambda: count(other, queue) == 1)
+    delivery = channel.get(queue)
+    with pytest.raises(KeyError), channel.transaction():
+        delivery.ack()
+        assert delivery.is_settled
+        raise KeyError
+    assert not delivery.is_settled
+    with pytest.raises(client.Misuse):
+        channel.publish("", queue, b"y")
+    with channel.transaction():
+        assert delivery.ack()
+    assert delivery.is_settled
+    channel.close()
+    assert count(other, queue) == 0
+
+
+def test_transactions_by_hand_are_the_users_own(channel: Any, other: Any, queue: str) -> None:
+    channel.tx_select()
+    with channel.transaction():
+        channel.publish("", queue, b"in a block")
+    channel.publish("", queue, b"by hand")
+    channel.tx_commit()
+    eventually(lambda: count(other, queue) == 2)
+
+
+def test_block_that_could_not_begin_leaves_the_channel_as_it_was(connection: Any, queue: str) -> None:
+    channel = connection.channel()
+    channel.confirm_select()
+    with pytest.raises(client.Misuse), channel.transaction():
+        pass
+    channel.publish("", queue, b"x").result(30)
+
+
+def test_deliveries_without_acks_and_calls_go_on_between_blocks(channel: Any, other: Any, queue: str) -> None:
+    with channel.transaction():
+        channel.publish("", queue, b"x")
+    inbox = Inbox()
+    channel.consume(queue, inbox, auto_ack=True)
+    assert inbox.next().body == b"x"
+
+
+def test_consumer_that_ends_between_blocks_gives_back_what_it_has(channel: Any, other: Any, queue: str) -> None:
+    with channel.transaction():
+        for _ in range(5):
+            channel.publish("", queue, b"x")
+    with channel.consume(queue, timeout=30) as consumer:
+        for delivery in consumer:
+            with channel.transaction():
+                delivery.ack()
+            break
+    eventually(lambda: count(other, queue) == 4, "the others are in the queue again")
+    assert channel.is_open
+
+
+def test_consuming_block_by_block_over_a_lost_connection(
+    connect: Connect, breaker: Breaker, channel: Any, name: Namer
+) -> None:
+    source, target = name("source"), name("target")
+    for each in (source, target):
+        channel.queue_declare(each)
+    shaky = connect(breaker.url, recovery=client.Recovery(initial=0.01, longest=0.1))
+    moving = shaky.channel()
+    with moving.transaction():
+        moving.publish("", source, b"x")
+    breaker.reset()
+    breaker.wait_for_connections(2)
+    eventually(lambda: shaky.is_open, "the connection is back")
+    with pytest.raises(client.Misuse):
+        moving.publish("", target, b"outside")
+    delivery = moving.get(source)
+    with pytest.raises(client.Misuse):
+        delivery.ack()
+    with moving.transaction():
+        moving.publish("", target, delivery.body)
+        assert delivery.ack()
+    eventually(lambda: (count(channel, source), count(channel, target)) == (0, 1))
+    moving.close()
+    assert count(channel, source) == 0

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warrenmq.client.confirms import Confirmation, Unconfirmed, make_done
+from warrenmq.client.confirms import Confirmation, Unconfirmed, make_unconfirmed
 from warrenmq.client.delivery import Returned
-from warrenmq.client.errors import Nacked, PublishLost, Unroutable
+from warrenmq.client.errors import Misuse, Nacked, PublishLost, Unroutable
 from warrenmq.protocol.properties import BasicProperties, content_header
 
 NOBODY: Any = None
@@ -161,14 +161,17 @@ def test_what_is_sent_again_keeps_its_tags_and_order() -> None:
     assert barrier.done()
 
 
-def test_outside_confirm_mode_there_is_nothing_to_wait_for() -> None:
-    done = make_done()
-    assert done.done()
-    assert done.result() is None
-    assert done.tag == 0
-    told: list[Confirmation] = []
-    done.add_done_callback(told.append)
-    assert told == [done]
+def test_outside_confirm_mode_waiting_for_a_confirm_raises() -> None:
+    unconfirmed = make_unconfirmed()
+    assert unconfirmed.tag == 0
+    assert repr(unconfirmed) == "<Confirmation: unconfirmed>"
+    called: list[Any] = []
+    for wait in (unconfirmed.result, unconfirmed.exception, lambda: unconfirmed.add_done_callback(called.append)):
+        with pytest.raises(Misuse, match="confirm_select"):
+            wait()
+    with pytest.raises(Misuse, match="confirm_select"):
+        unconfirmed.__await__().send(None)
+    assert called == []
 
 
 WORDS = st.lists(

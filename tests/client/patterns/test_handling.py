@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from warrenmq.client.delivery import Delivery, Settler
 from warrenmq.client.errors import ChannelClosed, CloseReason, Misuse
 from warrenmq.client.handling import Handler, Reject, Reply, Requeue, consumer, reply_for, settle, verdict_after
+from warrenmq.client.parking import parked_properties
 from warrenmq.client.pull import Pulled
 from warrenmq.protocol.properties import BasicProperties, content_header
 
@@ -59,14 +61,98 @@ def notes() -> Notes:
     ("requeue_on_error", "redelivered", "verdict"),
     [
         ("once", False, "requeue"),
-        ("once", True, "reject"),
+        ("once", True, "park"),
         (True, True, "requeue"),
-        (False, False, "reject"),
+        (False, False, "park"),
     ],
 )
 def test_policy_decides_on_an_error(notes: Notes, requeue_on_error: Any, redelivered: bool, verdict: str) -> None:
     chosen = handler(requeue_on_error=requeue_on_error, on_error=lambda *_: None)
     assert verdict_after(chosen, delivery(notes, redelivered=redelivered), ValueError()) == verdict
+
+
+def test_without_a_failed_queue_the_message_is_rejected_and_the_log_tells(
+    notes: Notes, caplog: pytest.LogCaptureFixture
+) -> None:
+    chosen = handler(failed_queue=None, requeue_on_error=False)
+    assert verdict_after(chosen, delivery(notes, message_id="m-1"), ValueError("bad")) == "reject"
+    assert "message 'm-1' of queue 'q' is dropped" in caplog.text
+
+
+def test_failed_message_without_acks_is_told_to_be_lost(notes: Notes, caplog: pytest.LogCaptureFixture) -> None:
+    verdict_after(handler(auto_ack=True), delivery(notes, message_id="m-1"), ValueError("bad"))
+    assert "message 'm-1' of queue 'q' is dropped" in caplog.text
+
+
+def test_message_that_the_handler_settled_is_not_parked(notes: Notes) -> None:
+    message = delivery(notes, redelivered=True)
+    message.ack()
+    assert verdict_after(handler(on_error=lambda *_: "park"), message, ValueError()) == "ack"
+
+
+def test_message_of_a_stream_is_parked_at_once_and_only_ever_acked(notes: Notes) -> None:
+    message = delivery(notes, headers={"x-stream-offset": 7})
+    assert verdict_after(handler(), message, ValueError()) == "park"
+    settle(handler(), message, "requeue")
+    assert notes.said == []
+    settle(handler(), message, "reject")
+    assert notes.said == [("ack", 1, False)]
+
+
+def test_failed_queue_is_named_after_the_queue() -> None:
+    def failed_queue(queue: str, **settings: Any) -> str | None:
+        return consumer(queue, **settings)(print).failed_queue
+
+    assert failed_queue("orders") == "orders.failed"
+    assert failed_queue("orders", failed_queue="trouble") == "trouble"
+    assert failed_queue("orders", failed_queue=None) is None
+    assert failed_queue("") is None
+    assert failed_queue("amq.gen-x") is None
+    assert failed_queue("amq.gen-x", failed_queue="trouble") == "trouble"
+    for queue, name in (("orders", "orders"), ("orders", ""), ("q" * 250, "{queue}.failed")):
+        with pytest.raises(Misuse):
+            failed_queue(queue, failed_queue=name)
+
+
+def test_parked_copy_keeps_the_properties_and_tells_the_error(notes: Notes) -> None:
+    class Unspeakable(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    given = {"content_type": "text/plain", "message_id": "m-1", "correlation_id": "c", "reply_to": "r", "priority": 3}
+    headers = {"mine": 1, "CC": ["elsewhere"], "BCC": ["more"], "x-delivery-count": 4}
+    message = delivery(notes, headers=headers, expiration="10", user_id="anna", **given)
+    copy = parked_properties(handler(), message, ValueError("x" * 5000 + "\ud800"))
+    assert {name: getattr(copy, name) for name in given} == given
+    assert (copy.delivery_mode, copy.expiration, copy.user_id) == (2, None, None)
+    assert copy.headers is not None
+    told = dict(copy.headers)
+    assert isinstance(told.pop("x-failed-at"), datetime)
+    assert told == {
+        "mine": 1,
+        "x-delivery-count": 4,
+        "x-original-cc": ["elsewhere"],
+        "x-original-expiration": "10",
+        "x-original-user-id": "anna",
+        "x-exception-type": "ValueError",
+        "x-exception-message": "x" * 1000,
+        "x-attempts": 5,
+        "x-original-queue": "q",
+        "x-original-exchange": "",
+        "x-original-routing-key": "q",
+    }
+    copy.encode()
+    unspeakable = parked_properties(handler(), delivery(notes, redelivered=True), Unspeakable())
+    assert unspeakable.headers is not None
+    assert unspeakable.headers["x-exception-type"].endswith("Unspeakable")
+    assert unspeakable.headers["x-attempts"] == 2
+
+
+def test_copy_of_a_message_that_cannot_be_read_has_the_error_alone(notes: Notes) -> None:
+    message = Delivery(notes, None, "tag", 1, False, "", "q", b"\0\x3c" + bytes(10) + b"\xff\xff\1", b"")
+    copy = parked_properties(handler(), message, ValueError("bad"))
+    assert copy.headers is not None
+    assert copy.headers["x-exception-message"] == "bad"
 
 
 def test_exceptions_decide_by_themselves(notes: Notes) -> None:
@@ -87,7 +173,7 @@ def test_on_error_that_fails_leaves_it_to_the_policy(notes: Notes, caplog: pytes
         raise RuntimeError("worse")
 
     with caplog.at_level(logging.ERROR, "warrenmq.client"):
-        assert verdict_after(handler(on_error=fail, requeue_on_error=False), delivery(notes), ValueError()) == "reject"
+        assert verdict_after(handler(on_error=fail, requeue_on_error=False), delivery(notes), ValueError()) == "park"
     assert "worse" in caplog.text
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import warrenmq
 from tests.client.behaviour.faces import PATIENCE, Inbox, eventually
-from tests.client.conftest import Namer
+from tests.client.conftest import Connect, Namer, own_broker_only
 from tests.support.breaker import DOWN, Breaker
 from warrenmq import client
 
@@ -319,3 +322,127 @@ def test_one_way_goes_on_after_a_refused_message(face: Any, connection: Any, cha
 def test_wrong_argument_still_raises(face: Any, connection: Any) -> None:
     with make(face, "OneWayProducer", connection) as producer, pytest.raises((TypeError, client.Misuse)):
         producer.send(42)
+
+
+# -- what is sent
+
+
+@pytest.mark.parametrize("kind", ["SyncProducer", "OneWayProducer"])
+def test_messages_are_persistent_with_an_id_and_the_time(
+    face: Any, connection: Any, channel: Any, queue: str, kind: str
+) -> None:
+    earliest = int(time.time())
+    with make(face, kind, connection, routing_key=queue) as producer:
+        results = [producer.send(b"1"), *producer.send_many([b"2", client.Message(b"3", client.Properties(type="t"))])]
+    arrived = [eventually(lambda: channel.get(queue, auto_ack=True)).properties for _ in range(3)]
+    assert [each.message_id for each in arrived] == [each.message_id for each in results]
+    assert len({each.message_id for each in results}) == 3
+    assert {each.delivery_mode for each in arrived} == {2}
+    assert all(earliest <= each.timestamp.timestamp() <= time.time() for each in arrived)
+    assert arrived[2].type == "t"
+
+
+@pytest.mark.parametrize("kind", ["SyncProducer", "OneWayProducer"])
+def test_properties_of_the_caller_win_and_stay_as_they_are(
+    face: Any, connection: Any, channel: Any, queue: str, kind: str
+) -> None:
+    moment = datetime(2001, 2, 3, tzinfo=UTC)
+    given = client.Properties(delivery_mode=1, message_id="mine", timestamp=moment, headers={"a": 1})
+    partly = client.Properties(content_type="text/plain")
+    with make(face, kind, connection, routing_key=queue) as producer:
+        assert producer.send(b"x", given).message_id == "mine"
+        producer.send(b"y", partly)
+    arrived = [eventually(lambda: channel.get(queue, auto_ack=True)).properties for _ in range(2)]
+    assert arrived[0] == given
+    assert (arrived[1].content_type, arrived[1].delivery_mode) == ("text/plain", 2)
+    assert partly == client.Properties(content_type="text/plain")
+
+
+def test_message_that_is_sent_again_keeps_its_id(
+    face: Any, shaky: Any, breaker: Breaker, channel: Any, kept: str
+) -> None:
+    with make(face, "SyncProducer", shaky, routing_key=kept, **QUICK, retries=1000) as producer:
+        producer.send(b"warm")
+        channel.get(kept, auto_ack=True)
+        breaker.hold(DOWN)
+        sending = InThread(producer.send, b"twice")
+        eventually(lambda: count_of(channel, kept) == 1, "the first copy arrived")
+        breaker.refuse()
+        breaker.reset()
+        breaker.calm()
+        message_id = sending.result().message_id
+    eventually(lambda: count_of(channel, kept) == 2, "the second copy arrived")
+    assert {channel.get(kept, auto_ack=True).properties.message_id for _ in range(2)} == {message_id}
+
+
+@own_broker_only
+@pytest.mark.parametrize("kind", ["SyncProducer", "OneWayProducer"])
+def test_sent_message_outlives_a_restart_of_the_broker(face: Any, connect: Connect, tmp_path: Path, kind: str) -> None:
+    with warrenmq.Broker(data_dir=tmp_path) as broker:
+        connection = connect(broker.url, recovery=False)
+        channel = connection.channel()
+        channel.queue_declare("orders", durable=True)
+        with make(face, kind, connection, routing_key="orders") as producer:
+            producer.send(b"one")
+        eventually(lambda: count_of(channel, "orders") == 1, "it arrived")
+        connection.close()
+    with warrenmq.Broker(data_dir=tmp_path) as broker:
+        connection = connect(broker.url, recovery=False)
+        assert connection.channel().get("orders", auto_ack=True).body == b"one"
+        connection.close()
+
+
+# -- producers that connect by themselves
+
+
+def test_producer_connects_by_itself_when_the_broker_is_up(
+    face: Any, breaker: Breaker, channel: Any, kept: str
+) -> None:
+    breaker.refuse()
+    with make(face, "SyncProducer", breaker.url, routing_key=kept, **QUICK, retries=10_000) as producer:
+        sending = InThread(producer.send, b"early")
+        eventually(lambda: breaker.connections_refused >= 3, "it tries")
+        assert sending.is_running
+        breaker.calm()
+        assert sending.result().ok
+        assert producer.send(b"late").attempts == 1
+    assert bodies_in(channel, kept) == [b"early", b"late"]
+
+
+def test_producer_gives_up_a_broker_that_does_not_come(face: Any, breaker: Breaker) -> None:
+    breaker.refuse()
+    with make(face, "SyncProducer", breaker.url, **QUICK, retries=2) as producer:
+        with pytest.raises(client.SendFailed) as caught:
+            producer.send(b"x")
+        assert caught.value.result.attempts == 3
+        assert isinstance(caught.value.result.error, client.ConnectionFailed)
+
+
+def test_producer_whose_login_is_refused_fails_at_once(face: Any, broker_url: str) -> None:
+    factory = client.ConnectionFactory(broker_url, password="wrong")
+    with make(face, "SyncProducer", factory, **QUICK) as producer:
+        with pytest.raises(client.SendFailed) as caught:
+            producer.send(b"x")
+        assert caught.value.result.attempts == 1
+        assert isinstance(caught.value.result.error, client.AuthenticationFailed)
+
+
+def test_one_way_producer_holds_messages_back_until_the_broker_is_up(
+    face: Any, breaker: Breaker, channel: Any, kept: str
+) -> None:
+    breaker.refuse()
+    with make(face, "OneWayProducer", breaker.url, routing_key=kept, **QUICK, retries=10_000) as producer:
+        assert [producer.send(b"%d" % number).outcome for number in range(3)] == ["queued"] * 3
+        eventually(lambda: breaker.connections_refused >= 2, "it tries")
+        breaker.calm()
+        assert producer.flush(PATIENCE)
+        assert producer.send(b"3").outcome == "sent"
+    eventually(lambda: count_of(channel, kept) == 4, "all arrived")
+    assert bodies_in(channel, kept) == [b"0", b"1", b"2", b"3"]
+
+
+def test_one_way_producer_whose_login_is_refused_drops(face: Any, broker_url: str) -> None:
+    factory = client.ConnectionFactory(broker_url, password="wrong")
+    with make(face, "OneWayProducer", factory, **QUICK, retries=10_000) as producer:
+        assert producer.send(b"x").outcome == "queued"
+        eventually(lambda: producer.dropped == 1, "it was dropped")

@@ -7,12 +7,14 @@ import subprocess
 import sys
 import textwrap
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import warrenmq
 from tests.client.behaviour.faces import PATIENCE, Inbox, eventually
-from tests.client.conftest import Namer
+from tests.client.conftest import Connect, Namer, own_broker_only
 from tests.support.breaker import Breaker
 from warrenmq import client
 
@@ -57,7 +59,7 @@ def test_failed_message_comes_back_once(face: Any, connection: Any, channel: Any
         raise ValueError("bad")
 
     errors = Inbox()
-    with make(face, "Service", connection, client.consumer(kept, on_error=errors)(fail)):
+    with make(face, "Service", connection, client.consumer(kept, on_error=errors, failed_queue=None)(fail)):
         channel.publish("", kept, b"bad")
         assert seen.take(2) == [False, True]
         assert isinstance(errors.next()[1], ValueError)
@@ -284,6 +286,254 @@ def test_async_handler_of_a_blocking_service_is_misuse(broker_url: str) -> None:
 
     with pytest.raises(client.Misuse, match="aio"):
         client.Service(broker_url, client.consumer("q")(handle))
+
+
+# -- messages that fail
+
+
+def fail(delivery: Any) -> None:
+    raise ValueError(f"cannot read {delivery.body.decode()}")
+
+
+def test_message_that_fails_twice_is_parked_with_the_error(
+    face: Any, connection: Any, channel: Any, name: Namer, kept: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    failed = name("kept.failed")
+    with make(face, "Service", connection, client.consumer(kept)(fail)):
+        for number in range(2):
+            properties = client.Properties(message_id=f"m-{number}", type="order", expiration="60000")
+            channel.publish("amq.direct" if number else "", kept, b"%d" % number, properties)
+            if not number:
+                channel.queue_bind(kept, "amq.direct", kept)
+        eventually(lambda: f"'m-1' of queue {kept!r} was parked in {failed!r}" in caplog.text, "both are parked")
+    assert count_of(channel, kept) == 0
+    for number in range(2):
+        parked = channel.get(failed, auto_ack=True)
+        assert parked.body == b"%d" % number
+        assert (parked.properties.message_id, parked.properties.type) == (f"m-{number}", "order")
+        assert (parked.properties.delivery_mode, parked.properties.expiration) == (2, None)
+        told = {key: parked.headers[key] for key in parked.headers if key != "x-failed-at"}
+        assert told == {
+            "x-exception-type": "ValueError",
+            "x-exception-message": f"cannot read {number}",
+            "x-attempts": 2,
+            "x-original-queue": kept,
+            "x-original-exchange": "amq.direct" if number else "",
+            "x-original-routing-key": kept,
+            "x-original-expiration": "60000",
+        }
+
+
+@own_broker_only
+def test_parked_message_outlives_a_restart_of_the_broker(face: Any, connect: Connect, tmp_path: Path) -> None:
+    with warrenmq.Broker(data_dir=tmp_path) as broker:
+        connection = connect(broker.url, recovery=False)
+        channel = connection.channel()
+        channel.queue_declare("jobs")
+        with make(face, "Service", connection, client.consumer("jobs", requeue_on_error=False)(fail)):
+            channel.publish("", "jobs", b"x")
+            eventually(lambda: is_there(connection, "jobs.failed"), "it is parked")
+            eventually(lambda: count_of(channel, "jobs.failed") == 1, "it is parked")
+        connection.close()
+    with warrenmq.Broker(data_dir=tmp_path) as broker:
+        connection = connect(broker.url, recovery=False)
+        assert connection.channel().get("jobs.failed", auto_ack=True).body == b"x"
+        connection.close()
+
+
+def is_there(connection: Any, queue: str) -> bool:
+    channel = connection.channel()
+    try:
+        channel.queue_declare(queue, passive=True)
+    except client.NotFound:
+        return False
+    channel.close()
+    return True
+
+
+def test_failed_queue_that_is_there_is_used_as_it_is(
+    face: Any, connection: Any, channel: Any, name: Namer, kept: str
+) -> None:
+    channel.queue_declare(name("trouble"), arguments={"x-max-length": 10})
+    handler = client.consumer(kept, requeue_on_error=False, failed_queue=name("trouble"))(fail)
+    with make(face, "Service", connection, handler):
+        channel.publish("", kept, b"x")
+        eventually(lambda: count_of(channel, name("trouble")) == 1, "it is parked")
+
+
+def test_message_that_cannot_be_parked_stays_in_its_queue(
+    face: Any, connection: Any, channel: Any, name: Namer, kept: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen = Inbox()
+
+    def note(delivery: Any) -> None:
+        seen(delivery.redelivered)
+        raise ValueError("bad")
+
+    handler = client.consumer(kept, failed_queue="amq.not-allowed")(note)
+    with make(face, "Service", connection, handler, retry=PATIENT):
+        channel.publish("", kept, b"x", client.Properties(message_id="m-1"))
+        assert seen.take(4) == [False, True, True, True]
+    assert f"message 'm-1' of queue {kept!r} could not be parked in 'amq.not-allowed'" in caplog.text
+    assert count_of(channel, kept) == 1
+
+
+def test_message_whose_connection_is_lost_while_it_is_parked_is_not_lost(
+    face: Any, shaky: Any, breaker: Breaker, channel: Any, name: Namer, kept: str
+) -> None:
+    failed, seen = name("kept.failed"), Inbox()
+    channel.queue_declare(failed, durable=True)
+
+    def cut(delivery: Any) -> None:
+        seen(delivery)
+        if seen.count == 2:
+            breaker.reset()
+        raise ValueError("bad")
+
+    with make(face, "Service", shaky, client.consumer(kept)(handler_of(face, cut)), retry=PATIENT):
+        channel.publish("", kept, b"x")
+        eventually(lambda: count_of(channel, failed) >= 1, "it is parked")
+        eventually(lambda: count_of(channel, kept) == 0, "the original is acked")
+    assert count_of(channel, kept) == 0
+    assert channel.get(failed, auto_ack=True).body == b"x"
+
+
+def test_on_error_may_have_a_message_parked(face: Any, connection: Any, channel: Any, name: Namer, kept: str) -> None:
+    failed = name("kept.failed")
+    channel.queue_declare(failed, durable=True)
+    with make(face, "Service", connection, client.consumer(kept, on_error=lambda *_: "park")(fail)):
+        channel.publish("", kept, b"x")
+        eventually(lambda: count_of(channel, failed) == 1, "it is parked at the first failure")
+
+
+@own_broker_only
+def test_message_of_a_stream_is_parked_and_the_service_goes_on(
+    face: Any, connection: Any, channel: Any, name: Namer
+) -> None:
+    stream, failed, seen = name("stream"), name("stream.failed"), Inbox()
+    channel.queue_declare(stream, durable=True, arguments={"x-queue-type": "stream"})
+    channel.queue_declare(failed, durable=True)
+
+    def handle(delivery: Any) -> None:
+        seen(delivery.body)
+        if delivery.body == b"bad":
+            raise ValueError
+
+    handler = client.consumer(stream, prefetch=1, arguments={"x-stream-offset": "first"})(handle)
+    with make(face, "Service", connection, handler):
+        for body in (b"bad", b"good"):
+            channel.publish("", stream, body)
+        assert seen.take(2) == [b"bad", b"good"]
+    assert channel.get(failed, auto_ack=True).body == b"bad"
+
+
+# -- handlers that use transactions
+
+
+def test_handler_may_publish_and_ack_in_a_transaction(
+    face: Any, connection: Any, channel: Any, name: Namer, kept: str
+) -> None:
+    target = name("target")
+    channel.queue_declare(target)
+
+    def moving(acks: bool) -> Any:
+        def blocking(delivery: Any) -> None:
+            with delivery.channel.transaction():
+                delivery.channel.publish("", target, delivery.body)
+                if acks:
+                    delivery.ack()
+
+        async def asynchronous(delivery: Any) -> None:
+            async with delivery.channel.transaction():
+                await delivery.channel.publish("", target, delivery.body)
+                if acks:
+                    delivery.ack()
+
+        return blocking if face.name == "blocking" else asynchronous
+
+    for acks in (True, False):  # the service acks, where the handler did not
+        with make(face, "Service", connection, client.consumer(kept)(moving(acks))):
+            for _ in range(2):
+                channel.publish("", kept, b"x")
+            eventually(lambda: count_of(channel, target) == 2, "both are moved")
+        assert count_of(channel, kept) == 0
+        channel.queue_purge(target)
+
+
+def test_handler_that_fails_in_its_transaction_has_its_message_parked(
+    face: Any, connection: Any, channel: Any, name: Namer, kept: str
+) -> None:
+    target, failed = name("target"), name("kept.failed")
+    channel.queue_declare(target)
+    channel.queue_declare(failed, durable=True)
+
+    def blocking(delivery: Any) -> None:
+        with delivery.channel.transaction():
+            delivery.channel.publish("", target, delivery.body)
+            delivery.ack()
+            raise ValueError
+
+    async def asynchronous(delivery: Any) -> None:
+        async with delivery.channel.transaction():
+            await delivery.channel.publish("", target, delivery.body)
+            delivery.ack()
+            raise ValueError
+
+    handler = client.consumer(kept)(blocking if face.name == "blocking" else asynchronous)
+    with make(face, "Service", connection, handler):
+        channel.publish("", kept, b"x")
+        eventually(lambda: count_of(channel, failed) == 1, "it is parked")
+    assert (count_of(channel, kept), count_of(channel, target)) == (0, 0)
+
+
+# -- a broker that is not up yet
+
+
+def test_run_waits_for_a_broker_that_is_not_up_yet(
+    face: Any, breaker: Breaker, channel: Any, kept: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    inbox = Inbox()
+    breaker.refuse()
+    service = make(face, "Service", breaker.url, client.consumer(kept)(inbox))
+    running = InThread(service.run, wait=0.01)
+    eventually(lambda: breaker.connections_refused >= 3, "it tries")
+    breaker.calm()
+    channel.publish("", kept, b"work")
+    assert inbox.next().body == b"work"
+    service.stop()
+    running.result()
+    assert "not reachable, retrying in 0.0 s" in caplog.text
+
+
+def test_run_that_waits_for_a_broker_can_be_stopped(face: Any, breaker: Breaker) -> None:
+    breaker.refuse()
+    service = make(face, "Service", breaker.url, client.consumer("q")(print))
+    running = InThread(service.run, wait=60)
+    eventually(lambda: breaker.connections_refused >= 1, "it tries")
+    service.stop()
+    running.result()
+
+
+def test_run_with_attempts_and_start_give_up(face: Any, breaker: Breaker) -> None:
+    breaker.refuse()
+    for number, arguments in ((3, {"attempts": 3, "wait": 0}), (4, None)):
+        service = make(face, "Service", breaker.url, client.consumer("q")(print))
+        with pytest.raises(client.ConnectionFailed):
+            service.start() if arguments is None else service.run(**arguments)
+        assert breaker.connections_refused == number
+
+
+def test_run_does_not_wait_for_a_login_that_is_refused(face: Any, broker_url: str) -> None:
+    factory = client.ConnectionFactory(broker_url, password="wrong")
+    with pytest.raises(client.AuthenticationFailed):
+        make(face, "Service", factory, client.consumer("q")(print)).run()
+
+
+def test_ended_service_leaves_no_listener_on_the_connection(face: Any, connection: Any, kept: str) -> None:
+    engine = getattr(connection, "_real", connection)._engine
+    with make(face, "Service", connection, client.consumer(kept)(print)):
+        assert engine.close_listeners
+    assert not engine.close_listeners
 
 
 BLOCKING_PROGRAM = """

@@ -48,7 +48,6 @@ class Channel:
 
     def __init__(self, connection: Connection, engine_channel: EngineChannel) -> None:
         self.connection = connection
-        self.transaction_open = False
         self._engine_channel = engine_channel
         self._lane = engine_channel.lane
         self._tracing = connection.factory.tracing
@@ -324,24 +323,58 @@ class Channel:
         await self._engine_channel.tx_rollback(timeout=timeout)
 
     def transaction(self) -> AsyncTransaction:
-        """`async with channel.transaction():` commits at the end of the block, or rolls back if it raises."""
+        """`async with channel.transaction():` commits at the end of the block, or rolls back if it raises.
+
+        The channel stays transactional: publishing and settling outside a block raises Misuse from then on.
+        """
         return AsyncTransaction(self)
+
+    @property
+    def transaction_open(self) -> bool:
+        """Whether a transaction block is open."""
+        return self._engine_channel.transaction_open
+
+    @transaction_open.setter
+    def transaction_open(self, is_open: bool) -> None:
+        self._engine_channel.transaction_open = is_open
+
+    @property
+    def needs_transaction(self) -> bool:
+        """Whether `transaction` was used: what is published and settled has to be inside a block."""
+        return self._engine_channel.needs_transaction
 
     # -- listeners: plain or async, run by the channel's worker ------------------------------------------------------
 
     def add_return_listener(self, listener: Callable[[Returned], object]) -> None:
         """Told of every mandatory message that came back."""
-        self._engine_channel.add_return_listener(listener)
+        self._engine_channel.return_listeners.add(listener)
+
+    def remove_return_listener(self, listener: Callable[[Returned], object]) -> bool:
+        """Return False if it was not there."""
+        return self._engine_channel.return_listeners.remove(listener)
 
     def add_confirm_listener(self, listener: Callable[[int, bool, bool], object]) -> None:
         """Told the broker's word on publishes: tag, multiple, is_ack."""
         self._engine_channel.add_confirm_listener(listener)
 
+    def remove_confirm_listener(self, listener: Callable[[int, bool, bool], object]) -> bool:
+        """Return False if it was not there."""
+        return self._engine_channel.remove_confirm_listener(listener)
+
     def add_close_listener(self, listener: Callable[[CloseReason], object]) -> None:
         """Told when the connection is lost (`is_final` False) and when the channel has ended."""
-        self._engine_channel.add_close_listener(listener)
+        self._engine_channel.close_listeners.add(listener)
+
+    def remove_close_listener(self, listener: Callable[[CloseReason], object]) -> bool:
+        """Return False if it was not there."""
+        return self._engine_channel.close_listeners.remove(listener)
 
     # -- itself ------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_blocked(self) -> bool:
+        """The server has paused publishing on this channel by channel.flow: publishes wait."""
+        return self._lane.is_paused
 
     @property
     def number(self) -> int:

@@ -9,6 +9,7 @@ from typing import Any, Unpack
 from warrenmq.client.aio.channel import Channel
 from warrenmq.client.aio.worker import Worker
 from warrenmq.client.engine.connection import EngineConnection, RecoveryEvent
+from warrenmq.client.engine.listeners import ignore
 from warrenmq.client.errors import CloseReason
 from warrenmq.client.factory import ConnectionFactory, Settings, as_factory
 from warrenmq.client.url import Address
@@ -82,21 +83,41 @@ class Connection:
 
     # -- listeners: plain or async, run by the connection's worker ---------------------------------------------------
 
-    def add_blocked_listener(self, on_blocked: Callable[[str], object], on_unblocked: Callable[[], object]) -> None:
+    def add_blocked_listener(
+        self, on_blocked: Callable[[str], object], on_unblocked: Callable[[], object] = ignore
+    ) -> None:
         """Told when the server stops reading publishers, with its reason, and when it goes on."""
-        self._engine.add_blocked_listener(on_blocked, on_unblocked)
+        self._engine.blocked_listeners.add((on_blocked, on_unblocked))
+
+    def remove_blocked_listener(
+        self, on_blocked: Callable[[str], object], on_unblocked: Callable[[], object] = ignore
+    ) -> bool:
+        """Return False if this pair was not there."""
+        return self._engine.blocked_listeners.remove((on_blocked, on_unblocked))
 
     def add_close_listener(self, listener: Callable[[CloseReason], object]) -> None:
         """Told of every loss (`is_final` False) and of the end."""
-        self._engine.add_close_listener(listener)
+        self._engine.close_listeners.add(listener)
+
+    def remove_close_listener(self, listener: Callable[[CloseReason], object]) -> bool:
+        """Return False if it was not there."""
+        return self._engine.close_listeners.remove(listener)
 
     def add_recovery_listener(self, listener: Callable[[RecoveryEvent], object]) -> None:
         """Told how a recovery goes: lost, trying, recovered, gave_up."""
-        self._engine.add_recovery_listener(listener)
+        self._engine.recovery_listeners.add(listener)
+
+    def remove_recovery_listener(self, listener: Callable[[RecoveryEvent], object]) -> bool:
+        """Return False if it was not there."""
+        return self._engine.recovery_listeners.remove(listener)
 
     def add_queue_renamed_listener(self, listener: Callable[[str, str], object]) -> None:
         """Told the old and the new name of a server-named queue after a recovery."""
-        self._engine.add_queue_renamed_listener(listener)
+        self._engine.renamed_listeners.add(listener)
+
+    def remove_queue_renamed_listener(self, listener: Callable[[str, str], object]) -> bool:
+        """Return False if it was not there."""
+        return self._engine.renamed_listeners.remove(listener)
 
     async def __aenter__(self) -> Connection:
         return self
@@ -121,9 +142,7 @@ class Connecting:
         return self._connect().__await__()
 
     async def _connect(self) -> Connection:
-        connection = Connection(self._factory)
-        await connection._engine.connect()
-        return connection
+        return await self._factory.connect_async()
 
     async def __aenter__(self) -> Connection:
         self._connection = await self._connect()
@@ -141,5 +160,7 @@ def connect(url: str | Iterable[str] | ConnectionFactory | None = None, /, **set
 
     async with aio.connect("amqp://localhost", heartbeat=30) as connection:
         channel = await connection.channel()
+
+    `attempts=10, wait=1` waits for a broker that is not up yet: ten attempts, one second apart.
     """
     return Connecting(as_factory(url, settings))

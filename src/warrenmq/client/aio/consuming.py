@@ -123,8 +123,7 @@ class Consumer:
 def _give_back(engine_consumer: EngineConsumer, inbox: Inbox) -> None:
     """Nobody reads on: the broker may give what waits to others."""
     if not engine_consumer.auto_ack:
-        for delivery in inbox.take_rest():
-            delivery.nack(requeue=True)
+        engine_consumer.channel.give_back(delivery.delivery_tag for delivery in inbox.take_rest())
 
 
 def _give_up(engine_channel: EngineChannel, engine_consumer: EngineConsumer, inbox: Inbox) -> None:

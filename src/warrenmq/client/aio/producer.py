@@ -12,12 +12,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from warrenmq.client.errors import CallTimedOut, ClientError, ConnectionClosed
+from warrenmq.client.factory import ConnectionFactory
 from warrenmq.client.own_channel import AsyncOwnChannel
 from warrenmq.client.sending import (
     BACKLOG_OCTETS,
     HELD_BACK_BY,
-    QUEUED,
-    SENT,
     Backlog,
     Body,
     Message,
@@ -26,6 +25,7 @@ from warrenmq.client.sending import (
     Try,
     kept_copy,
     raise_failure,
+    stamped,
 )
 from warrenmq.protocol.properties import BasicProperties
 
@@ -42,7 +42,7 @@ class SyncProducer:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: str | ConnectionFactory | Connection,
         exchange: str = "",
         routing_key: str = "",
         *,
@@ -61,10 +61,10 @@ class SyncProducer:
         self.routing_key = routing_key
         self.mandatory = mandatory
         self.timeout = timeout
-        self.attempt_timeout = connection.factory.call_timeout if attempt_timeout is None else attempt_timeout
         self.raises = raises
         self._retry = Retry(retries, interval, backoff, longest, jitter, retry_unroutable)
         self._own = AsyncOwnChannel(connection, lambda channel: channel.confirm_select())
+        self.attempt_timeout = self._own.factory.call_timeout if attempt_timeout is None else attempt_timeout
         self._stopping = asyncio.Event()
         self._under_way = 0
 
@@ -169,7 +169,7 @@ class OneWayProducer:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: str | ConnectionFactory | Connection,
         exchange: str = "",
         routing_key: str = "",
         *,
@@ -183,10 +183,9 @@ class OneWayProducer:
     ) -> None:
         self.exchange = exchange
         self.routing_key = routing_key
-        self._connection = connection
-        self._call_timeout = connection.factory.call_timeout
         self._retry = Retry(retries, interval, backoff, longest, jitter)
         self._own = AsyncOwnChannel(connection, _as_it_is)
+        self._call_timeout = self._own.factory.call_timeout
         self._backlog = Backlog(backlog, backlog_octets, retries)
         self._stopping = asyncio.Event()
         self._emptier: asyncio.Task[None] | None = None
@@ -251,23 +250,27 @@ class OneWayProducer:
 
     async def _open(self) -> None:
         self._was_opened = True
-        await self._own.get(self._call_timeout)
+        if not self._own.owns_connection:
+            await self._own.get(self._call_timeout)
 
-    async def _send(self, message: Message) -> SendResult:
+    async def _send(self, given: Message) -> SendResult:
         if not self._was_opened:
             await self._open()
+        message, message_id = stamped(given)
         channel = self._own.current
         if channel is None or self._backlog:
-            return self._hold_back(message)
+            return self._hold_back(message, message_id)
         try:
             await self._publish(channel, message, 0)
         except ConnectionClosed as ended:
+            if self._own.owns_connection:
+                return self._hold_back(message, message_id)
             self._backlog.dropped += 1
-            return SendResult("dropped", error=ended)
+            return SendResult("dropped", error=ended, message_id=message_id)
         except HELD_BACK_BY:
-            return self._hold_back(message)
+            return self._hold_back(message, message_id)
         self._backlog.sent += 1
-        return SENT
+        return SendResult("sent", message_id=message_id)
 
     async def _publish(self, channel: Channel, message: Message, timeout: float) -> None:
         await channel.publish(
@@ -278,15 +281,15 @@ class OneWayProducer:
             timeout=timeout,
         )
 
-    def _hold_back(self, message: Message) -> SendResult:
-        if self._stopping.is_set() or self._connection.is_closed:
+    def _hold_back(self, message: Message, message_id: str) -> SendResult:
+        if self._stopping.is_set() or self._own.is_over:
             self._backlog.dropped += 1
-            return SendResult("dropped", attempts=0)
+            return SendResult("dropped", attempts=0, message_id=message_id)
         if not self._backlog.add(kept_copy(message)):
-            return SendResult("dropped", attempts=0)
+            return SendResult("dropped", attempts=0, message_id=message_id)
         if self._emptier is None:
             self._emptier = asyncio.create_task(self._empty(), name="warren-client-one-way-producer")
-        return QUEUED
+        return SendResult("queued", attempts=0, message_id=message_id)
 
     # -- the backlog's task ------------------------------------------------------------------------------------------
 

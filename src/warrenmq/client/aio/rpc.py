@@ -43,7 +43,8 @@ class RpcClient:
         self._consumed_in = 0
         self._calls: PendingCalls[asyncio.Future[Delivery]] = PendingCalls()
         self._own = AsyncOwnChannel(connection, self._prepare)
-        connection.add_recovery_listener(forgetful(self._life_changed))
+        self._listener = forgetful(self._life_changed)
+        connection.add_recovery_listener(self._listener)
 
     @property
     def late_replies(self) -> int:
@@ -74,6 +75,7 @@ class RpcClient:
 
     async def close(self) -> None:
         """Close the channel; calls under way raise."""
+        self._connection.remove_recovery_listener(self._listener)
         await self._own.close()
         self._calls.fail(ConnectionLost("the RPC client was closed"))
 

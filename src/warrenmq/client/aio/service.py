@@ -17,24 +17,27 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from warrenmq.client.errors import ClientError, CloseReason, ConnectionClosed, Misuse
-from warrenmq.client.factory import ConnectionFactory
+from warrenmq.client.aio.producer import SyncProducer
+from warrenmq.client.errors import ClientError, CloseReason, ConnectionClosed, Misuse, Unroutable
+from warrenmq.client.factory import ConnectionFactory, waiting_factory
 from warrenmq.client.handling import (
     Handler,
     Reject,
     Reply,
     Requeue,
+    Verdict,
     consumer,
     reply_for,
     settle,
     verdict_after,
 )
-from warrenmq.client.sending import Retry
+from warrenmq.client.parking import log_not_parked, log_parked, parked_properties
+from warrenmq.client.sending import Retry, SendFailed
 
 if TYPE_CHECKING:
     from warrenmq.client.aio.channel import Channel
@@ -46,9 +49,18 @@ __all__ = ["Handler", "Reject", "Reply", "Requeue", "Service", "consumer", "run"
 _log = logging.getLogger("warrenmq.client")
 
 
-async def run(where: str | ConnectionFactory | Connection, *handlers: Handler, drain: float = 30.0) -> None:
-    """Serve until SIGINT, SIGTERM or `stop`; raises when the connection is lost for good."""
-    await Service(where, *handlers, drain=drain).run()
+async def run(
+    where: str | ConnectionFactory | Connection,
+    *handlers: Handler,
+    drain: float = 30.0,
+    attempts: int | None = None,
+    wait: float | None = None,
+) -> None:
+    """Serve until SIGINT, SIGTERM or `stop`; raises when the connection is lost for good.
+
+    Waits for a broker that is not up yet: see Service.run.
+    """
+    await Service(where, *handlers, drain=drain).run(attempts, wait)
 
 
 class Service:
@@ -77,14 +89,24 @@ class Service:
         self._subscriptions: list[_Subscription] = []
         self._watcher: asyncio.Task[None] | None = None
         self._failure: Exception | None = None
+        self._parker: SyncProducer | None = None
+        self._parking_pauses = self._retry.pauses()
 
     # -- what the owner calls ----------------------------------------------------------------------------------------
 
     async def start(self) -> Service:
         """Connect and consume; returns when every handler is being served."""
+        self._require_new()
+        await self._begin(await self._connect())
+        return self
+
+    def _require_new(self) -> None:
         if self._watcher is not None:
             raise Misuse("a service is started once")
-        self._connection = await self._connect()
+
+    async def _begin(self, connection: Connection) -> None:
+        self._connection = connection
+        self._parker = SyncProducer(connection, timeout=connection.factory.call_timeout)
         try:
             for handler in self._handlers:
                 for _ in range(handler.concurrency):
@@ -96,7 +118,6 @@ class Service:
             raise
         self._connection.add_close_listener(self._connection_closed)
         self._watcher = asyncio.create_task(self._watch(), name="warren-client-service")
-        return self
 
     def stop(self) -> None:
         """Ask for the end; returns at once."""
@@ -116,11 +137,21 @@ class Service:
         if self._watcher is not None:
             await self.wait()
 
-    async def run(self) -> None:
-        """Start, and serve until stopped; in the main thread SIGINT and SIGTERM stop it gracefully."""
+    async def run(self, attempts: int | None = None, wait: float | None = None) -> None:
+        """Start, and serve until stopped; in the main thread SIGINT and SIGTERM stop it gracefully.
+
+        A broker that is not up yet is waited for, unless `attempts` to connect is given; with pauses of `wait` seconds,
+        by default those of the factory. Each failed attempt is logged; a refused login is not tried again.
+        """
+        self._require_new()
         with _stopped_by_signals(self):
-            async with self:
-                await self.wait()
+            connection = await self._connect_patiently(attempts, wait)
+            if connection is not None:
+                await self._begin(connection)
+                try:
+                    await self.wait()
+                finally:
+                    await self.close()
 
     async def __aenter__(self) -> Service:
         return await self.start()
@@ -143,9 +174,12 @@ class Service:
                 answer = handler.function(delivery)
                 await self._answer(delivery, await answer if inspect.isawaitable(answer) else answer)
             except Exception as error:  # noqa: BLE001 - the user's code
-                settle(handler, delivery, verdict_after(handler, delivery, error))
+                verdict = verdict_after(handler, delivery, error)
+                if verdict == "park":
+                    verdict = await self._park(handler, delivery, error)
+                await self._settle(handler, delivery, verdict)
             else:
-                settle(handler, delivery, "ack")
+                await self._settle(handler, delivery, "ack")
         finally:
             self._at_work -= 1
             if self._at_work == 0:
@@ -154,7 +188,54 @@ class Service:
     async def _answer(self, delivery: Delivery, answer: Any) -> None:
         reply = reply_for(delivery, answer)
         if reply is not None:
-            await delivery.channel.publish("", reply[0], reply[1].body, reply[1].properties)
+            async with self._transaction_of(delivery):
+                await delivery.channel.publish("", reply[0], reply[1].body, reply[1].properties)
+
+    async def _settle(self, handler: Handler, delivery: Delivery, verdict: Verdict) -> None:
+        if handler.auto_ack or delivery.is_settled:
+            return
+        try:
+            async with self._transaction_of(delivery):
+                settle(handler, delivery, verdict)
+        except ClientError as error:
+            _log.info("%r was not settled, the broker will deliver it again: %s", delivery, error)
+
+    def _transaction_of(self, delivery: Delivery) -> AbstractAsyncContextManager[None]:
+        """Where the handler has made its channel transactional, a transaction."""
+        channel: Channel = delivery.channel
+        return channel.transaction() if channel.needs_transaction else nullcontext()
+
+    # -- parking, on the channels' tasks -----------------------------------------------------------------------------
+
+    async def _park(self, handler: Handler, delivery: Delivery, error: Exception) -> Verdict:
+        """Publish the message to the failed queue; what to do with the original then."""
+        if delivery.is_stale:
+            return "requeue"  # the broker delivers it again
+        try:
+            await self._publish_failed(handler, delivery, error)
+        except ClientError as failure:
+            log_not_parked(handler, delivery, failure)
+            with suppress(TimeoutError):  # a message that comes again at once would fail again at once
+                async with asyncio.timeout(self._parking_pauses.next()):
+                    await self._stopping.wait()
+            return "requeue"
+        self._parking_pauses.reset()
+        log_parked(handler, delivery, error)
+        return "ack"
+
+    async def _publish_failed(self, handler: Handler, delivery: Delivery, error: Exception) -> None:
+        assert self._connection is not None
+        assert self._parker is not None
+        assert handler.failed_queue is not None
+        properties = parked_properties(handler, delivery, error)
+        try:
+            await self._parker.send(delivery.body, properties, routing_key=handler.failed_queue)
+        except SendFailed as failed:
+            if not isinstance(failed.result.error, Unroutable):
+                raise
+            async with await self._connection.channel() as channel:
+                await channel.queue_declare(handler.failed_queue, durable=True)
+            await self._parker.send(delivery.body, properties, routing_key=handler.failed_queue)
 
     # -- the watching task -------------------------------------------------------------------------------------------
 
@@ -226,10 +307,34 @@ class Service:
             return await ConnectionFactory(self._where).connect_async()
         return await self._where.connect_async() if isinstance(self._where, ConnectionFactory) else self._where
 
+    async def _connect_patiently(self, attempts: int | None, wait: float | None) -> Connection | None:
+        """None when `stop` came first."""
+        if not isinstance(self._where, (str, ConnectionFactory)):
+            return self._where
+        factory = waiting_factory(self._where, attempts, wait)
+        connecting = asyncio.create_task(factory.connect_async(), name="warren-client-service-connecting")
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait([connecting, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if connecting.done():
+                return connecting.result()
+        finally:
+            stopping.cancel()
+            connecting.cancel()  # it leaves nothing behind then
+            await asyncio.wait([connecting, stopping])
+        return None
+
     async def _disconnect(self) -> None:
+        assert self._connection is not None
+        assert self._parker is not None
+        self._connection.remove_close_listener(self._connection_closed)
+        try:
+            await self._parker.close()
+        except ClientError as error:
+            _log.info("the channel for failed messages was not closed: %s", error)
         for subscription in self._subscriptions:
             await subscription.close()
-        if self._owns_connection and self._connection is not None:
+        if self._owns_connection:
             await self._connection.close()
 
 

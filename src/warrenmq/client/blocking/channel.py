@@ -41,7 +41,6 @@ class Channel:
 
     def __init__(self, connection: Connection, engine_channel: EngineChannel) -> None:
         self.connection = connection
-        self.transaction_open = False
         self._engine_channel = engine_channel
         self._lane = engine_channel.lane
         self._thread = connection._thread
@@ -204,7 +203,7 @@ class Channel:
         """There was no room: wait for some and try again, as other threads wait for it too."""
         deadline = time.monotonic() + (self._call_timeout if timeout is None else timeout)
         while True:
-            self.connection._wait_for_room(deadline - time.monotonic())
+            self._engine_channel.patience.block_for_room(deadline - time.monotonic())
             confirmation = self._lane.publish(exchange, routing_key, body, properties, mandatory)
             if confirmation is not None:
                 return confirmation
@@ -335,27 +334,61 @@ class Channel:
         self._call(self._engine_channel.tx_rollback(timeout=timeout), timeout)
 
     def transaction(self) -> Transaction:
-        """`with channel.transaction():` commits at the end of the block, or rolls back if it raises."""
+        """`with channel.transaction():` commits at the end of the block, or rolls back if it raises.
+
+        The channel stays transactional: publishing and settling outside a block raises Misuse from then on.
+        """
         return Transaction(self)
+
+    @property
+    def transaction_open(self) -> bool:
+        """Whether a transaction block is open."""
+        return self._engine_channel.transaction_open
+
+    @transaction_open.setter
+    def transaction_open(self, is_open: bool) -> None:
+        self._engine_channel.transaction_open = is_open
+
+    @property
+    def needs_transaction(self) -> bool:
+        """Whether `transaction` was used: what is published and settled has to be inside a block."""
+        return self._engine_channel.needs_transaction
 
     # -- listeners: called on the channel's worker thread ------------------------------------------------------------
 
     def add_return_listener(self, listener: Callable[[Returned], object]) -> None:
         """Told of every mandatory message that came back."""
         _require_plain(listener)
-        self._engine_channel.add_return_listener(listener)
+        self._engine_channel.return_listeners.add(listener)
+
+    def remove_return_listener(self, listener: Callable[[Returned], object]) -> bool:
+        """Return False if it was not there."""
+        return self._engine_channel.return_listeners.remove(listener)
 
     def add_confirm_listener(self, listener: Callable[[int, bool, bool], object]) -> None:
         """Told (tag, multiple, is_ack) of every word of the broker on publishes."""
         _require_plain(listener)
         self._engine_channel.add_confirm_listener(listener)
 
+    def remove_confirm_listener(self, listener: Callable[[int, bool, bool], object]) -> bool:
+        """Return False if it was not there."""
+        return self._engine_channel.remove_confirm_listener(listener)
+
     def add_close_listener(self, listener: Callable[[CloseReason], object]) -> None:
         """Told when the channel has ended for good: who began it, and why."""
         _require_plain(listener)
-        self._engine_channel.add_close_listener(listener)
+        self._engine_channel.close_listeners.add(listener)
+
+    def remove_close_listener(self, listener: Callable[[CloseReason], object]) -> bool:
+        """Return False if it was not there."""
+        return self._engine_channel.close_listeners.remove(listener)
 
     # -- the channel itself ------------------------------------------------------------------------------------------
+
+    @property
+    def is_blocked(self) -> bool:
+        """The server has paused publishing on this channel by channel.flow: publishes wait."""
+        return self._lane.is_paused
 
     @property
     def number(self) -> int:

@@ -16,6 +16,7 @@ from warrenmq.client.blocking.io_thread import IoThread
 from warrenmq.client.blocking.worker import Worker
 from warrenmq.client.engine.connection import EngineConnection, RecoveryEvent
 from warrenmq.client.engine.consumers import Sink
+from warrenmq.client.engine.listeners import ignore
 from warrenmq.client.errors import ClientError, CloseReason, ConnectionClosed
 from warrenmq.client.factory import ConnectionFactory, Settings, as_factory
 
@@ -32,10 +33,9 @@ def connect(url: str | Iterable[str] | ConnectionFactory | None = None, /, **set
     b'hello'
 
     Raises ConnectionFailed when no address answers as it should, AuthenticationFailed when the login is refused.
+    `attempts=10, wait=1` waits for a broker that is not up yet: ten attempts, one second apart.
     """
-    connection = Connection(as_factory(url, settings))
-    connection._open()
-    return connection
+    return as_factory(url, settings).connect()
 
 
 class Connection:
@@ -113,27 +113,45 @@ class Connection:
     # -- listeners: called on a worker thread of the connection's own ------------------------------------------------
 
     def add_blocked_listener(
-        self, on_blocked: Callable[[str], object], on_unblocked: Callable[[], object] = lambda: None
+        self, on_blocked: Callable[[str], object], on_unblocked: Callable[[], object] = ignore
     ) -> None:
         """Told when the server stops taking publishes (with its reason), and when it takes them again."""
         _require_plain(on_blocked)
         _require_plain(on_unblocked)
-        self._engine.add_blocked_listener(on_blocked, on_unblocked)
+        self._engine.blocked_listeners.add((on_blocked, on_unblocked))
+
+    def remove_blocked_listener(
+        self, on_blocked: Callable[[str], object], on_unblocked: Callable[[], object] = ignore
+    ) -> bool:
+        """Return False if this pair was not there."""
+        return self._engine.blocked_listeners.remove((on_blocked, on_unblocked))
 
     def add_close_listener(self, listener: Callable[[CloseReason], object]) -> None:
         """Told when the connection has ended for good: who began it, and why."""
         _require_plain(listener)
-        self._engine.add_close_listener(listener)
+        self._engine.close_listeners.add(listener)
+
+    def remove_close_listener(self, listener: Callable[[CloseReason], object]) -> bool:
+        """Return False if it was not there."""
+        return self._engine.close_listeners.remove(listener)
 
     def add_recovery_listener(self, listener: Callable[[RecoveryEvent], object]) -> None:
         """Told of each step of a recovery: lost, trying, recovered, gave_up."""
         _require_plain(listener)
-        self._engine.add_recovery_listener(listener)
+        self._engine.recovery_listeners.add(listener)
+
+    def remove_recovery_listener(self, listener: Callable[[RecoveryEvent], object]) -> bool:
+        """Return False if it was not there."""
+        return self._engine.recovery_listeners.remove(listener)
 
     def add_queue_renamed_listener(self, listener: Callable[[str, str], object]) -> None:
         """Told (old, new) when a server-named queue got another name in a recovery."""
         _require_plain(listener)
-        self._engine.add_queue_renamed_listener(listener)
+        self._engine.renamed_listeners.add(listener)
+
+    def remove_queue_renamed_listener(self, listener: Callable[[str, str], object]) -> bool:
+        """Return False if it was not there."""
+        return self._engine.renamed_listeners.remove(listener)
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
@@ -169,22 +187,23 @@ class Connection:
 
     # -- beginning and end -------------------------------------------------------------------------------------------
 
-    def _open(self) -> None:
+    def _open(self, timeout: float | None) -> None:
         self._thread.start()
-        limit = self._given.connect_timeout * len(self._given.addresses)
+        given = self._given
+        limit = given.connect_timeout * len(given.addresses) if given.attempts == 1 else _NO_LIMIT
         try:
-            self._thread.call(self._begin(), limit)
+            self._thread.call(self._begin(timeout), limit)
         except BaseException:
             self._thread.tell(self._thread.end)
             self._thread.join(_LEAST_WAIT)
             raise
         io_thread.remember(self)
 
-    async def _begin(self) -> None:
+    async def _begin(self, timeout: float | None) -> None:
         self._engine = EngineConnection(self._given, self._make_sink)
         self._engine.face = self
         self._thread.rename(f"warren-client-{self.name}")
-        await self._engine.connect()
+        await self._engine.connect(timeout)
         self._thread.spawn(self._end_with_engine())
 
     async def _end_with_engine(self) -> None:
@@ -201,10 +220,6 @@ class Connection:
         worker = Worker(f"warren-client-{self.name}-{what}", engine)
         self._workers.append(worker)
         return worker
-
-    def _wait_for_room(self, timeout: float) -> None:
-        """Any thread: until the output has room for publishes."""
-        self._engine.patience.block_for_room(timeout)
 
     # -- for io_thread's book of open connections --------------------------------------------------------------------
 
@@ -230,3 +245,4 @@ class Connection:
 
 # Even a close with no time left lets threads end that are ending.
 _LEAST_WAIT = 1.0
+_NO_LIMIT = 1e9

@@ -85,7 +85,7 @@ class Consumer:
         try:
             self.cancel()
             if self._inbox is not None:
-                _give_back(self._engine_consumer, self._inbox)
+                self.channel._call(_give_back(self._engine_consumer, self._inbox), None)
         except ClientError:
             if error is None:  # what went wrong in the block is the news, not that its end went wrong too
                 raise
@@ -94,11 +94,10 @@ class Consumer:
         return f"<Consumer {self.tag!r} of queue {self.queue!r}>"
 
 
-def _give_back(engine_consumer: EngineConsumer, inbox: Inbox) -> None:
-    """Nobody reads on: the broker may give what waits to others."""
+async def _give_back(engine_consumer: EngineConsumer, inbox: Inbox) -> None:
+    """Nobody reads on: the broker may deliver what waits to others."""
     if not engine_consumer.auto_ack:
-        for delivery in inbox.take_rest():
-            delivery.nack(requeue=True)
+        engine_consumer.channel.give_back(delivery.delivery_tag for delivery in inbox.take_rest())
 
 
 def _give_up(thread: IoThread, engine_channel: EngineChannel, engine_consumer: EngineConsumer, inbox: Inbox) -> None:
@@ -110,6 +109,6 @@ def _give_up(thread: IoThread, engine_channel: EngineChannel, engine_consumer: E
 async def _cancel_and_give_back(engine_channel: EngineChannel, engine_consumer: EngineConsumer, inbox: Inbox) -> None:
     try:
         await engine_channel.cancel(engine_consumer.tag)
-        _give_back(engine_consumer, inbox)
+        await _give_back(engine_consumer, inbox)
     except ClientError:
         return  # the channel has ended meanwhile: the broker has taken everything back

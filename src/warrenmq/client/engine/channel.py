@@ -8,7 +8,7 @@ without the loop is in engine/lane.py.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from warrenmq.client.confirms import Confirmation
@@ -17,6 +17,7 @@ from warrenmq.client.engine.calls import Calls
 from warrenmq.client.engine.consumers import EngineConsumer, Notice, Sink
 from warrenmq.client.engine.declaring import Arguments, Declaring, QueueState
 from warrenmq.client.engine.lane import Inbox, Lane
+from warrenmq.client.engine.listeners import Listeners
 from warrenmq.client.errors import (
     CallTimedOut,
     ChannelClosed,
@@ -46,7 +47,7 @@ class EngineChannel(Declaring):
         self.number = number
         self.face: Any = self
         self.patience = engine.make_patience(self._run_confirm_callback, self._report)
-        self.lane = Lane(engine.gate, number, self.patience, self)
+        self.lane = self.patience.lane = Lane(engine.gate, number, self.patience, self)
         self.calls = Calls()
         self.sink: Sink | None = None
         self.has_opened = False
@@ -55,11 +56,14 @@ class EngineChannel(Declaring):
         self._has_ended = False
         self.prefetch: tuple[int, int] = (0, 0)  # count and size, for consumers from now on
         self.channel_prefetch: tuple[int, int] | None = None
+        self._is_in_transaction = False  # a transaction block is open
+        self._selects_by_hand = False  # the user called tx_select, and keeps track of transactions without blocks
         self._tag_prefix = f"warren-{secrets.token_hex(4)}"
         self._next_tag = 1
-        self._return_listeners: list[Callable[[Returned], object]] = []
-        self._confirm_listeners: list[Callable[[int, bool, bool], object]] = []
-        self._close_listeners: list[Callable[[CloseReason], object]] = []
+        self.return_listeners: Listeners[Callable[[Returned], object]] = Listeners()
+        self.confirm_listeners: Listeners[Callable[[int, bool, bool], object]] = Listeners()
+        # Told of every loss of the connection, and of the channel's end: `is_final` tells which.
+        self.close_listeners: Listeners[Callable[[CloseReason], object]] = Listeners()
 
     # -- any thread --------------------------------------------------------------------------------------------------
 
@@ -77,16 +81,33 @@ class EngineChannel(Declaring):
         """Grows with each link that the channel lives on."""
         return self.lane.life
 
-    def add_return_listener(self, listener: Callable[[Returned], object]) -> None:
-        self._return_listeners.append(listener)
+    @property
+    def needs_transaction(self) -> bool:
+        """It was made transactional by a block: what is published and settled has to be inside one."""
+        return self.lane.is_transactional and not self._selects_by_hand
+
+    @property
+    def transaction_open(self) -> bool:
+        """Whether a transaction block is open."""
+        return self._is_in_transaction
+
+    @transaction_open.setter
+    def transaction_open(self, is_open: bool) -> None:
+        self._is_in_transaction = is_open
+        self._review_fence()
+
+    def _review_fence(self) -> None:
+        with self.engine.gate.lock:
+            self.lane.set_fence(self.needs_transaction and not self._is_in_transaction)
 
     def add_confirm_listener(self, listener: Callable[[int, bool, bool], object]) -> None:
-        self._confirm_listeners.append(listener)
+        self.confirm_listeners.add(listener)
         self.lane.has_confirm_listeners = True
 
-    def add_close_listener(self, listener: Callable[[CloseReason], object]) -> None:
-        """Told of every loss of the connection, and of the channel's end: `is_final` tells which."""
-        self._close_listeners.append(listener)
+    def remove_confirm_listener(self, listener: Callable[[int, bool, bool], object]) -> bool:
+        was_there = self.confirm_listeners.remove(listener)
+        self.lane.has_confirm_listeners = bool(self.confirm_listeners)
+        return was_there
 
     # -- opening and calling -----------------------------------------------------------------------------------------
 
@@ -159,7 +180,19 @@ class EngineChannel(Declaring):
     def _give_back(self, reply: object) -> None:
         """A message came for a `get` that nobody waits for any more."""
         if isinstance(reply, Delivery):
-            self.lane.reject(reply.delivery_tag, True)
+            self.give_back([reply.delivery_tag])
+
+    def give_back(self, tags: Iterable[int]) -> None:
+        """Requeue deliveries that nobody will settle; between two transaction blocks in a transaction of their own.
+
+        No publish of the user's can get into that one: a block begins with a call on this loop.
+        """
+        for tag in tags:
+            self.lane.give_back(tag)
+        if self.lane.is_fenced and self.lane.undecided and self.lane.protocol is not None:
+            self.lane.end_transaction(False)
+            self.calls.begin(spec.TxCommitOk).cancel()
+            self.engine.tell(self.number, spec.TxCommit())
 
     async def consume(
         self,
@@ -291,8 +324,21 @@ class EngineChannel(Declaring):
     async def tx_select(self, *, timeout: float | None = None) -> None:
         if self.lane.is_confirming:
             raise Misuse("the channel is in confirm mode: it cannot have transactions")
-        await self.call(timeout, spec.TxSelect(), spec.TxSelectOk)
-        self.lane.is_transactional = True
+        await self.engine.within(timeout, "tx.select", self._select_transactions())
+
+    async def _select_transactions(self) -> None:
+        await self._ready()
+        was_transactional, self.lane.is_transactional = self.lane.is_transactional, True
+        if not self._is_in_transaction:
+            self._selects_by_hand = True
+        try:
+            # If no reply comes in time the server may have done it: the channel counts as transactional then.
+            await self.ask(spec.TxSelect(), spec.TxSelectOk)
+        except ConnectionLost:
+            self.lane.is_transactional = was_transactional
+            raise
+        finally:
+            self._review_fence()
         self.lane.lost_transaction = False
 
     async def tx_commit(self, *, timeout: float | None = None) -> None:
@@ -303,9 +349,11 @@ class EngineChannel(Declaring):
             reason = self.engine.gate.lost_reason
             raise ConnectionLost("the transaction was undone by the loss of the connection", reason)
         await self.call(timeout, spec.TxCommit(), spec.TxCommitOk)
+        self.lane.end_transaction(False)
 
     async def tx_rollback(self, *, timeout: float | None = None) -> None:
         await self.call(timeout, spec.TxRollback(), spec.TxRollbackOk)
+        self.lane.end_transaction(True)
         self.lane.lost_transaction = False
 
     # -- what the server says ----------------------------------------------------------------------------------------
@@ -321,6 +369,8 @@ class EngineChannel(Declaring):
             self._on_cancel(method)
         elif isinstance(method, spec.ChannelFlow):
             self.engine.tell(self.number, spec.ChannelFlowOk(method.active))
+            if method.active:
+                self.engine.on_room()
         else:
             self.calls.answer(method, type(method))
 
@@ -355,11 +405,11 @@ class EngineChannel(Declaring):
             self.end_consumer(consumer, ConsumerCancelled(consumer.tag), is_cancel=True)
 
     def on_return(self, returned: Returned) -> None:
-        for listener in self._return_listeners:
+        for listener in self.return_listeners:
             self.notify("return callback", listener, returned)
 
     def on_confirm(self, tag: int, multiple: bool, is_ack: bool) -> None:
-        for listener in self._confirm_listeners:
+        for listener in self.confirm_listeners:
             self.notify("confirm callback", listener, tag, multiple, is_ack)
 
     def on_lost(self, reason: CloseReason, *, is_news: bool) -> None:
@@ -478,7 +528,7 @@ class EngineChannel(Declaring):
         self.need_sink().put([Notice(context, self.face, callback, *arguments)])
 
     def _notify_close(self, reason: CloseReason) -> None:
-        for listener in self._close_listeners:
+        for listener in self.close_listeners:
             self.notify("close callback", listener, reason)
 
     def _run_confirm_callback(self, callback: Callable[..., object], confirmation: Any) -> None:

@@ -25,6 +25,7 @@ from warrenmq.client.engine.channel import EngineChannel
 from warrenmq.client.engine.consumers import Notice, Sink
 from warrenmq.client.engine.lane import Ear, Gate, Inbox
 from warrenmq.client.engine.link import Link
+from warrenmq.client.engine.listeners import Listeners
 from warrenmq.client.engine.recovery import RecoveryEvent
 from warrenmq.client.engine.sinks import Sinks
 from warrenmq.client.engine.waiting import Patience
@@ -81,7 +82,6 @@ class EngineConnection:
         self.gate = Gate(factory.output_limit, factory.unconfirmed == "resend", self._wake, factory.metrics)
         self.sinks = Sinks(factory.work_limit, self._is_awaited, self._set_reading, self._from_any_thread)
         self.patience = self.make_patience(self._run_callback, self._report_own)
-        self.gate.patience = self.patience
         self.topology = Topology()
         self.channels: dict[int, EngineChannel] = {}
         self.address: Address | None = None
@@ -97,10 +97,11 @@ class EngineConnection:
         self._errands: set[asyncio.Task[None]] = set()
         self._ending: asyncio.Task[None] | None = None
         self._ended = asyncio.Event()
-        self._blocked_listeners: list[tuple[Callable[[str], object], Callable[[], object]]] = []
-        self._close_listeners: list[Callable[[CloseReason], object]] = []
-        self._recovery_listeners: list[Callable[[RecoveryEvent], object]] = []
-        self._renamed_listeners: list[Callable[[str, str], object]] = []
+        self.blocked_listeners: Listeners[tuple[Callable[[str], object], Callable[[], object]]] = Listeners()
+        # Told of every loss, and of the end: `is_final` tells which.
+        self.close_listeners: Listeners[Callable[[CloseReason], object]] = Listeners()
+        self.recovery_listeners: Listeners[Callable[[RecoveryEvent], object]] = Listeners()
+        self.renamed_listeners: Listeners[Callable[[str, str], object]] = Listeners()
 
     # -- any thread --------------------------------------------------------------------------------------------------
 
@@ -125,19 +126,6 @@ class EngineConnection:
     def name(self) -> str | None:
         return self.factory.name
 
-    def add_blocked_listener(self, on_blocked: Callable[[str], object], on_unblocked: Callable[[], object]) -> None:
-        self._blocked_listeners.append((on_blocked, on_unblocked))
-
-    def add_close_listener(self, listener: Callable[[CloseReason], object]) -> None:
-        """Told of every loss, and of the end: `is_final` tells which."""
-        self._close_listeners.append(listener)
-
-    def add_recovery_listener(self, listener: Callable[[RecoveryEvent], object]) -> None:
-        self._recovery_listeners.append(listener)
-
-    def add_queue_renamed_listener(self, listener: Callable[[str, str], object]) -> None:
-        self._renamed_listeners.append(listener)
-
     def report(self, context: str, error: BaseException, source: object) -> None:
         """User code raised, or something was refused that nobody waits for: tell the handler, or the log."""
         if self.metrics is not None and context.endswith("callback"):
@@ -153,18 +141,40 @@ class EngineConnection:
 
     # -- opening -----------------------------------------------------------------------------------------------------
 
-    async def connect(self) -> None:
-        """Open the first link; raises ConnectionFailed, and leaves nothing behind then."""
+    async def connect(self, timeout: float | None = None) -> None:
+        """Open the first link, with the factory's attempts; raises ConnectionFailed, and leaves nothing behind then."""
         try:
-            await self.open_link()
+            async with asyncio.timeout(timeout):
+                await self._connect_patiently()
+        except TimeoutError as late:
+            self._give_up_connecting()
+            if isinstance(late, ClientError):
+                raise
+            raise ConnectionFailed(f"no connection within {timeout} seconds") from None
         except BaseException:
-            self.state = State.CLOSED
-            self._ended.set()
+            self._give_up_connecting()
             raise
         self.state = State.OPEN
         self._settled.set()
         if self.metrics is not None:
             self.metrics.connection_opened()
+
+    async def _connect_patiently(self) -> None:
+        attempts, pauses = self.factory.attempts, self.factory.connect_pauses()
+        while True:
+            try:
+                await self.open_link()
+                return
+            except ConnectionFailed as failure:
+                if failure.is_refusal or pauses.attempt + 1 == attempts:
+                    raise
+                pause = pauses.next()
+                log.warning("broker not reachable, retrying in %.1f s: %s", pause, failure)
+            await asyncio.sleep(pause)
+
+    def _give_up_connecting(self) -> None:
+        self.state = State.CLOSED
+        self._ended.set()
 
     async def open_link(self) -> None:
         """Try the addresses in turn until one answers."""
@@ -334,7 +344,7 @@ class EngineConnection:
             lane.channel.on_confirm(tag, multiple, is_ack)
         strays, ear.strays = ear.strays, []
         for lane, tag in strays:
-            lane.reject(tag, True)
+            lane.channel.give_back([tag])
 
     def _count_confirms(self, ear: Ear) -> None:
         assert self.metrics is not None
@@ -352,11 +362,11 @@ class EngineConnection:
                 channel.on_event(event)
         elif isinstance(event, events.Blocked):
             self.gate.is_blocked = True
-            for on_blocked, _ in self._blocked_listeners:
+            for on_blocked, _ in self.blocked_listeners:
                 self.notify("blocked callback", on_blocked, event.reason)
         elif isinstance(event, events.Unblocked):
             self.gate.is_blocked = False
-            for _, on_unblocked in self._blocked_listeners:
+            for _, on_unblocked in self.blocked_listeners:
                 self.notify("unblocked callback", on_unblocked)
 
     def on_lost(self, link: Link, reason: CloseReason) -> None:
@@ -421,11 +431,11 @@ class EngineConnection:
         self.notify_recovery(event)
 
     def notify_recovery(self, event: RecoveryEvent) -> None:
-        for listener in self._recovery_listeners:
+        for listener in self.recovery_listeners:
             self.notify("recovery callback", listener, event)
 
     def notify_renamed(self, old: str, new: str) -> None:
-        for listener in self._renamed_listeners:
+        for listener in self.renamed_listeners:
             self.notify("queue renamed callback", listener, old, new)
 
     async def drop_link(self) -> None:
@@ -448,7 +458,7 @@ class EngineConnection:
         self._sink.put([Notice(context, self.face, callback, *arguments)])
 
     def notify_close(self, reason: CloseReason) -> None:
-        for listener in self._close_listeners:
+        for listener in self.close_listeners:
             self.notify("close callback", listener, reason)
 
     # -- from other threads ------------------------------------------------------------------------------------------

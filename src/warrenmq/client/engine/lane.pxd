@@ -28,7 +28,6 @@ cdef class Gate:
     cdef public object final_reason
     cdef readonly bint is_abandoned
     cdef readonly object metrics
-    cdef public object patience
 
 
 @cython.final
@@ -43,12 +42,17 @@ cdef class Lane(Settler):
     cdef readonly int number
     cdef readonly object channel
     cdef readonly ClientConnection protocol
+    cdef readonly bint is_ready
+    cdef readonly bint is_fenced
+    cdef readonly bint is_paused
     cdef readonly bint is_publishing
     cdef public bint is_restoring
     cdef public bint is_confirming
     cdef public bint is_transactional
     cdef public bint lost_transaction
     cdef public bint has_confirm_listeners
+    cdef readonly list undecided
+    cdef readonly list undone
     cdef readonly Unconfirmed ledger
     cdef readonly list kept
     cdef readonly unsigned long long tag_offset
@@ -65,12 +69,14 @@ cdef class Lane(Settler):
     @cython.locals(gate=Gate, is_asleep=bint, protocol=ClientConnection)
     cpdef bint ack(self, unsigned long long tag, bint multiple=*) except -1
     @cython.locals(gate=Gate, is_asleep=bint, protocol=ClientConnection, wire_tag="unsigned long long")
-    cdef bint _refuse(self, unsigned long long tag, bint multiple, bint requeue, bint is_reject) except -1
-    cdef _require_alive(self)
+    cdef bint _refuse(self, unsigned long long tag, bint multiple, bint requeue, bint is_reject, bint ignores_fence) except -1
+    cpdef bint is_undone(self, unsigned long long tag) except -1
+    cdef _require_usable(self)
+    cdef _review_publishing(self)
     @cython.locals(seen_tag="unsigned long long")
     cpdef unsigned long long note_tag(self, unsigned long long wire_tag)
     @cython.locals(gate=Gate)
-    cdef _keep(self, exchange, routing_key, bytes body, BasicProperties properties, bint mandatory)
+    cdef _publish_later(self, exchange, routing_key, bytes body, BasicProperties properties, bint mandatory)
 
 
 cdef class Ear(ContentHearer):

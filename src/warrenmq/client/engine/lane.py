@@ -15,7 +15,7 @@ from collections.abc import Callable
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from warrenmq.client.confirms import Confirmation, Message, Unconfirmed, make_done
+from warrenmq.client.confirms import Confirmation, Message, Unconfirmed, make_unconfirmed
 from warrenmq.client.delivery import Delivery, Returned, Settler, make_delivery
 from warrenmq.client.errors import CloseReason, ConnectionClosed, ConnectionLost, Misuse, PublishLost, channel_error
 from warrenmq.protocol import events, spec
@@ -33,8 +33,12 @@ Body: TypeAlias = bytes | str | bytearray | memoryview
 # What a kept publish is taken to weigh beside its body, so that empty ones do not gather without end.
 _MESSAGE_OVERHEAD = 256
 
-_NOT_CONFIRMED = make_done()
+_NOT_CONFIRMED = make_unconfirmed()
 _PLAIN = BasicProperties()
+
+_OUTSIDE_TRANSACTION = (
+    "this channel is transactional: publish and settle inside `channel.transaction()`, or use another channel"
+)
 
 
 class Gate:
@@ -53,7 +57,6 @@ class Gate:
         "lost_reason",
         "metrics",
         "output_limit",
-        "patience",
         "protocol",
         "room_waiters",
         "waited",
@@ -80,12 +83,6 @@ class Gate:
         self.final_reason: CloseReason | None = None
         self.is_abandoned = False
         self.metrics = metrics
-        self.patience: Patience | None = None  # set by who makes the gate
-
-    def wait_for_room(self, timeout: float | None) -> None:
-        """Hold this thread, which is not the loop's, until a publish may be tried again; takes the lock itself."""
-        assert self.patience is not None
-        self.patience.block_for_room(timeout)
 
     def abandon(self) -> None:
         """In a child process after a fork: the connection is the parent's, one of whose threads may hold the lock."""
@@ -134,7 +131,10 @@ class Lane(Settler):
         "has_confirm_listeners",
         "inbox",
         "is_confirming",
+        "is_fenced",
+        "is_paused",
         "is_publishing",
+        "is_ready",
         "is_restoring",
         "is_transactional",
         "kept",
@@ -145,6 +145,8 @@ class Lane(Settler):
         "number",
         "protocol",
         "tag_offset",
+        "undecided",
+        "undone",
     )
 
     def __init__(self, gate: Gate, number: int, patience: "Patience", channel: Any) -> None:
@@ -152,10 +154,15 @@ class Lane(Settler):
         self.number = number
         self.channel = channel
         self.protocol: ClientConnection | None = None  # while the channel is open on a link: acks can be said
-        self.is_publishing = False  # and its topology and modes are back: publishes can be said
+        self.is_ready = False  # and its topology and modes are back
+        self.is_fenced = False  # between two transaction blocks: nothing may be published or settled
+        self.is_paused = False  # by the server's channel.flow
+        self.is_publishing = False  # ready, not fenced, not paused: the one thing that a publish asks
         self.is_restoring = False
         self.is_confirming = False
         self.is_transactional = False
+        self.undecided: list[tuple[int, bool]] = []  # tag and multiple of what the open transaction settles
+        self.undone: list[tuple[int, bool]] = []  # the same of the last one, if it was rolled back
         self.lost_transaction = False  # a link was lost with a transaction that may have been open
         self.has_confirm_listeners = False
         self.ledger = Unconfirmed(patience)
@@ -185,7 +192,7 @@ class Lane(Settler):
         try:
             protocol = self.protocol
             if not self.is_publishing or protocol is None:
-                return self._keep(exchange, routing_key, octets, properties, mandatory)
+                return self._publish_later(exchange, routing_key, octets, properties, mandatory)
             if protocol.output_size > gate.output_limit:
                 return None
             if not self.is_confirming:
@@ -221,10 +228,12 @@ class Lane(Settler):
         gate.lock.acquire()
         try:
             protocol = self.protocol
-            if protocol is None or (tag <= self.tag_offset and (tag != 0 or not multiple)):
-                self._require_alive()
+            if self.is_fenced or protocol is None or (tag <= self.tag_offset and (tag != 0 or not multiple)):
+                self._require_usable()
                 return False
             protocol.ack(self.number, tag - self.tag_offset if tag != 0 else 0, multiple)
+            if self.is_transactional:
+                self.undecided.append((tag, multiple))
             if not gate.is_awake:
                 gate.is_awake = is_asleep = True
         finally:
@@ -236,10 +245,14 @@ class Lane(Settler):
         return True
 
     def nack(self, tag: int, multiple: bool = False, requeue: bool = True) -> bool:
-        return self._refuse(tag, multiple, requeue, False)
+        return self._refuse(tag, multiple, requeue, False, False)
 
     def reject(self, tag: int, requeue: bool = True) -> bool:
-        return self._refuse(tag, False, requeue, True)
+        return self._refuse(tag, False, requeue, True, False)
+
+    def give_back(self, tag: int) -> bool:
+        """Requeue a delivery that the user never saw, also outside a transaction block; EngineChannel commits it."""
+        return self._refuse(tag, False, True, True, True)
 
     def tag_of(self, delivery: Delivery | int) -> int:
         """The tag of a delivery of this channel, or the number itself, if it can be one."""
@@ -254,6 +267,10 @@ class Lane(Settler):
     def is_stale(self, tag: int) -> bool:
         return tag <= self.tag_offset
 
+    def is_undone(self, tag: int) -> bool:
+        """Whether a rollback undid what was said of this tag, and nothing was said since."""
+        return _covers(self.undone, tag) and not _covers(self.undecided, tag)
+
     def face(self) -> Any:
         return self.channel.face
 
@@ -262,15 +279,22 @@ class Lane(Settler):
         """The tag that the next publish gets; 0 outside confirm mode."""
         return self.ledger.next_tag if self.is_confirming else 0
 
-    def _refuse(self, tag: int, multiple: bool, requeue: bool, is_reject: bool) -> bool:
+    def _refuse(self, tag: int, multiple: bool, requeue: bool, is_reject: bool, ignores_fence: bool) -> bool:
         gate = self.gate
         is_asleep = False
         gate.lock.acquire()
         try:
             protocol = self.protocol
-            if protocol is None or (tag <= self.tag_offset and (tag != 0 or not multiple)):
-                self._require_alive()
+            if (
+                (self.is_fenced and not ignores_fence)
+                or protocol is None
+                or (tag <= self.tag_offset and (tag != 0 or not multiple))
+            ):
+                if not ignores_fence:
+                    self._require_usable()
                 return False
+            if self.is_transactional:
+                self.undecided.append((tag, multiple))
             wire_tag = tag - self.tag_offset if tag != 0 else 0
             if is_reject:
                 protocol.reject(self.number, wire_tag, requeue)
@@ -288,19 +312,23 @@ class Lane(Settler):
 
     # -- under the lock ----------------------------------------------------------------------------------------------
 
-    def _require_alive(self) -> None:
+    def _require_usable(self) -> None:
         if self.gate.is_abandoned:
             raise Misuse("this connection belongs to another process: connect anew after a fork")
         if self.close_reason is not None:
             raise channel_error(self.close_reason)
         if self.gate.final_reason is not None:
             raise ConnectionClosed(self.gate.final_reason)
+        if self.is_fenced:
+            raise Misuse(_OUTSIDE_TRANSACTION)
 
-    def _keep(
+    def _publish_later(
         self, exchange: str, routing_key: str, body: bytes, properties: BasicProperties | None, mandatory: bool
     ) -> Confirmation | None:
-        """Published without a link: keep it for the next one, or say that it cannot be sent."""
-        self._require_alive()
+        """It cannot be sent now. None while the server has paused the channel; without a link keep it, or raise."""
+        self._require_usable()
+        if self.is_ready and self.is_paused:
+            return None
         gate = self.gate
         if not gate.keeps or self.is_transactional:
             raise gate.not_open()
@@ -324,7 +352,8 @@ class Lane(Settler):
     def go_down(self) -> None:
         """The link is gone: every tag seen so far is of an earlier life."""
         self.protocol = None
-        self.is_publishing = False
+        self.is_ready = self.is_paused = self.is_publishing = False
+        self.undecided, self.undone = [], []
         self.tag_offset = self.last_seen
         self.lost_transaction = self.is_transactional
 
@@ -345,7 +374,25 @@ class Lane(Settler):
             messages = [each.message for each in self.ledger.renumber() if each.message is not None]
         for exchange, routing_key, header, body, mandatory in messages:
             self.protocol.publish(self.number, exchange, routing_key, body, None, mandatory, header)
-        self.is_publishing = True
+        self.is_ready = True
+        self._review_publishing()
+
+    def set_fence(self, is_fenced: bool) -> None:
+        """A transaction block has ended, or begun."""
+        self.is_fenced = is_fenced
+        self._review_publishing()
+
+    def hear_flow(self, is_active: bool) -> None:
+        """The server pauses publishing on this channel, or lets it go on."""
+        self.is_paused = not is_active
+        self._review_publishing()
+
+    def _review_publishing(self) -> None:
+        self.is_publishing = self.is_ready and not self.is_fenced and not self.is_paused
+
+    def end_transaction(self, is_undone: bool) -> None:
+        """The server committed, or rolled back, what was settled."""
+        self.undone, self.undecided = self.undecided if is_undone else [], []
 
     def hear_close(self, close: spec.ChannelClose) -> None:
         """The server closed the channel: for good, unless it refused something while the channel was being restored."""
@@ -359,7 +406,7 @@ class Lane(Settler):
         if self.close_reason is None:
             self.close_reason = reason
         self.protocol = None
-        self.is_publishing = False
+        self.is_ready = self.is_publishing = False
 
     def fail_unconfirmed(self, error: PublishLost, woken: list[Confirmation]) -> int:
         """No word will come for what was published."""
@@ -436,6 +483,10 @@ class Ear(ContentHearer):
             lane = self.gate.lanes.get(event.channel)
             if lane is not None:
                 lane.hear_close(event.method)
+        elif isinstance(event, events.MethodReceived) and isinstance(event.method, spec.ChannelFlow):
+            lane = self.gate.lanes.get(event.channel)
+            if lane is not None:
+                lane.hear_flow(event.method.active)
         self.events.append(event)
 
     def _hear_return(self, channel: int, method: spec.BasicReturn, header: bytes, body: bytes) -> None:
@@ -451,6 +502,10 @@ class Ear(ContentHearer):
 def reason_of(event: events.ConnectionClosed, is_final: bool) -> CloseReason:
     """The event in the user's words."""
     return CloseReason(event.by.value, event.reply_code, event.reply_text, event.class_id, event.method_id, is_final)
+
+
+def _covers(settled: list[tuple[int, bool]], tag: int) -> bool:
+    return any(tag == upto or (is_multiple and (tag <= upto or upto == 0)) for upto, is_multiple in settled)
 
 
 def as_bytes(body: Body) -> bytes:

@@ -308,5 +308,5 @@ class Link(asyncio.Protocol):
         """Why the handshake came to nothing."""
         said_login = bool(self._handshake.server_properties) and self._handshake.tuning is None
         if said_login and (reason.reply_code == spec.ACCESS_REFUSED or reason.by == "network"):
-            return AuthenticationFailed(str(reason))
-        return ConnectionFailed(str(reason))
+            return AuthenticationFailed(str(reason), reply_code=reason.reply_code)
+        return ConnectionFailed(str(reason), reply_code=reason.reply_code)

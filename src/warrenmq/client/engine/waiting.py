@@ -16,7 +16,7 @@ from warrenmq.client.errors import CallTimedOut, ConnectionBlocked, Misuse
 
 if TYPE_CHECKING:
     from warrenmq.client.confirms import Confirmation
-    from warrenmq.client.engine.lane import Gate
+    from warrenmq.client.engine.lane import Gate, Lane
 
 # As long as a lock can wait.
 _LONGEST = threading.TIMEOUT_MAX
@@ -25,7 +25,7 @@ _LONGEST = threading.TIMEOUT_MAX
 class Patience:
     """The waits of one channel; its connection's all share the gate."""
 
-    __slots__ = ("_gate", "_loop", "_review_reading", "_run_callback", "_thread_id", "call_timeout", "report")
+    __slots__ = ("_gate", "_loop", "_review_reading", "_run_callback", "_thread_id", "call_timeout", "lane", "report")
 
     def __init__(
         self,
@@ -43,6 +43,7 @@ class Patience:
         self._run_callback = run_callback
         self.report = report  # told what a callback raised that was called at once
         self.call_timeout = call_timeout
+        self.lane: Lane | None = None  # the channel's, set by it
 
     # -- the broker's word -------------------------------------------------------------------------------------------
 
@@ -89,14 +90,14 @@ class Patience:
         waiter = threading.Lock()
         waiter.acquire()
         if self._add_room_waiter(waiter.release) and not waiter.acquire(timeout=self._seconds(timeout)):
-            raise self.timed_out("the output did not get shorter in time")
+            raise self.timed_out("the message could not be written in time")
 
     async def wait_for_room(self, timeout: float | None = None) -> None:
         """The same for a coroutine."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         if self._add_room_waiter(self._waker(future, loop)):
-            await self._await(future, timeout, "the output did not get shorter in time")
+            await self._await(future, timeout, "the message could not be written in time")
 
     def _add_room_waiter(self, waiter: Callable[[], None]) -> bool:
         """False: there is room by now, or nothing to wait for; the next try tells."""
@@ -105,16 +106,22 @@ class Patience:
             if gate.final_reason is not None:
                 return False
             written = 0 if gate.protocol is None else gate.protocol.output_size
-            if max(written, gate.kept_octets) <= gate.output_limit:
+            if max(written, gate.kept_octets) <= gate.output_limit and not self._is_paused():
                 return False
             gate.room_waiters.append(waiter)
         return True
+
+    def _is_paused(self) -> bool:
+        """Whether the server has paused publishing on this channel by channel.flow."""
+        return self.lane is not None and self.lane.is_paused
 
     # -- both --------------------------------------------------------------------------------------------------------
 
     def timed_out(self, text: str) -> CallTimedOut:
         if self._gate.is_blocked:
             return ConnectionBlocked(f"{text}: the server blocks publishers")
+        if self._is_paused():
+            return ConnectionBlocked(f"{text}: the server has paused this channel (channel.flow)")
         return CallTimedOut(text)
 
     def _seconds(self, timeout: float | None) -> float:

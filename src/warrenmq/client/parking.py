@@ -1,0 +1,123 @@
+"""Messages that a handler could not process: parked in a queue of their own, with the error in headers.
+
+A parked message is a persistent copy with the properties of the original. Left out is what would make the copy expire,
+be refused or be routed elsewhere (expiration, user_id, CC and BCC); it stands in headers instead. Pure functions; the
+services of both faces publish what they return.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from warrenmq.client.errors import MalformedMessage
+from warrenmq.client.sending import PERSISTENT, copied
+from warrenmq.protocol.properties import BasicProperties
+
+if TYPE_CHECKING:
+    from warrenmq.client.delivery import Delivery
+    from warrenmq.client.handling import Handler
+
+_log = logging.getLogger("warrenmq.client")
+
+_TEXT_LIMIT: Final = 1000  # characters of the exception's text: headers have to fit into a frame
+_STREAM_OFFSET: Final = "x-stream-offset"
+
+
+def parked_properties(handler: Handler, delivery: Delivery, error: Exception) -> BasicProperties:
+    """The properties of the copy, with these headers beside the message's own:
+
+    x-exception-type, x-exception-message, x-failed-at, x-attempts, x-original-queue, x-original-exchange,
+    x-original-routing-key; x-original-expiration, -user-id, -cc and -stream-offset where the message had one.
+    """
+    try:
+        original = delivery.properties
+    except MalformedMessage:
+        original = BasicProperties()
+    headers: dict[str, Any] = dict(original.headers or {})
+    left_out = {
+        "x-original-expiration": original.expiration,
+        "x-original-user-id": original.user_id,
+        "x-original-cc": headers.pop("CC", None),
+        "x-original-stream-offset": headers.pop(_STREAM_OFFSET, None),
+    }
+    headers.pop("BCC", None)
+    headers |= {name: value for name, value in left_out.items() if value is not None}
+    headers |= {
+        "x-exception-type": _name_of(type(error)),
+        "x-exception-message": _text_of(error),
+        "x-failed-at": datetime.now(UTC),
+        "x-attempts": attempts_of(delivery),
+        "x-original-queue": handler.queue,
+        "x-original-exchange": delivery.exchange,
+        "x-original-routing-key": delivery.routing_key,
+    }
+    return copied(original, headers=headers, delivery_mode=PERSISTENT, expiration=None, user_id=None)
+
+
+def attempts_of(delivery: Delivery) -> int:
+    """How often it was delivered, as far as can be known: quorum queues count, others only mark a redelivery."""
+    count = _headers_of(delivery).get("x-delivery-count")
+    if isinstance(count, int):
+        return count + 1
+    return 2 if delivery.redelivered else 1
+
+
+def is_of_stream(delivery: Delivery) -> bool:
+    """Whether it came from a stream, which takes nothing back: it can be acked only."""
+    return _STREAM_OFFSET in _headers_of(delivery)
+
+
+def log_parked(handler: Handler, delivery: Delivery, error: Exception) -> None:
+    _log.error(
+        "message %s of queue %r was parked in %r, as the handler %s failed on it: %s",
+        _id_of(delivery),
+        handler.queue,
+        handler.failed_queue,
+        handler.name,
+        _text_of(error),
+    )
+
+
+def log_not_parked(handler: Handler, delivery: Delivery, failure: Exception) -> None:
+    _log.error(
+        "message %s of queue %r could not be parked in %r, and %s: %s",
+        _id_of(delivery),
+        handler.queue,
+        handler.failed_queue,
+        "is lost (auto_ack)" if handler.auto_ack else "stays in its queue",
+        failure,
+    )
+
+
+def log_dropped(handler: Handler, delivery: Delivery, why: str) -> None:
+    _log.error("message %s of queue %r is dropped: %s", _id_of(delivery), handler.queue, why)
+
+
+def _headers_of(delivery: Delivery) -> dict[str, Any]:
+    try:
+        return delivery.headers
+    except MalformedMessage:
+        return {}
+
+
+def _id_of(delivery: Delivery) -> str:
+    try:
+        message_id = delivery.properties.message_id
+    except MalformedMessage:
+        message_id = None
+    return repr(delivery) if message_id is None else repr(message_id)
+
+
+def _name_of(kind: type) -> str:
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _text_of(error: Exception) -> str:
+    """What the exception says, as text that can be sent."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - the user's class
+        text = "the exception has no text: its __str__ raised"
+    return text[:_TEXT_LIMIT].encode("utf-8", "replace").decode()
