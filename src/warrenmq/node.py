@@ -23,6 +23,8 @@ from warrenmq.core.broker import Broker
 from warrenmq.core.ports import Storage
 from warrenmq.core.users import EVERYTHING
 from warrenmq.journal.errors import JournalError
+from warrenmq.management.options import HttpOptions
+from warrenmq.management.ports import Origin
 from warrenmq.management.server import HttpServer
 from warrenmq.management.view import NodeView
 from warrenmq.protocol import spec
@@ -70,6 +72,7 @@ class NodeOptions:
     server: ServerOptions = field(default_factory=ServerOptions)
     storage: StorageOptions = field(default_factory=StorageOptions)
     tracing: TracingOptions = field(default_factory=TracingOptions)
+    http: HttpOptions = field(default_factory=HttpOptions)
 
 
 class Node:
@@ -159,7 +162,7 @@ class Node:
                     firehose=self.tracing.firehose,
                     tracing_state=self.tracing.state,
                 )
-                self._http = HttpServer(view)
+                self._http = HttpServer(view, options=self.options.http)
                 await self._listen("HTTP", self.options.http_port, self._http.start)
         except (DataDirError, CatalogError, JournalError) as error:
             await self.stop()
@@ -229,9 +232,10 @@ class Node:
             return self.options.tracing
         return replace(self.options.tracing, index_folder=str(self.options.data_dir / INDEX))
 
-    def check_login(self, name: str, password: str, host: str) -> bool:
-        """Whether this user may sign in from there, over HTTP."""
-        return self._amqp is not None and self._amqp.authenticator.check(name, password, Peer(host))
+    async def check_login(self, name: str, password: str, origin: Origin) -> bool:
+        """Whether this user may sign in from there, over HTTP; TooManyFailures if that cannot be tried now."""
+        peer = Peer(origin.address, is_direct=origin.is_direct)
+        return self._amqp is not None and await self._amqp.authenticator.check(name, password, peer)
 
     async def _listen(self, what: str, port: int, listen: Callable[[str, int], Awaitable[object]]) -> None:
         try:

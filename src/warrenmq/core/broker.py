@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from warrenmq.core.errors import NotAllowed
+from warrenmq.core.login_limit import LoginLimit
 from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, Catalog, EventSink, Storage
 from warrenmq.core.reply_to import ReplyQueue
 from warrenmq.core.stats import Stats
@@ -47,6 +48,7 @@ class Broker:
         storage.log.on_written = self.log_has_written
         storage.log.on_durable = self.log_has_synced
         self.users = Users()
+        self.login_limit = LoginLimit()
         self.vhosts: dict[str, VHost] = {}
         self.reply_queues: dict[str, ReplyQueue] = {}  # by address
         self.awaiting_epoch: dict[Channel, None] = {}

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 import uvicorn
 
 from warrenmq.management.app import create_app
+from warrenmq.management.options import HttpOptions
 from warrenmq.management.view import NodeView
 
 GRACE_SECONDS = 2
@@ -21,10 +22,12 @@ GRACE_SECONDS = 2
 class AppServer(uvicorn.Server):
     """Serves one node. `is_serving` is set when requests are answered."""
 
-    def __init__(self, node: NodeView, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, node: NodeView, clock: Callable[[], float], options: HttpOptions, listening: Collection[str]
+    ) -> None:
         super().__init__(
             uvicorn.Config(
-                create_app(node, clock),
+                create_app(node, clock, options, listening),
                 http="h11",
                 ws="none",
                 lifespan="off",
@@ -32,6 +35,7 @@ class AppServer(uvicorn.Server):
                 log_level="warning",
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,  # uvicorn would trust 127.0.0.1; proxies.py decides
                 timeout_graceful_shutdown=GRACE_SECONDS,
             )
         )

@@ -11,9 +11,10 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
+from warrenmq.management.options import HttpOptions
 from warrenmq.management.view import NodeView
 
 if TYPE_CHECKING:
@@ -25,10 +26,13 @@ log = logging.getLogger("warrenmq.http")
 class HttpServer:
     """One listening HTTP port. Owned by the loop that starts it."""
 
-    def __init__(self, node: NodeView, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, node: NodeView, clock: Callable[[], float] = time.monotonic, options: HttpOptions | None = None
+    ) -> None:
         self.port = 0
         self._node = node
         self._clock = clock
+        self._options = options or HttpOptions()
         self._server: AppServer | None = None
         self._is_stopping = False
         self._task: asyncio.Task[None] | None = None
@@ -36,8 +40,8 @@ class HttpServer:
     async def start(self, host: str, port: int) -> None:
         """Listen (port 0: any free one), and begin to load the application; OSError if the port cannot be bound."""
         listening = await _listen(host, port)
-        self.port = listening.getsockname()[1]
-        self._task = asyncio.create_task(self._serve(listening), name="warrenmq-http")
+        address, self.port = listening.getsockname()[:2]
+        self._task = asyncio.create_task(self._serve(listening, (host, address)), name="warrenmq-http")
 
     async def stop(self) -> None:
         """Let running requests end, within a deadline, and close the port. Safe to call twice."""
@@ -48,9 +52,9 @@ class HttpServer:
         if task is not None:
             await task
 
-    async def _serve(self, listening: socket.socket) -> None:
+    async def _serve(self, listening: socket.socket, hosts: tuple[str, str]) -> None:
         try:
-            self._server = await asyncio.to_thread(_load, self._node, self._clock)
+            self._server = await asyncio.to_thread(_load, self._node, self._clock, self._options, hosts)
             if not self._is_stopping:
                 await self._server.serve(sockets=[listening])
         except Exception:  # the broker serves AMQP without it
@@ -59,10 +63,10 @@ class HttpServer:
             listening.close()
 
 
-def _load(node: NodeView, clock: Callable[[], float]) -> AppServer:
+def _load(node: NodeView, clock: Callable[[], float], options: HttpOptions, listening: Collection[str]) -> AppServer:
     from warrenmq.management.app_server import AppServer
 
-    return AppServer(node, clock)
+    return AppServer(node, clock, options, listening)
 
 
 async def _listen(host: str, port: int) -> socket.socket:

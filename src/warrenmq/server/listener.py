@@ -70,7 +70,7 @@ class AmqpServer:
         self.broker = broker
         self._clock = clock
         self.options = options
-        self.authenticator = Authenticator(broker.users, options.loopback_users)
+        self.authenticator = Authenticator(broker.users, options.loopback_users, broker.login_limit)
         self.alarms = Alarms(broker.stats, options.memory_limit)
         self.pool = ScratchPool()
         self.receive_buffer = bytearray(max(RECEIVE_BUFFER, 2 * (options.frame_max + 8)))
