@@ -30,11 +30,17 @@ async def json_object(request: Request, largest: int = LARGEST_BODY) -> dict[str
 
 
 async def _read(request: Request, largest: int) -> bytes:
+    """The body. One that is somewhat too large is read to its end, so that the client sees why it is refused."""
     received = bytearray()
+    size = 0
     async for chunk in request.stream():
-        received += chunk
-        if len(received) > largest:
-            raise BadRequest(f"the body is larger than {largest} bytes")
+        size += len(chunk)
+        if size > LARGEST_BODY:
+            break
+        if size <= largest:
+            received += chunk
+    if size > largest:
+        raise BadRequest(f"the body is larger than {largest} bytes")
     return bytes(received)
 
 
