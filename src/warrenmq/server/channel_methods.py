@@ -20,7 +20,7 @@ from warrenmq.core.ports import NOTHING, CommitLog
 from warrenmq.core.publish_rules import ADDRESS_PREFIX, DIRECT_REPLY_TO
 from warrenmq.core.queue import Queue
 from warrenmq.core.reply_to import ReplyQueue
-from warrenmq.core.routing.erlang_text import field_type
+from warrenmq.core.routing.erlang_text import field_type, is_integer
 from warrenmq.events import schema
 from warrenmq.protocol import spec
 from warrenmq.protocol.errors import CommandInvalid
@@ -337,13 +337,13 @@ def _generate_tag() -> str:
 
 
 def _priority(queue: Queue, arguments: dict[str, Any]) -> int:
-    value = arguments.get("x-priority", 0)
-    if isinstance(value, bool) or not isinstance(value, int):
+    value: Any = arguments.get("x-priority", 0)
+    if not is_integer(value):
         raise PreconditionFailed(
             f"invalid arg 'x-priority' for queue '{queue.name}' in vhost '{queue.vhost}': "
             f'"expected integer, got {field_type(value)}"'
         )
-    return value
+    return int(value)
 
 
 _HANDLERS: dict[type[spec.Method], Callable[[ChannelMethods, Any], None]] = {
