@@ -38,8 +38,8 @@ COMPARED_ARGUMENTS = (
 )
 COMPARED_OF_EXCHANGES = ("alternate-exchange", *deduplication.ARGUMENTS)
 
-# Kept and compared, but without effect in this version.
-NOT_ACTED_ON = frozenset(COMPARED_ARGUMENTS) - {
+# Kept, but without effect in this version: those that are compared, and two of quorum queues.
+NOT_ACTED_ON = frozenset({*COMPARED_ARGUMENTS, "x-delivery-limit", "x-dead-letter-strategy"}) - {
     "x-durability",
     "x-queue-mode",
     "x-queue-type",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from warrenmq.core.errors import NotAllowed
 from warrenmq.core.login_limit import LoginLimit
 from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, Catalog, EventSink, Storage
+from warrenmq.core.remarks import Remarks
 from warrenmq.core.reply_to import ReplyQueue
 from warrenmq.core.stats import Stats
 from warrenmq.core.stream import Stream
@@ -40,6 +41,7 @@ class Broker:
         self.storage = storage
         self.turn = Turn(now_ms)
         self.timers = Timers()
+        self.remarks = Remarks(self.turn)
         storage.begin(self.turn, self.timers)
         self.catalog: Catalog = NotedCatalog(self)
         self.events = events or EventSink()
