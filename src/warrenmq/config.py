@@ -16,6 +16,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from warrenmq.core.arguments import parse_age
 from warrenmq.core.durability import EXPECTED as DURABILITIES
 from warrenmq.core.durability import parse_durability
 from warrenmq.core.limits import Limits
+from warrenmq.management.options import HttpOptions
 from warrenmq.server.options import ServerOptions
 from warrenmq.storage.options import LOG_FILE_SIZE, MEMORY_BUDGET, StorageOptions
 from warrenmq.tracing.export_otlp import OtlpOptions
@@ -100,11 +102,13 @@ def folder_or_none(value: object) -> Path | None:
     return Path(value).expanduser()
 
 
-def log_level(value: object) -> str:
-    levels = ("debug", "info", "warning", "error")
-    if not isinstance(value, str) or value.lower() not in levels:
-        raise Unfit("one of " + ", ".join(levels))
-    return value.lower()
+def one_of(*known: str) -> Callable[[object], str]:
+    def read(value: object) -> str:
+        if not isinstance(value, str) or value.lower() not in known:
+            raise Unfit("one of " + ", ".join(known))
+        return value.lower()
+
+    return read
 
 
 def seconds(value: object) -> float:
@@ -172,6 +176,14 @@ def names(value: object) -> frozenset[str]:
     if isinstance(value, (list, tuple, set, frozenset)) and all(isinstance(name, str) and name for name in value):
         return frozenset(value)
     raise Unfit("a list of names")
+
+
+def networks(value: object) -> tuple[IPv4Network | IPv6Network, ...]:
+    """A list of addresses and networks; in a variable, with commas between them."""
+    try:
+        return tuple(ip_network(each, strict=False) for each in sorted(names(value)))
+    except (Unfit, ValueError):
+        raise Unfit('a list of addresses or networks, such as "10.0.0.7" or "10.0.0.0/8"') from None
 
 
 def trace(value: object) -> str:
@@ -246,7 +258,8 @@ class Settings:
     data_dir: Path | None = field(
         default_factory=lambda: default_data_dir(os.environ), metadata={"read": folder_or_none, "is_secret": False}
     )
-    log_level: str = setting("info", log_level)
+    log_level: str = setting("info", one_of("debug", "info", "warning", "error"))
+    log_format: str = setting("text", one_of("text", "json"))
     heartbeat: int = setting(60, whole_number(0, 65535, "a number of seconds (0 = none)"))
     frame_max: int = setting(131072, whole_number(4096, 16 * MIB, "a number of bytes"))
     channel_max: int = setting(2047, whole_number(1, 65535))
@@ -266,6 +279,8 @@ class Settings:
     default_user: str = setting("guest", text)
     default_pass: str = setting("guest", text, is_secret=True)
     loopback_users: frozenset[str] = setting(["guest"], names)
+    trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = setting([], networks)
+    allowed_hosts: frozenset[str] = setting([], names)
     trace: str = setting("off", trace)
     tracing_max_bytes: int = setting("10GiB", size_or_none)
     tracing_max_age: str = setting("7D", age)
@@ -304,6 +319,10 @@ def server_options(settings: Settings) -> ServerOptions:
 def limits(settings: Settings) -> Limits:
     """The part of the settings that bounds what clients declare."""
     return Limits(**{entry.name: getattr(settings, entry.name) for entry in fields(Limits)})
+
+
+def http_options(settings: Settings) -> HttpOptions:
+    return HttpOptions(trusted_proxies=settings.trusted_proxies, allowed_hosts=settings.allowed_hosts)
 
 
 def storage_options(settings: Settings) -> StorageOptions:

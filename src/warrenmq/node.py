@@ -25,6 +25,7 @@ from warrenmq.core.ports import Storage
 from warrenmq.core.users import EVERYTHING
 from warrenmq.journal.errors import JournalError
 from warrenmq.management.options import HttpOptions
+from warrenmq.management.ports import Origin
 from warrenmq.management.server import HttpServer
 from warrenmq.management.view import NodeView
 from warrenmq.protocol import spec
@@ -75,6 +76,7 @@ class NodeOptions:
     limits: Limits = field(default_factory=Limits)
     storage: StorageOptions = field(default_factory=StorageOptions)
     tracing: TracingOptions = field(default_factory=TracingOptions)
+    http: HttpOptions = field(default_factory=HttpOptions)
 
 
 class Node:
@@ -169,7 +171,7 @@ class Node:
                     tracing_state=self.tracing.state,
                     refused_connections=self.refused_connections,
                 )
-                http = HttpOptions(max_connections=self._amqp.limits.http)
+                http = replace(self.options.http, max_connections=self._amqp.limits.http)
                 self._http = HttpServer(view, options=http, on_refused=partial(self._amqp.refusals.note, HTTP))
                 await self._listen("HTTP", self.options.http_port, self._http.start)
         except (DataDirError, CatalogError, JournalError) as error:
@@ -244,9 +246,10 @@ class Node:
             return self.options.tracing
         return replace(self.options.tracing, index_folder=str(self.options.data_dir / INDEX))
 
-    def check_login(self, name: str, password: str, host: str) -> bool:
-        """Whether this user may sign in from there, over HTTP."""
-        return self._amqp is not None and self._amqp.authenticator.check(name, password, Peer(host))
+    async def check_login(self, name: str, password: str, origin: Origin) -> bool:
+        """Whether this user may sign in from there, over HTTP; TooManyFailures if that cannot be tried now."""
+        peer = Peer(origin.address, is_direct=origin.is_direct)
+        return self._amqp is not None and await self._amqp.authenticator.check(name, password, peer)
 
     async def _listen(self, what: str, port: int, listen: Callable[[str, int], Awaitable[object]]) -> None:
         try:

@@ -1,5 +1,6 @@
 """`warren serve` as a process: its one line, its signals, its refusals."""
 
+import json
 import os
 import re
 import select
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -14,6 +16,7 @@ import pika
 import pytest
 
 import warrenmq
+from tests.support.wire import Address, EndOfStream, WireConnection
 
 READY = re.compile(r"WarrenMQ (\S+) ready: amqp://127\.0\.0\.1:(\d+) data=(.+) compiled=(yes|no)\n")
 START_LIMIT = 60.0
@@ -191,3 +194,39 @@ def test_installed_command_is_the_module() -> None:
     command = Path(sys.executable).with_name("warren")
     result = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
     assert result.stdout == f"WarrenMQ {warrenmq.__version__}\n"
+
+
+HOSTILE = "x\n2026-01-01 00:00:00,000 INFO forged: line\x1b[2J\u202e"
+
+
+def attack_log(port: int) -> None:
+    """Send hostile names wherever a client can put one."""
+    here = Address("127.0.0.1", port)
+    with WireConnection(replace(here, user=HOSTILE)) as refused, pytest.raises(EndOfStream):
+        refused.open()
+    with WireConnection(here) as refused:
+        refused.start()
+        refused.log_in(mechanism=HOSTILE, response=b"")
+        refused.expect_end()
+    with WireConnection(here) as connection:
+        connection.open()
+        for number, method, arguments in (
+            (1, "queue.declare", {"queue": HOSTILE, "passive": True}),
+            (2, "exchange.declare", {"exchange": HOSTILE, "type": "direct", "passive": True}),
+            (3, "exchange.bind", {"source": HOSTILE, "destination": "amq.topic", "routing_key": HOSTILE}),
+        ):
+            connection.channel(number).refused(method, **arguments)
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_no_name_of_a_client_can_forge_a_line_of_the_log(serve: Serve, log_format: str) -> None:
+    served = serve("--port", "0", "--http-port", "off", "--data-dir", "none", "--log-format", log_format)
+    attack_log(int(served.ready()[2]))
+    _, _, log = served.end(signal.SIGTERM)
+    lines = log.removesuffix("\n").split("\n")
+    assert log.count("forged") >= 5
+    assert all(line.isprintable() for line in lines)
+    if log_format == "text":
+        assert all(re.match(r"\d{4}-\d\d-\d\d \S+ [A-Z]+ +warrenmq\.\w+: ", line) for line in lines)
+    else:
+        assert all({"time", "level", "logger", "message"} <= json.loads(line).keys() for line in lines)

@@ -9,20 +9,23 @@ import httpx
 
 from tests.management.fakes import FakeNode
 from warrenmq.management.app import create_app
+from warrenmq.management.options import HttpOptions
 
 GUEST = ("guest", "guest")
 LIMITED = ("limited", "secret")
 
 
 class Browser:
-    """Speaks to the application of one node. `now` is the time of its sessions, which the test moves."""
+    """Speaks to the application of one node, `http://broker`. `now` is the time of its sessions; the test moves it."""
 
-    def __init__(self, node: FakeNode | None = None, address: str = "127.0.0.1") -> None:
+    def __init__(
+        self, node: FakeNode | None = None, address: str = "127.0.0.1", options: HttpOptions | None = None
+    ) -> None:
         self.node = node or FakeNode()
         self.now = 1000.0
         self.cookies = httpx.Cookies()
         self.csrf = ""
-        self._app = create_app(self.node.view(), lambda: self.now)
+        self._app = create_app(self.node.view(), lambda: self.now, options or HttpOptions(), ["broker"])
         self._address = address
 
     def ask(self, method: str, path: str, **further: Any) -> httpx.Response:

@@ -11,6 +11,7 @@ from warrenmq.core.users import EVERYTHING
 from warrenmq.events import schema
 from warrenmq.events.ids import parse_uid
 from warrenmq.events.schema import Event
+from warrenmq.management.ports import Origin
 from warrenmq.management.view import NodeView
 from warrenmq.storage.memory_store import MemoryStorage
 from warrenmq.tracing.biography import Biography, tell
@@ -102,7 +103,7 @@ class FakeNode:
         self.firehose = FakeFirehose(*self.broker.vhosts)
         self.log_failure: str | None = None
 
-    def login(self, name: str, password: str, address: str) -> bool:
+    async def login(self, name: str, password: str, origin: Origin) -> bool:
         return self.broker.users.authenticate(name, password)
 
     def state(self) -> dict[str, Any]:

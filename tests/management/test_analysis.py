@@ -201,6 +201,8 @@ GOOD = answer("throughput", [windowed(0, count=1)])
         json.dumps(GOOD | {"rows": [{f"c{n}": n for n in range(65)}]}).encode(),
         json.dumps(GOOD | {"rows": [{"window_start": "yesterday"}]}).encode(),
         json.dumps(GOOD | {"rows": [{"window_start": 5}]}).encode(),
+        json.dumps(GOOD | {"rows": [{"window_start": "0001-01-01T00:00:00+14:00"}]}).encode(),
+        json.dumps(GOOD | {"written": "9999-12-31T23:59:59-14:00"}).encode(),
         json.dumps(GOOD | {"keys": "queue"}).encode(),
         json.dumps(GOOD | {"written": None}).encode(),
         json.dumps(GOOD | {"windows": [7]}).encode(),

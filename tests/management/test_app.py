@@ -36,7 +36,7 @@ def view(
 
 def get(path: str, node: NodeView | None = None) -> httpx.Response:
     async def ask() -> httpx.Response:
-        transport = httpx.ASGITransport(create_app(node or view()))
+        transport = httpx.ASGITransport(create_app(node or view(), listening=["broker"]))
         async with httpx.AsyncClient(transport=transport, base_url="http://broker") as client:
             return await client.get(path)
 

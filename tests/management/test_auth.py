@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tests.management.asking import GUEST, Browser
 from tests.management.fakes import FakeNode
+from warrenmq.core.login_limit import LoginLimit
 from warrenmq.core.users import EVERYTHING
 from warrenmq.management import sessions
+from warrenmq.management.ports import Origin
 from warrenmq.management.view import NodeView
+from warrenmq.server.sasl import Authenticator, Peer
 from warrenmq.tracing.rules import TraceRule
 
 RULE = "/api/trace-rules/mine"
@@ -55,8 +60,8 @@ def test_the_login_is_told_where_the_user_comes_from() -> None:
     asked: list[tuple[str, str, str]] = []
 
     class Watched(FakeNode):
-        def login(self, name: str, password: str, address: str) -> bool:
-            asked.append((name, password, address))
+        async def login(self, name: str, password: str, origin: Origin) -> bool:
+            asked.append((name, password, origin.address))
             return False
 
     assert Browser(Watched(), address="192.0.2.7").get("/api/session", auth=("é", "pä:ss")).status_code == 401
@@ -66,7 +71,7 @@ def test_the_login_is_told_where_the_user_comes_from() -> None:
 def test_a_node_that_gives_no_login_lets_nobody_in() -> None:
     node = FakeNode()
     view = NodeView(node.broker, lambda: (True, ""), lambda: 0.0, "1")
-    assert not view.login("guest", "guest", "127.0.0.1")
+    assert not asyncio.run(view.login("guest", "guest", Origin("127.0.0.1")))
 
 
 # -- sessions ----------------------------------------------------------------------------------------------------------
@@ -193,39 +198,46 @@ def test_another_site_cannot_sign_somebody_in(browser: Browser) -> None:
     assert browser.sign_in(headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
 
 
-# -- guessing ----------------------------------------------------------------------------------------------------------
+# -- guessing (the limits themselves: tests/core/test_login_limit.py) --------------------------------------------------
 
 
-def test_wrong_passwords_are_limited_and_the_right_one_must_wait_too(browser: Browser) -> None:
-    assert [browser.sign_in(password=str(n)).status_code for n in range(11)] == [401] * 10 + [429]
-    refused = browser.sign_in()
+class LimitedNode(FakeNode):
+    """Checks passwords as a real node does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.limit = LoginLimit(interval=0.01)
+        self.now = 0.0
+        self.authenticator = Authenticator(self.broker.users, frozenset({"guest"}), self.limit, lambda: self.now)
+
+    async def login(self, name: str, password: str, origin: Origin) -> bool:
+        return await self.authenticator.check(name, password, Peer(origin.address, is_direct=origin.is_direct))
+
+
+def test_wrong_passwords_are_limited_and_the_right_one_gets_in() -> None:
+    node = LimitedNode()
+    browser = Browser(node)
+    assert [browser.sign_in(password=str(n)).status_code for n in range(13)] == [401] * 12 + [429]
+    refused = browser.sign_in(password="another")
     assert error_of(refused) == (429, "too_many_requests")
-    assert refused.headers["Retry-After"] == "6"
-    assert browser.get("/api/session", auth=GUEST).status_code == 429
-    browser.now += 6
+    assert refused.headers["Retry-After"] == "1"
+    assert browser.get("/api/session", auth=("guest", "another")).status_code == 429
+    node.now += 0.02  # one of those that waited was decided meanwhile
     assert browser.sign_in().status_code == 200
 
 
-def test_others_and_those_who_are_in_are_not_locked_out(browser: Browser) -> None:
+def test_others_and_those_who_are_in_are_not_locked_out() -> None:
+    browser = Browser(LimitedNode())
     browser.sign_in()
-    for n in range(12):
+    for n in range(14):
         browser.get("/api/session", auth=("guest", str(n)))
     assert browser.get("/api/session").status_code == 200
     assert browser.get("/api/session", auth=("limited", "secret")).status_code == 200
 
 
-def test_an_address_that_tries_many_names_is_limited_as_well() -> None:
-    limit = sessions.LoginLimit()
-    for n in range(100):
-        assert limit.wait_seconds("here", f"user{n}", 0.0) == 0
-        limit.failed("here", f"user{n}", 0.0)
-    assert limit.wait_seconds("here", "another", 0.0) == 6
-    assert limit.wait_seconds("there", "another", 0.0) == 0
-
-
-def test_what_is_known_of_guessers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "MOST_BUCKETS", 10)
-    limit = sessions.LoginLimit()
-    for n in range(100):
-        limit.failed(f"address{n}", "guest", float(n))
-    assert len(limit._failures) == 10
+def test_a_password_that_is_no_text_is_wrong(browser: Browser) -> None:
+    body = b'{"username": "guest", "password": "\\ud800"}'
+    response = browser.ask("POST", "/api/login", content=body, headers={"Content-Type": "application/json"})
+    assert error_of(response) == (400, "bad_request")
+    surrogate = Browser(LimitedNode())
+    assert surrogate.get("/api/session", headers={"Authorization": "Basic Z3Vlc3Q67aCA"}).status_code == 401

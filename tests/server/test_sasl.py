@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 
 import pytest
 
 from tests.support.wire_format import pack_table
+from warrenmq.core.login_limit import LoginLimit
 from warrenmq.core.users import Users
 from warrenmq.protocol.errors import SyntaxRefused
 from warrenmq.server.sasl import Authenticator, LoginRefused, Peer
@@ -16,10 +18,15 @@ ELSEWHERE = Peer("192.0.2.7")
 
 
 @pytest.fixture
-def authenticator() -> Authenticator:
+def users() -> Users:
     users = Users()
     users.add("guest", "guest")
     users.add("alice", "wonder\u2603land")
+    return users
+
+
+@pytest.fixture
+def authenticator(users: Users) -> Authenticator:
     return Authenticator(users, frozenset({"guest"}))
 
 
@@ -119,3 +126,55 @@ def test_a_certificate_of_nobody_is_refused(authenticator: Authenticator) -> Non
 def test_external_without_a_certificate_is_a_protocol_fault(authenticator: Authenticator) -> None:
     with pytest.raises(SyntaxRefused):
         authenticator.login("EXTERNAL", b"guest", HERE)
+
+
+# -- too many failed logins (the limits themselves: tests/core/test_login_limit.py) ------------------------------------
+
+
+def guess_often(authenticator: Authenticator, count: int = 10) -> None:
+    for number in range(count):
+        with pytest.raises(LoginRefused):
+            authenticator.login("PLAIN", plain(b"alice", str(number).encode()), ELSEWHERE)
+
+
+def test_after_many_wrong_passwords_a_login_is_decided_later(users: Users) -> None:
+    async def log_in() -> None:
+        authenticator = Authenticator(users, frozenset(), LoginLimit(interval=0.01))
+        guess_often(authenticator)
+        wrong = authenticator.login("PLAIN", plain(b"alice", b"wrong"), ELSEWHERE)
+        assert not isinstance(wrong, str)
+        with pytest.raises(LoginRefused):
+            await wrong
+        right = authenticator.login("PLAIN", plain(b"alice", "wonder\u2603land".encode()), ELSEWHERE)
+        assert (right if isinstance(right, str) else await right) == "alice"
+
+    asyncio.run(log_in())
+
+
+def test_a_client_that_leaves_while_its_login_waits_gives_its_place_back(users: Users) -> None:
+    async def log_in() -> None:
+        limit = LoginLimit(interval=60.0)
+        authenticator = Authenticator(users, frozenset(), limit, lambda: 0.0)
+        guess_often(authenticator)
+        for number in range(10):  # only two could wait at a time
+            login = authenticator.login("PLAIN", plain(b"alice", f"gone {number}".encode()), ELSEWHERE)
+            assert not isinstance(login, str)
+            waiting = asyncio.ensure_future(login)
+            if number % 2:
+                await asyncio.sleep(0)  # half of them leave before the login has begun to wait
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+        assert (limit.failed, limit.refused) == (10, 0)
+
+    asyncio.run(log_in())
+
+
+def test_a_right_password_from_a_place_that_is_not_allowed_counts_as_failed(users: Users) -> None:
+    limit = LoginLimit()
+    authenticator = Authenticator(users, frozenset({"guest"}), limit)
+    with pytest.raises(LoginRefused):
+        authenticator.login("PLAIN", plain(b"guest", b"guest"), ELSEWHERE)
+    with pytest.raises(LoginRefused):
+        authenticator.login("PLAIN", plain(b"guest", b"guest"), Peer("127.0.0.1", is_direct=False))
+    assert limit.failed == 2

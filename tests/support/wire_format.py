@@ -110,8 +110,8 @@ _PROPERTIES = (
 
 _INTEGER_FORMATS = {"octet": ">B", "short": ">H", "long": ">I", "longlong": ">Q"}
 _FIELD_FORMATS = {
-    "t": ">?", "b": ">b", "B": ">B", "s": ">h", "u": ">H", "I": ">i", "i": ">I", "l": ">q", "f": ">f", "d": ">d",
-    "T": ">Q",
+    "t": ">?", "b": ">b", "B": ">B", "s": ">h", "u": ">H", "I": ">i", "i": ">I", "l": ">q", "L": ">q", "f": ">f",
+    "d": ">d", "T": ">Q",
 }  # fmt: skip
 
 

@@ -58,6 +58,7 @@ def serve(
         typer.Option(metavar="T", help="Keep the events of messages: off, all, or a share such as 0.01. [off]"),
     ] = None,
     log_level: Annotated[str | None, typer.Option(metavar="L", help="debug, info, warning or error. [info]")] = None,
+    log_format: Annotated[str | None, typer.Option(metavar="F", help="text or json, a line each. [text]")] = None,
 ) -> None:
     """Run the broker in the foreground until SIGTERM or Ctrl-C."""
     from warrenmq.cli.serve import serve as run_broker
@@ -70,6 +71,7 @@ def serve(
         "durability": durability,
         "trace": trace,
         "log_level": log_level,
+        "log_format": log_format,
     }
     raise typer.Exit(run_broker(flags, config))
 

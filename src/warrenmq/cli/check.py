@@ -57,7 +57,7 @@ def plain_values(report: CheckReport) -> dict[str, Any]:
 
 def show(report: CheckReport, console: Console) -> None:
     console.print(Text(f"Data folder {printable(report.folder)}"))
-    console.print(_summary(report), highlight=False)
+    console.print(Text(printable(_summary(report))))
     console.print(_kinds_table(report))
     for title, findings in (("Damage", report.damage), ("Remarks", report.remarks)):
         if findings:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from rich.cells import cell_len, set_cell_size
-
 
 def printable(text: str) -> str:
     """The text, with everything that does not print written out."""
@@ -14,5 +12,7 @@ def printable(text: str) -> str:
 
 def shortened(text: str, cells: int) -> str:
     """The text, printable, in at most so many columns."""
+    from rich.cells import cell_len, set_cell_size  # `warren serve` escapes its log without loading rich
+
     text = printable(text)
     return text if cell_len(text) <= cells else set_cell_size(text, cells - 1).rstrip() + "…"

@@ -21,6 +21,8 @@ from typing import Any
 
 import warrenmq
 from warrenmq import config
+from warrenmq.cli.log_format import formatter
+from warrenmq.cli.printable import printable
 from warrenmq.cli.progress import progress_bar
 from warrenmq.embedded import event_loop_factory
 from warrenmq.node import Node, NodeOptions, StartError, StorageFailed
@@ -43,18 +45,18 @@ def serve(flags: Mapping[str, object], config_file: Path | None) -> int:
     """Run until told to stop; the result is the exit code."""
     try:
         settings = config.load(flags, os.environ, config_file)
-        start_logging(settings.log_level)
+        start_logging(settings.log_level, settings.log_format)
         raise_open_file_limit()
         crash_points.arm_from(os.environ.get("WARREN_TEST_CRASH_AT", ""))
         with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
             runner.run(_run_until_signalled(node_options(settings)))
     except (config.ConfigError, StartError) as failure:
-        print(f"warren: {failure}", file=sys.stderr)
+        print(f"warren: {printable(str(failure))}", file=sys.stderr)
         return 1
     except StorageFailed as failure:
         print(
-            f"warren: {failure}. All that was confirmed is in the data folder: look after the disk (its log is "
-            "`dmesg`), check the folder with `warren check`, and start again",
+            f"warren: {printable(str(failure))}. All that was confirmed is in the data folder: look after the disk "
+            "(its log is `dmesg`), check the folder with `warren check`, and start again",
             file=sys.stderr,
         )
         return 1
@@ -70,6 +72,7 @@ def node_options(settings: config.Settings) -> NodeOptions:
         data_dir=settings.data_dir,
         server=config.server_options(settings),
         limits=config.limits(settings),
+        http=config.http_options(settings),
         tracing=config.tracing_options(settings),
         storage=shrunk(config.storage_options(settings), os.environ.get("WARREN_TEST_LIMITS", "")),
     )
@@ -87,10 +90,10 @@ def shrunk(options: StorageOptions, limits: str) -> StorageOptions:
     return replace(options, **wanted)
 
 
-def start_logging(level: str) -> None:
-    logging.basicConfig(
-        level=level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", force=True
-    )
+def start_logging(level: str, log_format: str) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter(log_format))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 
 def calm_garbage_collector() -> None:
@@ -120,7 +123,7 @@ def keep_freed_memory() -> None:
 def ready_line(node: Node, options: NodeOptions) -> str:
     host = f"[{node.host}]" if ":" in node.host else node.host
     compiled = "yes" if warrenmq.COMPILED else "no"
-    data = "none" if options.data_dir is None else options.data_dir
+    data = "none" if options.data_dir is None else printable(str(options.data_dir))
     return f"WarrenMQ {warrenmq.__version__} ready: amqp://{host}:{node.amqp_port} data={data} compiled={compiled}"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from warrenmq.core import deduplication
 from warrenmq.core.durability import parse_durability
 from warrenmq.core.errors import PreconditionFailed
-from warrenmq.core.routing.erlang_text import field_type
+from warrenmq.core.routing.erlang_text import field_type, is_integer
 
 # RabbitMQ compares these when a queue is declared again, and no others; x-queue-type is compared by meaning. The first
 # is ours, the last are those of deduplication.
@@ -38,8 +38,8 @@ COMPARED_ARGUMENTS = (
 )
 COMPARED_OF_EXCHANGES = ("alternate-exchange", *deduplication.ARGUMENTS)
 
-# Kept and compared, but without effect in this version.
-NOT_ACTED_ON = frozenset(COMPARED_ARGUMENTS) - {
+# Kept, but without effect in this version: those that are compared, and two of quorum queues.
+NOT_ACTED_ON = frozenset({*COMPARED_ARGUMENTS, "x-delivery-limit", "x-dead-letter-strategy"}) - {
     "x-durability",
     "x-queue-mode",
     "x-queue-type",
@@ -184,7 +184,7 @@ def _require_sound(what: str, arguments: Mapping[str, Any], checks: "Mapping[str
 
 
 def _integer(value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, int):
+    if not is_integer(value):
         return f'"expected integer, got {field_type(value)}"'
     return ""
 
@@ -274,7 +274,7 @@ def _number(value: Any) -> int | None:
     """Clients of RabbitMQ's plugin write numbers as text, too."""
     if isinstance(value, str) and re.fullmatch("[0-9]{1,15}", value):
         return int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return value if is_integer(value) else None
 
 
 def _header_name(value: Any, arguments: Mapping[str, Any]) -> str:

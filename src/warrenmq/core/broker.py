@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from warrenmq.core.errors import NotAllowed
 from warrenmq.core.limits import Limits
+from warrenmq.core.login_limit import LoginLimit
 from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, Catalog, EventSink, Storage
+from warrenmq.core.remarks import Remarks
 from warrenmq.core.reply_to import ReplyQueue
 from warrenmq.core.stats import Stats
 from warrenmq.core.stream import Stream
@@ -43,6 +45,7 @@ class Broker:
         self.limits = limits or Limits()
         self.turn = Turn(now_ms)
         self.timers = Timers()
+        self.remarks = Remarks(self.turn)
         storage.begin(self.turn, self.timers)
         self.catalog: Catalog = NotedCatalog(self)
         self.events = events or EventSink()
@@ -51,6 +54,7 @@ class Broker:
         storage.log.on_written = self.log_has_written
         storage.log.on_durable = self.log_has_synced
         self.users = Users()
+        self.login_limit = LoginLimit()
         self.vhosts: dict[str, VHost] = {}
         self.reply_queues: dict[str, ReplyQueue] = {}  # by address
         self.awaiting_epoch: dict[Channel, None] = {}

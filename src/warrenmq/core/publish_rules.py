@@ -51,6 +51,8 @@ def prepare_header(header: bytes, publisher: "Channel | None") -> tuple[bytes, l
         _require_own_user(publisher.user, properties.user_id(header))
     if flags & _EXPIRATION:
         _require_valid_expiration(properties.expiration(header))
+        if publisher is not None:
+            publisher.vhost.broker.remarks.see_expiration(publisher.user, publisher.vhost.name)
     if flags & _REPLY_TO and publisher is not None and properties.reply_to(header) == DIRECT_REPLY_TO:
         if publisher.reply_queue is None:
             raise PreconditionFailed("fast reply consumer does not exist")

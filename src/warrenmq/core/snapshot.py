@@ -36,6 +36,8 @@ class Overview:
     bytes_out: int
     connections_opened: int
     connections_closed: int
+    logins_failed: int
+    logins_refused: int
 
 
 def overview(broker: Broker) -> Overview:
@@ -64,6 +66,8 @@ def overview(broker: Broker) -> Overview:
         bytes_out=stats.bytes_out,
         connections_opened=stats.connections_opened,
         connections_closed=stats.connections_closed,
+        logins_failed=broker.login_limit.failed,
+        logins_refused=broker.login_limit.refused,
     )
 
 

@@ -47,6 +47,9 @@ class User:
         return self.permissions.get(vhost, self.everywhere)
 
 
+_UNKNOWN_USER = User("", bytes(4), bytes(hashlib.sha256().digest_size))
+
+
 class Users:
     """The users of one broker. `revision` changes with every user and permission."""
 
@@ -78,10 +81,13 @@ class Users:
         self.revision.number += 1
 
     def authenticate(self, name: str, password: str) -> bool:
-        user = self._users.get(name)
-        if user is None:
-            return False
-        return hmac.compare_digest(user.password_hash, _hash(user.salt, password))
+        """Whether there is such a user with this password; an unknown name takes as long as a known one."""
+        user = self._users.get(name, _UNKNOWN_USER)
+        try:
+            is_right = hmac.compare_digest(user.password_hash, _hash(user.salt, password))
+        except UnicodeEncodeError:  # a lone surrogate, which JSON can carry: no password has one
+            is_right = False
+        return is_right and user is not _UNKNOWN_USER
 
     def exists(self, name: str) -> bool:
         return name in self._users

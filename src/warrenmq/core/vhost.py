@@ -424,15 +424,17 @@ class VHost:
         key: str,
         arguments: dict[str, Any],
         connection: Connection | None = None,
-    ) -> None:
-        """Undo a bind; one that was never made is fine."""
+    ) -> bool:
+        """Undo a bind. Return whether there was one; it is fine if there was not."""
         exchange = self.exchange(source)
         binding = make_binding(exchange, destination, key, arguments)
         if isinstance(destination, Queue) and binding in self.bindings:
             self._require_access(destination, connection)
-        if self._remove_binding(binding):
-            self._topology_changed()
-            self._delete_if_unused(exchange)
+        if not self._remove_binding(binding):
+            return False
+        self._topology_changed()
+        self._delete_if_unused(exchange)
+        return True
 
     def _remove_binding(self, binding: Binding) -> bool:
         if not self.bindings.remove(binding):

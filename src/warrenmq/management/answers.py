@@ -1,16 +1,20 @@
-"""Answers of the HTTP side: JSON that any name survives, and the headers that every answer has."""
+"""Answers of the HTTP side: JSON that any name survives, the headers that every answer has, and what a bug answers."""
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 from starlette.datastructures import MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from warrenmq.management.errors import ApiError
+
+log = logging.getLogger("warrenmq.http")
 
 # Scripts come from this server and from nowhere else, and none stands in a page. Styles may: plotly brings its own.
 CONTENT_POLICY = "; ".join(
@@ -51,18 +55,34 @@ def refusal(error: ApiError) -> Json:
     return Json({"error": error.error, "reason": error.reason}, error.status, error.headers)
 
 
-class SecurityHeaders:
-    """Puts SECURITY_HEADERS on every answer of the application inside."""
+class Answers:
+    """Puts SECURITY_HEADERS on every answer of the application inside.
+
+    A bug in it is logged with its traceback and answered with 500. A client that leaves before its request is read is
+    not logged.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        has_begun = False
+
         async def send_with_headers(message: Message) -> None:
+            nonlocal has_begun
             if message["type"] == "http.response.start":
+                has_begun = True
                 headers = MutableHeaders(scope=message)
                 for name, value in SECURITY_HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
 
-        await self._app(scope, receive, send_with_headers)
+        try:
+            await self._app(scope, receive, send_with_headers)
+        except ClientDisconnect:
+            log.debug("%s %s: the client left before its request was read", scope["method"], scope["path"])
+        except Exception:
+            log.exception("%s %s: internal error", scope["method"], scope["path"])
+            if not has_begun:
+                error = ApiError("internal error; the log of the broker has the details")
+                await refusal(error)(scope, receive, send_with_headers)

@@ -1,14 +1,14 @@
 """The HTTP application: which paths there are, and what each answers.
 
-/healthz and /metrics are open; everything under /api, and the pages, want a user of the broker (auth.py). Every
-handler is `async` and runs on the loop that owns the broker's state, so it may read that state as it stands; none of
-them awaits between two reads that belong together.
+/healthz and /metrics are open; everything under /api, and the pages, want a user of the broker (auth.py) and are served
+for the broker's own hosts only (hosts.py). Every handler is `async` and runs on the loop that owns the broker's state,
+so it may read that state as it stands; none of them awaits between two reads that belong together.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
@@ -17,15 +17,24 @@ from starlette.exceptions import HTTPException
 
 from warrenmq.core.snapshot import overview
 from warrenmq.management import pages, prometheus
-from warrenmq.management.answers import Json, SecurityHeaders, refusal
+from warrenmq.management.answers import Answers, Json, refusal
 from warrenmq.management.api import analysis, firehose, session, streams, trace_rules, traces
 from warrenmq.management.auth import Auth
 from warrenmq.management.errors import ApiError, NotFound
+from warrenmq.management.hosts import HostCheck, OwnHosts
+from warrenmq.management.options import HttpOptions
+from warrenmq.management.proxies import Proxies
 from warrenmq.management.view import NodeView
 
 
-def create_app(node: NodeView, clock: Callable[[], float] = time.monotonic) -> FastAPI:
-    """The application for one node; `clock` says how old a session is."""
+def create_app(
+    node: NodeView,
+    clock: Callable[[], float] = time.monotonic,
+    options: HttpOptions | None = None,
+    listening: Collection[str] = (),
+) -> FastAPI:
+    """The application for one node that listens there; `clock` is for the age of sessions."""
+    options = options or HttpOptions()
     app = FastAPI(
         title="WarrenMQ",
         version=node.version,
@@ -35,7 +44,9 @@ def create_app(node: NodeView, clock: Callable[[], float] = time.monotonic) -> F
         redirect_slashes=False,
     )
     auth = Auth(node.broker.users, node.login, clock)
-    app.add_middleware(SecurityHeaders)
+    app.add_middleware(Proxies, trusted=options.trusted_proxies)
+    app.add_middleware(HostCheck, hosts=OwnHosts(listening, options.allowed_hosts))
+    app.add_middleware(Answers)  # added last: around the others
     app.add_exception_handler(ApiError, _refuse)
     app.add_exception_handler(HTTPException, _refuse_unknown)
     app.include_router(_open_routes(node))

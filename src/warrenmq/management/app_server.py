@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -29,11 +29,12 @@ class AppServer(uvicorn.Server):
         node: NodeView,
         clock: Callable[[], float],
         options: HttpOptions,
+        listening: Collection[str],
         on_refused: Callable[[], None] | None,
     ) -> None:
         super().__init__(
             uvicorn.Config(
-                create_app(node, clock),
+                create_app(node, clock, options, listening),
                 http=partial(HttpConnection, options, on_refused),  # type: ignore[arg-type]
                 ws="none",
                 lifespan="off",
@@ -41,6 +42,7 @@ class AppServer(uvicorn.Server):
                 log_level="warning",
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,  # uvicorn would trust 127.0.0.1; proxies.py decides
                 timeout_graceful_shutdown=GRACE_SECONDS,
             )
         )

@@ -1,8 +1,8 @@
 """Who is asking: a user of the broker, by basic auth or by the session cookie of the pages.
 
 The cookie is HttpOnly and SameSite=Strict. A request that changes something is refused when it comes from another
-site, and, where the cookie vouches for it, unless it carries the session's token in X-Warren-CSRF. Wrong passwords are
-limited (sessions.py).
+site, and, where the cookie vouches for it, unless it carries the session's token in X-Warren-CSRF. The node checks the
+passwords, and limits how fast they can be guessed.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 from starlette.responses import Response
 
+from warrenmq.core.login_limit import TooManyFailures
 from warrenmq.core.users import Users
 from warrenmq.management.errors import Forbidden, NotAuthorized, TooManyLogins
 from warrenmq.management.ports import Login
-from warrenmq.management.sessions import LONGEST_SECONDS, LoginLimit, Session, Sessions
+from warrenmq.management.proxies import origin_of
+from warrenmq.management.sessions import LONGEST_SECONDS, Session, Sessions
 
 CSRF_HEADER = "X-Warren-CSRF"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -44,11 +46,10 @@ class Auth:
         self._login = login
         self._clock = clock
         self._sessions = Sessions()
-        self._limit = LoginLimit()
 
     async def require(self, request: Request) -> None:
         """Let in who may come in, known as `asker_of(request)` from here on; refuse everybody else."""
-        asker = self.asker(request)
+        asker = await self.asker(request)
         if asker is None:
             raise NotAuthorized("sign in with a user of the broker", _challenge(request))
         if request.method not in SAFE_METHODS:
@@ -56,18 +57,18 @@ class Auth:
             _require_csrf_token(request, asker)
         request.state.asker = asker
 
-    def asker(self, request: Request) -> Asker | None:
+    async def asker(self, request: Request) -> Asker | None:
         """Who is asking; None for nobody. A wrong password is refused, whatever the cookie says."""
         if credentials := _basic_credentials(request):
-            self._check(request, *credentials)
+            await self._check(request, *credentials)
             return Asker(credentials[0])
         session = self._session(request)
         return None if session is None else Asker(session.user, session)
 
-    def sign_in(self, request: Request, name: str, password: str) -> tuple[str, Session]:
+    async def sign_in(self, request: Request, name: str, password: str) -> tuple[str, Session]:
         """Check the password and begin a session; its token goes into the cookie of the answer."""
         _require_own_site(request)
-        self._check(request, name, password)
+        await self._check(request, name, password)
         return self._sessions.begin(name, self._clock())
 
     def sign_out(self, request: Request) -> None:
@@ -77,14 +78,12 @@ class Auth:
         session = self._sessions.find(request.cookies.get(cookie_name(request), ""), self._clock())
         return session if session is not None and self._users.exists(session.user) else None
 
-    def _check(self, request: Request, name: str, password: str) -> None:
-        address = request.client.host if request.client is not None else ""
-        wait = self._limit.wait_seconds(address, name, self._clock())
-        if wait > 0:
-            seconds = math.ceil(wait)
-            raise TooManyLogins(f"too many wrong passwords; try again in {seconds} s", {"Retry-After": str(seconds)})
-        if not self._login(name, password, address):
-            self._limit.failed(address, name, self._clock())
+    async def _check(self, request: Request, name: str, password: str) -> None:
+        try:
+            is_right = await self._login(name, password, origin_of(request))
+        except TooManyFailures as refused:
+            raise TooManyLogins(str(refused), {"Retry-After": str(math.ceil(refused.wait))}) from None
+        if not is_right:
             raise NotAuthorized("unknown user or wrong password, or a user that may not come from there")
 
 

@@ -41,6 +41,13 @@ class NotFound(ApiError):
     error = "Object Not Found"
 
 
+class Misdirected(ApiError):
+    """The request is for another host."""
+
+    status = 421
+    error = "misdirected_request"
+
+
 class TooManyLogins(ApiError):
     status = 429
     error = "too_many_requests"

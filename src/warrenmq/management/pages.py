@@ -44,7 +44,7 @@ def routes(auth: Auth, ui: Path = UI) -> APIRouter:
         path = files.get(name)
         if path is None:
             raise NotFound(f"there is no page '{name}'")
-        if path.suffix == ".html" and name != SIGN_IN and not _is_known(auth, request):
+        if path.suffix == ".html" and name != SIGN_IN and not await _is_known(auth, request):
             return RedirectResponse(f"/ui/{SIGN_IN}?next={quote(_wanted(request), safe='')}", 303)
         return FileResponse(path, headers=CACHING, media_type=TYPES[path.suffix])
 
@@ -60,9 +60,9 @@ def plotly_file() -> Path | None:
     return path if path.is_file() else None
 
 
-def _is_known(auth: Auth, request: Request) -> bool:
+async def _is_known(auth: Auth, request: Request) -> bool:
     try:
-        return auth.asker(request) is not None
+        return await auth.asker(request) is not None
     except ApiError:  # a wrong password: the sign-in page says so when it is tried there
         return False
 

@@ -13,6 +13,8 @@ from warrenmq.management.errors import BadRequest
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
+FIRST = (datetime.min.replace(tzinfo=UTC) - EPOCH) // MICROSECOND
+LAST = (datetime.max.replace(tzinfo=UTC) - EPOCH) // MICROSECOND
 UNITS = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000, "w": 604_800_000_000}
 
 
@@ -47,7 +49,7 @@ def moment(params: QueryParams, name: str, now: int) -> int | None:
     if not value:
         return None
     if ago := re.fullmatch(r"([0-9]{1,9})\s*([smhdw])", value.strip()):
-        return now - int(ago[1]) * UNITS[ago[2]]
+        return max(FIRST, now - int(ago[1]) * UNITS[ago[2]])
     try:
         when = datetime.fromisoformat(value.strip())
         return in_microseconds(when if when.tzinfo is not None else when.replace(tzinfo=UTC))
@@ -58,7 +60,11 @@ def moment(params: QueryParams, name: str, now: int) -> int | None:
 
 
 def in_microseconds(when: datetime) -> int:
-    return (when - EPOCH) // MICROSECOND
+    """Since 1970; OverflowError if it lies outside of the years 1 to 9999 in UTC."""
+    found = (when - EPOCH) // MICROSECOND
+    if not FIRST <= found <= LAST:
+        raise OverflowError(f"{when} is outside of the calendar in UTC")
+    return found
 
 
 def iso(microseconds: int | None) -> str | None:

@@ -6,15 +6,25 @@ the loop; what takes long awaits a thread inside.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from warrenmq.tracing.biography import Biography
 from warrenmq.tracing.rules import TraceRule
 from warrenmq.tracing.search import TracePage, TraceQuery
 
-# Name, password and the peer's address ("" for none) -> whether that user may come in.
-Login = Callable[[str, str, str], bool]
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The address of a client ("" for a local socket); not `is_direct`: perhaps only that of a proxy before it."""
+
+    address: str
+    is_direct: bool = True
+
+
+# Name, password and origin -> whether that user may come in; TooManyFailures where that cannot be tried now.
+Login = Callable[[str, str, Origin], Awaitable[bool]]
 
 
 class TraceReader(Protocol):

@@ -49,6 +49,8 @@ METRICS = (
     Metric("warren_sent_bytes_total", "bytes_out", "Bytes sent to clients."),
     Metric("warren_connections_opened_total", "connections_opened", "Connections opened since the start."),
     Metric("warren_connections_closed_total", "connections_closed", "Connections closed since the start."),
+    Metric("warren_logins_failed_total", "logins_failed", "Logins with a wrong user or password, AMQP and HTTP."),
+    Metric("warren_logins_refused_total", "logins_refused", "Logins refused unchecked after too many failed ones."),
 )
 
 STORAGE_METRICS = (

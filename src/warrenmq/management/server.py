@@ -11,7 +11,7 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from warrenmq.management.options import HttpOptions
@@ -34,10 +34,10 @@ class HttpServer:
         on_refused: Callable[[], None] | None = None,
     ) -> None:
         self.port = 0
-        self._options = options or HttpOptions()
         self._on_refused = on_refused  # called for each connection above the limit
         self._node = node
         self._clock = clock
+        self._options = options or HttpOptions()
         self._server: AppServer | None = None
         self._is_stopping = False
         self._task: asyncio.Task[None] | None = None
@@ -45,8 +45,8 @@ class HttpServer:
     async def start(self, host: str, port: int) -> None:
         """Listen (port 0: any free one), and begin to load the application; OSError if the port cannot be bound."""
         listening = await _listen(host, port)
-        self.port = listening.getsockname()[1]
-        self._task = asyncio.create_task(self._serve(listening), name="warrenmq-http")
+        address, self.port = listening.getsockname()[:2]
+        self._task = asyncio.create_task(self._serve(listening, (host, address)), name="warrenmq-http")
 
     async def stop(self) -> None:
         """Let running requests end, within a deadline, and close the port. Safe to call twice."""
@@ -57,9 +57,10 @@ class HttpServer:
         if task is not None:
             await task
 
-    async def _serve(self, listening: socket.socket) -> None:
+    async def _serve(self, listening: socket.socket, hosts: tuple[str, str]) -> None:
         try:
-            self._server = await asyncio.to_thread(_load, self._node, self._clock, self._options, self._on_refused)
+            options = self._options
+            self._server = await asyncio.to_thread(_load, self._node, self._clock, options, hosts, self._on_refused)
             if not self._is_stopping:
                 await self._server.serve(sockets=[listening])
         except Exception:  # the broker serves AMQP without it
@@ -69,11 +70,15 @@ class HttpServer:
 
 
 def _load(
-    node: NodeView, clock: Callable[[], float], options: HttpOptions, on_refused: Callable[[], None] | None
+    node: NodeView,
+    clock: Callable[[], float],
+    options: HttpOptions,
+    listening: Collection[str],
+    on_refused: Callable[[], None] | None,
 ) -> AppServer:
     from warrenmq.management.app_server import AppServer
 
-    return AppServer(node, clock, options, on_refused)
+    return AppServer(node, clock, options, listening, on_refused)
 
 
 async def _listen(host: str, port: int) -> socket.socket:

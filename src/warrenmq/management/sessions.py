@@ -1,4 +1,4 @@
-"""Sessions of people who signed in to the pages, and the limit on how often a password may be guessed.
+"""Sessions of people who signed in to the pages.
 
 A session is known by a random token; only its hash is kept. It ends when it was not used for a while, when it is old,
 or when its owner signs out. Everything is in memory: a restart of the broker signs everybody out. Time is passed in.
@@ -15,7 +15,6 @@ from dataclasses import dataclass
 IDLE_SECONDS = 60 * 60
 LONGEST_SECONDS = 12 * 60 * 60
 MOST_SESSIONS = 10_000
-MOST_BUCKETS = 10_000
 
 
 @dataclass(slots=True)
@@ -63,42 +62,6 @@ class Sessions:
             del self._sessions[key]
         while len(self._sessions) >= MOST_SESSIONS:
             del self._sessions[next(iter(self._sessions))]
-
-
-class LoginLimit:
-    """How often a wrong password may be tried: some at once, then one every few seconds.
-
-    Counted for an address with a user's name, so that a guesser does not lock out others behind the same address, and
-    more generously for the address alone.
-    """
-
-    def __init__(self, for_user: int = 10, for_address: int = 100, seconds_each: float = 6.0) -> None:
-        self._limits = (for_user, for_address)
-        self._seconds_each = seconds_each
-        self._failures: dict[tuple[str, ...], tuple[float, float]] = {}  # (how many count, as of when)
-
-    def wait_seconds(self, address: str, user: str, now: float) -> float:
-        """How long to wait before trying again; 0 if the next try is welcome."""
-        excess = [
-            self._count(key, now) - limit + 1 for key, limit in zip(_keys(address, user), self._limits, strict=True)
-        ]
-        return max(0.0, *excess) * self._seconds_each
-
-    def failed(self, address: str, user: str, now: float) -> None:
-        for key in _keys(address, user):
-            count = self._count(key, now) + 1
-            self._failures.pop(key, None)
-            self._failures[key] = (count, now)
-        while len(self._failures) > MOST_BUCKETS:
-            del self._failures[next(iter(self._failures))]
-
-    def _count(self, key: tuple[str, ...], now: float) -> float:
-        count, as_of = self._failures.get(key, (0.0, now))
-        return max(0.0, count - (now - as_of) / self._seconds_each)
-
-
-def _keys(address: str, user: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    return (address, user), (address,)
 
 
 def _hash(token: str) -> bytes:

@@ -8,10 +8,10 @@ from typing import Any
 
 from warrenmq.core.broker import Broker
 from warrenmq.management.errors import Forbidden
-from warrenmq.management.ports import Firehose, Login, TraceReader, TraceRules
+from warrenmq.management.ports import Firehose, Login, Origin, TraceReader, TraceRules
 
 
-def nobody(name: str, password: str, address: str) -> bool:
+async def nobody(name: str, password: str, origin: Origin) -> bool:
     """The login of a node that gives none: nobody may come in."""
     return False
 

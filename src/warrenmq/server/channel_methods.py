@@ -6,7 +6,6 @@ answers; what the core refuses passes through to the session.
 
 from __future__ import annotations
 
-import logging
 import secrets
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
@@ -20,16 +19,14 @@ from warrenmq.core.ports import NOTHING, CommitLog
 from warrenmq.core.publish_rules import ADDRESS_PREFIX, DIRECT_REPLY_TO
 from warrenmq.core.queue import Queue
 from warrenmq.core.reply_to import ReplyQueue
-from warrenmq.core.routing.erlang_text import field_type
+from warrenmq.core.routing.erlang_text import field_type, is_integer
+from warrenmq.core.routing.topic import find_odd_word
 from warrenmq.events import schema
 from warrenmq.protocol import spec
 from warrenmq.protocol.errors import CommandInvalid
 
 if TYPE_CHECKING:
     from warrenmq.server.session import Session
-
-
-log = logging.getLogger("warrenmq.channel")
 
 
 class ChannelMethods:
@@ -116,14 +113,20 @@ class ChannelMethods:
         self._vhost.exchange(method.source)
         destination = self._vhost.exchange(method.destination)
         self._vhost.bind(method.source, destination, method.routing_key, method.arguments)
+        self._remark_on_key(method.source, method.routing_key)
         if not method.no_wait:
             self._answer_when_safe(spec.ExchangeBindOk(), destination.is_durable)
 
     def unbind_exchange(self, method: spec.ExchangeUnbind) -> None:
         self._require_bindable(method.source, "exchange", method.destination)
         destination = self._vhost.exchanges.get(method.destination)
+        was_bound = False
         if destination is not None and method.source in self._vhost.exchanges:
-            self._vhost.unbind(method.source, destination, method.routing_key, method.arguments, self._connection)
+            was_bound = self._vhost.unbind(
+                method.source, destination, method.routing_key, method.arguments, self._connection
+            )
+        if not was_bound:
+            self._remark_on_unbind(method.source, f"exchange '{method.destination}'", method.routing_key)
         if not method.no_wait:
             self._answer_when_safe(spec.ExchangeUnbindOk(), destination is None or destination.is_durable)
 
@@ -154,7 +157,8 @@ class ChannelMethods:
             )
             is_promise = queue.is_durable
             if is_new and (unheeded := find_unheeded(method.arguments)):
-                log.warning("queue '%s': kept, but without effect in this version: %s", queue.name, ", ".join(unheeded))
+                names = ", ".join(unheeded)
+                self._remark("argument", f"queue '{queue.name}': kept, but without effect in this version: {names}")
         self._last_queue = queue.name
         if not method.no_wait:
             self._answer_when_safe(
@@ -198,6 +202,7 @@ class ChannelMethods:
         self._vhost.exchange(method.exchange)
         queue = self._vhost.queue(name, self._connection)
         self._vhost.bind(method.exchange, queue, key, method.arguments)
+        self._remark_on_key(method.exchange, key)
         if not method.no_wait:
             self._answer_when_safe(spec.QueueBindOk(), queue.is_durable)
 
@@ -205,9 +210,12 @@ class ChannelMethods:
         name = self._queue_name(method.queue)
         self._require_bindable(method.exchange, "queue", name)
         queue = self._vhost.queues.get(name)
+        key = name if not method.queue and not method.routing_key else method.routing_key
+        was_bound = False
         if queue is not None and method.exchange in self._vhost.exchanges:
-            key = name if not method.queue and not method.routing_key else method.routing_key
-            self._vhost.unbind(method.exchange, queue, key, method.arguments, self._connection)
+            was_bound = self._vhost.unbind(method.exchange, queue, key, method.arguments, self._connection)
+        if not was_bound:
+            self._remark_on_unbind(method.exchange, f"queue '{name}'", key)
         self._answer_when_safe(spec.QueueUnbindOk(), queue is None or queue.is_durable)
 
     # -- basic -------------------------------------------------------------------------------------------------------
@@ -315,6 +323,20 @@ class ChannelMethods:
         self._session.hold()
         self._session.go_on_when(max(level, self._log.reply_level), partial(self._answer, answer))
 
+    def _remark(self, kind: str, text: str) -> None:
+        self._session.broker.remarks.tell(kind, text)
+
+    def _remark_on_key(self, source: str, key: str) -> None:
+        if self._vhost.exchange(source).type == "topic" and (word := find_odd_word(key)) is not None:
+            self._remark(
+                "wildcard",
+                f"binding key '{key}' of topic exchange '{source}': '*' and '#' are wildcards only as whole words; "
+                f"'{word}' matches just that word",
+            )
+
+    def _remark_on_unbind(self, source: str, destination: str, key: str) -> None:
+        self._remark("unbind", f"unbind of {destination} from exchange '{source}', key '{key}': no such binding")
+
     def _queue_name(self, name: str) -> str:
         """An empty name is the queue that this channel declared last."""
         if name:
@@ -337,13 +359,13 @@ def _generate_tag() -> str:
 
 
 def _priority(queue: Queue, arguments: dict[str, Any]) -> int:
-    value = arguments.get("x-priority", 0)
-    if isinstance(value, bool) or not isinstance(value, int):
+    value: Any = arguments.get("x-priority", 0)
+    if not is_integer(value):
         raise PreconditionFailed(
             f"invalid arg 'x-priority' for queue '{queue.name}' in vhost '{queue.vhost}': "
             f'"expected integer, got {field_type(value)}"'
         )
-    return value
+    return int(value)
 
 
 _HANDLERS: dict[type[spec.Method], Callable[[ChannelMethods, Any], None]] = {

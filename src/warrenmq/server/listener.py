@@ -10,6 +10,7 @@ import logging
 import platform
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from warrenmq import __version__
 from warrenmq.core.broker import Broker
@@ -103,7 +104,8 @@ class AmqpServer:
         self.refusals = Refusals(self.now)
         self._clock = clock
         self.options = options
-        self.authenticator = Authenticator(broker.users, options.loopback_users)
+        self.authenticator = Authenticator(broker.users, options.loopback_users, broker.login_limit)
+        broker.remarks.on_remark = partial(log.warning, "%s")
         self.alarms = Alarms(broker.stats, options.memory_limit)
         self.pool = ScratchPool()
         self.receive_buffer = bytearray(max(RECEIVE_BUFFER, 2 * (options.frame_max + 8)))

@@ -1,38 +1,52 @@
 """SASL: who is this? PLAIN, AMQPLAIN and EXTERNAL, as RabbitMQ takes them.
 
 Each mechanism reads the client's response; `Authenticator` decides. A malformed response is a protocol fault, a wrong
-password a refusal: the client can be told only of the second.
+password a refusal: the client can be told only of the second. Passwords over HTTP are checked here, too, so that all
+failed logins count in one place (core/login_limit.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
 
+from warrenmq.core.login_limit import Attempt, LoginLimit, TooManyFailures
 from warrenmq.core.users import Users
 from warrenmq.protocol.errors import ProtocolError, SyntaxRefused
 from warrenmq.protocol.values import decode_table
 
+log = logging.getLogger("warrenmq.login")
+
 
 class LoginRefused(Exception):
-    """The credentials are well formed and wrong."""
+    """The credentials are well formed and wrong, or not `is_checked` after too many wrong ones."""
 
-    def __init__(self, mechanism: str, reason: str) -> None:
+    def __init__(self, mechanism: str, reason: str, is_checked: bool = True) -> None:
         super().__init__(reason)
         self.mechanism = mechanism
+        self.is_checked = is_checked
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Where a connection comes from, and the name its TLS certificate vouches for, if any."""
+    """Where a connection comes from, and the name its TLS certificate vouches for, if any.
+
+    Not `is_direct`: it came through a proxy, and `host` may be the proxy's.
+    """
 
     host: str
     certificate_name: str | None = None
+    is_direct: bool = True
 
     @property
     def is_loopback(self) -> bool:
+        if not self.is_direct:
+            return False
         if not self.host:
             return True  # a unix socket has no address and no network
         try:
@@ -43,11 +57,19 @@ class Peer:
 
 
 class Authenticator:
-    """Checks logins against the broker's users."""
+    """Checks logins against the broker's users, and no faster than the limit allows."""
 
-    def __init__(self, users: Users, loopback_users: frozenset[str]) -> None:
+    def __init__(
+        self,
+        users: Users,
+        loopback_users: frozenset[str],
+        limit: LoginLimit | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._users = users
         self._loopback_users = loopback_users
+        self._limit = limit or LoginLimit()
+        self._clock = clock
 
     def mechanisms_for(self, peer: Peer) -> tuple[str, ...]:
         """What is offered: EXTERNAL only to a client with a certificate, for some libraries choose it if they can."""
@@ -56,7 +78,7 @@ class Authenticator:
     def login(self, mechanism: str, response: bytes, peer: Peer) -> str | Awaitable[str]:
         """Return the user's name or raise LoginRefused; SyntaxRefused for a response that is no such response.
 
-        One that has to ask elsewhere returns an awaitable of the same. The client is not read meanwhile; its handshake
+        A login that has to wait returns an awaitable of the same. The client is not read meanwhile; its handshake
         timeout goes on, and the awaitable is cancelled when the client is gone.
         """
         if mechanism == "PLAIN":
@@ -67,15 +89,47 @@ class Authenticator:
             return self._login_external(peer)
         else:
             raise SyntaxRefused(f"unknown authentication mechanism '{mechanism}'")
-        if not self._users.authenticate(name, password):
-            raise LoginRefused(mechanism, f"user '{name}': unknown, or wrong password")
-        if not self._may_come_from(name, peer):
-            raise LoginRefused(mechanism, f"user '{name}' can only connect via localhost")
+        now = self._clock()
+        if not self._limit.is_free(peer.host, name, password, now):
+            return self._login_later(mechanism, name, password, peer)
+        self._decide(self._limit.begin(peer.host, name, password, now), mechanism, name, password, peer)
         return name
 
-    def check(self, name: str, password: str, peer: Peer) -> bool:
-        """The same for whoever does not speak AMQP."""
-        return self._users.authenticate(name, password) and self._may_come_from(name, peer)
+    async def check(self, name: str, password: str, peer: Peer) -> bool:
+        """Whether a login over HTTP is right; TooManyFailures if it was refused without a check."""
+        try:
+            await self._login_later("HTTP", name, password, peer)
+        except LoginRefused as refusal:
+            if not refusal.is_checked:
+                raise TooManyFailures(self._limit.interval) from None
+            log.warning("%s: HTTP login refused: %s", peer.host, refusal)
+            return False
+        return True
+
+    async def _login_later(self, mechanism: str, name: str, password: str, peer: Peer) -> str:
+        try:
+            attempt = self._limit.begin(peer.host, name, password, self._clock())
+        except TooManyFailures as refusal:
+            raise LoginRefused(mechanism, f"user '{name}': {refusal}", is_checked=False) from None
+        if attempt.wait > 0:
+            try:
+                await asyncio.sleep(attempt.wait)
+            except asyncio.CancelledError:
+                self._limit.end(attempt, None)
+                raise
+        self._decide(attempt, mechanism, name, password, peer)
+        return name
+
+    def _decide(self, attempt: Attempt, mechanism: str, name: str, password: str, peer: Peer) -> None:
+        reason = ""
+        if not self._users.authenticate(name, password):
+            reason = f"user '{name}': unknown, or wrong password"
+        elif not self._may_come_from(name, peer):
+            # Counts as failed, too: how fast it is refused must not show that the password is right.
+            reason = f"user '{name}' can only connect via localhost"
+        self._limit.end(attempt, not reason)
+        if reason:
+            raise LoginRefused(mechanism, reason)
 
     def _may_come_from(self, name: str, peer: Peer) -> bool:
         return name not in self._loopback_users or peer.is_loopback
@@ -84,6 +138,7 @@ class Authenticator:
         if peer.certificate_name is None:
             raise SyntaxRefused("EXTERNAL needs a TLS connection with a client certificate")
         if not self._users.exists(peer.certificate_name):
+            self._limit.failed += 1
             raise LoginRefused("EXTERNAL", f"user '{peer.certificate_name}' is unknown")
         return peer.certificate_name
 

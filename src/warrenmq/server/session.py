@@ -211,7 +211,9 @@ class Session:
 
     def _refuse_login(self, refusal: LoginRefused) -> None:
         """Say no, to a client that understands it, or hang up."""
-        log.warning("%s: login refused: %s", self._connection.name, clip_reply_text(str(refusal)))
+        # Unchecked refusals come as fast as clients connect: warnings about them would fill the log.
+        level = logging.WARNING if refusal.is_checked else logging.DEBUG
+        log.log(level, "%s: login refused: %s", self._connection.name, clip_reply_text(str(refusal)))
         if self.handshake.capabilities.get("authentication_failure_close") is True:
             # The log says why; the client receives only what RabbitMQ would send.
             text = (

@@ -7,6 +7,8 @@ Long terms stay on one line here, where Erlang would break them.
 from datetime import datetime
 from decimal import Decimal
 
+from warrenmq.protocol.values import Timestamp
+
 _ESCAPES = {
     0x08: "\\b",
     0x09: "\\t",
@@ -26,6 +28,8 @@ def field_type(value: object) -> str:
         return "void"
     if isinstance(value, bool):
         return "bool"
+    if isinstance(value, Timestamp):
+        return "timestamp"
     if isinstance(value, int):
         return "signedint" if -(1 << 31) <= value < 1 << 31 else "long"
     if isinstance(value, float):
@@ -39,6 +43,11 @@ def field_type(value: object) -> str:
     if isinstance(value, datetime):
         return "timestamp"
     return "table" if isinstance(value, dict) else "array"
+
+
+def is_integer(value: object) -> bool:
+    """Whether the field is an integer of any width; a timestamp is none, though it may be an int here."""
+    return isinstance(value, int) and not isinstance(value, bool | Timestamp)
 
 
 def term(value: object) -> str:

@@ -173,6 +173,14 @@ class TopicMatcher:
             rest = rest.rest
 
 
+def find_odd_word(key: str) -> str | None:
+    """The first word with a wildcard in it that is more than the wildcard, and so stands for itself alone."""
+    for word in split_words(key):
+        if len(word) > 1 and ("*" in word or "#" in word):
+            return word
+    return None
+
+
 def split_words(key: str) -> list[str]:
     """The words between the dots; the empty key has none."""
     return key.split(".") if key else []

@@ -12,6 +12,8 @@ from warrenmq.management.auth import Auth, asker_of, set_cookie
 from warrenmq.management.errors import BadRequest
 from warrenmq.management.sessions import IDLE_SECONDS, Session
 
+LARGEST_LOGIN = 16 * 1024  # of anybody, so not more than a login needs
+
 
 def login_routes(auth: Auth) -> APIRouter:
     """The one path under /api that nobody has to be known for."""
@@ -19,11 +21,11 @@ def login_routes(auth: Auth) -> APIRouter:
 
     @router.post("/api/login")
     async def login(request: Request) -> Response:
-        body = await json_object(request)
+        body = await json_object(request, LARGEST_LOGIN)
         name, password = body.get("username"), body.get("password")
         if not isinstance(name, str) or not isinstance(password, str):
             raise BadRequest("'username' and 'password' must be texts")
-        token, session = auth.sign_in(request, name, password)
+        token, session = await auth.sign_in(request, name, password)
         answer = Json(_shown(name, session))
         set_cookie(request, answer, token)
         return answer

@@ -1,0 +1,159 @@
+"""Limits how fast passwords can be guessed: one instance for AMQP and HTTP (docs/decisions/0019).
+
+Wrong passwords count for the address with the user's name, for the address, and for the user. Above a limit a login
+waits before its password is checked, the right one as well as a wrong one; if too many wait already it is refused
+without a check. A limit by user only ever makes a login wait, and neither it nor the address limit applies where the
+same user logged in from the same address before: guessing elsewhere locks no client out.
+
+The password that was wrong before is not a new guess: it is refused after a wait and does not count, so clients that
+retry with an old password do not use up the limit of those that have the new one.
+
+Pure: the caller passes the time and does the waiting. Memory is bounded; what was used longest ago is forgotten.
+Owned by the loop thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
+from math import inf
+from typing import Any
+
+INTERVAL = 2.0  # above a limit, one password is checked per this many seconds
+MOST_WAITING = 1_000
+MOST_KEYS = 10_000
+REMEMBERED_PASSWORDS = 4  # wrong ones, for each address and user; as keyed hashes
+
+
+class TooManyFailures(Exception):
+    """Refused without looking at the password; another login may be tried in `wait` seconds."""
+
+    def __init__(self, wait: float) -> None:
+        super().__init__(f"too many failed logins; try again in {wait:g} s")
+        self.wait = wait
+
+
+class _Rate:
+    """Failures by key: `burst` at once, then one every `interval` seconds."""
+
+    def __init__(self, burst: int, interval: float) -> None:
+        self._burst = burst
+        self._interval = interval
+        self._cleared_at: dict[int, float] = {}  # when no failure of the key counts any more; least recent first
+
+    def wait(self, key: int, now: float) -> float:
+        return max(0.0, self._cleared_at.get(key, now) - now - (self._burst - 1) * self._interval)
+
+    def take(self, key: int, now: float) -> None:
+        cleared_at = max(self._cleared_at.get(key, now), now) + self._interval
+        # Logins wait for a few intervals at most, so a key need not owe more than these.
+        _note(self._cleared_at, key, min(cleared_at, now + (self._burst + 3) * self._interval))
+
+    def give_back(self, key: int) -> None:
+        if key in self._cleared_at:
+            self._cleared_at[key] -= self._interval
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attempt:
+    """A login on its way: after `wait` seconds its password may be checked. It ends with `LoginLimit.end`."""
+
+    wait: float
+    pair: int
+    password: bytes
+    limits: tuple[tuple[_Rate, int], ...]  # where it counts as failed meanwhile
+    is_new: bool  # not a password that was wrong before
+
+
+class LoginLimit:
+    """The failed logins of one broker. `failed` counts them; `refused` counts logins refused without a check."""
+
+    def __init__(
+        self, for_pair: int = 10, for_address: int = 100, for_user: int = 100, interval: float = INTERVAL
+    ) -> None:
+        self.failed = 0
+        self.refused = 0
+        self.interval = interval
+        self._longest_wait = 2.5 * interval  # so two may wait for the same limit
+        self._pairs = _Rate(for_pair, interval)
+        self._addresses = _Rate(for_address, interval)
+        self._users = _Rate(for_user, interval)
+        self._known: dict[int, None] = {}  # pairs that logged in; the least recent first
+        self._wrong: dict[int, tuple[bytes, ...]] = {}  # by pair
+        self._waiting = {True: 0, False: 0}  # by whether the password is new
+        self._hash_key = secrets.token_bytes(16)
+
+    def is_free(self, address: str, user: str, password: str, now: float) -> bool:
+        """Whether a login that begins now need not wait."""
+        return self._judge(address, user, password, now).wait == 0
+
+    def begin(self, address: str, user: str, password: str, now: float) -> Attempt:
+        """Count a login as failed until it ends; TooManyFailures if it may not even wait."""
+        attempt = self._judge(address, user, password, now)
+        if attempt.wait == inf or (attempt.wait > 0 and self._waiting[attempt.is_new] >= MOST_WAITING):
+            self.refused += 1
+            raise TooManyFailures(self.interval)
+        for rate, key in attempt.limits:
+            rate.take(key, now)
+        if attempt.wait > 0:
+            self._waiting[attempt.is_new] += 1
+        return attempt
+
+    def end(self, attempt: Attempt, has_succeeded: bool | None) -> None:
+        """The password was right or wrong; None if it was not checked, because the client is gone."""
+        if attempt.wait > 0:
+            self._waiting[attempt.is_new] -= 1
+        if has_succeeded is None:
+            self._give_back(attempt)
+            return
+        wrong = tuple(each for each in self._wrong.get(attempt.pair, ()) if each != attempt.password)
+        if has_succeeded:
+            self._give_back(attempt)
+            _note(self._known, attempt.pair, None)
+        else:
+            self.failed += 1
+            wrong = (*wrong, attempt.password)[-REMEMBERED_PASSWORDS:]
+        if wrong or attempt.pair in self._wrong:
+            _note(self._wrong, attempt.pair, wrong)
+
+    def _judge(self, address: str, user: str, password: str, now: float) -> Attempt:
+        """The login as it would begin now; it waits for ever if it has to be refused."""
+        network = network_of(address)
+        pair = hash((network, user))  # names may be long: only their hashes are kept
+        secret = hashlib.blake2b(password.encode("utf-8", "surrogatepass"), key=self._hash_key, digest_size=16).digest()
+        if secret in self._wrong.get(pair, ()):
+            return Attempt(self.interval, pair, secret, (), is_new=False)
+        limits = [(self._pairs, pair)]
+        longest = self._pairs.wait(pair, now)
+        at_least = 0.0
+        if pair not in self._known:
+            limits += [(self._addresses, hash(network)), (self._users, hash(user))]
+            longest = max(longest, self._addresses.wait(hash(network), now))
+            at_least = min(self._users.wait(hash(user), now), self._longest_wait)
+        wait = max(longest, at_least) if longest <= self._longest_wait else inf
+        return Attempt(wait, pair, secret, tuple(limits), is_new=True)
+
+    def _give_back(self, attempt: Attempt) -> None:
+        for rate, key in attempt.limits:
+            rate.give_back(key)
+
+
+def network_of(address: str) -> str:
+    """What counts as one address: an IPv4 address, or the /64 of an IPv6 one, which one client may have to itself."""
+    try:
+        parsed = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(parsed, IPv6Address):
+        return str(parsed.ipv4_mapped) if parsed.ipv4_mapped else parsed.packed[:8].hex()
+    return str(parsed)
+
+
+def _note(entries: dict[int, Any], key: int, value: Any) -> None:
+    """Set the entry, which is the most recent one now, and forget the least recent ones."""
+    entries.pop(key, None)
+    entries[key] = value
+    while len(entries) > MOST_KEYS:
+        del entries[next(iter(entries))]
