@@ -24,9 +24,9 @@ LIMIT = 30
 QUICK = HttpOptions(max_connections=50, header_seconds=0.3, body_seconds=0.3, read_seconds=0.3)
 # For clients that are to keep within the deadlines, also on a busy machine.
 GENTLE = HttpOptions(max_connections=50, header_seconds=1.5, body_seconds=1.0, read_seconds=1.0)
-HEADERS = b"POST /api/login HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n"
-HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-HEALTH_ONCE = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+HEADERS = b"POST /api/login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n"
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+HEALTH_ONCE = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
 @asynccontextmanager

@@ -63,7 +63,7 @@ class HostCheck:
         if host is None or scope["path"] in OPEN_PATHS or self._hosts.include(host):
             await self._app(scope, receive, send)
             return
-        reason = f"this broker does not serve the host '{host}'; the setting allowed_hosts lists further ones"
+        reason = f"this broker does not serve the host '{host}'; to allow it, add it to the setting allowed_hosts"
         await refusal(Misdirected(reason))(scope, receive, send)
 
 
