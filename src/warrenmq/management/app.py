@@ -15,12 +15,13 @@ from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
 from starlette.exceptions import HTTPException
 
-from warrenmq.core.snapshot import overview
+from warrenmq.core.snapshot import memory, overview
 from warrenmq.management import pages, prometheus
 from warrenmq.management.answers import Json, SecurityHeaders, refusal
 from warrenmq.management.api import analysis, firehose, session, streams, trace_rules, traces
 from warrenmq.management.auth import Auth
 from warrenmq.management.errors import ApiError, NotFound
+from warrenmq.management.process import resident_bytes
 from warrenmq.management.view import NodeView
 
 
@@ -79,6 +80,8 @@ def _open_routes(node: NodeView) -> APIRouter:
             version=node.version,
             alarms=node.alarms(),
             figures=node.figures(),
+            memory=memory(node.broker),
+            resident_bytes=resident_bytes(),
         )
         return PlainTextResponse(text, media_type=prometheus.CONTENT_TYPE)
 

@@ -70,6 +70,8 @@ def render(
     version: str,
     alarms: Collection[str] = (),
     figures: Mapping[str, int] | None = None,
+    memory: Mapping[str, int] | None = None,
+    resident_bytes: int | None = None,
 ) -> str:
     """All metrics as one text, ready to be scraped."""
     lines = list(_described("warren_build_info", "gauge", "The running version; always 1."))
@@ -81,6 +83,12 @@ def render(
         if figures is not None and metric.field in figures:
             lines.extend(_described(metric.name, metric.kind, metric.meaning))
             lines.append(f"{metric.name} {figures[metric.field]}")
+    if memory is not None:
+        lines.extend(_described("warren_memory_bytes", "gauge", "Memory that clients make the broker hold, by kind."))
+        lines.extend(f'warren_memory_bytes{{kind="{kind}"}} {size}' for kind, size in memory.items())
+    if resident_bytes is not None:
+        lines.extend(_described("process_resident_memory_bytes", "gauge", "Resident memory of the process."))
+        lines.append(f"process_resident_memory_bytes {resident_bytes}")
     lines.extend(_described("warren_alarm", "gauge", "Whether publishers wait because of this resource."))
     lines.extend(f'warren_alarm{{resource="{resource}"}} {int(resource in alarms)}' for resource in RESOURCES)
     lines.extend(_described("warren_loop_lag_seconds", "gauge", "How late the event loop last ran a timed call."))

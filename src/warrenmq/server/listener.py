@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from warrenmq import __version__
 from warrenmq.core.broker import Broker
+from warrenmq.core.memory import CONNECTION
 from warrenmq.protocol import spec
 from warrenmq.protocol.handshake import CAPABILITIES
 from warrenmq.protocol.output import ScratchPool
@@ -71,7 +72,7 @@ class AmqpServer:
         self._clock = clock
         self.options = options
         self.authenticator = Authenticator(broker.users, options.loopback_users)
-        self.alarms = Alarms(broker.stats, options.memory_limit)
+        self.alarms = Alarms(broker.stats, options.memory_limit, options.max_message_size)
         self.pool = ScratchPool()
         self.receive_buffer = bytearray(max(RECEIVE_BUFFER, 2 * (options.frame_max + 8)))
         self.receive_view = memoryview(self.receive_buffer)
@@ -147,6 +148,7 @@ class AmqpServer:
         self._to_sweep.append(connection)
         self._is_empty.clear()
         self.broker.stats.connections_opened += 1
+        self.broker.stats.definition_bytes += CONNECTION
 
     def remove(self, connection: AmqpConnection) -> None:
         del self._connections[connection]
@@ -154,6 +156,7 @@ class AmqpServer:
             self._is_empty.set()
         self.alarms.blocked.pop(connection, None)
         self.broker.stats.connections_closed += 1
+        self.broker.stats.definition_bytes -= CONNECTION
 
     def log_is_full(self) -> None:
         """Publishes that were taken cannot be confirmed for now: who waits for that is told, too."""
@@ -171,5 +174,6 @@ class AmqpServer:
             if connection in self._connections:
                 connection.check_time(now)
                 self._to_sweep.append(connection)
+        self.alarms.judge()  # memory may be released without a turn: a peer has read what waited for it
         self._sweep_due = self.now() + SWEEP_INTERVAL / SWEEP_SLICES
         self._sweeper = self._loop.call_at(self._sweep_due, self._sweep)
