@@ -172,7 +172,7 @@ def test_a_transaction_is_refused_when_unfinished_work_takes_too_much(
         for _ in range(10):
             channel.publish(b"x" * SIZE, "q", headers=headers)
 
-    with pytest.raises(ContentTooLarge, match="uncommitted transactions hold [0-9]+ bytes, the limit is 10000"):
+    with pytest.raises(ContentTooLarge, match=r"uncommitted transactions hold [0-9]+ bytes, the limit is 10000"):
         publish_many()
     assert 0 < broker.stats.uncommitted_bytes <= 5 * SIZE
     channel.core.rollback()
