@@ -34,6 +34,7 @@ _RELEASE_SHARE = 0.9
 # but always well below the point where the alarm ends.
 _UNFINISHED_SHARE = 0.5
 _LARGEST_UNFINISHED_SHARE = 0.8
+_BESIDE_THE_BODY = 64 * 1024  # of one message: its method and header
 
 
 class Alarms:
@@ -44,7 +45,8 @@ class Alarms:
     def __init__(self, stats: Stats, memory_limit: int, max_message_size: int = 0) -> None:
         self._stats = stats
         stats.unfinished_limit = min(
-            max(int(memory_limit * _UNFINISHED_SHARE), max_message_size), int(memory_limit * _LARGEST_UNFINISHED_SHARE)
+            max(int(memory_limit * _UNFINISHED_SHARE), max_message_size + _BESIDE_THE_BODY),
+            int(memory_limit * _LARGEST_UNFINISHED_SHARE),
         )
         self._limit = memory_limit
         self._release = int(memory_limit * _RELEASE_SHARE)
