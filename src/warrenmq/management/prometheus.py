@@ -36,7 +36,9 @@ METRICS = (
     Metric("warren_consumers", "consumers", "Consumers."),
     Metric("warren_messages_ready", "messages_ready", "Messages that wait in queues for a consumer."),
     Metric("warren_messages_unacked", "messages_unacked", "Messages delivered and not yet acknowledged."),
-    Metric("warren_messages_held_bytes", "held_bytes", "Memory of waiting and unacked messages, counted in each queue."),
+    Metric(
+        "warren_messages_held_bytes", "held_bytes", "Memory of waiting and unacked messages, summed by queue."
+    ),
     Metric("warren_messages_published_total", "published", "Messages received from publishers."),
     Metric("warren_messages_delivered_total", "delivered", "Messages sent to consumers or fetched by basic.get."),
     Metric("warren_messages_redelivered_total", "redelivered", "Messages sent again after an earlier delivery."),
