@@ -18,6 +18,7 @@ from warrenmq.core.errors import (
     PreconditionFailed,
     ResourceLocked,
 )
+from warrenmq.core.memory import ROUTE
 from warrenmq.core.message import address_of
 from warrenmq.core.queue import Queue
 from warrenmq.core.vhost import VHost
@@ -276,6 +277,23 @@ def test_routes_through_a_headers_exchange_are_made_for_each_message(channel: Cl
 
 
 def test_routes_that_are_never_used_again_do_not_fill_the_memory(channel: ClientChannel) -> None:
-    for number in range(vhost_module.MAX_CACHED_ROUTES + 10):
+    stats = channel.vhost.broker.stats
+    assert stats.route_bytes == 0
+    largest, was_dropped = 0, False
+    for number in range(vhost_module.MAX_ROUTE_BYTES // ROUTE):
         channel.vhost.find_route(number.to_bytes(4, "big"), "amq.direct", "k", b"", False, False)
-    assert len(channel.vhost.routes) <= vhost_module.MAX_CACHED_ROUTES
+        was_dropped = was_dropped or stats.route_bytes < largest
+        largest = max(largest, stats.route_bytes)
+    assert was_dropped
+    assert vhost_module.MAX_ROUTE_BYTES // 2 < largest <= vhost_module.MAX_ROUTE_BYTES
+
+
+def test_routes_to_many_queues_do_not_fill_the_memory_either(channel: ClientChannel) -> None:
+    for number in range(100):
+        channel.bind("amq.fanout", channel.declare(f"q{number}"), "")
+    vhost, stats = channel.vhost, channel.vhost.broker.stats
+    for number in range(1000):
+        vhost.find_route(b"%d" % number, "amq.fanout", "k", b"", False, False)
+    assert stats.route_bytes >= 1000 * 100 * 8
+    channel.bind("amq.direct", vhost.queues["q0"], "k")
+    assert (stats.route_bytes, vhost.routes) == (0, {})

@@ -48,13 +48,31 @@ def test_refused_connections_are_published_by_reason() -> None:
 
 def test_counters_end_in_total_and_every_metric_is_described_once() -> None:
     figures = {metric.field: 1 for metric in prometheus.STORAGE_METRICS}
-    text = prometheus.render(Overview(**NUMBERS), loop_lag=0.0, version="1", figures=figures, refused={"http": 3})
+    text = prometheus.render(
+        Overview(**NUMBERS),
+        loop_lag=0.0,
+        version="1",
+        figures=figures,
+        refused={"http": 3},
+        memory={"unacked": 1},
+        resident_bytes=1,
+    )
     kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
     described = re.findall(r"^# HELP (\S+) .+\.$", text, re.MULTILINE)
     assert described == list(kinds)
-    assert all(name.startswith("warren_") for name in kinds)
+    # The second is the name that Prometheus has for it in every process.
+    assert all(name.startswith(("warren_", "process_resident_memory_bytes")) for name in kinds)
     assert all((kind == "counter") == name.endswith("_total") for name, kind in kinds.items())
     assert text.endswith("\n")
+
+
+def test_memory_is_published_by_kind() -> None:
+    text = prometheus.render(
+        Overview(**NUMBERS), loop_lag=0.0, version="1", memory={"unacked": 7, "routes": 8}, resident_bytes=9
+    )
+    assert 'warren_memory_bytes{kind="unacked"} 7\n' in text
+    assert 'warren_memory_bytes{kind="routes"} 8\n' in text
+    assert "process_resident_memory_bytes 9\n" in text
 
 
 def test_label_values_are_escaped() -> None:

@@ -17,7 +17,7 @@ from tests.support.outbox import Confirmed
 from tests.support.storage import ManualStorage
 from warrenmq.core.broker import Broker
 from warrenmq.core.errors import BrokerError
-from warrenmq.core.message import QueuedMessage
+from warrenmq.core.message import MESSAGE_OVERHEAD, QueuedMessage
 from warrenmq.core.queue import Queue
 
 NAMES = ("plain", "durable", "automatic", "exclusive")
@@ -158,7 +158,11 @@ def check_sums(world: World) -> None:
     stats = world.broker.stats
     ready, unacked = held_entries(world)
     assert (stats.ready, stats.unacked) == (len(ready), len(unacked))
-    assert stats.held_bytes == sum(entry.message.footprint() for entry in [*ready, *unacked])
+    held = [*ready, *unacked]
+    assert stats.held_bytes == sum(entry.message.footprint() for entry in held)
+    messages = {id(entry.message): entry.message for entry in held}.values()
+    once = sum(message.shared_size() for message in messages) + len(held) * MESSAGE_OVERHEAD
+    assert stats.held_bytes - stats.shared_bytes == once
     assert stats.consumers == sum(len(queue.consumers) for queue in world.vhost.queues.values())
     for queue in world.vhost.queues.values():
         assert queue.unacked_count == len([entry for entry in unacked if entry.queue is queue])
@@ -184,6 +188,7 @@ def check_confirms(clients: list[Client]) -> None:
 def check_nothing_is_left(broker: Broker) -> None:
     stats = broker.stats
     assert (stats.ready, stats.unacked, stats.held_bytes, stats.consumers) == (0, 0, 0, 0)
+    assert (stats.shared_bytes, stats.uncommitted_bytes) == (0, 0)
     assert not broker.awaiting_epoch
     assert not broker.reply_queues
 

@@ -187,9 +187,9 @@ def test_an_unknown_virtual_host_is_told_with_its_reason() -> None:
 
 
 def test_the_memory_alarm_is_heard() -> None:
-    pair = Pair(ServerOptions(memory_limit=1000)).opened()
+    pair = Pair(ServerOptions(memory_limit=50_000)).opened()
     pair.client.send_method(1, spec.QueueDeclare("q"))
-    pair.client.publish(1, "", "q", b"x" * 2000)
+    pair.client.publish(1, "", "q", b"x" * 50_000)
     pair.talk()
     pair.client.publish(1, "", "q", b"more")
     assert [event for event in pair.talk() if isinstance(event, Blocked)] == [Blocked("low on memory")]

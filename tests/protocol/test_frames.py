@@ -264,7 +264,7 @@ def test_an_attended_channel_begins_anew() -> None:
 def test_a_closing_connection_hears_channel_0_alone() -> None:
     recorder = Recorder()
     reader = FrameReader(recorder, FRAME_MAX)
-    reader.is_closing = True
+    reader.close()
     closed = pack_method("connection.close-ok")
     data = pack_publish(1, b"x") + pack_frame(BODY, 9, b"stray") + HEARTBEAT_FRAME + pack_frame(METHOD, 0, closed)
     assert reader.receive(data, len(data)) == len(data)

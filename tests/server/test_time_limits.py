@@ -14,7 +14,7 @@ INTERVAL = 10
 
 @pytest.fixture
 def server() -> SocketlessServer:
-    return SocketlessServer(ServerOptions(handshake_timeout=5.0, memory_limit=10_000))
+    return SocketlessServer(ServerOptions(handshake_timeout=5.0, memory_limit=100_000))
 
 
 def pass_time(client: Dialogue, seconds: float, step: float = 0.25) -> None:
@@ -87,7 +87,7 @@ def test_what_a_silent_client_held_goes_back(server: SocketlessServer) -> None:
 def test_a_client_that_is_not_read_cannot_be_silent(server: SocketlessServer) -> None:
     client = Dialogue(server).open(heartbeat=INTERVAL)
     client.say("queue.declare", 1, queue="q")
-    client.publish(b"x" * 20_000, "q")
+    client.publish(b"x" * 100_000, "q")
     client.publish(b"x", "q")
     assert not client.line.is_reading
     pass_time(client, 10 * INTERVAL)

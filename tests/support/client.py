@@ -181,4 +181,4 @@ def waiting(queue: Queue) -> str:
 def assert_nothing_is_held(broker: Broker) -> None:
     """No message is left anywhere, and the broker's sums know it."""
     stats = broker.stats
-    assert (stats.ready, stats.unacked, stats.held_bytes) == (0, 0, 0)
+    assert (stats.ready, stats.unacked, stats.held_bytes, stats.shared_bytes) == (0, 0, 0, 0)

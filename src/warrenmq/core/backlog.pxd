@@ -33,6 +33,7 @@ cdef class Backlog:
     cdef object _on_page
     cdef readonly long long restored_position
 
+    cpdef Py_ssize_t bytes_in_memory(self) noexcept
     cpdef bint has_first(self) noexcept
     cpdef QueuedMessage first(self)
     cpdef int keep(self, QueuedMessage entry) except -1
@@ -54,7 +55,7 @@ cdef class Backlog:
     cdef _page_out_window(self, PageSizes sizes)
     @cython.locals(
         sizes=PageSizes, keep=Py_ssize_t, on_disk="long long", entries=list, at=Py_ssize_t, end=Py_ssize_t,
-        kept=Py_ssize_t, size=Py_ssize_t, entry=QueuedMessage, leaving=list,
+        kept=Py_ssize_t, size=Py_ssize_t, entry=QueuedMessage, leaving=list, left=QueuedMessage,
     )
     cpdef page_out_returned(self)
     @cython.locals(tail=list, at=Py_ssize_t, size=Py_ssize_t, entry=QueuedMessage)
@@ -71,4 +72,6 @@ cdef class Backlog:
     @cython.locals(in_memory=Py_ssize_t, paged=Py_ssize_t)
     cdef bint _fits_in_memory(self) except -1
     @cython.locals(entry=QueuedMessage, size=Py_ssize_t)
-    cdef Py_ssize_t _footprint_of(self, list entries) except -1
+    cdef Py_ssize_t _take_in(self, list entries) except -1
+    cdef inline void _enter(self, Message message) noexcept
+    cdef inline void _leave(self, Message message) noexcept

@@ -13,7 +13,7 @@ Owned by the loop thread. Compiled when the package is built (backlog.pxd).
 
 from collections.abc import Callable, Iterator
 
-from warrenmq.core.message import QueuedMessage
+from warrenmq.core.message import Message, QueuedMessage
 from warrenmq.core.ports import NOTHING, MessageStore, PageSizes
 from warrenmq.core.stats import Stats
 
@@ -86,6 +86,10 @@ class Backlog:
     def __len__(self) -> int:
         return self.waiting
 
+    def bytes_in_memory(self) -> int:
+        """Return the memory of the messages that wait."""
+        return self._window_bytes + self._tail_bytes
+
     def has_first(self) -> bool:
         """Return True if the first message is in memory."""
         return len(self._entries) > self._head or len(self._returned) > 0
@@ -120,6 +124,7 @@ class Backlog:
     def pass_on(self, entry: QueuedMessage) -> None:
         """Count a message as delivered that met a waiting consumer: an append and a take in one."""
         self.stats.held_bytes += entry.message.footprint()
+        self._enter(entry.message)
         if entry.position > self.last_delivered:
             self.last_delivered = entry.position
 
@@ -127,6 +132,7 @@ class Backlog:
         """Add a message behind all others."""
         size = entry.message.footprint()
         self.stats.held_bytes += size
+        self._enter(entry.message)
         self.stats.ready += 1
         self.waiting += 1
         self.body_bytes += entry.message.size
@@ -175,6 +181,7 @@ class Backlog:
     def settle(self, entry: QueuedMessage) -> None:
         """Forget a message that was taken or passed on: acked, rejected, dropped, or delivered without acks."""
         self.stats.held_bytes -= entry.message.footprint()
+        self._leave(entry.message)
         if entry.epoch != 0 and self.store is not None:
             self.store.forget(entry)
 
@@ -215,14 +222,14 @@ class Backlog:
         if self.store is not None:
             self.store.delete()
             self.store = None
+        self._on_page = None  # the queue: a reference cycle
 
     def restore(self) -> None:
         """Begin with what the store kept; once, before the first message."""
         if self.store is None:
             return
         recovered = self.store.open(self)
-        size = self._footprint_of(recovered.entries)
-        self.stats.held_bytes += size
+        size = self._take_in(recovered.entries)
         self.waiting = recovered.paged + len(recovered.entries)
         self.stats.ready += self.waiting
         self.body_bytes = recovered.paged_bytes
@@ -337,6 +344,8 @@ class Backlog:
         self._window_bytes = kept
         self.paged += len(leaving)
         self.stats.held_bytes -= size
+        for left in leaving:
+            self._leave(left.message)  # type: ignore[union-attr]
         self.store.page_out(leaving)  # type: ignore[arg-type]
 
     def _page_out_tail(self, limit: int) -> None:
@@ -348,6 +357,7 @@ class Backlog:
         while at < len(tail) and size < limit:
             entry = tail[at]
             size += entry.message.footprint()
+            self._leave(entry.message)
             at += 1
         leaving = tail[:at]
         del tail[:at]
@@ -369,13 +379,12 @@ class Backlog:
 
     def paged_in(self, entries: list[QueuedMessage], lost: int = 0, lost_bytes: int = 0) -> None:
         """Take the next page from the store; `lost` messages could not be read, `lost_bytes` in all."""
-        size = self._footprint_of(entries)
+        size = self._take_in(entries)
         for entry in entries:
             if entry.position <= self.last_delivered:  # it came back, and was paged out again
                 entry.redelivered = True
                 entry.attempts = max(1, entry.attempts)
         self._window_bytes += size
-        self.stats.held_bytes += size
         self.stats.ready -= lost
         self.waiting -= lost
         self.body_bytes -= lost_bytes
@@ -422,11 +431,28 @@ class Backlog:
         paged = in_memory * self.paged // (self.waiting - self.paged)
         return in_memory + paged < self._share(paged) * 3 // 4
 
-    def _footprint_of(self, entries: list[QueuedMessage]) -> int:
+    def _take_in(self, entries: list[QueuedMessage]) -> int:
+        """Count messages that came from the store as held; return their footprint."""
         size = 0
         for entry in entries:
             size += entry.message.footprint()
+            self._enter(entry.message)
+        self.stats.held_bytes += size
         return size
+
+    # -- one message in several queues is in memory once -------------------------------------------------------------
+
+    def _enter(self, message: Message) -> None:
+        """The message is held here, too."""
+        if message.places != 0:
+            self.stats.shared_bytes += message.shared_size()
+        message.places += 1
+
+    def _leave(self, message: Message) -> None:
+        """The message is not held here any more."""
+        message.places -= 1
+        if message.places != 0:
+            self.stats.shared_bytes -= message.shared_size()
 
 
 def _position_of(entry: QueuedMessage) -> int:

@@ -16,6 +16,7 @@ cdef int WRITTEN
 cdef int SYNCED
 cdef int WAITS_FOR
 cdef int REJECTED
+cdef Py_ssize_t _LONGEST_SHARED_HEADER
 cdef int _ROUTED
 cdef int _ACKED
 cdef int _CONFIRMED
@@ -61,6 +62,8 @@ cdef class Channel:
     cpdef publish(self, Route route, bytes header, bytes body)
     cdef bint _take_plain(self, bytes header) except -1
     cdef _publish_inspected(self, Route route, bytes header, bytes body)
+    @cython.locals(size=Py_ssize_t)
+    cdef _hold(self, Message message, object target, bint is_mandatory)
     @cython.locals(queue=Queue, outcome=int, rejected=int)
     cdef int _deliver_to(self, Message message, list queues, bint is_mandatory) except -1
     cdef _note_rejected(self)

@@ -13,6 +13,7 @@ from warrenmq.core.consumer import Consumer, wake_channel
 from warrenmq.core.errors import NotAllowed, NotImplementedHere, PreconditionFailed
 from warrenmq.core.exchange import Exchange, Route
 from warrenmq.core.ledger import Ledger
+from warrenmq.core.memory import no_room
 from warrenmq.core.message import Message, QueuedMessage, make_message
 from warrenmq.core.outcome import REJECTED, WAITS_FOR
 from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, CommitLog, EventSink, Outbox
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from warrenmq.core.vhost import VHost
 
 NO_ROUTE = 312
+
+# A longer header is not kept to be shared: a client may have thousands of channels.
+_LONGEST_SHARED_HEADER = 4096
 
 # As C integers.
 _ROUTED = schema.ROUTED
@@ -130,13 +134,13 @@ class Channel:
         if self.events.is_watching and not route.sampler.skips(header):
             self.events.published(self, route, message, queues)
         if self.transaction is not None:
-            self.transaction.publishes.append((message, queues, route.is_mandatory))
+            self._hold(message, queues, route.is_mandatory)
             return
         self._deliver_to(message, queues, route.is_mandatory)
 
     def _take_plain(self, header: bytes) -> bool:
         """Whether nothing in the header matters here; then it is the one that the next is compared with."""
-        if needs_inspection(header):
+        if len(header) > _LONGEST_SHARED_HEADER or needs_inspection(header):
             return False
         self.plain_header = header
         return True
@@ -150,9 +154,19 @@ class Channel:
             queues = target if isinstance(target, list) else self.vhost.route(target.exchange, target.keys, headers)[0]
             self.events.published(self, route, message, queues)
         if self.transaction is not None:
-            self.transaction.publishes.append((message, target, route.is_mandatory))
+            self._hold(message, target, route.is_mandatory)
         else:
             self.deliver(message, target, route.is_mandatory)
+
+    def _hold(self, message: Message, target: list[Queue] | Unrouted, is_mandatory: bool) -> None:
+        """Keep a publish for the commit; 311 if open transactions take all the memory they may."""
+        transaction = self._open_transaction()
+        size = message.footprint()
+        if self.stats.exceeds_unfinished(size):
+            raise no_room(self.stats)
+        self.stats.uncommitted_bytes += size
+        transaction.size += size
+        transaction.publishes.append((message, target, is_mandatory))
 
     def deliver(self, message: Message, target: list[Queue] | Unrouted, is_mandatory: bool) -> None:
         """Give it to its queues, unless an exchange on the way drops it as a duplicate."""
@@ -537,8 +551,7 @@ class Channel:
 
     def commit(self) -> int:
         """Apply everything held, together: one turn, one epoch. Gives what the answer has to wait for at least."""
-        transaction = self._open_transaction()
-        self.transaction = Transaction()
+        transaction = self._end_transaction()
         self._require_returnable(transaction.refused_deliveries(), transaction.held_deliveries())
         self.turn_level = transaction.settled_level()
         transaction.apply(self)
@@ -550,14 +563,20 @@ class Channel:
 
     def rollback(self) -> None:
         """Forget the held publishes; held acks are undone, their deliveries are unacked again."""
-        transaction = self._open_transaction()
-        self.transaction = Transaction()
-        transaction.undo(self, schema.R_CLIENT)
+        self._end_transaction().undo(self, schema.R_CLIENT)
 
     def _open_transaction(self) -> Transaction:
         if self.transaction is None:
             raise PreconditionFailed("channel is not transactional")
-        return self.transaction
+        transaction: Transaction = self.transaction
+        return transaction
+
+    def _end_transaction(self) -> Transaction:
+        """Begin the next transaction; return the one that ends."""
+        transaction = self._open_transaction()
+        self.stats.uncommitted_bytes -= transaction.size
+        self.transaction = Transaction()
+        return transaction
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -567,7 +586,7 @@ class Channel:
             return
         self.is_open = False
         if self.transaction is not None:
-            self.transaction.undo(self, reason)
+            self._end_transaction().undo(self, reason)
             self.transaction = None
         self._stop_replies()
         consumers = list(self.consumers.values())
@@ -578,4 +597,5 @@ class Channel:
         for consumer in consumers:
             self._detach(consumer, reason)
         self.traced = self.traced_tags = None
+        self.ledger.last_served = None  # a consumer, and so a reference cycle
         self.broker.awaiting_epoch.pop(self, None)

@@ -169,6 +169,9 @@ class ClassicQueue(Queue):
     def message_count(self) -> int:
         return self.backlog.waiting
 
+    def waiting_bytes(self) -> int:
+        return self.backlog.bytes_in_memory()
+
     # -- settling ----------------------------------------------------------------------------------------------------
 
     def discard(self, entry: QueuedMessage) -> None:

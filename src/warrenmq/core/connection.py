@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from warrenmq.core.channel import Channel
+from warrenmq.core.memory import CHANNEL, size_of_connection
 from warrenmq.core.stats import Traffic
 from warrenmq.events import schema
 
@@ -83,10 +84,13 @@ class Connection:
 
     def open(self) -> None:
         """Join the broker's list."""
-        self.vhost.broker.connections[self] = None
+        broker = self.vhost.broker
+        broker.connections[self] = None
+        broker.stats.definition_bytes += size_of_connection(self)
 
     def open_channel(self, number: int) -> Channel:
         channel = self.channels[number] = Channel(self, number)
+        channel.stats.definition_bytes += CHANNEL
         return channel
 
     def close_channel(self, number: int, reason: int = schema.R_CHANNEL_CLOSED) -> None:
@@ -94,12 +98,16 @@ class Connection:
         channel = self.channels.pop(number, None)
         if channel is not None:
             channel.close(reason)
+            channel.stats.definition_bytes -= CHANNEL
 
     def close(self) -> None:
         """Close the channels, delete the exclusive queues and leave the broker's list. May be called twice."""
-        self.vhost.broker.withdraw(self)
+        broker = self.vhost.broker
+        broker.withdraw(self)
         for number in list(self.channels):
             self.close_channel(number, schema.R_CONNECTION_CLOSED)
         for queue in list(self.exclusive_queues):
             self.vhost.remove_queue(queue)
-        self.vhost.broker.connections.pop(self, None)
+        if self in broker.connections:
+            del broker.connections[self]
+            broker.stats.definition_bytes -= size_of_connection(self)

@@ -19,6 +19,7 @@ from hashlib import blake2b
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from warrenmq.core.memory import SEEN_ID
 from warrenmq.core.outcome import DROPPED, UNROUTED
 from warrenmq.core.ports import NOTHING, SeenStore
 from warrenmq.protocol.properties import headers as decode_headers
@@ -26,6 +27,7 @@ from warrenmq.protocol.properties import headers as decode_headers
 if TYPE_CHECKING:
     from warrenmq.core.exchange import Exchange
     from warrenmq.core.message import Message
+    from warrenmq.core.stats import Stats
     from warrenmq.core.turn import Turn
 
 EXCHANGE_TYPE = "x-message-deduplication"
@@ -159,22 +161,26 @@ class Deduplication:
     """
 
     __slots__ = (
+        "_counted",
         "_default_ttl_ms",
         "_header",
         "_id",
         "_in_queue",
         "_marker",
+        "_stats",
         "_store",
         "_ttl_ms",
         "_turn",
         "_window",
     )
 
-    def __init__(self, settings: Settings, store: SeenStore | None, turn: Turn) -> None:
+    def __init__(self, settings: Settings, store: SeenStore | None, turn: Turn, stats: Stats) -> None:
         self._header = settings.header
         self._default_ttl_ms = settings.ttl_ms
         self._store = store
         self._turn = turn
+        self._stats = stats
+        self._counted = 0  # ids that are in `Stats.id_bytes`
         self._window = Window(settings.size) if settings.size else None
         self._in_queue = None if settings.size else Present()
         name = settings.header.encode("utf-8", "surrogateescape")
@@ -184,6 +190,7 @@ class Deduplication:
         if store is not None:
             store.attach(self.ids)
             self._restore(store.recover())
+            self._count(len(self.ids))
 
     @property
     def ids(self) -> SeenIds:
@@ -220,6 +227,7 @@ class Deduplication:
         else:
             assert self._in_queue is not None
             self._in_queue.add(id, position, is_kept)
+        self._count(len(self.ids))
         if is_kept:
             self._store.keep(id, number)  # type: ignore[union-attr]
 
@@ -236,17 +244,26 @@ class Deduplication:
             id = self._read(header)
             if id is not None and self._in_queue.remove(id, position) and self._store is not None:
                 self._store.released()
+            self._count(len(self._in_queue))
 
     def left_behind(self, position: int) -> None:
         """So did all messages behind this position."""
-        if self._in_queue is not None and self._in_queue.remove_behind(position) and self._store is not None:
-            self._store.released()
+        if self._in_queue is not None:
+            if self._in_queue.remove_behind(position) and self._store is not None:
+                self._store.released()
+            self._count(len(self._in_queue))
 
     def delete(self) -> None:
         """The queue or exchange is gone."""
+        self._count(0)
         if self._store is not None:
             self._store.delete()
             self._store = None
+
+    def _count(self, ids: int) -> None:
+        """Count the memory of this many ids."""
+        self._stats.id_bytes += (ids - self._counted) * SEEN_ID
+        self._counted = ids
 
     def _restore(self, found: Iterable[tuple[bytes, int]]) -> None:
         if self._in_queue is not None:

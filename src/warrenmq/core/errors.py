@@ -23,6 +23,14 @@ class BrokerError(Exception):
         return f"{self.code_name} - {self.text}"
 
 
+class ContentTooLarge(BrokerError):
+    """More than the broker can hold at present; the client may try again later (AMQP 0-9-1 §1.2)."""
+
+    reply_code = 311
+    code_name = "CONTENT_TOO_LARGE"
+    scope = Scope.CHANNEL
+
+
 class AccessRefused(BrokerError):
     reply_code = 403
     code_name = "ACCESS_REFUSED"

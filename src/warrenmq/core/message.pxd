@@ -13,12 +13,14 @@ cdef class Message:
     cdef readonly bytes body
     cdef readonly unsigned int size
     cdef unsigned int _header_size
+    cdef public int places
     cdef public long long uid
     cdef public long long publish_time
     cdef public long long enqueue_time
 
     cpdef bint is_persistent(self) except -1
     cpdef Py_ssize_t footprint(self) noexcept
+    cpdef Py_ssize_t shared_size(self) noexcept
 
 
 @cython.final

@@ -33,11 +33,12 @@ class Message:
     `address` is the exchange and routing key as two wire short strings, just as publish, deliver, get-ok and return
     carry them; `header` is the payload of the content header frame. `uid` is 0 unless its events are kept, which is
     decided once, when it is published: then it is the broker's own id of it. `publish_time` and `enqueue_time` are when
-    it came to the broker and to its queues, in us since 1970. `size` is that of the body: where many messages wait, the
+    it came to the broker and to its queues, in us since 1970. `places` is the number of queues that hold it in memory,
+    which the backlogs count. `size` is that of the body: where many messages wait, the
     processor has to fetch each object anew, and to ask the body for its length would cost more than all else.
     """
 
-    __slots__ = ("_header_size", "address", "body", "enqueue_time", "header", "publish_time", "size", "uid")
+    __slots__ = ("_header_size", "address", "body", "enqueue_time", "header", "places", "publish_time", "size", "uid")
 
     def __init__(self, address: bytes, header: bytes, body: bytes) -> None:
         self.address = address
@@ -45,6 +46,7 @@ class Message:
         self.body = body
         self.size = len(body)
         self._header_size = len(header)
+        self.places = 0
         self.uid = 0
         self.publish_time = 0
         self.enqueue_time = 0
@@ -67,6 +69,10 @@ class Message:
     def footprint(self) -> int:
         """Bytes of memory that the message takes while it waits."""
         return self.size + self._header_size + _OVERHEAD
+
+    def shared_size(self) -> int:
+        """Return the part of its footprint that all its places share: the header and the body."""
+        return self.size + self._header_size
 
 
 @cython.no_gc  # no cycle lasts: queue and consumer are set while it is unacked, and a ledger is emptied on close
@@ -105,6 +111,7 @@ def make_message(address: bytes, header: bytes, body: bytes) -> Message:
     message.body = body
     message.size = len(body)
     message._header_size = len(header)
+    message.places = 0
     message.uid = 0
     message.publish_time = 0
     message.enqueue_time = 0

@@ -292,6 +292,10 @@ class Storage:
     def count_in(self, stats: "Stats") -> None:
         """Add what is on its way to the disk to the bytes held in memory: the memory alarm must see it."""
 
+    def pending_bytes(self) -> int:
+        """Return the part of the bytes held in memory that `count_in` is about."""
+        return 0
+
     def message_store(self, vhost: str, queue: str, options: "QueueOptions") -> MessageStore | None:
         """The store of a queue; None for one that lives in memory alone."""
         raise NotImplementedError

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from warrenmq.core.consumer import Consumer
 from warrenmq.core.deduplication import Deduplication
+from warrenmq.core.memory import size_of_consumer
 from warrenmq.core.message import Message, QueuedMessage
 from warrenmq.core.options import QueueOptions
 from warrenmq.core.ports import EventSink
@@ -137,6 +138,10 @@ class Queue:
         """Return the number of messages that wait; of a stream, of all that it keeps."""
         return 0
 
+    def waiting_bytes(self) -> int:
+        """Return the memory of the messages that wait here; part of `Stats.held_bytes`."""
+        return 0
+
     def published(self) -> int:
         """Return the number of messages that came since the start."""
         return 0
@@ -185,6 +190,7 @@ class Queue:
         """Let messages flow to the consumer."""
         self.consumers[consumer] = None
         self.stats.consumers += 1
+        self.stats.definition_bytes += size_of_consumer(consumer)
 
     def wake(self, consumer: Consumer) -> None:
         """The consumer may have credit again."""
@@ -199,6 +205,7 @@ class Queue:
         if consumer in self.consumers:
             del self.consumers[consumer]
             self.stats.consumers -= 1
+            self.stats.definition_bytes -= size_of_consumer(consumer)
 
     def release(self, entry: QueuedMessage) -> None:
         """Return the credit of a delivery to its consumer and channel."""

@@ -71,6 +71,28 @@ def overview(broker: Broker) -> Overview:
     )
 
 
+def memory(broker: Broker) -> dict[str, int]:
+    """Return the bytes that clients make the broker hold, by kind. They add up to `Stats.memory`.
+
+    What several queues share is divided between waiting and unacked messages in proportion.
+    """
+    stats = broker.stats
+    waiting = sum(queue.waiting_bytes() for vhost in broker.vhosts.values() for queue in vhost.queues.values())
+    waiting += broker.storage.pending_bytes()
+    held = stats.held_bytes - stats.shared_bytes
+    messages = held * waiting // stats.held_bytes if stats.held_bytes else 0
+    return {
+        "messages": messages,
+        "unacked": held - messages,
+        "bodies_in_transit": stats.transit_bytes,
+        "transactions": stats.uncommitted_bytes,
+        "outboxes": stats.output_bytes,
+        "routes": stats.route_bytes,
+        "deduplication": stats.id_bytes,
+        "definitions": stats.definition_bytes,
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class ConnectionView:
     """One connection. `host` and `port` are the broker's end; `bytes_in` and `bytes_out` include the handshake."""

@@ -15,10 +15,21 @@ cdef class Stats:
     cdef public long long unacked
     cdef public long long consumers
     cdef public long long held_bytes
+    cdef public long long shared_bytes
+    cdef public long long transit_bytes
+    cdef public long long uncommitted_bytes
+    cdef public long long output_bytes
+    cdef public long long route_bytes
+    cdef public long long id_bytes
+    cdef public long long definition_bytes
+    cdef public long long unfinished_limit
     cdef public long long bytes_in
     cdef public long long bytes_out
     cdef public long long connections_opened
     cdef public long long connections_closed
+
+    cpdef long long memory(self) noexcept
+    cpdef bint exceeds_unfinished(self, long long coming) noexcept
 
 
 @cython.final

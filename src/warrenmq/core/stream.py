@@ -218,6 +218,9 @@ class Stream(Queue):
         self.store.first_position = first
         self.stats.ready -= gone
 
+    def waiting_bytes(self) -> int:
+        return self._tail_bytes
+
     def restore(self) -> None:
         self.next_position = self._restored_position = self.store.open(self)
         self.readable = self.next_position

@@ -17,12 +17,16 @@ Taken = list[tuple[int, QueuedMessage]]
 
 
 class Transaction:
-    """Publishes with the queues they were routed to, and settlements of deliveries struck from the ledger."""
+    """Publishes with the queues they were routed to, and settlements of deliveries struck from the ledger.
 
-    __slots__ = ("publishes", "settlements")
+    `size` is the memory of the publishes; the channel counts it in `Stats.uncommitted_bytes`.
+    """
+
+    __slots__ = ("publishes", "settlements", "size")
 
     def __init__(self) -> None:
         self.publishes: list[tuple[Message, list[Queue] | Unrouted, bool]] = []
+        self.size = 0
         self.settlements: list[tuple[Taken, int, bool]] = []  # (deliveries, acked, nacked or rejected, requeue)
 
     def hold(self, taken: Taken, kind: int, requeue: bool) -> None:

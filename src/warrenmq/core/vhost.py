@@ -34,6 +34,7 @@ from warrenmq.core.errors import (
     ResourceLocked,
 )
 from warrenmq.core.exchange import DEFAULT_EXCHANGE, Exchange, Route, collect_queues
+from warrenmq.core.memory import size_of_binding, size_of_exchange, size_of_queue, size_of_route
 from warrenmq.core.message import address_of
 from warrenmq.core.options import STREAM, ExchangeOptions, QueueOptions, queue_options
 from warrenmq.core.publish_rules import ADDRESS_PREFIX
@@ -49,8 +50,8 @@ if TYPE_CHECKING:
     from warrenmq.core.connection import Connection
     from warrenmq.core.consumer import Consumer
 
-# A cached route is a few hundred bytes; keys that are never used again must not fill the memory.
-MAX_CACHED_ROUTES = 100_000
+# Of cached routes in one virtual host: keys that are never used again must not fill the memory.
+MAX_ROUTE_BYTES = 64 * 1024 * 1024
 
 TRACE_EXCHANGE = "amq.rabbitmq.trace"
 PREDECLARED = (
@@ -76,11 +77,11 @@ class VHost:
         self.bindings = BindingIndex()
         self.routes: dict[bytes, Route] = {}  # of clients, by the bytes of the publish method
         self._own_routes: dict[tuple[str, str], Route] = {}  # of `publish`: internal exchanges are among them
+        self._route_bytes = 0  # the memory of both
         self.deduplicating: dict[Exchange, None] = {}  # exchanges that drop duplicates
         for exchange_name, type in PREDECLARED:
-            self.exchanges[exchange_name] = Exchange(exchange_name, type, is_durable=True)
-        trace = Exchange(TRACE_EXCHANGE, "topic", is_durable=True, is_internal=True)
-        self.exchanges[trace.name] = trace
+            self._add_exchange(Exchange(exchange_name, type, is_durable=True))
+        self._add_exchange(Exchange(TRACE_EXCHANGE, "topic", is_durable=True, is_internal=True))
 
     @overload
     def apply(self, target: Queue, options: QueueOptions) -> None: ...
@@ -129,8 +130,7 @@ class VHost:
             raise NotImplementedHere("immediate=true")
         route = self.make_route(source, routing_key, address, is_mandatory)
         if not routing_key.startswith(ADDRESS_PREFIX):  # these come and go without a change of topology
-            if len(self.routes) >= MAX_CACHED_ROUTES:
-                self.routes.clear()
+            self._make_room_for(route)
             self.routes[method] = route
         return route
 
@@ -139,10 +139,17 @@ class VHost:
         if route is None:
             route = self.make_route(self.exchange(exchange), routing_key, address_of(exchange, routing_key), False)
             if not routing_key.startswith(ADDRESS_PREFIX):
-                if len(self._own_routes) >= MAX_CACHED_ROUTES:
-                    self._own_routes.clear()
+                self._make_room_for(route)
                 self._own_routes[exchange, routing_key] = route
         return route
+
+    def _make_room_for(self, route: Route) -> None:
+        """Count a route that is about to be cached; drop all others if they take too much memory."""
+        size = size_of_route(route)
+        if self._route_bytes + size > MAX_ROUTE_BYTES:
+            self._topology_changed()
+        self._route_bytes += size
+        self.broker.stats.route_bytes += size
 
     def publish(
         self,
@@ -176,8 +183,11 @@ class VHost:
             raise AccessRefused(f"cannot publish to internal exchange '{exchange.name}' in vhost '{self.name}'")
 
     def _topology_changed(self) -> None:
+        """Drop the cached routes."""
         self.routes.clear()
         self._own_routes.clear()
+        self.broker.stats.route_bytes -= self._route_bytes
+        self._route_bytes = 0
 
     # -- exchanges ---------------------------------------------------------------------------------------------------
 
@@ -221,6 +231,7 @@ class VHost:
 
     def _add_exchange(self, exchange: Exchange) -> None:
         self.exchanges[exchange.name] = exchange
+        self.broker.stats.definition_bytes += size_of_exchange(exchange)
         settings = exchange.options.deduplication
         if settings is not None:
             exchange.deduplication = self._deduplication(settings, "exchange", exchange.name, exchange.is_durable)
@@ -232,7 +243,7 @@ class VHost:
         storage = self.broker.storage
         is_kept = is_durable and settings.is_kept
         store = storage.seen_store(kind, self.name, name, promise) if is_kept else None
-        return Deduplication(settings, store, self.broker.turn)
+        return Deduplication(settings, store, self.broker.turn, self.broker.stats)
 
     def delete_exchange(self, name: str, if_unused: bool) -> None:
         """Remove the exchange with its bindings; a name that does not exist is fine."""
@@ -249,6 +260,7 @@ class VHost:
     def remove_exchange(self, exchange: Exchange) -> None:
         """Take the exchange away with all bindings from it and to it."""
         del self.exchanges[exchange.name]
+        self.broker.stats.definition_bytes -= size_of_exchange(exchange)
         for binding in self.bindings.of_source(exchange):
             self._remove_binding(binding)
         self._unbind_destination(exchange)
@@ -343,6 +355,7 @@ class VHost:
         queue.restore()
         queue.is_tapped = self.is_tapped
         self.queues[name] = queue
+        broker.stats.definition_bytes += size_of_queue(queue)
         if owner is not None:
             owner.exclusive_queues[queue] = None
         self._topology_changed()
@@ -365,6 +378,7 @@ class VHost:
         if self.queues.get(queue.name) is not queue:
             return 0
         del self.queues[queue.name]
+        self.broker.stats.definition_bytes -= size_of_queue(queue)
         if queue.owner is not None:
             del queue.owner.exclusive_queues[queue]
         dropped, consumers = queue.delete()
@@ -410,12 +424,10 @@ class VHost:
                 f"cannot bind {kind} '{destination.name}' to {self._named('exchange', source)}: "
                 f"binding limit of {limit} is reached"
             )
-        if self.bindings.add(binding):
-            self._topology_changed()
-            if binding.is_durable:
-                self.broker.catalog.save(
-                    "binding", definitions.binding_key(self.name, binding), definitions.of_binding(self.name, binding)
-                )
+        if self._add_binding(binding) and binding.is_durable:
+            self.broker.catalog.save(
+                "binding", definitions.binding_key(self.name, binding), definitions.of_binding(self.name, binding)
+            )
 
     def unbind(
         self,
@@ -436,9 +448,18 @@ class VHost:
         self._delete_if_unused(exchange)
         return True
 
+    def _add_binding(self, binding: Binding) -> bool:
+        """Return True if it is new."""
+        if not self.bindings.add(binding):
+            return False
+        self.broker.stats.definition_bytes += size_of_binding(binding)
+        self._topology_changed()
+        return True
+
     def _remove_binding(self, binding: Binding) -> bool:
         if not self.bindings.remove(binding):
             return False
+        self.broker.stats.definition_bytes -= size_of_binding(binding)
         if binding.is_durable:
             self.broker.catalog.delete("binding", definitions.binding_key(self.name, binding))
         return True
@@ -476,8 +497,7 @@ class VHost:
         kinds: Mapping[str, Mapping[str, Destination]] = {"queue": self.queues, "exchange": self.exchanges}
         destination = kinds[definition["destination_type"]][definition["destination"]]
         source = self.exchanges[definition["source"]]
-        self.bindings.add(make_binding(source, destination, definition["routing_key"], definition["arguments"]))
-        self._topology_changed()
+        self._add_binding(make_binding(source, destination, definition["routing_key"], definition["arguments"]))
 
     # -- words -------------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
 from starlette.exceptions import HTTPException
 
-from warrenmq.core.snapshot import overview
+from warrenmq.core.snapshot import memory, overview
 from warrenmq.management import pages, prometheus
 from warrenmq.management.answers import Answers, Json, refusal
 from warrenmq.management.api import analysis, firehose, session, streams, trace_rules, traces
@@ -23,6 +23,7 @@ from warrenmq.management.auth import Auth
 from warrenmq.management.errors import ApiError, NotFound
 from warrenmq.management.hosts import HostCheck, OwnHosts
 from warrenmq.management.options import HttpOptions
+from warrenmq.management.process import resident_bytes
 from warrenmq.management.proxies import Proxies
 from warrenmq.management.view import NodeView
 
@@ -91,6 +92,8 @@ def _open_routes(node: NodeView) -> APIRouter:
             alarms=node.alarms(),
             figures=node.figures(),
             refused=node.refused_connections(),
+            memory=memory(node.broker),
+            resident_bytes=resident_bytes(),
         )
         return PlainTextResponse(text, media_type=prometheus.CONTENT_TYPE)
 

@@ -36,7 +36,7 @@ METRICS = (
     Metric("warren_consumers", "consumers", "Consumers."),
     Metric("warren_messages_ready", "messages_ready", "Messages that wait in queues for a consumer."),
     Metric("warren_messages_unacked", "messages_unacked", "Messages delivered and not yet acknowledged."),
-    Metric("warren_messages_held_bytes", "held_bytes", "Memory that waiting and unacknowledged messages take."),
+    Metric("warren_messages_held_bytes", "held_bytes", "Memory of waiting and unacked messages, summed by queue."),
     Metric("warren_messages_published_total", "published", "Messages received from publishers."),
     Metric("warren_messages_delivered_total", "delivered", "Messages sent to consumers or fetched by basic.get."),
     Metric("warren_messages_redelivered_total", "redelivered", "Messages sent again after an earlier delivery."),
@@ -73,6 +73,8 @@ def render(
     alarms: Collection[str] = (),
     figures: Mapping[str, int] | None = None,
     refused: Mapping[str, int] | None = None,
+    memory: Mapping[str, int] | None = None,
+    resident_bytes: int | None = None,
 ) -> str:
     """All metrics as one text, ready to be scraped."""
     lines = list(_described("warren_build_info", "gauge", "The running version; always 1."))
@@ -88,6 +90,12 @@ def render(
         name = "warren_connections_refused_total"
         lines.extend(_described(name, "counter", "Connections closed at once because of a limit, by which one."))
         lines.extend(f'{name}{{reason="{reason}"}} {count}' for reason, count in refused.items())
+    if memory is not None:
+        lines.extend(_described("warren_memory_bytes", "gauge", "Memory that clients make the broker hold, by kind."))
+        lines.extend(f'warren_memory_bytes{{kind="{kind}"}} {size}' for kind, size in memory.items())
+    if resident_bytes is not None:
+        lines.extend(_described("process_resident_memory_bytes", "gauge", "Resident memory of the process."))
+        lines.append(f"process_resident_memory_bytes {resident_bytes}")
     lines.extend(_described("warren_alarm", "gauge", "Whether publishers wait because of this resource."))
     lines.extend(f'warren_alarm{{resource="{resource}"}} {int(resource in alarms)}' for resource in RESOURCES)
     lines.extend(_described("warren_loop_lag_seconds", "gauge", "How late the event loop last ran a timed call."))

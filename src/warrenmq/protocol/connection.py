@@ -498,7 +498,7 @@ class ClientConnection(FrameHandler):
     def _say_close(self, reply_code: int, reply_text: str, class_id: int = 0, method_id: int = 0) -> None:
         close = spec.ConnectionClose(reply_code, clip_reply_text(reply_text), class_id, method_id)
         self._output.put_method(0, methods.encode(close))
-        self._reader.is_closing = True
+        self._reader.close()
 
     def _end(self, by: ClosedBy, reply_code: int, reply_text: str, class_id: int = 0, method_id: int = 0) -> None:
         """Nothing more is heard."""
@@ -506,7 +506,7 @@ class ClientConnection(FrameHandler):
             self.phase = Phase.CLOSED
             self._leftover = b""
             self._channels.clear()
-            self._reader.is_closing = True
+            self._reader.close()
             self._tell(ConnectionClosed(by, reply_code, reply_text, class_id, method_id))
 
 

@@ -16,12 +16,15 @@ cdef Py_ssize_t _HEADER_MIN_SIZE
 cdef Py_ssize_t _FRAME_OVERHEAD
 cdef Py_ssize_t _ACK_SIZE
 cdef unsigned int _LONGEST_CONTENT_METHOD
+cdef Py_ssize_t _PENDING_OVERHEAD
 
 
 cdef class FrameHandler:
     cpdef on_method(self, int channel, bytes payload)
     cpdef on_ack(self, int channel, unsigned long long delivery_tag, bint multiple)
     cpdef bint on_content_header(self, int channel, unsigned long long body_size) except -1
+    cpdef bint on_gathered(self, int channel, Py_ssize_t size) except -1
+    cpdef on_released(self, Py_ssize_t size)
     cpdef on_content(self, int channel, bytes method, bytes header, bytes body)
     cpdef on_heartbeat(self)
 
@@ -32,6 +35,7 @@ cdef class PendingContent:
     cdef bytes header
     cdef bytearray body
     cdef unsigned long long missing
+    cdef Py_ssize_t size
 
 
 @cython.final
@@ -41,7 +45,7 @@ cdef class FrameReader:
     cdef readonly dict pending
     cdef readonly set ignored_channels
     cdef public bint accepts_content
-    cdef public bint is_closing
+    cdef readonly bint is_closing
     cdef public bint is_paused
     cdef readonly Py_ssize_t resume_at
 
@@ -68,10 +72,12 @@ cdef class FrameReader:
         body_position=Py_ssize_t,
         body_start=Py_ssize_t,
         body_stop=Py_ssize_t,
+        pending=PendingContent,
     )
     cdef Py_ssize_t _read_content_at_once(
         self, const unsigned char *octets, Py_ssize_t begin, Py_ssize_t position, Py_ssize_t end, int channel, bytes method
     ) except -1
+    cdef bint _gather(self, int channel, PendingContent pending, Py_ssize_t size) except -1
     @cython.locals(pending=PendingContent)
     cdef _receive_other(self, int frame_type, int channel, bytes payload)
     cdef _receive_header(self, int channel, PendingContent pending, bytes payload)
@@ -81,6 +87,9 @@ cdef class FrameReader:
     cdef _refuse_in_content(self, int channel)
     cpdef ignore_channel(self, int channel)
     cpdef attend_channel(self, int channel)
+    cpdef close(self)
+    @cython.locals(pending=PendingContent)
+    cdef _drop(self, int channel)
     cdef bint _is_ignored(self, int frame_type, int channel, bytes payload) except -1
 
 

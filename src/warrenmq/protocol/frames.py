@@ -40,6 +40,8 @@ _FRAME_OVERHEAD = 8
 _ACK_SIZE = 13
 # Three short strings and a few octets: what is longer is no such method, and is not kept until its content comes.
 _LONGEST_CONTENT_METHOD = 1024
+# Memory of a pending content beside its bytes: the object, its bytearray, its place in the table (sys.getsizeof).
+_PENDING_OVERHEAD = 300
 
 
 _unpack_head = struct.Struct(">BHI").unpack_from
@@ -62,6 +64,13 @@ class FrameHandler:
         """A body of that size is about to come in several frames; False: ignore the channel from here on."""
         raise NotImplementedError
 
+    def on_gathered(self, channel: int, size: int) -> bool:
+        """The reader keeps `size` more bytes of a content that is not complete; False: ignore the channel."""
+        return True
+
+    def on_released(self, size: int) -> None:
+        """The reader keeps `size` bytes less: a content is complete, or was dropped."""
+
     def on_content(self, channel: int, method: bytes, header: bytes, body: bytes) -> None:
         raise NotImplementedError
 
@@ -70,15 +79,16 @@ class FrameHandler:
 
 
 class PendingContent:
-    """A content of which some frames are still to come."""
+    """A content of which some frames are still to come. `size` is what the handler was told of it."""
 
-    __slots__ = ("body", "header", "method", "missing")
+    __slots__ = ("body", "header", "method", "missing", "size")
 
     def __init__(self, method: bytes) -> None:
         self.method = method
         self.header: bytes | None = None
         self.body = bytearray()  # not a list of pieces: a peer may send them one octet at a time
         self.missing = 0
+        self.size = 0
 
 
 class FrameReader:
@@ -212,8 +222,17 @@ class FrameReader:
                         and _is_frame(octets, body_position, _BODY, channel, body_size)
                     ):
                         return begin
-        self.pending[channel] = PendingContent(method)
+        pending = self.pending[channel] = PendingContent(method)
+        self._gather(channel, pending, len(method) + _PENDING_OVERHEAD)
         return position
+
+    def _gather(self, channel: int, pending: PendingContent, size: int) -> bool:
+        """Tell the handler that the content takes `size` more bytes; False: it was dropped."""
+        pending.size += size
+        if self.handler.on_gathered(channel, size):
+            return True
+        self.ignore_channel(channel)
+        return False
 
     def _receive_other(self, frame_type: int, channel: int, payload: bytes) -> None:
         """Headers, bodies and heartbeats that come on their own, and everything that is wrong."""
@@ -251,6 +270,8 @@ class FrameReader:
             self._complete(channel, pending, b"")
         elif not self.handler.on_content_header(channel, pending.missing):
             self.ignore_channel(channel)
+        else:
+            self._gather(channel, pending, len(payload))
 
     def _receive_body(self, channel: int, pending: PendingContent, payload: bytes) -> None:
         if pending.header is None:
@@ -264,12 +285,14 @@ class FrameReader:
         if pending.missing == 0 and not pending.body:
             self._complete(channel, pending, payload)  # all in one frame: nothing to copy
             return
+        if not self._gather(channel, pending, len(payload)):
+            return
         pending.body += payload
         if pending.missing == 0:
             self._complete(channel, pending, bytes(pending.body))
 
     def _complete(self, channel: int, pending: PendingContent, body: bytes) -> None:
-        del self.pending[channel]
+        self._drop(channel)
         assert pending.header is not None
         self.handler.on_content(channel, pending.method, pending.header, body)
 
@@ -284,12 +307,23 @@ class FrameReader:
     def ignore_channel(self, channel: int) -> None:
         """Hear nothing but close and close-ok on this channel until `attend_channel`."""
         self.ignored_channels.add(channel)
-        self.pending.pop(channel, None)
+        self._drop(channel)
 
     def attend_channel(self, channel: int) -> None:
         """Hear the channel again, as one on which nothing has happened."""
         self.ignored_channels.discard(channel)
-        self.pending.pop(channel, None)
+        self._drop(channel)
+
+    def close(self) -> None:
+        """Drop every content that is not complete, and hear nothing more but channel 0."""
+        self.is_closing = True
+        for channel in list(self.pending):
+            self._drop(channel)
+
+    def _drop(self, channel: int) -> None:
+        pending = self.pending.pop(channel, None)
+        if pending is not None:
+            self.handler.on_released(pending.size)
 
     def _is_ignored(self, frame_type: int, channel: int, payload: bytes) -> bool:
         if channel == 0:

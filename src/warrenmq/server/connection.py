@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import select
 import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,15 @@ READ_AT_ONCE = 128 * 1024
 WRITE_HIGH_WATER = 512 * 1024
 # A peer that neither reads nor stops asking is not heard any more from here on.
 DEAF_PEER_LIMIT = 16 * 1024 * 1024
+# A peer whose machine disappears is noticed within two minutes, also where no heartbeats were agreed on, or where it
+# is not read and its heartbeats cannot be seen.
+_KEEPALIVE = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
+    (socket.IPPROTO_TCP, getattr(socket, name), value)
+    for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
+    if hasattr(socket, name)
+]
+# What `poll` reports of a socket whose peer has closed its end; the last is Linux's, for input that is not read yet.
+_PEER_GONE = select.POLLERR | select.POLLHUP | getattr(select, "POLLRDHUP", 0)
 # How long a closing handshake may take.
 CLOSE_TIMEOUT = 5.0
 SHUTDOWN_TEXT = "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'"
@@ -54,6 +64,8 @@ class AmqpConnection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_close_deadline",
+        "_counted_leftover",
+        "_counted_output",
         "_has_begun",
         "_heard",
         "_heartbeat",
@@ -82,6 +94,8 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self.peer = Peer("")
         self._transport: Any = None
         self._leftover = b""
+        self._counted_leftover = 0  # what of it and of the output is counted in Stats
+        self._counted_output = 0
         self._has_begun = False
         self._heard = False
         self._is_blocked = False
@@ -111,6 +125,8 @@ class AmqpConnection(asyncio.BufferedProtocol):
         raw_socket = transport.get_extra_info("socket")
         if raw_socket is not None and raw_socket.family in (socket.AF_INET, socket.AF_INET6):
             raw_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for level, option, value in _KEEPALIVE:
+                raw_socket.setsockopt(level, option, value)
         self.server.add(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -196,13 +212,18 @@ class AmqpConnection(asyncio.BufferedProtocol):
         return len(rest)
 
     def eof_received(self) -> bool:
-        return False  # close the transport
+        """Close the transport; a peer that does not read what is left to be written has a few seconds to."""
+        self._close_deadline = self.server.now() + CLOSE_TIMEOUT
+        return False
 
     def connection_lost(self, error: Exception | None) -> None:
         if error is not None or not self.session.is_closed:
             log.info("%s: connection lost%s", self.name, f": {error}" if error else "")
         self._outbox.transport = None
+        self._outbox.flush()  # to nowhere: what was gathered is released
         self._transport = None
+        self._leftover = b""
+        self._count_buffers()
         was_closed = self.session.is_closed
         self.server.ticker.schedule()
         self.session.end()
@@ -212,6 +233,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._outbox.peer_is_slow()
+        self._count_buffers()
 
     def resume_writing(self) -> None:
         if self._is_deaf:
@@ -276,12 +298,34 @@ class AmqpConnection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
             self._heartbeat.heard_at = self.server.now()
 
+    def _count_buffers(self) -> None:
+        """Count what waits to be read as whole frames, and what waits for the peer to read it."""
+        leftover = len(self._leftover)
+        output = self._outbox.buffer.size
+        if self._transport is not None:
+            output += self._transport.get_write_buffer_size()
+        stats = self.server.broker.stats
+        stats.transit_bytes += leftover - self._counted_leftover
+        stats.output_bytes += output - self._counted_output
+        self._counted_leftover = leftover
+        self._counted_output = output
+
+    def _is_peer_gone(self) -> bool:
+        """Return True if the peer has closed its end of a socket that is not read, so that the loop cannot see it."""
+        raw_socket = self._transport.get_extra_info("socket")
+        if raw_socket is None:
+            return False
+        poll = select.poll()
+        poll.register(raw_socket.fileno(), _PEER_GONE)
+        return bool(poll.poll(0))
+
     # -- time --------------------------------------------------------------------------------------------------------
 
     def check_time(self, now: float) -> None:
         """Send a heartbeat that is due; hang up on a peer that is silent, or too slow to begin or to end."""
         if self._transport is None:
             return
+        self._count_buffers()
         if self._close_deadline:
             if now >= self._close_deadline:
                 self.abort()
@@ -290,6 +334,11 @@ class AmqpConnection(asyncio.BufferedProtocol):
             if now - self._opened_at >= self.server.options.handshake_timeout:
                 log.warning("%s: handshake timed out", self.name)
                 self.abort()
+            return
+        if (self._is_blocked or self._is_deaf) and self._is_peer_gone():
+            # Nothing of it was confirmed, and all that it holds is wanted back.
+            log.info("%s: the client hung up while it was not read", self.name)
+            self.abort()
             return
         self._check_heartbeat(now)
 

@@ -1,9 +1,12 @@
 """Backpressure: publishers wait while memory or disk is short; consumers go on draining.
 
-Memory is judged by the bytes that waiting and unacked messages take (`Stats.held_bytes`), which fall as soon as
-messages leave, unlike the size of the process; what is known of the disk comes from outside (see disk_alarm.py). A
-connection that publishes while an alarm is raised is not read any more, and is told so if it can hear it
+Memory is judged by what clients make the broker hold (`Stats.memory`), which falls as soon as it is released, unlike
+the size of the process; what is known of the disk comes from outside (see disk_alarm.py). A connection that publishes
+while an alarm is raised is not read any more, not even in the middle of a message, and is told so if it can hear it
 (connection.blocked).
+
+A connection that is not read can neither finish its message nor commit its transaction. So these may take only a part
+of the limit, and are refused beyond it: consumers can always make enough room for the alarm to end.
 
 Owned by the loop thread. Compiled when the package is built (flow.pxd).
 """
@@ -27,6 +30,11 @@ RESOURCES = (MEMORY, DISK, EVENTS)
 
 # The alarm ends this far below the limit, so that it does not flutter with every message.
 _RELEASE_SHARE = 0.9
+# Unfinished messages and open transactions may take this much of the limit; more if one message may be that large,
+# but always well below the point where the alarm ends.
+_UNFINISHED_SHARE = 0.5
+_LARGEST_UNFINISHED_SHARE = 0.8
+_BESIDE_THE_BODY = 64 * 1024  # of one message: its method and header
 
 
 class Alarms:
@@ -34,8 +42,12 @@ class Alarms:
 
     __slots__ = ("_limit", "_release", "_stats", "blocked", "is_memory_short", "is_raised", "raised")
 
-    def __init__(self, stats: Stats, memory_limit: int) -> None:
+    def __init__(self, stats: Stats, memory_limit: int, max_message_size: int = 0) -> None:
         self._stats = stats
+        stats.unfinished_limit = min(
+            max(int(memory_limit * _UNFINISHED_SHARE), max_message_size + _BESIDE_THE_BODY),
+            int(memory_limit * _LARGEST_UNFINISHED_SHARE),
+        )
         self._limit = memory_limit
         self._release = int(memory_limit * _RELEASE_SHARE)
         self.is_memory_short = False
@@ -48,13 +60,13 @@ class Alarms:
         if self._limit == 0:
             return
         if self.is_memory_short:
-            if self._stats.held_bytes <= self._release:
+            if self._stats.memory() <= self._release:
                 self.is_memory_short = False
-                log.warning("messages hold %d bytes again", self._stats.held_bytes)
+                log.warning("%d bytes of memory are held again", self._stats.memory())
                 self.set(MEMORY, False)
-        elif self._stats.held_bytes >= self._limit:
+        elif self._stats.memory() >= self._limit:
             self.is_memory_short = True
-            log.warning("messages hold %d bytes, the limit is %d", self._stats.held_bytes, self._limit)
+            log.warning("%d bytes of memory are held, the limit is %d", self._stats.memory(), self._limit)
             self.set(MEMORY, True)
 
     def set(self, resource: str, is_short: bool) -> None:

@@ -14,6 +14,7 @@ from functools import partial
 
 from warrenmq import __version__
 from warrenmq.core.broker import Broker
+from warrenmq.core.memory import CONNECTION
 from warrenmq.protocol import spec
 from warrenmq.protocol.handshake import CAPABILITIES
 from warrenmq.protocol.output import ScratchPool
@@ -106,7 +107,7 @@ class AmqpServer:
         self.options = options
         self.authenticator = Authenticator(broker.users, options.loopback_users, broker.login_limit)
         broker.remarks.on_remark = partial(log.warning, "%s")
-        self.alarms = Alarms(broker.stats, options.memory_limit)
+        self.alarms = Alarms(broker.stats, options.memory_limit, options.max_message_size)
         self.pool = ScratchPool()
         self.receive_buffer = bytearray(max(RECEIVE_BUFFER, 2 * (options.frame_max + 8)))
         self.receive_view = memoryview(self.receive_buffer)
@@ -194,6 +195,7 @@ class AmqpServer:
         self._to_sweep.append(connection)
         self._is_empty.clear()
         self.broker.stats.connections_opened += 1
+        self.broker.stats.definition_bytes += CONNECTION
 
     def has_opened(self, connection: AmqpConnection) -> None:
         """It has logged in and opened a virtual host."""
@@ -206,6 +208,7 @@ class AmqpServer:
             self._is_empty.set()
         self.alarms.blocked.pop(connection, None)
         self.broker.stats.connections_closed += 1
+        self.broker.stats.definition_bytes -= CONNECTION
 
     def log_is_full(self) -> None:
         """Publishes that were taken cannot be confirmed for now: who waits for that is told, too."""
@@ -223,5 +226,6 @@ class AmqpServer:
             if connection in self._connections:
                 connection.check_time(now)
                 self._to_sweep.append(connection)
+        self.alarms.judge()  # memory may be released without a turn: a peer has read what waited for it
         self._sweep_due = self.now() + SWEEP_INTERVAL / SWEEP_SLICES
         self._sweeper = self._loop.call_at(self._sweep_due, self._sweep)

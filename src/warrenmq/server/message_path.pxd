@@ -2,16 +2,19 @@ cimport cython
 
 from warrenmq.core.channel cimport Channel
 from warrenmq.core.exchange cimport Route
-from warrenmq.core.stats cimport Revision
+from warrenmq.core.stats cimport Revision, Stats
 from warrenmq.protocol.frames cimport FrameHandler
 from warrenmq.protocol.properties cimport validate
 from warrenmq.server.flow cimport Alarms
+
+cdef Py_ssize_t _LONGEST_KEPT_HEADER
 
 
 cdef class MessagePath(FrameHandler):
     cdef object _session
     cdef Alarms _alarms
     cdef Revision _permissions
+    cdef Stats _stats
     cdef bytes _valid_header
     cdef readonly unsigned long long max_message_size
     cdef public dict channels
@@ -22,5 +25,8 @@ cdef class MessagePath(FrameHandler):
     @cython.locals(target=Channel)
     cpdef on_ack(self, int channel, unsigned long long delivery_tag, bint multiple)
     cpdef bint on_content_header(self, int channel, unsigned long long body_size) except -1
+    cpdef bint on_gathered(self, int channel, Py_ssize_t size) except -1
+    cpdef on_released(self, Py_ssize_t size)
+    cpdef end(self)
     cpdef on_method(self, int channel, bytes payload)
     cpdef on_heartbeat(self)

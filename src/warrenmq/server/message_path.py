@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from warrenmq.core.channel import Channel
 from warrenmq.core.errors import BrokerError, PreconditionFailed
 from warrenmq.core.exchange import Route
-from warrenmq.core.stats import Revision
+from warrenmq.core.memory import no_room
+from warrenmq.core.stats import Revision, Stats
 from warrenmq.protocol import spec
 from warrenmq.protocol.errors import ChannelError, ProtocolError
 from warrenmq.protocol.frames import FrameHandler
@@ -23,17 +24,29 @@ if TYPE_CHECKING:
 
 _PUBLISH = spec.BasicPublish.index
 _ACK = spec.BasicAck.index
+# A longer header is validated each time: one that is kept takes memory for as long as the connection lasts.
+_LONGEST_KEPT_HEADER = 4096
 
 
 class MessagePath(FrameHandler):
     """Handles the frames of one connection. `channels` are the open ones, `routes` those of its virtual host."""
 
-    __slots__ = ("_alarms", "_permissions", "_session", "_valid_header", "channels", "max_message_size", "routes")
+    __slots__ = (
+        "_alarms",
+        "_permissions",
+        "_session",
+        "_stats",
+        "_valid_header",
+        "channels",
+        "max_message_size",
+        "routes",
+    )
 
     def __init__(self, session: Session, alarms: Alarms, max_message_size: int) -> None:
         self._session = session
         self._alarms = alarms
         self._permissions: Revision = session.broker.users.revision
+        self._stats: Stats = session.broker.stats
         self._valid_header = b""  # the last one that was found to be well formed: the next is often the same
         self.max_message_size = max_message_size
         self.channels: dict[int, Channel] = {}
@@ -48,7 +61,8 @@ class MessagePath(FrameHandler):
         try:
             if header != self._valid_header:
                 validate(header)
-                self._valid_header = header
+                if len(header) <= _LONGEST_KEPT_HEADER:
+                    self._valid_header = header
             route = self.routes.get(method)
             if route is None:
                 route = self._session.find_route(method)
@@ -81,6 +95,26 @@ class MessagePath(FrameHandler):
             self._session.fail(self._too_large(body_size), channel, _PUBLISH)
             return False
         return True
+
+    def on_gathered(self, channel: int, size: int) -> bool:
+        """Count it; refuse the content if there is no room for more of them, or let the client wait."""
+        is_refused = self._stats.exceeds_unfinished(size)
+        self._stats.transit_bytes += size
+        if is_refused:
+            self._session.fail(no_room(self._stats), channel, _PUBLISH)
+            return False
+        if self._alarms.is_raised:
+            self._session.block_publisher()
+        return True
+
+    def on_released(self, size: int) -> None:
+        self._stats.transit_bytes -= size
+
+    def end(self) -> None:
+        """The connection is lost: hold on to nothing, so that no reference cycle outlives it."""
+        self._session = None  # type: ignore[assignment]
+        self.channels = {}
+        self.routes = {}
 
     def on_method(self, channel: int, payload: bytes) -> None:
         self._session.on_method(channel, payload)

@@ -172,7 +172,7 @@ class Session:
         if isinstance(method, spec.ConnectionClose):
             self._end_channels()
             self.is_closed = True
-            self.reader.is_closing = True
+            self.reader.close()
             self.outbox.send(0, spec.ConnectionCloseOk())
             self._connection.finish_later()
         elif isinstance(method, spec.ConnectionUpdateSecret):
@@ -196,16 +196,21 @@ class Session:
             self._login.add_done_callback(self._login_is_decided)
 
     def _login_is_decided(self, login: Future[str]) -> None:
-        if not login.cancelled():
-            login.exception()  # mark it as retrieved: no one may be waiting any more
+        if login.cancelled():
+            return
+        login.exception()  # mark it as retrieved: no one may be waiting any more
+        if login is self._login:
             self._connection.go_on(lambda: self._end_login(login))
 
     def _end_login(self, login: Future[str]) -> None:
         self._login = None
+        # Not raised here: its traceback would refer to this call, which has the future that holds it.
+        refusal = login.exception()
+        if isinstance(refusal, LoginRefused):
+            self._refuse_login(refusal)
+            return
         try:
             self._logged_in(login.result())
-        except LoginRefused as refusal:
-            self._refuse_login(refusal)
         except ProtocolError as error:
             self.fail_connection(error)
 
@@ -292,6 +297,8 @@ class Session:
 
     def go_on_when(self, level: int, then: Callable[[], None]) -> None:
         """Do this when all that was said until now is safe, and hear the client again."""
+        if self.is_closed:
+            return
         self.broker.promise(self.core, level, lambda: self._connection.go_on(then))
         self._connection.server.ticker.schedule()
 
@@ -344,16 +351,19 @@ class Session:
         log.info("%s: closed: %s", self._connection.name, reply_text)
         self._end_channels()
         self.is_closed = True
-        self.reader.is_closing = True
+        self.reader.close()
         self.outbox.send(0, spec.ConnectionClose(reply_code, reply_text, index >> 16, index & 0xFFFF))
         self._connection.finish_later()
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """The connection is gone, politely or not."""
+        """The connection is gone, politely or not: release all that it held."""
         self._end_channels()
         self.is_closed = True
+        self.reader.close()
+        self._messages.end()
+        del self._connection  # the other half of a reference cycle; nothing is said to a session that is closed
 
     def _end_channels(self) -> None:
         if self._login is not None:

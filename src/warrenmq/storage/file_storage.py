@@ -258,6 +258,9 @@ class FileStorage(Storage):
     def count_in(self, stats: Stats) -> None:
         self.pager.stats = stats
 
+    def pending_bytes(self) -> int:
+        return self.pager.pending_bytes
+
     def figures(self) -> dict[str, int]:
         """What there is to show of the storage."""
         return {

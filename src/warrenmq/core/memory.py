@@ -1,0 +1,84 @@
+"""How much memory the things take that clients make the broker hold, beside messages: estimates per object.
+
+The counters are in `Stats`; each is changed where the thing that it counts comes and goes, so the sum costs a few
+additions and the memory alarm can judge it after every turn (docs/decisions/0020). `core/snapshot.py` shows it by kind.
+
+An estimate is a measured constant plus what a client can make as large as it likes: names, arguments, lists.
+"""
+
+from __future__ import annotations
+
+from sys import getsizeof
+from typing import TYPE_CHECKING, Any
+
+from warrenmq.core.errors import ContentTooLarge
+
+if TYPE_CHECKING:
+    from warrenmq.core.binding import Binding
+    from warrenmq.core.connection import Connection
+    from warrenmq.core.consumer import Consumer
+    from warrenmq.core.exchange import Exchange, Route
+    from warrenmq.core.queue import Queue
+    from warrenmq.core.stats import Stats
+
+# Growth of the resident memory of a compiled broker on CPython 3.11, divided by the number of objects that were made:
+# 10,000 queues, exchanges, bindings (each to a queue of its own), consumers and channels, 400 connections, 60,000
+# routes. Of queues the mean of 1,250 bytes without a data folder and 1,900 with one; durable ones take 650 more.
+QUEUE = 1_600
+DURABLE_QUEUE = 650
+EXCHANGE = 550
+BINDING = {"fanout": 460, "direct": 740, "topic": 1_280, "headers": 1_500}
+CONSUMER = 1_280
+CHANNEL = 800
+CONNECTION = 4_200
+ROUTE = 370
+SEEN_ID = 130  # docs/deduplication.md
+
+
+def size_of_queue(queue: Queue) -> int:
+    return QUEUE + queue.is_durable * DURABLE_QUEUE + len(queue.name) + _size_of_table(queue.arguments)
+
+
+def size_of_exchange(exchange: Exchange) -> int:
+    return EXCHANGE + len(exchange.name) + _size_of_table(exchange.arguments)
+
+
+def size_of_binding(binding: Binding) -> int:
+    base = BINDING.get(binding.source.type, BINDING["topic"])
+    return base + len(binding.key) + len(binding.canonical_arguments) + _size_of_table(binding.arguments)
+
+
+def size_of_consumer(consumer: Consumer) -> int:
+    return CONSUMER + 2 * len(consumer.tag) + _size_of_table(consumer.arguments)
+
+
+def size_of_connection(connection: Connection) -> int:
+    """Return what a connection takes from connection.open on, beside its socket."""
+    return _size_of_table(connection.client_properties)
+
+
+def size_of_route(route: Route) -> int:
+    """Return the size of a cached route; the key of the cache is about as long as the address."""
+    return ROUTE + 2 * len(route.address) + len(route.routing_key) + 8 * len(route.queues or ())
+
+
+def no_room(stats: Stats) -> ContentTooLarge:
+    """Return the refusal of a content or a transaction that would exceed `Stats.unfinished_limit`."""
+    return ContentTooLarge(
+        f"no memory for this message at present: messages in transit and uncommitted transactions hold "
+        f"{stats.transit_bytes + stats.uncommitted_bytes} bytes, the limit is {stats.unfinished_limit}"
+    )
+
+
+def _size_of_table(value: Any) -> int:
+    """Return the memory of a field table and all that is in it; 0 if it is empty."""
+    return _size_of(value) if value else 0
+
+
+def _size_of(value: Any) -> int:
+    size = getsizeof(value)
+    if isinstance(value, dict):
+        size += sum(_size_of(key) + _size_of(item) for key, item in value.items())
+    elif isinstance(value, (list, tuple)):
+        size += sum(_size_of(item) for item in value)
+    return size
