@@ -16,6 +16,7 @@ from tests.support.wire import Address, ConnectionRefusal, EndOfStream, WireConn
 from warrenmq.core.login_limit import LoginLimit
 from warrenmq.core.users import EVERYTHING
 from warrenmq.node import Node, NodeOptions
+from warrenmq.server.options import ServerOptions
 from warrenmq.server.sasl import Authenticator
 
 CLOSES = {"authentication_failure_close": True}
@@ -51,7 +52,8 @@ def attack(interval: float, fight: Callable[[Target], None]) -> None:
     """Run the attack in a thread, against a broker with this limit."""
 
     async def serve() -> None:
-        node = Node(NodeOptions(port=0, http_port=0))
+        # On a slow machine the logins that wait must not time out before the test has looked at them.
+        node = Node(NodeOptions(port=0, http_port=0, server=ServerOptions(handshake_timeout=600.0)))
         await node.start()
         assert node._amqp is not None
         users = node.broker.users
@@ -83,12 +85,19 @@ def refusals(connections: list[WireConnection]) -> list[int]:
     return codes
 
 
+def _samples(metrics: str) -> str:
+    return "".join(f"\n{line}" for line in metrics.splitlines() if not line.startswith("#")) + "\n"
+
+
 def test_a_flood_of_guesses_over_amqp_has_few_passwords_checked() -> None:
     def fight(target: Target) -> None:
         with flood(target, 60) as connections:
             # The first ten are checked, the next two wait for a minute, all others are refused unchecked.
             assert refusals(connections[:10] + connections[12:]) == [403] * 58
             assert (target.limit.failed, target.limit.refused) == (10, 48)
+            with urllib.request.urlopen(target.http_url + "/metrics", timeout=30) as answer:
+                metrics = answer.read().decode()
+            assert "\nwarren_logins_failed_total 10\nwarren_logins_refused_total 48\n" in _samples(metrics)
             # HTTP has the same limit, and other users their own.
             assert target.http_status("one more") == 429
             assert target.http_status("guest") == 429

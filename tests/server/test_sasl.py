@@ -139,7 +139,7 @@ def guess_often(authenticator: Authenticator, count: int = 10) -> None:
 
 def test_after_many_wrong_passwords_a_login_is_decided_later(users: Users) -> None:
     async def log_in() -> None:
-        authenticator = Authenticator(users, frozenset(), LoginLimit(interval=0.01))
+        authenticator = Authenticator(users, frozenset(), LoginLimit(interval=0.01), lambda: 0.0)
         guess_often(authenticator)
         wrong = authenticator.login("PLAIN", plain(b"alice", b"wrong"), ELSEWHERE)
         assert not isinstance(wrong, str)
