@@ -181,8 +181,8 @@ class QueueStore(MessageStore):
             self._drop_segment(segment)
         else:
             self.segments.note(segment)
-            if self.segments.excess() > self._compact_above:
-                self._ask_for_compaction()
+        if self.segments.excess() > self._compact_above:
+            self._ask_for_compaction()
 
     def _drop_segment(self, segment: Segment) -> None:
         self.context.pager.remove(self.folder, [segment.name, segment.dead_name], self.number != 0)
