@@ -200,6 +200,16 @@ def test_the_file_that_is_written_is_compacted_too(tmp_path: Path) -> None:
     assert [len(entry.message.body) for entry in kept.take_all()] == [10 * KIB, 10 * KIB, 48, 68, 88]
 
 
+def test_queues_that_are_not_durable_are_compacted_too(tmp_path: Path) -> None:
+    kept = Kept(tmp_path, **SCALED)
+    kept.declare(durable=False)
+    publish_sizes(kept, [10 * KIB] * 400)
+    held = kept.take_all()
+    kept.ack(entry for entry in held if not one_in_200(entry.position))
+    kept.settle()
+    require_little_dead(kept, [entry.message.body for entry in held if one_in_200(entry.position)])
+
+
 def test_a_slow_message_in_every_segment_leaves_few_files(tmp_path: Path) -> None:
     kept = Kept(tmp_path)
     kept.declare()
