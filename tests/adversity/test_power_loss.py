@@ -10,15 +10,17 @@ WARREN_TEST_EFFORT=20 tries twenty times as many.
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.adversity.lives import Plan, find_failure
-from tests.adversity.story import any_step, histories
+from tests.adversity.story import Step, any_step, histories
 from tests.support.crash import effort
 from tests.support.disk import RecordingFiles
+from warrenmq.storage.compaction import Compaction
 
 plans = st.lists(st.builds(Plan, histories, st.booleans()), min_size=1, max_size=3)
 
@@ -32,6 +34,32 @@ plans = st.lists(st.builds(Plan, histories, st.booleans()), min_size=1, max_size
 def test_nothing_promised_is_lost(plans: list[Plan], seed: int) -> None:
     failure = find_failure(plans, seed)
     assert failure is None, failure
+
+
+def thinned_out(seed: int) -> Plan:
+    """A queue of several segments, most of whose messages are acked, in any order, while its files are compacted."""
+    choice = random.Random(seed)
+    fill: list[Step] = [("publish many", 3, choice.randrange(30, 90)) for _ in range(8)]
+    acks: list[Step] = [("ack", choice.randrange(100), 0) for _ in range(30)]
+    busy: list[Step] = []
+    for ack in acks[22:]:
+        busy += [ack, ("end turn", 0, 0), ("commit", 1, 0), ("page", choice.randrange(3), 0)]
+    return Plan([*fill, ("settle", 0, 0), *[("get", 3, 0)] * 36, ("settle", 0, 0), *acks[:22], *busy, ("settle", 0, 0)])
+
+
+def test_segments_that_are_merged_lose_and_repeat_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    merged: list[int] = []
+    submit = Compaction._submit
+
+    def count_and_submit(self: Compaction, run: Any, epoch: int | None) -> None:
+        merged.append(len(run.segments))
+        submit(self, run, epoch)
+
+    monkeypatch.setattr(Compaction, "_submit", count_and_submit)
+    for seed in range(effort(8)):
+        failure = find_failure([thinned_out(seed), thinned_out(seed + 1000)], seed, crashes=10)
+        assert failure is None, f"seed {seed}: {failure}"
+    assert max(merged) > 1, "no segments were merged"
 
 
 class Sabotage(RecordingFiles):

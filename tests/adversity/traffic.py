@@ -188,15 +188,14 @@ class Publisher(Worker):
 class Consumer(Worker):
     """Acks most, requeues some, keeps some; now and then it makes sure that its acks are synced."""
 
-    def __init__(self, address: Address, books: Books, seed: int, queue: str, keeps: float = 0.05) -> None:
+    def __init__(self, address: Address, books: Books, seed: int, queue: str) -> None:
         super().__init__(address, books, seed)
         self._queue = queue
-        self._keeps = keeps  # which part of the messages stays unacked
 
     def work(self, connection: WireConnection) -> None:
         channel = connection.channel(1)
         fence = ConfirmedPublisher(connection, 2, f"consumer-of-{self._queue}", self.books)
-        channel.call("basic.qos", prefetch_count=int(60 + 1000 * self._keeps))
+        channel.call("basic.qos", prefetch_count=110)
         channel.call("basic.consume", queue=self._queue)
         acked, settled = self.books.acked[self._queue], self.books.settled[self._queue]
         since_fence: set[Name] = set()
@@ -206,7 +205,7 @@ class Consumer(Worker):
             name = _name_of(content.body)
             assert name not in settled, f"{self._queue}: {name} was acked, synced, and is delivered again"
             tag, fate = content["delivery_tag"], self.choice.random()
-            if fate < self._keeps and kept < 1000 * self._keeps:
+            if fate < 0.05 and kept < 50:
                 kept += 1
             elif fate > 0.9:
                 channel.send("basic.nack", delivery_tag=tag, requeue=True)
@@ -219,6 +218,32 @@ class Consumer(Worker):
                 fence.wait(0)
                 settled |= since_fence
                 since_fence.clear()
+
+
+class Thinner(Worker):
+    """Fills `b` with more than stays in memory, takes it and acks most of it, again and again."""
+
+    def work(self, connection: WireConnection) -> None:
+        publisher = ConfirmedPublisher(connection, 1, "thinner", self.books)
+        channel = connection.channel(2)
+        acked, settled = self.books.acked["b"], self.books.settled["b"]
+        while not self.told_to_stop.is_set():
+            for _ in range(400):
+                publisher.publish(("b",), self.choice.choice((100, 400)), PERSISTENT)
+            publisher.wait(0)
+            channel.call("basic.consume", queue="b", consumer_tag="thinner")
+            contents = [channel.content() for _ in range(400)]
+            channel.call("basic.cancel", consumer_tag="thinner")
+            taken: set[Name] = set()
+            for content in contents:
+                if self.choice.random() < 0.97:
+                    taken.add(_name_of(content.body))
+                    acked.add(_name_of(content.body))
+                    channel.send("basic.ack", delivery_tag=content["delivery_tag"])
+            channel.call("queue.declare", queue="b", passive=True)  # all acks have arrived
+            publisher.publish(("fences",), 0, PERSISTENT)
+            publisher.wait(0)
+            settled |= taken
 
 
 class Mover(Worker):
@@ -259,16 +284,16 @@ def declare_everything(connection: WireConnection) -> None:
 
 
 def start_workers(address: Address, books: Books, seed: int, size: int = 100, thins: bool = False) -> list[Worker]:
-    """The usual company; and one who leaves holes in the segments of `b`, so that they are compacted."""
+    """The usual company; with `thins` the segments of `b` get many dead messages, so that they are compacted."""
     workers: list[Worker] = [
         Publisher(address, books, seed + 1, "one", ("a",), size),
-        Publisher(address, books, seed + 2, "two", ("a", "b"), size),
+        Publisher(address, books, seed + 2, "two", ("a",) if thins else ("a", "b"), size),
         Publisher(address, books, seed + 3, "three", ("in",), size),
         Consumer(address, books, seed + 4, "a"),
         Mover(address, books, seed + 5),
     ]
     if thins:
-        workers.append(Consumer(address, books, seed + 6, "b", keeps=0.4))
+        workers.append(Thinner(address, books, seed + 6))
     for worker in workers:
         worker.start()
     return workers

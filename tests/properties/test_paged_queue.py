@@ -54,7 +54,7 @@ class Model:
 class World:
     def __init__(self, folder: Path, seed: int, **sizes: Any) -> None:
         self.random = random.Random(seed)
-        tiny = {"segment_size": 6000, "page_size": 900, "read_size": 1500, "compact_from": 12}
+        tiny = {"segment_size": 6000, "page_size": 900, "read_size": 1500, "dead_allowance": 1000}
         self.kept = Kept(folder, **{**tiny, **SIZES[seed % len(SIZES)], **sizes})
         self.models: dict[str, Model] = {}
         self.transient: set[int] = set()

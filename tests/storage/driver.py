@@ -29,7 +29,7 @@ SMALL: dict[str, Any] = {
     "segment_size": 16 * KIB,
     "page_size": 2 * KIB,
     "read_size": 4 * KIB,
-    "compact_from": 20,
+    "dead_allowance": 2 * KIB,
     "carry_below": 0,
 }
 

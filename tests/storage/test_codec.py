@@ -25,7 +25,6 @@ from warrenmq.storage.codec import (
     EpochBuffer,
     decode_records,
     encode_records,
-    is_marked,
 )
 from warrenmq.storage.replay import LogReplay
 
@@ -156,13 +155,6 @@ def test_a_page_that_ends_too_early_is_refused(cut: int) -> None:
 def fail() -> None:
     """The cut fell between two records."""
     raise BadPage
-
-
-def test_marks_behind_the_end_are_not_set() -> None:
-    assert is_marked(b"\x01", 0)
-    assert not is_marked(b"\x01", 1)
-    assert not is_marked(b"\x01", 8)
-    assert not is_marked(None, 0)
 
 
 # -- traces ----------------------------------------------------------------------------------------------------------

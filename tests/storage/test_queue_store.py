@@ -571,7 +571,7 @@ def test_a_segment_is_durable_before_the_next_one_begins(tmp_path: Path) -> None
 def test_marks_outlive_their_segment(tmp_path: Path) -> None:
     """Without them a segment whose removal a power loss undoes would be alive again."""
     files = Recorded()
-    kept = Kept(tmp_path, files, compact_from=1000)
+    kept = Kept(tmp_path, files, dead_allowance=1 << 30)
     kept.declare()
     kept.publish(range(300))
     kept.settle()

@@ -41,7 +41,7 @@ TINY = StorageOptions(
     segment_size=2500,
     page_size=700,
     read_size=1500,
-    compact_from=2,
+    dead_allowance=300,
     carry_below=1200,
 )
 

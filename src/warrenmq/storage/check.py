@@ -34,6 +34,7 @@ from warrenmq.storage.definition_records import CatalogError, Definition, decode
 from warrenmq.storage.positions import LoggedQueue, Positions, read_epoch, record_positions
 
 CATALOG = "catalog.sqlite"
+LEFT_OVER = "left over from a compaction that a crash ended"
 LOG, QUEUES, SEEN, TRANSIENT, ASIDE = "log", "queues", "seen", "transient", "lost+damaged"
 
 # Kinds of files, in the order they are shown.
@@ -335,7 +336,7 @@ class _Check:
             parsed = segment_file.parse_name(name)
             if parsed is not None and newest.get(parsed[0]) != parsed[1]:
                 kind = "segment" if parsed[2] == "seg" else "deletion marks"
-                self.remark(kind, os.path.join(place, name), "left over from a compaction that a crash ended")
+                self.remark(kind, os.path.join(place, name), LEFT_OVER)
                 self.advance(self._sizes.get(os.path.join(place, name), 0))
         segments = sorted(newest.items())
         for index, (first, generation) in enumerate(segments):
@@ -399,6 +400,7 @@ class _QueueFiles:
         self._logged = logged
         self._living = Positions()
         self._last = -1  # the last position on disk
+        self._copied_up_to = -1  # the same, if a compaction wrote the last segment
         self._has_damage = False  # in the segment before: then it is known why positions are missing
         self._is_torn = False
 
@@ -415,6 +417,9 @@ class _QueueFiles:
         if self._is_torn:
             self._check.remark("segment", file, "behind one that was being written in a crash: the log has it")
             return
+        if first <= self._copied_up_to:
+            self._check.remark("segment", file, LEFT_OVER, self._name)
+            return
         if self._is_stream and 0 <= self._last < first - 1 and not self._has_damage:
             self._trouble(file, None, "what stood before it is missing", self._last + 1, first - 1)
             if self._is_torn:
@@ -428,6 +433,7 @@ class _QueueFiles:
         except OSError as error:
             self._check.damage("segment", file, f"it cannot be read: {error.strerror}", queue=self._name)
         self._living.add_all(found)
+        self._copied_up_to = self._last if generation else -1
 
     def _read_pages(self, file: str, named: int, following: int | None, found: Positions) -> None:
         check = self._check
@@ -547,7 +553,7 @@ def _in_log(name: str) -> str:
 
 
 def _leftover(name: str) -> str:
-    return "left over from a compaction that a crash ended" if name.endswith(".tmp") else "no file of WarrenMQ"
+    return LEFT_OVER if name.endswith(".tmp") else "no file of WarrenMQ"
 
 
 def _shown(name: str) -> str:

@@ -121,7 +121,7 @@ class Checkpoint:
         for store in _take_slice(self._marked):
             if marked.pop(store, self) is None:  # it may have been deleted meanwhile
                 store.write_marks()
-                store.look_for_compactable()
+                store.consider_compaction()
         if self._marked:
             self._call_soon(self._mark_some)
             return

@@ -50,6 +50,13 @@ cpdef encode_records(list entries)
     fields_at=Py_ssize_t,
 )
 cpdef list decode_records(bytes payload, long long above, long long first, bytearray dead, long long restored_below)
+@cython.locals(
+    found=list, end=Py_ssize_t, offset=Py_ssize_t, start=Py_ssize_t, count=Py_ssize_t, transient=Py_ssize_t,
+    first_position="long long", last_position="long long", body_bytes="long long", kept_bytes="long long",
+    data="const unsigned char *", position="long long", flags=int, address_size=Py_ssize_t, header_size=Py_ssize_t,
+    body_size=Py_ssize_t, size=Py_ssize_t, is_kept=bint,
+)
+cpdef tuple find_living(bytes payload, long long first, bytearray dead, long long restored_below)
 
 cdef int _flags_of(QueuedMessage entry, int flags) noexcept
 @cython.locals(flags=int)

@@ -310,6 +310,60 @@ def decode_records(
     return found
 
 
+def find_living(
+    payload: bytes, first: int, dead: "bytearray | None", restored_below: int
+) -> tuple[list[bytes], int, int, int, int, int, int]:
+    """The records of a page that are not marked dead, as they are, for a copy.
+
+    Return them, joined where they are neighbours; how many they are, and how many of them transient; the first and the
+    last position; and the bytes of their bodies, of all and of the persistent ones. For the rest see `decode_records`.
+    """
+    found: list[bytes] = []
+    end = len(payload)
+    offset = 0
+    start = 0  # of the run of neighbours that is open
+    count = 0
+    transient = 0
+    first_position = -1
+    last_position = -1
+    body_bytes = 0
+    kept_bytes = 0
+    data: Pointer = payload
+    while offset < end:
+        if end - offset < _RECORD_SIZE:
+            raise BadPage("a record is cut short")
+        if cython.compiled:
+            position = _get_u64(data + offset)
+            flags = data[offset + 8]
+            address_size = data[offset + 9] | data[offset + 10] << 8
+            header_size = _get_u32(data + offset + 11)
+            body_size = _get_u32(data + offset + 15)
+        else:
+            position, flags, address_size, header_size, body_size = _RECORD.unpack_from(payload, offset)
+        size = _RECORD_SIZE + fields_size(flags) + address_size + header_size + body_size
+        if end - offset < size:
+            raise BadPage("a record is longer than its page")
+        is_kept = flags & _PERSISTENT != 0
+        if (is_kept or position >= restored_below) and (dead is None or not _is_dead(dead, position - first)):
+            if count == 0:
+                first_position = position
+            last_position = position
+            count += 1
+            body_bytes += body_size
+            if is_kept:
+                kept_bytes += body_size
+            else:
+                transient += 1
+        else:
+            if start < offset:
+                found.append(payload[start:offset])
+            start = offset + size
+        offset += size
+    if start < offset:
+        found.append(payload[start:offset])
+    return found, count, transient, first_position, last_position, body_bytes, kept_bytes
+
+
 def read_fields(data: bytes, offset: int, flags: int, entry: QueuedMessage) -> None:
     """Set what the optional fields of a record say."""
     message = entry.message
@@ -339,11 +393,6 @@ def _encode_fields(entry: QueuedMessage, flags: int) -> bytes:
     if flags & _ATTEMPTS != 0:
         fields += _U32.pack(entry.attempts)
     return fields
-
-
-def is_marked(marks: "bytes | bytearray | None", index: int) -> bool:
-    """Whether a bit is set; those behind the end are not."""
-    return marks is not None and index >> 3 < len(marks) and marks[index >> 3] >> (index & 7) & 1 == 1
 
 
 def _is_dead(dead: bytearray, index: int) -> bool:

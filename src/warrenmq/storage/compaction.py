@@ -1,85 +1,268 @@
-"""Copying compaction: a segment with more than 2,000 records of which under half are alive is written anew.
+"""Copying compaction: rewrites segments of a queue without their dead messages.
 
-The living are copied to a temporary file, which takes the place of the old one under the next generation's name; a
-crash at any byte leaves either the old one whole or both, and the start takes the higher generation and removes the
-rest. Marks belong to a generation: those made while the copy was written are written for the new one. No checkpoint
-runs meanwhile, so that the log still has them.
+It begins when the files of a queue hold more dead bytes than living ones and `dead_allowance` on top, and ends when
+they do not: so a queue takes less than twice its living messages and one segment on disk. `Segments.choose_run` chooses
+neighbours, whose living messages are copied to one temporary file. That takes their place, under the name of the first
+of them and with the next generation. A crash at any byte leaves the old files whole, or the new one and some old ones.
+Then a start removes what the new one replaces: lower generations, and files that begin before its last position.
 
-Owned by the loop: which segment is next. The copying is done by the pager's writing thread, page by page.
+Marks belong to a generation: deaths that come while the copy is written are marked in the new file. No checkpoint runs
+meanwhile, so that the log still has them.
+
+Owned by the loop: which queue is next. The pager's writing thread does the copying, in steps: what else there is to
+write or to remove gets its turn in between.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+from array import array
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from warrenmq.journal.errors import JournalError
-from warrenmq.journal.record import PERSISTENT, Record, decode_all, encode
+from warrenmq.journal.errors import DamagedPage, SyncFailed
 from warrenmq.journal.segment_file import (
     FILE_HEAD_SIZE,
     PAGE_HEAD_SIZE,
     SEGMENT_MAGIC,
     PageHead,
     encode_file_head,
-    encode_page,
-    read_page,
-    segment_name,
+    encode_page_of_pieces,
+    parse_page_head,
+    read_payload,
 )
 from warrenmq.storage import crash_points
-from warrenmq.storage.codec import is_marked
+from warrenmq.storage.codec import BadPage, find_living
 from warrenmq.storage.full_disk import FULL
+from warrenmq.storage.segments import Segment
 
 if TYPE_CHECKING:
     from warrenmq.journal.files import Files
     from warrenmq.storage.checkpoint import Checkpoint
     from warrenmq.storage.pager import Pager
     from warrenmq.storage.queue_store import QueueStore
-    from warrenmq.storage.segments import Segment
 
 log = logging.getLogger("warrenmq.storage")
 
 TEMPORARY = "compacting.tmp"
 
+# What came of a step.
+_MORE = "more"
+_REPLACED = "replaced"
+_DAMAGED = "damaged"
+_FULL = "full"
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What is copied: the file up to `end`, as it was when `dead` was all that was dead in it."""
+    """A file to copy up to `end`, where `dead` was all that was dead when the copy began."""
 
     path: str
     first: int
     end: int
-    dead: bytes
-    restored_below: int  # transient messages before this are of an earlier life
-
-    def is_alive(self, record: Record) -> bool:
-        if not record.flags & PERSISTENT and record.position < self.restored_below:
-            return False
-        return not is_marked(self.dead, record.position - self.first)
+    dead: bytearray | None
 
 
-@dataclass(frozen=True, slots=True)
 class Copy:
-    """What a copy came to: its records, its length, and the bytes of its persistent bodies. No records: given up."""
+    """The living messages of some segments, in a temporary file beside them. Used by the writing thread alone.
 
-    count: int
-    size: int
-    body_bytes: int
+    `count` and the rest tell what was copied so far: records, transient ones among them, the last position, the bytes
+    of all bodies and of those of persistent messages.
+    """
+
+    def __init__(self, files: Files, sources: list[Source], restored_below: int, page_size: int) -> None:
+        self.path = os.path.join(os.path.dirname(sources[0].path), TEMPORARY)
+        self.size = 0
+        self.count = 0
+        self.transient = 0
+        self.last = -1
+        self.body_bytes = 0
+        self.kept_bytes = 0
+        self._files = files
+        self._restored_below = restored_below  # transient messages before this are of an earlier life
+        self._page_size = page_size
+        self._sources = sources
+        self._at = 0
+        self._offset = FILE_HEAD_SIZE
+        self._page: _OpenPage | None = None
+
+    @property
+    def source(self) -> int:
+        """The index of the source that is copied."""
+        return self._at
+
+    def go_on(self, size: int) -> bool:
+        """Copy about this many bytes more; return True if that was all."""
+        if self.size == 0:
+            self._begin()
+        writing = self._files.open(self.path)
+        try:
+            while self._at < len(self._sources):
+                size -= self._copy_pages(self._sources[self._at], writing, size)
+                if size <= 0:
+                    return False
+            self._write_page(writing)
+        finally:
+            self._files.close(writing)
+        return True
+
+    def _begin(self) -> None:
+        handle = self._files.create(self.path)
+        try:
+            self._files.write(handle, encode_file_head(SEGMENT_MAGIC), 0)
+        finally:
+            self._files.close(handle)
+        self.size = FILE_HEAD_SIZE
+
+    def _copy_pages(self, source: Source, writing: int, size: int) -> int:
+        """Copy from one source until it ends, or so many bytes were read; return how many were."""
+        done = 0
+        dead = int.from_bytes(source.dead or b"", "little")
+        reading = self._files.open_read(source.path)
+        try:
+            while self._offset < source.end and done < size:
+                page = parse_page_head(self._files.read(reading, PAGE_HEAD_SIZE, self._offset), self._offset)
+                if isinstance(page, str):
+                    raise DamagedPage(source.path, self._offset, page)
+                done += PAGE_HEAD_SIZE
+                if not page.is_forgotten(self._restored_below) and not _is_dead(page, dead, source.first):
+                    payload = read_payload(self._files, reading, page, source.path)
+                    self._copy(page, payload, source, writing)
+                    done += len(payload)
+                self._offset = page.end
+                crash_points.reach("compaction.mid")
+        finally:
+            self._files.close(reading)
+        if self._offset >= source.end:
+            self._at += 1
+            self._offset = FILE_HEAD_SIZE
+        return done
+
+    def _copy(self, page: PageHead, payload: bytes, source: Source, writing: int) -> None:
+        try:
+            found = find_living(payload, source.first, source.dead, self._restored_below)
+        except BadPage as error:
+            raise DamagedPage(source.path, page.offset, str(error), page.first, page.last) from None
+        pieces, count, transient, first, last, body_bytes, kept_bytes = found
+        if count == 0:
+            return
+        if self._page is None:
+            self._page = _OpenPage(first, page.time_first)
+        self._page.add(pieces, count, transient, last, page.time_last, kept_bytes)
+        self.count += count
+        self.transient += transient
+        self.body_bytes += body_bytes
+        self.kept_bytes += kept_bytes
+        if self._page.size >= self._page_size:
+            self._write_page(writing)
+
+    def _write_page(self, writing: int) -> None:
+        page = self._page
+        if page is not None:
+            pieces = [page.encode_head(), *page.pieces]
+            self._files.writev(writing, pieces, self.size)
+            self.size += sum(map(len, pieces))
+            self.last = page.last
+            self._page = None
 
 
-GIVEN_UP = Copy(0, 0, 0)
+class _OpenPage:
+    """Records that are gathered for one page of the copy."""
+
+    def __init__(self, first: int, time_first: int) -> None:
+        self.first = self.last = first
+        self.time_first = self.time_last = time_first
+        self.pieces: list[bytes] = []
+        self.size = 0
+        self.count = 0
+        self.transient = 0
+        self.kept_bytes = 0
+
+    def add(self, pieces: list[bytes], count: int, transient: int, last: int, time_last: int, kept_bytes: int) -> None:
+        self.pieces += pieces
+        self.size += sum(map(len, pieces))
+        self.count += count
+        self.transient += transient
+        self.last = last
+        self.time_last = time_last
+        self.kept_bytes += kept_bytes
+
+    def encode_head(self) -> bytes:
+        times = self.time_first, self.time_last
+        return encode_page_of_pieces(
+            self.first, self.last, self.count, *times, self.pieces, self.transient, self.kept_bytes
+        )
+
+
+def _is_dead(page: PageHead, dead: int, first: int) -> bool:
+    """Whether all positions of a page are marked in these bits."""
+    every = (1 << page.last - page.first + 1) - 1
+    return dead >> page.first - first & every == every
+
+
+class _Run:
+    """Neighbours that are being compacted, as they were when that began, and their copy."""
+
+    def __init__(self, store: QueueStore, segments: list[Segment], files: Files) -> None:
+        self.store = store
+        self.segments = segments
+        self.is_copied = False
+        self._marks = [len(segment.unwritten_marks) for segment in segments]
+        self._alive_bytes = sum(segment.alive_bytes for segment in segments)
+        sources = [
+            Source(
+                os.path.join(store.folder, segment.name),
+                segment.first,
+                segment.size,
+                None if segment.dead is None else segment.dead[:],
+            )
+            for segment in segments
+        ]
+        self.copy = Copy(files, sources, store.restored_below, store.context.page_size)
+        self.merged = Segment(segments[0].first, segments[0].generation + 1)
+        self.old_names = [name for segment in segments for name in (segment.name, segment.dead_name)]
+        for segment in segments:
+            segment.is_compacting = True
+
+    def is_void(self) -> bool:
+        """Whether a file of the run may be removed before the next step."""
+        return self.store.is_deleted or any(segment.is_dropped for segment in self.segments)
+
+    def describe_merged(self) -> Segment:
+        """The new file: what was copied, and what has died since."""
+        copy, merged = self.copy, self.merged
+        merged.last = copy.last
+        merged.count = copy.count
+        merged.size = merged.written = copy.size
+        merged.overhead = (copy.size - FILE_HEAD_SIZE - copy.body_bytes) // copy.count
+        merged.body_bytes = copy.kept_bytes
+        merged.is_counted = copy.transient == 0 and copy.kept_bytes == self._alive_bytes
+        merged.is_new = False
+        dead = 0
+        for segment, marks in zip(self.segments, self._marks, strict=True):
+            shift = segment.first - merged.first
+            dead |= int.from_bytes(segment.dead or b"", "little") << shift
+            merged.unwritten_marks += array("I", (number + shift for number in segment.unwritten_marks[marks:]))
+            if not segment.is_dropped:
+                merged.alive += segment.alive
+                merged.alive_bytes += segment.alive_bytes
+                merged.unread += segment.unread
+                merged.unread_bytes += segment.unread_bytes
+        if dead:
+            merged.dead = bytearray(dead.to_bytes(dead.bit_length() + 7 >> 3, "little"))
+        return merged
 
 
 class Compaction:
-    """One segment at a time."""
+    """One run at a time; the queues that need it take turns."""
 
     def __init__(self, pager: Pager, checkpoint: Checkpoint) -> None:
         self._pager = pager
         self._checkpoint = checkpoint
-        self._waiting: deque[tuple[QueueStore, Segment]] = deque()
+        self._waiting: deque[QueueStore] = deque()
         self._when_over: Callable[[], None] | None = None
         self.is_running = False
         self.is_stopping = True  # until the storage has started
@@ -97,108 +280,67 @@ class Compaction:
         else:
             done()
 
-    def want(self, store: QueueStore, segment: Segment) -> None:
-        """Compact this one when its turn comes."""
-        self._waiting.append((store, segment))
+    def want(self, store: QueueStore) -> None:
+        """Compact segments of this queue when its turn comes."""
+        self._waiting.append(store)
         self.go_on()
 
     def go_on(self) -> None:
-        """Begin the next one unless a checkpoint runs; called again when it has ended."""
+        """Begin the next run unless a checkpoint runs; called again when it has ended."""
         while self._waiting and not (self.is_running or self._checkpoint.is_running or self.is_stopping):
-            store, segment = self._waiting.popleft()
-            if store.is_deleted or segment not in store.segments.all or not store.may_compact(segment):
-                segment.is_wanted = False
-            else:
-                self._begin(store, segment)
+            store = self._waiting.popleft()
+            segments = [] if store.is_deleted else store.take_run()
+            if segments:
+                self.is_running = self._checkpoint.is_held = True
+                # None: not before all deaths so far are durable. The steps after the first one need not wait again.
+                self._submit(_Run(store, segments, self._pager.files), None)
 
-    def _begin(self, store: QueueStore, segment: Segment) -> None:
-        segment.is_compacting = True
-        self.is_running = self._checkpoint.is_held = True
-        source = Source(
-            os.path.join(store.folder, segment.name),
-            segment.first,
-            segment.size,
-            bytes(segment.dead or b""),
-            store.restored_below,
-        )
-        old = [segment.name, segment.dead_name]
-        new = segment_name(segment.first, segment.generation + 1)
-        marks = len(segment.unwritten_marks)
+    def _submit(self, run: _Run, epoch: int | None) -> None:
+        self._pager.later(lambda: self._step(run), lambda result: self._after_step(run, result), epoch)
 
-        def job() -> Copy:
+    def _step(self, run: _Run) -> str:
+        """In the writing thread: copy some more, and at the end replace the files."""
+        store = run.store
+        is_kept = store.number != 0
+        if not run.is_copied:  # else this is a repetition: something went wrong behind the copying
             try:
-                copy = copy_living(self._pager.files, source, lambda: self.is_stopping)
-                if copy.count:
-                    self._pager.replace(store.folder, old, TEMPORARY, new, store.number != 0)
-                    return copy
-            except JournalError as error:
-                log.error("%s is not compacted: %s", source.path, error)
-            except OSError as error:
+                if not run.copy.go_on(store.context.read_size):
+                    return _MORE
+                if is_kept:
+                    self._pager.sync_written(run.copy.path)
+            except DamagedPage as error:
+                log.error("a segment is not compacted: %s", error)
+                return _DAMAGED
+            except (OSError, SyncFailed) as error:
                 # It can do without, and what is to be removed must not wait behind it.
-                if error.errno not in FULL:
+                if (error.cause if isinstance(error, SyncFailed) else error).errno not in FULL:
                     raise
-            self._pager.unlink(os.path.join(store.folder, TEMPORARY))
-            return GIVEN_UP
+                return _FULL
+            run.is_copied = True
+        self._pager.replace(store.folder, run.old_names, TEMPORARY, run.merged.name, is_kept)
+        return _REPLACED
 
-        self._pager.later(job, lambda copy: self._finished(store, segment, marks, copy))
-
-    def _finished(self, store: QueueStore, segment: Segment, marks: int, copy: Copy) -> None:
-        self.is_running = self._checkpoint.is_held = False
-        if copy.count and segment in store.segments.all:
+    def _after_step(self, run: _Run, result: str) -> None:
+        if result == _REPLACED:
             self.count += 1
-            store.compacted(segment, marks, copy.count, copy.size, copy.body_bytes)
-        store.compaction_is_over(segment)
+            if not run.store.is_deleted:
+                run.store.take_over(run.segments, run.describe_merged())
+            self._end(run, True)
+        elif result == _MORE and not self.is_stopping and not run.is_void():
+            self._submit(run, 0)
+        else:
+            if result == _DAMAGED:
+                run.segments[run.copy.source].is_unreadable = True
+            may_go_on = result != _FULL and not self.is_stopping
+            self._pager.later(lambda: self._pager.unlink(run.copy.path), lambda _: self._end(run, may_go_on), 0)
+
+    def _end(self, run: _Run, may_go_on: bool) -> None:
+        self.is_running = self._checkpoint.is_held = False
+        if not run.store.is_deleted:
+            run.store.release_run(run.segments)
+            run.store.end_compaction(may_go_on)
         if self._when_over is not None:
             self._when_over()
         else:
             self._checkpoint.judge()
             self.go_on()
-
-
-def copy_living(files: Files, source: Source, is_stopping: Callable[[], bool]) -> Copy:
-    """In the writing thread: write the living records of a segment to the temporary file beside it."""
-    reading = files.open_read(source.path)
-    try:
-        writing = files.create(os.path.join(os.path.dirname(source.path), TEMPORARY))
-        try:
-            return _copy_pages(files, source, reading, writing, is_stopping)
-        finally:
-            files.close(writing)
-    finally:
-        files.close(reading)
-
-
-def _copy_pages(files: Files, source: Source, reading: int, writing: int, is_stopping: Callable[[], bool]) -> Copy:
-    files.write(writing, encode_file_head(SEGMENT_MAGIC), 0)
-    size, count, body_bytes = FILE_HEAD_SIZE, 0, 0
-    offset = FILE_HEAD_SIZE
-    while offset < source.end:
-        if is_stopping():
-            return GIVEN_UP
-        page, payload = read_page(files, reading, offset, source.path, source.restored_below)
-        offset = page.end
-        living = [record for record in decode_all(payload) if source.is_alive(record)]
-        if living:
-            kept_bytes = sum(len(record.body) for record in living if record.flags & PERSISTENT)
-            size += _write_page(files, writing, size, page, living, kept_bytes)
-            count += len(living)
-            body_bytes += kept_bytes
-        crash_points.reach("compaction.mid")
-    return Copy(count, size, body_bytes)
-
-
-def _write_page(files: Files, target: int, offset: int, page: PageHead, living: list[Record], body_bytes: int) -> int:
-    payload = b"".join(encode(*record[:5], record.fields) for record in living)
-    transient = sum(not record.flags & PERSISTENT for record in living)
-    head = encode_page(
-        living[0].position,
-        living[-1].position,
-        len(living),
-        page.time_first,
-        page.time_last,
-        payload,
-        transient,
-        body_bytes,
-    )
-    files.writev(target, (head, payload), offset)
-    return PAGE_HEAD_SIZE + len(payload)

@@ -24,6 +24,7 @@ POINTS = frozenset(
         "compaction.mid",
         "compaction.before_rename",
         "compaction.after_rename",
+        "compaction.mid_removal",
         "transaction.mid",
         "migration.mid",
         "stop.mid",

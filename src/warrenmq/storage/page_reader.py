@@ -60,7 +60,6 @@ class PageReader:
     def rewind(self, segment: Segment | None, above: int) -> None:
         """Read again what stands behind this position, in this segment and all that follow."""
         self.enter(segment)
-        self._store.segments.passed = None
         self._store.last_read = above
         if self._store.is_reading:
             self.read()
@@ -68,8 +67,6 @@ class PageReader:
     def drop(self, segment: Segment) -> None:
         """The segment is about to be removed: read on behind it."""
         segments = self._store.segments
-        if segment is segments.passed:
-            segments.passed = None
         if segment is segments.reading:
             self.enter(segments.after(segment))
 
@@ -155,7 +152,6 @@ class PageReader:
             segment.unread = segment.unread_bytes = 0
         following = store.segments.after(segment)
         if following is not None or not store.has_unread():
-            store.segments.passed = segment
             self.enter(following)
         if lost:
             store.settle_segment(segment)

@@ -292,21 +292,31 @@ class Pager:
                 raise SyncFailed(folder, error) from error
         del self._unsynced_folders[folder]
 
+    def sync_written(self, path: str) -> None:
+        """In a job: make a file durable that was not written by `write`."""
+        self._unsynced_files[path] = None
+        self._sync_file(path)
+
     def replace(self, folder: str, old: list[str], temporary: str, new: str, is_kept: bool) -> None:
-        """In a job: a compacted segment takes the place of its old generation. Synced before the old one goes."""
+        """In a job: put a file in the place of others. May be repeated after an error.
+
+        The name of the new one is durable before they go, and they are gone for good when it is done: otherwise they
+        could come back after the new one is removed.
+        """
         path = os.path.join(folder, temporary)
-        if is_kept:
-            self._unsynced_files[path] = None
-            self._sync_file(path)
         crash_points.reach("compaction.before_rename")
-        self.files.rename(path, os.path.join(folder, new))
+        if self.files.exists(path):
+            self.files.rename(path, os.path.join(folder, new))
         if is_kept:
             self._unsynced_folders[folder] = None
             self._sync_folder(folder)
-            self._unsynced_folders[folder] = None
         crash_points.reach("compaction.after_rename")
         for name in old:
             self.unlink(os.path.join(folder, name))
+            crash_points.reach("compaction.mid_removal")
+        if is_kept:
+            self._unsynced_folders[folder] = None
+            self._sync_folder(folder)
 
     def _read(self, job: Callable[[Files], Any]) -> Any:
         """In the reading thread."""

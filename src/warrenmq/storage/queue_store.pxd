@@ -8,6 +8,7 @@ from warrenmq.storage.segments cimport Segment, Segments
 
 cdef int _PERSISTENT
 cdef int _RELOGGED
+cdef long long _ASKED
 
 
 cdef class StoreContext:
@@ -21,7 +22,7 @@ cdef class StoreContext:
     cdef readonly Py_ssize_t segment_size
     cdef readonly Py_ssize_t page_size
     cdef readonly Py_ssize_t read_size
-    cdef readonly Py_ssize_t compact_from
+    cdef readonly Py_ssize_t dead_allowance
     cdef readonly str root
     cdef public Py_ssize_t taken_back
 
@@ -39,6 +40,7 @@ cdef class QueueStore(MessageStore):
     cdef dict _unflushed
     cdef Segment _open
     cdef object _reader
+    cdef long long _compact_above
     cdef dict _attempts
     cdef Py_ssize_t _taken_back
 
@@ -48,7 +50,6 @@ cdef class QueueStore(MessageStore):
     @cython.locals(position="long long", segment=Segment)
     cpdef forget(self, QueuedMessage entry)
     cpdef returned(self, QueuedMessage entry)
-    cpdef bint may_compact(self, Segment segment) except -1
     cpdef settle_segment(self, Segment segment)
     cpdef _drop_segment(self, Segment segment)
     @cython.locals(entry=QueuedMessage, segment=Segment)
@@ -59,7 +60,7 @@ cdef class QueueStore(MessageStore):
     cpdef list _take_unflushed(self, long long up_to)
     @cython.locals(entry=QueuedMessage, start=Py_ssize_t, size=Py_ssize_t, index=Py_ssize_t, page_size=Py_ssize_t, first="long long")
     cpdef _write(self, list entries, long long unread_from)
-    @cython.locals(entry=QueuedMessage, segment=Segment, first="long long", last="long long", unread=Py_ssize_t, transient=Py_ssize_t, kept_bytes="long long", size=Py_ssize_t)
+    @cython.locals(entry=QueuedMessage, segment=Segment, first="long long", last="long long", unread=Py_ssize_t, transient=Py_ssize_t, kept_bytes="long long", size=Py_ssize_t, overhead="long long")
     cpdef _write_page(self, list entries, long long unread_from)
     cpdef page_in(self)
     @cython.locals(size=Py_ssize_t, context=StoreContext, sizes=PageSizes)

@@ -25,7 +25,6 @@ from warrenmq.journal.segment_file import (
     encode_file_head,
     encode_old_batch,
     encode_page,
-    segment_name,
 )
 from warrenmq.storage.codec import encode_records
 from warrenmq.storage.commit_log import LocalLog
@@ -40,13 +39,14 @@ if TYPE_CHECKING:
 
 _PERSISTENT = PERSISTENT
 _RELOGGED = RELOGGED
+_ASKED = 1 << 62  # more dead bytes than there can be: compaction knows of the queue
 
 
 class StoreContext:
     """What the stores of one node share. `unflushed` are those with messages that only the log has."""
 
     __slots__ = (
-        "compact_from",
+        "dead_allowance",
         "log",
         "marked",
         "on_compactable",
@@ -69,12 +69,12 @@ class StoreContext:
         self.segment_size = options.segment_size
         self.page_size = options.page_size
         self.read_size = options.read_size
-        self.compact_from = options.compact_from
+        self.dead_allowance = options.dead_allowance
         self.stores: dict[QueueStore, None] = {}  # of all durable queues
         self.unflushed: dict[Participant, None] = {}
         self.marked: dict[QueueStore, None] = {}  # those with deaths that only the log has
         self.taken_back = 0  # bytes that recovery has put into memory
-        self.on_compactable: Callable[[QueueStore, Segment], None] | None = None
+        self.on_compactable: Callable[[QueueStore], None] | None = None
 
 
 class QueueStore(MessageStore):
@@ -83,6 +83,7 @@ class QueueStore(MessageStore):
     __slots__ = (
         "_attempts",
         "_backlog",
+        "_compact_above",
         "_log",
         "_open",
         "_reader",
@@ -111,6 +112,7 @@ class QueueStore(MessageStore):
         self._unflushed: dict[int, QueuedMessage] = {}  # living persistent messages that only the log has
         self._open: Segment | None = None  # which is written; what comes behind a closed one is a new one
         self._reader = PageReader(self)
+        self._compact_above = context.dead_allowance  # compaction is asked for when `Segments.excess` is more
         self._attempts: dict[int, int] = {}  # by position, where no page has them
         self._taken_back = 0  # bytes, during recovery
 
@@ -174,23 +176,20 @@ class QueueStore(MessageStore):
         return True
 
     def settle_segment(self, segment: Segment) -> None:
-        """A segment has lost messages: remove it when it was the last, or think of compacting it."""
+        """A segment has lost messages: remove it if they were the last; ask for compaction if too much is dead."""
         if segment.alive == 0:
             self._drop_segment(segment)
-        elif 2 * segment.alive < segment.count and segment.count > self.context.compact_from and not segment.is_wanted:
-            on_compactable = self.context.on_compactable
-            if on_compactable is not None and self.may_compact(segment):
-                segment.is_wanted = True
-                on_compactable(self, segment)
+        else:
+            self.segments.note(segment)
+        if self.segments.excess() > self._compact_above:
+            self._ask_for_compaction()
 
     def _drop_segment(self, segment: Segment) -> None:
-        names = [segment.name, segment.dead_name]
-        if segment.is_compacting:
-            names.append(segment_name(segment.first, segment.generation + 1))
-        self.context.pager.remove(self.folder, names, self.number != 0)
+        self.context.pager.remove(self.folder, [segment.name, segment.dead_name], self.number != 0)
         if segment is self._open:
             self._open = None
         was_read = segment is self.segments.reading
+        segment.is_dropped = True
         self._reader.drop(segment)
         self.segments.remove(segment)
         if was_read and self.is_reading:
@@ -198,35 +197,57 @@ class QueueStore(MessageStore):
 
     # -- compaction --------------------------------------------------------------------------------------------------
 
-    def may_compact(self, segment: Segment) -> bool:
-        """Neither the one that is being written, nor the one that is being read, nor the one that was read last.
+    def _ask_for_compaction(self) -> None:
+        if self.context.on_compactable is not None:
+            self._compact_above = _ASKED
+            self.context.on_compactable(self)
 
-        A queue that is drained in order will be through with that soon.
-        """
-        return (
-            segment is not self._open and segment is not self.segments.reading and segment is not self.segments.passed
-        )
+    def consider_compaction(self) -> None:
+        """Ask for compaction if there is anything to do, unless it was asked for already."""
+        if self._compact_above != _ASKED:
+            segments, context = self.segments, self.context
+            self._compact_above = context.dead_allowance
+            if segments.excess() > context.dead_allowance or segments.has_many_small(context.segment_size):
+                self._ask_for_compaction()
 
-    def look_for_compactable(self) -> None:
-        """Segments that could not be compacted when they lost most of their messages may be now."""
-        for segment in list(self.segments.all):
-            self.settle_segment(segment)
+    def take_run(self) -> list[Segment]:
+        """Return the neighbours to compact next, which nothing is written to any more; none if there is no need."""
+        size, allowance = self.context.segment_size, self.context.dead_allowance
+        run = self.segments.choose_run(self._open, size, allowance)
+        if not run and self._open is not None:
+            run = self.segments.choose_run(None, size, allowance)
+            if self._open in run:
+                self._close(self._open)
+                self._open = None
+        if not run:
+            self.end_compaction(False)
+        return run
 
-    def compacted(self, segment: Segment, marks: int, count: int, size: int, body_bytes: int) -> None:
-        """The next generation of a segment has only what was alive at the start, when so many marks were unwritten."""
-        segment.generation += 1
-        segment.is_old = False
-        segment.count = count
-        segment.body_bytes = body_bytes
-        segment.size = segment.written = size
-        segment.dead_size = 0
-        segment.unwritten_marks = segment.unwritten_marks[marks:]
-        segment.is_wanted = False
+    def end_compaction(self, may_go_on: bool) -> None:
+        """Ask again at once if there is more to do; or, if it may not go on, when there is more to reclaim than now."""
+        self._compact_above = self.context.dead_allowance
+        if may_go_on:
+            self.consider_compaction()
+        else:
+            self._compact_above += max(self.segments.excess() - self.context.dead_allowance * 3 // 4, 0)
 
-    def compaction_is_over(self, segment: Segment) -> None:
-        """Done, or given up for good: the segment can be read again."""
-        segment.is_compacting = False
-        if self.is_reading and segment is self.segments.reading:
+    def take_over(self, run: list[Segment], merged: Segment) -> None:
+        """One file has taken the place of those of a run, some of which may have been dropped meanwhile."""
+        left = [segment for segment in run if not segment.is_dropped]
+        if not left:
+            self.context.pager.remove(self.folder, [merged.name, merged.dead_name], self.number != 0)
+            return
+        self.segments.replace(left, merged)
+        if merged.unwritten_marks:
+            self.context.marked[self] = None
+        if self.segments.reading in left:
+            self._reader.enter(merged)
+
+    def release_run(self, run: list[Segment]) -> None:
+        """The compaction is over, or given up: its segments, or what took their place, can be read again."""
+        for segment in run:
+            segment.is_compacting = False
+        if self.is_reading:
             self._reader.read()
 
     # -- out of memory -----------------------------------------------------------------------------------------------
@@ -351,8 +372,10 @@ class QueueStore(MessageStore):
         transient = 0
         unread = 0
         kept_bytes = 0
+        overhead = PAGE_HEAD_SIZE + len(payload)
         for entry in entries:
             size = entry.message.size
+            overhead -= size
             if entry.epoch > 0:
                 kept_bytes += size
             else:
@@ -371,11 +394,12 @@ class QueueStore(MessageStore):
         if unread and self.segments.reading is None:
             self._reader.begin_at(segment, segment.size)
         segment.last = last
-        segment.count += len(entries)
+        segment.note_page(len(entries), overhead)
         segment.alive += len(entries)
         segment.body_bytes += kept_bytes
         segment.unread += unread
         segment.size += PAGE_HEAD_SIZE + len(payload)
+        self.segments.note(segment)
         self.last_position = last
         written = _Written(self, segment, segment.size)
         self.context.pager.write(
@@ -388,11 +412,14 @@ class QueueStore(MessageStore):
         self._open = Segment(first)
         self.segments.all.append(self._open)
         if closed is not None:
-            if self.number:
-                # Only the last segment may be torn by a crash; what lies in it the log still has.
-                self.context.pager.settle(os.path.join(self.folder, closed.name))
-            self.settle_segment(closed)
+            self._close(closed)
+            self.consider_compaction()
         return self._open
+
+    def _close(self, segment: Segment) -> None:
+        """Nothing more is written to it. Only the last segment may be torn by a crash: the log has what lies in it."""
+        if self.number:
+            self.context.pager.settle(os.path.join(self.folder, segment.name))
 
     def written(self, segment: Segment, size: int) -> None:
         """A page is in its file, and can be read."""
@@ -450,6 +477,7 @@ class QueueStore(MessageStore):
         self.restored_below = next_position
         self._open = segments[-1] if segments and not segments[-1].is_old else None
         for segment in segments:
+            self.segments.note(segment)
             self.last_position = segment.last
             if segment.unwritten_marks:
                 self.context.marked[self] = None
@@ -485,6 +513,7 @@ class QueueStore(MessageStore):
         self._forget_taken_back()
         for segment in list(self.segments.all):
             self.settle_segment(segment)
+        self.consider_compaction()
 
     def write_marks(self) -> None:
         """Put the deaths that only the log has beside their segments."""
@@ -498,6 +527,7 @@ class QueueStore(MessageStore):
                 path = os.path.join(self.folder, segment.dead_name)
                 self.context.pager.write(path, segment.dead_size, pieces, is_new, _ignore_written, True)
                 segment.dead_size += sum(map(len, pieces))
+                self.segments.note(segment)
                 segment.unwritten_marks = type(segment.unwritten_marks)("I")
 
     def delete(self) -> None:

@@ -14,6 +14,7 @@ import os
 from warrenmq.journal.errors import DamagedPage
 from warrenmq.journal.files import Files
 from warrenmq.journal.segment_file import (
+    PAGE_HEAD_SIZE,
     SEGMENT_MAGIC,
     UNKNOWN,
     PageHead,
@@ -29,6 +30,9 @@ from warrenmq.journal.segment_file import (
 from warrenmq.storage.damaged import copy_aside
 from warrenmq.storage.replay import QueueReplay, count_alive
 from warrenmq.storage.segments import Segment
+
+# Taken for the overhead of a record at most, where it cannot be told from the bodies of transient messages.
+_TYPICAL_OVERHEAD = 128
 
 
 class SegmentReader:
@@ -49,16 +53,26 @@ class SegmentReader:
         self._firsts = sorted(generations)
         found: list[Segment] = []
         gone: list[Segment] = []
+        replaced: list[Segment] = []
         is_cut = False
+        copied_up_to = -1  # the last position of the segment before, if a compaction wrote it
         for first in self._firsts:
             segment = Segment(first, generations[first])
+            if first <= copied_up_to:
+                replaced.append(segment)
+                continue
             if not is_cut:
                 pages, is_cut = self._read_pages(segment)
                 segment.body_bytes = sum(page.body_bytes for page in pages)
+                segment.overhead = _overhead_of(pages)
                 segment.alive, segment.alive_bytes = self._count(segment, pages, self._read_marks(segment))
                 segment.unread, segment.unread_bytes = segment.alive, segment.alive_bytes
                 segment.is_counted = not segment.is_old
+                copied_up_to = segment.last if segment.generation else -1
             (found if segment.alive else gone).append(segment)
+        if replaced:
+            self.files.sync_dir(self.folder)  # first the one that replaces them must be durable
+            self._remove(replaced)
         self._remove(gone)
         return found
 
@@ -249,6 +263,19 @@ class SegmentReader:
         copy_aside(self.files, self.root, path)
         self.has_damage = True
         self.report.append(f"{path}: {line}")
+
+
+def _overhead_of(pages: list[PageHead]) -> int:
+    """Return what a record of these pages has beside its body, on average.
+
+    It is known of pages that have the bytes of all their bodies; of others it is the same, or taken to be typical.
+    """
+    known = [page for page in pages if page.transient == 0 and page.body_bytes != UNKNOWN]
+    if known:
+        overhead = sum(PAGE_HEAD_SIZE + page.length - page.body_bytes for page in known)
+        return overhead // sum(page.count for page in known)
+    overhead = sum(PAGE_HEAD_SIZE + page.length - max(0, page.body_bytes) for page in pages)
+    return min(_TYPICAL_OVERHEAD, overhead // max(1, sum(page.count for page in pages)))
 
 
 def _is_leftover(name: str, generations: dict[int, int]) -> bool:

@@ -20,11 +20,17 @@ cdef class Segment:
     cdef public bint is_new
     cdef public bint is_old
     cdef public bint is_compacting
-    cdef public bint is_wanted
+    cdef public bint is_dropped
+    cdef public bint is_unreadable
+    cdef public long long overhead
+    cdef public long long noted_size
+    cdef public long long noted_live
     cdef public bytearray dead
     cdef public Py_ssize_t dead_size
     cdef public object unwritten_marks
 
+    cpdef long long live_bytes(self) noexcept
+    cpdef note_page(self, Py_ssize_t count, long long overhead)
     @cython.locals(index="long long", place=Py_ssize_t, dead=bytearray)
     cpdef bint set_dead(self, long long position) except -1
     cpdef kill(self, long long position, bint is_persistent, long long body_bytes)
@@ -40,10 +46,34 @@ cdef class Segment:
 cdef class Segments:
     cdef readonly list all
     cdef public Segment reading
-    cdef public Segment passed
+    cdef readonly long long size
+    cdef readonly long long live
     cdef Segment _hot
 
     @cython.locals(hot=Segment, segments=list, low=Py_ssize_t, high=Py_ssize_t, middle=Py_ssize_t, segment=Segment)
     cpdef Segment find(self, long long position)
+    @cython.locals(size="long long", live="long long")
+    cpdef note(self, Segment segment)
     cpdef remove(self, Segment segment)
+    cdef _leave_out(self, Segment segment)
+    @cython.locals(segment=Segment)
+    cpdef replace(self, list run, Segment merged)
     cpdef Segment after(self, Segment segment)
+    cpdef long long excess(self) noexcept
+    cpdef bint has_many_small(self, Py_ssize_t max_bytes) except -1
+    cpdef list choose_run(self, Segment written, Py_ssize_t max_bytes, Py_ssize_t allowance)
+    @cython.locals(
+        segment=Segment, index=Py_ssize_t, best=Py_ssize_t, low=Py_ssize_t, high=Py_ssize_t, best_live="long long",
+        best_size="long long", live="long long", size="long long",
+    )
+    cdef list _choose_dead(self, Segment written, Py_ssize_t max_bytes)
+    cdef bint _joins(
+        self, Segment segment, Segment written, long long live, long long size, Py_ssize_t max_bytes, Py_ssize_t low,
+        Py_ssize_t high
+    ) except -1
+    @cython.locals(
+        segment=Segment, low=Py_ssize_t, high=Py_ssize_t, best_low=Py_ssize_t, best_high=Py_ssize_t, size="long long",
+    )
+    cdef list _choose_small(self, Segment written, Py_ssize_t max_bytes)
+    @cython.locals(first=Segment, last=Segment)
+    cdef Py_ssize_t _span(self, Py_ssize_t low, Py_ssize_t high) except -1

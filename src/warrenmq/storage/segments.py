@@ -2,7 +2,7 @@
 
 Files are described here, not touched: the store gives the writing and reading to its threads. A segment whose messages
 are all gone is removed whole. Of the others every death is noted in a bitmap, and written beside the file (`.dead`)
-when the log is about to forget it.
+when the log is about to forget it. `Segments.choose_run` decides which segments are compacted next.
 
 Owned by the loop thread. Compiled when the package is built (segments.pxd): every ack of a message that was paged out
 passes here.
@@ -15,6 +15,11 @@ from warrenmq.journal.segment_file import FILE_HEAD_SIZE, dead_name, segment_nam
 
 # A segment is closed when it spans this many positions, however small it is: they are a bit each in memory.
 SEGMENT_SPAN = 1 << 20
+# One compaction reads at most this many times the size of a segment: no checkpoint begins meanwhile.
+_MAX_RUN = 8
+# More files than this, of less than a quarter of a segment on average, are merged although little in them is dead.
+_MANY_FILES = 32
+_MIN_MERGED = 4  # files; a merge of fewer is not worth the copying
 
 
 class Segment:
@@ -22,7 +27,8 @@ class Segment:
 
     `unread` of the living have not been paged in yet. `alive_bytes` and `unread_bytes` are those of their bodies, and
     `body_bytes` those of all persistent messages in the file; `is_counted`: the difference is what the marks deleted.
-    `size` is what was given to the writer, `written` what it did.
+    `overhead` is what a record has beside its body, on average: with that a start knows the bytes of the living without
+    reading them. `size` is what was given to the writer, `written` what it did.
     """
 
     __slots__ = (
@@ -36,10 +42,14 @@ class Segment:
         "generation",
         "is_compacting",
         "is_counted",
+        "is_dropped",
         "is_new",
         "is_old",
-        "is_wanted",
+        "is_unreadable",
         "last",
+        "noted_live",
+        "noted_size",
+        "overhead",
         "size",
         "unread",
         "unread_bytes",
@@ -62,8 +72,12 @@ class Segment:
         self.written = 0
         self.is_new = True  # the file is made with its first page
         self.is_old = False  # of an earlier version of the format: nothing is added to it
-        self.is_wanted = False  # by compaction, which comes to it in time
         self.is_compacting = False
+        self.is_dropped = False
+        self.is_unreadable = False  # a compaction met damage: it stays as it is
+        self.overhead = 0
+        self.noted_size = 0  # as it counts in `Segments.size` and `Segments.live`
+        self.noted_live = 0
         self.dead: bytearray | None = None
         self.dead_size = 0  # of the file of marks
         self.unwritten_marks = array("I")  # positions less the first one, not in the file of marks yet
@@ -79,6 +93,15 @@ class Segment:
     def is_full(self, position: int, max_bytes: int) -> bool:
         """Whether a page that ends there belongs to the next segment."""
         return self.size >= max_bytes or position - self.first >= SEGMENT_SPAN
+
+    def live_bytes(self) -> int:
+        """What the records of the living take in the file."""
+        return self.alive_bytes + self.alive * self.overhead
+
+    def note_page(self, count: int, overhead: int) -> None:
+        """A page of this many records was added, with this many bytes beside their bodies."""
+        self.overhead = (self.overhead * self.count + overhead) // (self.count + count)
+        self.count += count
 
     def set_dead(self, position: int) -> bool:
         """Note that the message at this position is gone; says whether that is news."""
@@ -114,7 +137,7 @@ class Segment:
         self.alive_bytes -= self.unread_bytes
         self.unread = 0
         self.unread_bytes = 0
-        if self.alive:  # else the file goes, and needs no marks
+        if self.alive or self.is_compacting:  # else the file goes, and needs no marks
             is_counted = self.is_counted
             self.bury(above + 1, self.last)
             self.is_counted = is_counted
@@ -128,14 +151,18 @@ class Segment:
 
 
 class Segments:
-    """All of a queue's, by position. The next page is read from `reading`, None if everything is in memory."""
+    """All of a queue's, by position. The next page is read from `reading`, None if everything is in memory.
 
-    __slots__ = ("_hot", "all", "passed", "reading")
+    `size` is what they and their marks take on disk, `live` what the living messages take of that.
+    """
+
+    __slots__ = ("_hot", "all", "live", "reading", "size")
 
     def __init__(self) -> None:
         self.all: list[Segment] = []
         self.reading: Segment | None = None
-        self.passed: Segment | None = None  # the one that was read before
+        self.size = 0
+        self.live = 0
         self._hot: Segment | None = None
 
     def find(self, position: int) -> Segment | None:
@@ -160,12 +187,126 @@ class Segments:
                 return segment
         return None
 
+    def note(self, segment: Segment) -> None:
+        """A segment of these has grown or lost messages: correct the sums."""
+        size = segment.size + segment.dead_size
+        live = segment.live_bytes()
+        self.size += size - segment.noted_size
+        self.live += live - segment.noted_live
+        segment.noted_size = size
+        segment.noted_live = live
+
     def remove(self, segment: Segment) -> None:
         self.all.remove(segment)
+        self._leave_out(segment)
+
+    def _leave_out(self, segment: Segment) -> None:
+        self.size -= segment.noted_size
+        self.live -= segment.noted_live
         if self._hot is segment:
             self._hot = None
+
+    def replace(self, run: list[Segment], merged: Segment) -> None:
+        """Put one segment in the place of these neighbours."""
+        at = self.all.index(run[0])
+        self.all[at : at + len(run)] = [merged]
+        for segment in run:
+            self._leave_out(segment)
+        self.note(merged)
 
     def after(self, segment: Segment) -> Segment | None:
         """The next one, or None."""
         at = self.all.index(segment) + 1
         return self.all[at] if at < len(self.all) else None
+
+    # -- what is compacted -------------------------------------------------------------------------------------------
+
+    def excess(self) -> int:
+        """Dead bytes beyond as many as are alive."""
+        return self.size - 2 * self.live
+
+    def has_many_small(self, max_bytes: int) -> bool:
+        """Return True if the files are many, and small on average."""
+        return len(self.all) > _MANY_FILES and len(self.all) * max_bytes > 4 * self.size
+
+    def choose_run(self, written: Segment | None, max_bytes: int, allowance: int) -> list[Segment]:
+        """Return neighbours to compact into one file; none if there is no need.
+
+        A run has as many dead bytes as living ones, or more: so all compactions together copy no more than they
+        reclaim. It begins with the segment of the greatest dead share; small or mostly dead neighbours go with it, so
+        that files do not only become small, but few. The one that is `written` is left out.
+        """
+        if self.excess() > allowance:
+            return self._choose_dead(written, max_bytes)
+        if self.has_many_small(max_bytes):
+            return self._choose_small(written, max_bytes)
+        return []
+
+    def _choose_dead(self, written: Segment | None, max_bytes: int) -> list[Segment]:
+        best = -1
+        best_live = 0
+        best_size = 1
+        for index, segment in enumerate(self.all):
+            if segment is written or segment.is_unreadable:
+                continue
+            if segment.noted_live * best_size < best_live * segment.noted_size or best < 0:
+                best = index
+                best_live = segment.noted_live
+                best_size = segment.noted_size
+        if best < 0 or 2 * best_live > best_size:
+            return []
+        low = best
+        high = best + 1
+        live = best_live
+        size = best_size
+        while True:
+            if low > 0 and self._joins(self.all[low - 1], written, live, size, max_bytes, low - 1, high):
+                low -= 1
+                segment = self.all[low]
+            elif high < len(self.all) and self._joins(self.all[high], written, live, size, max_bytes, low, high + 1):
+                segment = self.all[high]
+                high += 1
+            else:
+                return self.all[low:high]
+            live += segment.noted_live
+            size += segment.noted_size
+
+    def _joins(
+        self, segment: Segment, written: Segment | None, live: int, size: int, max_bytes: int, low: int, high: int
+    ) -> bool:
+        """Whether a run, with this one, is still worth it, and not too much to do at once."""
+        if segment is written or segment is self.reading or segment.is_unreadable:
+            return False
+        if 2 * segment.noted_size > max_bytes and 2 * segment.noted_live > segment.noted_size:
+            return False
+        live += segment.noted_live
+        size += segment.noted_size
+        if live > max_bytes or size > _MAX_RUN * max_bytes or 2 * live > size:
+            return False
+        return self._span(low, high) <= SEGMENT_SPAN
+
+    def _choose_small(self, written: Segment | None, max_bytes: int) -> list[Segment]:
+        """Return as many neighbours as possible that fit into one segment."""
+        best_low = 0
+        best_high = 0
+        low = 0
+        size = 0
+        for high, segment in enumerate(self.all):
+            if segment is written or segment is self.reading or segment.is_unreadable:
+                low = high + 1
+                size = 0
+                continue
+            size += segment.noted_size
+            while low <= high and (size > max_bytes or self._span(low, high + 1) > SEGMENT_SPAN):
+                size -= self.all[low].noted_size
+                low += 1
+            if high + 1 - low > best_high - best_low:
+                best_low = low
+                best_high = high + 1
+        return self.all[best_low:best_high] if best_high - best_low >= _MIN_MERGED else []
+
+    def _span(self, low: int, high: int) -> int:
+        """Return how many positions the segments from one index to before another one span."""
+        first = self.all[low]
+        last = self.all[high - 1]
+        return last.last - first.first + 1
