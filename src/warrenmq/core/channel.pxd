@@ -62,8 +62,6 @@ cdef class Channel:
     cpdef publish(self, Route route, bytes header, bytes body)
     cdef bint _take_plain(self, bytes header) except -1
     cdef _publish_inspected(self, Route route, bytes header, bytes body)
-    @cython.locals(size=Py_ssize_t)
-    cdef _hold(self, Message message, object target, bint is_mandatory)
     @cython.locals(queue=Queue, outcome=int, rejected=int)
     cdef int _deliver_to(self, Message message, list queues, bint is_mandatory) except -1
     cdef _note_rejected(self)

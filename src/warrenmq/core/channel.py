@@ -13,7 +13,6 @@ from warrenmq.core.consumer import Consumer, wake_channel
 from warrenmq.core.errors import NotAllowed, NotImplementedHere, PreconditionFailed
 from warrenmq.core.exchange import Exchange, Route
 from warrenmq.core.ledger import Ledger
-from warrenmq.core.memory import no_room
 from warrenmq.core.message import Message, QueuedMessage, make_message
 from warrenmq.core.outcome import REJECTED, WAITS_FOR
 from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, CommitLog, EventSink, Outbox
@@ -134,7 +133,7 @@ class Channel:
         if self.events.is_watching and not route.sampler.skips(header):
             self.events.published(self, route, message, queues)
         if self.transaction is not None:
-            self._hold(message, queues, route.is_mandatory)
+            self.transaction.hold_publish(message, queues, route.is_mandatory, self.stats)
             return
         self._deliver_to(message, queues, route.is_mandatory)
 
@@ -154,19 +153,9 @@ class Channel:
             queues = target if isinstance(target, list) else self.vhost.route(target.exchange, target.keys, headers)[0]
             self.events.published(self, route, message, queues)
         if self.transaction is not None:
-            self._hold(message, target, route.is_mandatory)
+            self.transaction.hold_publish(message, target, route.is_mandatory, self.stats)
         else:
             self.deliver(message, target, route.is_mandatory)
-
-    def _hold(self, message: Message, target: list[Queue] | Unrouted, is_mandatory: bool) -> None:
-        """Keep a publish for the commit; 311 if open transactions take all the memory they may."""
-        transaction = self._open_transaction()
-        size = message.footprint()
-        if self.stats.exceeds_unfinished(size):
-            raise no_room(self.stats)
-        self.stats.uncommitted_bytes += size
-        transaction.size += size
-        transaction.publishes.append((message, target, is_mandatory))
 
     def deliver(self, message: Message, target: list[Queue] | Unrouted, is_mandatory: bool) -> None:
         """Give it to its queues, unless an exchange on the way drops it as a duplicate."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from warrenmq.core.memory import no_room
 from warrenmq.core.message import Message, QueuedMessage
 from warrenmq.core.ports import NOTHING
 from warrenmq.core.publishing import Unrouted
@@ -12,6 +13,7 @@ from warrenmq.events import schema
 
 if TYPE_CHECKING:
     from warrenmq.core.channel import Channel
+    from warrenmq.core.stats import Stats
 
 Taken = list[tuple[int, QueuedMessage]]
 
@@ -28,6 +30,15 @@ class Transaction:
         self.publishes: list[tuple[Message, list[Queue] | Unrouted, bool]] = []
         self.size = 0
         self.settlements: list[tuple[Taken, int, bool]] = []  # (deliveries, acked, nacked or rejected, requeue)
+
+    def hold_publish(self, message: Message, target: list[Queue] | Unrouted, is_mandatory: bool, stats: Stats) -> None:
+        """Deliver this on commit; 311 if open transactions take all the memory they may."""
+        size = message.footprint()
+        if stats.exceeds_unfinished(size):
+            raise no_room(stats)
+        stats.uncommitted_bytes += size
+        self.size += size
+        self.publishes.append((message, target, is_mandatory))
 
     def hold(self, taken: Taken, kind: int, requeue: bool) -> None:
         """Settle these on commit."""
