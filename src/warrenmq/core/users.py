@@ -1,36 +1,34 @@
 """Users, their passwords and what they may touch.
 
 A permission is three patterns per user and virtual host, as in RabbitMQ: what may be configured, written and read.
-A pattern must match somewhere in the name (`^` and `$` anchor it); an empty one matches only the empty name.
+A pattern must match somewhere in the name (`^` and `$` anchor it); an empty one matches only the empty name. Patterns
+are RE2's (patterns.py).
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import re
 import secrets
 from dataclasses import dataclass, field
 
 from warrenmq.core.errors import AccessRefused
+from warrenmq.core.patterns import EVERYTHING as EVERYTHING
+from warrenmq.core.patterns import Pattern
 from warrenmq.core.stats import Revision
-
-EVERYTHING = ".*"
 
 
 @dataclass(frozen=True, slots=True)
 class Permission:
     """What one user may do in one virtual host."""
 
-    configure: re.Pattern[str]
-    write: re.Pattern[str]
-    read: re.Pattern[str]
+    configure: Pattern
+    write: Pattern
+    read: Pattern
 
     def allows(self, action: str, name: str) -> bool:
-        pattern: re.Pattern[str] = getattr(self, action)
-        if not pattern.pattern:
-            return not name
-        return pattern.search(name) is not None
+        pattern: Pattern = getattr(self, action)
+        return pattern.matches(name) if pattern.text else not name
 
 
 @dataclass(slots=True)
@@ -69,8 +67,11 @@ class Users:
         self.revision.number += 1
 
     def grant(self, name: str, vhost: str | None, configure: str, write: str, read: str) -> None:
-        """Set the permission for one virtual host, or (None) for every one that has no own."""
-        permission = Permission(re.compile(configure), re.compile(write), re.compile(read))
+        """Set the permission for one virtual host, or (None) for every one that has no own.
+
+        ValueError: one of the patterns is not a regular expression of RE2, or too long.
+        """
+        permission = Permission(Pattern(configure), Pattern(write), Pattern(read))
         if vhost is None:
             self._users[name].everywhere = permission
         else:

@@ -18,12 +18,17 @@ async def json_object(request: Request) -> dict[str, Any]:
     if kind != "application/json":
         raise BadRequest("the body must be JSON, with Content-Type: application/json")
     try:
-        body = json.loads(await _read(request))
+        body = json.loads(await _read(request), parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         raise BadRequest("the body is no JSON") from None
     if not isinstance(body, dict):
         raise BadRequest("the body must be a JSON object")
     return body
+
+
+def _refuse_constant(name: str) -> None:
+    """NaN and Infinity, which Python reads and JSON does not have."""
+    raise ValueError(name)
 
 
 async def _read(request: Request) -> bytes:
