@@ -12,6 +12,7 @@ from warrenmq.management.app import create_app
 
 GUEST = ("guest", "guest")
 LIMITED = ("limited", "secret")
+PLAIN = ("plain", "secret")
 
 
 class Browser:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.management.asking import GUEST, LIMITED, Browser
+from tests.management.asking import GUEST, LIMITED, PLAIN, Browser
 from tests.management.fakes import BEGIN, UID, FakeNode, killed_story, purged_story, story
 from warrenmq.events import schema
 from warrenmq.events.ids import uid_text
@@ -183,6 +183,24 @@ def test_a_user_sees_only_what_happened_in_own_virtual_hosts() -> None:
     assert browser.get("/api/traces/secret", auth=LIMITED).status_code == 404
     assert browser.get("/api/traces", auth=LIMITED).json()["traces"] == []
     assert browser.node.reader.queries[-1].vhosts == frozenset({"other"})
+
+
+def test_a_user_without_the_tag_monitoring_reads_nothing() -> None:
+    browser = Browser(FakeNode(story()))
+    for path in ("/api/traces", "/api/traces/order-17", "/api/analysis", "/api/analysis/latency"):
+        answer = browser.get(path, auth=PLAIN)
+        assert (answer.status_code, answer.json()["error"]) == (403, "not_authorized")
+        assert answer.json()["reason"].startswith("this needs the tag 'monitoring' or 'administrator'")
+    assert browser.node.reader.queries == []
+
+
+def test_streams_of_the_broker_are_listed_for_who_may_read_them() -> None:
+    browser = Browser()
+    for name in ("warren.events", "mine"):
+        arguments = {"x-queue-type": "stream"}
+        browser.node.broker.vhosts["/"].declare_queue(name, True, False, False, arguments, connection=None)
+    for auth, names in ((GUEST, ["mine", "warren.events"]), (PLAIN, ["mine"])):
+        assert [each["name"] for each in browser.get("/api/streams", auth=auth).json()["streams"]] == names
 
 
 def test_who_may_enter_all_virtual_hosts_sees_those_that_are_gone_too() -> None:

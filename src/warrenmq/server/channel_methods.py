@@ -20,6 +20,7 @@ from warrenmq.core.ports import NOTHING, CommitLog
 from warrenmq.core.publish_rules import ADDRESS_PREFIX, DIRECT_REPLY_TO
 from warrenmq.core.queue import Queue
 from warrenmq.core.reply_to import ReplyQueue
+from warrenmq.core.reserved import is_own
 from warrenmq.core.routing.erlang_text import field_type
 from warrenmq.events import schema
 from warrenmq.protocol import spec
@@ -143,6 +144,8 @@ class ChannelMethods:
             return
         is_promise = False
         if method.passive:
+            if is_own(self._vhost.name, name):
+                self._require("read", "queue", name)
             queue = self._vhost.queue(name, self._connection)
         else:
             if name:

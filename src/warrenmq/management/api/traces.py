@@ -1,6 +1,6 @@
 """What happened to a message: GET /api/traces/{message-id}, and GET /api/traces?... to find messages.
 
-A user sees what happened in virtual hosts that the user may enter, and nothing else.
+A user needs the tag `monitoring` or `administrator`, and sees what happened in virtual hosts that the user may enter.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ def routes(node: NodeView, clock: Callable[[], float] = time.time) -> APIRouter:
 
     @router.get("/traces")
     async def search(request: Request) -> Response:
+        node.require_monitoring(asker_of(request).name)
         query = parse_query(request.query_params, int(clock() * 1e6), node.visible_vhosts(asker_of(request).name))
         try:
             page = await _reader(node).search(query)
@@ -57,6 +58,7 @@ def routes(node: NodeView, clock: Callable[[], float] = time.time) -> APIRouter:
 
     @router.get("/traces/{key:path}")
     async def biography(key: str, request: Request) -> Response:
+        node.require_monitoring(asker_of(request).name)
         visible = node.visible_vhosts(asker_of(request).name)
         try:
             found = await _reader(node).biography(key)
