@@ -14,7 +14,7 @@ from tests.tracing.stories import BEGIN, MemoryLog, Stored, Told, simple_life
 from warrenmq.events import schema
 from warrenmq.events.ids import uid_text
 from warrenmq.events.schema import Event
-from warrenmq.tracing import follower, reader
+from warrenmq.tracing import follower
 from warrenmq.tracing.biography import Biography, tell
 from warrenmq.tracing.reader import Traces
 from warrenmq.tracing.search import TracingUnavailable
@@ -138,15 +138,6 @@ def test_what_a_consumer_had_before_the_broker_began_is_lost() -> None:
 
     assert asyncio.run(question(6)) == "lost"
     assert asyncio.run(question(5)) == "processing"
-
-
-def test_an_id_that_all_messages_have_in_common_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "MOST_EVENTS", 100)
-    log = MemoryLog(*[simple_life(1_000 * number, message_id="1") for number in range(200)])
-    biography = biography_in(log, "1")
-    assert biography is not None
-    assert 100 < len(biography.events) < 200
-    assert not biography.is_complete
 
 
 def test_what_has_just_happened_is_in_it_before_the_log_can_be_read() -> None:

@@ -14,8 +14,9 @@ from tests.tracing.stories import BEGIN, TRACE_ID, MemoryLog, Told, simple_life
 from warrenmq.events import schema
 from warrenmq.events.ids import UidClock, uid_key, uid_text
 from warrenmq.events.schema import Event
-from warrenmq.tracing.reader import SEARCH_PATIENCE, Traces
-from warrenmq.tracing.search import TracePage, TraceQuery, TraceSummary, fits, parse_cursor
+from warrenmq.tracing.reader import Traces
+from warrenmq.tracing.search import TracePage, TraceQuery, TraceSummary, parse_cursor
+from warrenmq.tracing.turns import ReadLimits
 
 Result = TypeVar("Result")
 
@@ -207,7 +208,7 @@ def test_a_search_that_takes_long_stops_and_goes_on_from_its_cursor() -> None:
         assert page.next is not None
         assert len(await all_pages(traces, limit=500)) == 40
 
-    assert SEARCH_PATIENCE == 4.0
+    assert ReadLimits().search_seconds == 4.0
     ask(log, question, lambda: next(now))
 
 
@@ -223,11 +224,3 @@ def test_what_is_no_cursor_is_refused(cursor: str) -> None:
         parse_cursor(cursor, 10)
     with pytest.raises(ValueError, match="cursor"):
         search(MemoryLog(simple_life(0)), cursor=cursor)
-
-
-def test_one_event_fits_as_rows_do() -> None:
-    event = simple_life(0, "a")[1]
-    assert fits(event, TraceQuery(queue="a", start=event.time, end=event.time + 1, vhosts=frozenset({"/"})))
-    assert not fits(event, TraceQuery(end=event.time))
-    assert not fits(event, TraceQuery(vhosts=frozenset()))
-    assert not fits(event, TraceQuery(kind=schema.ACKED))
