@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,9 @@ import pytest
 
 import warrenmq
 from warrenmq import client
+from warrenmq.events.batch import Batch
+from warrenmq.tracing import reader
+from warrenmq.tracing.turns import ReadLimits
 
 GUEST = ("guest", "guest")
 JSON = {"Content-Type": "application/json"}
@@ -115,6 +120,38 @@ def test_a_search_that_makes_no_sense_is_refused(traced: warrenmq.Broker, query:
 )
 def test_an_odd_search_is_answered(traced: warrenmq.Broker, query: str) -> None:
     assert ask(traced, "GET", f"/api/traces?{query}").status_code == 200
+
+
+def test_a_popular_message_id_does_not_stall_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many messages under one id, and many readers of it at once: each answer is bounded, and few are under way."""
+    decoded: list[int] = []
+    decode = reader._events
+
+    def counting(offset: int, batch: Batch, rows: Sequence[int]) -> reader.Life:
+        decoded.append(len(rows))
+        return decode(offset, batch, rows)
+
+    monkeypatch.setattr(reader, "_events", counting)
+    with warrenmq.Broker(http=True, trace="all") as broker:
+        traces = broker._running_node().tracing.traces
+        traces._limits = ReadLimits(events=500)
+        with client.connect(broker.url) as connection, connection.channel() as channel:
+            channel.confirm_select()
+            channel.queue_declare("crowd")
+            properties = client.Properties(message_id="popular")
+            published = [channel.publish("", "crowd", b"", properties) for _ in range(2_000)]
+            published[-1].result(60)
+            with ThreadPoolExecutor(8) as readers:
+                answers = [readers.submit(ask, broker, "GET", "/api/traces/popular") for _ in range(8)]
+                while not all(answer.done() for answer in answers):
+                    channel.publish("", "crowd", b"", client.Properties(message_id="good")).result(60)
+        told = [answer.result().json() for answer in answers]
+        assert [(len(each["events"]), each["truncated"]) for each in told] == [(500, True)] * 8
+        assert sum(decoded) == 8 * 500
+        assert max(decoded) <= reader.EVENTS_AT_ONCE
+        assert 0 < traces._turns.most <= ReadLimits().readers
+        good = ask(broker, "GET", "/api/traces/good").json()
+        assert good["events"][0]["kind"] == "published"
 
 
 @pytest.fixture(scope="module")

@@ -66,6 +66,7 @@ class JsonParts(Response):
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         for part in self._parts:
             await send({"type": "http.response.body", "body": part, "more_body": True})
+            await asyncio.sleep(0)  # `send` itself waits only for a client that does not read
         await send({"type": "http.response.body", "body": b""})
 
 
