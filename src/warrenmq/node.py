@@ -22,6 +22,7 @@ from warrenmq import __version__
 from warrenmq.core.broker import Broker
 from warrenmq.core.limits import Limits
 from warrenmq.core.ports import Storage
+from warrenmq.core.reserved import ADMINISTRATOR
 from warrenmq.core.users import EVERYTHING
 from warrenmq.journal.errors import JournalError
 from warrenmq.management.options import HttpOptions
@@ -214,7 +215,9 @@ class Node:
         clock = SteadyClock()
         self.broker = broker = Broker(storage, self.tracing.recorder, clock(), self.options.limits)
         self.tracing.attach(broker)
-        broker.users.add(server.default_user, server.default_pass)
+        for line in broker.warnings:
+            log.warning("%s", line)
+        broker.users.add(server.default_user, server.default_pass, (ADMINISTRATOR,))
         broker.users.grant(server.default_user, None, EVERYTHING, EVERYTHING, EVERYTHING)
         broker.on_failure = self._storage_failed
         limits = share_out(open_file_limit(), server.max_connections, self.options.max_http_connections)

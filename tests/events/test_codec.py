@@ -82,6 +82,9 @@ def microseconds(time: datetime | None) -> int | None:
     return None if time is None else (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
+SETS = ("kinds", "uids", "source_uids")
+
+
 @given(st.lists(events(), max_size=20), st.data())
 @settings(deadline=None)
 def test_select_gives_the_rows_that_agree(told: list[Event], data: st.DataObject) -> None:
@@ -91,12 +94,16 @@ def test_select_gives_the_rows_that_agree(told: list[Event], data: st.DataObject
     for field in fields:
         if field in ("time_from", "time_to"):
             criteria[field] = example.time + data.draw(st.integers(0, 1))
-        elif field in ("kinds", "uids"):
-            criteria[field] = frozenset([getattr(example, field[:-1]), 3])
+        elif field in SETS:
+            others = data.draw(st.sets(st.integers(0, 100), max_size=9))
+            criteria[field] = frozenset({getattr(example, field[:-1]), *others} - {None})
         else:
             criteria[field] = getattr(example, field)
-    found = decode(encode(rows_of(told))).select(Selection(**criteria))
+    batch = decode(encode(rows_of(told)))
+    found = batch.select(Selection(**criteria))
     assert found == [row for row, event in enumerate(told) if agrees(event, criteria)]
+    assert batch.select(Selection(**criteria), 2) == found[:2]
+    assert batch.uids(found) == [told[row].uid for row in found]
 
 
 def agrees(event: Event, criteria: dict[str, Any]) -> bool:
@@ -107,7 +114,7 @@ def agrees(event: Event, criteria: dict[str, Any]) -> bool:
             is_right = event.time >= wanted
         elif field == "time_to":
             is_right = event.time < wanted
-        elif field in ("kinds", "uids"):
+        elif field in SETS:
             is_right = getattr(event, field[:-1]) in wanted
         else:
             is_right = getattr(event, field) == wanted
@@ -168,6 +175,8 @@ def test_rows_that_are_asked_for_are_given() -> None:
     for row in (-1, 6):
         with pytest.raises(IndexError):
             batch.event(row)
+        with pytest.raises(IndexError):
+            batch.uids([0, row])
 
 
 def test_batch_with_too_few_columns_is_refused() -> None:

@@ -13,6 +13,7 @@ from warrenmq.management.options import HttpOptions
 
 GUEST = ("guest", "guest")
 LIMITED = ("limited", "secret")
+PLAIN = ("plain", "secret")
 
 
 class Browser:

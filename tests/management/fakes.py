@@ -89,15 +89,17 @@ class FakeFirehose:
 
 
 class FakeNode:
-    """A node with a user `guest`, and `limited` who may enter only the virtual host `other`."""
+    """A node with an administrator `guest`, `limited` who monitors only `other`, and `plain` without tags."""
 
     def __init__(self, *biographies: Biography, rules: Sequence[TraceRule] = (), failure: str = "") -> None:
         self.broker = Broker(MemoryStorage())
         self.broker.add_vhost("other")
-        self.broker.users.add("guest", "guest")
+        self.broker.users.add("guest", "guest", ["administrator"])
         self.broker.users.grant("guest", None, EVERYTHING, EVERYTHING, EVERYTHING)
-        self.broker.users.add("limited", "secret")
+        self.broker.users.add("limited", "secret", ["monitoring"])
         self.broker.users.grant("limited", "other", EVERYTHING, EVERYTHING, EVERYTHING)
+        self.broker.users.add("plain", "secret")
+        self.broker.users.grant("plain", None, EVERYTHING, EVERYTHING, EVERYTHING)
         self.reader = FakeReader(*biographies, failure=failure)
         self.rules = FakeRules(*rules)
         self.firehose = FakeFirehose(*self.broker.vhosts)

@@ -280,7 +280,7 @@ def test_a_stream_that_was_deleted_is_forgotten_and_another_begins_anew() -> Non
 
 def test_a_queue_of_that_name_is_no_stream() -> None:
     node = FakeNode()
-    node.broker.vhosts["/"].declare_queue(NAME, True, False, False, {}, connection=None)
+    node.broker.vhosts["/"].restore_queue({"name": NAME, "auto_delete": False, "arguments": {}})  # of an older version
     assert asked(node)["exists"] is False
 
 

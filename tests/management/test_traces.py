@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
+from collections.abc import MutableMapping
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
-from tests.management.asking import GUEST, LIMITED, Browser
-from tests.management.fakes import BEGIN, UID, FakeNode, killed_story, purged_story, story
+from tests.management.asking import GUEST, LIMITED, PLAIN, Browser
+from tests.management.fakes import BEGIN, UID, FakeNode, FakeReader, Telling, killed_story, purged_story, story
 from warrenmq.events import schema
 from warrenmq.events.ids import uid_text
+from warrenmq.management.api.traces import event_values, leg_values, span_values
+from warrenmq.management.app import create_app
 from warrenmq.management.view import NodeView
 from warrenmq.tracing.biography import Biography
 from warrenmq.tracing.rules import TraceRule
-from warrenmq.tracing.search import TraceQuery
+from warrenmq.tracing.search import TracePage, TraceQuery, TracingBusy
 
 
 def asked(path: str, *biographies: Biography) -> Any:
@@ -185,6 +190,24 @@ def test_a_user_sees_only_what_happened_in_own_virtual_hosts() -> None:
     assert browser.node.reader.queries[-1].vhosts == frozenset({"other"})
 
 
+def test_a_user_without_the_tag_monitoring_reads_nothing() -> None:
+    browser = Browser(FakeNode(story()))
+    for path in ("/api/traces", "/api/traces/order-17", "/api/analysis", "/api/analysis/latency"):
+        answer = browser.get(path, auth=PLAIN)
+        assert (answer.status_code, answer.json()["error"]) == (403, "not_authorized")
+        assert answer.json()["reason"].startswith("this needs the tag 'monitoring' or 'administrator'")
+    assert browser.node.reader.queries == []
+
+
+def test_streams_of_the_broker_are_listed_for_who_may_read_them() -> None:
+    browser = Browser()
+    for name in ("warren.events", "mine"):
+        arguments = {"x-queue-type": "stream"}
+        browser.node.broker.vhosts["/"].declare_queue(name, True, False, False, arguments, connection=None)
+    for auth, names in ((GUEST, ["mine", "warren.events"]), (PLAIN, ["mine"])):
+        assert [each["name"] for each in browser.get("/api/streams", auth=auth).json()["streams"]] == names
+
+
 def test_who_may_enter_all_virtual_hosts_sees_those_that_are_gone_too() -> None:
     assert query_of("").vhosts is None
 
@@ -291,3 +314,104 @@ def test_what_does_not_fit_is_refused_with_what_would(parameters: str, reason: s
     status, text = refused("/api/traces?" + parameters)
     assert status == 400
     assert text.startswith(reason)
+
+
+# -- long answers, and many of them ------------------------------------------------------------------------------------
+
+
+def long_story() -> Biography:
+    """Some short legs around one that has many spans."""
+    told = Telling("long", UID)
+    told.at(0, schema.PUBLISHED)
+    for number in range(30):
+        told.at(number, schema.ENQUEUED, queue=f"before-{number}", depth=1)
+    for number in range(400):
+        told.at(number, schema.ENQUEUED if number == 0 else schema.REQUEUED, queue="long", depth=1)
+        told.at(number, schema.DELIVERED, queue="long", consumer="c", attempt=number + 1, depth=0)
+    for number in range(130):
+        told.at(number, schema.ENQUEUED, queue=f"behind-{number}", depth=1)
+    return told.biography()
+
+
+def test_a_long_answer_is_the_same_json_though_it_is_made_in_parts() -> None:
+    biography = long_story()
+    response = Browser(FakeNode(biography)).get("/api/traces/long", auth=GUEST)
+    assert response.headers["Content-Type"] == "application/json"
+    assert int(response.headers["Content-Length"]) == len(response.content)
+    told = response.json()
+    assert told["events"] == [event_values(event) for event in biography.events]
+    assert told["legs"] == [
+        leg_values(leg) | {"spans": [span_values(span) for span in leg.spans]} for leg in biography.legs
+    ]
+    assert max(len(leg["spans"]) for leg in told["legs"]) == 800
+
+
+def test_an_answer_that_leaves_something_out_says_how_to_narrow_the_search() -> None:
+    browser = Browser(FakeNode(replace(story(), is_truncated=True), story("whole", UID + 1)))
+    told = browser.get("/api/traces/order-17", auth=GUEST).json()
+    assert told["truncated"] is True
+    assert "ask for a single message by its uid" in told["hint"]
+    told = browser.get("/api/traces/whole", auth=GUEST).json()
+    assert (told["truncated"], told.get("hint")) == (False, None)
+
+
+@pytest.mark.parametrize("path", ["/api/traces", "/api/traces/x"])
+def test_who_comes_when_too_many_are_asking_hears_when_to_come_again(path: str) -> None:
+    class Busy(FakeReader):
+        def _fail(self) -> None:
+            raise TracingBusy("2 searches are under way and 64 wait; try again later", 4)
+
+    node = FakeNode()
+    node.reader = Busy()
+    answer = Browser(node).get(path, auth=GUEST)
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "4")
+    assert answer.json() == {
+        "error": "service_unavailable",
+        "reason": "2 searches are under way and 64 wait; try again later",
+    }
+
+
+@pytest.mark.parametrize("path", ["/api/traces", "/api/traces/x"])
+def test_a_client_that_hangs_up_ends_the_work_for_its_answer(path: str) -> None:
+    class Endless(FakeReader):
+        def __init__(self) -> None:
+            super().__init__()
+            self.asked = asyncio.Event()
+            self.ended = asyncio.Event()
+
+        async def biography(self, key: str) -> Biography | None:
+            self.asked.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.ended.set()
+            return None
+
+        async def search(self, query: TraceQuery) -> TracePage:
+            await self.biography("")
+            return TracePage([])
+
+    async def scenario() -> None:
+        node = FakeNode()
+        node.reader = reader = Endless()
+        messages = [{"type": "http.request", "body": b"", "more_body": False}]
+
+        async def receive() -> dict[str, Any]:
+            if messages:
+                return messages.pop()
+            await reader.asked.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            """No one is there."""
+
+        authorization = b"Basic " + base64.b64encode(b"guest:guest")
+        scope = {
+            "type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b"",
+            "headers": [(b"authorization", authorization)], "client": ("127.0.0.1", 5), "server": ("broker", 80),
+            "scheme": "http", "root_path": "", "http_version": "1.1",
+        }  # fmt: skip
+        await asyncio.wait_for(create_app(node.view())(scope, receive, send), 30)
+        assert reader.ended.is_set()
+
+    asyncio.run(scenario())

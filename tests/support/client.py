@@ -17,6 +17,7 @@ from warrenmq.core.message import address_of
 from warrenmq.core.ports import Storage
 from warrenmq.core.queue import Queue
 from warrenmq.core.reply_to import ReplyQueue
+from warrenmq.core.reserved import ADMINISTRATOR
 from warrenmq.core.users import EVERYTHING
 from warrenmq.protocol.properties import BasicProperties, content_header
 from warrenmq.storage.memory_store import MemoryStorage
@@ -27,7 +28,7 @@ PERSISTENT = 2
 def make_broker(storage: Storage | None = None, now_ms: int = 0) -> Broker:
     """A broker with nothing in it but the user that the clients here are."""
     broker = Broker(storage or MemoryStorage(), now_ms=now_ms)
-    broker.users.add("guest", "guest")
+    broker.users.add("guest", "guest", [ADMINISTRATOR])
     broker.users.grant("guest", None, EVERYTHING, EVERYTHING, EVERYTHING)
     return broker
 
@@ -103,6 +104,11 @@ class ClientChannel:
         """Publish by a route that is made for this message, as a session does when it has none cached."""
         route = self.vhost.make_route(self.vhost.exchange(exchange), key, address_of(exchange, key), mandatory)
         self.core.publish(route, content_header(len(body), BasicProperties(**properties)), body)
+
+    def publish_to_own(self, body: bytes, stream: str) -> None:
+        """Publish to a stream of the broker, as a session does for a user who may."""
+        route = self.vhost.find_route(b"", "", stream, address_of("", stream), False, False)
+        self.core.publish(route, content_header(len(body), BasicProperties()), body)
 
     def publish_all(self, bodies: str, key: str, **properties: Any) -> None:
         """One message for each letter, to the default exchange."""

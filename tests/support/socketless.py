@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from warrenmq.core.broker import Broker
 from warrenmq.core.ports import Storage
+from warrenmq.core.reserved import ADMINISTRATOR
 from warrenmq.core.users import EVERYTHING
 from warrenmq.server.connection import AmqpConnection
 from warrenmq.server.listener import AmqpServer, Listener
@@ -44,7 +45,7 @@ class SocketlessServer(AmqpServer):
     def __init__(self, options: ServerOptions | None = None, storage: Storage | None = None) -> None:
         options = options or ServerOptions()
         broker = Broker(storage or MemoryStorage())
-        broker.users.add(options.default_user, options.default_pass)
+        broker.users.add(options.default_user, options.default_pass, [ADMINISTRATOR])
         broker.users.grant(options.default_user, None, EVERYTHING, EVERYTHING, EVERYTHING)
         super().__init__(broker, options, self.now_ms)
         self.clock = 0.0

@@ -9,6 +9,7 @@ from tests.support.client import Client
 from warrenmq.core.broker import Broker
 from warrenmq.core.message import Message
 from warrenmq.core.ports import Storage, StreamStore
+from warrenmq.core.reserved import ADMINISTRATOR
 from warrenmq.core.users import EVERYTHING
 from warrenmq.events import schema
 from warrenmq.events.codec import decode
@@ -27,7 +28,7 @@ class TracedBroker:
         self.storage = storage or MemoryStorage()
         self.tracing = Tracing(self.storage, TracingOptions(rules))
         self.broker = Broker(self.storage, self.tracing.recorder)
-        self.broker.users.add("guest", "guest")
+        self.broker.users.add("guest", "guest", [ADMINISTRATOR])
         self.broker.users.grant("guest", None, EVERYTHING, EVERYTHING, EVERYTHING)
         self.tracing.attach(self.broker)
 

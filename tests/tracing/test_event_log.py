@@ -97,7 +97,8 @@ def test_uids_grow_over_a_restart_also_if_the_clock_goes_back(monkeypatch: pytes
 def test_a_stream_that_was_deleted_is_made_anew(traced: TracedBroker, channel: ClientChannel) -> None:
     channel.publish(b"", "q")
     traced.make_batch()
-    traced.broker.vhosts["/"].delete_queue(schema.STREAM_NAME, None, False, False)
+    vhost = traced.broker.vhosts["/"]
+    vhost.remove_queue(vhost.queues[schema.STREAM_NAME])
     channel.publish(b"", "q")
     assert story(traced.events()) == ["published", "routed", "enqueued q"]
     assert traced.tracing.state()["dropped"] == 0
@@ -106,7 +107,8 @@ def test_a_stream_that_was_deleted_is_made_anew(traced: TracedBroker, channel: C
 def test_events_are_dropped_and_counted_where_the_name_is_taken(
     traced: TracedBroker, channel: ClientChannel, caplog: pytest.LogCaptureFixture
 ) -> None:
-    channel.declare(schema.STREAM_NAME)
+    # of an older version
+    channel.vhost.restore_queue({"name": schema.STREAM_NAME, "auto_delete": False, "arguments": {}})
     with caplog.at_level(logging.WARNING):
         for _ in range(5):
             channel.publish(b"", "q")
@@ -230,7 +232,7 @@ def test_a_reader_reads_what_is_there(traced: TracedBroker, channel: ClientChann
         assert [batch.offset for batch in found] == [0, 1, 2]
         assert len(await reader.read(2)) == 1
         identity = reader.identity
-        channel.vhost.delete_queue(schema.STREAM_NAME, None, False, False)
+        channel.vhost.remove_queue(channel.vhost.queues[schema.STREAM_NAME])
         assert await reader.read(0) == []
         channel.publish_all("d", "q")
         await log.flush()

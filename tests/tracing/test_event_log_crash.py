@@ -142,7 +142,7 @@ def test_what_others_publish_there_keeps_its_place() -> None:
     durable_queue(life)
     publish(life, "a")
     make_batch(life)
-    life.publisher.publish(b"not a batch", schema.STREAM_NAME)
+    life.publisher.publish_to_own(b"not a batch", schema.STREAM_NAME)
     life.settle()
     publish(life, "b")
     make_batch(life)

@@ -267,7 +267,7 @@ def test_the_event_log_is_not_traced_itself(traced: TracedBroker, channel: Clien
     channel.declare("q")
     channel.publish(b"", "q", delivery_mode=PERSISTENT)
     traced.make_batch()
-    channel.publish(b"junk", schema.STREAM_NAME)
+    channel.publish_to_own(b"junk", schema.STREAM_NAME)
     reader = traced.client().channel()
     stream = traced.broker.vhosts["/"].queues[schema.STREAM_NAME]
     reader.consume(stream, "reader", prefetch=10, arguments={"x-stream-offset": "first"})

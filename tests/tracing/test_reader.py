@@ -4,7 +4,7 @@ lost."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -12,12 +12,14 @@ import pytest
 
 from tests.tracing.stories import BEGIN, MemoryLog, Stored, Told, simple_life
 from warrenmq.events import schema
+from warrenmq.events.batch import Batch
 from warrenmq.events.ids import uid_text
 from warrenmq.events.schema import Event
 from warrenmq.tracing import follower, reader
 from warrenmq.tracing.biography import Biography, tell
 from warrenmq.tracing.reader import Traces
-from warrenmq.tracing.search import TracingUnavailable
+from warrenmq.tracing.search import TracingBusy, TracingUnavailable
+from warrenmq.tracing.turns import ReadLimits
 
 
 @asynccontextmanager
@@ -138,15 +140,6 @@ def test_what_a_consumer_had_before_the_broker_began_is_lost() -> None:
 
     assert asyncio.run(question(6)) == "lost"
     assert asyncio.run(question(5)) == "processing"
-
-
-def test_an_id_that_all_messages_have_in_common_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "MOST_EVENTS", 100)
-    log = MemoryLog(*[simple_life(1_000 * number, message_id="1") for number in range(200)])
-    biography = biography_in(log, "1")
-    assert biography is not None
-    assert 100 < len(biography.events) < 200
-    assert not biography.is_complete
 
 
 def test_what_has_just_happened_is_in_it_before_the_log_can_be_read() -> None:
@@ -424,3 +417,177 @@ def test_dropped_messages_are_told_too() -> None:
     biography = biography_in(MemoryLog(life), "order-1")
     assert biography is not None
     assert biography.is_complete
+
+
+# -- an id that many messages have -------------------------------------------------------------------------------------
+
+
+class Counted:
+    """Counts the events that the reader decodes, and the answers that do so at once."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.events = 0
+        self.largest_step = 0
+        self.on_step: Callable[[], object] = lambda: None
+        decode = reader._events
+
+        def counting(offset: int, batch: Batch, rows: Sequence[int]) -> reader.Life:
+            self.events += len(rows)
+            self.largest_step = max(self.largest_step, len(rows))
+            self.on_step()
+            return decode(offset, batch, rows)
+
+        monkeypatch.setattr(reader, "_events", counting)
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    return Counted(monkeypatch)
+
+
+def crowd(count: int, message_id: str = "popular") -> list[Event]:
+    return [event for number in range(count) for event in simple_life(1_000 * number, message_id=message_id)]
+
+
+@asynccontextmanager
+async def reading_within(log: MemoryLog, limits: ReadLimits) -> AsyncIterator[Traces]:
+    traces = Traces(log, log.flush, limits=limits)
+    await traces.start()
+    try:
+        yield traces
+    finally:
+        await traces.stop()
+
+
+@pytest.mark.parametrize("batches", [1, 3, 400])
+def test_an_id_that_many_messages_have_is_cut_off_in_the_middle_of_a_batch(counted: Counted, batches: int) -> None:
+    events = crowd(400)
+    size = -(-len(events) // batches)
+    log = MemoryLog(*[events[at : at + size] for at in range(0, len(events), size)])
+
+    async def question() -> None:
+        async with reading_within(log, ReadLimits(events=250)) as traces:
+            biography = await traces.biography("popular")
+            assert biography is not None
+            assert list(biography.events) == events[:250]
+            assert (biography.is_truncated, biography.is_complete) == (True, False)
+            assert counted.events == 250
+            assert counted.largest_step <= reader.EVENTS_AT_ONCE
+
+    run(question)
+
+
+def test_what_fits_is_whole_and_not_truncated(counted: Counted) -> None:
+    events = crowd(50)
+
+    async def question() -> None:
+        async with reading_within(MemoryLog(events), ReadLimits(events=len(events) + 1)) as traces:
+            biography = await traces.biography("popular")
+            assert biography is not None
+            assert (list(biography.events), biography.is_truncated) == (events, False)
+            assert biography.is_complete
+            assert counted.events == len(events)
+
+    run(question)
+
+
+def test_a_message_that_is_asked_for_by_its_uid_is_whole_however_many_share_its_id() -> None:
+    events = crowd(400)
+    wanted = simple_life(900_000, message_id="popular")
+    log = MemoryLog(events, wanted[:2], wanted[2:])
+
+    async def question() -> None:
+        async with reading_within(log, ReadLimits(events=100)) as traces:
+            biography = await traces.biography(uid_text(wanted[0].uid))
+            assert biography is not None
+            assert [event for event in biography.events if event.uid == wanted[0].uid] == wanted
+            assert (len(biography.events), biography.is_truncated) == (100, True)
+
+    run(question)
+
+
+def test_what_many_messages_were_made_from_is_cut_off(counted: Counted) -> None:
+    source = simple_life(0)
+    made = [event for number in range(1, 200) for event in republished(1_000 * number, source)]
+
+    async def question() -> None:
+        async with reading_within(MemoryLog(source + made), ReadLimits(events=100)) as traces:
+            biography = await traces.biography(uid_text(source[0].uid))
+            assert biography is not None
+            assert list(biography.events)[: len(source)] == source
+            assert (len(biography.events), biography.is_truncated) == (100, True)
+            assert counted.events == 100
+
+    run(question)
+
+
+def test_batches_and_time_are_limited_too() -> None:
+    log = MemoryLog(*[simple_life(1_000 * number, message_id="popular") for number in range(50)])
+    now = iter(range(100_000))
+
+    async def question() -> None:
+        async with reading_within(log, ReadLimits(batches=5)) as traces:
+            biography = await traces.biography("popular")
+            assert biography is not None
+            assert (len(biography.legs), biography.is_truncated) == (5, True)
+        traces = Traces(log, log.flush, clock=lambda: float(next(now)), limits=ReadLimits(seconds=20))
+        await traces.start()
+        biography = await traces.biography("popular")
+        await traces.stop()
+        assert biography is not None
+        assert 0 < len(biography.legs) < 50
+        assert biography.is_truncated
+
+    run(question)
+
+
+def test_many_purges_of_a_queue_in_which_many_wait_cost_no_more_than_their_number() -> None:
+    waiting = [event for number in range(300) for event in Told(number, "popular").enqueued(number, "work").events]
+    purges = [purge(10_000 + number) for number in range(300)]
+    biography = biography_in(MemoryLog(waiting, purges), "popular")
+    assert biography is not None
+    assert [event for event in biography.events if event.uid == 0] == purges[:1]
+    assert {leg.outcome for leg in biography.legs} == {"dropped"}
+
+
+def test_few_answers_are_under_way_at_a_time(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    running, most = 0, 0
+    find = reader._Biographer.find
+
+    async def counting(self: reader._Biographer, key: str) -> Biography | None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        try:
+            return await find(self, key)
+        finally:
+            running -= 1
+
+    monkeypatch.setattr(reader._Biographer, "find", counting)
+
+    async def question() -> None:
+        async with reading_within(MemoryLog(crowd(100)), ReadLimits(events=50, readers=2, waiting=6)) as traces:
+            answers = await asyncio.gather(*[traces.biography("popular") for _ in range(20)], return_exceptions=True)
+        told = [answer for answer in answers if isinstance(answer, Biography)]
+        assert (len(told), most) == (8, 2)
+        assert all(isinstance(answer, TracingBusy) for answer in answers if answer not in told)
+        assert counted.events == 8 * 50
+
+    run(question)
+
+
+def test_an_answer_that_is_cancelled_is_read_no_further(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "EVENTS_AT_ONCE", 1)
+
+    async def question() -> None:
+        async with reading_within(MemoryLog(crowd(500)), ReadLimits(readers=1)) as traces:
+            asking = asyncio.create_task(traces.biography("popular"))
+            loop = asyncio.get_running_loop()
+            counted.on_step = lambda: loop.call_soon_threadsafe(asking.cancel)
+            await asyncio.gather(asking, return_exceptions=True)
+            assert asking.cancelled()
+            assert counted.events < 500
+            counted.on_step = lambda: None
+            assert await traces.biography("nothing") is None  # the turn was handed on
+
+    run(question)

@@ -135,7 +135,7 @@ def test_the_event_log_may_be_deleted() -> None:
     async def question(traces: Traces) -> tuple[bool, bool]:
         before = await traces.biography("m-1")
         client = traced.client()
-        client.vhost.delete_queue(schema.STREAM_NAME, client.connection, False, False)
+        client.vhost.remove_queue(client.vhost.queues[schema.STREAM_NAME])
         gone = await traces.biography("m-1")
         client.channel().publish(b"new", "a", message_id="m-1")
         after = await traces.biography("m-1")

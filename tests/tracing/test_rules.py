@@ -14,6 +14,7 @@ from warrenmq.core.message import address_of
 from warrenmq.events import schema
 from warrenmq.protocol.properties import BasicProperties, content_header
 from warrenmq.storage.memory_store import MemoryStorage
+from warrenmq.tracing import rules as module
 from warrenmq.tracing.rules import RuleBook, TraceRule, parse_rule, rules_of_flag
 
 
@@ -40,13 +41,23 @@ def test_a_rule_comes_back_as_it_was_written() -> None:
         ({"header": ["a"]}, "header is an object"),
         ({"header": {"a": {}}}, "the header 'a' is compared with"),
         ({"header": {"a": "["}}, "the header 'a' is no regular expression"),
+        ({"queue": r"(a)\1"}, "queue is no regular expression: .*backreferences"),
+        ({"queue": "(" * 400 + ")" * 400 + "{1000}{1000}"}, "queue is no regular expression"),
+        ({"queue": "x" * 1001}, "queue has 1001 characters, at most 1000 are allowed"),
+        ({"ratio": float("nan")}, "ratio is a number from 0 to 1"),
+        ({"ratio": float("inf")}, "ratio is a number from 0 to 1"),
+        ({"header": {"a": float("nan")}}, "the header 'a' is compared with"),
+        ({"header": {"a": float("inf")}}, "the header 'a' is compared with"),
+        ({"header": {"a": 1 << 63}}, "the header 'a' needs a number of at most 64 bits"),
+        ({"header": {"a" * 256: 1}}, "the name of a header has at most 255 bytes"),
+        ({"header": {str(number): 1 for number in range(17)}}, "at most 16 are allowed"),
     ],
 )
 def test_a_rule_that_makes_no_sense_is_refused(definition: dict[str, Any], why: str | None) -> None:
     if why is None:
         parse_rule("r", definition)
         return
-    with pytest.raises(ValueError, match=why.replace("(", r"\(")):
+    with pytest.raises(ValueError, match=why):
         parse_rule("r", definition)
 
 
@@ -283,6 +294,47 @@ def test_rules_of_the_settings_cannot_be_changed() -> None:
     for change in (lambda: rules.set(TraceRule("settings")), lambda: rules.forget("settings")):
         with pytest.raises(ValueError, match="comes from the broker's settings"):
             change()
+
+
+@pytest.mark.parametrize(
+    "stored", [{"queue": r"(a)\1"}, {"queue": "x" * 2000}, {"header": {"a": float("nan")}}, {"header": {"a": "(?=b)"}}]
+)
+def test_a_stored_rule_that_is_not_valid_any_more_is_disabled_with_a_warning(
+    stored: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    storage = MemoryStorage()
+    TracedBroker([], storage).tracing.rules.set(TraceRule("old", **stored))
+    traced = TracedBroker([], storage)
+    (rule,) = traced.tracing.rules.all()
+    assert (rule.name, rule.queue, rule.enabled) == ("old", stored.get("queue"), False)
+    assert "the trace rule 'old' is disabled" in caplog.text
+    channel = traced.client().channel()
+    channel.declare("aa")
+    channel.publish(b"", "aa", headers={"a": "b"})
+    assert traced.events() == []
+
+
+def test_the_number_of_rules_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_RULES", 2)
+    rules = TracedBroker([]).tracing.rules
+    for name in "ab":
+        rules.set(TraceRule(name))
+    with pytest.raises(ValueError, match="there are 2 rules already"):
+        rules.set(TraceRule("c"))
+    assert not rules.set(TraceRule("a", ratio=0.5))
+
+
+def test_a_rule_that_cannot_be_saved_is_not_listed() -> None:
+    storage = ManualStorage()
+    rules = TracedBroker([], storage).tracing.rules
+
+    def refuse(kind: str, key: tuple[str, ...], definition: dict[str, Any]) -> None:
+        raise ValueError("this cannot be written")
+
+    storage.catalog.save = refuse  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match="cannot be written"):
+        rules.set(TraceRule("r"))
+    assert rules.all() == []
 
 
 def test_a_rule_of_the_settings_hides_one_of_the_catalog() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -12,19 +12,25 @@ import pytest
 
 from tests.tracing.stories import BEGIN, TRACE_ID, MemoryLog, Told, simple_life
 from warrenmq.events import schema
+from warrenmq.events.batch import Batch
 from warrenmq.events.ids import UidClock, uid_key, uid_text
 from warrenmq.events.schema import Event
-from warrenmq.tracing.reader import SEARCH_PATIENCE, Traces
-from warrenmq.tracing.search import TracePage, TraceQuery, TraceSummary, fits, parse_cursor
+from warrenmq.tracing import reader
+from warrenmq.tracing.reader import Traces
+from warrenmq.tracing.search import TracePage, TraceQuery, TraceSummary, parse_cursor
+from warrenmq.tracing.turns import ReadLimits
 
 Result = TypeVar("Result")
 
 
 def ask(
-    log: MemoryLog, question: Callable[[Traces], Awaitable[Result]], clock: Callable[[], float] = lambda: 0.0
+    log: MemoryLog,
+    question: Callable[[Traces], Awaitable[Result]],
+    clock: Callable[[], float] = lambda: 0.0,
+    limits: ReadLimits | None = None,
 ) -> Result:
     async def run() -> Result:
-        traces = Traces(log, log.flush, clock=clock)
+        traces = Traces(log, log.flush, clock=clock, limits=limits)
         await traces.start()
         try:
             return await asyncio.wait_for(question(traces), 30)
@@ -207,7 +213,7 @@ def test_a_search_that_takes_long_stops_and_goes_on_from_its_cursor() -> None:
         assert page.next is not None
         assert len(await all_pages(traces, limit=500)) == 40
 
-    assert SEARCH_PATIENCE == 4.0
+    assert ReadLimits().search_seconds == 4.0
     ask(log, question, lambda: next(now))
 
 
@@ -225,9 +231,45 @@ def test_what_is_no_cursor_is_refused(cursor: str) -> None:
         search(MemoryLog(simple_life(0)), cursor=cursor)
 
 
-def test_one_event_fits_as_rows_do() -> None:
-    event = simple_life(0, "a")[1]
-    assert fits(event, TraceQuery(queue="a", start=event.time, end=event.time + 1, vhosts=frozenset({"/"})))
-    assert not fits(event, TraceQuery(end=event.time))
-    assert not fits(event, TraceQuery(vhosts=frozenset()))
-    assert not fits(event, TraceQuery(kind=schema.ACKED))
+def restless(at: int, rounds: int) -> list[Event]:
+    """A message that comes back again and again."""
+    told = Told(at, correlation_id="basket").enqueued(at, "work")
+    for number in range(rounds):
+        told.delivered(at + number, "work", "worker", number + 1)
+        told.settled(schema.REQUEUED, at + number, "work", "worker", number + 1)
+    return told.events
+
+
+@pytest.mark.parametrize("query", [{}, {"correlation_id": "basket"}, {"queue": "work"}, {"kind": schema.REQUEUED}])
+def test_the_work_of_a_search_is_bounded_and_each_message_is_found_once(
+    query: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where one message has more events than a whole answer may decode, over several batches."""
+    lives = [restless(1_000 * number, 300 if number == 2 else 3) for number in range(12)]
+    events = sorted((event for life in lives for event in life), key=lambda event: event.time)
+    log = MemoryLog(*[events[at : at + 150] for at in range(0, len(events), 150)])
+    decoded = [0]
+    decode = reader._events
+
+    def counting(offset: int, batch: Batch, rows: Sequence[int]) -> reader.Life:
+        decoded[-1] += len(rows)
+        return decode(offset, batch, rows)
+
+    monkeypatch.setattr(reader, "_events", counting)
+    limits = ReadLimits(events=100)
+    limit = 5
+
+    async def question(traces: Traces) -> list[int]:
+        found: list[int] = []
+        cursor: str | None = None
+        for _ in range(100):
+            decoded.append(0)
+            page = await traces.search(TraceQuery(**query, limit=limit, cursor=cursor))  # type: ignore[arg-type]
+            found += uids(page)
+            cursor = page.next
+            if cursor is None:
+                return found
+        raise AssertionError("it never comes to an end")
+
+    assert sorted(ask(log, question, limits=limits)) == sorted(life[0].uid for life in lives)
+    assert max(decoded) <= limits.events + limit + 1

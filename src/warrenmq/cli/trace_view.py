@@ -98,7 +98,9 @@ def show_biography(biography: dict[str, Any], console: Console) -> None:
     console.print(_events_table(biography["events"], signs, width))
     if any(span["outcome"] == LOST for leg in biography["legs"] for span in leg["spans"]):
         console.print(Text("The broker ended while a consumer had it: for how long is not known.", style="yellow"))
-    if not biography["complete"]:
+    if biography.get("truncated"):
+        console.print(Text(f"Truncated: {biography['hint']}.", style="yellow"))
+    elif not biography["complete"]:
         console.print(Text("Its beginning is not kept, or it has not come to its end yet.", style="yellow"))
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from warrenmq.core import reserved
 from warrenmq.core.errors import NotAllowed
 from warrenmq.core.limits import Limits
 from warrenmq.core.login_limit import LoginLimit
@@ -65,6 +66,7 @@ class Broker:
         self.failure: str | None = None  # why the log can keep nothing any more
         self.on_failure: Callable[[str], None] | None = None
         self.connections: dict[Connection, None] = {}  # those that have opened a virtual host, the oldest first
+        self.warnings: list[str] = []  # about what was restored, for the log
         self._restore()
         if not self.vhosts:
             self.add_vhost(DEFAULT_VHOST)
@@ -110,8 +112,19 @@ class Broker:
             self.vhosts[definition["vhost"]].restore_exchange(definition)
         for definition in self.catalog.load("queue"):
             self.vhosts[definition["vhost"]].restore_queue(definition)
-        for definition in self.catalog.load("binding"):
+        for definition in list(self.catalog.load("binding")):
             self.vhosts[definition["vhost"]].restore_binding(definition)
+        for vhost in self.vhosts.values():
+            self._warn_of_reserved_names(vhost)
+
+    def _warn_of_reserved_names(self, vhost: VHost) -> None:
+        for kind, names in (("queue", vhost.queues), ("exchange", vhost.exchanges)):
+            self.warnings += [
+                f"{kind} '{name}' in vhost '{vhost.name}' has a name under the reserved prefix '{reserved.PREFIX}*': "
+                "it works, but once deleted it cannot be declared again"
+                for name in names
+                if reserved.is_reserved(name) and not (kind == "queue" and reserved.is_own(vhost.name, name))
+            ]
 
     # -- the turn ----------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from warrenmq.core.deduplication import Deduplication, Passage
 from warrenmq.core.options import ExchangeOptions, exchange_options
 from warrenmq.core.ports import NO_SAMPLER, RouteSampler
 from warrenmq.core.queue import Queue
+from warrenmq.core.reserved import is_own
 from warrenmq.core.routing import MATCHERS, Matcher
 
 DEFAULT_EXCHANGE = ""
@@ -101,7 +102,7 @@ def collect_queues(
     """Add every queue that one of the keys reaches, each once; says whether the answer depends on the message.
 
     A message has several keys if it carries CC or BCC: every exchange on the way looks at all of them. With a passage,
-    exchanges that have seen the message lead nowhere.
+    exchanges that have seen the message lead nowhere. Streams of the broker are never found (`VHost.find_route`).
     """
     uses_headers = False
     seen = {exchange}
@@ -115,7 +116,7 @@ def collect_queues(
         destinations: dict[Any, None] = {}
         for key in keys:
             if current.name == DEFAULT_EXCHANGE:
-                if key in queues:
+                if key in queues and not is_own(queues[key].vhost, key):
                     destinations[queues[key]] = None
             else:
                 current.matcher.match(key, headers, destinations)

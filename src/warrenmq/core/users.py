@@ -1,47 +1,48 @@
 """Users, their passwords and what they may touch.
 
 A permission is three patterns per user and virtual host, as in RabbitMQ: what may be configured, written and read.
-A pattern must match somewhere in the name (`^` and `$` anchor it); an empty one matches only the empty name.
+A pattern must match somewhere in the name (`^` and `$` anchor it); an empty one matches only the empty name. Patterns
+are RE2's (patterns.py). Streams of the broker itself ask for a tag as well (reserved.py).
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import re
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from warrenmq.core import reserved
 from warrenmq.core.errors import AccessRefused
+from warrenmq.core.patterns import EVERYTHING as EVERYTHING
+from warrenmq.core.patterns import Pattern
 from warrenmq.core.stats import Revision
-
-EVERYTHING = ".*"
 
 
 @dataclass(frozen=True, slots=True)
 class Permission:
     """What one user may do in one virtual host."""
 
-    configure: re.Pattern[str]
-    write: re.Pattern[str]
-    read: re.Pattern[str]
+    configure: Pattern
+    write: Pattern
+    read: Pattern
 
     def allows(self, action: str, name: str) -> bool:
-        pattern: re.Pattern[str] = getattr(self, action)
-        if not pattern.pattern:
-            return not name
-        return pattern.search(name) is not None
+        pattern: Pattern = getattr(self, action)
+        return pattern.matches(name) if pattern.text else not name
 
 
 @dataclass(slots=True)
 class User:
-    """A name, a salted hash, and permissions by virtual host. `everywhere` holds where no other is set."""
+    """A name, a salted hash, tags, and permissions by virtual host. `everywhere` holds where no other is set."""
 
     name: str
     salt: bytes
     password_hash: bytes
     permissions: dict[str, Permission] = field(default_factory=dict)
     everywhere: Permission | None = None
+    tags: frozenset[str] = frozenset()
 
     def permission(self, vhost: str) -> Permission | None:
         return self.permissions.get(vhost, self.everywhere)
@@ -57,13 +58,16 @@ class Users:
         self._users: dict[str, User] = {}
         self.revision = Revision()
 
-    def add(self, name: str, password: str) -> None:
-        """Make a user without permissions, or change the password of one."""
+    def add(self, name: str, password: str, tags: Iterable[str] | None = None) -> None:
+        """Make a user without permissions, or change the password of one, and its tags unless these are None."""
         salt = secrets.token_bytes(4)
         existing = self._users.get(name)
         user = User(name, salt, _hash(salt, password))
         if existing is not None:
             user.permissions, user.everywhere = existing.permissions, existing.everywhere
+            user.tags = existing.tags
+        if tags is not None:
+            user.tags = frozenset(tags)
         self._users[name] = user
         self.revision.number += 1
 
@@ -72,8 +76,11 @@ class Users:
         self.revision.number += 1
 
     def grant(self, name: str, vhost: str | None, configure: str, write: str, read: str) -> None:
-        """Set the permission for one virtual host, or (None) for every one that has no own."""
-        permission = Permission(re.compile(configure), re.compile(write), re.compile(read))
+        """Set the permission for one virtual host, or (None) for every one that has no own.
+
+        ValueError: one of the patterns is not a regular expression of RE2, or too long.
+        """
+        permission = Permission(Pattern(configure), Pattern(write), Pattern(read))
         if vhost is None:
             self._users[name].everywhere = permission
         else:
@@ -92,6 +99,10 @@ class Users:
     def exists(self, name: str) -> bool:
         return name in self._users
 
+    def tags(self, name: str) -> frozenset[str]:
+        user = self._users.get(name)
+        return frozenset() if user is None else user.tags
+
     def may_enter(self, name: str, vhost: str) -> bool:
         user = self._users.get(name)
         return user is not None and user.permission(vhost) is not None
@@ -102,7 +113,10 @@ class Users:
         permission = user.permission(vhost) if user is not None else None
         # RabbitMQ knows the default exchange by this name where permissions are concerned.
         checked = "amq.default" if kind == "exchange" and not resource else resource
-        if permission is None or not permission.allows(action, checked):
+        is_allowed = permission is not None and permission.allows(action, checked)
+        if kind == "queue" and reserved.is_own(vhost, checked):
+            is_allowed = is_allowed and reserved.allows(checked, action, self.tags(name))
+        if not is_allowed:
             raise AccessRefused(f"{action} access to {kind} '{checked}' in vhost '{vhost}' refused for user '{name}'")
 
     def require_publish(self, name: str, vhost: str, exchange: str, routing_key: str) -> bool:

@@ -13,7 +13,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from warrenmq.core import definitions
+from warrenmq.core import definitions, reserved
 from warrenmq.core.arguments import (
     COMPARED_ARGUMENTS,
     COMPARED_OF_EXCHANGES,
@@ -123,11 +123,17 @@ class VHost:
     def find_route(
         self, method: bytes, exchange: str, routing_key: str, address: bytes, is_mandatory: bool, is_immediate: bool
     ) -> Route:
-        """Return the route of a client's publish, and keep it in `routes` by the publish method's own bytes."""
+        """Return the route of a client's publish, and keep it in `routes` by the publish method's own bytes.
+
+        Only this leads to a stream of the broker; the caller has checked that the user may write there.
+        """
         source = self.exchange(exchange)
         self._require_not_internal(source)
         if is_immediate:
             raise NotImplementedHere("immediate=true")
+        if exchange == DEFAULT_EXCHANGE and reserved.is_own(self.name, routing_key):
+            queue = self.queues.get(routing_key)  # not kept: the caller checks the user's tags for every publish
+            return Route(source, routing_key, address, is_mandatory, [] if queue is None else [queue])
         route = self.make_route(source, routing_key, address, is_mandatory)
         if not routing_key.startswith(ADDRESS_PREFIX):  # these come and go without a change of topology
             self._make_room_for(route)
@@ -215,6 +221,8 @@ class VHost:
             return existing
         if name.startswith("amq."):
             raise AccessRefused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
+        if reserved.is_reserved(name):
+            raise AccessRefused(f"exchange name '{name}' contains reserved prefix '{reserved.PREFIX}*'")
         validate_exchange_arguments(self._named("exchange", name), arguments)
         limit = self.limits.max_exchanges
         if limit and len(self.exchanges) >= limit:
@@ -312,6 +320,7 @@ class VHost:
             require_same_flag("auto_delete", what, is_auto_delete, existing.is_auto_delete)
             require_same_arguments(what, arguments, existing.arguments, COMPARED_ARGUMENTS)
             return existing
+        self._require_free(name, is_durable, arguments)
         require_own_name(name, arguments)
         validate_queue_arguments(self._named("queue", name), arguments, is_durable, is_exclusive, is_auto_delete)
         name = name or self._generate_name()
@@ -325,6 +334,15 @@ class VHost:
             self.broker.catalog.save("queue", (self.name, name), definitions.of_queue(queue))
         self.broker.emit(schema.QUEUE_DECLARED, self.name, queue=name)
         return queue
+
+    def _require_free(self, name: str, is_durable: bool, arguments: dict[str, Any]) -> None:
+        """403 for a new queue under the broker's prefix, unless it is a stream of the broker, and a stream."""
+        if not reserved.is_reserved(name):
+            return
+        if not reserved.is_own(self.name, name):
+            raise AccessRefused(f"queue name '{name}' contains reserved prefix '{reserved.PREFIX}*'")
+        if not reserved.is_fit(is_durable, arguments):
+            raise AccessRefused(f"queue name '{name}' is reserved for a durable stream")
 
     def _make_queue(
         self, name: str, is_durable: bool, is_auto_delete: bool, owner: Connection | None, arguments: dict[str, Any]
@@ -367,6 +385,8 @@ class VHost:
         if queue is None:
             return 0
         self._require_access(queue, connection)
+        if name == schema.STREAM_NAME and reserved.is_own(self.name, name) and isinstance(queue, Stream):
+            raise AccessRefused(f"deletion of system {self._named('queue', name)} not allowed")
         if if_unused and queue.consumers:
             raise PreconditionFailed(f"{self._named('queue', name)} in use")
         if if_empty and queue.message_count():
@@ -411,6 +431,8 @@ class VHost:
     def bind(self, source: str, destination: Destination, key: str, arguments: dict[str, Any]) -> None:
         """Lead messages from an exchange to a queue or another exchange; the same binding again changes nothing."""
         exchange = self.exchange(source)
+        if self._is_own(destination):
+            raise AccessRefused(f"binding of system {self._named('queue', destination.name)} not allowed")
         if exchange.type == "headers":
             try:
                 validate_headers_binding(arguments)
@@ -428,6 +450,10 @@ class VHost:
             self.broker.catalog.save(
                 "binding", definitions.binding_key(self.name, binding), definitions.of_binding(self.name, binding)
             )
+
+    def _is_own(self, destination: Destination) -> bool:
+        """Whether this is a stream of the broker."""
+        return isinstance(destination, Queue) and reserved.is_own(self.name, destination.name)
 
     def unbind(
         self,
@@ -497,7 +523,15 @@ class VHost:
         kinds: Mapping[str, Mapping[str, Destination]] = {"queue": self.queues, "exchange": self.exchanges}
         destination = kinds[definition["destination_type"]][definition["destination"]]
         source = self.exchanges[definition["source"]]
-        self._add_binding(make_binding(source, destination, definition["routing_key"], definition["arguments"]))
+        binding = make_binding(source, destination, definition["routing_key"], definition["arguments"])
+        if self._is_own(destination):  # an older version allowed it
+            self.broker.catalog.delete("binding", definitions.binding_key(self.name, binding))
+            self.broker.warnings.append(
+                f"the binding of {self._named('queue', destination.name)} to exchange '{source.name}' is removed: "
+                "clients cannot bind streams of the broker"
+            )
+            return
+        self._add_binding(binding)
 
     # -- words -------------------------------------------------------------------------------------------------------
 

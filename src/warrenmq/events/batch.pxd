@@ -60,7 +60,7 @@ cdef class Batch:
     @cython.locals(kept=Changeable, by_code=Octets, row=Py_ssize_t)
     cdef _keep_kinds(self, bytearray marks, bytes wanted)
     @cython.locals(kept=Changeable, uids=Octets, size=Py_ssize_t, row=Py_ssize_t)
-    cdef _keep_uids(self, bytearray marks, bytes wanted)
+    cdef _keep_uids(self, bytearray marks, int column, bytes wanted)
     @cython.locals(kept=Changeable, text=Octets, size=Py_ssize_t, row=Py_ssize_t, start=int)
     cdef _keep_text(self, bytearray marks, int column, bytes wanted)
     cpdef Py_ssize_t most_keys(self)
@@ -101,7 +101,9 @@ cpdef bytearray uid_keys(bytes octets, Py_ssize_t at, Py_ssize_t count)
     place=Py_ssize_t,
 )
 cdef Py_ssize_t _put_uid_keys(Octets data, Py_ssize_t uids, Py_ssize_t count, Changeable out, bytearray met) except -1
-@cython.locals(at=Py_ssize_t)
+@cython.locals(kept=Changeable, at=Py_ssize_t)
+cdef list _marked(bytearray marks, Py_ssize_t most)
+@cython.locals(low=Py_ssize_t, high=Py_ssize_t, middle=Py_ssize_t, number="long long")
 cdef bint _has_i64(Octets numbers, Py_ssize_t size, long long wanted) noexcept nogil
 cdef Octets _pointer_to(bytes data) except NULL
 cdef Changeable _changeable(bytearray data) except NULL

@@ -8,6 +8,7 @@ package is built (batch.pxd).
 
 import struct
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -75,6 +76,7 @@ class Selection:
     time_to: int | None = None
     kinds: frozenset[int] | None = None
     uids: frozenset[int] | None = None
+    source_uids: frozenset[int] | None = None
     message_id: str | None = None
     correlation_id: str | None = None
     trace_id: str | None = None
@@ -146,8 +148,14 @@ class Batch:
         """These rows as values, or all."""
         return [self.event(row) for row in (range(self.count) if rows is None else rows)]
 
-    def select(self, wanted: Selection) -> list[int]:
-        """The numbers of the rows that are wanted, in order."""
+    def uids(self, rows: Sequence[int]) -> list[int]:
+        """The uids of these rows."""
+        if rows and not 0 <= min(rows) <= max(rows) < self.count:
+            raise IndexError(f"a batch of {self.count} rows does not have all of these")
+        return [self._i64(_UID, row) for row in rows]
+
+    def select(self, wanted: Selection, most: int = -1) -> list[int]:
+        """The numbers of the rows that are wanted, in order; the first `most` of them, if that is not negative."""
         marks = bytearray(b"\1") * self.count
         if wanted.time_from is not None or wanted.time_to is not None:
             least = _LEAST if wanted.time_from is None else wanted.time_from
@@ -162,12 +170,14 @@ class Batch:
         if wanted.kinds is not None:
             self._keep_kinds(marks, bytes([code in wanted.kinds for code in range(_CODES)]))
         if wanted.uids is not None:
-            self._keep_uids(marks, b"".join([_I64.pack(uid) for uid in sorted(wanted.uids)]))
+            self._keep_uids(marks, _UID, b"".join([_I64.pack(uid) for uid in sorted(wanted.uids)]))
+        if wanted.source_uids is not None:
+            self._keep_uids(marks, _SOURCE_UID, b"".join([_I64.pack(uid) for uid in sorted(wanted.source_uids)]))
         for column in ("message_id", "correlation_id", "trace_id"):
             text = getattr(wanted, column)
             if text is not None:
                 self._keep_text(marks, column_number(column), text.encode("utf-8", "replace"))
-        return _marked(marks)
+        return _marked(marks, most)
 
     def key_hashes(self) -> "array[int]":
         """The hashes of all ids that its rows can be found by (`uid_key`, `key_hash`), sorted, each once."""
@@ -181,12 +191,12 @@ class Batch:
         """The names that a column holds, each once."""
         seen = bytearray(len(self._names))
         self._mark_names(seen, column_number(column))
-        return [self._names[number] for number in _marked(seen)]
+        return [self._names[number] for number in _marked(seen, -1)]
 
     def used_kinds(self) -> list[int]:
         seen = bytearray(_CODES)
         self._mark_kinds(seen)
-        return _marked(seen)
+        return _marked(seen, -1)
 
     def time_range(self) -> tuple[int, int]:
         """The least and the greatest time; 0 and 0 if there are no rows."""
@@ -262,14 +272,15 @@ class Batch:
             for row in range(self.count):
                 kept[row] &= by_code[self._octet(_KIND, row)]
 
-    def _keep_uids(self, marks: bytearray, wanted: bytes) -> None:
+    def _keep_uids(self, marks: bytearray, column: int, wanted: bytes) -> None:
+        """`wanted` are uids in ascending order, 8 bytes each."""
         kept = _changeable(marks)
         uids = _pointer_to(wanted)
         size = len(wanted)
         with cython.nogil:
             for row in range(self.count):
                 if kept[row]:
-                    kept[row] = _has_i64(uids, size, self._i64(_UID, row))
+                    kept[row] = self._is_there(column, row) and _has_i64(uids, size, self._i64(column, row))
 
     def _keep_text(self, marks: bytearray, column: int, wanted: bytes) -> None:
         kept = _changeable(marks)
@@ -420,19 +431,30 @@ def _put_uid_keys(data: Pointer, uids: int, count: int, out: Pointer, met: bytea
     return size
 
 
-def _marked(marks: bytearray) -> list[int]:
-    found = []
-    at = marks.find(1)
-    while at >= 0:
-        found.append(at)
-        at = marks.find(1, at + 1)
+def _marked(marks: bytearray, most: int) -> list[int]:
+    found: list[int] = []
+    kept = _changeable(marks)
+    for at in range(len(marks)):
+        if kept[at]:
+            if len(found) == most:
+                break
+            found.append(at)
     return found
 
 
 def _has_i64(numbers: Pointer, size: int, wanted: int) -> bool:
-    for at in range(0, size, 8):  # noqa: SIM110 - a generator would not be C
-        if _load_i64(numbers, at) == wanted:
+    """Whether a number is among these, which are in ascending order."""
+    low = 0
+    high = size // 8
+    while low < high:
+        middle = (low + high) // 2
+        number = _load_i64(numbers, 8 * middle)
+        if number == wanted:
             return True
+        if number < wanted:
+            low = middle + 1
+        else:
+            high = middle
     return False
 
 

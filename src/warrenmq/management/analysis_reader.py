@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
+from warrenmq.core import reserved
 from warrenmq.core.broker import Broker
 from warrenmq.core.message import Message
 from warrenmq.core.stream import Stream
@@ -22,7 +23,7 @@ from warrenmq.management.analysis import Answer, Board, NoAnswer, read_answer
 
 log = logging.getLogger("warrenmq.management")
 
-STREAM_NAME = "warren.analysis"
+STREAM_NAME = reserved.ANALYSIS
 # Who asks for the jobs waits so many seconds; who asks for the rows of one has mostly just asked for the jobs.
 PATIENCE = 2.0
 SHORT_PATIENCE = 0.2

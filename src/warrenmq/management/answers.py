@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect
@@ -15,6 +16,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from warrenmq.management.errors import ApiError
 
 log = logging.getLogger("warrenmq.http")
+
+Item = TypeVar("Item")
+
+ITEMS_AT_ONCE = 50
 
 # Scripts come from this server and from nowhere else, and none stands in a page. Styles may: plotly brings its own.
 CONTENT_POLICY = "; ".join(
@@ -48,7 +53,45 @@ class Json(Response):
         super().__init__(content, status_code, {"Cache-Control": "no-store"} | dict(headers or {}))
 
     def render(self, content: Any) -> bytes:
-        return json.dumps(content, separators=(",", ":"), allow_nan=False).encode("ascii")
+        return render(content)
+
+
+class JsonParts(Response):
+    """JSON that was rendered in parts, and is sent in parts: no step of it takes long."""
+
+    media_type = "application/json"
+
+    def __init__(self, parts: Sequence[bytes]) -> None:
+        size = sum(len(part) for part in parts)
+        super().__init__(None, headers={"Cache-Control": "no-store", "Content-Length": str(size)})
+        self._parts = parts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        for part in self._parts:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+            await asyncio.sleep(0)  # `send` itself waits only for a client that does not read
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def render_items(items: Sequence[Item], show: Callable[[Item], Any]) -> list[bytes]:
+    """The items of a JSON array, with commas between them, some at a time in a thread.
+
+    A thread that renders for long would keep the interpreter from the loop: some take about a millisecond.
+    """
+    parts: list[bytes] = []
+    for at in range(0, len(items), ITEMS_AT_ONCE):
+        some = items[at : at + ITEMS_AT_ONCE]
+        parts.append((b"," if parts else b"") + await asyncio.to_thread(_render_some, some, show))
+    return parts
+
+
+def _render_some(items: Sequence[Item], show: Callable[[Item], Any]) -> bytes:
+    return render([show(item) for item in items])[1:-1]
+
+
+def render(content: Any) -> bytes:
+    return json.dumps(content, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
 def refusal(error: ApiError) -> Json:

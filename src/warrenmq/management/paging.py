@@ -49,14 +49,18 @@ def moment(params: QueryParams, name: str, now: int) -> int | None:
     if not value:
         return None
     if ago := re.fullmatch(r"([0-9]{1,9})\s*([smhdw])", value.strip()):
-        return max(FIRST, now - int(ago[1]) * UNITS[ago[2]])
-    try:
-        when = datetime.fromisoformat(value.strip())
-        return in_microseconds(when if when.tzinfo is not None else when.replace(tzinfo=UTC))
-    except (ValueError, OverflowError):
-        raise BadRequest(
-            f"'{name}' must be a time such as 2026-11-16T04:30:00Z, or how long ago, such as 30s, 15m, 2h or 7d"
-        ) from None
+        found = now - int(ago[1]) * UNITS[ago[2]]
+    else:
+        try:
+            when = datetime.fromisoformat(value.strip())
+            found = in_microseconds(when if when.tzinfo is not None else when.replace(tzinfo=UTC))
+        except (ValueError, OverflowError):
+            raise BadRequest(
+                f"'{name}' must be a time such as 2026-11-16T04:30:00Z, or how long ago, such as 30s, 15m, 2h or 7d"
+            ) from None
+    if found < FIRST:
+        raise BadRequest(f"'{name}' is before the year 1")
+    return found
 
 
 def in_microseconds(when: datetime) -> int:

@@ -6,7 +6,7 @@ the loop; what takes long awaits a thread inside.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -30,10 +30,10 @@ Login = Callable[[str, str, Origin], Awaitable[bool]]
 class TraceReader(Protocol):
     """Reads the event log. Raises OSError (TracingUnavailable is one) where it cannot be read."""
 
-    async def biography(self, key: str) -> Biography | None:
+    def biography(self, key: str) -> Coroutine[Any, Any, Biography | None]:
         """Of the message with this message-id or uid; None if nothing is kept of it."""
 
-    async def search(self, query: TraceQuery) -> TracePage:
+    def search(self, query: TraceQuery) -> Coroutine[Any, Any, TracePage]:
         """Messages that fit, the newest first. ValueError for a cursor that is none."""
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from warrenmq.core.broker import Broker
+from warrenmq.core.reserved import READERS
 from warrenmq.management.errors import Forbidden
 from warrenmq.management.ports import Firehose, Login, Origin, TraceReader, TraceRules
 
@@ -38,6 +39,14 @@ class NodeView:
         may_enter = self.broker.users.may_enter
         visible = frozenset(name for name in self.broker.vhosts if may_enter(user, name))
         return None if len(visible) == len(self.broker.vhosts) else visible
+
+    def may_monitor(self, user: str) -> bool:
+        """Whether the user may read the event log and the results of the analysis."""
+        return not self.broker.users.tags(user).isdisjoint(READERS)
+
+    def require_monitoring(self, user: str) -> None:
+        if not self.may_monitor(user):
+            raise Forbidden(f"this needs the tag 'monitoring' or 'administrator', and user '{user}' has neither")
 
     def require_everywhere(self, user: str) -> None:
         """403 for who may not enter every virtual host: what is changed here concerns all of them."""

@@ -19,6 +19,7 @@ from warrenmq.core.ports import NOTHING, CommitLog
 from warrenmq.core.publish_rules import ADDRESS_PREFIX, DIRECT_REPLY_TO
 from warrenmq.core.queue import Queue
 from warrenmq.core.reply_to import ReplyQueue
+from warrenmq.core.reserved import is_own
 from warrenmq.core.routing.erlang_text import field_type, is_integer
 from warrenmq.core.routing.topic import find_odd_word
 from warrenmq.events import schema
@@ -146,6 +147,8 @@ class ChannelMethods:
             return
         is_promise = False
         if method.passive:
+            if is_own(self._vhost.name, name):
+                self._require("read", "queue", name)
             queue = self._vhost.queue(name, self._connection)
         else:
             if name:

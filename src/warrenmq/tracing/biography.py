@@ -93,6 +93,7 @@ class Biography:
     events: Sequence[Event]
     legs: Sequence[Leg]
     is_complete: bool
+    is_truncated: bool = False  # there are more events, which were left out to save work
 
 
 def tell(events: Iterable[Event], is_all: bool = True, began: int = 0) -> Biography | None:
@@ -101,28 +102,9 @@ def tell(events: Iterable[Event], is_all: bool = True, began: int = 0) -> Biogra
     `is_all`: nothing was left out to save work. `began`: when this life of the broker began, in us; no consumer has
     anything of before.
     """
-    teller = _Teller()
-    for event in dict.fromkeys(events):
-        teller.add(event)
-    story = teller.story
-    if not story:
-        return None
-    legs = teller.legs(began)
-    message_id = next((event.message_id for event in story if event.message_id is not None), None)
-    return Biography(message_id, story[0].uid, story, legs, is_all and _is_complete(story, legs))
-
-
-def waiting_since(events: Iterable[Event]) -> dict[tuple[str, str], int]:
-    """In which queues, by virtual host and name, it or one of its kin still waits; and since when."""
-    teller = _Teller()
-    for event in events:
-        teller.add(event)
-    found: dict[tuple[str, str], int] = {}
-    for leg in teller.legs():
-        if leg.outcome == WAITING:
-            begin = leg.spans[-1].begin
-            found[leg.place] = min(begin, found.get(leg.place, begin))
-    return found
+    teller = Teller()
+    teller.add(events)
+    return teller.biography(teller.legs(began), is_all)
 
 
 def _is_complete(events: Sequence[Event], legs: Sequence[Leg]) -> bool:
@@ -134,26 +116,52 @@ def _is_complete(events: Sequence[Event], legs: Sequence[Leg]) -> bool:
     return uids == begun and uids <= placed | nowhere and all(leg.is_over for leg in legs)
 
 
-class _Teller:
-    """Hears events in their order. `story` are those that belong to it."""
+class Teller:
+    """Takes events in their order, as many at a time as the caller likes. `story` are those that belong to it."""
 
     def __init__(self) -> None:
         self.story: list[Event] = []
+        self._heard: set[Event] = set()
         self._stays: list[_Stay] = []  # in the order in which they began
         self._current: dict[tuple[int, str, str], _Stay] = {}
+        self._waiting: dict[tuple[str, str], dict[_Stay, None]] = {}  # by virtual host and queue
 
-    def add(self, event: Event) -> None:
-        if event.uid == 0:
-            self._add_purge(event)
-        elif event.queue is None or event.kind not in _PLACED:
-            self.story.append(event)
-        else:
-            self.story.append(self._stay_of(event).add(event))
+    def add(self, events: Iterable[Event]) -> None:
+        for event in events:
+            if event in self._heard:
+                continue
+            self._heard.add(event)
+            if event.uid == 0:
+                self._add_purge(event)
+            elif event.queue is None or event.kind not in _PLACED:
+                self.story.append(event)
+            else:
+                stay = self._stay_of(event)
+                self.story.append(stay.add(event))
+                self._note_waiting(stay)
 
-    def legs(self, began: int = 0) -> list[Leg]:
-        for stay in self._stays:
+    @property
+    def leg_count(self) -> int:
+        return len(self._stays)
+
+    def legs(self, began: int = 0, first: int = 0, count: int | None = None) -> list[Leg]:
+        """All legs, or so many from the `first` on."""
+        stays = self._stays[first:] if count is None else self._stays[first : first + count]
+        for stay in stays:
             stay.broker_began(began)
-        return [stay.leg() for stay in self._stays]
+        return [stay.leg() for stay in stays]
+
+    def biography(self, legs: Sequence[Leg], is_all: bool) -> Biography | None:
+        """Of all that was added, with its legs; None if there is nothing."""
+        if not self.story:
+            return None
+        message_id = next((event.message_id for event in self.story if event.message_id is not None), None)
+        is_complete = is_all and _is_complete(self.story, legs)
+        return Biography(message_id, self.story[0].uid, self.story, legs, is_complete, not is_all)
+
+    def waiting_since(self) -> dict[tuple[str, str], int]:
+        """In which queues, by virtual host and name, it or one of its kin still waits; and since when."""
+        return {place: min(stay.wait_begin for stay in stays) for place, stays in self._waiting.items() if stays}
 
     def _stay_of(self, event: Event) -> _Stay:
         place = (event.uid, event.vhost or "", event.queue or "")
@@ -163,11 +171,17 @@ class _Teller:
             self._stays.append(stay)
         return stay
 
+    def _note_waiting(self, stay: _Stay) -> None:
+        waiting = self._waiting.setdefault(stay.place, {})
+        if stay.is_waiting:
+            waiting[stay] = None
+        else:
+            waiting.pop(stay, None)
+
     def _add_purge(self, event: Event) -> None:
         """All that waited on disk in a queue was dropped: one event tells it of all of them."""
         place = event.vhost or "", event.queue or ""
-        purged = [stay for stay in self._current.values() if stay.place == place and stay.is_waiting]
-        if event.kind == schema.DROPPED and purged:
+        if event.kind == schema.DROPPED and (purged := self._waiting.pop(place, None)):
             self.story.append(event)
             for stay in purged:
                 stay.add(event)
@@ -194,6 +208,11 @@ class _Stay:
     @property
     def is_waiting(self) -> bool:
         return self._outcome == WAITING
+
+    @property
+    def wait_begin(self) -> int:
+        """When the last span began."""
+        return self._spans[-1].begin
 
     def add(self, event: Event) -> Event:
         """Gives it as it is told."""

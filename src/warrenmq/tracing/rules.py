@@ -6,7 +6,8 @@ at random for the whole message: so a biography is kept as a whole or not at all
 again under the same id.
 
 Rules are definitions like queues: they are in the catalog, and a change is answered when it is as safe as a declared
-queue. Those that come from the broker's settings are fixed. A change counts from the next publish on.
+queue. Those that come from the broker's settings are fixed. A change counts from the next publish on. A stored rule
+that is not valid (an older version allowed more) is disabled at the start, with a warning; it stays listed.
 
 Owned by the loop thread.
 """
@@ -14,6 +15,7 @@ Owned by the loop thread.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,8 +23,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from warrenmq.core.broker import Broker
+from warrenmq.core.patterns import LONGEST_PATTERN, Pattern
 from warrenmq.core.queue import Queue
 from warrenmq.events.schema import STREAM_NAME
+
+log = logging.getLogger("warrenmq.tracing")
 
 KIND = "trace_rule"
 # How permissions and rules name the exchange whose name is empty.
@@ -30,6 +35,10 @@ DEFAULT_EXCHANGE = "amq.default"
 EVERYTHING = "*"
 FIELDS = ("vhost", "exchange", "queue", "header", "ratio", "enabled")
 NAME_MAX = 255
+# Each new route is compared with all rules, each message on it with all headers of those that match.
+MOST_RULES = 1_000
+MOST_HEADERS = 16
+_INTEGERS = range(-(1 << 63), 1 << 63)  # that a header can hold
 
 # Where one of these occurs a pattern is a regular expression; without any it is the name itself.
 _IS_EXPRESSION = re.compile(r"[*+?^$|\\()\[\]{}]")
@@ -47,6 +56,7 @@ class TraceRule:
     ratio: float = 1.0
     enabled: bool = True
     is_fixed: bool = False
+    _compiled: dict[str, Pattern] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def keeps_any(self) -> bool:
@@ -54,12 +64,33 @@ class TraceRule:
 
     def matches(self, vhost: str, exchange: str, queues: Iterable[str]) -> bool:
         """Whether a message of that way is meant, as far as that can be known without its headers."""
-        if not _matches(self.vhost, vhost) or not _matches(self.exchange, exchange or DEFAULT_EXCHANGE):
+        if not self.matches_vhost(vhost) or not self._matches(self.exchange, exchange or DEFAULT_EXCHANGE):
             return False
-        return self.queue is None or any(_matches(self.queue, name) for name in queues)
+        return self.queue is None or any(self._matches(self.queue, name) for name in queues)
+
+    def matches_vhost(self, vhost: str) -> bool:
+        return self._matches(self.vhost, vhost)
 
     def matches_headers(self, headers: Mapping[str, Any]) -> bool:
-        return all(name in headers and _is_value(wanted, headers[name]) for name, wanted in self.header.items())
+        return all(name in headers and self._is_value(wanted, headers[name]) for name, wanted in self.header.items())
+
+    def _matches(self, pattern: str | None, name: str) -> bool:
+        if pattern is None or pattern == EVERYTHING:
+            return True
+        if _IS_EXPRESSION.search(pattern) is None:
+            return pattern == name
+        compiled = self._compiled.get(pattern)
+        if compiled is None:
+            compiled = self._compiled[pattern] = Pattern(pattern)
+        return compiled.matches(name)
+
+    def _is_value(self, wanted: Any, value: Any) -> bool:
+        if isinstance(wanted, str):
+            text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+            return isinstance(text, str) and self._matches(wanted, text)
+        if isinstance(wanted, bool) or isinstance(value, bool):
+            return wanted is value
+        return bool(wanted == value)
 
     def definition(self) -> dict[str, Any]:
         """What `parse_rule` makes a rule of, as plain values."""
@@ -123,37 +154,28 @@ def _header_of(definition: Mapping[str, Any]) -> dict[str, Any]:
     header = definition.get("header") or {}
     if not isinstance(header, Mapping) or not all(isinstance(name, str) and name for name in header):
         raise ValueError("header is an object of names and values")
+    if len(header) > MOST_HEADERS:
+        raise ValueError(f"header has {len(header)} names, at most {MOST_HEADERS} are allowed")
     for name, value in header.items():
-        if not isinstance(value, str | int | float | bool):
-            raise ValueError(f"the header {name!r} is compared with a text, a number, true or false")
+        if len(name.encode("utf-8", "surrogatepass")) > NAME_MAX:
+            raise ValueError(f"the name of a header has at most {NAME_MAX} bytes")
+        if not isinstance(value, str | int | float | bool) or (isinstance(value, float) and not math.isfinite(value)):
+            raise ValueError(f"the header {name!r} is compared with a text, a finite number, true or false")
+        if isinstance(value, int) and value not in _INTEGERS:
+            raise ValueError(f"the header {name!r} needs a number of at most 64 bits")
         if isinstance(value, str):
             _require_pattern(f"the header {name!r}", value)
     return dict(header)
 
 
 def _require_pattern(what: str, pattern: str) -> None:
+    if len(pattern) > LONGEST_PATTERN:
+        raise ValueError(f"{what} has {len(pattern)} characters, at most {LONGEST_PATTERN} are allowed")
     if _IS_EXPRESSION.search(pattern) and pattern != EVERYTHING:
         try:
-            re.compile(pattern)
-        except re.error as error:
+            Pattern(pattern)
+        except ValueError as error:
             raise ValueError(f"{what} is no regular expression: {error}") from None
-
-
-def _matches(pattern: str | None, name: str) -> bool:
-    if pattern is None or pattern == EVERYTHING:
-        return True
-    if _IS_EXPRESSION.search(pattern) is None:
-        return pattern == name
-    return re.search(pattern, name) is not None  # `re` remembers what it compiled
-
-
-def _is_value(wanted: Any, value: Any) -> bool:
-    if isinstance(wanted, str):
-        text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-        return isinstance(text, str) and _matches(wanted, text)
-    if isinstance(wanted, bool) or isinstance(value, bool):
-        return wanted is value
-    return bool(wanted == value)
 
 
 class RuleBook:
@@ -167,7 +189,7 @@ class RuleBook:
         for definition in broker.catalog.load(KIND):
             name = definition["name"]
             if name not in self._rules:
-                self._rules[name] = parse_rule(name, definition["arguments"])
+                self._rules[name] = _restore(name, definition["arguments"])
 
     def all(self) -> Sequence[TraceRule]:
         return list(self._rules.values())
@@ -188,14 +210,15 @@ class RuleBook:
 
     def keeps_vhost(self, vhost: str) -> bool:
         """Whether what happens to connections, queues and exchanges there is kept: no ratio counts."""
-        return any(rule.keeps_any and _matches(rule.vhost, vhost) for rule in self._rules.values())
+        return any(rule.keeps_any and rule.matches_vhost(vhost) for rule in self._rules.values())
 
     # -- changing ----------------------------------------------------------------------------------------------------
 
     async def put(self, name: str, definition: Mapping[str, Any]) -> bool:
-        """Set a rule; says whether it is new. Returns when that is safe."""
+        """Set a rule. Return whether it is new, when that is safe."""
+        rule = parse_rule(name, definition)
         self.schedule_turn()
-        is_new = self.set(parse_rule(name, definition))
+        is_new = self.set(rule)
         await self._safe()
         return is_new
 
@@ -211,9 +234,11 @@ class RuleBook:
         """In the open turn."""
         self._require_free(rule.name)
         is_new = rule.name not in self._rules
-        self._rules[rule.name] = rule
+        if is_new and len(self._rules) >= MOST_RULES:
+            raise ValueError(f"there are {MOST_RULES} rules already, which is the most that there may be")
         definition = {"name": rule.name, "arguments": rule.definition()}
         self._broker.catalog.save(KIND, (rule.name,), definition)
+        self._rules[rule.name] = rule  # behind the save, which may refuse it
         self.on_change()
         return is_new
 
@@ -237,6 +262,17 @@ class RuleBook:
             await done
         finally:
             self._broker.withdraw(done)
+
+
+def _restore(name: str, definition: Mapping[str, Any]) -> TraceRule:
+    """A rule of the catalog; what an older version has accepted must not stop the broker."""
+    try:
+        return parse_rule(name, definition)
+    except ValueError as error:
+        log.warning("the trace rule %r is disabled, as it is not valid: %s", name, error)
+        vhost, exchange, queue = (definition.get(key) for key in ("vhost", "exchange", "queue"))
+        header = {key: str(value) for key, value in dict(definition.get("header") or {}).items()}
+        return TraceRule(name, vhost, exchange, queue, header, ratio=0.0, enabled=False)
 
 
 def _complete(done: asyncio.Future[None]) -> None:

@@ -2,8 +2,7 @@
 
 A message stands where the last of its events is that fits the query. So a search goes through the log from its end,
 and a cursor is a place in the log; `top` is where the log ended when the search began, and what came later is not
-looked at. A message that fits in several places was shown with the last of them: on later pages that is seen from
-its events.
+looked at. A message that fits in several places was shown with the last of them: later pages leave it out.
 
 Pure: reading is up to reader.py.
 """
@@ -11,8 +10,10 @@ Pure: reading is up to reader.py.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from warrenmq.events.batch import Batch, Selection
 from warrenmq.events.ids import CORRELATION_ID_KEY, TRACE_ID_KEY, key_hash
@@ -22,6 +23,14 @@ from warrenmq.tracing.index_file import EXCHANGE, QUEUE, Wanted
 
 class TracingUnavailable(OSError):
     """The event log cannot be read just now; the text says why in one line."""
+
+
+class TracingBusy(TracingUnavailable):
+    """Too many are reading the event log; ask again after `retry_seconds`."""
+
+    def __init__(self, text: str, retry_seconds: int) -> None:
+        super().__init__(text)
+        self.retry_seconds = retry_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +81,7 @@ class TracePage:
     next: str | None = None
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Place:
+class Place(NamedTuple):
     """Where in the log an event is."""
 
     offset: int
@@ -114,30 +122,15 @@ def wanted_keys(query: TraceQuery) -> list[int]:
     return [key_hash(space, text.encode("utf-8", "replace")) for space, text in spaces if text is not None]
 
 
-def newest_first(
-    batch: Batch, query: TraceQuery, before: int | None, seen: frozenset[int], most: int
-) -> tuple[list[tuple[int, int]], bool]:
-    """The rows before this one that fit, with their uids: each message once, those that were seen left out.
-
-    And whether these are all. Rows that concern no message are none of anybody's biography.
-    """
-    found: list[tuple[int, int]] = []
-    known = set(seen)
-    for row in reversed(_select(batch, query)):
-        if before is not None and row >= before:
-            continue
-        uid = batch.event(row).uid
-        if uid == 0 or uid in known:
-            continue
-        if len(found) == most:
-            return found, False
-        known.add(uid)
-        found.append((row, uid))
-    return found, True
+def fitting_rows(
+    batch: Batch, query: TraceQuery, before: int | None = None, uids: frozenset[int] | None = None
+) -> list[int]:
+    """The rows that fit, in order; only those before this one, and of these messages."""
+    rows = _select(batch, query, uids)
+    return rows if before is None else rows[: bisect_left(rows, before)]
 
 
-def _select(batch: Batch, query: TraceQuery) -> list[int]:
-    """The rows that fit."""
+def _select(batch: Batch, query: TraceQuery, uids: frozenset[int] | None) -> list[int]:
     vhosts = [query.vhost] if query.vhosts is None else sorted(query.vhosts)
     if query.vhosts is not None and query.vhost is not None:
         vhosts = [query.vhost] if query.vhost in query.vhosts else []
@@ -148,6 +141,7 @@ def _select(batch: Batch, query: TraceQuery) -> list[int]:
             time_from=query.start,
             time_to=query.end,
             kinds=kinds,
+            uids=uids,
             correlation_id=query.correlation_id,
             trace_id=query.trace_id,
             vhost=vhost,
@@ -157,22 +151,6 @@ def _select(batch: Batch, query: TraceQuery) -> list[int]:
         )
         rows += batch.select(selection)
     return sorted(rows) if len(vhosts) > 1 else rows
-
-
-def fits(event: Event, query: TraceQuery) -> bool:
-    """The same for one event."""
-    for name in ("correlation_id", "trace_id", "vhost", "queue", "exchange", "routing_key", "kind"):
-        value = getattr(query, name)
-        if value is not None and getattr(event, name) != value:
-            return False
-    if query.vhosts is not None and event.vhost not in query.vhosts:
-        return False
-    return (query.start is None or event.time >= query.start) and (query.end is None or event.time < query.end)
-
-
-def was_shown(events: Sequence[tuple[Place, Event]], query: TraceQuery, cursor: Cursor, place: Place) -> bool:
-    """Whether this message stands further up: one of its events there fits."""
-    return any(place < at and at.offset < cursor.top and fits(event, query) for at, event in events)
 
 
 def summarize(events: Sequence[Event]) -> TraceSummary:

@@ -1,7 +1,7 @@
 """What the analysis has found: GET /api/analysis for the jobs, GET /api/analysis/{job} for the rows of one.
 
-A user sees rows about virtual hosts that the user may enter. Rows that are about no virtual host are for who may enter
-all of them.
+A user needs the tag `monitoring` or `administrator`, and sees rows about virtual hosts that the user may enter. Rows
+that are about no virtual host are for users who may enter all of them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def routes(node: NodeView, clock: Callable[[], float] = time.time) -> APIRouter:
     reader = analysis_reader.AnalysisReader(node.broker)
 
     @router.get("/analysis")
-    async def jobs() -> Response:
+    async def jobs(request: Request) -> Response:
+        node.require_monitoring(asker_of(request).name)
         await reader.catch_up(analysis_reader.PATIENCE)
         now = int(clock() * 1e6)
         board = reader.board
@@ -51,6 +52,7 @@ def routes(node: NodeView, clock: Callable[[], float] = time.time) -> APIRouter:
 
     @router.get("/analysis/{job:path}")
     async def rows(job: str, request: Request) -> Response:
+        node.require_monitoring(asker_of(request).name)
         params = request.query_params
         paging.require_known(params, PARAMETERS)
         now = int(clock() * 1e6)

@@ -1,9 +1,13 @@
-"""The streams that there are: GET /api/streams, for readers that want all whose names fit a pattern."""
+"""The streams that there are: GET /api/streams, for readers that want all whose names fit a pattern.
+
+Streams of the broker are listed for users who may read them.
+"""
 
 from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
+from warrenmq.core.reserved import is_own
 from warrenmq.core.stream import Stream
 from warrenmq.management import paging
 from warrenmq.management.answers import Json
@@ -25,6 +29,7 @@ def routes(node: NodeView) -> APIRouter:
         names = [name for name in node.broker.vhosts if visible is None or name in visible]
         if wanted is not None and wanted not in names:
             raise NotFound(f"there is no virtual host '{wanted}', or it is not yours to enter")
+        may_monitor = node.may_monitor(asker_of(request).name)
         found = [
             {
                 "name": queue.name,
@@ -35,7 +40,7 @@ def routes(node: NodeView) -> APIRouter:
             for name in names
             if wanted is None or name == wanted
             for queue in node.broker.vhosts[name].queues.values()
-            if isinstance(queue, Stream)
+            if isinstance(queue, Stream) and (may_monitor or not is_own(name, queue.name))
         ]
         return Json({"streams": sorted(found, key=lambda stream: (stream["vhost"], stream["name"]))})
 

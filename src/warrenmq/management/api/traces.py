@@ -1,14 +1,14 @@
 """What happened to a message: GET /api/traces/{message-id}, and GET /api/traces?... to find messages.
 
-A user sees what happened in virtual hosts that the user may enter, and nothing else.
+A user needs the tag `monitoring` or `administrator`, and sees what happened in virtual hosts that the user may enter.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request, Response
 from starlette.datastructures import QueryParams
@@ -16,14 +16,15 @@ from starlette.datastructures import QueryParams
 from warrenmq.events.ids import uid_text
 from warrenmq.events.schema import COLUMNS, KIND_CODES, Event, kind_name, reason_name
 from warrenmq.management import paging
-from warrenmq.management.answers import Json
+from warrenmq.management.answers import JsonParts, render, render_items
 from warrenmq.management.auth import asker_of
 from warrenmq.management.errors import BadRequest, NotFound, Unavailable
+from warrenmq.management.leaving import ClientGone, while_connected
 from warrenmq.management.ports import TraceReader
 from warrenmq.management.view import NodeView
 from warrenmq.tracing.biography import Biography, Leg, Span
 from warrenmq.tracing.rules import DEFAULT_EXCHANGE
-from warrenmq.tracing.search import TraceQuery, TraceSummary
+from warrenmq.tracing.search import TraceQuery, TraceSummary, TracingBusy
 
 NAMES = ("correlation_id", "vhost", "queue", "exchange", "routing_key", "cursor")
 PARAMETERS = frozenset({*NAMES, "trace_id", "kind", "from", "to", "limit"})
@@ -38,6 +39,14 @@ SHOWN: dict[str, Callable[[Any], Any]] = {
     "enqueue_time": paging.iso,
 }
 MOST_TRACES = 500
+MANY_SPANS = 20
+NOBODY_LISTENS = 499  # as nginx has it in its log; the client is gone
+HINT = (
+    "this id has more events than one answer tells: ask for a single message by its uid, "
+    "which GET /api/traces gives, with from, to, queue or kind to narrow the search"
+)
+
+Result = TypeVar("Result")
 
 
 def routes(node: NodeView, clock: Callable[[], float] = time.time) -> APIRouter:
@@ -45,28 +54,30 @@ def routes(node: NodeView, clock: Callable[[], float] = time.time) -> APIRouter:
 
     @router.get("/traces")
     async def search(request: Request) -> Response:
+        node.require_monitoring(asker_of(request).name)
         query = parse_query(request.query_params, int(clock() * 1e6), node.visible_vhosts(asker_of(request).name))
         try:
-            page = await _reader(node).search(query)
+            page = await _read(request, _reader(node).search(query))
         except ValueError as unfit:
             raise BadRequest(str(unfit)) from None
-        except OSError as failure:
-            raise Unavailable(f"the event log cannot be read: {failure}") from None
-        found = [summary_values(summary) for summary in page.traces]
-        return Json({"traces": found, "next": page.next, "tracing": dict(node.tracing_state())})
+        except ClientGone:
+            return Response(status_code=NOBODY_LISTENS)
+        about = render({"next": page.next, "tracing": dict(node.tracing_state())})
+        found = await render_items(page.traces, summary_values)
+        return JsonParts([b'{"traces":[', *found, b"],", about[1:]])
 
     @router.get("/traces/{key:path}")
     async def biography(key: str, request: Request) -> Response:
+        node.require_monitoring(asker_of(request).name)
         visible = node.visible_vhosts(asker_of(request).name)
         try:
-            found = await _reader(node).biography(key)
-        except OSError as failure:
-            raise Unavailable(f"the event log cannot be read: {failure}") from None
-        # A long story takes a while to write down: not on the loop.
-        answer = await asyncio.to_thread(_told, found, visible) if found is not None else None
-        if answer is None:
+            found = await _read(request, _reader(node).biography(key))
+        except ClientGone:
+            return Response(status_code=NOBODY_LISTENS)
+        parts = await _told(found, visible) if found is not None else []
+        if not parts:
             raise NotFound(f"nothing is kept of a message '{key}'" + _why_nothing(node))
-        return answer
+        return JsonParts(parts)
 
     return router
 
@@ -83,17 +94,6 @@ def parse_query(params: QueryParams, now: int, visible: frozenset[str] | None) -
     limit = paging.whole_number(params, "limit", TraceQuery().limit, 1, MOST_TRACES)
     trace_id, kind = _trace_id(paging.text(params, "trace_id")), _kind(paging.text(params, "kind"))
     return TraceQuery(**named, trace_id=trace_id, kind=kind, start=start, end=end, limit=limit, vhosts=visible)
-
-
-def biography_values(biography: Biography, visible: frozenset[str] | None) -> dict[str, Any]:
-    """The biography as JSON has it, without what happened in virtual hosts that are not visible."""
-    return {
-        "message_id": biography.message_id or uid_text(biography.uid),
-        "uid": uid_text(biography.uid),
-        "complete": biography.is_complete,
-        "events": [event_values(event) for event in biography.events if _is_visible(event.vhost, visible)],
-        "legs": [leg_values(leg) for leg in biography.legs if _is_visible(leg.vhost, visible)],
-    }
 
 
 def event_values(event: Event) -> dict[str, Any]:
@@ -113,6 +113,7 @@ def event_values(event: Event) -> dict[str, Any]:
 
 
 def leg_values(leg: Leg) -> dict[str, Any]:
+    """Without its spans, which may be many."""
     return {
         "vhost": leg.vhost,
         "queue": leg.queue,
@@ -122,7 +123,6 @@ def leg_values(leg: Leg) -> dict[str, Any]:
         "outcome": leg.outcome,
         "deliveries": leg.deliveries,
         "consumers": list(leg.consumers),
-        "spans": [span_values(span) for span in leg.spans],
     }
 
 
@@ -155,10 +155,62 @@ def summary_values(summary: TraceSummary) -> dict[str, Any]:
     }
 
 
-def _told(biography: Biography, visible: frozenset[str] | None) -> Json | None:
-    """The answer; None if the asker may see none of it."""
-    values = biography_values(biography, visible)
-    return Json(values) if values["events"] else None
+async def _told(biography: Biography, visible: frozenset[str] | None) -> list[bytes]:
+    """The biography as JSON, in parts, without what happened in virtual hosts that are not visible.
+
+    No parts if that is all of it.
+    """
+    events = [event for event in biography.events if _is_visible(event.vhost, visible)]
+    if not events:
+        return []
+    about: dict[str, Any] = {
+        "message_id": biography.message_id or uid_text(biography.uid),
+        "uid": uid_text(biography.uid),
+        "complete": biography.is_complete,
+        "truncated": biography.is_truncated,
+    }
+    if biography.is_truncated:
+        about["hint"] = HINT
+    parts = [render(about)[:-1], b',"events":[', *await render_items(events, event_values), b'],"legs":[']
+    legs = [leg for leg in biography.legs if _is_visible(leg.vhost, visible)]
+    parts += await _told_legs(legs)
+    return [*parts, b"]}"]
+
+
+async def _told_legs(legs: Sequence[Leg]) -> list[bytes]:
+    """Most legs have a few spans; one that has many is rendered in parts."""
+    parts: list[bytes] = []
+    few: list[Leg] = []
+    for leg in [*legs, None]:
+        if leg is not None and len(leg.spans) < MANY_SPANS:
+            few.append(leg)
+            continue
+        if few:
+            parts += [b","] if parts else []
+            parts += await render_items(few, lambda each: leg_values(each) | {"spans": _spans(each)})
+            few = []
+        if leg is not None:
+            head = (b"," if parts else b"") + await asyncio.to_thread(_render_leg, leg)
+            parts += [head[:-1], b',"spans":[', *await render_items(leg.spans, span_values), b"]}"]
+    return parts
+
+
+def _render_leg(leg: Leg) -> bytes:
+    return render(leg_values(leg))
+
+
+def _spans(leg: Leg) -> list[dict[str, Any]]:
+    return [span_values(span) for span in leg.spans]
+
+
+async def _read(request: Request, answer: Coroutine[Any, Any, Result]) -> Result:
+    """What the reader answers, as long as the client waits for it."""
+    try:
+        return await while_connected(request, answer)
+    except TracingBusy as busy:
+        raise Unavailable(str(busy), {"Retry-After": str(busy.retry_seconds)}) from None
+    except OSError as failure:
+        raise Unavailable(f"the event log cannot be read: {failure}") from None
 
 
 def _reader(node: NodeView) -> TraceReader:

@@ -15,7 +15,8 @@ export function drawBiography(biography) {
   queueMicrotask(() => requestAnimationFrame(() => timeline(chart, lanesOf(biography))));
   return [
     el("h1", { class: "any" }, "Message ", el("span", { class: "mono" }, biography.message_id)),
-    biography.complete ? null : el("div", { class: "notice" }, "The beginning of this message is not kept, or it has not come to its end yet: times may be incomplete."),
+    biography.truncated && el("div", { class: "notice" }, `Truncated: ${biography.hint}.`),
+    biography.complete || biography.truncated ? null : el("div", { class: "notice" }, "The beginning of this message is not kept, or it has not come to its end yet: times may be incomplete."),
     legs.some(({ spans }) => spans.some(({ outcome }) => outcome === "lost")) && el("div", { class: "notice" }, "The broker ended while a consumer had this message: for how long is not known, so that time is not counted."),
     figures(biography),
     el("section", { class: "card" }, el("h2", {}, "What it is"), facts(biography)),
