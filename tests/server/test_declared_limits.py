@@ -95,7 +95,7 @@ def test_arguments_that_are_wrong_are_told_first(channel: WireChannel) -> None:
 
 def test_streams_of_the_broker_itself_are_never_refused() -> None:
     vhost = Broker(MemoryStorage(), limits=Limits(max_queues=1)).vhosts["/"]
-    for name in ("warren.events", "warren.others"):
+    for name in ("warren.events", "warren.analysis"):
         vhost.declare_queue(name, True, False, False, {"x-queue-type": "stream"}, None)
     assert len(vhost.queues) == 2
 
