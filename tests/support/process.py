@@ -21,6 +21,7 @@ START_LIMIT = 60.0
 class BrokerProcess:
     """`warren serve` on a data folder. No WARREN_ setting of the tester's reaches it but those in `environ`.
 
+    `descriptors` limits the files and sockets that it may have open.
     What it says on standard error goes to a file beside the folder, so that no pipe fills up.
     """
 
@@ -30,12 +31,16 @@ class BrokerProcess:
         environ: dict[str, str] | None = None,
         log_file: Path | None = None,
         http_port: str = "off",
+        descriptors: int | None = None,
     ) -> None:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("WARREN_")}
         self.log_file = log_file or folder.with_suffix(".log")
         with self.log_file.open("ab") as log:
+            # The shell sets RLIMIT_NOFILE, soft and hard, for the broker alone.
+            limit = ["sh", "-c", f'ulimit -n {descriptors} && exec "$@"', "sh"] if descriptors else []
             self.process = subprocess.Popen(
                 [
+                    *limit,
                     sys.executable,
                     "-m",
                     "warrenmq",
