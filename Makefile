@@ -37,7 +37,7 @@ export STARTED := $(shell date +%s)
 endif
 say = printf '%4d s  %-43s\n' $$(( $$(date +%s) - $(STARTED) ))
 
-.PHONY: help install run spark test test-pure lint format bench bench-start soak fuzz wheel interop-tools clean
+.PHONY: help install run spark test test-pure lint format bench bench-start soak fuzz audit wheel interop-tools clean
 
 help: ## print this table
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -83,6 +83,11 @@ fuzz: install ## feed random bytes to the protocol until stopped (ARGS="-max_tot
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/pip install $(PIP_FLAGS) atheris \
 		|| { echo 'make fuzz: atheris could not be installed here (it needs Linux and a Python it supports)' >&2; exit 1; }
 	@$(BIN)/python tests/fuzz/fuzz_protocol.py $(ARGS)
+
+audit: install .venv/.test-tools ## attack a broker, its data folder and its client; verdicts in one table (ARGS="--fuzz 30" for less)
+	@$(BIN)/python -c 'import pip_audit' 2>/dev/null || $(BIN)/pip install $(PIP_FLAGS) -c constraints.txt pip-audit \
+		|| echo 'make audit: pip-audit could not be installed; the dependencies are not checked' >&2
+	@$(BIN)/python tools/audit.py $(ARGS)
 
 wheel: .venv/.broker ## build a wheel for this platform and a pure one into dist/, and try both in fresh environments
 	@$(BIN)/python tools/build_wheels.py

@@ -130,6 +130,21 @@ def test_a_user_who_logged_in_from_an_address_before_is_not_slowed_by_other_name
     assert clock.succeed(user="app") == 0.0
 
 
+def test_the_password_that_logged_in_from_an_address_before_gets_in_at_once_while_others_guess_there() -> None:
+    clock = Clock()
+    clock.succeed()
+    clock.exhaust()
+    assert clock.succeed() == 0.0
+    with pytest.raises(TooManyFailures):
+        clock.begin(password="one more guess")
+
+
+def test_a_password_that_was_changed_is_a_wrong_one() -> None:
+    clock = Clock()
+    clock.succeed(password="old")
+    assert [clock.fail(password="old"), clock.fail(password="old")] == [0.0, 2.0]
+
+
 def test_clients_that_retry_an_old_password_do_not_keep_out_those_that_have_the_new_one() -> None:
     clock = Clock()
     waits = [clock.fail(password="old") for _ in range(100)]
@@ -166,7 +181,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         clock.fail(f"198.51.100.{number}", f"user {number}" * 1000)
         clock.succeed(f"198.51.100.{number}", f"other {number}")
     limit = clock.limit
-    kept = (limit._known, limit._wrong, limit._pairs._cleared_at, limit._users._cleared_at)
+    kept = (limit._right, limit._wrong, limit._pairs._cleared_at, limit._users._cleared_at)
     assert [len(each) for each in kept] == [10] * 4
 
 

@@ -3,7 +3,8 @@
 Wrong passwords count for the address with the user's name, for the address, and for the user. Above a limit a login
 waits before its password is checked, the right one as well as a wrong one; if too many wait already it is refused
 without a check. A limit by user only ever makes a login wait, and neither it nor the address limit applies where the
-same user logged in from the same address before: guessing elsewhere locks no client out.
+same user logged in from the same address before: guessing elsewhere locks no client out. The password that succeeded
+there is checked at once, so guessing at the same address does not lock it out either.
 
 The password that was wrong before is not a new guess: it is refused after a wait and does not count, so clients that
 retry with an old password do not use up the limit of those that have the new one.
@@ -80,7 +81,7 @@ class LoginLimit:
         self._pairs = _Rate(for_pair, interval)
         self._addresses = _Rate(for_address, interval)
         self._users = _Rate(for_user, interval)
-        self._known: dict[int, None] = {}  # pairs that logged in; the least recent first
+        self._right: dict[int, bytes] = {}  # by pair that logged in; the least recent first
         self._wrong: dict[int, tuple[bytes, ...]] = {}  # by pair
         self._waiting = {True: 0, False: 0}  # by whether the password is new
         self._hash_key = secrets.token_bytes(16)
@@ -111,9 +112,11 @@ class LoginLimit:
         wrong = tuple(each for each in self._wrong.get(attempt.pair, ()) if each != attempt.password)
         if has_succeeded:
             self._give_back(attempt)
-            _note(self._known, attempt.pair, None)
+            _note(self._right, attempt.pair, attempt.password)
         else:
             self.failed += 1
+            if self._right.get(attempt.pair) == attempt.password:  # it was changed
+                del self._right[attempt.pair]
             wrong = (*wrong, attempt.password)[-REMEMBERED_PASSWORDS:]
         if wrong or attempt.pair in self._wrong:
             _note(self._wrong, attempt.pair, wrong)
@@ -125,10 +128,12 @@ class LoginLimit:
         secret = hashlib.blake2b(password.encode("utf-8", "surrogatepass"), key=self._hash_key, digest_size=16).digest()
         if secret in self._wrong.get(pair, ()):
             return Attempt(self.interval, pair, secret, (), is_new=False)
+        if secret == self._right.get(pair):
+            return Attempt(0.0, pair, secret, (), is_new=False)
         limits = [(self._pairs, pair)]
         longest = self._pairs.wait(pair, now)
         at_least = 0.0
-        if pair not in self._known:
+        if pair not in self._right:
             limits += [(self._addresses, hash(network)), (self._users, hash(user))]
             longest = max(longest, self._addresses.wait(hash(network), now))
             at_least = min(self._users.wait(hash(user), now), self._longest_wait)
