@@ -2,8 +2,8 @@
 
 Memory is judged by what clients make the broker hold (`Stats.memory`), which falls as soon as it is released, unlike
 the size of the process; what is known of the disk comes from outside (see disk_alarm.py). A connection that publishes
-while an alarm is raised is not read any more, not even in the middle of a message, and is told so if it can hear it
-(connection.blocked).
+while an alarm is raised is not read any more, not even in the middle of a message, and gets connection.blocked if it
+supports that.
 
 A connection that is not read can neither finish its message nor commit its transaction. So these may take only a part
 of the limit, and are refused beyond it: consumers can always make enough room for the alarm to end.

@@ -118,7 +118,7 @@ class Copy:
         self.size = FILE_HEAD_SIZE
 
     def _copy_pages(self, source: Source, writing: int, size: int) -> int:
-        """Copy from one source until it ends, or so many bytes were read; return how many were."""
+        """Copy from one source until it ends or the limit of bytes is reached; return the bytes read."""
         done = 0
         dead = int.from_bytes(source.dead or b"", "little")
         reading = self._files.open_read(source.path)

@@ -145,7 +145,7 @@ class Teller:
         return len(self._stays)
 
     def legs(self, began: int = 0, first: int = 0, count: int | None = None) -> list[Leg]:
-        """All legs, or so many from the `first` on."""
+        """All legs, or `count` from the `first` on."""
         stays = self._stays[first:] if count is None else self._stays[first : first + count]
         for stay in stays:
             stay.broker_began(began)

@@ -41,7 +41,7 @@ class Turns:
     async def turn(self) -> AsyncIterator[None]:
         """Wait for a turn, in order, and end it with the block. TracingBusy: too many wait, or it took too long."""
         if self._running >= self._limits.readers:
-            await self._wait()  # whoever ends a turn hands it on
+            await self._wait()  # the answer that ends hands its turn on
         else:
             self._running += 1
         self.most = max(self.most, self._running)

@@ -121,7 +121,7 @@ class Consumer:
 
 
 def _give_back(engine_consumer: EngineConsumer, inbox: Inbox) -> None:
-    """Nobody reads on: the broker may give what waits to others."""
+    """Requeue what the consumer has not read: the broker delivers it to others."""
     if not engine_consumer.auto_ack:
         engine_consumer.channel.give_back(delivery.delivery_tag for delivery in inbox.take_rest())
 

@@ -95,7 +95,7 @@ class Consumer:
 
 
 async def _give_back(engine_consumer: EngineConsumer, inbox: Inbox) -> None:
-    """Nobody reads on: the broker may deliver what waits to others."""
+    """Requeue what the consumer has not read: the broker delivers it to others."""
     if not engine_consumer.auto_ack:
         engine_consumer.channel.give_back(delivery.delivery_tag for delivery in inbox.take_rest())
 
