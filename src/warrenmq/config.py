@@ -93,6 +93,13 @@ def log_level(value: object) -> str:
     return value.lower()
 
 
+def yes_or_no(value: object) -> bool:
+    answer = {"true": True, "false": False}.get(value.lower()) if isinstance(value, str) else value
+    if not isinstance(answer, bool):
+        raise Unfit("true or false")
+    return answer
+
+
 def seconds(value: object) -> float:
     try:
         if isinstance(value, bool) or not isinstance(value, (int, float, str)):
@@ -232,6 +239,7 @@ class Settings:
     data_dir: Path | None = field(
         default_factory=lambda: default_data_dir(os.environ), metadata={"read": folder_or_none, "is_secret": False}
     )
+    strict: bool = setting(False, yes_or_no)
     log_level: str = setting("info", log_level)
     heartbeat: int = setting(60, whole_number(0, 65535, "a number of seconds (0 = none)"))
     frame_max: int = setting(131072, whole_number(4096, 16 * MIB, "a number of bytes"))

@@ -57,6 +57,9 @@ def serve(
         str | None,
         typer.Option(metavar="T", help="Keep the events of messages: off, all, or a share such as 0.01. [off]"),
     ] = None,
+    strict: Annotated[
+        bool | None, typer.Option("--strict", help="Refuse a data folder that other users may write to.")
+    ] = None,
     log_level: Annotated[str | None, typer.Option(metavar="L", help="debug, info, warning or error. [info]")] = None,
 ) -> None:
     """Run the broker in the foreground until SIGTERM or Ctrl-C."""
@@ -69,6 +72,7 @@ def serve(
         "http_port": http_port,
         "durability": durability,
         "trace": trace,
+        "strict": strict,
         "log_level": log_level,
     }
     raise typer.Exit(run_broker(flags, config))

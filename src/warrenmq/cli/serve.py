@@ -65,6 +65,7 @@ def node_options(settings: config.Settings) -> NodeOptions:
         port=settings.port,
         http_port=settings.http_port,
         data_dir=settings.data_dir,
+        strict=settings.strict,
         server=config.server_options(settings),
         tracing=config.tracing_options(settings),
         storage=shrunk(config.storage_options(settings), os.environ.get("WARREN_TEST_LIMITS", "")),

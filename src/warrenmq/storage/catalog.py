@@ -11,6 +11,7 @@ operation passes from one to the other and is not changed any more.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -22,6 +23,7 @@ from tempfile import TemporaryDirectory
 from typing import Protocol
 
 from warrenmq.core.ports import Catalog
+from warrenmq.journal.files import MODE
 from warrenmq.storage.crash_points import reach
 from warrenmq.storage.definition_records import (
     KINDS,
@@ -355,7 +357,13 @@ def connect(file: str, path: str) -> sqlite3.Connection:
     """Nothing is read yet. `path` is what errors name."""
     with _explained(path):
         try:
-            os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))  # users' passwords will lie in it
+            for name in (file, *(file + ending for ending in SIDE_FILES)):
+                if os.path.islink(name):
+                    raise OSError(
+                        errno.ELOOP, f"{name} is a symbolic link: remove it, the broker follows no links there"
+                    )
+            # SQLite gives its side files the mode of the database.
+            os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, MODE))
         except OSError as error:
             raise CatalogError(f"cannot open the catalog {path}: {error.strerror}") from None
         connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
@@ -455,7 +463,7 @@ def copy_files(path: str, folder: str) -> str:
 
 def _sync_folder_of(path: str) -> None:
     """Make the name of a new file durable; SQLite does so for its journals only."""
-    folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
+    folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(folder)
     finally:

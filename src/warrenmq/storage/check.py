@@ -135,7 +135,7 @@ def check_folder(folder: str, progress: Progress | None = None, files: Files | N
 def _held(folder: str) -> Iterator[None]:
     """Keep brokers out, without leaving a trace. A copy of a data folder may have no lock."""
     try:
-        handle = os.open(os.path.join(folder, "lock"), os.O_RDONLY | os.O_CLOEXEC)
+        handle = os.open(os.path.join(folder, "lock"), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         yield
         return
