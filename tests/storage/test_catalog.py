@@ -513,7 +513,8 @@ def test_any_name_is_kept(path: Path, name: str) -> None:
     catalog.close()
     catalog = CatalogFile.open(path)
     assert catalog.snapshot() == {operation[1]: [definition_of(operation)] for operation in defined} | {
-        "trace_rule": []
+        "trace_rule": [],
+        "file": [],
     }
     catalog.apply(2, [undefine(operation) for operation in defined])
     assert catalog.snapshot() == {kind: [] for kind in KINDS}

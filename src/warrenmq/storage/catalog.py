@@ -64,6 +64,7 @@ class CatalogFile:
         self._copy: TemporaryDirectory[str] | None = None
         self._applied_epoch = 0
         self._next_queue_id = 1
+        self._released_epoch = 0
 
     @classmethod
     def open(cls, path: str | Path, migrations: Path = MIGRATIONS) -> CatalogFile:
@@ -110,6 +111,11 @@ class CatalogFile:
         """No queue had this id or a higher one, not even one that was deleted."""
         return self._next_queue_id
 
+    @property
+    def released_epoch(self) -> int:
+        """No message is only in epochs of the log up to this one; -1: not known, the folder had no manifest so far."""
+        return self._released_epoch
+
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def apply(self, epoch: int, operations: Sequence[Operation]) -> None:
@@ -120,10 +126,21 @@ class CatalogFile:
         if epoch > self._applied_epoch:
             self._write(epoch, operations)
 
-    def fill(self, epoch: int, operations: Sequence[Operation], next_queue_id: int) -> None:
+    def fill(self, epoch: int, operations: Sequence[Operation], next_queue_id: int, released_epoch: int) -> None:
         """Bring in what was rescued from another catalog, which was at that epoch."""
         self._next_queue_id = max(next_queue_id, self._next_queue_id)
         self._write(epoch, operations)
+        self._set_released(released_epoch)
+
+    def release(self, epoch: int) -> None:
+        """Note that the log is not needed any more up to this epoch."""
+        if epoch > self._released_epoch:
+            self._set_released(epoch)
+
+    def _set_released(self, epoch: int) -> None:
+        with _explained(self.path), _transaction(self.connection):
+            self._set_meta("released_epoch", epoch)
+        self._released_epoch = epoch
 
     def _write(self, epoch: int, operations: Sequence[Operation]) -> None:
         next_queue_id = self._next_queue_id
@@ -137,11 +154,14 @@ class CatalogFile:
                         next_queue_id = max(next_queue_id, definition["id"] + 1)
                 else:
                     self.connection.execute(_UNDEFINE[table.kind], table.key_values(operation[2]))
-            for name, value in (("applied_epoch", epoch), ("next_queue_id", next_queue_id)):
-                row = (name, value, checksum_of((name, value)))
-                self.connection.execute("INSERT OR REPLACE INTO meta (name, value, checksum) VALUES (?, ?, ?)", row)
+            self._set_meta("applied_epoch", epoch)
+            self._set_meta("next_queue_id", next_queue_id)
         self._applied_epoch = epoch
         self._next_queue_id = next_queue_id
+
+    def _set_meta(self, name: str, value: int) -> None:
+        row = (name, value, checksum_of((name, value)))
+        self.connection.execute("INSERT OR REPLACE INTO meta (name, value, checksum) VALUES (?, ?, ?)", row)
 
     def sync(self) -> None:
         """Put everything applied on the disk; the log may forget it then."""
@@ -252,10 +272,12 @@ class CatalogFile:
 
     def _read_meta(self) -> None:
         meta = read_meta(self.connection)
-        if meta.keys() != {"applied_epoch", "next_queue_id"}:
+        (version,) = self.connection.execute("PRAGMA user_version").fetchone()
+        if meta.keys() != {"applied_epoch", "next_queue_id", *(["released_epoch"] if version >= 3 else [])}:
             raise CatalogDamaged(f"the catalog {self.path} is damaged: its counters are not what was written")
         self._applied_epoch = meta["applied_epoch"]
         self._next_queue_id = meta["next_queue_id"]
+        self._released_epoch = meta.get("released_epoch", -1)
 
 
 class DefinitionLog(Protocol):

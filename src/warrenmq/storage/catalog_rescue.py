@@ -67,7 +67,10 @@ def rescue(damaged: str | Path, fresh: str | Path) -> list[str]:
     ]
     catalog = CatalogFile.open(fresh)
     try:
-        catalog.fill(salvage.meta.get("applied_epoch", 0), operations, salvage.meta.get("next_queue_id", 1))
+        meta = salvage.meta
+        catalog.fill(
+            meta.get("applied_epoch", 0), operations, meta.get("next_queue_id", 1), meta.get("released_epoch", -1)
+        )
         catalog.sync()
     finally:
         catalog.close()

@@ -68,6 +68,7 @@ class Copy:
     count: int
     size: int
     body_bytes: int
+    transient: int = 0
 
 
 GIVEN_UP = Copy(0, 0, 0)
@@ -146,7 +147,7 @@ class Compaction:
         self.is_running = self._checkpoint.is_held = False
         if copy.count and segment in store.segments.all:
             self.count += 1
-            store.compacted(segment, marks, copy.count, copy.size, copy.body_bytes)
+            store.compacted(segment, marks, copy.count, copy.size, copy.body_bytes, copy.transient)
         store.compaction_is_over(segment)
         if self._when_over is not None:
             self._when_over()
@@ -170,7 +171,7 @@ def copy_living(files: Files, source: Source, is_stopping: Callable[[], bool]) -
 
 def _copy_pages(files: Files, source: Source, reading: int, writing: int, is_stopping: Callable[[], bool]) -> Copy:
     files.write(writing, encode_file_head(SEGMENT_MAGIC), 0)
-    size, count, body_bytes = FILE_HEAD_SIZE, 0, 0
+    size, count, body_bytes, transient = FILE_HEAD_SIZE, 0, 0, 0
     offset = FILE_HEAD_SIZE
     while offset < source.end:
         if is_stopping():
@@ -182,9 +183,10 @@ def _copy_pages(files: Files, source: Source, reading: int, writing: int, is_sto
             kept_bytes = sum(len(record.body) for record in living if record.flags & PERSISTENT)
             size += _write_page(files, writing, size, page, living, kept_bytes)
             count += len(living)
+            transient += sum(not record.flags & PERSISTENT for record in living)
             body_bytes += kept_bytes
         crash_points.reach("compaction.mid")
-    return Copy(count, size, body_bytes)
+    return Copy(count, size, body_bytes, transient)
 
 
 def _write_page(files: Files, target: int, offset: int, page: PageHead, living: list[Record], body_bytes: int) -> int:

@@ -17,6 +17,7 @@ cdef class StoreContext:
     cdef readonly dict stores
     cdef readonly dict unflushed
     cdef readonly dict marked
+    cdef readonly object manifest
     cdef public object on_compactable
     cdef readonly Py_ssize_t segment_size
     cdef readonly Py_ssize_t page_size

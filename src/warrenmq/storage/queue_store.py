@@ -29,6 +29,7 @@ from warrenmq.journal.segment_file import (
 )
 from warrenmq.storage.codec import encode_records
 from warrenmq.storage.commit_log import LocalLog
+from warrenmq.storage.manifest import Manifest
 from warrenmq.storage.options import StorageOptions
 from warrenmq.storage.page_reader import PageReader
 from warrenmq.storage.segments import SEGMENT_SPAN, Segment, Segments
@@ -48,6 +49,7 @@ class StoreContext:
     __slots__ = (
         "compact_from",
         "log",
+        "manifest",
         "marked",
         "on_compactable",
         "page_size",
@@ -61,9 +63,12 @@ class StoreContext:
         "unflushed",
     )
 
-    def __init__(self, log: LocalLog, pager: "Pager", options: StorageOptions, root: str = "") -> None:
+    def __init__(
+        self, log: LocalLog, pager: "Pager", manifest: Manifest, options: StorageOptions, root: str = ""
+    ) -> None:
         self.log = log
         self.pager = pager
+        self.manifest = manifest
         self.root = root  # the data folder
         self.sizes = PageSizes(options.window, options.page, options.memory_budget)
         self.segment_size = options.segment_size
@@ -187,6 +192,7 @@ class QueueStore(MessageStore):
         names = [segment.name, segment.dead_name]
         if segment.is_compacting:
             names.append(segment_name(segment.first, segment.generation + 1))
+        self.context.manifest.forget_segment(self.number, segment)
         self.context.pager.remove(self.folder, names, self.number != 0)
         if segment is self._open:
             self._open = None
@@ -212,16 +218,21 @@ class QueueStore(MessageStore):
         for segment in list(self.segments.all):
             self.settle_segment(segment)
 
-    def compacted(self, segment: Segment, marks: int, count: int, size: int, body_bytes: int) -> None:
+    def compacted(
+        self, segment: Segment, marks: int, count: int, size: int, body_bytes: int, transient: int = 0
+    ) -> None:
         """The next generation of a segment has only what was alive at the start, when so many marks were unwritten."""
         segment.generation += 1
         segment.is_old = False
         segment.count = count
+        segment.transient = transient
         segment.body_bytes = body_bytes
         segment.size = segment.written = size
         segment.dead_size = 0
         segment.unwritten_marks = segment.unwritten_marks[marks:]
         segment.is_wanted = False
+        if self.number:
+            self.context.manifest.record_segment(self.number, segment, is_synced=True)
 
     def compaction_is_over(self, segment: Segment) -> None:
         """Done, or given up for good: the segment can be read again."""
@@ -372,11 +383,14 @@ class QueueStore(MessageStore):
             self._reader.begin_at(segment, segment.size)
         segment.last = last
         segment.count += len(entries)
+        segment.transient += transient
         segment.alive += len(entries)
         segment.body_bytes += kept_bytes
         segment.unread += unread
         segment.size += PAGE_HEAD_SIZE + len(payload)
         self.last_position = last
+        if self.number:
+            self.context.manifest.unrecorded[segment] = self.number
         written = _Written(self, segment, segment.size)
         self.context.pager.write(
             os.path.join(self.folder, segment.name), offset, pieces, segment.is_new, written, self.number != 0
@@ -389,7 +403,9 @@ class QueueStore(MessageStore):
         self.segments.all.append(self._open)
         if closed is not None:
             if self.number:
-                # Only the last segment may be torn by a crash; what lies in it the log still has.
+                # Only the last segment may be torn by a crash; what lies in it the log still has. The record is durable
+                # before the next segment is written: a start must not take what is missing here for dead.
+                self.context.manifest.record_segment(self.number, closed)
                 self.context.pager.settle(os.path.join(self.folder, closed.name))
             self.settle_segment(closed)
         return self._open
@@ -499,6 +515,7 @@ class QueueStore(MessageStore):
                 self.context.pager.write(path, segment.dead_size, pieces, is_new, _ignore_written, True)
                 segment.dead_size += sum(map(len, pieces))
                 segment.unwritten_marks = type(segment.unwritten_marks)("I")
+                self.context.manifest.unrecorded[segment] = self.number
 
     def delete(self) -> None:
         self.is_deleted = True
@@ -508,6 +525,8 @@ class QueueStore(MessageStore):
         self.context.stores.pop(self, None)
         self.context.unflushed.pop(self, None)
         self.context.marked.pop(self, None)
+        for segment in self.segments.all:
+            self.context.manifest.forget_segment(self.number, segment)
         self.segments = Segments()
         self._open = None
         if self.number:
