@@ -324,6 +324,14 @@ class LoggedCatalog(Catalog):
             self._next_queue_id += 1
         return ids[name]
 
+    def describe_queue(self, number: int) -> str:
+        """A durable queue in words, by its id."""
+        for vhost, ids in self._ids.items():
+            for name, id in ids.items():
+                if id == number:
+                    return table_of("queue").describe((vhost, name))
+        return f"queue {number}" if number else "a queue that is not durable"
+
     def save(self, kind: str, key: Key, definition: Definition) -> None:
         definition = dict(definition)  # applied later; arguments are never changed once declared
         if kind == "queue":

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from warrenmq.journal.errors import JournalError
+from warrenmq.journal.errors import DamagedPage, JournalError
 from warrenmq.journal.record import PERSISTENT, Record, decode_all, encode
 from warrenmq.journal.segment_file import (
     FILE_HEAD_SIZE,
@@ -176,7 +176,10 @@ def _copy_pages(files: Files, source: Source, reading: int, writing: int, is_sto
     while offset < source.end:
         if is_stopping():
             return GIVEN_UP
-        page, payload = read_page(files, reading, offset, source.path, source.restored_below)
+        try:
+            page, payload = read_page(files, reading, offset, source.path, source.restored_below)
+        except OSError as error:  # of the reading alone: the disk can still be written to
+            raise DamagedPage(source.path, offset, str(error)) from None
         offset = page.end
         living = [record for record in decode_all(payload) if source.is_alive(record)]
         if living:

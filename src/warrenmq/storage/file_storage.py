@@ -30,7 +30,7 @@ from warrenmq.journal.log_file import LogWriter
 from warrenmq.storage.catalog import CatalogFile, LoggedCatalog
 from warrenmq.storage.catalog_rescue import open_catalog
 from warrenmq.storage.catalog_writer import CatalogWriter
-from warrenmq.storage.checkpoint import Checkpoint
+from warrenmq.storage.checkpoint import POSITIONS_PER_SLICE, Checkpoint, Participant
 from warrenmq.storage.commit_log import LocalLog
 from warrenmq.storage.committer import Progress
 from warrenmq.storage.compaction import Compaction
@@ -150,6 +150,7 @@ class FileStorage(Storage):
         self._seen = restore_seen(self.context, recovery, snapshot, reply_level)
         next_queue_id = max(catalog.next_queue_id, recovery.next_queue_id())
         self.catalog = LoggedCatalog(self.log, self.catalog_writer, snapshot, next_queue_id)
+        self.context.words_of = self.catalog.describe_queue
         self.lost_messages = recovery.lost_messages
 
     @classmethod
@@ -320,7 +321,8 @@ class FileStorage(Storage):
             "log_checkpoints": self.checkpoint.count,
             "compactions": self.compaction.count,
             "page_out_pending_bytes": self.pager.pending_bytes,
-            "lost_messages": self.lost_messages,
+            "damaged_pages": self.context.damaged_pages,
+            "lost_messages": self.lost_messages + self.context.lost_messages,
         }
 
     # -- life --------------------------------------------------------------------------------------------------------
@@ -378,10 +380,22 @@ class FileStorage(Storage):
             # From now on a start misses this file of the log if it is not there.
             self._noted_file = self.committer.newest_file
             self.catalog_writer.note(self._noted_file)
+            self._log_some_positions(list(self.context.unflushed))
         self.streams.progressed()
         self.pager.release()
         self.checkpoint.judge()
         self.compaction.go_on()
+
+    def _log_some_positions(self, stores: list[Participant]) -> None:
+        """A file of the log is full: its successor says how far each queue was, should the file ever be lost."""
+        for store in stores[:POSITIONS_PER_SLICE]:
+            if isinstance(store, QueueStore):
+                store.log_position()
+            elif isinstance(store, FileStreamStore) and not store.is_deleted:
+                self.log.buffer.put_position(store.number, store.next_position)
+                self.log.note_relogged()
+        if len(stores) > POSITIONS_PER_SLICE:
+            self._call_soon(lambda: self._log_some_positions(stores[POSITIONS_PER_SLICE:]))
 
     async def stop(self) -> None:
         """Flush everything and end the threads; the next start has nothing to replay."""

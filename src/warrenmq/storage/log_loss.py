@@ -98,8 +98,11 @@ class LostEpochs:
 
     def consequences(self) -> str:
         """What else the loss of epochs means."""
-        unknown = "" if self._is_end_known else "how many messages were in the last epochs is not known; "
+        if self._is_end_known:
+            unknown = "messages of queues that no later epoch names are not counted"
+        else:
+            unknown = "how many messages were in the last epochs is not known"
         return (
-            f"epochs of the log are lost: {unknown}acknowledgements in them are lost, too, so messages may be "
+            f"epochs of the log are lost: {unknown}; acknowledgements in them are lost, too, so messages may be "
             "delivered again; so are declarations that were made in them"
         )

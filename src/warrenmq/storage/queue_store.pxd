@@ -25,6 +25,9 @@ cdef class StoreContext:
     cdef readonly Py_ssize_t compact_from
     cdef readonly str root
     cdef public Py_ssize_t taken_back
+    cdef public Py_ssize_t damaged_pages
+    cdef public Py_ssize_t lost_messages
+    cdef public object words_of
 
 
 cdef class QueueStore(MessageStore):

@@ -48,7 +48,9 @@ class StoreContext:
 
     __slots__ = (
         "compact_from",
+        "damaged_pages",
         "log",
+        "lost_messages",
         "manifest",
         "marked",
         "on_compactable",
@@ -61,6 +63,7 @@ class StoreContext:
         "stores",
         "taken_back",
         "unflushed",
+        "words_of",
     )
 
     def __init__(
@@ -79,6 +82,9 @@ class StoreContext:
         self.unflushed: dict[Participant, None] = {}
         self.marked: dict[QueueStore, None] = {}  # those with deaths that only the log has
         self.taken_back = 0  # bytes that recovery has put into memory
+        self.damaged_pages = 0  # that were met while reading
+        self.lost_messages = 0  # with them
+        self.words_of: Callable[[int], str] = _number_only  # a queue by its number, for the log
         self.on_compactable: Callable[[QueueStore, Segment], None] | None = None
 
 
@@ -177,6 +183,11 @@ class QueueStore(MessageStore):
         self._log.buffer.put_position(self.number, self._backlog.next_position)
         self._log.note_relogged()
         return True
+
+    def log_lost(self, first: int, last: int) -> None:
+        """Messages cannot be read: they are deleted, so that a restart agrees."""
+        self._log.buffer.put_forget_range(self.number, first, last)
+        self._log.note_work(0)
 
     def settle_segment(self, segment: Segment) -> None:
         """A segment has lost messages: remove it when it was the last, or think of compacting it."""
@@ -549,6 +560,10 @@ class _Written:
 
     def __call__(self) -> None:
         self.store.written(self.segment, self.size)
+
+
+def _number_only(number: int) -> str:
+    return f"queue {number}"
 
 
 def _ignore_written() -> None:

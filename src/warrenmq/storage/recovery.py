@@ -16,9 +16,12 @@ from warrenmq.journal.errors import BadRecord, DamagedPage
 from warrenmq.journal.files import Files
 from warrenmq.journal.log_file import LogFile, LogScan, cut_torn_tail, read_log
 from warrenmq.journal.segment_file import (
+    FILE_HEAD_SIZE,
+    SEGMENT_MAGIC,
     PageHead,
     count_messages,
     dead_name,
+    encode_file_head,
     parse_name,
     read_payload,
     segment_name,
@@ -278,7 +281,13 @@ class Recovery:
                 pages.append(page)
             following = pages[-1].last + 1 if pages else first
             is_short = record is not None and following <= record.last
-            if (walk.reason is not None or is_short) and not is_cut:
+            if walk.reason is not None and walk.end == walk.size >= FILE_HEAD_SIZE and not is_short and not is_cut:
+                self.report.append(
+                    f"{path}: {walk.reason}: the head was written anew, all {len(pages)} pages are there"
+                )
+                self.files.write(handle, encode_file_head(SEGMENT_MAGIC), 0)
+                self.files.sync(handle)
+            elif (walk.reason is not None or is_short) and not is_cut:
                 is_cut = 0 <= in_log_from <= (record.last if record is not None and is_short else following)
                 why = walk.reason or f"it ends at offset {walk.end}"
                 message = f"{path}: {walk.size - walk.end} bytes at offset {walk.end} cannot be read ({why})"

@@ -383,11 +383,12 @@ class FileStreamStore(StreamStore):
                 return
             block = Block()
             block.troubles.append(f"{segment.name}: {result}")
+            block.is_cut = True
         else:
             block = result
             self.context.blocks.add((self.number, key), block, block.size)
-        for trouble in block.troubles:
-            log.error("%s: messages of a stream cannot be read and are passed over: %s", self.folder, trouble)
+        if block.troubles:
+            self.context.note_damage(self.number, os.path.join(self.folder, segment.name), key, block)
         for position, receive in waiting:
             self._give(block, segment, following, position, receive)
 
