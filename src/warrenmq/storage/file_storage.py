@@ -67,7 +67,10 @@ FILES_AT_STOP = 1000
 
 
 class FileStorage(Storage):
-    """Everything that one node keeps. `report` tells in lines what the start found wrong."""
+    """Everything that one node keeps.
+
+    `report` tells in lines what the start found wrong; `has_damage`: that is more than a crash can leave.
+    """
 
     __slots__ = (
         "_call_soon",
@@ -86,6 +89,7 @@ class FileStorage(Storage):
         "compaction",
         "context",
         "files",
+        "has_damage",
         "log",
         "lost_messages",
         "manifest",
@@ -152,6 +156,7 @@ class FileStorage(Storage):
         self.catalog = LoggedCatalog(self.log, self.catalog_writer, snapshot, next_queue_id)
         self.context.words_of = self.catalog.describe_queue
         self.lost_messages = recovery.lost_messages
+        self.has_damage = recovery.has_damage
 
     @classmethod
     def open(
