@@ -64,6 +64,7 @@ class QueueFiles:
         self.last = -1
         self._has_damage = False  # in the segment before: then it is known why positions are missing
         self._is_torn = False
+        self._synced_last = 1 << 63  # of the segment that is being read
 
     def read(self) -> Positions:
         """Read everything. Return what is in pages and not deleted, and what only the log has."""
@@ -138,6 +139,7 @@ class QueueFiles:
             if self._is_torn:
                 return
         self._has_damage = False
+        self._synced_last = self._find_synced_last(first, generation)
         found = Positions()
         self._marked = Positions()
         try:
@@ -149,6 +151,15 @@ class QueueFiles:
             self._findings.damage("segment", file, f"it cannot be read: {error.strerror}", queue=self._name)
         found.remove_all(self._marked)
         self._living.add_all(found)
+
+    def _find_synced_last(self, first: int, generation: int) -> int:
+        """Up to which position the pages of a segment were synced, for sure; the log has what stands behind."""
+        record = self._records.get(first)
+        if record is None and self._recorded.is_complete:
+            return first - 1
+        if record is None or record.generation != generation:
+            return 1 << 63
+        return self._recorded.synced(record)[0]
 
     def _read_pages(self, file: str, named: int, generation: int, following: int | None, found: Positions) -> None:
         findings = self._findings
@@ -220,7 +231,8 @@ class QueueFiles:
         logged = self._logged
         if logged is not None and logged.first_append >= 0 and (last is None or last >= logged.first_append):
             self._is_torn = True
-            if page is None or is_transient or first >= logged.first_append or first in logged.appended:
+            is_in_log = first >= logged.first_append or first in logged.appended or first > self._synced_last
+            if page is None or is_transient or is_in_log:
                 self._findings.remark("segment", file, f"{where}it was being written in a crash ({why})", self._name)
                 return
         elif page is not None and is_transient:

@@ -93,7 +93,8 @@ class Checkpoint:
         assert not self.is_running
         self.is_running = True
         self._began_at_work = self._context.log.work
-        self._epoch = self._context.manifest.checkpoint_epoch = epoch
+        self._epoch = epoch
+        self._context.manifest.begin_checkpoint(epoch)
         self._may_carry = may_carry
         self.carried = 0
         self._has_relogged = False

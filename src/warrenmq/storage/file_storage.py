@@ -449,7 +449,7 @@ class FileStorage(Storage):
             # The checkpoint has made the catalog durable up to here. The last epoch has nothing but positions.
             batch = self.log.take_last()
             epoch = self.log.last if batch is None else batch.epoch
-            self.catalog_writer.release_log(epoch, lambda: self.committer.drop_all(batch, done))
+            self.committer.drop_all(batch, lambda: self.catalog_writer.release_log(epoch, done))
 
     def close(self) -> None:
         """End the threads and let go of the files, as they are. Blocks."""

@@ -146,6 +146,13 @@ class Manifest:
         for operation in held:
             self._put(operation)
 
+    def begin_checkpoint(self, epoch: int) -> None:
+        """What is recorded before the sync of this checkpoint will be synced when it has released the log.
+
+        Unless the log is released up to there already: then that would not tell.
+        """
+        self.checkpoint_epoch = epoch if epoch > self.released_epoch else 0
+
     def record_segment(self, number: int, segment: AnySegment, is_synced: bool = False) -> None:
         """Record a segment of a queue or stream; `is_synced`: as it is now."""
         self.unrecorded.pop(segment, None)

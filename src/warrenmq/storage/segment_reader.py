@@ -167,7 +167,7 @@ class SegmentReader:
             if not self._may_be_torn(page) or self._is_whole(handle, page, path):
                 continue
             if is_last or page.first >= self._covered_from():
-                if not self._is_covered(page):
+                if not self._is_covered(page) and page.first <= self._synced_last(segment):
                     self._lose_pages(segment, walk.pages[index:], path, f"the page at offset {page.offset} is damaged")
                 return walk.pages[:index], page.offset, True
         after = walk.pages[-1].last + 1 if walk.pages else segment.first
@@ -217,9 +217,19 @@ class SegmentReader:
         record = self._records.get(segment.first)
         return record if record is not None and record.generation == segment.generation else None
 
+    def _synced_last(self, segment: Segment) -> int:
+        """Up to which position the pages of a segment were synced, for sure; the log has what stands behind."""
+        record = self._records.get(segment.first)
+        if record is None and self._recorded.is_complete:
+            return segment.first - 1
+        if record is None or record.generation != segment.generation:
+            return 1 << 63
+        return self._recorded.synced(record)[0]
+
     def _lose_pages(self, segment: Segment, pages: list[PageHead], path: str, why: str) -> None:
         """These pages are given up. From some position on the log has what they held."""
         copy_aside(self.files, self.root, path)
+        pages = [page for page in pages if page.first <= self._synced_last(segment)]
         count = sum(page.count - page.transient for page in pages)
         is_safe = partial(self._is_safe, segment.first, self._peek_marks(segment))
         self._lose(path, why, count_lost(pages[0].first, pages[-1].last, count, is_safe, None))
