@@ -111,6 +111,13 @@ def one_of(*known: str) -> Callable[[object], str]:
     return read
 
 
+def yes_or_no(value: object) -> bool:
+    answer = {"true": True, "false": False}.get(value.lower()) if isinstance(value, str) else value
+    if not isinstance(answer, bool):
+        raise Unfit("true or false")
+    return answer
+
+
 def seconds(value: object) -> float:
     try:
         if isinstance(value, bool) or not isinstance(value, (int, float, str)):
@@ -258,6 +265,7 @@ class Settings:
     data_dir: Path | None = field(
         default_factory=lambda: default_data_dir(os.environ), metadata={"read": folder_or_none, "is_secret": False}
     )
+    strict: bool = setting(False, yes_or_no)
     log_level: str = setting("info", one_of("debug", "info", "warning", "error"))
     log_format: str = setting("text", one_of("text", "json"))
     heartbeat: int = setting(60, whole_number(0, 65535, "a number of seconds (0 = none)"))

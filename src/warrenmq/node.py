@@ -73,6 +73,7 @@ class NodeOptions:
     http_port: int | None = 15672
     max_http_connections: int | None = None  # None: a share of what the limit of open files allows
     data_dir: Path | None = None
+    strict: bool = False  # refuse to start where other users may write to the data folder
     server: ServerOptions = field(default_factory=ServerOptions)
     limits: Limits = field(default_factory=Limits)
     storage: StorageOptions = field(default_factory=StorageOptions)
@@ -94,7 +95,7 @@ class Node:
         self.options = options
         self._amqp: AmqpServer | None = None
         self._http: HttpServer | None = None
-        self._data_dir = DataDir(options.data_dir) if options.data_dir is not None else None
+        self._data_dir = DataDir(options.data_dir, options.strict) if options.data_dir is not None else None
         self._files: FileStorage | None = None
         self._disk: DiskAlarm | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -191,6 +192,8 @@ class Node:
         if self._data_dir is None:
             return MemoryStorage()
         self._data_dir.lock()
+        for line in self._data_dir.warnings:
+            log.warning("%s", line)
         begun_at = time.monotonic()
         try:
             # In a thread: the loop goes on hearing signals meanwhile.

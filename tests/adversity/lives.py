@@ -35,6 +35,7 @@ class Found:
 
     state: State
     report: list[str]
+    has_damage: bool
 
 
 def new_disk() -> Disk:
@@ -74,7 +75,7 @@ def recover(disk: Disk) -> Found:
     """Start on a copy of the disk and look at everything."""
     require_catalog_not_ahead(disk)
     life = Life(RecordingFiles(disk.after_kill()))
-    return Found(life.take_everything(), life.storage.report)
+    return Found(life.take_everything(), life.storage.report, life.storage.has_damage)
 
 
 def require_catalog_not_ahead(disk: Disk) -> None:
@@ -109,6 +110,8 @@ def find_failure(
             with errors_raised():
                 found = recover(crash.disk)
             wrong = judge(crash, found.state)
+            if wrong is None and found.has_damage:
+                wrong = "damage is reported, and there was only a crash"
             if wrong is not None:
                 how = "kill" if crash.killed else "power loss"
                 return f"life {number}, {how} after operation {crash.after}: {wrong}\n  report   {found.report}"

@@ -224,6 +224,8 @@ def find_failure(
         for crash in history.crashes(choice, CRASHES, STATES):
             life = Life(RecordingFiles(crash.disk.after_kill()), 0, options)
             wrong = judge(crash, observe(life))
+            if wrong is None and life.storage.has_damage:
+                wrong = "damage is reported, and there was only a crash"
             if wrong is not None:
                 how = "kill" if crash.killed else "power loss"
                 return f"life {number}, {how} after operation {crash.after}: {wrong}\n  report {life.storage.report}"

@@ -86,6 +86,7 @@ POINTS = [
     "log.after_sync:60",
     "log.mid_roll:2",
     "segment.after_write:5",
+    "segment.before_remove:2",
     "checkpoint.after_sync:1",
     "checkpoint.before_trim:2",
     "compaction.mid:1",

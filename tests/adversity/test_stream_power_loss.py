@@ -191,6 +191,8 @@ def find_failure(
             clock.drive(life.broker.turn, life.broker.timers)
             found = read_all(life)
             wrong = judge(crash, found, arguments)
+            if wrong is None and life.storage.has_damage:
+                wrong = "damage is reported, and there was only a crash"
             if wrong is not None:
                 how = "kill" if crash.killed else "power loss"
                 return f"life {number}, {how} after operation {crash.after}: {wrong}\n  report {life.storage.report}"

@@ -43,8 +43,8 @@ def test_damage_is_told_with_what_is_lost_and_exit_1(folder: Folder) -> None:
     code, out, _ = check(folder.path)
     assert code == 1
     assert "queues/7/00000000000000000000-0.seg\n" in out
-    assert "    queue: orders\n    lost: positions 2 to 3, up to 2 messages\n" in out
-    assert out.splitlines()[-1] == "DAMAGED in 1 place; 2 durable queues, 2 messages left"
+    assert "    queue: orders\n    lost: 2 messages, at positions 2 to 3\n" in out
+    assert out.splitlines()[-1] == "DAMAGED in 1 place; up to 2 messages lost, 2 durable queues, 2 messages left"
 
 
 def test_a_remark_is_no_damage(folder: Folder) -> None:
@@ -83,7 +83,7 @@ def test_json_has_everything(folder: Folder) -> None:
     assert (told["result"], told["messages"], told["version"]) == ("damaged", 2, "1")
     (finding,) = told["findings"]
     assert finding["is_damage"]
-    assert finding["lost"] == "positions 2 to 3, up to 2 messages"
+    assert finding["lost"] == "2 messages, at positions 2 to 3"
     names = {queue["name"]: queue["messages"] for queue in told["queues"]}
     assert names == {"orders": 2, "caf\udce9\n" + "x" * 90: 0}
 

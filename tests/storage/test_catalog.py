@@ -328,6 +328,20 @@ def test_a_gap_in_the_migrations_is_noticed(path: Path, migrations: Path) -> Non
         CatalogFile.open(path, migrations)
 
 
+def test_a_catalog_of_version_2_has_no_manifest_until_the_log_is_released(path: Path) -> None:
+    shutil.copy(FIXTURE.with_name("catalog-v2.sqlite"), path)
+    catalog = CatalogFile.open(path)
+    assert catalog.snapshot() == EXAMPLE_BY_KIND
+    assert (catalog.applied_epoch, catalog.released_epoch) == (9, -1)
+    catalog.release(12)
+    catalog.close()
+    assert CatalogFile.open(path).released_epoch == 12
+
+
+def test_a_new_catalog_has_a_manifest_from_the_beginning(catalog: CatalogFile) -> None:
+    assert catalog.released_epoch == 0
+
+
 # -- applying --------------------------------------------------------------------------------------------------------
 
 
@@ -513,7 +527,8 @@ def test_any_name_is_kept(path: Path, name: str) -> None:
     catalog.close()
     catalog = CatalogFile.open(path)
     assert catalog.snapshot() == {operation[1]: [definition_of(operation)] for operation in defined} | {
-        "trace_rule": []
+        "trace_rule": [],
+        "file": [],
     }
     catalog.apply(2, [undefine(operation) for operation in defined])
     assert catalog.snapshot() == {kind: [] for kind in KINDS}

@@ -30,6 +30,9 @@ class FakeCatalog:
             raise self._refusals.pop(0)
         self.done.append((epoch, [operation[2][0] for operation in operations]))
 
+    def release(self, epoch: int) -> None:
+        self.done.append(f"released {epoch}")
+
     def sync(self) -> None:
         self.done.append("sync")
 
@@ -86,7 +89,7 @@ def test_sync_covers_everything_that_is_durable_and_notes_the_epoch() -> None:
     writer.log.durable = 7
     writer.sync(5, lambda: done.append(True))
     assert done == []
-    assert writer.run() == [(2, ["a"]), (5, []), "sync"]
+    assert writer.run() == [(2, ["a"]), (5, []), "released 5", "sync"]
     assert done == [True]
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.support.client import Client, make_broker
 from warrenmq.journal import segment_file
 from warrenmq.journal.files import Files
-from warrenmq.journal.log_file import LogWriter
+from warrenmq.journal.log_file import LogWriter, log_name
 from warrenmq.journal.record import PERSISTENT, encode
 from warrenmq.storage.catalog import CatalogFile
 from warrenmq.storage.check import CheckError, CheckReport, check_folder
@@ -81,7 +81,10 @@ class Folder:
         self.catalog = path / "catalog.sqlite"
         catalog = CatalogFile.open(self.catalog)
         catalog.apply(1, [("define", "vhost", ("/",), {"name": "/"}), *queues])
+        catalog.fill(1, [], 1, released_epoch=-1)  # without a manifest, as of an older version
         catalog.close()
+        (path / "log").mkdir()
+        (path / "log" / log_name(2)).touch()
 
     def log(self, *epochs: bytes, first: int = 2) -> Path:
         """Write epochs into a log file of their own."""
@@ -231,7 +234,7 @@ def test_a_damaged_page_costs_its_positions_and_no_others(folder: Folder) -> Non
     report = folder.check()
     (finding,) = report.damage
     assert (finding.file, finding.queue) == (str(segment.relative_to(folder.path)), "orders")
-    assert finding.lost == "positions 2 to 4, up to 3 messages"
+    assert finding.lost == "3 messages, at positions 2 to 4"
     assert "checksum" in finding.text
     assert alive(report) == {"orders": 3}
 
@@ -251,7 +254,7 @@ def test_a_damaged_page_head_costs_the_rest_of_its_segment(folder: Folder) -> No
     folder.segment([10, 11])
     flip(first, segment_file.FILE_HEAD_SIZE + segment_file.PAGE_HEAD_SIZE + 2 * len(record(0)) + 8)
     report = folder.check()
-    assert [finding.lost for finding in report.damage] == ["positions from 2 to 9"]
+    assert [finding.lost for finding in report.damage] == ["up to 8 messages, at positions 2 to 9"]
     assert alive(report) == {"orders": 4}
 
 
@@ -259,7 +262,7 @@ def test_damage_below_what_the_log_holds_is_not_taken_for_a_crash(folder: Folder
     segment = folder.segment([0, 1], [2, 3], [4, 5])
     folder.log(append(100))
     flip(segment, segment_file.FILE_HEAD_SIZE + 8)
-    assert [finding.lost for finding in folder.check().damage] == ["positions from 0 to 1"]
+    assert [finding.lost for finding in folder.check().damage] == ["up to 2 messages, at positions 0 to 1"]
 
 
 def test_a_stream_has_no_gaps(tmp_path: Path) -> None:
@@ -268,7 +271,7 @@ def test_a_stream_has_no_gaps(tmp_path: Path) -> None:
     folder.segment([22, 23])
     assert folder.check().findings == []  # what was before is gone by its limits
     folder.segment([30, 31])
-    assert [finding.lost for finding in folder.check().damage] == ["positions from 24 to 29"]
+    assert [finding.lost for finding in folder.check().damage] == ["up to 6 messages, at positions 24 to 29"]
     folder.log(b"".join(append(position) for position in range(23, 33)))
     report = folder.check()
     assert told(report) == [("segment", False)]
@@ -295,7 +298,7 @@ def test_a_damaged_batch_of_marks_is_told_when_others_follow(folder: Folder) -> 
     flip(marks, segment_file.FILE_HEAD_SIZE + 12)
     report = folder.check()
     assert [(finding.kind, finding.lost) for finding in report.damage] == [
-        ("deletion marks", "marks: acked messages may come back")
+        ("deletion marks", "marks: messages that were acknowledged may be delivered again")
     ]
     assert alive(report) == {"orders": 3}
 
@@ -304,7 +307,10 @@ def test_a_damaged_epoch_is_told_with_the_epochs_that_are_lost(folder: Folder) -
     log = folder.log(append(0), append(1), append(2))
     flip(log, 32 + 32 + len(append(0)) + 40)
     report = folder.check()
-    assert [(finding.kind, finding.lost) for finding in report.damage] == [("log", "epochs 3 to 3")]
+    assert [(finding.kind, finding.lost) for finding in report.damage] == [
+        ("log", "epochs 3 to 3"),
+        ("log", "up to 1 message"),
+    ]
     assert alive(report) == {"orders": 2}
 
 
@@ -340,7 +346,7 @@ def test_a_catalog_ahead_of_the_log_is_told(folder: Folder) -> None:
     catalog.apply(50, [])
     catalog.close()
     folder.log(append(0))
-    assert "ahead of the log" in folder.check().damage[0].text
+    assert "there were epochs up to 50" in folder.check().damage[0].text
 
 
 def test_a_version_that_is_missing_or_unreadable_is_told(folder: Folder) -> None:
@@ -395,7 +401,7 @@ def test_a_carried_message_does_not_stand_for_all_behind_it(folder: Folder) -> N
     segment = folder.segment([5, 6])
     folder.log(append(3, flags=PERSISTENT | CARRIED))
     flip(segment, segment.stat().st_size - 1)
-    assert [finding.lost for finding in folder.check().damage] == ["positions 5 to 6, up to 2 messages"]
+    assert [finding.lost for finding in folder.check().damage] == ["2 messages, at positions 5 to 6"]
 
 
 def test_a_page_that_the_log_has_only_the_end_of_is_damage(folder: Folder) -> None:
@@ -403,7 +409,7 @@ def test_a_page_that_the_log_has_only_the_end_of_is_damage(folder: Folder) -> No
     folder.log(append(4) + append(5))
     flip(segment, segment.stat().st_size - 1)
     report = folder.check()
-    assert [finding.lost for finding in report.damage] == ["positions 2 to 3"]
+    assert [finding.lost for finding in report.damage] == ["2 messages, at positions 2 to 4"]
     assert alive(report) == {"orders": 4}
 
 

@@ -22,6 +22,7 @@ from warrenmq.journal.files import SystemFiles
 from warrenmq.journal.record import PERSISTENT as KEPT
 from warrenmq.journal.record import encode
 from warrenmq.storage.catalog import MIGRATIONS, CatalogFile
+from warrenmq.storage.check import check_folder
 from warrenmq.storage.data_dir import DataDir
 from warrenmq.storage.definition_records import Operation
 from warrenmq.storage.file_storage import FileStorage
@@ -174,3 +175,25 @@ def test_a_folder_of_version_3_opens_with_all_it_holds(tmp_path: Path) -> None:
     assert stream.message_count() == 25
     kept.restart()
     assert kept.storage.report == []
+
+
+def test_a_folder_without_a_manifest_opens_and_has_one_after_the_next_checkpoint(tmp_path: Path) -> None:
+    """Format 4, written by a broker that was killed after its log was trimmed; catalog version 2."""
+    folder = tmp_path / "data"
+    with tarfile.open(FOLDERS / "v4.tar.gz") as archive:
+        archive.extractall(folder, filter="data")
+    before = check_folder(str(folder))
+    assert (before.damage, before.has_manifest) == ([], False)
+    kept = Kept(folder)
+    assert kept.storage.report == []
+    waiting = [*range(1, 40, 2), *range(40, 125)]
+    assert len(kept.queue().backlog) == len(waiting)
+    kept.checkpoint()
+    kept.crash()
+    after = check_folder(str(folder))
+    assert (after.damage, after.has_manifest) == ([], True)
+    assert after.recorded_files == sum(path.suffix in (".seg", ".ids") for path in folder.rglob("*"))
+    (folder / "queues" / "1" / segment_file.segment_name(0, 0)).unlink()
+    kept = Kept(folder)
+    assert any("messages of queue 'q' in vhost '/' lost" in line for line in kept.storage.report)
+    kept.stop()

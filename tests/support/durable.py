@@ -54,6 +54,7 @@ class CatalogOnFiles:
 
     def __init__(self, files: Files, folder: str) -> None:
         self.applied_epoch = 0
+        self.released_epoch = 0
         self.next_queue_id = 1
         self._files = files
         self._found: dict[str, dict[tuple[str, ...], Definition]] = {kind: {} for kind in KINDS}
@@ -68,10 +69,18 @@ class CatalogOnFiles:
 
     def apply(self, epoch: int, operations: list[Operation]) -> None:
         if epoch > self.applied_epoch:
-            record = pickle.dumps((epoch, operations))
-            self._files.write(self._handle, _HEAD.pack(len(record), zlib.crc32(record)) + record, self._end)
-            self._end += _HEAD.size + len(record)
-            self._bring_in(epoch, operations)
+            self._append(epoch, operations)
+
+    def release(self, epoch: int) -> None:
+        if epoch > self.released_epoch:
+            self.released_epoch = epoch
+            self._append(self.applied_epoch, [])
+
+    def _append(self, epoch: int, operations: list[Operation]) -> None:
+        record = pickle.dumps((epoch, operations, self.released_epoch))
+        self._files.write(self._handle, _HEAD.pack(len(record), zlib.crc32(record)) + record, self._end)
+        self._end += _HEAD.size + len(record)
+        self._bring_in(epoch, operations, self.released_epoch)
 
     def sync(self) -> None:
         self._files.sync(self._handle)
@@ -102,7 +111,7 @@ class CatalogOnFiles:
             self._bring_in(*pickle.loads(record))
             self._end = start + size
 
-    def _bring_in(self, epoch: int, operations: list[Any]) -> None:
+    def _bring_in(self, epoch: int, operations: list[Any], released_epoch: int) -> None:
         for what, kind, key, *definition in operations:
             if what == "define":
                 self._found[kind][key] = definition[0]
@@ -111,6 +120,7 @@ class CatalogOnFiles:
             else:
                 self._found[kind].pop(key, None)
         self.applied_epoch = epoch
+        self.released_epoch = released_epoch
 
 
 class Life:

@@ -57,6 +57,9 @@ def serve(
         str | None,
         typer.Option(metavar="T", help="Keep the events of messages: off, all, or a share such as 0.01. [off]"),
     ] = None,
+    strict: Annotated[
+        bool | None, typer.Option("--strict", help="Refuse a data folder that other users may write to.")
+    ] = None,
     log_level: Annotated[str | None, typer.Option(metavar="L", help="debug, info, warning or error. [info]")] = None,
     log_format: Annotated[str | None, typer.Option(metavar="F", help="text or json, a line each. [text]")] = None,
 ) -> None:
@@ -70,6 +73,7 @@ def serve(
         "http_port": http_port,
         "durability": durability,
         "trace": trace,
+        "strict": strict,
         "log_level": log_level,
         "log_format": log_format,
     }

@@ -52,6 +52,7 @@ def plain_values(report: CheckReport) -> dict[str, Any]:
     values = asdict(report)
     values["result"] = "damaged" if report.damage else "clean"
     values["messages"] = report.messages
+    values["lost_messages"] = report.lost_messages
     return values
 
 
@@ -69,13 +70,20 @@ def show(report: CheckReport, console: Console) -> None:
     console.print(_verdict(report))
 
 
+def _compared(report: CheckReport) -> str:
+    """What was looked at, so that the verdict claims no more."""
+    if report.has_manifest:
+        return f"all {_number(report.recorded_files, 'file')} of the manifest compared"
+    return "no manifest: files that are missing cannot be noticed"
+
+
 def _summary(report: CheckReport) -> str:
     parts = [f"format {report.version or 'unknown'}"]
     if report.last_epoch:
         parts.append(f"epochs {report.first_epoch} to {report.last_epoch} in the log")
     if report.applied_epoch:
         parts.append(f"catalog at epoch {report.applied_epoch}")
-    return ", ".join(parts)
+    return ", ".join(parts) + "\n" + _compared(report)
 
 
 def _kinds_table(report: CheckReport) -> Table:
@@ -121,7 +129,8 @@ def _queues_table(queues: list[FoundQueue]) -> Table:
 def _verdict(report: CheckReport) -> Text:
     held = f"{_number(len(report.queues), 'durable queue')}, {_number(report.messages, 'message')}"
     if report.damage:
-        return Text(f"DAMAGED in {_number(len(report.damage), 'place')}; {held} left", style="bold red")
+        lost = f"up to {_number(report.lost_messages, 'message')} lost, " if report.lost_messages else ""
+        return Text(f"DAMAGED in {_number(len(report.damage), 'place')}; {lost}{held} left", style="bold red")
     remarks = f"; {_number(len(report.remarks), 'remark')}" if report.remarks else ""
     return Text(f"clean: {held}{remarks}", style="bold green")
 

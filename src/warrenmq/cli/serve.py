@@ -70,6 +70,7 @@ def node_options(settings: config.Settings) -> NodeOptions:
         http_port=settings.http_port,
         max_http_connections=settings.max_http_connections,
         data_dir=settings.data_dir,
+        strict=settings.strict,
         server=config.server_options(settings),
         limits=config.limits(settings),
         http=config.http_options(settings),

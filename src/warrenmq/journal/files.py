@@ -17,7 +17,9 @@ from warrenmq.journal import direct_writer
 
 Data = bytes | bytearray | memoryview
 
-_MODE = 0o600
+# Messages are nobody's business but the broker's: whatever the umask allows, no other user gets in.
+MODE = 0o600
+FOLDER_MODE = 0o700
 # Without it (macOS), the whole of a file's metadata is synced as well.
 _sync_data = getattr(os, "fdatasync", os.fsync)
 
@@ -35,14 +37,14 @@ class Files:
     """The real ones."""
 
     def create(self, path: str) -> int:
-        """A new, empty file, or an old one emptied."""
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _MODE)
+        """A new, empty file, or an old one emptied; a symbolic link is followed nowhere."""
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, MODE)
 
     def open(self, path: str) -> int:
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
 
     def open_read(self, path: str) -> int:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
     def close(self, handle: int) -> None:
         os.close(handle)
@@ -120,7 +122,13 @@ class Files:
         os.unlink(path)
 
     def make_dirs(self, path: str) -> None:
-        os.makedirs(path, exist_ok=True)
+        """Make a folder, and those above it that are missing."""
+        if not os.path.isdir(path):
+            parent = os.path.dirname(path)
+            if parent:
+                self.make_dirs(parent)
+            with suppress(FileExistsError):
+                os.mkdir(path, FOLDER_MODE)
 
     def remove_tree(self, path: str) -> None:
         """Remove a folder and all in it; none is fine too."""

@@ -225,6 +225,23 @@ def walk_pages(files: Files, handle: int, path: str = "") -> PageWalk:
     return PageWalk(pages, offset, size, reason, is_old)
 
 
+def count_messages(files: Files, folder: str) -> int:
+    """How many messages are in the segments of a folder, at most: by page heads, without what is marked as deleted."""
+    count = 0
+    for name in files.list(folder):
+        parsed = parse_name(name)
+        path = f"{folder}/{name}"
+        if parsed is not None and parsed[2] == "dead":
+            count -= len(set(read_dead(files, path).numbers))
+        elif parsed is not None:
+            handle = files.open_read(path)
+            try:
+                count += sum(page.count - page.transient for page in walk_pages(files, handle, path).pages)
+            finally:
+                files.close(handle)
+    return max(0, count)
+
+
 def read_page(
     files: Files, handle: int, offset: int, path: str = "", restored_below: int = 0
 ) -> tuple[PageHead, bytes]:

@@ -60,6 +60,8 @@ STORAGE_METRICS = (
     Metric("warren_log_checkpoints_total", "log_checkpoints", "Times that the log was shortened by flushing messages."),
     Metric("warren_compactions_total", "compactions", "Segment files that were rewritten without their dead messages."),
     Metric("warren_page_out_pending_bytes", "page_out_pending_bytes", "Messages on their way from memory to segments."),
+    Metric("warren_damaged_pages_total", "damaged_pages", "Pages of segments that could not be read since the start."),
+    Metric("warren_lost_messages_total", "lost_messages", "Messages lost to damage, at most: at the start and since."),
     Metric("warren_disk_free_bytes", "disk_free_bytes", "Free space where the data folder lies."),
 )
 RESOURCES = ("memory", "disk", "events")

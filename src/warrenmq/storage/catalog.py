@@ -11,6 +11,7 @@ operation passes from one to the other and is not changed any more.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -22,6 +23,7 @@ from tempfile import TemporaryDirectory
 from typing import Protocol
 
 from warrenmq.core.ports import Catalog
+from warrenmq.journal.files import MODE
 from warrenmq.storage.crash_points import reach
 from warrenmq.storage.definition_records import (
     KINDS,
@@ -62,6 +64,7 @@ class CatalogFile:
         self._copy: TemporaryDirectory[str] | None = None
         self._applied_epoch = 0
         self._next_queue_id = 1
+        self._released_epoch = 0
 
     @classmethod
     def open(cls, path: str | Path, migrations: Path = MIGRATIONS) -> CatalogFile:
@@ -108,6 +111,11 @@ class CatalogFile:
         """No queue had this id or a higher one, not even one that was deleted."""
         return self._next_queue_id
 
+    @property
+    def released_epoch(self) -> int:
+        """No message is only in epochs of the log up to this one; -1: not known, the folder had no manifest so far."""
+        return self._released_epoch
+
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def apply(self, epoch: int, operations: Sequence[Operation]) -> None:
@@ -118,10 +126,21 @@ class CatalogFile:
         if epoch > self._applied_epoch:
             self._write(epoch, operations)
 
-    def fill(self, epoch: int, operations: Sequence[Operation], next_queue_id: int) -> None:
+    def fill(self, epoch: int, operations: Sequence[Operation], next_queue_id: int, released_epoch: int) -> None:
         """Bring in what was rescued from another catalog, which was at that epoch."""
         self._next_queue_id = max(next_queue_id, self._next_queue_id)
         self._write(epoch, operations)
+        self._set_released(released_epoch)
+
+    def release(self, epoch: int) -> None:
+        """Note that the log is not needed any more up to this epoch."""
+        if epoch > self._released_epoch:
+            self._set_released(epoch)
+
+    def _set_released(self, epoch: int) -> None:
+        with _explained(self.path), _transaction(self.connection):
+            self._set_meta("released_epoch", epoch)
+        self._released_epoch = epoch
 
     def _write(self, epoch: int, operations: Sequence[Operation]) -> None:
         next_queue_id = self._next_queue_id
@@ -135,11 +154,14 @@ class CatalogFile:
                         next_queue_id = max(next_queue_id, definition["id"] + 1)
                 else:
                     self.connection.execute(_UNDEFINE[table.kind], table.key_values(operation[2]))
-            for name, value in (("applied_epoch", epoch), ("next_queue_id", next_queue_id)):
-                row = (name, value, checksum_of((name, value)))
-                self.connection.execute("INSERT OR REPLACE INTO meta (name, value, checksum) VALUES (?, ?, ?)", row)
+            self._set_meta("applied_epoch", epoch)
+            self._set_meta("next_queue_id", next_queue_id)
         self._applied_epoch = epoch
         self._next_queue_id = next_queue_id
+
+    def _set_meta(self, name: str, value: int) -> None:
+        row = (name, value, checksum_of((name, value)))
+        self.connection.execute("INSERT OR REPLACE INTO meta (name, value, checksum) VALUES (?, ?, ?)", row)
 
     def sync(self) -> None:
         """Put everything applied on the disk; the log may forget it then."""
@@ -250,10 +272,12 @@ class CatalogFile:
 
     def _read_meta(self) -> None:
         meta = read_meta(self.connection)
-        if meta.keys() != {"applied_epoch", "next_queue_id"}:
+        (version,) = self.connection.execute("PRAGMA user_version").fetchone()
+        if meta.keys() != {"applied_epoch", "next_queue_id", *(["released_epoch"] if version >= 3 else [])}:
             raise CatalogDamaged(f"the catalog {self.path} is damaged: its counters are not what was written")
         self._applied_epoch = meta["applied_epoch"]
         self._next_queue_id = meta["next_queue_id"]
+        self._released_epoch = meta.get("released_epoch", -1)
 
 
 class DefinitionLog(Protocol):
@@ -299,6 +323,14 @@ class LoggedCatalog(Catalog):
             ids[name] = self._next_queue_id
             self._next_queue_id += 1
         return ids[name]
+
+    def describe_queue(self, number: int) -> str:
+        """A durable queue in words, by its id."""
+        for vhost, ids in self._ids.items():
+            for name, id in ids.items():
+                if id == number:
+                    return table_of("queue").describe((vhost, name))
+        return f"queue {number}" if number else "a queue that is not durable"
 
     def save(self, kind: str, key: Key, definition: Definition) -> None:
         definition = dict(definition)  # applied later; arguments are never changed once declared
@@ -355,7 +387,13 @@ def connect(file: str, path: str) -> sqlite3.Connection:
     """Nothing is read yet. `path` is what errors name."""
     with _explained(path):
         try:
-            os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))  # users' passwords will lie in it
+            for name in (file, *(file + ending for ending in SIDE_FILES)):
+                if os.path.islink(name):
+                    raise OSError(
+                        errno.ELOOP, f"{name} is a symbolic link: remove it, the broker follows no links there"
+                    )
+            # SQLite gives its side files the mode of the database.
+            os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, MODE))
         except OSError as error:
             raise CatalogError(f"cannot open the catalog {path}: {error.strerror}") from None
         connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
@@ -455,7 +493,7 @@ def copy_files(path: str, folder: str) -> str:
 
 def _sync_folder_of(path: str) -> None:
     """Make the name of a new file durable; SQLite does so for its journals only."""
-    folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
+    folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(folder)
     finally:

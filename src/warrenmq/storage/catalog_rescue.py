@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from warrenmq.journal.files import Files
 from warrenmq.storage.catalog import SIDE_FILES, SQLITE_FAULTS, CatalogFile, connect, copy_files, explain, read_meta
 from warrenmq.storage.definition_records import TABLES, CatalogDamaged, Definition, Key, Operation, Table
 
@@ -31,7 +32,7 @@ def open_catalog(path: str, damaged: str) -> tuple[CatalogFile, list[str]]:
     except CatalogDamaged as error:
         if catalog is not None:
             catalog.close()
-        os.makedirs(damaged, exist_ok=True)
+        Files().make_dirs(damaged)
         name = os.path.basename(path)
         aside, number = os.path.join(damaged, name), 1
         while os.path.exists(aside):
@@ -66,7 +67,10 @@ def rescue(damaged: str | Path, fresh: str | Path) -> list[str]:
     ]
     catalog = CatalogFile.open(fresh)
     try:
-        catalog.fill(salvage.meta.get("applied_epoch", 0), operations, salvage.meta.get("next_queue_id", 1))
+        meta = salvage.meta
+        catalog.fill(
+            meta.get("applied_epoch", 0), operations, meta.get("next_queue_id", 1), meta.get("released_epoch", -1)
+        )
         catalog.sync()
     finally:
         catalog.close()

@@ -45,10 +45,22 @@ class CatalogWriter:
             self._is_applying = True
             self._apply(0, self._applied)
 
-    def sync(self, epoch: int, done: Callable[[], None]) -> None:
-        """Make durable that the catalog holds everything up to this epoch, which is durable in the log."""
+    def note(self, epoch: int) -> None:
+        """Note that this epoch was durable: a start that does not find it in the log knows that something is lost."""
         assert epoch <= self._log.durable
         self._apply(epoch, _nothing)
+
+    def sync(self, epoch: int, done: Callable[[], None]) -> None:
+        """Make durable that the catalog holds everything up to this epoch, which is durable in the log.
+
+        And that the log is not needed any more up to there.
+        """
+        self.note(epoch)
+        self.release_log(epoch, done)
+
+    def release_log(self, epoch: int, done: Callable[[], None]) -> None:
+        """Make durable that no message is in the log alone up to this epoch."""
+        self.worker.submit(lambda: self._catalog.release(epoch), _nothing)
         self.worker.submit(self._catalog.sync, lambda _: done())
 
     def stop(self) -> None:

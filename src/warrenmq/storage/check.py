@@ -1,8 +1,9 @@
 """Looks at a data folder while no broker uses it, and says what is in it and what is not as it was written.
 
-Everything is read and nothing changed: every checksum of every file, the catalog, and how the three fit together. It
-counts what the next start will find: messages in segments that are not marked dead, and those that only the log has.
-It shares the formats (`journal`) with recovery, but not its decisions, so each can be held against the other.
+Everything is read and nothing changed: every checksum of every file, the catalog, how these fit together, and whether
+every file is there that the manifest records. It counts what the next start will find: messages in segments that are
+not marked dead, and those that only the log has. It shares the formats (`journal`) with recovery, but not its
+decisions, so each can be held against the other.
 
 What a crash leaves behind is no damage: a torn tail, a file that was being made, the folder of a deleted queue. The
 next start deals with that and nothing durable is lost; it is told as a remark.
@@ -20,21 +21,24 @@ from dataclasses import dataclass, field
 from tempfile import TemporaryDirectory
 
 from warrenmq.core.arguments import queue_type_of
+from warrenmq.core.broker import DEFAULT_VHOST
+from warrenmq.events import schema
 from warrenmq.journal import segment_file
-from warrenmq.journal.errors import DamagedPage, JournalError, UnknownVersion
+from warrenmq.journal.errors import JournalError, UnknownVersion
 from warrenmq.journal.files import Files
-from warrenmq.journal.ids_file import parse_ids_name, read_ids
-from warrenmq.journal.log_file import parse_log_name, read_log
-from warrenmq.journal.record import PERSISTENT
-from warrenmq.journal.segment_file import PageHead
+from warrenmq.journal.ids_file import ids_name, parse_ids_name, read_ids
+from warrenmq.journal.log_file import LogScan, parse_log_name, read_log
 from warrenmq.storage.catalog import CatalogFile, CatalogTooNew
 from warrenmq.storage.catalog_rescue import rescue
+from warrenmq.storage.check_queue import QueueFiles
 from warrenmq.storage.data_dir import FORMAT_VERSION
 from warrenmq.storage.definition_records import CatalogError, Definition, decode_operation
-from warrenmq.storage.positions import LoggedQueue, Positions, read_epoch, record_positions
+from warrenmq.storage.log_loss import LostEpochs, find_missing_epochs
+from warrenmq.storage.manifest import FILE, FileRecord, Loss, Recorded, folder_of
+from warrenmq.storage.positions import LoggedQueue, Positions, read_epoch
+from warrenmq.storage.seen_store import owner_of_exchange
 
 CATALOG = "catalog.sqlite"
-LEFT_OVER = "left over from a compaction that a crash ended"
 LOG, QUEUES, SEEN, TRANSIENT, ASIDE = "log", "queues", "seen", "transient", "lost+damaged"
 
 # Kinds of files, in the order they are shown.
@@ -68,6 +72,8 @@ class Finding:
     is_damage: bool
     lost: str = ""
     queue: str = ""
+    lost_messages: int = 0  # at most
+    repeated_messages: int = 0  # that were acknowledged and may be delivered again, at most
 
 
 @dataclass(slots=True)
@@ -105,6 +111,13 @@ class CheckReport:
     first_epoch: int = 0
     last_epoch: int = 0
     applied_epoch: int = 0
+    recorded_files: int = 0  # that the manifest names
+    has_manifest: bool = False
+
+    @property
+    def lost_messages(self) -> int:
+        """How many messages are lost, at most, as far as that can be counted."""
+        return sum(finding.lost_messages for finding in self.findings)
 
     @property
     def messages(self) -> int:
@@ -136,7 +149,7 @@ def check_folder(folder: str, progress: Progress | None = None, files: Files | N
 def _held(folder: str) -> Iterator[None]:
     """Keep brokers out, without leaving a trace. A copy of a data folder may have no lock."""
     try:
-        handle = os.open(os.path.join(folder, "lock"), os.O_RDONLY | os.O_CLOEXEC)
+        handle = os.open(os.path.join(folder, "lock"), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         yield
         return
@@ -173,6 +186,8 @@ class _Check:
         self._catalog_is_whole = False
         self._at_end = at_end
         self._what = ""
+        self._recorded = Recorded()
+        self._lost_epochs = LostEpochs()
 
     def run(self) -> CheckReport:
         self._take_inventory()
@@ -236,6 +251,8 @@ class _Check:
         try:
             catalog = CatalogFile.open_copy(path)
             self._at_end.callback(catalog.close)
+            if catalog.was_created:
+                self.damage("catalog", CATALOG, "the file is empty", "definitions that the log no longer has")
             for problem in catalog.check():
                 self.damage("catalog", CATALOG, problem)
             catalog.snapshot()
@@ -262,6 +279,7 @@ class _Check:
         self._tell("log")
         before = self._done
         scan = read_log(self.files, os.path.join(self.folder, LOG), lambda done, _: self._advance_to(before + done))
+        bad_epochs: set[int] = set()
         for epoch in scan:
             self.report.first_epoch = self.report.first_epoch or epoch.sequence
             try:
@@ -269,18 +287,36 @@ class _Check:
                 if operations and self._catalog is not None:
                     self._catalog.apply(epoch.sequence, operations)  # to the copy; it knows what it has already
             except (JournalError, CatalogError) as error:
+                bad_epochs.add(epoch.sequence)
                 self.damage("log", _in_log(epoch.file), f"epoch {epoch.sequence} makes no sense: {error}")
         self.report.last_epoch = scan.last_sequence
         for damage in scan.damage:
             lost = "" if damage.lost is None else "epochs {} to {}".format(*damage.lost)
+            if damage.lost is not None:
+                self._lost_epochs.add(*damage.lost)
             self.damage("log", _in_log(damage.file), f"at offset {damage.offset}: {damage.reason}", lost)
         if scan.torn_tail is not None:
             torn = scan.torn_tail
-            text = f"the last {torn.size} octets were being written in a crash ({torn.reason})"
+            text = (
+                f"it ends in the middle of an epoch ({torn.reason}): after a crash that is normal, and nothing in it "
+                "was confirmed; if there was no crash, messages of its last epochs are lost"
+            )
             self.remark("log", _in_log(torn.file), text)
-        if scan.last_sequence and self.report.applied_epoch > scan.last_sequence:
-            text = f"it is ahead of the log: epoch {self.report.applied_epoch} against {scan.last_sequence}"
-            self.damage("catalog", CATALOG, text)
+        self._look_for_missing_epochs(scan)
+        if self._lost_epochs:
+            self._lost_epochs.read(read_log(self.files, os.path.join(self.folder, LOG)), bad_epochs)
+            self.remark("log", LOG, self._lost_epochs.consequences())
+
+    def _look_for_missing_epochs(self, scan: LogScan) -> None:
+        if self._catalog is None:
+            return
+        for gap in find_missing_epochs(scan, self._catalog.released_epoch, self.report.applied_epoch):
+            if gap.is_needed:
+                self._lost_epochs.add(gap.first, gap.last, is_end_known=gap.is_end_known)
+                end = "" if not gap.is_end_known else f" to {gap.last}"
+                self.damage("log", LOG, gap.text, f"epochs from {gap.first}{end}")
+            else:
+                self.remark("log", LOG, gap.text)
 
     def _load_definitions(self) -> None:
         """As they are after the log."""
@@ -288,13 +324,19 @@ class _Check:
             self._definitions = {} if self._catalog is None else self._catalog.snapshot()
         except CatalogError as error:
             self.damage("catalog", CATALOG, str(error), "definitions")
+        if self._catalog is not None:
+            files = self._definitions.pop(FILE, [])
+            self._recorded = Recorded.of(files, self._catalog.released_epoch)
+            self.report.recorded_files = len(files)
+            self.report.has_manifest = self._recorded.is_complete
 
     # -- the queues --------------------------------------------------------------------------------------------------
 
     def _check_queues(self) -> None:
         owners = {definition["id"]: definition for definition in self._definitions.get("queue", [])}
-        folders = sorted(int(name) for name in self.files.list(os.path.join(self.folder, QUEUES)) if name.isdecimal())
-        for number in folders:
+        folders = {int(name) for name in self.files.list(os.path.join(self.folder, QUEUES)) if name.isdecimal()}
+        recorded = {number for number in owners if folder_of(number) in self._recorded.folders}
+        for number in sorted(folders | recorded):
             owner = owners.pop(number, None)
             self._tell(f"queue {number}" if owner is None else f"queue {_shown(owner['name'])}")
             alive = self._check_segments(number, owner)
@@ -304,8 +346,10 @@ class _Check:
                 self.remark("segment", os.path.join(QUEUES, str(number)), "the folder of a queue that was deleted")
             else:
                 text = "the folder of a queue that is not in the catalog"
-                self.damage("segment", os.path.join(QUEUES, str(number)), text, f"up to {alive.count():,} messages")
+                loss = Loss(alive.count(), False)
+                self.damage("segment", os.path.join(QUEUES, str(number)), text, str(loss), messages=loss.count)
         for number, owner in owners.items():
+            self._count_lost_in_log(number, _shown(owner["name"]), -1)
             logged = self._logged.get(number)
             self._keep(owner, 0 if logged is None else logged.alive_above(-1).count())
 
@@ -315,45 +359,59 @@ class _Check:
 
     def _check_segments(self, number: int, owner: Definition | None) -> Positions:
         """Read all files of one queue; the positions that are alive."""
-        place = os.path.join(QUEUES, str(number))
+        place = folder_of(number)
         name = "" if owner is None else _shown(owner["name"])
+        records = self._recorded.segments(place)
+        if owner is not None and (owner["vhost"], owner["name"]) == (DEFAULT_VHOST, schema.STREAM_NAME):
+            # The event log goes past the commit log: what was not synced may be missing.
+            records = {first: record for first, record in records.items() if self._recorded.is_binding(record)}
         is_stream = owner is not None and _type_of(owner) == "stream"
-        queue = _QueueFiles(self, place, name, is_stream, self._logged.get(number))
-        names = self.files.list(os.path.join(self.folder, place))
-        newest: dict[int, int] = {}
-        marks: set[tuple[int, int]] = set()
-        for name in names:
-            parsed = segment_file.parse_name(name)
-            if parsed is None:
-                self.remark("segment", os.path.join(place, name), _leftover(name))
-                continue
-            first, generation, suffix = parsed
-            if suffix == "seg":
-                newest[first] = max(newest.get(first, -1), generation)
-            else:
-                marks.add((first, generation))
-        for name in names:
-            parsed = segment_file.parse_name(name)
-            if parsed is not None and newest.get(parsed[0]) != parsed[1]:
-                kind = "segment" if parsed[2] == "seg" else "deletion marks"
-                self.remark(kind, os.path.join(place, name), LEFT_OVER)
-                self.advance(self._sizes.get(os.path.join(place, name), 0))
-        segments = sorted(newest.items())
-        for index, (first, generation) in enumerate(segments):
-            following = segments[index + 1][0] if index + 1 < len(segments) else None
-            queue.read_segment(first, generation, (first, generation) in marks, following)
-        return queue.alive()
+        logged = self._logged.get(number)
+        queue = QueueFiles(self, place, name, logged, self._recorded, records if owner is not None else {}, is_stream)
+        alive = queue.read()
+        if owner is not None:
+            self._count_lost_in_log(number, name, queue.last)
+        return alive
+
+    def _count_lost_in_log(self, number: int, name: str, last_on_disk: int) -> None:
+        loss = self._lost_epochs.count(number, last_on_disk)
+        if loss.count:
+            self.damage("log", LOG, "epochs of the log are lost", str(loss), name, loss.count)
 
     def _check_ids(self) -> None:
-        """What queues and exchanges have seen: every checksum; whose they are is the next start's business."""
+        """What queues and exchanges have seen: every checksum, and that all recorded files are there."""
         names = sorted(name for name in self._sizes if _kind_of(name) == "ids")
+        records = {
+            os.path.join(SEEN, ids_name(int(record.name, 16), record.generation)): record
+            for record in self._recorded.folders.get(SEEN, {}).values()
+            if self._recorded.is_binding(record)
+        }
+        owners = set(map(_owner_of, names))
+        for file, record in records.items():
+            if record.name not in owners:
+                self.damage("ids", file, "the file is missing", _forgotten(record), self._words_of(record.name))
         for at, file in enumerate(names):
             found = read_ids(self.files, os.path.join(self.folder, file))
-            if found.fault is not None and at and _owner_of(names[at - 1]) == _owner_of(file):
+            if found.fault is not None and file in records:
+                self.damage("ids", file, found.fault, _forgotten(records[file]), self._words_of(_owner_of(file)))
+            elif found.fault is not None and (
+                self._recorded.is_complete or (at and _owner_of(names[at - 1]) == _owner_of(file))
+            ):
                 self.remark("ids", file, f"it was being written in a crash ({found.fault})")
             elif found.fault is not None:
                 self.damage("ids", file, found.fault, "ids: duplicates of what it knew may pass")
             self.advance(self._sizes[file])
+
+    def _words_of(self, owner: str) -> str:
+        """The name of the queue or exchange that has seen ids."""
+        number = int(owner, 16)
+        for queue in self._definitions.get("queue", []):
+            if queue["id"] == number:
+                return _shown(queue["name"])
+        for exchange in self._definitions.get("exchange", []):
+            if owner_of_exchange(exchange["vhost"], exchange["name"]) == number:
+                return _shown(exchange["name"])
+        return ""
 
     # -- the rest ----------------------------------------------------------------------------------------------------
 
@@ -367,9 +425,11 @@ class _Check:
 
     # -- telling -----------------------------------------------------------------------------------------------------
 
-    def damage(self, kind: str, file: str, text: str, lost: str = "", queue: str = "") -> None:
+    def damage(
+        self, kind: str, file: str, text: str, lost: str = "", queue: str = "", messages: int = 0, again: int = 0
+    ) -> None:
         self._kinds[kind].damaged += 1
-        self.report.findings.append(Finding(kind, file, text, True, lost, queue))
+        self.report.findings.append(Finding(kind, file, text, True, lost, queue, messages, again))
 
     def remark(self, kind: str, file: str, text: str, queue: str = "") -> None:
         self._kinds[kind].remarks += 1
@@ -387,135 +447,6 @@ class _Check:
         self._done = min(done, self._total)
         if self._progress is not None:
             self._progress(self._what, self._done, self._total)
-
-
-class _QueueFiles:
-    """The segments of one queue, read one behind the other."""
-
-    def __init__(self, check: _Check, place: str, name: str, is_stream: bool, logged: LoggedQueue | None) -> None:
-        self._check = check
-        self._place = place
-        self._name = name
-        self._is_stream = is_stream
-        self._logged = logged
-        self._living = Positions()
-        self._last = -1  # the last position on disk
-        self._copied_up_to = -1  # the same, if a compaction wrote the last segment
-        self._has_damage = False  # in the segment before: then it is known why positions are missing
-        self._is_torn = False
-
-    def alive(self) -> Positions:
-        """What is in pages and not dead, and what only the log has."""
-        if self._logged is not None:
-            self._logged.bury(self._living)
-            self._living.add_all(self._logged.alive_above(self._last))
-        return self._living
-
-    def read_segment(self, first: int, generation: int, has_marks: bool, following: int | None) -> None:
-        """`following` is where the next segment begins, if there is one."""
-        file = os.path.join(self._place, segment_file.segment_name(first, generation))
-        if self._is_torn:
-            self._check.remark("segment", file, "behind one that was being written in a crash: the log has it")
-            return
-        if first <= self._copied_up_to:
-            self._check.remark("segment", file, LEFT_OVER, self._name)
-            return
-        if self._is_stream and 0 <= self._last < first - 1 and not self._has_damage:
-            self._trouble(file, None, "what stood before it is missing", self._last + 1, first - 1)
-            if self._is_torn:
-                return
-        self._has_damage = False
-        found = Positions()
-        try:
-            self._read_pages(file, first, following, found)
-            if has_marks:
-                self._read_marks(os.path.join(self._place, segment_file.dead_name(first, generation)), first, found)
-        except OSError as error:
-            self._check.damage("segment", file, f"it cannot be read: {error.strerror}", queue=self._name)
-        self._living.add_all(found)
-        self._copied_up_to = self._last if generation else -1
-
-    def _read_pages(self, file: str, named: int, following: int | None, found: Positions) -> None:
-        check = self._check
-        path = os.path.join(check.folder, file)
-        handle = check.files.open_read(path)
-        try:
-            walk = segment_file.walk_pages(check.files, handle, path)
-            if walk.pages and walk.pages[0].first <= self._last:
-                text = f"it begins with position {walk.pages[0].first}, but the one before ends with {self._last}"
-                check.damage("segment", file, text, queue=self._name)
-            for page in walk.pages:
-                try:
-                    payload = segment_file.read_payload(check.files, handle, page, path)
-                    positions = record_positions(page, payload, path)
-                except DamagedPage as error:
-                    self._trouble(file, page, error.why, page.first, page.last)
-                else:
-                    self._last = max(self._last, page.last)
-                    for position, flags in positions:
-                        if flags & PERSISTENT:
-                            found.add(position)
-                check.advance(page.end - page.offset)
-                if self._is_torn:
-                    return
-            if walk.reason is not None:
-                if following is None:
-                    following = _first_page_behind(check.files, handle, walk.end)
-                beyond = None if following is None else following - 1
-                self._trouble(file, None, walk.reason, max(self._last + 1, named), beyond)
-        finally:
-            check.files.close(handle)
-
-    def _trouble(self, file: str, page: PageHead | None, why: str, first: int, last: int | None) -> None:
-        """A page is not whole: torn, if the log still has all that came from there on, otherwise lost.
-
-        One of transient messages was never synced, and would not outlive a stop: nothing is lost with it.
-        """
-        logged = self._logged
-        where = "" if page is None else f"the page at offset {page.offset}: "
-        is_transient = page is not None and page.transient == page.count
-        if logged is not None and logged.first_append >= 0 and (last is None or last >= logged.first_append):
-            self._is_torn = True
-            if page is None or is_transient or first >= logged.first_append or first in logged.appended:
-                self._check.remark("segment", file, f"{where}it was being written in a crash ({why})", self._name)
-            else:
-                lost = f"positions {first} to {logged.first_append - 1}"
-                self._check.damage("segment", file, f"{where}{why}", lost, self._name)
-            return
-        if page is not None and is_transient:
-            self._last = max(self._last, page.last)
-            self._check.remark("segment", file, f"{where}{why}; it held transient messages only", self._name)
-            return
-        self._has_damage = True
-        if page is not None:
-            lost = f"positions {first} to {last}, up to {page.count:,} messages"
-            self._last = max(self._last, page.last)
-        else:
-            lost = f"positions from {first}" + ("" if last is None else f" to {last}")
-        self._check.damage("segment", file, f"{where}{why}", lost, self._name)
-
-    def _read_marks(self, file: str, first: int, found: Positions) -> None:
-        marks = segment_file.read_dead(self._check.files, os.path.join(self._check.folder, file))
-        for number in marks.numbers:
-            found.discard(first + number)
-        if marks.reason is not None and marks.is_damaged:
-            text = f"at offset {marks.end}: {marks.reason}"
-            self._check.damage("deletion marks", file, text, "marks: acked messages may come back", self._name)
-        elif marks.reason is not None:
-            text = f"its end was being written in a crash ({marks.reason})"
-            self._check.remark("deletion marks", file, text, self._name)
-        self._check.advance(marks.size)
-
-
-def _first_page_behind(files: Files, handle: int, offset: int) -> int | None:
-    """The first position of the next whole page head, if one follows: then this is no end that a crash left."""
-    data = files.read(handle, files.size(handle) - offset, offset)
-    for match in segment_file.PAGE_MAGICS.finditer(data, 1):
-        at = match.start()
-        page = segment_file.parse_page_head(data[at : at + segment_file.PAGE_HEAD_SIZE], offset + at)
-        if not isinstance(page, str):
-            return page.first
-    return None
 
 
 def _kind_of(path: str) -> str:
@@ -552,8 +483,8 @@ def _in_log(name: str) -> str:
     return os.path.join(LOG, name)
 
 
-def _leftover(name: str) -> str:
-    return LEFT_OVER if name.endswith(".tmp") else "no file of WarrenMQ"
+def _forgotten(record: FileRecord) -> str:
+    return f"up to {record.count:,} ids: duplicates of these messages may pass"
 
 
 def _shown(name: str) -> str:

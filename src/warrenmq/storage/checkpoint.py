@@ -1,9 +1,9 @@
 """Keeps the log short: what its oldest files alone still hold goes to the segments, then they are let go.
 
 In order: living messages and ids are flushed (few are logged again in the open epoch instead, which costs no file),
-deaths are written beside their segments, the next position of each queue is logged again, everything is synced, the
-catalog is synced, the files are dropped. A crash
-between any two of these leaves the log with all it needs.
+deaths are written beside their segments, segments that have changed are recorded in the manifest, the next position of
+each queue is logged again, everything is synced, the catalog is synced, the files are dropped. A crash between any two
+of these leaves the log with all it needs.
 
 Owned by the loop thread. A big broker is flushed in slices, so that the loop does not stall.
 """
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("warrenmq.storage")
 
 STORES_PER_SLICE = 100
+SEGMENTS_PER_SLICE = 200
 POSITIONS_PER_SLICE = 2000
 
 
@@ -93,6 +94,7 @@ class Checkpoint:
         self.is_running = True
         self._began_at_work = self._context.log.work
         self._epoch = epoch
+        self._context.manifest.begin_checkpoint(epoch)
         self._may_carry = may_carry
         self.carried = 0
         self._has_relogged = False
@@ -125,6 +127,16 @@ class Checkpoint:
         if self._marked:
             self._call_soon(self._mark_some)
             return
+        self._record_some()
+
+    def _record_some(self) -> None:
+        manifest = self._context.manifest
+        if manifest.unrecorded:
+            self._has_relogged = True
+            manifest.record_some(SEGMENTS_PER_SLICE)
+        if manifest.unrecorded:
+            self._call_soon(self._record_some)
+            return
         self._unlogged = [] if self._is_last else list(self._context.stores)
         self._log_some_positions()
 
@@ -137,6 +149,7 @@ class Checkpoint:
             return
         if self.carried or self._has_relogged:
             self._context.log.flush()  # what was logged again must be safe before the first time is forgotten
+        self._context.manifest.checkpoint_epoch = 0  # what is recorded from now on is not part of this sync
         self._context.pager.sync(self._synced)
 
     def _flush(self, participant: Participant) -> None:
@@ -153,6 +166,7 @@ class Checkpoint:
 
     def _trimmed(self) -> None:
         self.is_running = False
+        self._context.manifest.released_epoch = self._epoch
         self.count += 1
         log.debug("the log was trimmed up to epoch %d", self._epoch)
         for done in self._done:

@@ -395,6 +395,11 @@ def _encode_fields(entry: QueuedMessage, flags: int) -> bytes:
     return fields
 
 
+def is_marked(marks: "bytes | bytearray | None", index: int) -> bool:
+    """Return True if a bit is set; those behind the end are not."""
+    return marks is not None and index >> 3 < len(marks) and marks[index >> 3] >> (index & 7) & 1 == 1
+
+
 def _is_dead(dead: bytearray, index: int) -> bool:
     if index < 0 or index >> 3 >= len(dead):
         return False

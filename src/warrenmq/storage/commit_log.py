@@ -77,6 +77,12 @@ class LocalLog(CommitLog):
         self.note_work(SYNCED)
         return self.epoch
 
+    def put_file(self, is_define: bool, encoded: bytes) -> int:
+        """A file was recorded, or its record removed: a definition that no answer waits for. Return its epoch."""
+        self.buffer.put_definition(is_define, encoded)
+        self.note_relogged()
+        return self.epoch
+
     def put_events(self, first: int, last: int, rows: bytes) -> None:
         """Rows that are in no batch yet go with the turn that they tell of; nobody waits for them alone."""
         self.buffer.put_events(first, last, rows)

@@ -34,10 +34,11 @@ class Progress:
 
 
 class Committer:
-    """`size` is the number of bytes in the log."""
+    """`size` is the number of bytes in the log, `newest_file` the first epoch of its newest file; 0: there is none."""
 
     def __init__(self) -> None:
         self.size = 0
+        self.newest_file = 0
         self.has_failed = False
         self.on_progress: Callable[[Progress], None] = _ignore
         self.on_failed: Callable[[str], None] = _ignore

@@ -121,15 +121,15 @@ class Copy:
         """Copy from one source until it ends or the limit of bytes is reached; return the bytes read."""
         done = 0
         dead = int.from_bytes(source.dead or b"", "little")
-        reading = self._files.open_read(source.path)
+        try:
+            reading = self._files.open_read(source.path)
+        except FileNotFoundError as error:
+            raise DamagedPage(source.path, self._offset, str(error)) from None
         try:
             while self._offset < source.end and done < size:
-                page = parse_page_head(self._files.read(reading, PAGE_HEAD_SIZE, self._offset), self._offset)
-                if isinstance(page, str):
-                    raise DamagedPage(source.path, self._offset, page)
+                page, payload = self._read_page(source, reading, dead)
                 done += PAGE_HEAD_SIZE
-                if not page.is_forgotten(self._restored_below) and not _is_dead(page, dead, source.first):
-                    payload = read_payload(self._files, reading, page, source.path)
+                if payload is not None:
                     self._copy(page, payload, source, writing)
                     done += len(payload)
                 self._offset = page.end
@@ -140,6 +140,18 @@ class Copy:
             self._at += 1
             self._offset = FILE_HEAD_SIZE
         return done
+
+    def _read_page(self, source: Source, reading: int, dead: int) -> tuple[PageHead, bytes | None]:
+        """The next page; None for one without living messages. An error of the disk here is damage of this file."""
+        try:
+            page = parse_page_head(self._files.read(reading, PAGE_HEAD_SIZE, self._offset), self._offset)
+            if isinstance(page, str):
+                raise DamagedPage(source.path, self._offset, page)
+            if page.is_forgotten(self._restored_below) or _is_dead(page, dead, source.first):
+                return page, None
+            return page, read_payload(self._files, reading, page, source.path)
+        except OSError as error:
+            raise DamagedPage(source.path, self._offset, str(error)) from None
 
     def _copy(self, page: PageHead, payload: bytes, source: Source, writing: int) -> None:
         try:
@@ -236,6 +248,7 @@ class _Run:
         copy, merged = self.copy, self.merged
         merged.last = copy.last
         merged.count = copy.count
+        merged.transient = copy.transient
         merged.size = merged.written = copy.size
         merged.overhead = (copy.size - FILE_HEAD_SIZE - copy.body_bytes) // copy.count
         merged.body_bytes = copy.kept_bytes

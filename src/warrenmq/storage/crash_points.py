@@ -19,6 +19,7 @@ POINTS = frozenset(
         "log.after_sync",
         "log.mid_roll",
         "segment.after_write",
+        "segment.before_remove",
         "checkpoint.after_sync",
         "checkpoint.before_trim",
         "compaction.mid",

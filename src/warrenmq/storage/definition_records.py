@@ -210,6 +210,8 @@ class Table:
             return f"vhost {_quote(key[0])}"
         if self.kind == "trace_rule":
             return f"trace rule {_quote(key[0])}"
+        if self.kind == "file":
+            return f"the record of file {_quote('/'.join(key))}"
         if self.kind == "binding":
             vhost, source, _, destination, routing_key, _ = map(_quote, key)
             return f"binding from exchange {source} to {key[2]} {destination} by {routing_key} in vhost {vhost}"
@@ -258,6 +260,24 @@ TABLES: dict[str, Table] = {
             has_durable=False,
         ),
         Table("trace_rule", "trace_rules", ("name",), {"arguments": dict}, has_durable=False),
+        Table(
+            "file",
+            "files",
+            ("folder", "name"),
+            {
+                "generation": int,
+                "last": int,
+                "size": int,
+                "count": int,
+                "transient": int,
+                "alive": int,
+                "marks": int,
+                "epoch": int,
+                "synced_last": int,
+                "synced_count": int,
+            },
+            has_durable=False,
+        ),
     )
 }
 KINDS = tuple(TABLES)

@@ -13,7 +13,7 @@ import gc
 import logging
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -30,13 +30,22 @@ from warrenmq.journal.log_file import LogWriter
 from warrenmq.storage.catalog import CatalogFile, LoggedCatalog
 from warrenmq.storage.catalog_rescue import open_catalog
 from warrenmq.storage.catalog_writer import CatalogWriter
-from warrenmq.storage.checkpoint import Checkpoint
+from warrenmq.storage.checkpoint import POSITIONS_PER_SLICE, Checkpoint, Participant
 from warrenmq.storage.commit_log import LocalLog
 from warrenmq.storage.committer import Progress
 from warrenmq.storage.compaction import Compaction
 from warrenmq.storage.damaged import DAMAGED
 from warrenmq.storage.data_dir import DataDir
+from warrenmq.storage.definition_records import TABLES
 from warrenmq.storage.local_committer import LAZY_SYNC_INTERVAL, LocalCommitter
+from warrenmq.storage.manifest import (
+    FILE,
+    AnySegment,
+    Manifest,
+    folder_of,
+    is_as_recorded,
+    segment_key,
+)
 from warrenmq.storage.options import StorageOptions
 from warrenmq.storage.pager import Pager
 from warrenmq.storage.queue_store import QueueStore, StoreContext
@@ -58,12 +67,17 @@ FILES_AT_STOP = 1000
 
 
 class FileStorage(Storage):
-    """Everything that one node keeps. `report` tells in lines what the start found wrong."""
+    """Everything that one node keeps.
+
+    `report` tells in lines what the start found wrong; `has_damage`: that is more than a crash can leave.
+    """
 
     __slots__ = (
         "_call_soon",
+        "_dead_files",
         "_events",
         "_is_started",
+        "_noted_file",
         "_recovered",
         "_seen",
         "_soon",
@@ -75,7 +89,10 @@ class FileStorage(Storage):
         "compaction",
         "context",
         "files",
+        "has_damage",
         "log",
+        "lost_messages",
+        "manifest",
         "options",
         "pager",
         "replayed_epochs",
@@ -99,6 +116,9 @@ class FileStorage(Storage):
         self.options = options
         self.files = files
         self.report = recovery.report
+        self.lost_messages = 0
+        self._dead_files: list[tuple[str, list[str]]] = []  # to be removed when the manifest has forgotten them
+        self._noted_file = 0
         self.replayed_epochs = recovery.epochs
         self._is_started = False
         self._events = recovery.events()
@@ -116,7 +136,8 @@ class FileStorage(Storage):
         self.log = LocalLog(self.committer, recovery.next_epoch, reply_level)
         self.catalog_writer = CatalogWriter(catalog, self.log)
         self.pager = Pager(files, self.log)
-        self.context = StoreContext(self.log, self.pager, options, root)
+        self.manifest = Manifest(self.log, self.catalog_writer, catalog.released_epoch)
+        self.context = StoreContext(self.log, self.pager, self.manifest, options, root)
         self.streams = StreamContext(self.context)
         self.checkpoint = Checkpoint(
             self.context, self.committer, self.catalog_writer, options, lambda work: self._call_soon(work)
@@ -126,12 +147,16 @@ class FileStorage(Storage):
         self.checkpoint.on_end = self.compaction.go_on
         self.committer.on_progress = self._progressed
         snapshot = catalog.snapshot()
+        del snapshot[FILE]  # recovery has them
         self._recovered: dict[tuple[str, str], QueueStore | FileStreamStore] = self._restore(
             snapshot["queue"], recovery
         )
         self._seen = restore_seen(self.context, recovery, snapshot, reply_level)
         next_queue_id = max(catalog.next_queue_id, recovery.next_queue_id())
         self.catalog = LoggedCatalog(self.log, self.catalog_writer, snapshot, next_queue_id)
+        self.context.words_of = self.catalog.describe_queue
+        self.lost_messages = recovery.lost_messages
+        self.has_damage = recovery.has_damage
 
     @classmethod
     def open(
@@ -173,23 +198,34 @@ class FileStorage(Storage):
         stores: dict[int, QueueStore] = {}
         streams: dict[int, FileStreamStore] = {}
         found: dict[tuple[str, str], QueueStore | FileStreamStore] = {}
+        named: dict[int, tuple[str, int]] = {}  # in words, and the last position in segments
         for definition in queues:
             number = definition["id"]
+            words = TABLES["queue"].describe((definition["vhost"], definition["name"]))
             is_event_log = _is_event_log(definition["vhost"], definition["name"])
             recovery.make_certain(number, self._folder_of(number), goes_past_log=is_event_log)
             options = queue_options(True, definition["arguments"])
             if options.type == STREAM:
                 stream = self._make_stream(number, options)
                 stream.is_expendable = is_event_log
-                on_disk = find_stream_segments(recovery, number, stream.folder, goes_past_log=is_event_log)
+                on_disk = find_stream_segments(recovery, number, stream.folder, words, goes_past_log=is_event_log)
+                self._record_found(number, on_disk.segments, recovery, True)
+                named[number] = words, on_disk.last
                 removed_below = recovery.removed_below(number)
                 stream.begin_with(on_disk.segments, on_disk.last, lambda: recovery.time_ms, removed_below)
                 streams[number] = stream
                 found[definition["vhost"], definition["name"]] = stream
                 continue
             store = self._make_store(number, options)
-            segments = recovery.find_segments(number, store.folder)
-            behind_segments = segments[-1].last + 1 if segments else 0
+            segments, dead, has_damage = recovery.find_segments(number, store.folder, words)
+            self._record_found(number, [*segments, *dead], recovery, has_damage)
+            for segment in dead:
+                self.manifest.forget_segment(number, segment)
+                self._dead_files.append((store.folder, [segment.name, segment.dead_name]))
+            named[number] = words, segments[-1].last if segments else -1
+            recorded = recovery.recorded.segments(folder_of(number)).values()
+            lasts = [segment.last for segment in segments] + [record.last for record in recorded]
+            behind_segments = max(lasts, default=-1) + 1
             next_position = max(recovery.next_position(number), behind_segments)
             store.begin_with(segments, next_position, recovery.attempts_of(number))
             stores[number] = store
@@ -200,8 +236,27 @@ class FileStorage(Storage):
         for number, stream in streams.items():
             stream.recovery_is_over(recovery.next_position(number))
         self.pager.run_all()
+        recovery.count_lost_in_log(named)
         recovery.remove_strangers({*stores, *streams})
+        known = {folder_of(number) for number in named}
+        for folder, records in recovery.recorded.folders.items():
+            if folder.startswith(QUEUES) and folder not in known:
+                for name in records:
+                    self.manifest.forget(folder, name)
         return found
+
+    def _record_found(self, number: int, found: Sequence[AnySegment], recovery: Recovery, has_damage: bool) -> None:
+        """Bring the manifest to what was found: at the next checkpoint, or at once if a loss was reported."""
+        records = recovery.recorded.segments(folder_of(number))
+        for segment in found:
+            record = records.pop(segment.first, None)
+            if not is_as_recorded(record, segment):
+                if has_damage:
+                    self.manifest.record_segment(number, segment, is_synced=True)
+                else:
+                    self.manifest.unrecorded[segment] = number
+        for first in records:
+            self.manifest.forget(folder_of(number), segment_key(first))
 
     def _make_store(self, number: int, options: QueueOptions) -> QueueStore:
         return QueueStore(self.context, self._folder_of(number), number, self._promise_of(options))
@@ -223,6 +278,10 @@ class FileStorage(Storage):
     def begin(self, turn: Turn, timers: Timers) -> None:
         super().begin(turn, timers)
         self.streams.timers = timers
+        self.manifest.begin()
+        for folder, names in self._dead_files:
+            self.pager.remove(folder, names)
+        self._dead_files.clear()
 
     def message_store(self, vhost: str, queue: str, options: QueueOptions) -> MessageStore | None:
         if not options.is_durable:
@@ -270,6 +329,8 @@ class FileStorage(Storage):
             "log_checkpoints": self.checkpoint.count,
             "compactions": self.compaction.count,
             "page_out_pending_bytes": self.pager.pending_bytes,
+            "damaged_pages": self.context.damaged_pages,
+            "lost_messages": self.lost_messages + self.context.lost_messages,
         }
 
     # -- life --------------------------------------------------------------------------------------------------------
@@ -323,10 +384,26 @@ class FileStorage(Storage):
     def _progressed(self, progress: Progress) -> None:
         self.log.progressed(progress)
         self.catalog_writer.release()
+        if self.log.durable >= self.committer.newest_file > self._noted_file:
+            # From now on a start misses this file of the log if it is not there.
+            self._noted_file = self.committer.newest_file
+            self.catalog_writer.note(self._noted_file)
+            self._log_some_positions(list(self.context.unflushed))
         self.streams.progressed()
         self.pager.release()
         self.checkpoint.judge()
         self.compaction.go_on()
+
+    def _log_some_positions(self, stores: list[Participant]) -> None:
+        """A file of the log is full: its successor says how far each queue was, should the file ever be lost."""
+        for store in stores[:POSITIONS_PER_SLICE]:
+            if isinstance(store, QueueStore):
+                store.log_position()
+            elif isinstance(store, FileStreamStore) and not store.is_deleted:
+                self.log.buffer.put_position(store.number, store.next_position)
+                self.log.note_relogged()
+        if len(stores) > POSITIONS_PER_SLICE:
+            self._call_soon(lambda: self._log_some_positions(stores[POSITIONS_PER_SLICE:]))
 
     async def stop(self) -> None:
         """Flush everything and end the threads; the next start has nothing to replay."""
@@ -372,8 +449,10 @@ class FileStorage(Storage):
             self.log.flush()
             done()
         else:
-            # The checkpoint has made the catalog durable up to here.
-            self.committer.drop_all(self.log.take_last(), done)
+            # The checkpoint has made the catalog durable up to here. The last epoch has nothing but positions.
+            batch = self.log.take_last()
+            epoch = self.log.last if batch is None else batch.epoch
+            self.committer.drop_all(batch, lambda: self.catalog_writer.release_log(epoch, done))
 
     def close(self) -> None:
         """End the threads and let go of the files, as they are. Blocks."""

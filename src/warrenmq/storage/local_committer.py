@@ -262,6 +262,7 @@ class LocalCommitter(Committer):
         """Publish the list of files to the loop, which only reads it."""
         self._files = self.writer.files_in_use
         self.size = sum([file.size for file in self._files])
+        self.newest_file = self._files[-1].first if self._files else 0
 
     def _trim(self, epoch: int, done: Callable[[], None]) -> None:
         self._sync_rest()

@@ -1,7 +1,7 @@
 """Reads a queue's pages back, in order, from where the last page ended.
 
 A page that is still being written, or a segment that is being compacted, is waited for. A page that cannot be read is
-kept aside, its messages count as lost, and reading goes on behind it.
+reported, its file is kept aside, its messages count as lost and are logged as deleted, and reading goes on behind it.
 
 Owned by the loop thread; the reading is done by the pager's thread.
 """
@@ -13,8 +13,9 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from warrenmq.journal.segment_file import FILE_HEAD_SIZE, PageHead
-from warrenmq.storage.codec import BadPage, decode_records
+from warrenmq.storage.codec import BadPage, decode_records, is_marked
 from warrenmq.storage.damaged import keep_copy
+from warrenmq.storage.manifest import Loss
 from warrenmq.storage.pages import read_pages
 
 if TYPE_CHECKING:
@@ -28,13 +29,14 @@ log = logging.getLogger("warrenmq.storage")
 class PageReader:
     """The next page is in `Segments.reading`. What is met up to `QueueStore.last_read` is in memory."""
 
-    __slots__ = ("_generation", "_is_asked", "_offset", "_store")
+    __slots__ = ("_generation", "_is_asked", "_kept_aside", "_offset", "_store")
 
     def __init__(self, store: QueueStore) -> None:
         self._store = store
         self._offset = 0
         self._is_asked = False  # a read is in progress
         self._generation = 0  # of reads: those in progress are void after a purge
+        self._kept_aside: set[str] = set()  # damaged files of which there is a copy
 
     def begin_at(self, segment: Segment, offset: int) -> None:
         """Read on from this place."""
@@ -94,7 +96,7 @@ class PageReader:
         if generation != self._generation:
             return
         store = self._store
-        if isinstance(result, Exception) and not isinstance(result, FileNotFoundError):
+        if isinstance(result, Exception) and not isinstance(result, OSError):
             store.context.pager.on_failed(str(result))
             return
         self._is_asked = False
@@ -126,18 +128,36 @@ class PageReader:
     def _pass_damage(self, segment: Segment, problem: str, end: int, bad: PageHead | None) -> None:
         """Keep a copy of the file, and go on behind the bad page; if `bad` is None, behind all up to `end`."""
         store = self._store
-        log.error("%s in %s: %s", segment.name, store.folder, problem)
         last = self._store.last_read
         if bad is not None:
             last = bad.last
         elif end == segment.size:
             last = segment.last
+        loss = self._count_lost(segment, bad, last)
+        context, path = store.context, os.path.join(store.folder, segment.name)
+        queue = context.words_of(store.number)
+        log.error("%s: %s: %s of %s lost", path, problem, loss, queue)
+        context.damaged_pages += 1
         segment.bury(self._store.last_read + 1, last)
         if store.number:
-            store.context.marked[store] = None
-            path, root, pager = os.path.join(store.folder, segment.name), store.context.root, store.context.pager
-            pager.later(lambda: keep_copy(pager.files, root, path), _ignore_result)
+            context.marked[store] = None
+            if last > self._store.last_read:
+                store.log_lost(self._store.last_read + 1, last)
+            if path not in self._kept_aside:
+                self._kept_aside.add(path)
+                root, pager = context.root, context.pager
+                pager.later(lambda: keep_copy(pager.files, root, path), _ignore_result)
         self._pass(end if bad is None else bad.end, last)
+
+    def _count_lost(self, segment: Segment, bad: PageHead | None, last: int) -> Loss:
+        """How many unread messages cannot be read up to this position; all that were read are no longer unread."""
+        if bad is None:
+            return Loss(segment.unread, last == segment.last)
+        first = max(bad.first, self._store.last_read + 1)
+        dead = segment.dead or b""
+        marked = sum(is_marked(dead, position - segment.first) for position in range(first, last + 1))
+        is_dense = bad.count == bad.last - bad.first + 1 and bad.transient == 0
+        return Loss(min(segment.unread, bad.count, last - first + 1 - marked), is_dense)
 
     def _pass_end(self, segment: Segment) -> int:
         """Behind the last page of a segment go on to the next one; return how many messages were not found."""
@@ -146,7 +166,7 @@ class PageReader:
             return 0
         lost = segment.unread
         if lost:
-            log.error("%s in %s: %d messages are lost", segment.name, store.folder, lost)
+            store.context.lost_messages += lost
             segment.alive -= lost
             segment.alive_bytes -= segment.unread_bytes
             segment.unread = segment.unread_bytes = 0

@@ -219,6 +219,7 @@ class Pager:
         self._settle(path)
 
     def _remove(self, folder: str, names: list[str], is_kept: bool) -> None:
+        crash_points.reach("segment.before_remove")
         for name in names:
             path = os.path.join(folder, name)
             if is_kept and name.endswith(".dead"):

@@ -53,6 +53,20 @@ class Positions:
         if bits is not None:
             self._chunks[chunk] = bits & ~(1 << (position & _CHUNK - 1))
 
+    def add_range(self, first: int, last: int) -> None:
+        for chunk in range(first >> _CHUNK_BITS, (last >> _CHUNK_BITS) + 1 if last >= first else first >> _CHUNK_BITS):
+            bits = _FULL
+            if chunk == first >> _CHUNK_BITS:
+                bits &= _FULL << (first & _CHUNK - 1)
+            if chunk == last >> _CHUNK_BITS:
+                bits &= _FULL >> (_CHUNK - 1 - (last & _CHUNK - 1))
+            self._chunks[chunk] = self._chunks.get(chunk, 0) | bits
+
+    def highest(self) -> int:
+        """The highest position; -1 if there is none."""
+        filled = [chunk for chunk, bits in self._chunks.items() if bits]
+        return (max(filled) << _CHUNK_BITS) + self._chunks[max(filled)].bit_length() - 1 if filled else -1
+
     def add_all(self, others: Positions) -> None:
         for chunk, bits in others._chunks.items():
             self._chunks[chunk] = self._chunks.get(chunk, 0) | bits
@@ -92,18 +106,35 @@ class Positions:
 class LoggedQueue:
     """What the log says about one queue. Whatever the order: a position that was forgotten never comes again."""
 
-    __slots__ = ("appended", "first_append", "forgotten", "ranges")
+    __slots__ = ("appended", "first_append", "first_position", "forgotten", "last_position", "ranges")
 
     def __init__(self) -> None:
         self.appended = Positions()
         self.forgotten = Positions()
         self.ranges: list[tuple[int, int]] = []  # forgotten, too
         self.first_append = -1  # but for what was carried: from here on the log has everything
+        self.first_position = -1  # the first and the last next position that was logged
+        self.last_position = -1
 
     def append(self, position: int, flags: int) -> None:
         self.appended.add(position)
         if not flags & RELOGGED and (self.first_append < 0 or position < self.first_append):
             self.first_append = position
+
+    def note_position(self, next_position: int) -> None:
+        """A next position was logged: all below it were used."""
+        if self.first_position < 0:
+            self.first_position = next_position
+        self.last_position = next_position
+
+    def highest(self) -> int:
+        """The highest position that is known to have been used; -1 if none is."""
+        ends = [last for _, last in self.ranges]
+        return max([self.appended.highest(), self.forgotten.highest(), self.last_position - 1, *ends])
+
+    def lowest(self) -> int:
+        """The first new position that is mentioned; -1 if none is."""
+        return min([first for first in (self.first_append, self.first_position) if first >= 0], default=-1)
 
     def alive_above(self, position: int) -> Positions:
         """What was appended behind a position and not forgotten."""
@@ -166,7 +197,10 @@ def read_epoch(payload: bytes, queues: dict[int, LoggedQueue]) -> list[bytes]:
             offset += 13 + size
         elif kind in (ATTEMPTS, POSITION):
             size = 16 if kind == ATTEMPTS else 12
-            _piece(payload, offset, size)
+            piece = _piece(payload, offset, size)
+            if kind == POSITION:
+                number, position = _QUEUE_AND_POSITION.unpack(piece)
+                queues.setdefault(number, LoggedQueue()).note_position(position)
             offset += size
         else:
             raise BadRecord(start, f"no record is of kind {kind}")

@@ -18,6 +18,7 @@ cdef class StoreContext:
     cdef readonly dict stores
     cdef readonly dict unflushed
     cdef readonly dict marked
+    cdef readonly object manifest
     cdef public object on_compactable
     cdef readonly Py_ssize_t segment_size
     cdef readonly Py_ssize_t page_size
@@ -25,6 +26,9 @@ cdef class StoreContext:
     cdef readonly Py_ssize_t dead_allowance
     cdef readonly str root
     cdef public Py_ssize_t taken_back
+    cdef public Py_ssize_t damaged_pages
+    cdef public Py_ssize_t lost_messages
+    cdef public object words_of
 
 
 cdef class QueueStore(MessageStore):

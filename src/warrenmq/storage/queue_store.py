@@ -28,6 +28,7 @@ from warrenmq.journal.segment_file import (
 )
 from warrenmq.storage.codec import encode_records
 from warrenmq.storage.commit_log import LocalLog
+from warrenmq.storage.manifest import Manifest
 from warrenmq.storage.options import StorageOptions
 from warrenmq.storage.page_reader import PageReader
 from warrenmq.storage.segments import SEGMENT_SPAN, Segment, Segments
@@ -46,8 +47,11 @@ class StoreContext:
     """What the stores of one node share. `unflushed` are those with messages that only the log has."""
 
     __slots__ = (
+        "damaged_pages",
         "dead_allowance",
         "log",
+        "lost_messages",
+        "manifest",
         "marked",
         "on_compactable",
         "page_size",
@@ -59,11 +63,15 @@ class StoreContext:
         "stores",
         "taken_back",
         "unflushed",
+        "words_of",
     )
 
-    def __init__(self, log: LocalLog, pager: "Pager", options: StorageOptions, root: str = "") -> None:
+    def __init__(
+        self, log: LocalLog, pager: "Pager", manifest: Manifest, options: StorageOptions, root: str = ""
+    ) -> None:
         self.log = log
         self.pager = pager
+        self.manifest = manifest
         self.root = root  # the data folder
         self.sizes = PageSizes(options.window, options.page, options.memory_budget)
         self.segment_size = options.segment_size
@@ -74,6 +82,9 @@ class StoreContext:
         self.unflushed: dict[Participant, None] = {}
         self.marked: dict[QueueStore, None] = {}  # those with deaths that only the log has
         self.taken_back = 0  # bytes that recovery has put into memory
+        self.damaged_pages = 0  # that were met while reading
+        self.lost_messages = 0  # with them
+        self.words_of: Callable[[int], str] = _number_only  # a queue by its number, for the log
         self.on_compactable: Callable[[QueueStore], None] | None = None
 
 
@@ -175,6 +186,11 @@ class QueueStore(MessageStore):
         self._log.note_relogged()
         return True
 
+    def log_lost(self, first: int, last: int) -> None:
+        """Messages cannot be read: they are deleted, so that a restart agrees."""
+        self._log.buffer.put_forget_range(self.number, first, last)
+        self._log.note_work(0)
+
     def settle_segment(self, segment: Segment) -> None:
         """A segment has lost messages: remove it if they were the last; ask for compaction if too much is dead."""
         if segment.alive == 0:
@@ -185,6 +201,7 @@ class QueueStore(MessageStore):
             self._ask_for_compaction()
 
     def _drop_segment(self, segment: Segment) -> None:
+        self.context.manifest.forget_segment(self.number, segment)
         self.context.pager.remove(self.folder, [segment.name, segment.dead_name], self.number != 0)
         if segment is self._open:
             self._open = None
@@ -238,6 +255,8 @@ class QueueStore(MessageStore):
             self.context.pager.remove(self.folder, [merged.name, merged.dead_name], self.number != 0)
             return
         self.segments.replace(left, merged)
+        if self.number:
+            self.context.manifest.record_merged(self.number, left, merged)
         if merged.unwritten_marks:
             self.context.marked[self] = None
         if self.segments.reading in left:
@@ -395,12 +414,15 @@ class QueueStore(MessageStore):
             self._reader.begin_at(segment, segment.size)
         segment.last = last
         segment.note_page(len(entries), overhead)
+        segment.transient += transient
         segment.alive += len(entries)
         segment.body_bytes += kept_bytes
         segment.unread += unread
         segment.size += PAGE_HEAD_SIZE + len(payload)
         self.segments.note(segment)
         self.last_position = last
+        if self.number:
+            self.context.manifest.unrecorded[segment] = self.number
         written = _Written(self, segment, segment.size)
         self.context.pager.write(
             os.path.join(self.folder, segment.name), offset, pieces, segment.is_new, written, self.number != 0
@@ -417,8 +439,12 @@ class QueueStore(MessageStore):
         return self._open
 
     def _close(self, segment: Segment) -> None:
-        """Nothing more is written to it. Only the last segment may be torn by a crash: the log has what lies in it."""
+        """Nothing more is written to it. Only the last segment may be torn by a crash: the log has what lies in it.
+
+        Its record is durable before the next segment is written: a start must not take what is missing here for dead.
+        """
         if self.number:
+            self.context.manifest.record_segment(self.number, segment)
             self.context.pager.settle(os.path.join(self.folder, segment.name))
 
     def written(self, segment: Segment, size: int) -> None:
@@ -529,6 +555,7 @@ class QueueStore(MessageStore):
                 segment.dead_size += sum(map(len, pieces))
                 self.segments.note(segment)
                 segment.unwritten_marks = type(segment.unwritten_marks)("I")
+                self.context.manifest.unrecorded[segment] = self.number
 
     def delete(self) -> None:
         self.is_deleted = True
@@ -538,6 +565,8 @@ class QueueStore(MessageStore):
         self.context.stores.pop(self, None)
         self.context.unflushed.pop(self, None)
         self.context.marked.pop(self, None)
+        for segment in self.segments.all:
+            self.context.manifest.forget_segment(self.number, segment)
         self.segments = Segments()
         self._open = None
         if self.number:
@@ -560,6 +589,10 @@ class _Written:
 
     def __call__(self) -> None:
         self.store.written(self.segment, self.size)
+
+
+def _number_only(number: int) -> str:
+    return f"queue {number}"
 
 
 def _ignore_written() -> None:

@@ -15,10 +15,23 @@ from typing import NamedTuple
 from warrenmq.journal.errors import BadRecord, DamagedPage
 from warrenmq.journal.files import Files
 from warrenmq.journal.log_file import LogFile, LogScan, cut_torn_tail, read_log
-from warrenmq.journal.segment_file import PageHead, dead_name, parse_name, read_payload, segment_name, walk_pages
+from warrenmq.journal.segment_file import (
+    FILE_HEAD_SIZE,
+    SEGMENT_MAGIC,
+    PageHead,
+    count_messages,
+    dead_name,
+    encode_file_head,
+    parse_name,
+    read_payload,
+    segment_name,
+    walk_pages,
+)
 from warrenmq.storage.catalog import CatalogFile
 from warrenmq.storage.damaged import DAMAGED, copy_aside, move_aside
 from warrenmq.storage.definition_records import CatalogError, Operation, decode_operation
+from warrenmq.storage.log_loss import LostEpochs, find_missing_epochs
+from warrenmq.storage.manifest import FILE, FileRecord, Loss, Recorded, folder_of
 from warrenmq.storage.replay import LogReader, LogReplay, QueueReplay
 from warrenmq.storage.segment_reader import SegmentReader
 from warrenmq.storage.segments import Segment
@@ -36,6 +49,14 @@ class FoundPages(NamedTuple):
     end: int
     is_cut: bool  # the log has all that comes behind
     is_old: bool  # nothing may be added to the file
+
+
+class FoundSegments(NamedTuple):
+    """The segments of a queue; `dead` hold nothing alive, and go when the manifest has forgotten them."""
+
+    segments: list[Segment]
+    dead: list[Segment]
+    has_damage: bool
 
 
 class Recovery:
@@ -57,6 +78,9 @@ class Recovery:
         self._progress = progress
         self._found_folders: set[str] | None = None
         self._is_base_certain = False
+        self.recorded = Recorded()  # the manifest, from `learn` on
+        self.lost_messages = 0
+        self._lost_epochs = LostEpochs()
 
     # -- the log -----------------------------------------------------------------------------------------------------
 
@@ -80,23 +104,51 @@ class Recovery:
             if operations:
                 defined.append((epoch.sequence, operations))
         self._tell_what_is_wrong(scan)
+        self._look_for_missing_epochs(scan)
         cut_torn_tail(self.files, scan)
         for sequence, operations in defined:  # not before the log is certain: the catalog must never be ahead of it
             self.catalog.apply(sequence, operations)
         self.log_files = scan.files_found
-        self.next_epoch = max(scan.last_sequence, self.catalog.applied_epoch) + 1
+        self.next_epoch = max(scan.last_sequence, self.catalog.applied_epoch, self.catalog.released_epoch) + 1
+        self.recorded = Recorded.of(self.catalog.load(FILE), self.catalog.released_epoch)
 
     def _tell_what_is_wrong(self, scan: LogScan) -> None:
         if scan.torn_tail is not None:
             torn = scan.torn_tail
             self.report.append(
-                f"the log ended in the middle of an epoch that was never confirmed: {torn.size} bytes were cut off "
-                f"{torn.file} at {torn.offset} ({torn.reason})"
+                f"the log ends in the middle of an epoch ({torn.reason}): {torn.size} bytes were cut off {torn.file} "
+                f"at offset {torn.offset}. After a crash that is normal: nothing in it was confirmed. If there was no "
+                "crash while the broker wrote, the file was damaged later, and messages of its last epochs are lost"
             )
         for damage in scan.damage:
+            if damage.lost is not None:
+                self._lost_epochs.add(*damage.lost)
             lost = f", epochs {damage.lost[0]} to {damage.lost[1]} are lost" if damage.lost else ""
             self._lost(f"the log is damaged: {damage.file} at {damage.offset}: {damage.reason}{lost}")
             copy_aside(self.files, self.root, os.path.join(self.root, LOG, damage.file))
+
+    def _look_for_missing_epochs(self, scan: LogScan) -> None:
+        """Compare where the log begins and ends with what the catalog knows of it."""
+        for gap in find_missing_epochs(scan, self.catalog.released_epoch, self.catalog.applied_epoch):
+            if gap.is_needed:
+                self._lost_epochs.add(gap.first, gap.last, is_end_known=gap.is_end_known)
+                self._lost(gap.text)
+            else:
+                self.report.append(gap.text)
+
+    def count_lost_in_log(self, queues: Mapping[int, tuple[str, int]]) -> None:
+        """Report how many messages of which queue were in epochs that are lost.
+
+        `queues` are all durable ones by number, in words and with the last position in their segments.
+        """
+        if not self._lost_epochs:
+            return
+        self._lost_epochs.read(read_log(self.files, os.path.join(self.root, LOG)), self._bad_epochs)
+        for number, (queue, last) in queues.items():
+            loss = self._lost_epochs.count(number, last)
+            if loss.count:
+                self._lost(f"{loss} of {queue} were in epochs of the log that are lost", loss.count)
+        self.report.append(self._lost_epochs.consequences())
 
     def give(self, stores: Mapping[int, LogReader], after_epoch: Callable[[], None]) -> None:
         """Second pass: hand every living message of the log to the store of its queue."""
@@ -179,15 +231,16 @@ class Recovery:
             self._is_base_certain = True
             self.files.sync_dir(os.path.join(self.root, QUEUES))
 
-    def find_segments(self, number: int, folder: str) -> list[Segment]:
-        """The segments of a queue, with their marks and with what the log says of them."""
-        if os.path.basename(folder) not in self._folders():
-            return []
-        reader = SegmentReader(self.files, self.root, folder, self._replay.queues.get(number))
+    def find_segments(self, number: int, folder: str, queue: str) -> FoundSegments:
+        """The segments of a queue, with their marks and with what the log says of them; `queue` is it in words."""
+        if os.path.basename(folder) not in self._folders() and folder_of(number) not in self.recorded.folders:
+            return FoundSegments([], [], False)
+        reader = SegmentReader(self.files, self.root, folder, self._replay.queues.get(number), self.recorded, queue)
         segments = reader.read()
         self.report += reader.report
         self.has_damage = self.has_damage or reader.has_damage
-        return segments
+        self.lost_messages += reader.lost
+        return FoundSegments(segments, reader.dead, reader.has_damage)
 
     def _folders(self) -> set[str]:
         """Of queues that have any file."""
@@ -197,11 +250,20 @@ class Recovery:
 
     # -- segments of streams -----------------------------------------------------------------------------------------
 
-    def read_pages(self, path: str, first: int, in_log_from: int, goes_past_log: bool = False) -> FoundPages:
+    def read_pages(
+        self,
+        path: str,
+        first: int,
+        in_log_from: int,
+        queue: str,
+        record: FileRecord | None,
+        goes_past_log: bool = False,
+    ) -> FoundPages:
         """The whole pages of a segment, where they end, and whether all segments of the queue end there.
 
         Pages whose messages the log still holds may not have been synced: they are checked, and from the first bad one
-        on the log gives it all. The file is cut behind the last whole page. What goes past the log may end anywhere.
+        on the log gives it all. The file is cut behind the last whole page. What goes past the log may end anywhere
+        behind what is recorded.
         """
         handle = self.files.open(path)
         try:
@@ -212,20 +274,32 @@ class Recovery:
                 if 0 <= in_log_from <= page.last and not self._is_whole(handle, page, path):
                     end, is_cut = page.offset, True
                     if page.first < in_log_from:
-                        lost = f"{page.first} to {in_log_from - 1}"
-                        self._lost(f"{path}: messages {lost} are lost: their page is damaged")
+                        copy_aside(self.files, self.root, path)
+                        loss = Loss(in_log_from - page.first, True)
+                        self._lost(f"{path}: a page is damaged: {loss} of {queue} lost", loss.count)
                     break
                 pages.append(page)
-            if walk.reason is not None and not is_cut:
-                following = pages[-1].last + 1 if pages else first
-                is_cut = 0 <= in_log_from <= following
-                covered = "; the log has what it held" if is_cut else f"; messages from {following} on may be lost"
-                message = f"{path}: {walk.size - walk.end} bytes at {walk.end} are not readable: {walk.reason}"
-                if is_cut or (goes_past_log and walk.pages):
-                    self.report.append(message + covered)
+            following = pages[-1].last + 1 if pages else first
+            is_short = record is not None and following <= record.last
+            if walk.reason is not None and walk.end == walk.size >= FILE_HEAD_SIZE and not is_short and not is_cut:
+                self.report.append(
+                    f"{path}: {walk.reason}: the head was written anew, all {len(pages)} pages are there"
+                )
+                self.files.write(handle, encode_file_head(SEGMENT_MAGIC), 0)
+                self.files.sync(handle)
+            elif (walk.reason is not None or is_short) and not is_cut:
+                is_cut = 0 <= in_log_from <= (record.last if record is not None and is_short else following)
+                why = walk.reason or f"it ends at offset {walk.end}"
+                message = f"{path}: {walk.size - walk.end} bytes at offset {walk.end} cannot be read ({why})"
+                if record is not None and is_short:
+                    self._lose_recorded(message, record, following, in_log_from, queue, path)
+                elif is_cut:
+                    self.report.append(f"{message}: the log has what it held")
+                elif goes_past_log or self.recorded.is_complete:
+                    self.report.append(f"{message}: all that was recorded of this file is there")
                 else:
                     copy_aside(self.files, self.root, path)
-                    self._lost(message + covered)
+                    self._lost(f"{message}: messages of {queue} from position {following} on may be lost")
             if end < walk.size:
                 self.files.truncate(handle, end)
                 self.files.sync(handle)
@@ -240,6 +314,26 @@ class Recovery:
             return False
         return True
 
+    def miss_segment(self, folder: str, record: FileRecord, in_log_from: int, removed_below: int, queue: str) -> None:
+        """A recorded segment of a stream is not there."""
+        path = os.path.join(folder, segment_name(record.first, 0))
+        first = max(record.first, removed_below)
+        self._lose_recorded(f"{path}: the file is missing", record, first, in_log_from, queue, None)
+
+    def _lose_recorded(
+        self, message: str, record: FileRecord, first: int, in_log_from: int, queue: str, path: str | None
+    ) -> None:
+        """What a segment of a stream held from `first` on cannot be read; the log may have it, or a part of it."""
+        last = min(record.last, in_log_from - 1) if in_log_from >= 0 else record.last
+        if first > last:
+            if path is not None or self.recorded.is_binding(record):
+                self.report.append(f"{message}: the log has what it held")
+            return
+        if path is not None:
+            copy_aside(self.files, self.root, path)
+        loss = Loss(last - first + 1, record.count == record.last - record.first + 1)
+        self._lost(f"{message}: {loss} of {queue} lost", loss.count)
+
     def remove_segment(self, folder: str, first: int, generation: int) -> None:
         for name in (segment_name(first, generation), dead_name(first, generation)):
             path = os.path.join(folder, name)
@@ -253,15 +347,18 @@ class Recovery:
         for name in self.files.list(base):
             if not name.isdecimal() or int(name) not in known:
                 if self.has_damage and name.isdecimal():
+                    count = count_messages(self.files, os.path.join(base, name))
                     move_aside(self.files, self.root, os.path.join(base, name))
-                    self._lost(f"queue folder {name} belongs to no queue: moved to {DAMAGED}")
+                    loss = Loss(count, False)
+                    self._lost(f"queue folder {name} belongs to no queue: moved to {DAMAGED} with {loss}", count)
                 else:
                     self.files.remove_tree(os.path.join(base, name))
 
     # -- what is wrong -----------------------------------------------------------------------------------------------
 
-    def _lost(self, line: str) -> None:
+    def _lost(self, line: str, messages: int = 0) -> None:
         self.has_damage = True
+        self.lost_messages += messages
         self.report.append(line)
 
     def _told(self, what: str) -> Callable[[int, int], None] | None:

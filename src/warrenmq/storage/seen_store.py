@@ -19,6 +19,7 @@ from warrenmq.core.options import exchange_options, queue_options
 from warrenmq.core.ports import SeenStore
 from warrenmq.journal.files import Files
 from warrenmq.journal.ids_file import (
+    HEAD_SIZE,
     ROW_SIZE,
     decode_ids,
     encode_head,
@@ -30,6 +31,8 @@ from warrenmq.journal.ids_file import (
 from warrenmq.storage.codec import SEEN_ADD, SEEN_REPLACE_ALL
 from warrenmq.storage.commit_log import LocalLog
 from warrenmq.storage.damaged import copy_aside
+from warrenmq.storage.definition_records import TABLES
+from warrenmq.storage.manifest import FileRecord, Manifest, ids_key
 from warrenmq.storage.queue_store import StoreContext
 from warrenmq.storage.recovery import Recovery
 
@@ -99,6 +102,7 @@ class FileSeenStore(SeenStore):
         self._log.buffer.put_all_seen(self.owner, SEEN_REPLACE_ALL, 0, b"")
         self._log.note_work(0)
         if self._name:
+            self._context.manifest.forget(SEEN, ids_key(self.owner))
             self._context.pager.remove(self._folder(), [self._name])
 
     # -- what a checkpoint asks --------------------------------------------------------------------------------------
@@ -138,10 +142,21 @@ class FileSeenStore(SeenStore):
             epoch = self._named_epoch = max(self._log.epoch, self._named_epoch + 1)
             self._name = ids_name(self.owner, epoch)
             pager.later(lambda: self._write(epoch, ids), _ignore_result)
+            self._context.manifest.record(self.describe(len(ids)))
+        elif old:
+            self._context.manifest.forget(SEEN, ids_key(self.owner))
         if old:
             pager.remove(folder, [old])
         self._unsaved = 0
         self._has_released = False
+
+    def describe(self, count: int) -> FileRecord:
+        """What the manifest should say of the file, which has this many ids."""
+        size = HEAD_SIZE + count * ROW_SIZE
+        counts = count, 0, count
+        return FileRecord(
+            SEEN, ids_key(self.owner), self._named_epoch, 0, size, *counts, 0, self._context.manifest.epoch, 0, 0
+        )
 
     def _write(self, epoch: int, ids: list[tuple[bytes, int]]) -> None:
         """In the writing thread: a million ids take it half a second, which the loop does not have."""
@@ -185,23 +200,20 @@ def restore_seen(
     context: StoreContext, recovery: Recovery, definitions: Mapping[str, list[dict[str, Any]]], promise: int
 ) -> dict[Key, FileSeenStore]:
     """The stores of all that deduplicates; files of others are removed."""
-    found = _SeenFiles(recovery)
+    found = _SeenFiles(recovery, context.manifest)
     stores: dict[Key, FileSeenStore] = {}
     for definition in definitions["queue"]:
         settings = queue_options(True, definition["arguments"]).deduplication
         if settings is not None and settings.is_kept:
             number = definition["id"]
             is_gone = recovery.is_gone(number) if settings.size == 0 else None
-            store = FileSeenStore(context, number, promise)
-            store.begin_with(*found.take(number), is_gone)
-            stores["queue", definition["vhost"], definition["name"]] = store
+            key: Key = ("queue", definition["vhost"], definition["name"])
+            stores[key] = found.restore(FileSeenStore(context, number, promise), key, is_gone)
     for definition in definitions["exchange"]:
         settings = exchange_options(definition["type"], definition["arguments"]).deduplication
         if settings is not None and settings.is_kept:
-            owner = owner_of_exchange(definition["vhost"], definition["name"])
-            store = FileSeenStore(context, owner, promise)
-            store.begin_with(*found.take(owner), None)
-            stores["exchange", definition["vhost"], definition["name"]] = store
+            key = ("exchange", definition["vhost"], definition["name"])
+            stores[key] = found.restore(FileSeenStore(context, owner_of_exchange(*key[1:]), promise), key, None)
     found.remove_rest()
     return stores
 
@@ -209,12 +221,16 @@ def restore_seen(
 class _SeenFiles:
     """The files that a start finds, newest first for each owner."""
 
-    def __init__(self, recovery: Recovery) -> None:
+    def __init__(self, recovery: Recovery, manifest: Manifest) -> None:
         self._recovery = recovery
+        self._manifest = manifest
         self._files: Files = recovery.files
         self._folder = os.path.join(recovery.root, SEEN)
         self._names: dict[int, list[str]] = {}
         self._unwanted: list[str] = []
+        self._records = dict(recovery.recorded.folders.get(SEEN, {}))  # those whose owner was not met yet
+        self._gone: list[str] = []  # recorded, and not there
+        self._is_recorded = False  # the file that was taken last
         for name in reversed(self._files.list(self._folder)):
             parsed = parse_ids_name(name)
             if parsed is None:
@@ -222,9 +238,18 @@ class _SeenFiles:
             else:
                 self._names.setdefault(parsed[0], []).append(name)
 
-    def take(self, owner: int) -> tuple[str, bytes, bytes]:
+    def restore(self, store: FileSeenStore, key: Key, is_gone: Callable[[int], bool] | None) -> FileSeenStore:
+        """Give a store what a file and the log have; `is_gone`: whether the message with that number is."""
+        name, rows, logged = self._take(store.owner, TABLES[key[0]].describe(key[1:]))
+        store.begin_with(name, rows, logged, is_gone)
+        if name and not self._is_recorded:
+            self._manifest.record(store.describe(len(rows) // ROW_SIZE))
+        return store
+
+    def _take(self, owner: int, words: str) -> tuple[str, bytes, bytes]:
         """The newest file of an owner that is whole, what is in it, and what the log has."""
         logged, unseen = self._recovery.ids_of(owner)
+        record = self._records.pop(ids_key(owner), None)
         names = self._names.pop(owner, [])
         name, rows = "", b""
         for candidate in names:
@@ -234,9 +259,35 @@ class _SeenFiles:
                     name, rows = candidate, found.rows
                     self._make_certain(candidate)
                     continue
-                self._tell(candidate, found.fault, is_torn=bool(logged) or len(names) > 1)
+                is_recorded = (
+                    record is not None
+                    and record.generation == _epoch_of(candidate)
+                    and self._recovery.recorded.is_binding(record)
+                )
+                is_torn = not is_recorded and (self._recovery.recorded.is_complete or bool(logged) or len(names) > 1)
+                if is_torn:
+                    path = os.path.join(self._folder, candidate)
+                    line = f"{path} was being written when the broker ended ({found.fault}): the log has it"
+                    self._recovery.report.append(line)
+                else:
+                    copy_aside(self._files, self._recovery.root, os.path.join(self._folder, candidate))
+                    self._forgotten(candidate, f"it cannot be read ({found.fault})", record, words)
             self._unwanted.append(candidate)
+        if record is not None and not name:
+            self._gone.append(ids_key(owner))
+            if not names and record.generation > unseen and self._recovery.recorded.is_binding(record):
+                self._forgotten(ids_name(owner, record.generation), "the file is missing", record, words)
+        self._is_recorded = bool(name) and record is not None and record.generation == _epoch_of(name)
         return name, rows, logged
+
+    def _forgotten(self, name: str, why: str, record: FileRecord | None, words: str) -> None:
+        """Report that ids are lost."""
+        how_many = "ids" if record is None else f"up to {record.count:,} ids"
+        self._recovery.has_damage = True
+        self._recovery.report.append(
+            f"{os.path.join(self._folder, name)}: {why}: {how_many} that {words} has seen are forgotten, and "
+            "duplicates of these messages may pass"
+        )
 
     def _make_certain(self, name: str) -> None:
         """Who was killed may not have synced it, and from now on the log may forget what it has."""
@@ -247,16 +298,10 @@ class _SeenFiles:
             self._files.close(handle)
         self._files.sync_dir(self._folder)
 
-    def _tell(self, name: str, fault: str, is_torn: bool) -> None:
-        path = os.path.join(self._folder, name)
-        if is_torn:
-            self._recovery.report.append(f"{path} was being written when the broker ended ({fault}): the log has it")
-            return
-        copy_aside(self._files, self._recovery.root, path)
-        self._recovery.report.append(f"{path} cannot be read: {fault}; duplicates of what it knew may pass")
-
     def remove_rest(self) -> None:
         """What belongs to nobody, and what a newer file has."""
+        for name in (*self._records, *self._gone):
+            self._manifest.forget(SEEN, name)
         for names in self._names.values():
             self._unwanted += names
         for name in self._unwanted:

@@ -2,7 +2,8 @@
 
 Of most segments only the heads of pages are read. Every segment but the last was made durable before the next one began
 (queue_store.py), so only the last one can be torn by a crash; the log still has what it held. Anything else that is not
-whole is damage: the file is kept aside, the rest stays in use, and the report tells what is lost.
+whole, or is not there though the manifest records it, is damage: the file is kept aside, the rest stays in use, and the
+report tells how many messages are lost.
 
 Runs before the threads.
 """
@@ -10,10 +11,12 @@ Runs before the threads.
 from __future__ import annotations
 
 import os
+from functools import partial
 
 from warrenmq.journal.errors import DamagedPage
 from warrenmq.journal.files import Files
 from warrenmq.journal.segment_file import (
+    FILE_HEAD_SIZE,
     PAGE_HEAD_SIZE,
     SEGMENT_MAGIC,
     UNKNOWN,
@@ -27,7 +30,9 @@ from warrenmq.journal.segment_file import (
     segment_name,
     walk_pages,
 )
+from warrenmq.storage.codec import is_marked
 from warrenmq.storage.damaged import copy_aside
+from warrenmq.storage.manifest import FileRecord, Loss, Recorded, count_lost
 from warrenmq.storage.replay import QueueReplay, count_alive
 from warrenmq.storage.segments import Segment
 
@@ -36,31 +41,50 @@ _TYPICAL_OVERHEAD = 128
 
 
 class SegmentReader:
-    """One folder. `replay` is what the log says about its queue, None if it says nothing."""
+    """One folder. `replay` is what the log says about its queue, None if it says nothing.
 
-    def __init__(self, files: Files, root: str, folder: str, replay: QueueReplay | None) -> None:
+    `queue` is the queue in words for the report. `dead` are recorded segments without a living message: their files
+    may be removed when that is durable in the manifest.
+    """
+
+    def __init__(
+        self, files: Files, root: str, folder: str, replay: QueueReplay | None, recorded: Recorded, queue: str
+    ) -> None:
         self.files = files
         self.root = root
         self.folder = folder
         self.report: list[str] = []
         self.has_damage = False
+        self.lost = 0  # messages
+        self.dead: list[Segment] = []
         self._replay = replay
+        self._queue = queue
+        self._recorded = recorded
+        self._records = recorded.segments(os.path.relpath(folder, root))
         self._firsts: list[int] = []
 
     def read(self) -> list[Segment]:
         """All that have living messages; the others are removed."""
-        generations = self._find_files()
+        names = self.files.list(self.folder)
+        generations = _newest_generations(names)
         self._firsts = sorted(generations)
+        marks_of_missing = self._read_marks_of_missing(generations)
+        self._remove_leftovers([name for name in names if _is_leftover(name, generations)])
         found: list[Segment] = []
         gone: list[Segment] = []
         replaced: list[Segment] = []
         is_cut = False
         copied_up_to = -1  # the last position of the segment before, if a compaction wrote it
-        for first in self._firsts:
-            segment = Segment(first, generations[first])
+        for first in sorted({*generations, *self._records}):
             if first <= copied_up_to:
-                replaced.append(segment)
+                if first in generations:
+                    replaced.append(Segment(first, generations[first]))
                 continue
+            if first not in generations:
+                is_cut = is_cut or self._miss(self._records[first], marks_of_missing.get(first))
+                continue
+            segment = Segment(first, generations[first])
+            segment.record = self._records.get(first)
             if not is_cut:
                 pages, is_cut = self._read_pages(segment)
                 segment.body_bytes = sum(page.body_bytes for page in pages)
@@ -69,6 +93,9 @@ class SegmentReader:
                 segment.unread, segment.unread_bytes = segment.alive, segment.alive_bytes
                 segment.is_counted = not segment.is_old
                 copied_up_to = segment.last if segment.generation else -1
+                if segment.record is not None and pages and not segment.alive:
+                    self.dead.append(segment)
+                    continue
             (found if segment.alive else gone).append(segment)
         if replaced:
             self.files.sync_dir(self.folder)  # first the one that replaces them must be durable
@@ -76,21 +103,54 @@ class SegmentReader:
         self._remove(gone)
         return found
 
-    def _find_files(self) -> dict[int, int]:
-        """The newest generation of each segment. Leftovers are removed: older ones, marks without a segment, copies."""
-        generations: dict[int, int] = {}
-        names = self.files.list(self.folder)
-        for name in names:
-            parsed = parse_name(name)
-            if parsed is not None and parsed[2] == "seg":
-                generations[parsed[0]] = max(parsed[1], generations.get(parsed[0], 0))
-        leftovers = [name for name in names if _is_leftover(name, generations)]
+    def _remove_leftovers(self, leftovers: list[str]) -> None:
+        """Older generations, marks without a segment, copies."""
         if leftovers:
             self.files.sync_dir(self.folder)  # first the new generation must be durable
             for name in leftovers:
                 self.files.remove(os.path.join(self.folder, name))
             self.files.sync_dir(self.folder)  # marks must not meet another segment of the same name
-        return generations
+
+    # -- what is missing ---------------------------------------------------------------------------------------------
+
+    def _read_marks_of_missing(self, generations: dict[int, int]) -> dict[int, bytearray]:
+        """The marks of recorded segments that are not there, as far as their files are."""
+        marks: dict[int, bytearray] = {}
+        for first, record in self._records.items():
+            path = os.path.join(self.folder, dead_name(first, record.generation))
+            if first not in generations and self.files.exists(path):
+                segment = Segment(first, record.generation)
+                for number in read_dead(self.files, path).numbers:
+                    if number <= record.last - first:
+                        segment.set_dead(first + number)
+                if segment.dead is not None:
+                    marks[first] = segment.dead
+        return marks
+
+    def _miss(self, record: FileRecord, marks: bytearray | None) -> bool:
+        """A recorded segment is not there. Return True if the log has all that comes behind what is lost."""
+        path = os.path.join(self.folder, segment_name(record.first, record.generation))
+        last, count = self._recorded.synced(record)
+        loss = count_lost(record.first, last, count, partial(self._is_safe, record.first, marks), record)
+        if loss.count:
+            self._lose(path, "the file is missing", loss)
+        elif self._recorded.is_binding(record):
+            self.report.append(f"{path} is missing: the log has what it held, or all of it was acknowledged")
+        return self._covered_from() <= record.last
+
+    def _is_safe(self, first: int, marks: bytearray | None, position: int) -> bool:
+        """Whether a message was deleted, or is in the log."""
+        if position >= self._covered_from() or is_marked(marks or b"", position - first):
+            return True
+        replay = self._replay
+        if replay is None:
+            return False
+        return replay.is_dead(position) or (replay.relogged is not None and position in replay.relogged)
+
+    def _lose(self, path: str, why: str, loss: Loss) -> None:
+        self.has_damage = True
+        self.lost += loss.count
+        self.report.append(f"{path}: {why}: {loss} of {self._queue} lost")
 
     # -- pages -------------------------------------------------------------------------------------------------------
 
@@ -110,6 +170,7 @@ class SegmentReader:
         if pages:
             segment.last = pages[-1].last
             segment.count = sum(page.count for page in pages)
+            segment.transient = sum(page.transient for page in pages)
             segment.size = segment.written = end
             segment.is_new = False
         return pages, is_cut
@@ -121,29 +182,82 @@ class SegmentReader:
             if not self._may_be_torn(page) or self._is_whole(handle, page, path):
                 continue
             if is_last or page.first >= self._covered_from():
-                if not self._is_covered(page):
-                    self._damaged(path, f"its page at {page.offset} is damaged: what the log does not have is lost")
+                if not self._is_covered(page) and page.first <= self._synced_last(segment):
+                    self._lose_pages(segment, walk.pages[index:], path, f"the page at offset {page.offset} is damaged")
                 return walk.pages[:index], page.offset, True
-        if walk.reason is None:
+        after = walk.pages[-1].last + 1 if walk.pages else segment.first
+        record = self._record_of(segment)
+        is_short = record is not None and walk.end < record.size
+        if walk.reason is None and not is_short:
             return walk.pages, walk.end, False
-        if walk.end == walk.size:
-            self.report.append(f"{path}: {walk.reason}: it was written anew, nothing is lost")
+        if walk.end == walk.size and walk.size >= FILE_HEAD_SIZE and not is_short:
+            self.report.append(
+                f"{path}: {walk.reason}: the head was written anew, all {len(walk.pages)} pages are there"
+            )
             self.files.write(handle, encode_file_head(SEGMENT_MAGIC), 0)
             self.files.sync(handle)
             return walk.pages, walk.end, False
-        after = walk.pages[-1].last + 1 if walk.pages else segment.first
-        what = f"{walk.size - walk.end} bytes at {walk.end} are not readable ({walk.reason})"
+        what = f"{walk.size - walk.end} bytes at offset {walk.end} cannot be read ({walk.reason})"
+        if walk.reason is None and record is not None:
+            what = f"it ends at offset {walk.end}, but had {record.size} bytes"
         if after >= self._covered_from():
-            self.report.append(f"{path}: {what}: the log has what they held")
+            if walk.reason is not None or (record is not None and self._recorded.is_binding(record)):
+                self.report.append(f"{path}: {what}: the log has what they held")
             return walk.pages, walk.end, True
-        if is_last and self._replay is not None:
-            # Nearly always torn in a crash; whether there was more in them than the log has cannot be known.
+        if record is not None and is_short:
+            last, count = self._recorded.synced(record)
+            missing = count - sum(page.count - page.transient for page in walk.pages)
+            is_safe = partial(self._is_safe, segment.first, self._peek_marks(segment))
+            loss = count_lost(after, last, missing, is_safe, record)
+            if loss.count:
+                copy_aside(self.files, self.root, path)
+                self._lose(path, what, loss)
+            elif walk.reason is not None or self._recorded.is_binding(record):
+                self.report.append(f"{path}: {what}: the log has what they held, or all of it was acknowledged")
+            return walk.pages, walk.end, self._covered_from() <= record.last
+        if is_last and (self._recorded.is_complete or self._replay is not None):
+            # What was synced is recorded. The rest was torn in a crash, and the log has it.
             copy_aside(self.files, self.root, path)
-            self.report.append(f"{path}: {what}: what the log has of it is restored")
+            known = "" if self._recorded.is_complete else "; whether there was more cannot be known"
+            self.report.append(f"{path}: {what}: what the log has of it is restored{known}")
             return walk.pages, walk.end, True
         following = "" if is_last else f" to {self._firsts[self._firsts.index(segment.first) + 1] - 1}"
-        self._damaged(path, f"{what}: messages from {after} on{following} are lost")
+        copy_aside(self.files, self.root, path)
+        self.has_damage = True
+        self.report.append(f"{path}: {what}: messages of {self._queue} at positions from {after}{following} are lost")
         return walk.pages, walk.end, False
+
+    def _record_of(self, segment: Segment) -> FileRecord | None:
+        """The record of this file; one of another generation says nothing about its size."""
+        record = self._records.get(segment.first)
+        return record if record is not None and record.generation == segment.generation else None
+
+    def _synced_last(self, segment: Segment) -> int:
+        """Up to which position the pages of a segment were synced, for sure; the log has what stands behind."""
+        record = self._records.get(segment.first)
+        if record is None and self._recorded.is_complete:
+            return segment.first - 1
+        if record is None or record.generation != segment.generation:
+            return 1 << 63
+        return self._recorded.synced(record)[0]
+
+    def _lose_pages(self, segment: Segment, pages: list[PageHead], path: str, why: str) -> None:
+        """These pages are given up. From some position on the log has what they held."""
+        copy_aside(self.files, self.root, path)
+        pages = [page for page in pages if page.first <= self._synced_last(segment)]
+        count = sum(page.count - page.transient for page in pages)
+        is_safe = partial(self._is_safe, segment.first, self._peek_marks(segment))
+        self._lose(path, why, count_lost(pages[0].first, pages[-1].last, count, is_safe, None))
+
+    def _peek_marks(self, segment: Segment) -> bytearray | None:
+        """The marks in a segment's file, before it is known how far the segment goes."""
+        path = os.path.join(self.folder, segment.dead_name)
+        if not self.files.exists(path):
+            return None
+        marked = Segment(segment.first)
+        for number in read_dead(self.files, path).numbers:
+            marked.set_dead(segment.first + number)
+        return marked.dead
 
     def _covered_from(self) -> int:
         """The log has every living message from this position on."""
@@ -199,7 +313,24 @@ class SegmentReader:
             self._replay.mark(segment)
             if segment.unwritten_marks:
                 deleted_bytes = UNKNOWN
+        if self._tell_lost_marks(segment, path):
+            deleted_bytes = UNKNOWN
         return deleted_bytes
+
+    def _tell_lost_marks(self, segment: Segment, path: str) -> bool:
+        """Report if recorded marks are not there. Return True if any is lost."""
+        record = self._record_of(segment)
+        if record is None or segment.dead_size >= record.marks or not self._recorded.is_binding(record):
+            return False
+        why = f"it ends at {segment.dead_size} of {record.marks} bytes" if segment.dead_size else "the file is missing"
+        known = int.from_bytes(segment.dead or b"", "little").bit_count()
+        again = Loss(max(0, record.count - record.alive - known), False)
+        if again.count == 0:
+            self.report.append(f"{path}: {why}: the log has what it held")
+        else:
+            self.has_damage = True
+            self.report.append(f"{path}: {why}: {again} of {self._queue}, acknowledged before, may be delivered again")
+        return True
 
     def _cut(self, path: str, end: int) -> None:
         handle = self.files.open(path)
@@ -259,10 +390,15 @@ class SegmentReader:
             if paths:
                 self.files.sync_dir(self.folder)
 
-    def _damaged(self, path: str, line: str) -> None:
-        copy_aside(self.files, self.root, path)
-        self.has_damage = True
-        self.report.append(f"{path}: {line}")
+
+def _newest_generations(names: list[str]) -> dict[int, int]:
+    """The newest generation of each segment, by first position."""
+    generations: dict[int, int] = {}
+    for name in names:
+        parsed = parse_name(name)
+        if parsed is not None and parsed[2] == "seg":
+            generations[parsed[0]] = max(parsed[1], generations.get(parsed[0], 0))
+    return generations
 
 
 def _overhead_of(pages: list[PageHead]) -> int:

@@ -9,6 +9,7 @@ cdef class Segment:
     cdef public long long last
     cdef public int generation
     cdef public Py_ssize_t count
+    cdef public Py_ssize_t transient
     cdef public Py_ssize_t alive
     cdef public Py_ssize_t unread
     cdef public long long alive_bytes
@@ -19,6 +20,7 @@ cdef class Segment:
     cdef public Py_ssize_t written
     cdef public bint is_new
     cdef public bint is_old
+    cdef public object record
     cdef public bint is_compacting
     cdef public bint is_dropped
     cdef public bint is_unreadable

@@ -12,6 +12,7 @@ from array import array
 
 from warrenmq.core.message import QueuedMessage
 from warrenmq.journal.segment_file import FILE_HEAD_SIZE, dead_name, segment_name
+from warrenmq.storage.manifest import FileRecord
 
 # A segment is closed when it spans this many positions, however small it is: they are a bit each in memory.
 SEGMENT_SPAN = 1 << 20
@@ -24,6 +25,8 @@ _MIN_MERGED = 4  # files; a merge of fewer is not worth the copying
 
 class Segment:
     """One file: positions `first` to `last`, `count` records, `alive` of them neither acked nor dropped.
+
+    `transient` of the records are of transient messages.
 
     `unread` of the living have not been paged in yet. `alive_bytes` and `unread_bytes` are those of their bodies, and
     `body_bytes` those of all persistent messages in the file; `is_counted`: the difference is what the marks deleted.
@@ -50,7 +53,9 @@ class Segment:
         "noted_live",
         "noted_size",
         "overhead",
+        "record",
         "size",
+        "transient",
         "unread",
         "unread_bytes",
         "unwritten_marks",
@@ -62,6 +67,7 @@ class Segment:
         self.last = first - 1
         self.generation = generation
         self.count = 0
+        self.transient = 0
         self.alive = 0
         self.unread = 0
         self.alive_bytes = 0
@@ -71,6 +77,7 @@ class Segment:
         self.size = FILE_HEAD_SIZE
         self.written = 0
         self.is_new = True  # the file is made with its first page
+        self.record: FileRecord | None = None  # in the manifest, the last time it was made
         self.is_old = False  # of an earlier version of the format: nothing is added to it
         self.is_compacting = False
         self.is_dropped = False

@@ -10,6 +10,8 @@ cdef class Block:
     cdef readonly list runs
     cdef readonly Py_ssize_t size
     cdef readonly list troubles
+    cdef public Py_ssize_t lost
+    cdef public bint is_cut
 
 
 @cython.locals(

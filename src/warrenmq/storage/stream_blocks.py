@@ -24,14 +24,19 @@ from warrenmq.storage.stream_segments import BlockIndex
 
 
 class Block:
-    """What was found between two offsets of a file; `troubles` says what could not be read."""
+    """What was found between two offsets of a file; `troubles` says what could not be read.
 
-    __slots__ = ("runs", "size", "troubles")
+    `lost` messages were in pages whose heads are whole; `is_cut`: a page head is not, and what follows is not read.
+    """
+
+    __slots__ = ("is_cut", "lost", "runs", "size", "troubles")
 
     def __init__(self) -> None:
         self.runs: list[Page] = []
         self.size = 0  # bytes of memory
         self.troubles: list[str] = []
+        self.lost = 0
+        self.is_cut = False
 
     def find(self, position: int) -> "Page | None":
         """The run that holds this position, or else the next one."""
@@ -52,7 +57,8 @@ def read_block(files: Files, path: str, offset: int, end: int) -> Block:
     while at < len(data):
         page = parse_page_head(data[at : at + PAGE_HEAD_SIZE], offset + at)
         if isinstance(page, str):
-            block.troubles.append(f"{path} at {offset + at}: {page}")
+            block.troubles.append(f"{path}: the page at offset {offset + at}: {page}")
+            block.is_cut = True
             break
         start = page.start - offset
         at = page.end - offset
@@ -60,6 +66,7 @@ def read_block(files: Files, path: str, offset: int, end: int) -> Block:
             entries = _decode(data[start:at], page, path)
         except JournalError as error:
             block.troubles.append(str(error))
+            block.lost += page.count
             continue
         for entry in entries:
             if entry.position != expected:

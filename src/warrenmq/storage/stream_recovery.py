@@ -18,20 +18,28 @@ from warrenmq.journal.segment_file import (
     parse_page_head,
     segment_name,
 )
+from warrenmq.storage.manifest import FileRecord, folder_of
 from warrenmq.storage.recovery import FoundPages, Recovery
 from warrenmq.storage.stream_segments import BlockIndex, StreamSegment
 
 
-class FoundSegments(NamedTuple):
+class FoundStream(NamedTuple):
     """What a stream has on disk; `last` is the last position, -1 if there is none."""
 
     segments: list[StreamSegment]
     last: int
 
 
-def find_stream_segments(recovery: Recovery, number: int, folder: str, goes_past_log: bool = False) -> FoundSegments:
-    """The segments of a stream; those that are no use are removed."""
+def find_stream_segments(
+    recovery: Recovery, number: int, folder: str, queue: str, goes_past_log: bool = False
+) -> FoundStream:
+    """The segments of a stream, which `queue` is in words; those that are no use are removed."""
     files = recovery.files
+    recorded = recovery.recorded
+    records = recorded.segments(folder_of(number))
+    if goes_past_log:
+        records = {first: record for first, record in records.items() if recorded.is_binding(record)}
+    removed_below = recovery.removed_below(number)
     firsts: list[int] = []
     for name in files.list(folder):
         parsed = parse_name(name)
@@ -43,7 +51,14 @@ def find_stream_segments(recovery: Recovery, number: int, folder: str, goes_past
     segments: list[StreamSegment] = []
     last = -1
     is_cut = False
-    for at, first in enumerate(firsts):
+    for first in sorted({*firsts, *records}):
+        record = records.get(first)
+        if first not in firsts:
+            if record is not None and not is_cut and record.last >= removed_below:
+                recovery.miss_segment(folder, record, in_log_from, removed_below, queue)
+                is_cut = 0 <= in_log_from <= record.last
+            continue
+        at = firsts.index(first)
         if is_cut:
             recovery.remove_segment(folder, first, 0)
             continue
@@ -55,34 +70,38 @@ def find_stream_segments(recovery: Recovery, number: int, folder: str, goes_past
         following = firsts[at + 1] if at + 1 < len(firsts) else None
         path = os.path.join(folder, segment_name(first, 0))
         is_synced = following is not None and (in_log_from < 0 or following <= in_log_from)
-        segment = _glance_at(recovery, path, first) if is_synced else None
+        segment = _glance_at(recovery, path, first, record) if is_synced else None
         if segment is not None:
             assert following is not None
-            last = following - 1
+            last = segment.last = following - 1 if record is None else record.last
+            segment.count = last - first + 1 if record is None else record.count
         else:
-            found = recovery.read_pages(path, first, in_log_from, goes_past_log)
+            found = recovery.read_pages(path, first, in_log_from, queue, record, goes_past_log)
             is_cut = found.is_cut
             if not found.pages:
                 recovery.remove_segment(folder, first, 0)
                 continue
             segment = _describe(first, found)
             last = found.pages[-1].last
+        segment.record = record
         if segments:
             segments[-1].time_last = max(segments[-1].time_last, segment.time_first)
         segments.append(segment)
-    removed_below = recovery.removed_below(number)
     while len(segments) > 1 and segments[1].first <= removed_below:  # the broker ended before its file was removed
         recovery.remove_segment(folder, segments.pop(0).first, 0)
     if segments and segments[-1].index is None:
         # The newest one was no use after all: this one is written to now.
-        found = recovery.read_pages(os.path.join(folder, segments[-1].name), segments[-1].first, in_log_from)
-        segments[-1] = _describe(segments[-1].first, found)
+        first = segments[-1].first
+        path = os.path.join(folder, segments[-1].name)
+        found = recovery.read_pages(path, first, in_log_from, queue, records.get(first))
+        segments[-1] = _describe(first, found)
+        segments[-1].record = records.get(first)
         last = found.pages[-1].last
-    return FoundSegments(segments, last)
+    return FoundStream(segments, last)
 
 
-def _glance_at(recovery: Recovery, path: str, first: int) -> StreamSegment | None:
-    """A closed segment by its first page; None if that is not as it should be."""
+def _glance_at(recovery: Recovery, path: str, first: int, record: FileRecord | None) -> StreamSegment | None:
+    """A closed segment by its first page and its size; None if these are not as they should be."""
     files = recovery.files
     handle = files.open_read(path)
     try:
@@ -91,6 +110,8 @@ def _glance_at(recovery: Recovery, path: str, first: int) -> StreamSegment | Non
     finally:
         files.close(handle)
     if isinstance(page, str) or page.first != first or page.end > size:
+        return None
+    if record is not None and size < record.size:
         return None
     segment = StreamSegment(first, page.time_first)
     segment.time_last = page.time_last  # at least; the next segment tells
@@ -105,6 +126,8 @@ def _describe(first: int, found: FoundPages) -> StreamSegment:
     segment.is_closed = found.is_old
     segment.time_last = pages[-1].time_last
     segment.pages = len(pages)
+    segment.last = pages[-1].last
+    segment.count = sum(page.count for page in pages)
     segment.size = segment.written = found.end
     segment.is_new = False
     segment.index = BlockIndex()

@@ -14,6 +14,7 @@ from bisect import bisect_left, bisect_right
 from operator import attrgetter
 
 from warrenmq.journal.segment_file import FILE_HEAD_SIZE, segment_name
+from warrenmq.storage.manifest import FileRecord
 
 BLOCK_BYTES = 64 * 1024
 KEPT_INDEXES = 64
@@ -62,20 +63,48 @@ class BlockIndex:
 
 
 class StreamSegment:
-    """One file, with positions from `first` on. `size` is what was given to the writer, `written` what it has done."""
+    """One file: positions `first` to `last`, `count` messages.
 
-    __slots__ = ("first", "index", "is_closed", "is_new", "pages", "size", "time_first", "time_last", "written")
+    `size` is what was given to the writer, `written` what it has done.
+    """
+
+    __slots__ = (
+        "count",
+        "first",
+        "index",
+        "is_closed",
+        "is_new",
+        "last",
+        "pages",
+        "record",
+        "size",
+        "time_first",
+        "time_last",
+        "written",
+    )
 
     def __init__(self, first: int, time_first: int) -> None:
         self.first = first
+        self.last = first - 1
+        self.count = 0
         self.time_first = time_first
         self.time_last = time_first
         self.pages = 0
         self.size = FILE_HEAD_SIZE
         self.written = 0
         self.is_new = True  # the file is made with its first page
+        self.record: FileRecord | None = None  # in the manifest, the last time it was made
         self.is_closed = False  # nothing more may be written to it: it is of an older format, or was lost
         self.index: BlockIndex | None = None
+
+    # As a segment of a queue has them: a stream is never compacted, and its messages are not deleted one by one.
+    generation = 0
+    transient = 0
+    dead_size = 0
+
+    @property
+    def alive(self) -> int:
+        return self.count
 
     @property
     def name(self) -> str:

@@ -220,6 +220,9 @@ class FileStreamStore(StreamStore):
         segment.index.add_page(segment.size, page.first, page.time_first)
         segment.time_last = page.time_last
         segment.pages += 1
+        segment.last = last
+        segment.count += count
+        self.context.stores.manifest.unrecorded[segment] = self.number
         segment.size += PAGE_HEAD_SIZE + sum(map(len, payload))
         self.last_position = last
         head = _Head(page, last, count, payload, segment.is_new)
@@ -239,6 +242,8 @@ class FileStreamStore(StreamStore):
             ):
                 return newest
             self.context.indexes.use(newest)
+            if not self.is_expendable:
+                self.context.stores.manifest.record_segment(self.number, newest)  # before the next one is written
         segment = StreamSegment(page.first, page.time_first)
         segment.index = BlockIndex()
         segments.append(segment)
@@ -298,6 +303,7 @@ class FileStreamStore(StreamStore):
         del segments[: len(gone)]
         for segment in gone:
             self.context.indexes.drop(segment)
+            self.context.stores.manifest.forget_segment(self.number, segment)
         if not self.is_expendable:  # else its messages are not in the log, either
             self._log.buffer.put_forget_range(self.number, gone[0].first, segments[0].first - 1)
             self._log.note_work(0)
@@ -377,11 +383,12 @@ class FileStreamStore(StreamStore):
                 return
             block = Block()
             block.troubles.append(f"{segment.name}: {result}")
+            block.is_cut = True
         else:
             block = result
             self.context.blocks.add((self.number, key), block, block.size)
-        for trouble in block.troubles:
-            log.error("%s: messages of a stream cannot be read and are passed over: %s", self.folder, trouble)
+        if block.troubles:
+            self.context.note_damage(self.number, os.path.join(self.folder, segment.name), key, block)
         for position, receive in waiting:
             self._give(block, segment, following, position, receive)
 
@@ -525,6 +532,7 @@ class FileStreamStore(StreamStore):
         self.is_deleted = True
         for segment in self.segments.all:
             self.context.indexes.drop(segment)
+            self.context.stores.manifest.forget_segment(self.number, segment)
         self.segments = StreamSegments()
         self._pages = []
         self._open = None

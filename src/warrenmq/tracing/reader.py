@@ -1,8 +1,8 @@
 """Answers what happened: the biography of a message, and searches, read from the event log by its index.
 
 The work of an answer is bounded (`ReadLimits`): by the events that are decoded, in the middle of a batch if need be, by
-the batches that are opened, and by time. What is left out is reported: a biography says `truncated`, a search has a cursor.
-A few answers are under way at a time, others wait (turns.py). An answer that is cancelled ends with its step.
+the batches that are opened, and by time. What is left out is reported: a biography says `truncated`, a search has a
+cursor. A few answers are under way at a time, others wait (turns.py). An answer that is cancelled ends with its step.
 
 Owned by the loop; the work is done by the follower's thread, in steps of about a millisecond.
 """
