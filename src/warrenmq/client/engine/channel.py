@@ -183,7 +183,7 @@ class EngineChannel(Declaring):
             self.give_back([reply.delivery_tag])
 
     def give_back(self, tags: Iterable[int]) -> None:
-        """Requeue deliveries that are not settled by the user; between transaction blocks, in a transaction of their own.
+        """Requeue deliveries that the user will not settle; between transaction blocks in a transaction of their own.
 
         No publish of the user's can get into that one: a block begins with a call on this loop.
         """
