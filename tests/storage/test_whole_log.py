@@ -29,6 +29,7 @@ def replay(source: Path, target: Path) -> Kept:
         writer.append(bytes(epoch.payload), epoch.sequence, epoch.time_ms)
     writer.sync()
     writer.close()
+    (target / "version").write_text("1\n")
     replayed = Kept(target)
     assert replayed.storage.report == []
     return replayed

@@ -63,13 +63,13 @@ class DataDir:
         os.write(descriptor, f"{os.getpid()}\n".encode())
         self._lock = descriptor
 
-    def require_version(self) -> None:
-        """Note the version of the formats in a new folder; refuse a folder of another version."""
+    def require_version(self) -> bool:
+        """Refuse a folder of another version. Return True if the file was missing and the version was written."""
         try:
             found = self._read_version()
             if not found:
                 self._write_version()
-                return
+                return True
         except OSError as error:
             raise self._refusal(error, "version") from None
         if found != str(FORMAT_VERSION):
@@ -77,6 +77,7 @@ class DataDir:
                 f"the data folder {self.path} has format version {found!r}, this WarrenMQ reads version "
                 f"{FORMAT_VERSION}: use the WarrenMQ that wrote it, or another folder"
             )
+        return False
 
     def unlock(self) -> None:
         if self._lock is not None:

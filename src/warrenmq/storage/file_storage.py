@@ -169,11 +169,13 @@ class FileStorage(Storage):
         """Recover what the folder holds. Blocks; raises DataDirError, CatalogError or JournalError where it cannot."""
         files = files or SystemFiles()
         root = str(data_dir.path)
-        data_dir.require_version()
+        was_versionless = data_dir.require_version()
         files.remove_tree(os.path.join(root, TRANSIENT))
         catalog, losses = open_catalog(os.path.join(root, CATALOG), os.path.join(root, DAMAGED))
         has_data = any(files.list(os.path.join(root, name)) for name in (QUEUES, LOG))
         recovery = Recovery(files, root, catalog, progress)
+        if was_versionless and has_data:
+            recovery.report.append(f"{os.path.join(root, 'version')} was missing or empty: it was written again")
         was_collecting = gc.isenabled()
         gc.disable()  # nothing made here is garbage: looking for it takes longer than all the rest with 100,000 queues
         try:
