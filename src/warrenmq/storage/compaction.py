@@ -338,6 +338,7 @@ class Compaction:
             self.count += 1
             if not run.store.is_deleted:
                 run.store.take_over(run.segments, run.describe_merged())
+                run.store.context.log.flush()  # the manifest: no turn may be under way to end the epoch
             self._end(run, True)
         elif result == _MORE and not self.is_stopping and not run.is_void():
             self._submit(run, 0)
