@@ -242,7 +242,9 @@ class Recorded:
         return self.released_epoch >= record.epoch
 
     def synced(self, record: FileRecord) -> tuple[int, int]:
-        """Up to which position a segment had been synced, and how many persistent messages that were."""
+        """Up to which position a segment has messages that the log does not have, and how many persistent ones."""
+        if self.released_epoch == 0:  # the log has everything
+            return record.first - 1, 0
         if self.is_binding(record):
             return record.last, record.count - record.transient
         return record.synced_last, record.synced_count
