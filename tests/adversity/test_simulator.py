@@ -280,7 +280,7 @@ def test_full_disk_stays_full_until_space_is_given_back() -> None:
             files.write(handle, b"abcd", 0)
     assert files.read(handle, 9, 0) == b"ab"
     files.truncate(handle, 0)
-    files.give_space_back()
+    files.give_back()
     files.write(handle, b"abcd", 0)
     assert files.read(handle, 9, 0) == b"abcd"
 

@@ -60,7 +60,8 @@ def test_an_expression_that_explodes_elsewhere_stops_nobody(tmp_path: Path) -> N
         b'{"header": {"a": ' + b"9" * 5_000 + b"}}",
         b'{"header": {"' + b"a" * 300 + b'": 1}}',
         b'{"header": ' + b'{"a":' * 50_000 + b"}" * 50_000 + b"}",
-        b'{"queue": "\\ud800("}',
+        b'{"queue": "\\ud800"}',
+        b'{"header": {"\\udcff": "\\ud800+"}}',
         b'{"vhost": ["a"]}',
         b'{"queue": "\xff"}',
     ],
@@ -74,9 +75,8 @@ def test_a_rule_that_is_refused_is_not_listed(traced: warrenmq.Broker, body: byt
 @pytest.mark.parametrize(
     "body",
     [
-        b'{"queue": "\\ud800"}',
         b'{"queue": "^\\udcff+$"}',
-        b'{"header": {"\\udcff": "\\ud800+"}}',
+        b'{"header": {"\\udcff": "a+"}}',
         b'{"header": {"a": 9223372036854775807}, "ratio": 1e-300}',
         b'{"header": {"a": 1.5}, "ratio": -0.0}',
     ],
@@ -112,7 +112,7 @@ def test_a_search_that_makes_no_sense_is_refused(traced: warrenmq.Broker, query:
 @pytest.mark.parametrize(
     "query",
     [
-        "from=1900w&to=9999-12-31T23:59:59-23:59",
+        "from=1900w&to=9999-12-31T23:59:59Z",
         "queue=%ff%00&exchange=%ed%a0%80",
         "correlation_id=" + "x" * 2_000,
         "cursor=0-0-ffffffff",

@@ -163,6 +163,7 @@ def test_a_client_cannot_delete_it_nor_take_its_name(tmp_path: Path) -> None:
     ]
     with living(tmp_path / "data") as (broker, channel):
         live(channel, "before", 3)
+        assert is_whole(broker, "before-0")  # the event log exists
         for method, arguments in attacks:
             with broker.connect() as connection, pytest.raises(ChannelRefusal):
                 connection.channel().call(method, queue=schema.STREAM_NAME, **arguments)
