@@ -127,8 +127,11 @@ def all_checks(fuzz_seconds: int) -> list[Check]:
     checks = [Check("network peers", attack.name, partial(replay, attack)) for attack in strangers.ATTACKS]
     checks += [Check("users", attack.name, partial(replay, attack)) for attack in users.ATTACKS]
     tests = (
-        ("data folder", "damaged files", "tests/adversity/test_damage.py"),
-        ("client", "nothing lost silently", "tests/client/behaviour"),
+        ("data folder", "damaged files", "tests/adversity/test_file_damage.py", "tests/adversity/test_damage.py"),
+        ("data folder", "bit rot at run time", "tests/adversity/test_bit_rot.py"),
+        ("data folder", "other users", "tests/storage/test_data_dir.py"),
+        ("data folder", "dead space", "tests/adversity/test_dead_space.py", "tests/properties/test_dead_space.py"),
+        ("client", "nothing lost silently", "tests/client/behaviour", "tests/client/patterns"),
         ("protocol", "malformed input", "tests/properties/test_conversations.py", "tests/properties/test_chunking.py"),
     )
     checks += [Check(group, name, partial(run_tests, *selection)) for group, name, *selection in tests]
