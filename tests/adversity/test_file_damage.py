@@ -1,4 +1,4 @@
-"""Each file of a data folder is deleted, cut or changed: every loss is reported by the start and by `warren check`.
+"""Files of a data folder are deleted, cut, changed or swapped: the start and `warren check` report every loss.
 
 A folder with files of every kind is made once, for a broker that was stopped and for one that was killed. For each file
 and each kind of damage it is copied, checked, and started. What the queues then hold is compared with what they held:
@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import pytest
@@ -235,6 +236,27 @@ def test_every_loss_is_reported_and_nothing_else_is(
         with damaged(original, file, damage, tmp_path / str(number)) as folder:
             if folder is not None:
                 require_honesty(original, file, damage, folder, caplog)
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_files_that_were_swapped_are_told_and_none_is_read_as_another(
+    end: str, originals: dict[str, Original], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each file with the next one of its kind, and with the first of each other queue."""
+    original = originals[end]
+    files = files_of(original)
+    kinds = {Path(file).suffix for file in files}
+    pairs = {pair for kind in kinds for pair in pairwise(file for file in files if Path(file).suffix == kind)}
+    begins = [file for file in files if file.endswith("00000000-0.seg")]
+    pairs |= set(combinations(begins, 2))
+    for number, (one, other) in enumerate(sorted(pairs)):
+        folder = tmp_path / str(number)
+        shutil.copytree(original.path, folder)
+        content = (folder / one).read_bytes()
+        (folder / one).write_bytes((folder / other).read_bytes())
+        (folder / other).write_bytes(content)
+        require_honesty(original, one, f"swapped with {other}", folder, caplog)
+        shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize("end", ENDS)

@@ -1,9 +1,10 @@
-"""The files of tests/fixtures/formats/v4: one of each kind, small enough to be drawn in docs/formats.
+"""The files of tests/fixtures/formats/v5: one of each kind, small enough to be drawn in docs/formats.
 
 `python -m tests.journal.fixtures` writes them again. A format that has been released does not change: what needs to be
 different gets a new version, a folder beside this one, and these files stay readable. `v1` was written before messages
 could be traced: the same without traces and events. `v2` was written before duplicates were dropped: the same without
-ids. `v3` was written before records had room for times, expiry and attempts, and heads for the bytes of bodies.
+ids. `v3` was written before records had room for times, expiry and attempts, and heads for the bytes of bodies. `v4`
+was written before segments and marks were bound to their names.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from warrenmq.journal.segment_file import (
     segment_name,
 )
 
-FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "formats" / "v4"
+FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "formats" / "v5"
 FOLDER_V1 = FOLDER.parent / "v1"
 FOLDER_V2 = FOLDER.parent / "v2"
 FOLDER_V3 = FOLDER.parent / "v3"
+FOLDER_V4 = FOLDER.parent / "v4"
 
 TIME_MS = 1_700_000_000_000
 SALT = 0x7E57_5A17
@@ -143,7 +145,7 @@ def make_segment() -> bytes:
     fields = TRACE_OF_IT + u64(EXPIRES) + u32(2)
     one = encode(5003, PERSISTENT | TRACED | EXPIRY | ATTEMPTS, ADDRESS, PERSISTENT_HEADER, b"hi", fields)
     return (
-        encode_file_head(SEGMENT_MAGIC)
+        encode_file_head(SEGMENT_MAGIC, str(FOLDER / segment_name(5000, 0)))
         + encode_page(5000, 5001, 2, TIME_MS, TIME_MS + 1, two, transient=1, body_bytes=2)
         + two
         + encode_page(5003, 5003, 1, TIME_MS + 9, TIME_MS + 9, one, body_bytes=2)
@@ -153,7 +155,9 @@ def make_segment() -> bytes:
 
 def make_dead() -> bytes:
     """Position 5001 was deleted, later 5000 and 5003."""
-    return encode_file_head(DEAD_MAGIC) + encode_batch([1], 0) + encode_batch([0, 3], 4)
+    return (
+        encode_file_head(DEAD_MAGIC, str(FOLDER / dead_name(5000, 0))) + encode_batch([1], 0) + encode_batch([0, 3], 4)
+    )
 
 
 def make_ids() -> bytes:

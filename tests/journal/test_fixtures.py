@@ -19,6 +19,7 @@ from tests.journal.fixtures import (
     FOLDER_V1,
     FOLDER_V2,
     FOLDER_V3,
+    FOLDER_V4,
     ID,
     LATER_ID,
     PERSISTENT_HEADER,
@@ -54,8 +55,8 @@ def test_what_is_written_today_is_what_was_written_then(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("folder", "written"),
-    [(FOLDER, EPOCHS), (FOLDER_V3, EPOCHS_V3), (FOLDER_V2, EPOCHS_V2), (FOLDER_V1, EPOCHS_V1)],
-    ids=["v4", "v3", "v2", "v1"],
+    [(FOLDER, EPOCHS), (FOLDER_V4, EPOCHS), (FOLDER_V3, EPOCHS_V3), (FOLDER_V2, EPOCHS_V2), (FOLDER_V1, EPOCHS_V1)],
+    ids=["v5", "v4", "v3", "v2", "v1"],
 )
 def test_the_log_is_read(folder: Path, written: list[bytes]) -> None:
     scan = read_log(Files(), str(folder))
@@ -78,18 +79,20 @@ def test_the_records_of_the_log_are_those_of_the_broker() -> None:
     ("folder", "fields", "body_bytes"),
     [
         (FOLDER, TRACE_OF_IT + u64(EXPIRES) + u32(2), [2, 2]),
+        (FOLDER_V4, TRACE_OF_IT + u64(EXPIRES) + u32(2), [2, 2]),
         (FOLDER_V3, TRACE_OF_IT, [UNKNOWN, UNKNOWN]),
         (FOLDER_V2, TRACE_OF_IT, [UNKNOWN, UNKNOWN]),
         (FOLDER_V1, b"", [UNKNOWN, UNKNOWN]),
     ],
-    ids=["v4", "v3", "v2", "v1"],
+    ids=["v5", "v4", "v3", "v2", "v1"],
 )
 def test_the_segment_is_read(folder: Path, fields: bytes, body_bytes: list[int]) -> None:
     files = Files()
-    handle = files.open_read(str(folder / segment_name(5000, 0)))
-    walk = walk_pages(files, handle)
+    path = str(folder / segment_name(5000, 0))
+    handle = files.open_read(path)
+    walk = walk_pages(files, handle, path)
     assert walk.reason is None
-    assert walk.is_old is (folder != FOLDER)
+    assert walk.is_old is (folder not in (FOLDER, FOLDER_V4))
     assert [page.body_bytes for page in walk.pages] == body_bytes
     assert [(page.count, page.transient, page.time_first, page.time_last) for page in walk.pages] == [
         (2, 1, TIME_MS, TIME_MS + 1),
@@ -111,11 +114,13 @@ def test_the_ids_are_read() -> None:
     assert list(decode_ids(found.rows)) == [(ID, EXPIRES), (LATER_ID, 0)]
 
 
-@pytest.mark.parametrize("folder", [FOLDER, FOLDER_V3, FOLDER_V2, FOLDER_V1], ids=["v4", "v3", "v2", "v1"])
+@pytest.mark.parametrize(
+    "folder", [FOLDER, FOLDER_V4, FOLDER_V3, FOLDER_V2, FOLDER_V1], ids=["v5", "v4", "v3", "v2", "v1"]
+)
 def test_the_deletion_marks_are_read(folder: Path) -> None:
     marks = read_dead(Files(), str(folder / dead_name(5000, 0)))
     assert (list(marks.numbers), marks.reason) == ([1, 0, 3], None)
-    assert marks.deleted_bytes == (4 if folder == FOLDER else UNKNOWN)
+    assert marks.deleted_bytes == (4 if folder in (FOLDER, FOLDER_V4) else UNKNOWN)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from warrenmq.journal.record import PERSISTENT, encode
 from warrenmq.journal.segment_file import (
     DEAD_MAGIC,
     FILE_HEAD_SIZE,
+    FOREIGN,
     PAGE_HEAD_SIZE,
     SEGMENT_MAGIC,
     UNKNOWN,
@@ -237,14 +238,42 @@ def test_an_empty_file_and_one_of_another_kind_are_told() -> None:
     assert check_file_head(encode_file_head(SEGMENT_MAGIC), SEGMENT_MAGIC) is None
 
 
-def test_a_file_of_a_newer_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as newer:
-        newer.setattr(segment_file, "VERSIONS", {SEGMENT_MAGIC: 4, DEAD_MAGIC: 3})
-        segment, dead = a_segment([1]), a_dead_file([1])
-    with pytest.raises(UnknownVersion, match="/file has format version 4"):
+def test_a_file_of_a_newer_version_is_refused() -> None:
+    segment = Stored(encode_file_head(SEGMENT_MAGIC, PATH, 5) + a_page([1]))
+    dead = Stored(encode_file_head(DEAD_MAGIC, PATH, 5) + encode_batch([1]))
+    with pytest.raises(UnknownVersion, match="/file has format version 5"):
         walk_pages(segment.files, segment.handle, PATH)
-    with pytest.raises(UnknownVersion, match="/file has format version 3"):
+    with pytest.raises(UnknownVersion, match="/file has format version 5"):
         read_dead(dead.files, PATH)
+
+
+def test_a_file_that_was_written_under_another_name_is_told_and_not_read() -> None:
+    for elsewhere in ("/queues/7/file", "/other"):
+        segment = Stored(encode_file_head(SEGMENT_MAGIC, elsewhere) + a_page([1]))
+        dead = Stored(encode_file_head(DEAD_MAGIC, elsewhere) + encode_batch([1]))
+        walk = walk_pages(segment.files, segment.handle, PATH)
+        assert (walk.pages, walk.end, walk.reason) == ([], FILE_HEAD_SIZE, FOREIGN)
+        marks = read_dead(dead.files, PATH)
+        assert (list(marks.numbers), marks.end, marks.reason) == ([], 0, FOREIGN)
+
+
+def test_a_segment_that_is_not_bound_to_its_name_holds_no_positions_before_it() -> None:
+    segment = a_segment([1], [2])
+    walk = walk_pages(segment.files, segment.handle, f"/queues/7/{segment_name(2, 0)}")
+    assert (walk.pages, walk.reason) == ([], "position 1 comes behind 1")
+
+
+def test_a_folder_that_holds_all_may_move() -> None:
+    head = encode_file_head(SEGMENT_MAGIC, "/here/queues/7/file")
+    assert check_file_head(head, SEGMENT_MAGIC, "/there/queues/7/file") is None
+
+
+def test_a_flipped_bit_in_a_head_that_is_bound_to_its_place_hides_nothing() -> None:
+    segment = Stored(encode_file_head(SEGMENT_MAGIC, PATH) + a_page([1]))
+    for offset in flips(segment):
+        walk = walk_pages(segment.files, segment.handle, PATH)
+        if offset < FILE_HEAD_SIZE:
+            assert (len(walk.pages), walk.reason) == (1, "the checksum of its file head does not match")
 
 
 def test_names_of_segments() -> None:

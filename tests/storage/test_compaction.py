@@ -86,7 +86,7 @@ def test_optional_fields_of_messages_are_copied(tmp_path: Path) -> None:
     payload = traced + gone + expiring
     path = tmp_path / "segment"
     path.write_bytes(encode_file_head(SEGMENT_MAGIC) + encode_page(0, 2, 3, 1, 1, payload, 0, 7) + payload)
-    copy = Copy(SystemFiles(), [Source(str(path), 0, path.stat().st_size, bytearray(b"\x02"))], 0, 1000)
+    copy = Copy(SystemFiles(), [Source(str(path), 0, path.stat().st_size, bytearray(b"\x02"))], "new", 0, 1000)
     assert copy.go_on(1000)
     assert (copy.count, copy.last, copy.kept_bytes) == (2, 2, 3)
     assert (tmp_path / TEMPORARY).read_bytes().endswith(traced + expiring)

@@ -49,8 +49,8 @@ def test_in_the_life_that_wrote_it_a_torn_page_is_damage(segment: Path) -> None:
 
 def test_a_copy_leaves_it_out(segment: Path) -> None:
     size = segment.stat().st_size
-    copy = Copy(Files(), [Source(str(segment), 10, size, None)], RESTORED_BELOW, size)
+    copy = Copy(Files(), [Source(str(segment), 10, size, None)], "new", RESTORED_BELOW, size)
     assert copy.go_on(size)
     assert copy.count == 4
     with pytest.raises(DamagedPage):
-        Copy(Files(), [Source(str(segment), 10, size, None)], 0, size).go_on(size)
+        Copy(Files(), [Source(str(segment), 10, size, None)], "new", 0, size).go_on(size)

@@ -25,8 +25,14 @@ from warrenmq.journal.record import Record, decode_all
 SEGMENT_MAGIC = b"WARRENSG"
 DEAD_MAGIC = b"WARRENDD"
 # Segments: version 2 has traced messages among the others; version 3 has more optional fields in records, and the bytes
-# of bodies in page heads. Marks: version 2 has the bytes of what was deleted.
-VERSIONS = {SEGMENT_MAGIC: 3, DEAD_MAGIC: 2}
+# of bodies in page heads. Marks: version 2 has the bytes of what was deleted. Version 4 of both is bound to its place:
+# the checksum of the file head covers the names of the file and of its folder, too. No single bit turns 2 or 3 into 4.
+VERSIONS = {SEGMENT_MAGIC: 4, DEAD_MAGIC: 4}
+_BOUND_SINCE = 4
+_UNBOUND = {SEGMENT_MAGIC: 3, DEAD_MAGIC: 2}
+_PAGES_VERSION = 3  # segments before have other page heads
+FOREIGN = "it was written under another name"
+_FLIPPED_BITS = 3  # a checksum that differs in more bits was not changed by accident
 PAGE_MAGIC = 0x57504732
 OLD_PAGE_MAGIC = 0x57504731
 BATCH_MAGIC = 0x57444432
@@ -121,29 +127,46 @@ def parse_name(name: str) -> tuple[int, int, str] | None:
     return (int(match[1]), int(match[2]), match[3]) if match else None
 
 
-def encode_file_head(magic: bytes, version: int | None = None) -> bytes:
-    """The first bytes of a segment (SEGMENT_MAGIC) or dead file (DEAD_MAGIC)."""
-    checked = _FILE_HEAD.pack(magic, version or VERSIONS[magic], 0)[:-4]
-    return checked + _U32.pack(crc32c(checked))
+def encode_file_head(magic: bytes, path: str = "", version: int | None = None) -> bytes:
+    """The first bytes of a segment (SEGMENT_MAGIC) or dead file (DEAD_MAGIC); without a path, of one that may move."""
+    if version is None:
+        version = VERSIONS[magic] if path else _UNBOUND[magic]
+    checked = _FILE_HEAD.pack(magic, version, 0)[:-4]
+    return checked + _U32.pack(_checksum_of_head(checked, version, path))
 
 
-def encode_dead_head(is_old: bool) -> bytes:
+def encode_dead_head(path: str, is_old: bool) -> bytes:
     """The first bytes of a dead file; that of a segment of an older version is of version 1."""
-    return encode_file_head(DEAD_MAGIC, 1 if is_old else None)
+    return encode_file_head(DEAD_MAGIC, path, 1 if is_old else None)
 
 
 def check_file_head(data: Data, magic: bytes, path: str = "") -> str | None:
-    """What is wrong with the first octets of a file; None if nothing is. A file of a newer version is refused."""
+    """What is wrong with the head, if anything; UnknownVersion if it is whole and too new. FOREIGN: of another file.
+
+    Without a path it is not known where the file should be.
+    """
     if len(data) < FILE_HEAD_SIZE:
         return "it ends within its file head"
     found, version, checksum = _FILE_HEAD.unpack_from(data)
-    if crc32c(bytes(data[: FILE_HEAD_SIZE - 4])) != checksum:
-        return "the checksum of its file head does not match"
+    is_bound = found == magic and _BOUND_SINCE <= version <= VERSIONS[magic]
+    if is_bound and not path:
+        return None
+    expected = _checksum_of_head(bytes(data[: FILE_HEAD_SIZE - 4]), version, path)
+    if checksum != expected:
+        is_foreign = is_bound and (checksum ^ expected).bit_count() > _FLIPPED_BITS
+        return FOREIGN if is_foreign else "the checksum of its file head does not match"
     if found != magic:
         return f"it is a file of another kind ({found!r})"
     if not 1 <= version <= VERSIONS[magic]:
         raise UnknownVersion(path, version)
     return None
+
+
+def _checksum_of_head(checked: bytes, version: int, path: str) -> int:
+    checksum: int = crc32c(checked)
+    if version >= _BOUND_SINCE:
+        checksum = crc32c("/".join(path.rsplit("/", 2)[-2:]).encode(), checksum)
+    return checksum
 
 
 def encode_page(
@@ -202,15 +225,19 @@ def parse_page_head(data: Data, offset: int) -> PageHead | str:
 def walk_pages(files: Files, handle: int, path: str = "") -> PageWalk:
     """Every whole page of a segment, by its head alone.
 
-    A damaged file head is told, but hides no page: page heads carry their own magic and checksum.
+    A damaged file head is reported, but hides no page: page heads carry their own magic and checksum. The pages of a
+    file that was written under another name are not this segment's.
     """
     size = files.size(handle)
     head = files.read(handle, FILE_HEAD_SIZE, 0)
     reason = check_file_head(head, SEGMENT_MAGIC, path)
-    is_old = reason is None and _FILE_HEAD.unpack(head)[1] < VERSIONS[SEGMENT_MAGIC]
+    is_old = reason is None and _FILE_HEAD.unpack(head)[1] < _PAGES_VERSION
     pages: list[PageHead] = []
     offset = min(FILE_HEAD_SIZE, size)
-    last = -1
+    if reason == FOREIGN:
+        return PageWalk(pages, offset, size, reason, is_old)
+    named = parse_name(path.rpartition("/")[2])
+    last = -1 if named is None else named[0] - 1
     while offset < size:
         page = parse_page_head(files.read(handle, PAGE_HEAD_SIZE, offset), offset)
         if isinstance(page, str):
@@ -303,6 +330,8 @@ def read_dead(files: Files, path: str) -> DeadMarks:
         files.close(handle)
     reason = check_file_head(data, DEAD_MAGIC, path)
     numbers = array("I")
+    if reason == FOREIGN:
+        return DeadMarks(numbers, 0, len(data), reason, False, UNKNOWN)
     offset = min(FILE_HEAD_SIZE, len(data))
     end = 0 if reason else offset
     is_damaged = False

@@ -67,14 +67,16 @@ class Source:
 
 
 class Copy:
-    """The living messages of some segments, in a temporary file beside them. Used by the writing thread alone.
+    """The living messages of some segments, in a temporary file beside them, `name` later. Used by the writing thread.
 
     `count` and the rest tell what was copied so far: records, transient ones among them, the last position, the bytes
     of all bodies and of those of persistent messages.
     """
 
-    def __init__(self, files: Files, sources: list[Source], restored_below: int, page_size: int) -> None:
-        self.path = os.path.join(os.path.dirname(sources[0].path), TEMPORARY)
+    def __init__(self, files: Files, sources: list[Source], name: str, restored_below: int, page_size: int) -> None:
+        folder = os.path.dirname(sources[0].path)
+        self.path = os.path.join(folder, TEMPORARY)
+        self._final_path = os.path.join(folder, name)
         self.size = 0
         self.count = 0
         self.transient = 0
@@ -112,7 +114,7 @@ class Copy:
     def _begin(self) -> None:
         handle = self._files.create(self.path)
         try:
-            self._files.write(handle, encode_file_head(SEGMENT_MAGIC), 0)
+            self._files.write(handle, encode_file_head(SEGMENT_MAGIC, self._final_path), 0)
         finally:
             self._files.close(handle)
         self.size = FILE_HEAD_SIZE
@@ -233,8 +235,8 @@ class _Run:
             )
             for segment in segments
         ]
-        self.copy = Copy(files, sources, store.restored_below, store.context.page_size)
         self.merged = Segment(segments[0].first, segments[0].generation + 1)
+        self.copy = Copy(files, sources, self.merged.name, store.restored_below, store.context.page_size)
         self.old_names = [name for segment in segments for name in (segment.name, segment.dead_name)]
         for segment in segments:
             segment.is_compacting = True

@@ -408,7 +408,7 @@ class QueueStore(MessageStore):
         pieces: list[Any] = [head, payload]
         offset = segment.size
         if segment.is_new:
-            pieces.insert(0, encode_file_head(SEGMENT_MAGIC))
+            pieces.insert(0, encode_file_head(SEGMENT_MAGIC, os.path.join(self.folder, segment.name)))
             offset = 0
         if unread and self.segments.reading is None:
             self._reader.begin_at(segment, segment.size)
@@ -549,8 +549,8 @@ class QueueStore(MessageStore):
                 marks = segment.unwritten_marks
                 batch = encode_old_batch(marks) if segment.is_old else encode_batch(marks, deleted)
                 is_new = segment.dead_size == 0
-                pieces: list[Any] = [encode_dead_head(segment.is_old), batch] if is_new else [batch]
                 path = os.path.join(self.folder, segment.dead_name)
+                pieces: list[Any] = [encode_dead_head(path, segment.is_old), batch] if is_new else [batch]
                 self.context.pager.write(path, segment.dead_size, pieces, is_new, _ignore_written, True)
                 segment.dead_size += sum(map(len, pieces))
                 self.segments.note(segment)

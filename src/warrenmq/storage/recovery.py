@@ -285,7 +285,7 @@ class Recovery:
                 self.report.append(
                     f"{path}: {walk.reason}: the head was written anew, all {len(pages)} pages are there"
                 )
-                self.files.write(handle, encode_file_head(SEGMENT_MAGIC), 0)
+                self.files.write(handle, encode_file_head(SEGMENT_MAGIC, path), 0)
                 self.files.sync(handle)
             elif (walk.reason is not None or is_short) and not is_cut:
                 is_cut = 0 <= in_log_from <= (record.last if record is not None and is_short else following)

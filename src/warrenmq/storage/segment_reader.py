@@ -194,7 +194,7 @@ class SegmentReader:
             self.report.append(
                 f"{path}: {walk.reason}: the head was written anew, all {len(walk.pages)} pages are there"
             )
-            self.files.write(handle, encode_file_head(SEGMENT_MAGIC), 0)
+            self.files.write(handle, encode_file_head(SEGMENT_MAGIC, path), 0)
             self.files.sync(handle)
             return walk.pages, walk.end, False
         what = f"{walk.size - walk.end} bytes at offset {walk.end} cannot be read ({walk.reason})"

@@ -13,7 +13,10 @@ from typing import NamedTuple
 
 from warrenmq.journal.segment_file import (
     FILE_HEAD_SIZE,
+    FOREIGN,
     PAGE_HEAD_SIZE,
+    SEGMENT_MAGIC,
+    check_file_head,
     parse_name,
     parse_page_head,
     segment_name,
@@ -106,10 +109,13 @@ def _glance_at(recovery: Recovery, path: str, first: int, record: FileRecord | N
     handle = files.open_read(path)
     try:
         size = files.size(handle)
-        page = parse_page_head(files.read(handle, PAGE_HEAD_SIZE, FILE_HEAD_SIZE), FILE_HEAD_SIZE)
+        heads = files.read(handle, FILE_HEAD_SIZE + PAGE_HEAD_SIZE, 0)
+        page = parse_page_head(heads[FILE_HEAD_SIZE:], FILE_HEAD_SIZE)
     finally:
         files.close(handle)
     if isinstance(page, str) or page.first != first or page.end > size:
+        return None
+    if check_file_head(heads, SEGMENT_MAGIC, path) == FOREIGN:
         return None
     if record is not None and size < record.size:
         return None

@@ -225,8 +225,8 @@ class FileStreamStore(StreamStore):
         self.context.stores.manifest.unrecorded[segment] = self.number
         segment.size += PAGE_HEAD_SIZE + sum(map(len, payload))
         self.last_position = last
-        head = _Head(page, last, count, payload, segment.is_new)
         path = os.path.join(self.folder, segment.name)
+        head = _Head(page, last, count, payload, path if segment.is_new else "")
         is_new, segment.is_new = segment.is_new, False
         lost = _Lost(segment) if self.is_expendable else None
         written = _Written(self, segment, segment.size, last + 1, done)
@@ -549,20 +549,20 @@ class FileStreamStore(StreamStore):
 class _Head:
     """What stands in front of the payload of a page; the thread that writes it makes the checksum."""
 
-    __slots__ = ("count", "is_new", "last", "page", "payload")
+    __slots__ = ("count", "last", "page", "path", "payload")
 
-    def __init__(self, page: OpenPage, last: int, count: int, payload: list[Any], is_new: bool) -> None:
+    def __init__(self, page: OpenPage, last: int, count: int, payload: list[Any], path: str) -> None:
         self.page = page
         self.last = last
         self.count = count
         self.payload = payload
-        self.is_new = is_new  # so is the file
+        self.path = path  # of a new file
 
     def __call__(self) -> bytes:
         page = self.page
         times = page.time_first, page.time_last
         head = encode_page_of_pieces(page.first, self.last, self.count, *times, self.payload)
-        return encode_file_head(SEGMENT_MAGIC) + head if self.is_new else head
+        return encode_file_head(SEGMENT_MAGIC, self.path) + head if self.path else head
 
 
 class _Written:
