@@ -17,7 +17,7 @@ from warrenmq.journal import direct_writer
 
 Data = bytes | bytearray | memoryview
 
-# Messages are nobody's business but the broker's: whatever the umask allows, no other user gets in.
+# Only the broker's user may read messages, whatever the umask allows.
 MODE = 0o600
 FOLDER_MODE = 0o700
 # Without it (macOS), the whole of a file's metadata is synced as well.

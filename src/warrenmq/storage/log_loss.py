@@ -78,7 +78,7 @@ class LostEpochs:
                 try:
                     read_epoch(bytes(epoch.payload), self._parts[part])
                 except BadRecord:
-                    continue  # reported by whoever checks the epochs
+                    continue  # the check of the epochs reports it
 
     def count(self, number: int, last_on_disk: int) -> Loss:
         """How many messages of a queue may be lost; all living ones up to `last_on_disk` are in segments."""

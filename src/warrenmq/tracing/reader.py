@@ -142,8 +142,8 @@ class _Batches:
         if offset in self._held:
             self._held.move_to_end(offset)
             return self._held[offset]
-        octets = await self.follower.fetch(offset)
-        batch = None if octets is None else await self.follower.do(lambda: _decode(octets))
+        data = await self.follower.fetch(offset)
+        batch = None if data is None else await self.follower.do(lambda: _decode(data))
         self._held[offset] = batch
         self._opened += 1
         if len(self._held) > HELD_BATCHES:
