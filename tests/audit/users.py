@@ -17,7 +17,7 @@ LIMIT = 64 * MIB  # the memory limit of the broker in the attacks on memory
 
 def abandon_bodies(target: Target, scale: Scale) -> str:
     """Send most of a large body on several connections, then close them: the memory comes back."""
-    count, size = scale.pick(4, 15), scale.pick(16, 100) * MIB
+    count, size = scale.pick(8, 15), scale.pick(16, 100) * MIB
     before = target.resident_bytes()
     for _ in range(count):
         with WireConnection(target.address).open() as connection:
@@ -25,7 +25,7 @@ def abandon_bodies(target: Target, scale: Scale) -> str:
             connection.channel(2)  # all of it has been read
     target.until(lambda: target.metric("warren_connections") <= 1, "the connections are closed")
     grown = target.resident_bytes() - before
-    if grown > 2 * size:
+    if grown > 4 * size:  # the allocator keeps some of what is freed
         raise Breach(f"{grown / MIB:.0f} MiB are still held by {count} closed connections")
     return f"{count} x {size // MIB} MiB abandoned, {max(0, grown) / MIB:.0f} MiB more than before"
 
