@@ -59,6 +59,7 @@ def plain_values(report: CheckReport) -> dict[str, Any]:
 def show(report: CheckReport, console: Console) -> None:
     console.print(Text(f"Data folder {printable(report.folder)}"))
     console.print(Text(printable(_summary(report))))
+    console.print(_compared(report), highlight=False)
     console.print(_kinds_table(report))
     for title, findings in (("Damage", report.damage), ("Remarks", report.remarks)):
         if findings:
@@ -83,7 +84,7 @@ def _summary(report: CheckReport) -> str:
         parts.append(f"epochs {report.first_epoch} to {report.last_epoch} in the log")
     if report.applied_epoch:
         parts.append(f"catalog at epoch {report.applied_epoch}")
-    return ", ".join(parts) + "\n" + _compared(report)
+    return ", ".join(parts)
 
 
 def _kinds_table(report: CheckReport) -> Table:
