@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import socket
 from collections.abc import AsyncIterator
@@ -93,6 +94,23 @@ async def test_requests_that_are_never_finished_are_cut_off(caplog: pytest.LogCa
             for reader, writer in attackers:
                 assert await read_to_end(reader) == b""
                 writer.close()
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("sent", [b"\x16\x03\x01 no HTTP\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 70_000])
+@on_a_loop
+async def test_what_is_not_http_is_refused_with_the_security_headers_and_not_logged(
+    caplog: pytest.LogCaptureFixture, sent: bytes
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        async with serving(GENTLE) as port:
+            reader, writer = await connect(port)
+            writer.write(sent)
+            head, _, body = (await read_to_end(reader)).partition(b"\r\n\r\n")
+            writer.close()
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert b"x-content-type-options: nosniff" in head.lower()
+    assert json.loads(body)["error"] == "bad_request"
     assert caplog.records == []
 
 

@@ -39,7 +39,7 @@ class AppServer(uvicorn.Server):
                 ws="none",
                 lifespan="off",
                 log_config=None,
-                log_level="warning",
+                log_level="error",  # its warnings are about requests, one line each
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,  # uvicorn would trust 127.0.0.1; proxies.py decides

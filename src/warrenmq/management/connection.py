@@ -16,6 +16,8 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from warrenmq.management.answers import SECURITY_HEADERS, refusal
+from warrenmq.management.errors import BadRequest
 from warrenmq.management.options import LEAST_RATE, HttpOptions
 
 
@@ -70,6 +72,19 @@ class HttpConnection(H11Protocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._judge()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is not HTTP in the form of all refusals, and close the connection."""
+        response = refusal(BadRequest(msg))
+        own = {"Connection": "close", **SECURITY_HEADERS}.items()
+        headers = [*response.raw_headers, *((name.encode(), value.encode()) for name, value in own)]
+        head, body = h11.Response(status_code=400, headers=headers), h11.Data(bytes(response.body))
+        try:
+            for event in (head, body, h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event))
+        except h11.LocalProtocolError:  # another response is under way
+            self.transport.abort()
+        self.transport.close()
 
     # -- deadlines ---------------------------------------------------------------------------------------------------
 
