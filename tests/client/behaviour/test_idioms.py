@@ -268,6 +268,7 @@ def test_interrupted_program_ends(broker_url: str) -> None:
         """
         import os, signal, sys, threading
         from warrenmq import client
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in background jobs
         with client.connect(sys.argv[1]) as connection:
             channel = connection.channel()
             queue = channel.queue_declare("", exclusive=True).queue
