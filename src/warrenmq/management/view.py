@@ -12,8 +12,8 @@ from warrenmq.management.errors import Forbidden
 from warrenmq.management.ports import Firehose, Login, Origin, TraceReader, TraceRules
 
 
-async def nobody(name: str, password: str, origin: Origin) -> bool:
-    """The login of a node that gives none: nobody may come in."""
+async def refuse_all(name: str, password: str, origin: Origin) -> bool:
+    """The login of a node without one: refuse every user."""
     return False
 
 
@@ -27,7 +27,7 @@ class NodeView:
     version: str
     alarms: Callable[[], list[str]] = list  # the resources that are short
     figures: Callable[[], dict[str, int]] = dict  # of the storage, where there is one
-    login: Login = nobody
+    login: Login = refuse_all
     traces: TraceReader | None = None
     rules: TraceRules | None = None
     firehose: Firehose | None = None
