@@ -33,6 +33,7 @@ cdef class ClassicQueue(Queue):
     cpdef QueuedMessage get(self)
     cdef _hand_over(self, QueuedMessage entry, Consumer consumer)
     cpdef discard(self, QueuedMessage entry)
+    cpdef drop(self, QueuedMessage entry, int reason)
     cpdef settle(self, QueuedMessage entry)
     @cython.locals(entry=QueuedMessage)
     cpdef requeue(self, list entries, object who=*, int reason=*)

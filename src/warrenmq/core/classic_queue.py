@@ -179,6 +179,12 @@ class ClassicQueue(Queue):
             self.deduplication.left(entry.message.header, entry.position)
         self.backlog.settle(entry)
 
+    def drop(self, entry: QueuedMessage, reason: int) -> None:
+        """Remove a message that was taken from the backlog and is with no consumer, for this reason."""
+        if entry.message.uid != 0:
+            self.events.place_event(_DROPPED, entry, self, None, reason)
+        self.discard(entry)
+
     def settle(self, entry: QueuedMessage) -> None:
         self.unacked_count -= 1
         self.stats.unacked -= 1

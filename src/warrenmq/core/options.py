@@ -17,18 +17,37 @@ from warrenmq.core.deduplication import Settings
 from warrenmq.core.durability import Durability, parse_durability
 
 CLASSIC = "classic"
+QUORUM = "quorum"
 STREAM = "stream"
+
+DROP_HEAD = "drop-head"
+REJECT_PUBLISH = "reject-publish"
+REJECT_PUBLISH_DLX = "reject-publish-dlx"
+
+# Of quorum queues, as in RabbitMQ 4.
+DEFAULT_DELIVERY_LIMIT = 20
 
 
 @dataclass(frozen=True, slots=True)
 class QueueOptions:
-    """None: not set. `type` is classic, quorum or stream; the last three are of streams."""
+    """None: not set. `type` is classic, quorum or stream; the last two are of streams alone."""
 
     type: str = CLASSIC
     is_durable: bool = False
     durability: Durability | None = None  # how safe a confirmed message is; None: as the broker's
     deduplication: Settings | None = None
+    message_ttl_ms: int | None = None
+    unused_ms: int | None = None  # x-expires: the queue is deleted when it is unused for this long
+    max_length: int | None = None
     max_length_bytes: int | None = None
+    overflow: str = DROP_HEAD
+    dead_letter_exchange: str | None = None
+    dead_letter_routing_key: str | None = None  # None: the message keeps its routing keys
+    is_dead_letter_kept: bool = False  # at-least-once: what no queue takes stays here
+    max_priority: int = 0  # 0: no priorities
+    is_single_active: bool = False
+    delivery_limit: int | None = None
+    consumer_timeout_ms: int | None = None
     max_age_ms: int | None = None
     segment_bytes: int | None = None
 
@@ -52,10 +71,28 @@ def queue_options(is_durable: bool, arguments: Mapping[str, Any]) -> QueueOption
         is_durable=is_durable,
         durability=parse_durability(durability) if isinstance(durability, str) else None,
         deduplication=_deduplication(arguments, forgets_with_message=not is_stream),
-        max_length_bytes=arguments.get("x-max-length-bytes") if is_stream else None,
+        message_ttl_ms=arguments.get("x-message-ttl"),
+        unused_ms=arguments.get("x-expires"),
+        max_length=arguments.get("x-max-length"),
+        max_length_bytes=arguments.get("x-max-length-bytes"),
+        overflow=arguments.get("x-overflow", DROP_HEAD),
+        dead_letter_exchange=arguments.get("x-dead-letter-exchange"),
+        dead_letter_routing_key=arguments.get("x-dead-letter-routing-key"),
+        is_dead_letter_kept=arguments.get("x-dead-letter-strategy") == "at-least-once",
+        max_priority=arguments.get("x-max-priority", 0),
+        is_single_active=arguments.get("x-single-active-consumer") is True,
+        delivery_limit=_delivery_limit(type, arguments),
+        consumer_timeout_ms=arguments.get("x-consumer-timeout"),
         max_age_ms=None if age is None else parse_age(age),
         segment_bytes=arguments.get("x-stream-max-segment-size-bytes") if is_stream else None,
     )
+
+
+def _delivery_limit(type: str, arguments: Mapping[str, Any]) -> int | None:
+    if type != QUORUM:
+        return None
+    limit: int = arguments.get("x-delivery-limit", DEFAULT_DELIVERY_LIMIT)
+    return None if limit < 0 else limit
 
 
 def exchange_options(type: str, arguments: Mapping[str, Any]) -> ExchangeOptions:

@@ -135,6 +135,33 @@ class MessageStore:
         """Forget all messages that are on disk only."""
         raise NotImplementedError
 
+    def forget_first_pages(self, is_due: "Callable[[int, int, int], bool]") -> tuple[int, int]:
+        """Forget whole pages of what is on disk only, the first one first, while `is_due` returns True for them.
+
+        `is_due` is called with the number of living messages of a page, the bytes of their bodies, and the time at
+        which the last of them expires, 0 if one of them never does. Nothing is read. Stops at a page that was read in
+        part. Return the number of messages forgotten, and the bytes of their bodies.
+        """
+        return 0, 0
+
+    def forget_paged(self, position: int, size: int) -> bool:
+        """Forget one message that is on disk only, with a body of `size` bytes; False if it is not, or not alive."""
+        return False
+
+    def fetch(self, positions: list[int], receive: "Callable[[list[QueuedMessage]], None]") -> None:
+        """Read these messages, which are on disk only and ascending; they stay there until `forget_paged`.
+
+        Calls `receive` later, on the loop, with those that were found; a read of other pages goes on meanwhile.
+        """
+        receive([])
+
+    def read_expiries(self, first: int, receive: "Callable[[list[tuple[int, int, int]]], None]") -> None:
+        """Read when the messages of the page that begins with position `first` expire, of those that do.
+
+        Calls `receive` later, on the loop, with (position, expires_ms, body size) of the living ones.
+        """
+        receive([])
+
     def delete(self) -> None:
         """Remove everything: the queue is gone."""
         raise NotImplementedError
@@ -143,18 +170,25 @@ class MessageStore:
 class Recovered:
     """What a backlog begins with: `paged` messages on disk only, and behind them `entries` in memory.
 
-    `paged_bytes` are the bodies of those on disk.
+    `paged_bytes` are the bodies of those on disk. `expiring` are the pages on disk in which a message expires: when the
+    first of it does, and the page's first position.
     """
 
-    __slots__ = ("entries", "next_position", "paged", "paged_bytes")
+    __slots__ = ("entries", "expiring", "next_position", "paged", "paged_bytes")
 
     def __init__(
-        self, entries: "list[QueuedMessage]", paged: int = 0, next_position: int = 0, paged_bytes: int = 0
+        self,
+        entries: "list[QueuedMessage]",
+        paged: int = 0,
+        next_position: int = 0,
+        paged_bytes: int = 0,
+        expiring: "list[tuple[int, int]] | None" = None,
     ) -> None:
         self.entries = entries
         self.paged = paged
         self.next_position = next_position
         self.paged_bytes = paged_bytes
+        self.expiring = expiring or []
 
 
 class CommitLog:
