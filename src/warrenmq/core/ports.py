@@ -330,8 +330,8 @@ class Storage:
         """Return the part of the bytes held in memory that `count_in` is about."""
         return 0
 
-    def message_store(self, vhost: str, queue: str, options: "QueueOptions") -> MessageStore | None:
-        """The store of a queue; None for one that lives in memory alone."""
+    def message_store(self, vhost: str, queue: str, options: "QueueOptions", level: int = 0) -> MessageStore | None:
+        """The store of a queue, or of one of its priorities; None for one that lives in memory alone."""
         raise NotImplementedError
 
     def stream_store(self, vhost: str, queue: str, options: "QueueOptions") -> "StreamStore":
