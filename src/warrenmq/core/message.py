@@ -34,11 +34,23 @@ class Message:
     carry them; `header` is the payload of the content header frame. `uid` is 0 unless its events are kept, which is
     decided once, when it is published: then it is the broker's own id of it. `publish_time` and `enqueue_time` are when
     it came to the broker and to its queues, in us since 1970. `places` is the number of queues that hold it in memory,
-    which the backlogs count. `size` is that of the body: where many messages wait, the
+    which the backlogs count. `has_deaths`: its x-death header was written by the broker, not by a client.
+    `size` is that of the body: where many messages wait, the
     processor has to fetch each object anew, and to ask the body for its length would cost more than all else.
     """
 
-    __slots__ = ("_header_size", "address", "body", "enqueue_time", "header", "places", "publish_time", "size", "uid")
+    __slots__ = (
+        "_header_size",
+        "address",
+        "body",
+        "enqueue_time",
+        "has_deaths",
+        "header",
+        "places",
+        "publish_time",
+        "size",
+        "uid",
+    )
 
     def __init__(self, address: bytes, header: bytes, body: bytes) -> None:
         self.address = address
@@ -50,6 +62,7 @@ class Message:
         self.uid = 0
         self.publish_time = 0
         self.enqueue_time = 0
+        self.has_deaths = False
 
     @property
     def exchange(self) -> str:
@@ -115,6 +128,7 @@ def make_message(address: bytes, header: bytes, body: bytes) -> Message:
     message.uid = 0
     message.publish_time = 0
     message.enqueue_time = 0
+    message.has_deaths = False
     return message
 
 
