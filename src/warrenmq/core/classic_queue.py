@@ -93,7 +93,8 @@ class ClassicQueue(Queue):
         def open_store(level: int) -> MessageStore | None:
             return storage.message_store(vhost, name, options, level) if level else store
 
-        return PriorityBacklog(self.stats, self.is_durable, self._page_arrived, max_priority, open_store)
+        levels = storage.levels_of(vhost, name)
+        return PriorityBacklog(self.stats, self.is_durable, self._page_arrived, max_priority, open_store, levels)
 
     def apply(self, options: QueueOptions) -> None:
         Queue.apply(self, options)

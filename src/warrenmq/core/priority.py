@@ -7,7 +7,7 @@ priority 0; a priority above the highest level counts as the highest level.
 Owned by the loop thread. Compiled when the package is built (priority.pxd).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from warrenmq.core.backlog import Backlog
 from warrenmq.core.message import Message, QueuedMessage
@@ -19,7 +19,8 @@ from warrenmq.protocol.properties import priority as priority_of
 class PriorityBacklog(Backlog):
     """`waiting`, `body_bytes` and `paged` are sums over all levels; the rest is the levels' own.
 
-    `open_store` returns the store of a level; None: the level lives in memory alone.
+    `open_store` returns the store of a level; None: the level lives in memory alone. `known_levels` are those above 0
+    that had a store before the start.
     """
 
     __slots__ = ("_levels", "_open", "_open_store")
@@ -31,6 +32,7 @@ class PriorityBacklog(Backlog):
         on_page: Callable[[], object],
         max_priority: int,
         open_store: Callable[[int], MessageStore | None],
+        known_levels: Sequence[int] = (),
     ) -> None:
         super().__init__(stats, None, False, on_page)
         self._open_store: Callable[[int], MessageStore | None] | None = open_store
@@ -38,6 +40,8 @@ class PriorityBacklog(Backlog):
         self._open: list[Backlog] = []  # those that exist, highest first
         self.keeps = is_durable
         self.keeps = self._make_level(0).keeps
+        for priority in known_levels:
+            self._make_level(priority)
 
     def _make_level(self, priority: int) -> Backlog:
         assert self._open_store is not None
@@ -151,8 +155,7 @@ class PriorityBacklog(Backlog):
 
     def restore(self) -> list[tuple[Backlog, Recovered]]:
         found: list[tuple[Backlog, Recovered]] = []
-        for priority, existing in enumerate(self._levels):
-            level = existing if existing is not None else self._make_level(priority)
+        for level in self._open:
             found += level.restore()
             self._count_in(level)
             self.next_position = max(self.next_position, level.next_position)
