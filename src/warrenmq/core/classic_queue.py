@@ -22,6 +22,7 @@ from warrenmq.core.ports import NOTHING, EventSink, MessageStore
 from warrenmq.core.priority import PriorityBacklog
 from warrenmq.core.queue import Queue
 from warrenmq.core.stats import Stats
+from warrenmq.core.timers import RESOLUTION_MS
 from warrenmq.core.turn import Turn
 from warrenmq.events import schema
 
@@ -378,7 +379,7 @@ class ClassicQueue(Queue):
     def _shorten_later(self) -> None:
         if not self._is_shortening and self._host is not None:
             self._is_shortening = True
-            self._host.broker.timers.schedule(self.turn.now_ms, self._go_on_shortening)
+            self._host.broker.timers.schedule(self.turn.now_ms - RESOLUTION_MS, self._go_on_shortening)
 
     def _go_on_shortening(self) -> None:
         self._is_shortening = False
