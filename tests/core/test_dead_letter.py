@@ -25,9 +25,7 @@ def broker() -> Broker:
 def declare(channel: ClientChannel, name: str = "q", to: str = "dead", **arguments: Any) -> Queue:
     """A queue whose dead letters go to the queue `to`."""
     arguments = {key.replace("_", "-"): value for key, value in arguments.items()}
-    return channel.declare(
-        name, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": to, **arguments}
-    )
+    return channel.declare(name, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": to, **arguments})
 
 
 def reject(channel: ClientChannel, queue: Queue) -> None:
@@ -258,9 +256,7 @@ def test_a_rejection_in_a_transaction_counts_when_it_is_committed(channel: Clien
     assert waiting(dead) == "a"
 
 
-def test_dead_letters_are_delivered_in_the_turn_of_the_rejection(
-    channel: ClientChannel, other: ClientChannel
-) -> None:
+def test_dead_letters_are_delivered_in_the_turn_of_the_rejection(channel: ClientChannel, other: ClientChannel) -> None:
     other.consume(channel.declare("dead"))
     queue = declare(channel)
     channel.publish(b"a", "q")
