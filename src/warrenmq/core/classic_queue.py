@@ -231,6 +231,7 @@ class ClassicQueue(Queue):
             self.deduplication.left_behind(-1)
 
     def needs_page(self) -> bool:
+        self._drop_expired()
         return self.backlog.needs_page()
 
     def await_page(self, waiter: Callable[[], None]) -> None:
@@ -246,8 +247,7 @@ class ClassicQueue(Queue):
             if entry is None:
                 break
             if entry.expires_ms != 0 and entry.expires_ms < self.turn.now_ms:
-                backlog.take()
-                self.drop(entry, _EXPIRED)
+                self._drop_expired()
                 continue
             consumer = self.ring.next_ready(entry.message)
             if consumer is None:
@@ -256,6 +256,14 @@ class ClassicQueue(Queue):
             self._hand_over(entry, consumer)
         if backlog.paged != 0:
             backlog.read_ahead()
+
+    def _drop_expired(self) -> None:
+        """Drop the first messages if their time is over, before a timer does."""
+        entry = self.backlog.first()
+        while entry is not None and entry.expires_ms != 0 and entry.expires_ms < self.turn.now_ms:
+            self.backlog.take()
+            self.drop(entry, _EXPIRED)
+            entry = self.backlog.first()
 
     def _page_arrived(self) -> None:
         """Messages were read back: deliver them, and remove those that must not wait."""
@@ -267,10 +275,8 @@ class ClassicQueue(Queue):
             self.shorten()
 
     def get(self) -> QueuedMessage | None:
+        self._drop_expired()
         entry = self.backlog.take()
-        while entry is not None and entry.expires_ms != 0 and entry.expires_ms < self.turn.now_ms:
-            self.drop(entry, _EXPIRED)
-            entry = self.backlog.take()
         if self.backlog.paged != 0:
             self.backlog.read_ahead()
         return entry
