@@ -43,7 +43,6 @@ def test_the_first_message_that_is_to_expire(client: Dialogue, caplog: pytest.Lo
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        ({"x-queue-type": "quorum", "x-delivery-limit": 3}, "x-delivery-limit"),
         ({"x-queue-type": "quorum", "x-dead-letter-strategy": "at-least-once"}, "x-dead-letter-strategy"),
         ({"x-message-ttl": 1000, "x-max-length": 5}, "x-max-length, x-message-ttl"),
     ],

@@ -40,12 +40,15 @@ COMPARED_OF_EXCHANGES = ("alternate-exchange", *deduplication.ARGUMENTS)
 
 # Kept, but without effect in this version: those that are compared, and two of quorum queues.
 NOT_ACTED_ON = frozenset({*COMPARED_ARGUMENTS, "x-delivery-limit", "x-dead-letter-strategy"}) - {
+    "x-delivery-limit",
     "x-durability",
+    "x-expires",
     "x-queue-mode",
     "x-queue-type",
     "x-queue-version",
     "x-queue-master-locator",
     "x-max-age",
+    "x-single-active-consumer",
     "x-stream-max-segment-size-bytes",
     "x-initial-cluster-size",
     "x-queue-leader-locator",
@@ -189,6 +192,10 @@ def _integer(value: Any) -> str:
     return ""
 
 
+def _whole(value: Any, arguments: Mapping[str, Any]) -> str:
+    return _integer(value)
+
+
 def _count(value: Any, arguments: Mapping[str, Any]) -> str:
     return _integer(value) or (f"{{value_negative,{value}}}" if value < 0 else "")
 
@@ -305,6 +312,8 @@ _CHECKS: dict[str, Check] = {
     "x-overflow": _overflow,
     "x-queue-mode": _mode,
     "x-single-active-consumer": _flag,
+    "x-consumer-timeout": _ttl,
+    "x-delivery-limit": _whole,
     "x-queue-version": _version,
     "x-max-age": _age,
     "x-stream-max-segment-size-bytes": _count,

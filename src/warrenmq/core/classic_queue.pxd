@@ -20,6 +20,8 @@ cdef class ClassicQueue(Queue):
     cdef readonly ConsumerRing ring
     cdef readonly Consumer exclusive_consumer
     cdef readonly long long kept
+    cdef readonly object delivery_limit
+    cdef readonly object single_active
 
     @cython.locals(
         backlog=Backlog, consumer=Consumer, entry=QueuedMessage, position="long long", promise=int, is_first=bint
@@ -31,6 +33,7 @@ cdef class ClassicQueue(Queue):
     cpdef dispatch(self)
     @cython.locals(entry=QueuedMessage)
     cpdef QueuedMessage get(self)
+    @cython.locals(message=Message)
     cdef _hand_over(self, QueuedMessage entry, Consumer consumer)
     cpdef discard(self, QueuedMessage entry)
     cpdef drop(self, QueuedMessage entry, int reason)
@@ -39,3 +42,4 @@ cdef class ClassicQueue(Queue):
     cpdef requeue(self, list entries, object who=*, int reason=*)
     cpdef wake(self, Consumer consumer)
     cpdef make_due(self)
+    cpdef Message as_delivered(self, QueuedMessage entry)

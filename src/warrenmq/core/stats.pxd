@@ -11,6 +11,7 @@ cdef class Stats:
     cdef public long long returned
     cdef public long long unroutable
     cdef public long long deduplicated
+    cdef public long long consumer_timeouts
     cdef public long long ready
     cdef public long long unacked
     cdef public long long consumers

@@ -25,6 +25,7 @@ class Stats:
         "confirmed",
         "connections_closed",
         "connections_opened",
+        "consumer_timeouts",
         "consumers",
         "deduplicated",
         "definition_bytes",
@@ -54,6 +55,7 @@ class Stats:
         self.returned = 0
         self.unroutable = 0
         self.deduplicated = 0
+        self.consumer_timeouts = 0
         self.ready = 0
         self.unacked = 0
         self.consumers = 0
