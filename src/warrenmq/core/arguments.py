@@ -176,6 +176,10 @@ def _integer(value: Any) -> str:
     return ""
 
 
+def _whole(value: Any, arguments: Mapping[str, Any]) -> str:
+    return _integer(value)
+
+
 def _count(value: Any, arguments: Mapping[str, Any]) -> str:
     return _integer(value) or (f"{{value_negative,{value}}}" if value < 0 else "")
 
@@ -292,6 +296,8 @@ _CHECKS: dict[str, Check] = {
     "x-overflow": _overflow,
     "x-queue-mode": _mode,
     "x-single-active-consumer": _flag,
+    "x-consumer-timeout": _ttl,
+    "x-delivery-limit": _whole,
     "x-queue-version": _version,
     "x-max-age": _age,
     "x-stream-max-segment-size-bytes": _count,

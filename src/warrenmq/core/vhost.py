@@ -23,6 +23,7 @@ from warrenmq.core.arguments import (
 )
 from warrenmq.core.binding import Binding, BindingIndex, Destination, make_binding
 from warrenmq.core.classic_queue import ClassicQueue
+from warrenmq.core.consumer_timeout import keep_to_timeout
 from warrenmq.core.deduplication import Deduplication, Passage, Settings
 from warrenmq.core.equivalence import require_same_arguments, require_same_flag
 from warrenmq.core.errors import (
@@ -40,6 +41,7 @@ from warrenmq.core.options import STREAM, ExchangeOptions, QueueOptions, queue_o
 from warrenmq.core.publish_rules import ADDRESS_PREFIX
 from warrenmq.core.publishing import publish
 from warrenmq.core.queue import Queue
+from warrenmq.core.queue_expiry import keep_to_expiry
 from warrenmq.core.routing import MATCHERS
 from warrenmq.core.routing.headers import validate as validate_headers_binding
 from warrenmq.core.stream import Stream
@@ -89,7 +91,12 @@ class VHost:
     def apply(self, target: Exchange, options: ExchangeOptions) -> None: ...
     def apply(self, target: Any, options: Any) -> None:
         """Give a queue or exchange other options at run time."""
+        before = target.options
         target.apply(options)
+        if isinstance(target, Queue):
+            keep_to_expiry(self, target)
+            if before.consumer_timeout_ms != options.consumer_timeout_ms:
+                keep_to_timeout(self.broker, target)
         self._topology_changed()
 
     def tap(self, is_tapped: bool) -> None:
@@ -320,6 +327,7 @@ class VHost:
             require_same_flag("durable", what, is_durable, existing.is_durable)
             require_same_flag("auto_delete", what, is_auto_delete, existing.is_auto_delete)
             require_same_arguments(what, arguments, existing.arguments, COMPARED_ARGUMENTS)
+            existing.use()
             return existing
         self._require_free(name, is_durable, arguments)
         require_own_name(name, arguments)
@@ -377,6 +385,7 @@ class VHost:
         broker.stats.definition_bytes += size_of_queue(queue)
         if owner is not None:
             owner.exclusive_queues[queue] = None
+        keep_to_expiry(self, queue)
         self._topology_changed()
         return queue
 
@@ -394,8 +403,8 @@ class VHost:
             raise PreconditionFailed(f"{self._named('queue', name)} not empty")
         return self.remove_queue(queue)
 
-    def remove_queue(self, queue: Queue) -> int:
-        """Take the queue away and tell its consumers."""
+    def remove_queue(self, queue: Queue, reason: int = 0) -> int:
+        """Take the queue away and tell its consumers; `reason` is for its event."""
         if self.queues.get(queue.name) is not queue:
             return 0
         del self.queues[queue.name]
@@ -408,7 +417,7 @@ class VHost:
         if queue.is_durable:
             self.broker.catalog.delete("queue", (self.name, queue.name))
         self.broker.turn.lost.extend(consumers)
-        self.broker.emit(schema.QUEUE_DELETED, self.name, queue=queue.name)
+        self.broker.emit(schema.QUEUE_DELETED, self.name, queue=queue.name, reason=reason)
         return dropped
 
     def consumer_left(self, queue: Queue, consumer: Consumer) -> None:
