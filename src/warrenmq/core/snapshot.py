@@ -7,7 +7,9 @@ from typing import Any
 from warrenmq.core.broker import Broker
 from warrenmq.core.channel import Channel
 from warrenmq.core.connection import Connection
+from warrenmq.core.exchange import Exchange
 from warrenmq.core.queue import Queue
+from warrenmq.core.vhost import VHost
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +228,25 @@ def queue_view(queue: Queue) -> QueueView:
         requeued=queue.requeued,
         rejected=queue.rejected,
         acked=queue.delivered - queue.unacked_count - queue.requeued - queue.rejected,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyView:
+    """Which policies apply to a queue or exchange, by name, and what they set together."""
+
+    policy: str | None
+    operator_policy: str | None
+    definition: Mapping[str, Any]
+
+
+def policy_view(vhost: VHost, target: Queue | Exchange) -> PolicyView:
+    in_force = vhost.policies.of(target)
+    policy, operator_policy = in_force.policy, in_force.operator_policy
+    return PolicyView(
+        policy=None if policy is None else policy.name,
+        operator_policy=None if operator_policy is None else operator_policy.name,
+        definition=in_force.definition(),
     )
 
 

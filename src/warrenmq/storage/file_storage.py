@@ -20,6 +20,7 @@ from typing import Any
 from warrenmq.core.broker import DEFAULT_VHOST
 from warrenmq.core.durability import FSYNC, Durability
 from warrenmq.core.options import STREAM, QueueOptions, queue_options
+from warrenmq.core.policies import find_in_force, restore_books
 from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, MessageStore, SeenStore, Storage, StreamStore
 from warrenmq.core.stats import Stats
 from warrenmq.core.timers import Timers
@@ -148,9 +149,7 @@ class FileStorage(Storage):
         self.committer.on_progress = self._progressed
         snapshot = catalog.snapshot()
         del snapshot[FILE]  # recovery has them
-        self._recovered: dict[tuple[str, str], QueueStore | FileStreamStore] = self._restore(
-            snapshot["queue"], recovery
-        )
+        self._recovered: dict[tuple[str, str], QueueStore | FileStreamStore] = self._restore(snapshot, recovery)
         self._seen = restore_seen(self.context, recovery, snapshot, reply_level)
         next_queue_id = max(catalog.next_queue_id, recovery.next_queue_id())
         self.catalog = LoggedCatalog(self.log, self.catalog_writer, snapshot, next_queue_id)
@@ -195,19 +194,23 @@ class FileStorage(Storage):
                 gc.enable()
 
     def _restore(
-        self, queues: list[dict[str, Any]], recovery: Recovery
+        self, snapshot: dict[str, list[dict[str, Any]]], recovery: Recovery
     ) -> dict[tuple[str, str], QueueStore | FileStreamStore]:
         stores: dict[int, QueueStore] = {}
         streams: dict[int, FileStreamStore] = {}
         found: dict[tuple[str, str], QueueStore | FileStreamStore] = {}
         named: dict[int, tuple[str, int]] = {}  # in words, and the last position in segments
-        for definition in queues:
+        policies = restore_books(snapshot)
+        for definition in snapshot["queue"]:
             number = definition["id"]
             words = TABLES["queue"].describe((definition["vhost"], definition["name"]))
             is_event_log = _is_event_log(definition["vhost"], definition["name"])
             recovery.make_certain(number, self._folder_of(number), goes_past_log=is_event_log)
             options = queue_options(True, definition["arguments"])
             if options.type == STREAM:
+                if books := policies.get(definition["vhost"]):  # their limits count from the start
+                    in_force = find_in_force(*books, STREAM, definition["name"])
+                    options = in_force.queue_options(True, definition["arguments"])
                 stream = self._make_stream(number, options)
                 stream.is_expendable = is_event_log
                 on_disk = find_stream_segments(recovery, number, stream.folder, words, goes_past_log=is_event_log)
