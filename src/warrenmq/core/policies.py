@@ -173,7 +173,7 @@ class PolicyBook:
 
     def find(self, type: str, name: str) -> Policy | None:
         """Return the policy that applies to what has this type and name."""
-        for matches, policy in self._by_type[type]:
+        for matches, policy in self._by_type.get(type, ()):
             if matches(name):
                 return policy
         return None
