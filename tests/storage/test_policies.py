@@ -63,13 +63,14 @@ def test_a_stream_is_kept_as_its_policy_says_from_the_start(kept: Kept) -> None:
         kept.publish([number], "s")
         kept.settle()
     assert kept.queue("s").message_count() == 40
-    for count, clean in ((41, True), (42, False)):
+    for count, clean in ((40, True), (60, False)):
         kept.restart(clean)
-        kept.publish([count], "s")
-        kept.settle()
-        assert kept.queue("s").message_count() == count
+        for number in range(count, count + 20):
+            kept.publish([number], "s")
+            kept.settle()
+        assert kept.queue("s").message_count() == count + 20
     kept.broker.vhosts["/"].policies.clear("more")
-    kept.publish([43], "s")
+    kept.publish([80], "s")
     kept.settle()
     kept.restart()
     assert kept.queue("s").message_count() < 40
