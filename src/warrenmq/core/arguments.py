@@ -218,6 +218,12 @@ def _dead_letter_key(value: Any, arguments: Mapping[str, Any]) -> str:
     return "" if "x-dead-letter-exchange" in arguments else "routing_key_but_no_dlx_defined"
 
 
+def _dead_letter_strategy(value: Any, arguments: Mapping[str, Any]) -> str:
+    if not isinstance(value, str):
+        return _unacceptable(value)
+    return "" if value in ("at-most-once", "at-least-once") else "invalid_dlx_strategy"
+
+
 def _flag(value: Any, arguments: Mapping[str, Any]) -> str:
     return "" if isinstance(value, bool) else _unacceptable(value)
 
@@ -290,6 +296,7 @@ _CHECKS: dict[str, Check] = {
     "x-expires": _expiry,
     "x-message-ttl": _ttl,
     "x-dead-letter-routing-key": _dead_letter_key,
+    "x-dead-letter-strategy": _dead_letter_strategy,
     "x-max-length": _count,
     "x-max-length-bytes": _count,
     "x-max-priority": _priority,

@@ -9,7 +9,9 @@ from warrenmq.core.channel import Channel
 from warrenmq.core.classic_queue import ClassicQueue
 from warrenmq.core.connection import Connection
 from warrenmq.core.consumer import Consumer
+from warrenmq.core.exchange import Exchange
 from warrenmq.core.queue import Queue
+from warrenmq.core.vhost import VHost
 from warrenmq.events.schema import R_DELIVERY_LIMIT, R_EXPIRED, R_MAXLEN, R_REJECTED, reason_name
 
 # Why a queue removes a message that was not acked.
@@ -287,6 +289,25 @@ def view_consumer(queue: Queue, consumer: Consumer) -> ConsumerView:
         active=is_active,
         activity_status="up" if choice is None else "single_active" if is_active else "waiting",
         arguments=consumer.arguments,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyView:
+    """Which policies apply to a queue or exchange, by name, and what they set together."""
+
+    policy: str | None
+    operator_policy: str | None
+    definition: Mapping[str, Any]
+
+
+def policy_view(vhost: VHost, target: Queue | Exchange) -> PolicyView:
+    in_force = vhost.policies.of(target)
+    policy, operator_policy = in_force.policy, in_force.operator_policy
+    return PolicyView(
+        policy=None if policy is None else policy.name,
+        operator_policy=None if operator_policy is None else operator_policy.name,
+        definition=in_force.definition(),
     )
 
 

@@ -17,6 +17,7 @@ from warrenmq.core import definitions, reserved
 from warrenmq.core.arguments import (
     COMPARED_ARGUMENTS,
     COMPARED_OF_EXCHANGES,
+    queue_type_of,
     require_own_name,
     validate_exchange_arguments,
     validate_queue_arguments,
@@ -37,7 +38,8 @@ from warrenmq.core.errors import (
 from warrenmq.core.exchange import DEFAULT_EXCHANGE, Exchange, Route, collect_queues
 from warrenmq.core.memory import size_of_binding, size_of_exchange, size_of_queue, size_of_route
 from warrenmq.core.message import address_of
-from warrenmq.core.options import STREAM, ExchangeOptions, QueueOptions, queue_options
+from warrenmq.core.options import STREAM, ExchangeOptions, QueueOptions
+from warrenmq.core.policies import Policies
 from warrenmq.core.publish_rules import ADDRESS_PREFIX
 from warrenmq.core.publishing import publish
 from warrenmq.core.queue import Queue
@@ -81,6 +83,7 @@ class VHost:
         self._own_routes: dict[tuple[str, str], Route] = {}  # of `publish`: internal exchanges are among them
         self._route_bytes = 0  # the memory of both
         self.deduplicating: dict[Exchange, None] = {}  # exchanges that drop duplicates
+        self.policies = Policies(self)
         for exchange_name, type in PREDECLARED:
             self._add_exchange(Exchange(exchange_name, type, is_durable=True))
         self._add_exchange(Exchange(TRACE_EXCHANGE, "topic", is_durable=True, is_internal=True))
@@ -247,6 +250,7 @@ class VHost:
 
     def _add_exchange(self, exchange: Exchange) -> None:
         self.exchanges[exchange.name] = exchange
+        self.policies.adopt(exchange)
         self.broker.stats.definition_bytes += size_of_exchange(exchange)
         settings = exchange.options.deduplication
         if settings is not None:
@@ -276,6 +280,7 @@ class VHost:
     def remove_exchange(self, exchange: Exchange) -> None:
         """Take the exchange away with all bindings from it and to it."""
         del self.exchanges[exchange.name]
+        self.policies.forget(exchange)
         self.broker.stats.definition_bytes -= size_of_exchange(exchange)
         for binding in self.bindings.of_source(exchange):
             self._remove_binding(binding)
@@ -357,7 +362,8 @@ class VHost:
         self, name: str, is_durable: bool, is_auto_delete: bool, owner: Connection | None, arguments: dict[str, Any]
     ) -> Queue:
         broker = self.broker
-        options = queue_options(is_durable, arguments)
+        in_force = self.policies.find(queue_type_of(arguments), name)
+        options = in_force.queue_options(is_durable, arguments)
         queue: Queue
         if options.type == STREAM:
             streams = broker.storage.stream_store(self.name, name, options)
@@ -380,6 +386,7 @@ class VHost:
         if options.deduplication is not None:
             queue.deduplication = self._deduplication(options.deduplication, "queue", name, is_durable, queue.promise)
         queue.restore()
+        self.policies.note(queue, in_force)
         queue.is_tapped = self.is_tapped
         self.queues[name] = queue
         broker.stats.definition_bytes += size_of_queue(queue)
@@ -408,6 +415,7 @@ class VHost:
         if self.queues.get(queue.name) is not queue:
             return 0
         del self.queues[queue.name]
+        self.policies.forget(queue)
         self.broker.stats.definition_bytes -= size_of_queue(queue)
         if queue.owner is not None:
             del queue.owner.exclusive_queues[queue]
