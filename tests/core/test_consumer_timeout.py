@@ -299,6 +299,21 @@ def test_an_idle_channel_has_no_timer(broker: Broker, channel: ClientChannel, qu
     assert len(channel.closes()) == 1
 
 
+def test_a_delivery_right_after_a_look_that_found_nothing_times_out(
+    broker: Broker, channel: ClientChannel, queue: Queue
+) -> None:
+    channel.consume(queue)  # the timer is set for this
+    let_pass(broker, TIMEOUT + GRAIN_MS - 100)
+    channel.publish(b"a", "q")
+    channel.deliveries()
+    channel.ack(1)
+    let_pass(broker, 200)
+    channel.publish(b"b", "q")  # in the same half second
+    channel.deliveries()
+    let_pass(broker, TIMEOUT + LATE)
+    assert len(channel.closes()) == 1
+
+
 def test_a_long_timeout_needs_few_notes(broker: Broker, channel: ClientChannel) -> None:
     queue = channel.declare("day", arguments=arguments(86_400_000))
     channel.consume(queue)
