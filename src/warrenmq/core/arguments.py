@@ -119,6 +119,11 @@ def validate_queue_arguments(
         raise PreconditionFailed("Exceeded max value for x-stream-max-segment-size-bytes")
 
 
+def validate_consumer_arguments(what: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse with 406 what RabbitMQ refuses for a consumer."""
+    _require_sound(what, arguments, _CONSUMER_CHECKS)
+
+
 def require_own_name(name: str, arguments: Mapping[str, Any]) -> None:
     """Refuse to make up a name for what is meant to last."""
     queue_type = queue_type_of(arguments)
@@ -321,6 +326,8 @@ _CHECKS: dict[str, Check] = {
     "x-queue-leader-locator": _leader,
     "x-durability": _durability,
 }
+
+_CONSUMER_CHECKS: dict[str, Check] = {"x-priority": _whole, "x-consumer-timeout": _ttl}
 
 _DEDUPLICATION_CHECKS: dict[str, Check] = {
     deduplication.ENABLED: _flag,
