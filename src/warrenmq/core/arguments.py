@@ -317,7 +317,7 @@ _CHECKS: dict[str, Check] = {
     "x-overflow": _overflow,
     "x-queue-mode": _mode,
     "x-single-active-consumer": _flag,
-    "x-consumer-timeout": _ttl,
+    "x-consumer-timeout": _count,
     "x-delivery-limit": _whole,
     "x-queue-version": _version,
     "x-max-age": _age,
@@ -327,7 +327,7 @@ _CHECKS: dict[str, Check] = {
     "x-durability": _durability,
 }
 
-_CONSUMER_CHECKS: dict[str, Check] = {"x-priority": _whole, "x-consumer-timeout": _ttl}
+_CONSUMER_CHECKS: dict[str, Check] = {"x-priority": _whole, "x-consumer-timeout": _count}
 
 _DEDUPLICATION_CHECKS: dict[str, Check] = {
     deduplication.ENABLED: _flag,
