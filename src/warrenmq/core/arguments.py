@@ -105,6 +105,11 @@ def validate_queue_arguments(
         raise PreconditionFailed("Exceeded max value for x-stream-max-segment-size-bytes")
 
 
+def validate_consumer_arguments(what: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse with 406 what RabbitMQ refuses for a consumer."""
+    _require_sound(what, arguments, _CONSUMER_CHECKS)
+
+
 def require_own_name(name: str, arguments: Mapping[str, Any]) -> None:
     """Refuse to make up a name for what is meant to last."""
     queue_type = queue_type_of(arguments)
@@ -303,7 +308,7 @@ _CHECKS: dict[str, Check] = {
     "x-overflow": _overflow,
     "x-queue-mode": _mode,
     "x-single-active-consumer": _flag,
-    "x-consumer-timeout": _ttl,
+    "x-consumer-timeout": _count,
     "x-delivery-limit": _whole,
     "x-queue-version": _version,
     "x-max-age": _age,
@@ -312,6 +317,8 @@ _CHECKS: dict[str, Check] = {
     "x-queue-leader-locator": _leader,
     "x-durability": _durability,
 }
+
+_CONSUMER_CHECKS: dict[str, Check] = {"x-priority": _whole, "x-consumer-timeout": _count}
 
 _DEDUPLICATION_CHECKS: dict[str, Check] = {
     deduplication.ENABLED: _flag,

@@ -332,8 +332,8 @@ class Channel:
             raise NotAllowed(f"attempt to reuse consumer tag '{tag}'")
         self._require_room_for_consumer()
         queue.require_admissible(self, no_ack, is_exclusive, arguments)
-        consumer_timeout.watch(self, queue)
         consumer = Consumer(tag, self, queue, no_ack, is_exclusive, self.default_prefetch, priority, arguments)
+        consumer_timeout.watch(self, queue, consumer)
         self.consumers[tag] = consumer
         return consumer
 
