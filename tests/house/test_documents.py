@@ -16,7 +16,8 @@ DEFAULT_URL = "amqp://guest:guest@127.0.0.1:5672/"
 
 def examples() -> list[tuple[str, str]]:
     found = []
-    for name in ("README.md", "docs/embedding.md", "docs/client.md", "docs/client-migration.md"):
+    pages = ("embedding", "client", "client-migration", "exchange-types")
+    for name in ("README.md", *(f"docs/{page}.md" for page in pages)):
         blocks = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)
         found += [pytest.param(block, id=f"{name}-{number}") for number, block in enumerate(blocks, start=1)]
     return found
