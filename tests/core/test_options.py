@@ -18,9 +18,10 @@ from warrenmq.core.queue import Queue
     ("arguments", "options"),
     [
         ({}, QueueOptions()),
-        ({"x-queue-type": "quorum"}, QueueOptions("quorum")),
+        ({"x-queue-type": "quorum"}, QueueOptions("quorum", delivery_limit=20)),
+        ({"x-queue-type": "quorum", "x-delivery-limit": -1}, QueueOptions("quorum")),
         ({"x-durability": "interval=20"}, QueueOptions(durability=Durability("interval", 20))),
-        ({"x-max-length-bytes": 10}, QueueOptions()),  # of a classic queue: without effect so far
+        ({"x-max-length-bytes": 10}, QueueOptions(max_length_bytes=10)),
         (
             {
                 "x-queue-type": "stream",
@@ -64,7 +65,7 @@ def test_arguments_of_an_exchange(type: str, arguments: dict[str, Any], options:
 
 def test_declared_things_have_their_options(channel: ClientChannel) -> None:
     queue = channel.declare("quorum", durable=True, arguments={"x-queue-type": "quorum"})
-    assert queue.options == QueueOptions("quorum", is_durable=True)
+    assert queue.options == QueueOptions("quorum", is_durable=True, delivery_limit=20)
     assert channel.declare_exchange("x", alternate="y").options == ExchangeOptions("y")
 
 

@@ -55,7 +55,7 @@ class PagedStorage(MemoryStorage):
         self.stores: dict[str, PagedStore] = {}
 
     def message_store(  # type: ignore[override]
-        self, vhost: str, queue: str, options: QueueOptions
+        self, vhost: str, queue: str, options: QueueOptions, level: int = 0
     ) -> PagedStore:
         store = self.stores[queue] = PagedStore()
         return store

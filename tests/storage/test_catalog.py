@@ -527,6 +527,7 @@ def test_any_name_is_kept(path: Path, name: str) -> None:
     catalog.close()
     catalog = CatalogFile.open(path)
     assert catalog.snapshot() == {operation[1]: [definition_of(operation)] for operation in defined} | {
+        "level": [],
         "trace_rule": [],
         "file": [],
     }

@@ -194,6 +194,43 @@ def test_a_trace_goes_with_its_message(queue: int, position: int, trace: tuple[i
             decode_records(expected[:-cut], -1, 0, None, 0)
 
 
+@pytest.mark.parametrize("has_deaths", [True, False])
+def test_whether_the_broker_wrote_the_deaths_goes_with_the_message(has_deaths: bool) -> None:
+    flags = 1 | record.HAS_DEATHS if has_deaths else 1
+    content = (b"\x00\x01q", HEADER, b"body")
+    entry = entry_of(content, 7)
+    entry.message.has_deaths = has_deaths
+    buffer = EpochBuffer()
+    for queue in (1, 2):
+        buffer.put_append(queue, entry, 1)
+    payload = bytes(buffer.take())
+    again = struct.pack("<BIQB", AGAIN, 2, 7, flags)
+    assert payload == struct.pack("<BI", APPEND, 1) + record.encode(7, flags, *content) + again
+    replay, stores = LogReplay(), {number: Taken() for number in (1, 2)}
+    replay.check(payload)
+    replay.learn(payload, 1)
+    for number, store in stores.items():
+        replay.queues[number].store = store
+    replay.give(payload, 1)
+    assert [[each.message.has_deaths for each in store.entries] for store in stores.values()] == [[has_deaths]] * 2
+    page = bytes(encode_records([entry]))
+    assert page == record.encode(7, flags, *content)
+    (found,) = decode_records(page, -1, 0, None, 0)
+    assert found.message.has_deaths is has_deaths
+
+
+class Taken:
+    """A store that takes what a log has."""
+
+    last_position = -1
+
+    def __init__(self) -> None:
+        self.entries: list[QueuedMessage] = []
+
+    def take_back(self, entry: QueuedMessage) -> None:
+        self.entries.append(entry)
+
+
 def test_rows_of_events() -> None:
     buffer = EpochBuffer()
     buffer.put_events(5, 7, b"rows")

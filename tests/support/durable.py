@@ -24,6 +24,7 @@ from warrenmq.core.broker import Broker
 from warrenmq.core.queue import Queue
 from warrenmq.core.stream import Stream
 from warrenmq.journal.files import Files
+from warrenmq.storage.catalog import NUMBERED
 from warrenmq.storage.definition_records import KINDS, Definition, Operation
 from warrenmq.storage.file_storage import TRANSIENT, FileStorage
 from warrenmq.storage.options import StorageOptions
@@ -115,7 +116,7 @@ class CatalogOnFiles:
         for what, kind, key, *definition in operations:
             if what == "define":
                 self._found[kind][key] = definition[0]
-                if kind == "queue":
+                if kind in NUMBERED:
                     self.next_queue_id = max(self.next_queue_id, definition[0]["id"] + 1)
             else:
                 self._found[kind].pop(key, None)

@@ -75,17 +75,19 @@ class ManualStorage(MemoryStorage):
         super().__init__()
         self.log: ManualLog = ManualLog()
         self.catalog: ManualCatalog = ManualCatalog(self.log)
-        self._kept: dict[tuple[str, str], MemoryMessages] = {}
+        self._kept: dict[tuple[str, str, int], MemoryMessages] = {}
 
     def message_store(  # type: ignore[override]
-        self, vhost: str, queue: str, options: QueueOptions
+        self, vhost: str, queue: str, options: QueueOptions, level: int = 0
     ) -> ManualMessageStore | None:
         if not options.is_durable:
             return None
         promise = SYNCED if options.durability is None else WRITTEN
-        return ManualMessageStore(self._kept.setdefault((vhost, queue), MemoryMessages()), self.log, promise)
+        return ManualMessageStore(self._kept.setdefault((vhost, queue, level), MemoryMessages()), self.log, promise)
 
     def kept(self, queue: str, vhost: str = "/") -> str:
         """The bodies that the store of a queue holds, joined in order of their positions."""
-        entries = sorted(self._kept.get((vhost, queue), MemoryMessages()).by_position.items())
+        entries = sorted(
+            each for key, kept in self._kept.items() if key[:2] == (vhost, queue) for each in kept.by_position.items()
+        )
         return b"".join(entry.message.body for _, entry in entries).decode()

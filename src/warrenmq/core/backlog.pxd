@@ -1,23 +1,24 @@
 cimport cython
 
-from warrenmq.core.message cimport Message, QueuedMessage
+from warrenmq.core.message cimport Message, QueuedMessage, enqueue_as
 from warrenmq.core.ports cimport MessageStore, PageSizes
 from warrenmq.core.stats cimport Stats
 
 cdef int NOTHING
 cdef Py_ssize_t _COMPACT_FROM
+cdef Message _REMOVED
 
 
-@cython.final
 cdef class Backlog:
     # A message that meets a waiting consumer touches only the first of these.
     cdef public long long next_position
-    cdef readonly Py_ssize_t waiting
-    cdef readonly Py_ssize_t paged
+    cdef public Py_ssize_t waiting
+    cdef public Py_ssize_t paged
     cdef list _entries
     cdef Py_ssize_t _head
+    cdef Py_ssize_t _gaps
     cdef list _returned
-    cdef readonly long long body_bytes
+    cdef public long long body_bytes
     cdef readonly long long last_delivered
     cdef Py_ssize_t _window_bytes
     cdef readonly Stats stats
@@ -31,7 +32,9 @@ cdef class Backlog:
     cdef Py_ssize_t _tail_out_at
     cdef list _page_waiters
     cdef object _on_page
-    cdef readonly long long restored_position
+    cdef public long long restored_position
+    cdef Backlog _whole
+    cdef public object expiry
 
     cpdef Py_ssize_t bytes_in_memory(self) noexcept
     cpdef bint has_first(self) noexcept
@@ -42,6 +45,24 @@ cdef class Backlog:
     cpdef append(self, QueuedMessage entry)
     @cython.locals(head=Py_ssize_t, entries=list, entry=QueuedMessage)
     cpdef QueuedMessage take(self)
+    @cython.locals(entries=list, index=Py_ssize_t, entry=QueuedMessage)
+    cpdef QueuedMessage remove(self, long long position)
+    cdef _count_gone(self, Py_ssize_t count, long long size)
+    @cython.locals(index=Py_ssize_t, entry=QueuedMessage)
+    cdef Py_ssize_t _index_in(self, list entries, Py_ssize_t low, long long position) except -2
+    @cython.locals(high=Py_ssize_t, middle=Py_ssize_t, entry=QueuedMessage)
+    cdef Py_ssize_t _place_in(self, list entries, Py_ssize_t low, long long position) except -1
+    @cython.locals(entries=list, entry=QueuedMessage)
+    cdef Py_ssize_t _pass_gaps(self, Py_ssize_t at) except -1
+    @cython.locals(entries=list)
+    cdef _close_gaps(self, Py_ssize_t index)
+    cdef _tidy(self)
+    @cython.locals(entry=QueuedMessage, entries=list, at=Py_ssize_t)
+    cpdef QueuedMessage first_from(self, long long position)
+    @cython.locals(entry=QueuedMessage)
+    cpdef long long first_position(self) except -1
+    cpdef list parts(self)
+    cpdef Backlog part_of(self, Message message)
     cpdef settle(self, QueuedMessage entry)
     @cython.locals(entry=QueuedMessage)
     cpdef give_back(self, list entries)
@@ -64,6 +85,9 @@ cdef class Backlog:
     cpdef page_out_tail(self)
     @cython.locals(size=Py_ssize_t, entry=QueuedMessage)
     cpdef paged_in(self, list entries, Py_ssize_t lost=*, long long lost_bytes=*)
+    cpdef paged_are_gone(self, Py_ssize_t count, long long size)
+    cdef _count_paged(self, Py_ssize_t count)
+    cpdef bint forget_paged(self, long long position, Py_ssize_t size)
     cpdef bint needs_page(self)
     cpdef await_page(self, waiter)
     cdef _notify_page_waiters(self)

@@ -1,7 +1,7 @@
 """The backlog of a queue: the messages that wait, in memory and on disk, by position.
 
-Every change is one of a few transitions: append, take, settle, give back, drop. Those that a restart must know are
-records of the commit log (docs/formats/log.md); the store writes them, and a restart drives the store by them.
+Every change is one of a few transitions: append, take, remove, settle, give back, drop. Those that a restart must know
+are records of the commit log (docs/formats/log.md); the store writes them, and a restart drives the store by them.
 
 In memory it is a list with a moving head: both ends cost the same as a list's end. Messages that come back are merged
 in when the head is next read, so a client that requeues thousands one by one costs one merge. A long backlog has three
@@ -12,13 +12,18 @@ Owned by the loop thread. Compiled when the package is built (backlog.pxd).
 """
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
-from warrenmq.core.message import Message, QueuedMessage
-from warrenmq.core.ports import NOTHING, MessageStore, PageSizes
+from warrenmq.core.message import Message, QueuedMessage, enqueue_as
+from warrenmq.core.ports import NOTHING, MessageStore, PageSizes, Recovered
 from warrenmq.core.stats import Stats
 
-# The free places before the head are released when there are this many, and at least half of the list.
+# The free places before the head are released when there are this many, and at least half of the list; so are those of
+# messages that were removed behind it.
 _COMPACT_FROM = 1024
+
+# Stands in the place of a message that was removed, so that the list stays sorted and keeps its length.
+_REMOVED = Message(b"", b"", b"")
 
 
 class Backlog:
@@ -30,6 +35,7 @@ class Backlog:
 
     __slots__ = (
         "_entries",
+        "_gaps",
         "_head",
         "_on_page",
         "_page_out_at",
@@ -39,9 +45,11 @@ class Backlog:
         "_tail",
         "_tail_bytes",
         "_tail_out_at",
+        "_whole",
         "_window_bytes",
         "body_bytes",
         "counts_attempts",
+        "expiry",
         "keeps",
         "last_delivered",
         "next_position",
@@ -58,6 +66,7 @@ class Backlog:
         store: MessageStore | None = None,
         is_durable: bool = False,
         on_page: Callable[[], object] | None = None,
+        whole: "Backlog | None" = None,
     ) -> None:
         self.stats = stats
         self.store = store
@@ -71,6 +80,7 @@ class Backlog:
         self.paged = 0
         self._entries: list[QueuedMessage | None] = []
         self._head = 0
+        self._gaps = 0  # places behind the head whose message was removed; there is none at the head
         self._returned: list[QueuedMessage] = []
         self._tail: list[QueuedMessage] = []
         self._window_bytes = 0  # memory of the window
@@ -80,6 +90,8 @@ class Backlog:
         self._tail_out_at = self._sizes.page if self._sizes is not None else 0
         self._page_waiters: list[Callable[[], None]] = []
         self._on_page = on_page
+        self._whole = whole  # that this one is a part of (priority.py)
+        self.expiry: Any = None  # what removes expired messages (expiry.py), where some may expire
 
     # -- what waits --------------------------------------------------------------------------------------------------
 
@@ -102,8 +114,7 @@ class Backlog:
 
     def __iter__(self) -> Iterator[QueuedMessage]:
         """Iterate over the messages in memory."""
-        if self._returned:
-            self._merge()
+        self._tidy()
         for entry in self._entries[self._head :]:
             assert entry is not None
             yield entry
@@ -163,6 +174,8 @@ class Backlog:
         assert entry is not None
         entries[head] = None
         head += 1
+        if self._gaps != 0:
+            head = self._pass_gaps(head)
         if head == len(entries):
             entries.clear()
             head = 0
@@ -178,8 +191,121 @@ class Backlog:
             self.last_delivered = entry.position
         return entry
 
+    def remove(self, position: int) -> QueuedMessage | None:
+        """Remove the message at this position, wherever it stands; None if it does not wait, or is on disk only."""
+        if self._returned:
+            self._merge()
+        entries = self._entries
+        index = self._index_in(entries, self._head, position)
+        if index >= 0:
+            entry = entries[index]
+            assert entry is not None
+            entries[index] = enqueue_as(_REMOVED, position)
+            self._gaps += 1
+            self._window_bytes -= entry.message.footprint()
+            self._close_gaps(index)
+        else:
+            index = self._index_in(self._tail, 0, position)
+            if index < 0:
+                return None
+            entry = self._tail.pop(index)
+            self._set_tail_bytes(self._tail_bytes - entry.message.footprint())
+        self._count_gone(1, entry.message.size)
+        return entry
+
+    def _count_gone(self, count: int, size: int) -> None:
+        """Count messages that no one took from the head, here and in the whole that this is a part of."""
+        self.stats.ready -= count
+        self.waiting -= count
+        self.body_bytes -= size
+        if self._whole is not None:
+            self._whole.waiting -= count
+            self._whole.body_bytes -= size
+
+    def _index_in(self, entries: "list[QueuedMessage] | list[QueuedMessage | None]", low: int, position: int) -> int:
+        """Return where the message at this position stands from index `low` on; -1 if it does not."""
+        index = self._place_in(entries, low, position)
+        if index < len(entries):
+            entry = entries[index]
+            assert entry is not None
+            if entry.position == position and entry.message is not _REMOVED:
+                return index
+        return -1
+
+    def _place_in(self, entries: "list[QueuedMessage] | list[QueuedMessage | None]", low: int, position: int) -> int:
+        """Return the index of the first place from `low` on that is not before this position."""
+        high = len(entries)
+        while low < high:
+            middle = (low + high) >> 1
+            entry = entries[middle]
+            assert entry is not None
+            if entry.position < position:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _pass_gaps(self, at: int) -> int:
+        """Return the index of the first message from there on; the gaps before it are passed."""
+        entries = self._entries
+        while at < len(entries):
+            entry = entries[at]
+            assert entry is not None
+            if entry.message is not _REMOVED:
+                break
+            entries[at] = None
+            self._gaps -= 1
+            at += 1
+        return at
+
+    def _close_gaps(self, index: int) -> None:
+        """The message at this index was removed: there must be no gap at the head, nor too many behind it."""
+        entries = self._entries
+        if index == self._head:
+            self._head = self._pass_gaps(index)
+            if self._head == len(entries):
+                entries.clear()
+                self._head = 0
+        elif self._gaps >= _COMPACT_FROM and 2 * self._gaps >= len(entries) - self._head:
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """Bring the window in order: what came back is in its place, and there are no gaps."""
+        if self._returned:
+            self._merge()
+        if self._gaps != 0:
+            self._entries = [
+                entry for entry in self._entries[self._head :] if entry is not None and entry.message is not _REMOVED
+            ]
+            self._head = 0
+            self._gaps = 0
+
+    def first_from(self, position: int) -> QueuedMessage | None:
+        """Return the first message at this position or behind it; None if it is not in memory."""
+        entry = self.first()
+        if entry is None or entry.position >= position:
+            return entry
+        entries = self._entries
+        at = self._place_in(entries, self._head, position)
+        while at < len(entries):
+            entry = entries[at]
+            assert entry is not None
+            if entry.message is not _REMOVED:
+                return entry
+            at += 1
+        return None
+
+    def first_position(self) -> int:
+        """Return a position that no waiting message stands before."""
+        entry = self.first()
+        if entry is not None:
+            return entry.position
+        if self.paged != 0 and self.store is not None:
+            return self.store.last_read + 1
+        return self.next_position
+
     def settle(self, entry: QueuedMessage) -> None:
-        """Forget a message that was taken or passed on: acked, rejected, dropped, or delivered without acks."""
+        """Forget a message that was taken, removed or passed on: it was acked or dropped, or needs no ack."""
         self.stats.held_bytes -= entry.message.footprint()
         self._leave(entry.message)
         if entry.epoch != 0 and self.store is not None:
@@ -208,8 +334,9 @@ class Backlog:
         self._returned.clear()
         self._tail.clear()
         self._head = 0
+        self._gaps = 0
         self.waiting = 0
-        self.paged = 0
+        self._count_paged(-self.paged)
         self.body_bytes = 0
         self._window_bytes = 0
         self._set_tail_bytes(0)
@@ -224,17 +351,17 @@ class Backlog:
             self.store = None
         self._on_page = None  # the queue: a reference cycle
 
-    def restore(self) -> None:
-        """Begin with what the store kept; once, before the first message."""
+    def restore(self) -> list["tuple[Backlog, Recovered]"]:
+        """Begin with what the store kept; once, before the first message. Return it, for each part of the backlog."""
         if self.store is None:
-            return
+            return []
         recovered = self.store.open(self)
         size = self._take_in(recovered.entries)
         self.waiting = recovered.paged + len(recovered.entries)
         self.stats.ready += self.waiting
         self.body_bytes = recovered.paged_bytes
         self.next_position = self.restored_position = recovered.next_position
-        self.paged = recovered.paged
+        self._count_paged(recovered.paged)
         for entry in recovered.entries:
             entry.redelivered = True  # it may have been delivered before the stop
             self.body_bytes += entry.message.size
@@ -244,6 +371,15 @@ class Backlog:
         else:
             self._entries.extend(recovered.entries)
             self._window_bytes = size
+        return [(self, recovered)]
+
+    def parts(self) -> "list[Backlog]":
+        """Return the backlogs that this one is made of."""
+        return [self]
+
+    def part_of(self, message: Message) -> "Backlog":
+        """Return the part that the message stands in."""
+        return self
 
     def _merge(self) -> None:
         """Move the returned messages to their places, which are nearly always at the head."""
@@ -282,8 +418,7 @@ class Backlog:
         The rest becomes the tail, which is written in chunks as others arrive, so that the loop does not stall.
         """
         assert self.store is not None
-        if self._returned:
-            self._merge()
+        self._tidy()
         keep = min(sizes.kept, self._share(0) // 2)
         behind = max(self.store.last_position, self.last_delivered)
         entries = self._entries
@@ -315,8 +450,7 @@ class Backlog:
         if sizes is None or self._window_bytes < self._share(0):
             return
         assert self.store is not None
-        if self._returned:
-            self._merge()
+        self._tidy()
         keep = min(sizes.kept, self._share(0) // 2)
         on_disk = self.store.last_position
         entries = self._entries
@@ -342,7 +476,7 @@ class Backlog:
             self._set_tail_bytes(self._window_bytes - kept - size)
         del entries[at:]
         self._window_bytes = kept
-        self.paged += len(leaving)
+        self._count_paged(len(leaving))
         self.stats.held_bytes -= size
         for left in leaving:
             self._leave(left.message)  # type: ignore[union-attr]
@@ -361,7 +495,7 @@ class Backlog:
             at += 1
         leaving = tail[:at]
         del tail[:at]
-        self.paged += at
+        self._count_paged(at)
         self._set_tail_bytes(self._tail_bytes - size)
         self.stats.held_bytes -= size
         self.store.page_out(leaving)
@@ -385,19 +519,46 @@ class Backlog:
                 entry.redelivered = True
                 entry.attempts = max(1, entry.attempts)
         self._window_bytes += size
-        self.stats.ready -= lost
-        self.waiting -= lost
-        self.body_bytes -= lost_bytes
         self._entries.extend(entries)
-        self.paged -= len(entries) + lost
+        self._count_paged(-len(entries))
+        self.paged_are_gone(lost, lost_bytes)
+        if self._on_page is not None:
+            self._on_page()
+        self._notify_page_waiters()
+
+    def paged_are_gone(self, count: int, size: int) -> None:
+        """This many messages that were on disk only are gone, with `size` bytes of bodies: the store has done it."""
+        self._count_gone(count, size)
+        self._count_paged(-count)
         if self.paged == 0:
             self._entries.extend(self._tail)
             self._tail.clear()
             self._window_bytes += self._tail_bytes
             self._set_tail_bytes(0)
-        if self._on_page is not None:
-            self._on_page()
-        self._notify_page_waiters()
+            if count:
+                self._notify_page_waiters()
+
+    def _count_paged(self, count: int) -> None:
+        self.paged += count
+        if self._whole is not None:
+            self._whole.paged += count
+
+    def forget_paged(self, position: int, size: int) -> bool:
+        """Forget one message that is on disk only, with a body of `size` bytes; False if there is none."""
+        if self.paged == 0 or not self.store.forget_paged(position, size):  # type: ignore[union-attr]
+            return False
+        self.paged_are_gone(1, size)
+        return True
+
+    def forget_first_pages(self, is_due: Callable[[int, int, int], bool]) -> tuple[int, int]:
+        """Forget pages of what is on disk only; see `MessageStore.forget_first_pages`."""
+        if self.paged == 0:
+            return 0, 0
+        assert self.store is not None
+        count, size = self.store.forget_first_pages(is_due)
+        if count:
+            self.paged_are_gone(count, size)
+        return count, size
 
     def needs_page(self) -> bool:
         """Return True if messages wait and none of them is in memory."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from warrenmq.core import reserved
+from warrenmq.core.dead_letter import PendingDeadLetter
 from warrenmq.core.errors import NotAllowed
 from warrenmq.core.limits import Limits
 from warrenmq.core.login_limit import LoginLimit
@@ -57,6 +58,7 @@ class Broker:
         self.users = Users()
         self.login_limit = LoginLimit()
         self.vhosts: dict[str, VHost] = {}
+        self.dead_letters: list[PendingDeadLetter] = []  # about to be published (core/dead_letter.py)
         self.reply_queues: dict[str, ReplyQueue] = {}  # by address
         self.awaiting_epoch: dict[Channel, None] = {}
         self.awaits_written = False  # somebody waits for an epoch to be written, not synced

@@ -16,7 +16,7 @@ from warrenmq.core.ledger import Ledger
 from warrenmq.core.message import Message, QueuedMessage, make_message
 from warrenmq.core.outcome import REJECTED, WAITS_FOR
 from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, CommitLog, EventSink, Outbox
-from warrenmq.core.publish_rules import needs_inspection, prepare_header
+from warrenmq.core.publish_rules import needs_inspection, prepare_header, ttl_of
 from warrenmq.core.publishing import Unrouted, find_target, pass_exchanges, take_runs
 from warrenmq.core.queue import Queue
 from warrenmq.core.stats import Stats
@@ -148,6 +148,7 @@ class Channel:
         """Publish a message whose headers matter: CC, BCC, reply-to, user-id, expiration, a headers exchange, ids."""
         header, extra_keys, headers = prepare_header(header, self)
         message = Message(route.address, header, body)
+        message.ttl_ms = ttl_of(header)
         target = find_target(self.vhost, route, extra_keys, headers)
         if self.events.is_watching:
             queues = target if isinstance(target, list) else self.vhost.route(target.exchange, target.keys, headers)[0]
@@ -513,10 +514,7 @@ class Channel:
     def _drop_all(self, entries: list[QueuedMessage]) -> None:
         for entry in entries:
             queue: Queue = entry.queue  # type: ignore[assignment]
-            if entry.message.uid != 0:
-                self.events.place_event(schema.DROPPED, entry, queue, self, schema.R_REJECTED)
-            queue.rejected += 1
-            queue.settle(entry)
+            queue.reject(entry, self)
         wake_channel(self.ledger)
 
     def _requeue_all(self, entries: list[QueuedMessage], reason: int) -> None:

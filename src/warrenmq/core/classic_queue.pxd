@@ -2,6 +2,8 @@ cimport cython
 
 from warrenmq.core.backlog cimport Backlog
 from warrenmq.core.consumer cimport Consumer, ConsumerRing
+from warrenmq.core.expiry cimport Expiry
+from warrenmq.core.length_limit cimport LengthLimit
 from warrenmq.core.message cimport Message, QueuedMessage, enqueue_as
 from warrenmq.core.queue cimport Queue
 
@@ -13,6 +15,10 @@ cdef int DROPPED
 cdef int _REQUEUED
 cdef int _DROPPED
 cdef int _DUPLICATE
+cdef int _EXPIRED
+cdef int _MAXLEN
+cdef int _REJECTED
+cdef int REJECTED
 
 
 cdef class ClassicQueue(Queue):
@@ -20,11 +26,26 @@ cdef class ClassicQueue(Queue):
     cdef readonly ConsumerRing ring
     cdef readonly Consumer exclusive_consumer
     cdef readonly long long kept
+    cdef readonly LengthLimit limit
+    cdef readonly object dead_letters
+    cdef readonly bint has_rules
+    cdef object _host
+    cdef bint _is_shortening
 
+    cpdef int enqueue(self, Message message) except -1
+    @cython.locals(
+        backlog=Backlog, limit=LengthLimit, part=Backlog, now_ms="long long", expires_ms="long long", outcome=int,
+        expiry=Expiry,
+    )
+    cdef int _enqueue_by_rules(self, Message message) except -1
+    @cython.locals(entry=QueuedMessage)
+    cdef _expire_at_once(self, Backlog part, long long position)
+    cdef int _reject_publish(self, Message message, LengthLimit limit) except -1
     @cython.locals(
         backlog=Backlog, consumer=Consumer, entry=QueuedMessage, position="long long", promise=int, is_first=bint
     )
-    cpdef int enqueue(self, Message message) except -1
+    cdef int _enqueue(self, Message message, long long expires_ms) except -1
+    cdef Expiry _expiry_of(self, Backlog part)
     cdef int _drop_duplicate(self, Message message) except -1
     cpdef bint needs_page(self)
     @cython.locals(backlog=Backlog, consumer=Consumer, entry=QueuedMessage)
@@ -33,7 +54,14 @@ cdef class ClassicQueue(Queue):
     cpdef QueuedMessage get(self)
     cdef _hand_over(self, QueuedMessage entry, Consumer consumer)
     cpdef discard(self, QueuedMessage entry)
-    cpdef drop(self, QueuedMessage entry, int reason)
+    cpdef drop(self, QueuedMessage entry, int reason, object who=*)
+    cpdef see_off(self, QueuedMessage entry, int reason, object who=*)
+    cdef _tell_dropped(self, QueuedMessage entry, int reason, object who)
+    @cython.locals(entry=QueuedMessage, limit=LengthLimit, left=int)
+    cpdef shorten(self)
+    cpdef reject(self, QueuedMessage entry, object who)
+    @cython.locals(entry=QueuedMessage)
+    cdef _note_returned(self, list entries)
     cpdef settle(self, QueuedMessage entry)
     @cython.locals(entry=QueuedMessage)
     cpdef requeue(self, list entries, object who=*, int reason=*)

@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from warrenmq.core.backlog import Backlog
 from warrenmq.core.consumer import Consumer, ConsumerRing
+from warrenmq.core.dead_letter import DeadLetters
 from warrenmq.core.errors import AccessRefused, PreconditionFailed
+from warrenmq.core.expiry import BATCH, Expiry
+from warrenmq.core.length_limit import ExcessPages, LengthLimit, length_limit
 from warrenmq.core.message import Message, QueuedMessage, enqueue_as
-from warrenmq.core.options import QueueOptions
-from warrenmq.core.outcome import DELIVERED, DROPPED, QUEUED
+from warrenmq.core.options import QUORUM, QueueOptions
+from warrenmq.core.outcome import DELIVERED, DROPPED, QUEUED, REJECTED
 from warrenmq.core.ports import NOTHING, EventSink, MessageStore
+from warrenmq.core.priority import PriorityBacklog
 from warrenmq.core.queue import Queue
 from warrenmq.core.stats import Stats
 from warrenmq.core.turn import Turn
@@ -24,17 +28,31 @@ from warrenmq.events import schema
 if TYPE_CHECKING:
     from warrenmq.core.channel import Channel
     from warrenmq.core.connection import Connection
+    from warrenmq.core.vhost import VHost
 
 # As C integers.
 _REQUEUED = schema.REQUEUED
 _DROPPED = schema.DROPPED
 _DUPLICATE = schema.R_DUPLICATE
+_EXPIRED = schema.R_EXPIRED
+_MAXLEN = schema.R_MAXLEN
+_REJECTED = schema.R_REJECTED
 
 
 class ClassicQueue(Queue):
     """Consumers and dispatch; the messages are in its backlog."""
 
-    __slots__ = ("backlog", "exclusive_consumer", "kept", "ring")
+    __slots__ = (
+        "_host",
+        "_is_shortening",
+        "backlog",
+        "dead_letters",
+        "exclusive_consumer",
+        "has_rules",
+        "kept",
+        "limit",
+        "ring",
+    )
 
     def __init__(
         self,
@@ -49,16 +67,67 @@ class ClassicQueue(Queue):
         store: MessageStore | None = None,
         events: EventSink | None = None,
         options: QueueOptions | None = None,
+        host: "VHost | None" = None,
     ) -> None:
         promise = store.promise if store is not None else NOTHING
         super().__init__(
             vhost, name, is_durable, is_auto_delete, owner, arguments, stats, turn, promise, events, options
         )
-        self.backlog = Backlog(stats, store, is_durable, self.dispatch)
-        self.backlog.counts_attempts = self.options.type == "quorum"
+        self._host = host
+        self.backlog = self._make_backlog(store)
+        self.backlog.counts_attempts = self.options.type == QUORUM
         self.ring = ConsumerRing()
         self.exclusive_consumer: Consumer | None = None
         self.kept = 0  # messages that were not settled at once by being sent
+        self.limit: LengthLimit | None = None
+        self.dead_letters: DeadLetters | None = None
+        self.has_rules = False  # a length limit or a TTL
+        self._is_shortening = False  # a timer goes on with it
+
+    def _make_backlog(self, store: MessageStore | None) -> Backlog:
+        max_priority = self.options.max_priority
+        if max_priority == 0 or self._host is None:
+            return Backlog(self.stats, store, self.is_durable, self._page_arrived)
+        storage, vhost, name, options = self._host.broker.storage, self.vhost, self.name, self.options
+
+        def open_store(level: int) -> MessageStore | None:
+            return storage.message_store(vhost, name, options, level) if level else store
+
+        levels = storage.levels_of(vhost, name)
+        return PriorityBacklog(self.stats, self.is_durable, self._page_arrived, max_priority, open_store, levels)
+
+    def apply(self, options: QueueOptions) -> None:
+        Queue.apply(self, options)
+        self._set_rules()
+        if self.limit is not None:
+            self.shorten()
+
+    def _set_rules(self) -> None:
+        """Make what the options ask for, or change it."""
+        if self._host is None:
+            return
+        options = self.options
+        self.limit = length_limit(options)
+        ttl_ms = -1 if options.message_ttl_ms is None else options.message_ttl_ms
+        for part in self.backlog.parts():
+            if part.expiry is not None or ttl_ms >= 0:
+                self._expiry_of(part).set_ttl(ttl_ms)
+        letters = self.dead_letters
+        self.dead_letters = None if options.dead_letter_exchange is None else DeadLetters(self._host, self, options)
+        if letters is not None:
+            letters.release()
+        self.has_rules = self.limit is not None or options.message_ttl_ms is not None
+
+    def _expiry_of(self, part: Backlog) -> Expiry:
+        """Return what removes expired messages from a part of the backlog; made when the first one may expire."""
+        if part.expiry is None:
+            assert self._host is not None
+            part.expiry = Expiry(self, part, self._host.broker.timers)
+            ttl_ms = self.options.message_ttl_ms
+            if ttl_ms is not None:
+                part.expiry.set_ttl(ttl_ms)
+        expiry: Expiry = part.expiry
+        return expiry
 
     # -- messages in -------------------------------------------------------------------------------------------------
 
@@ -69,6 +138,48 @@ class ClassicQueue(Queue):
         """
         if self.deduplication is not None and self.deduplication.has_seen(message.header):
             return self._drop_duplicate(message)
+        if self.has_rules or message.ttl_ms >= 0:
+            return self._enqueue_by_rules(message)
+        return self._enqueue(message, 0)
+
+    def _enqueue_by_rules(self, message: Message) -> int:
+        """The same for a message that may expire, or a queue with a length limit."""
+        backlog = self.backlog
+        limit = self.limit
+        if limit is not None and limit.rejects and not limit.has_room_for(message, backlog):
+            return self._reject_publish(message, limit)
+        part = backlog.part_of(message)
+        now_ms = self.turn.now_ms
+        expires_ms = 0
+        if part.expiry is not None or message.ttl_ms >= 0 or self.options.message_ttl_ms is not None:
+            expires_ms = self._expiry_of(part).expires_ms(message.ttl_ms, now_ms)
+        outcome = self._enqueue(message, expires_ms)
+        if outcome & QUEUED:
+            if expires_ms != 0:
+                expiry: Expiry = part.expiry
+                expiry.note(backlog.next_position - 1, message.size, expires_ms)
+                if expires_ms == now_ms and not self.turn.is_settling:
+                    self._expire_at_once(part, backlog.next_position - 1)
+            if limit is not None and limit.is_exceeded(backlog):
+                self.shorten()
+        return outcome
+
+    def _expire_at_once(self, part: Backlog, position: int) -> None:
+        """No consumer could take a message whose time to live is 0."""
+        entry = part.remove(position)
+        if entry is not None:
+            self.drop(entry, _EXPIRED)
+
+    def _reject_publish(self, message: Message, limit: LengthLimit) -> int:
+        self.stats.rejected_publishes += 1
+        if message.uid != 0:
+            entry = enqueue_as(message, self.backlog.next_position)
+            self.events.place_event(_DROPPED, entry, self, None, _MAXLEN)
+        if limit.dead_letters and self.dead_letters is not None:
+            self.dead_letters.publish(message, _MAXLEN)
+        return REJECTED
+
+    def _enqueue(self, message: Message, expires_ms: int) -> int:
         backlog = self.backlog
         position = backlog.next_position
         backlog.next_position = position + 1
@@ -89,6 +200,7 @@ class ClassicQueue(Queue):
         if message.uid != 0:
             self.events.enqueued(message, self, 1 if is_first else backlog.waiting + 1)
         entry = enqueue_as(message, position)
+        entry.expires_ms = expires_ms
         promise = backlog.keep(entry)
         if self.deduplication is not None:
             self.deduplication.note(position, entry.epoch > 0)
@@ -109,7 +221,11 @@ class ClassicQueue(Queue):
         return DROPPED | (self.promise if self.backlog.keeps and message.is_persistent() else NOTHING)
 
     def restore(self) -> None:
-        self.backlog.restore()
+        found = self.backlog.restore()
+        self._set_rules()
+        for part, recovered in found:
+            if recovered.expiring or any(entry.expires_ms != 0 for entry in recovered.entries):
+                self._expiry_of(part).restore(recovered.entries, recovered.expiring)
         if self.deduplication is not None and self.backlog.waiting == 0:
             self.deduplication.left_behind(-1)
 
@@ -128,6 +244,10 @@ class ClassicQueue(Queue):
             entry = backlog.first()
             if entry is None:
                 break
+            if entry.expires_ms != 0 and entry.expires_ms < self.turn.now_ms:
+                backlog.take()
+                self.drop(entry, _EXPIRED)
+                continue
             consumer = self.ring.next_ready(entry.message)
             if consumer is None:
                 break
@@ -136,8 +256,20 @@ class ClassicQueue(Queue):
         if backlog.paged != 0:
             backlog.read_ahead()
 
+    def _page_arrived(self) -> None:
+        """Messages were read back: deliver them, and remove those that must not wait."""
+        self.dispatch()
+        for part in self.backlog.parts():
+            if part.expiry is not None:
+                part.expiry.run()
+        if self.limit is not None and self.limit.is_exceeded(self.backlog):
+            self.shorten()
+
     def get(self) -> QueuedMessage | None:
         entry = self.backlog.take()
+        while entry is not None and entry.expires_ms != 0 and entry.expires_ms < self.turn.now_ms:
+            self.drop(entry, _EXPIRED)
+            entry = self.backlog.take()
         if self.backlog.paged != 0:
             self.backlog.read_ahead()
         return entry
@@ -179,16 +311,94 @@ class ClassicQueue(Queue):
             self.deduplication.left(entry.message.header, entry.position)
         self.backlog.settle(entry)
 
-    def drop(self, entry: QueuedMessage, reason: int) -> None:
-        """Remove a message that was taken from the backlog and is with no consumer, for this reason."""
-        if entry.message.uid != 0:
-            self.events.place_event(_DROPPED, entry, self, None, reason)
-        self.discard(entry)
+    def drop(self, entry: QueuedMessage, reason: int, who: object = None) -> None:
+        """Remove a message that was taken from the backlog, for this reason, and dead-letter it."""
+        if self.dead_letters is not None and self.dead_letters.holds:
+            self._tell_dropped(entry, reason, who)
+            self.dead_letters.publish_or_hold(entry, reason)
+        else:
+            self.see_off(entry, reason, who)
+            self.backlog.settle(entry)
+
+    def see_off(self, entry: QueuedMessage, reason: int, who: object = None) -> None:
+        """A message is removed for this reason, and the store knows: dead-letter it, and do all else that follows."""
+        self._tell_dropped(entry, reason, who)
+        if self.deduplication is not None:
+            self.deduplication.left(entry.message.header, entry.position)
+        if self.dead_letters is not None:
+            self.dead_letters.publish(entry.message, reason)
+
+    def _tell_dropped(self, entry: QueuedMessage, reason: int, who: object) -> None:
+        self.stats.dropped[reason] += 1
+        if entry.message.uid == 0:
+            return
+        if reason == _EXPIRED:
+            self.events.place_event(schema.EXPIRED, entry, self, who, reason)
+        if self.dead_letters is not None:
+            self.events.place_event(schema.DEAD_LETTERED, entry, self, who, reason)
+        elif reason != _EXPIRED:
+            self.events.place_event(_DROPPED, entry, self, who, reason)
+
+    def drop_again(self, entry: QueuedMessage, reason: int) -> None:
+        """Dead-letter a message that no queue has taken so far."""
+        if self.dead_letters is None:
+            self.discard(entry)
+        else:
+            self.dead_letters.publish_or_hold(entry, reason)
+
+    def needs_bodies(self) -> bool:
+        """Return True if a message that is on disk only has to be read before it is removed."""
+        return self.dead_letters is not None or self.deduplication is not None
+
+    def forgot_on_disk(self, count: int, reason: int) -> None:
+        """Messages that are on disk only were removed without being read: one event stands for all of them."""
+        self.stats.dropped[reason] += count
+        if count and self.events.is_watching:
+            kind = schema.EXPIRED if reason == _EXPIRED else _DROPPED
+            self.events.resource_event(kind, self.vhost, {"queue": self.name, "reason": reason, "depth": count})
+
+    def shorten(self) -> None:
+        """Drop the first messages until the queue is as long as it may be: a few in this turn, the rest later."""
+        limit = self.limit
+        left = BATCH
+        while limit is not None and limit.is_exceeded(self.backlog):
+            entry = self.backlog.take()
+            if entry is None:
+                if not self.needs_bodies():
+                    count, _ = self.backlog.forget_first_pages(ExcessPages(limit, self.backlog).is_next)
+                    self.forgot_on_disk(count, _MAXLEN)
+                self.backlog.read_ahead()  # and goes on when the page has come
+                return
+            self.drop(entry, _MAXLEN)
+            left -= 1
+            if left == 0:
+                self._shorten_later()
+                return
+
+    def _shorten_later(self) -> None:
+        if not self._is_shortening and self._host is not None:
+            self._is_shortening = True
+            self._host.broker.timers.schedule(self.turn.now_ms, self._go_on_shortening)
+
+    def _go_on_shortening(self) -> None:
+        self._is_shortening = False
+        if not self.is_deleted:
+            self.shorten()
 
     def settle(self, entry: QueuedMessage) -> None:
         self.unacked_count -= 1
         self.stats.unacked -= 1
         self.discard(entry)
+        self.release(entry)
+
+    def reject(self, entry: QueuedMessage, who: object) -> None:
+        self.rejected += 1
+        self.unacked_count -= 1
+        self.stats.unacked -= 1
+        if self.is_deleted:
+            self.discard(entry)
+        else:
+            self.drop(entry, _REJECTED, who)
         self.release(entry)
 
     def requeue(self, entries: list[QueuedMessage], who: object = None, reason: int = 0) -> None:
@@ -205,10 +415,19 @@ class ClassicQueue(Queue):
                 self.backlog.settle(entry)
         else:
             self.backlog.give_back(entries)
+            self._note_returned(entries)
             if self.unacked_count == 0:
                 self.backlog.page_out_returned()
         for entry in entries:
             self.release(entry)
+
+    def _note_returned(self, entries: list[QueuedMessage]) -> None:
+        """Messages wait again: some may have expired, or be too many."""
+        for entry in entries:
+            if entry.expires_ms != 0:
+                self._expiry_of(self.backlog.part_of(entry.message)).came_back(entry)
+        if self.limit is not None and self.limit.is_exceeded(self.backlog):
+            self.shorten()
 
     def purge(self, reason: int = schema.R_PURGED) -> int:
         dropped = self.backlog.waiting
@@ -230,6 +449,13 @@ class ClassicQueue(Queue):
 
     def drop_everything(self) -> int:
         dropped = self.purge(schema.R_QUEUE_DELETED)
+        if self.dead_letters is not None:
+            self.dead_letters.stop()
+            self.dead_letters = None
+        for part in self.backlog.parts():
+            if part.expiry is not None:
+                part.expiry.stop()
+                part.expiry = None
         self.backlog.delete()
         return dropped
 

@@ -14,6 +14,8 @@ cdef class Message:
     cdef readonly unsigned int size
     cdef unsigned int _header_size
     cdef public int places
+    cdef public bint has_deaths
+    cdef public long long ttl_ms
     cdef public long long uid
     cdef public long long publish_time
     cdef public long long enqueue_time

@@ -35,10 +35,24 @@ class Message:
     decided once, when it is published: then it is the broker's own id of it. `publish_time` and `enqueue_time` are when
     it came to the broker and to its queues, in us since 1970. `places` is the number of queues that hold it in memory,
     which the backlogs count. `size` is that of the body: where many messages wait, the
-    processor has to fetch each object anew, and to ask the body for its length would cost more than all else.
+    processor has to fetch each object anew, and to ask the body for its length would cost more than all else. `ttl_ms`
+    is its expiration, -1 if it has none; only the publish sets it. `has_deaths`: the broker has dead-lettered it, and
+    wrote its header `x-death`.
     """
 
-    __slots__ = ("_header_size", "address", "body", "enqueue_time", "header", "places", "publish_time", "size", "uid")
+    __slots__ = (
+        "_header_size",
+        "address",
+        "body",
+        "enqueue_time",
+        "has_deaths",
+        "header",
+        "places",
+        "publish_time",
+        "size",
+        "ttl_ms",
+        "uid",
+    )
 
     def __init__(self, address: bytes, header: bytes, body: bytes) -> None:
         self.address = address
@@ -47,9 +61,12 @@ class Message:
         self.size = len(body)
         self._header_size = len(header)
         self.places = 0
+        self.has_deaths = False
+        self.ttl_ms = -1
         self.uid = 0
         self.publish_time = 0
         self.enqueue_time = 0
+        self.has_deaths = False
 
     @property
     def exchange(self) -> str:
@@ -112,9 +129,12 @@ def make_message(address: bytes, header: bytes, body: bytes) -> Message:
     message.size = len(body)
     message._header_size = len(header)
     message.places = 0
+    message.has_deaths = False
+    message.ttl_ms = -1
     message.uid = 0
     message.publish_time = 0
     message.enqueue_time = 0
+    message.has_deaths = False
     return message
 
 

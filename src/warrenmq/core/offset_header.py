@@ -85,4 +85,5 @@ def _copy(message: Message, header: bytes) -> Message:
         stamped.uid = message.uid
         stamped.publish_time = message.publish_time
         stamped.enqueue_time = message.enqueue_time
+    stamped.has_deaths = message.has_deaths
     return stamped

@@ -330,9 +330,16 @@ class Storage:
         """Return the part of the bytes held in memory that `count_in` is about."""
         return 0
 
-    def message_store(self, vhost: str, queue: str, options: "QueueOptions") -> MessageStore | None:
-        """The store of a queue; None for one that lives in memory alone."""
+    def message_store(self, vhost: str, queue: str, options: "QueueOptions", level: int = 0) -> MessageStore | None:
+        """The store of a queue, or of one of its priorities (`level`); None for one that lives in memory alone.
+
+        Positions are unique over all levels. A level of a durable queue is known from the first call on.
+        """
         raise NotImplementedError
+
+    def levels_of(self, vhost: str, queue: str) -> list[int]:
+        """The levels above 0 of a durable queue that have a store, ascending: a start asks for the store of each."""
+        return []
 
     def stream_store(self, vhost: str, queue: str, options: "QueueOptions") -> "StreamStore":
         """The store of a stream."""

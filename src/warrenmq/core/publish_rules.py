@@ -51,8 +51,6 @@ def prepare_header(header: bytes, publisher: "Channel | None") -> tuple[bytes, l
         _require_own_user(publisher.user, properties.user_id(header))
     if flags & _EXPIRATION:
         _require_valid_expiration(properties.expiration(header))
-        if publisher is not None:
-            publisher.vhost.broker.remarks.see_expiration(publisher.user, publisher.vhost.name)
     if flags & _REPLY_TO and publisher is not None and properties.reply_to(header) == DIRECT_REPLY_TO:
         if publisher.reply_queue is None:
             raise PreconditionFailed("fast reply consumer does not exist")
@@ -66,6 +64,13 @@ def prepare_header(header: bytes, publisher: "Channel | None") -> tuple[bytes, l
         if "BCC" in headers:
             header = properties.without_header(header, "BCC")
     return header, extra_keys, headers
+
+
+def ttl_of(header: bytes) -> int:
+    """Return the expiration in ms that `prepare_header` has checked; -1 if there is none."""
+    if not header[12] & _EXPIRATION >> 8:
+        return -1
+    return int(properties.expiration(header) or -1)
 
 
 def find_extra_keys(headers: dict[str, Any]) -> list[str]:

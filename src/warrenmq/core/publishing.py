@@ -15,7 +15,7 @@ from warrenmq.core.deduplication import Passage
 from warrenmq.core.exchange import Exchange, Route
 from warrenmq.core.message import Message
 from warrenmq.core.outcome import REJECTED, UNROUTED, combine
-from warrenmq.core.publish_rules import needs_inspection, prepare_header
+from warrenmq.core.publish_rules import needs_inspection, prepare_header, ttl_of
 from warrenmq.core.queue import Queue
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def publish(vhost: VHost, route: Route, header: bytes, body: bytes) -> int:
     if route.queues is None or needs_inspection(header):
         header, extra_keys, headers = prepare_header(header, None)
     message = Message(route.address, header, body)
+    message.ttl_ms = ttl_of(header)
     target = find_target(vhost, route, extra_keys, headers)
     if not isinstance(target, Unrouted):
         return _enqueue(message, target)

@@ -41,6 +41,7 @@ cdef class Queue:
     cpdef QueuedMessage get(self)
     cpdef discard(self, QueuedMessage entry)
     cpdef settle(self, QueuedMessage entry)
+    cpdef reject(self, QueuedMessage entry, object who)
     cpdef requeue(self, list entries, object who=*, int reason=*)
     cpdef bint needs_page(self)
     cpdef note_unacked(self)

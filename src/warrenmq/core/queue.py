@@ -124,8 +124,13 @@ class Queue:
         raise NotImplementedError
 
     def settle(self, entry: QueuedMessage) -> None:
-        """Forget an unacked message that was acked, or rejected without requeue."""
+        """Forget an unacked message that was acked."""
         raise NotImplementedError
+
+    def reject(self, entry: QueuedMessage, who: object) -> None:
+        """Forget an unacked message that was rejected without requeue."""
+        self.rejected += 1
+        self.settle(entry)
 
     def requeue(self, entries: list[QueuedMessage], who: object = None, reason: int = 0) -> None:
         """Put unacked messages back, marked as redelivered, without delivering them yet."""

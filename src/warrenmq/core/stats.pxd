@@ -11,6 +11,10 @@ cdef class Stats:
     cdef public long long returned
     cdef public long long unroutable
     cdef public long long deduplicated
+    cdef public list dropped
+    cdef public list dead_lettered
+    cdef public long long dead_letter_cycles
+    cdef public long long rejected_publishes
     cdef public long long ready
     cdef public long long unacked
     cdef public long long consumers
@@ -21,6 +25,7 @@ cdef class Stats:
     cdef public long long output_bytes
     cdef public long long route_bytes
     cdef public long long id_bytes
+    cdef public long long expiry_bytes
     cdef public long long definition_bytes
     cdef public long long unfinished_limit
     cdef public long long bytes_in

@@ -6,6 +6,8 @@ is compared on the message path.
 Compiled when the package is built (stats.pxd).
 """
 
+from warrenmq.events import schema
+
 
 class Stats:
     """The counters that end in `_bytes` are memory, but for `bytes_in` and `bytes_out`; `memory()` is their sum.
@@ -14,7 +16,8 @@ class Stats:
     more than once, as the message is in several queues. `transit_bytes` are contents that have not come whole,
     `uncommitted_bytes` the publishes of open transactions: both can end only by what their clients send next, so they
     may take no more than `unfinished_limit` together (0: no limit). `output_bytes` wait for clients to read them.
-    `route_bytes` are cached routes, `id_bytes` the ids that deduplication remembers, `definition_bytes` queues,
+    `route_bytes` are cached routes, `id_bytes` the ids that deduplication remembers, `expiry_bytes` the index of
+    messages that expire, `definition_bytes` queues,
     exchanges, bindings, consumers, channels and connections (core/memory.py).
     """
 
@@ -26,15 +29,20 @@ class Stats:
         "connections_closed",
         "connections_opened",
         "consumers",
+        "dead_letter_cycles",
+        "dead_lettered",
         "deduplicated",
         "definition_bytes",
         "delivered",
+        "dropped",
+        "expiry_bytes",
         "held_bytes",
         "id_bytes",
         "output_bytes",
         "published",
         "ready",
         "redelivered",
+        "rejected_publishes",
         "returned",
         "route_bytes",
         "shared_bytes",
@@ -54,6 +62,11 @@ class Stats:
         self.returned = 0
         self.unroutable = 0
         self.deduplicated = 0
+        # By reason (events/schema.py): removed from queues, and of those, published to a dead-letter exchange.
+        self.dropped = [0] * (max(schema.REASON_NAMES) + 1)
+        self.dead_lettered = [0] * (max(schema.REASON_NAMES) + 1)
+        self.dead_letter_cycles = 0
+        self.rejected_publishes = 0
         self.ready = 0
         self.unacked = 0
         self.consumers = 0
@@ -64,6 +77,7 @@ class Stats:
         self.output_bytes = 0
         self.route_bytes = 0
         self.id_bytes = 0
+        self.expiry_bytes = 0
         self.definition_bytes = 0
         self.unfinished_limit = 0
         self.bytes_in = 0
@@ -81,6 +95,7 @@ class Stats:
             + self.output_bytes
             + self.route_bytes
             + self.id_bytes
+            + self.expiry_bytes
             + self.definition_bytes
         )
 

@@ -140,7 +140,8 @@ class VHost:
             self.routes[method] = route
         return route
 
-    def _find_own_route(self, exchange: str, routing_key: str) -> Route:
+    def find_own_route(self, exchange: str, routing_key: str) -> Route:
+        """Return the route of a message that the broker publishes; 404 if there is no such exchange."""
         route = self._own_routes.get((exchange, routing_key))
         if route is None:
             route = self.make_route(self.exchange(exchange), routing_key, address_of(exchange, routing_key), False)
@@ -173,7 +174,7 @@ class VHost:
         `is_settling`: in the middle of a settlement. The message joins its queues now, in the epoch of the settlement,
         and is delivered when the turn ends, which the caller sees to. Otherwise it may be delivered at once.
         """
-        route = self._find_own_route(exchange, routing_key)
+        route = self.find_own_route(exchange, routing_key)
         if not is_internal:
             self._require_not_internal(route.exchange)
         turn = self.broker.turn
@@ -354,7 +355,6 @@ class VHost:
             streams = broker.storage.stream_store(self.name, name, options)
             queue = Stream(self.name, name, arguments, broker.stats, broker.turn, streams, broker.events, options)
         else:
-            store = broker.storage.message_store(self.name, name, options)
             queue = ClassicQueue(
                 self.name,
                 name,
@@ -364,9 +364,10 @@ class VHost:
                 arguments,
                 broker.stats,
                 broker.turn,
-                store,
+                broker.storage.message_store(self.name, name, options),
                 broker.events,
                 options,
+                self,
             )
         if options.deduplication is not None:
             queue.deduplication = self._deduplication(options.deduplication, "queue", name, is_durable, queue.promise)

@@ -20,6 +20,8 @@ TRACED = 0x80  # uid, publish time and enqueue time in us; since version 2 of lo
 PUBLISH_TIME = 0x04  # of a message that is not traced, in us; this and the next since version 4 of the log
 EXPIRY = 0x08  # in ms
 ATTEMPTS = 0x10  # deliveries so far; in segments only, the log has a record of its own
+# Without a field:
+HAS_DEATHS = 0x20  # its x-death header was written by the broker; since version 5 of log and segments
 
 # position, flags, lengths of address, header and body
 HEAD = Struct("<QBHII")
@@ -27,6 +29,7 @@ HEAD_SIZE = HEAD.size
 TRACE = Struct("<QQQ")  # uid, publish time and enqueue time in us
 TRACE_SIZE = TRACE.size
 _FIELDS = ((TRACED, TRACE_SIZE), (PUBLISH_TIME, 8), (EXPIRY, 8), (ATTEMPTS, 4))
+READ_FLAGS = TRACED | PUBLISH_TIME | EXPIRY | ATTEMPTS | HAS_DEATHS  # a record with one of them says more
 FIELDS_SIZE = [sum(size for flag, size in _FIELDS if flags & flag) for flags in range(256)]  # by flags
 ADDRESS_MAX = 2**16 - 1
 PART_MAX = 2**32 - 1

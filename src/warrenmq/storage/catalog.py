@@ -44,6 +44,7 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 SIDE_FILES = ("-wal", "-shm", "-journal")  # SQLite keeps them beside the database: move all or none
 SQLITE_FAULTS = (sqlite3.Error, UnicodeDecodeError)  # the latter for an error about a text that is no UTF-8
 LARGEST_QUEUE_ID = 0xFFFF_FFFF
+NUMBERED = ("queue", "level")  # have an id: a folder, and records in the log
 
 
 class CatalogTooNew(CatalogError):
@@ -150,7 +151,7 @@ class CatalogFile:
                 if operation[0] == "define":
                     definition = operation[3]
                     self.connection.execute(_DEFINE[table.kind], table.row(operation[2], definition))
-                    if table.kind == "queue":
+                    if table.kind in NUMBERED:
                         next_queue_id = max(next_queue_id, definition["id"] + 1)
                 else:
                     self.connection.execute(_UNDEFINE[table.kind], table.key_values(operation[2]))
@@ -207,31 +208,32 @@ class CatalogFile:
             return [str(error)]
         found = {kind: self._read(table) for kind, table in TABLES.items()}
         problems = [f"{TABLES[kind].describe(key)}: {why}" for kind, key, why in _strays(found)]
-        owners: dict[int, Key] = {}
-        for key, definition in found["queue"].items():
-            what, id = TABLES["queue"].describe(key), definition["id"]
-            if id in owners:
-                problems.append(f"{what} has the same id as {TABLES['queue'].describe(owners[id])}: {id}")
-            if id >= self._next_queue_id:
-                problems.append(f"{what} has the id {id}, which was never given away")
-            owners[id] = key
+        owners: dict[int, str] = {}
+        for kind in NUMBERED:
+            for key, definition in found[kind].items():
+                what, id = TABLES[kind].describe(key), definition["id"]
+                if id in owners:
+                    problems.append(f"{what} has the same id as {owners[id]}: {id}")
+                if id >= self._next_queue_id:
+                    problems.append(f"{what} has the id {id}, which was never given away")
+                owners[id] = what
         return problems
 
     def repair(self) -> list[str]:
         """Make what is there fit together after something was lost; says what was done, a line each.
 
-        Virtual hosts that are missing are made again, bindings without both their ends go.
+        Virtual hosts that are missing are made again; bindings without both their ends go, levels without their queue, too.
         """
         found = {kind: self._read(table) for kind, table in TABLES.items()}
         vhosts = dict.fromkeys(key[0] for _, key, why in _strays(found) if why == _NO_VHOST)
-        bindings = [(key, why) for _, key, why in _strays(found) if why != _NO_VHOST]
+        strays = [(kind, key, why) for kind, key, why in _strays(found) if why != _NO_VHOST]
         operations: list[Operation] = [("define", "vhost", (name,), {"name": name}) for name in vhosts]
-        operations += [("undefine", "binding", key) for key, _ in bindings]
+        operations += [("undefine", kind, key) for kind, key, _ in strays]
         if operations:
             self._write(self._applied_epoch, operations)
         return [
             *(f"{TABLES['vhost'].describe((name,))} was missing and was made again" for name in vhosts),
-            *(f"{TABLES['binding'].describe(key)} was dropped: {why}" for key, why in bindings),
+            *(f"{TABLES[kind].describe(key)} was dropped: {why}" for kind, key, why in strays),
         ]
 
     # -- opening -----------------------------------------------------------------------------------------------------
@@ -295,9 +297,12 @@ class DefinitionWriter(Protocol):
 
 
 class LoggedCatalog(Catalog):
-    """The catalog that the core talks to: says everything to the log, and knows the ids of durable queues."""
+    """The catalog that the core talks to: says everything to the log, and knows the ids of durable queues.
 
-    __slots__ = ("_ids", "_log", "_next_queue_id", "_snapshot", "_writer")
+    Each priority of a queue above the lowest is a level with an id of its own, defined when it is first asked for.
+    """
+
+    __slots__ = ("_ids", "_levels", "_log", "_next_queue_id", "_snapshot", "_writer")
 
     def __init__(
         self,
@@ -313,16 +318,35 @@ class LoggedCatalog(Catalog):
         self._ids: dict[str, dict[str, int]] = {}  # by virtual host and name
         for queue in self._snapshot["queue"]:
             self._ids.setdefault(queue["vhost"], {})[queue["name"]] = queue["id"]
+        self._levels: dict[tuple[str, str], dict[int, int]] = {}  # ids by virtual host and name, and by level
+        for level in self._snapshot["level"]:
+            self._levels.setdefault((level["vhost"], level["queue"]), {})[int(level["level"])] = level["id"]
 
     def queue_id(self, vhost: str, name: str) -> int:
         """The id of a durable queue, the same until it is deleted. Given away at the first ask, for ever when saved."""
         ids = self._ids.setdefault(vhost, {})
         if name not in ids:
-            if self._next_queue_id > LARGEST_QUEUE_ID:
-                raise CatalogError("all ids of queues have been given away")
-            ids[name] = self._next_queue_id
-            self._next_queue_id += 1
+            ids[name] = self._new_id()
         return ids[name]
+
+    def level_id(self, vhost: str, name: str, level: int) -> int:
+        """The id of a level of a durable queue above 0, the same until the queue is deleted."""
+        ids = self._levels.setdefault((vhost, name), {})
+        if level not in ids:
+            ids[level] = self._new_id()
+            key = (vhost, name, str(level))
+            self.save("level", key, {"vhost": vhost, "queue": name, "level": str(level), "id": ids[level]})
+        return ids[level]
+
+    def levels_of(self, vhost: str, name: str) -> list[int]:
+        """The levels of a durable queue above 0 that have an id."""
+        return sorted(self._levels.get((vhost, name), {}))
+
+    def _new_id(self) -> int:
+        if self._next_queue_id > LARGEST_QUEUE_ID:
+            raise CatalogError("all ids of queues have been given away")
+        self._next_queue_id += 1
+        return self._next_queue_id - 1
 
     def describe_queue(self, number: int) -> str:
         """A durable queue in words, by its id."""
@@ -330,6 +354,10 @@ class LoggedCatalog(Catalog):
             for name, id in ids.items():
                 if id == number:
                     return table_of("queue").describe((vhost, name))
+        for (vhost, name), levels in self._levels.items():
+            for level, id in levels.items():
+                if id == number:
+                    return table_of("level").describe((vhost, name, str(level)))
         return f"queue {number}" if number else "a queue that is not durable"
 
     def save(self, kind: str, key: Key, definition: Definition) -> None:
@@ -340,11 +368,14 @@ class LoggedCatalog(Catalog):
         self._writer.add(epoch, ("define", kind, key, definition))
 
     def delete(self, kind: str, key: Key) -> None:
+        """A queue goes with its levels."""
         epoch = self._log.put_definition(False, encode_operation(kind, key, None))
         self._writer.add(epoch, ("undefine", kind, key))
         if kind == "queue":
             vhost, name = key
             self._ids.get(vhost, {}).pop(name, None)
+            for level in self._levels.pop((vhost, name), {}):
+                self.delete("level", (vhost, name, str(level)))
 
     def load(self, kind: str) -> Iterable[Definition]:
         """What there was at the start, in the order it was first saved; once, so that it is not held for ever."""
@@ -366,6 +397,9 @@ def _strays(found: Mapping[str, Mapping[Key, Definition]]) -> Iterator[tuple[str
 
     for kind in ("exchange", "queue"):
         yield from ((kind, key, _NO_VHOST) for key in found[kind] if key[:1] not in found["vhost"])
+    for key in found["level"]:
+        if key[:2] not in found["queue"]:
+            yield "level", key, "its queue does not exist"
     for key in found["binding"]:
         vhost, source, destination_type, destination = key[:4]
         if not exists("exchange", vhost, source):

@@ -89,7 +89,7 @@ class FileKind:
 
 @dataclass(frozen=True, slots=True)
 class FoundQueue:
-    """A durable queue, and how many messages it would start with."""
+    """A durable queue, and how many messages it would start with, of all priorities."""
 
     vhost: str
     name: str
@@ -333,7 +333,13 @@ class _Check:
     # -- the queues --------------------------------------------------------------------------------------------------
 
     def _check_queues(self) -> None:
-        owners = {definition["id"]: definition for definition in self._definitions.get("queue", [])}
+        queues = self._definitions.get("queue", [])
+        owners = {definition["id"]: definition for definition in queues}
+        by_name = {(definition["vhost"], definition["name"]): definition for definition in queues}
+        for level in self._definitions.pop("level", []):
+            if (level["vhost"], level["queue"]) in by_name:
+                owners[level["id"]] = by_name[level["vhost"], level["queue"]]
+        messages = dict.fromkeys(by_name, 0)
         folders = {int(name) for name in self.files.list(os.path.join(self.folder, QUEUES)) if name.isdecimal()}
         recorded = {number for number in owners if folder_of(number) in self._recorded.folders}
         for number in sorted(folders | recorded):
@@ -341,7 +347,7 @@ class _Check:
             self._tell(f"queue {number}" if owner is None else f"queue {_shown(owner['name'])}")
             alive = self._check_segments(number, owner)
             if owner is not None:
-                self._keep(owner, alive.count())
+                messages[owner["vhost"], owner["name"]] += alive.count()
             elif self._catalog_is_whole:
                 self.remark("segment", os.path.join(QUEUES, str(number)), "the folder of a queue that was deleted")
             else:
@@ -351,11 +357,11 @@ class _Check:
         for number, owner in owners.items():
             self._count_lost_in_log(number, _shown(owner["name"]), -1)
             logged = self._logged.get(number)
-            self._keep(owner, 0 if logged is None else logged.alive_above(-1).count())
-
-    def _keep(self, definition: Definition, messages: int) -> None:
-        found = FoundQueue(definition["vhost"], definition["name"], definition["id"], _type_of(definition), messages)
-        self.report.queues.append(found)
+            if logged is not None:
+                messages[owner["vhost"], owner["name"]] += logged.alive_above(-1).count()
+        for (vhost, name), definition in by_name.items():
+            found = FoundQueue(vhost, name, definition["id"], _type_of(definition), messages[vhost, name])
+            self.report.queues.append(found)
 
     def _check_segments(self, number: int, owner: Definition | None) -> Positions:
         """Read all files of one queue; the positions that are alive."""

@@ -9,6 +9,8 @@ cdef int _TRACED
 cdef int _PUBLISH_TIME
 cdef int _EXPIRY
 cdef int _ATTEMPTS
+cdef int _HAS_DEATHS
+cdef int _READ_FLAGS
 cdef Py_ssize_t _RECORD_SIZE
 
 

@@ -49,6 +49,8 @@ _TRACED = record.TRACED
 _PUBLISH_TIME = record.PUBLISH_TIME
 _EXPIRY = record.EXPIRY
 _ATTEMPTS = record.ATTEMPTS
+_HAS_DEATHS = record.HAS_DEATHS
+_READ_FLAGS = record.READ_FLAGS
 
 _APPEND_HEAD = struct.Struct("<BIQBHII")
 _AGAIN = struct.Struct("<BIQB")
@@ -92,6 +94,8 @@ class EpochBuffer:
         if message is self._last:
             if entry.expires_ms != 0:
                 flags |= _EXPIRY
+            if message.has_deaths:
+                flags |= _HAS_DEATHS
             self._put(_AGAIN.pack(AGAIN, queue, entry.position, flags) + _encode_fields(entry, flags))
             return
         self._last = message
@@ -216,13 +220,15 @@ def encode_records(entries: list[QueuedMessage]) -> "bytes | bytearray":
 
 
 def _flags_of(entry: QueuedMessage, flags: int) -> int:
-    """Add the flags of the optional fields that the message has."""
+    """Add the flags of what the message has beside its parts."""
     if entry.message.uid != 0:
         flags |= _TRACED
     elif entry.message.publish_time != 0:
         flags |= _PUBLISH_TIME
     if entry.expires_ms != 0:
         flags |= _EXPIRY
+    if entry.message.has_deaths:
+        flags |= _HAS_DEATHS
     return flags
 
 
@@ -303,7 +309,7 @@ def decode_records(
             entry = enqueue_as(make_message(address, header, body), position)
             entry.epoch = 1 if flags & _PERSISTENT != 0 else -1
             entry.redelivered = position < restored_below
-            if offset != fields_at:
+            if flags & _READ_FLAGS != 0:
                 read_fields(payload, fields_at, flags, entry)
             found.append(entry)
         offset += address_size + header_size + body_size
@@ -365,8 +371,10 @@ def find_living(
 
 
 def read_fields(data: bytes, offset: int, flags: int, entry: QueuedMessage) -> None:
-    """Set what the optional fields of a record say."""
+    """Set what the flags and the optional fields of a record say."""
     message = entry.message
+    if flags & _HAS_DEATHS != 0:
+        message.has_deaths = True
     if flags & _TRACED != 0:
         message.uid, message.publish_time, message.enqueue_time = _TRACE.unpack_from(data, offset)
         offset += 24

@@ -215,6 +215,8 @@ class Table:
         if self.kind == "binding":
             vhost, source, _, destination, routing_key, _ = map(_quote, key)
             return f"binding from exchange {source} to {key[2]} {destination} by {routing_key} in vhost {vhost}"
+        if self.kind == "level":
+            return f"queue {_quote(key[1])} in vhost {_quote(key[0])}, priority {key[2]}"
         return f"{self.kind} {_quote(key[1])} in vhost {_quote(key[0])}"
 
 
@@ -252,6 +254,7 @@ TABLES: dict[str, Table] = {
             {"type": str, "auto_delete": bool, "internal": bool, "arguments": dict},
         ),
         Table("queue", "queues", ("vhost", "name"), {"id": int, "auto_delete": bool, "arguments": dict}),
+        Table("level", "levels", ("vhost", "queue", "level"), {"id": int}, has_durable=False),
         Table(
             "binding",
             "bindings",

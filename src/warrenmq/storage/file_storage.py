@@ -13,7 +13,7 @@ import gc
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -148,9 +148,7 @@ class FileStorage(Storage):
         self.committer.on_progress = self._progressed
         snapshot = catalog.snapshot()
         del snapshot[FILE]  # recovery has them
-        self._recovered: dict[tuple[str, str], QueueStore | FileStreamStore] = self._restore(
-            snapshot["queue"], recovery
-        )
+        self._recovered = self._restore(snapshot, recovery)
         self._seen = restore_seen(self.context, recovery, snapshot, reply_level)
         next_queue_id = max(catalog.next_queue_id, recovery.next_queue_id())
         self.catalog = LoggedCatalog(self.log, self.catalog_writer, snapshot, next_queue_id)
@@ -195,16 +193,19 @@ class FileStorage(Storage):
                 gc.enable()
 
     def _restore(
-        self, queues: list[dict[str, Any]], recovery: Recovery
-    ) -> dict[tuple[str, str], QueueStore | FileStreamStore]:
+        self, definitions: Mapping[str, list[dict[str, Any]]], recovery: Recovery
+    ) -> dict[tuple[str, str, int], QueueStore | FileStreamStore]:
+        """The stores of all durable queues and streams, by virtual host, name and level."""
         stores: dict[int, QueueStore] = {}
         streams: dict[int, FileStreamStore] = {}
-        found: dict[tuple[str, str], QueueStore | FileStreamStore] = {}
+        found: dict[tuple[str, str, int], QueueStore | FileStreamStore] = {}
         named: dict[int, tuple[str, int]] = {}  # in words, and the last position in segments
-        for definition in queues:
+        classic: dict[tuple[str, str], QueueOptions] = {}
+        for definition in definitions["queue"]:
             number = definition["id"]
-            words = TABLES["queue"].describe((definition["vhost"], definition["name"]))
-            is_event_log = _is_event_log(definition["vhost"], definition["name"])
+            queue = definition["vhost"], definition["name"]
+            words = TABLES["queue"].describe(queue)
+            is_event_log = _is_event_log(*queue)
             recovery.make_certain(number, self._folder_of(number), goes_past_log=is_event_log)
             options = queue_options(True, definition["arguments"])
             if options.type == STREAM:
@@ -216,22 +217,19 @@ class FileStorage(Storage):
                 removed_below = recovery.removed_below(number)
                 stream.begin_with(on_disk.segments, on_disk.last, lambda: recovery.time_ms, removed_below)
                 streams[number] = stream
-                found[definition["vhost"], definition["name"]] = stream
+                found[*queue, 0] = stream
                 continue
-            store = self._make_store(number, options)
-            segments, dead, has_damage = recovery.find_segments(number, store.folder, words)
-            self._record_found(number, [*segments, *dead], recovery, has_damage)
-            for segment in dead:
-                self.manifest.forget_segment(number, segment)
-                self._dead_files.append((store.folder, [segment.name, segment.dead_name]))
-            named[number] = words, segments[-1].last if segments else -1
-            recorded = recovery.recorded.segments(folder_of(number)).values()
-            lasts = [segment.last for segment in segments] + [record.last for record in recorded]
-            behind_segments = max(lasts, default=-1) + 1
-            next_position = max(recovery.next_position(number), behind_segments)
-            store.begin_with(segments, next_position, recovery.attempts_of(number))
-            stores[number] = store
-            found[definition["vhost"], definition["name"]] = store
+            classic[queue] = options
+            stores[number] = found[*queue, 0] = store = self._restore_store(number, options, words, recovery)
+            named[number] = words, store.last_position
+        for definition in definitions["level"]:
+            number, queue, level = definition["id"], (definition["vhost"], definition["queue"]), definition["level"]
+            if queue in classic:
+                words = TABLES["level"].describe((*queue, level))
+                recovery.make_certain(number, self._folder_of(number))
+                store = self._restore_store(number, classic[queue], words, recovery)
+                stores[number] = found[*queue, int(level)] = store
+                named[number] = words, store.last_position
         recovery.give({**stores, **streams}, self.pager.run_all)
         for store in stores.values():
             store.recovery_is_over()
@@ -246,6 +244,21 @@ class FileStorage(Storage):
                 for name in records:
                     self.manifest.forget(folder, name)
         return found
+
+    def _restore_store(self, number: int, options: QueueOptions, words: str, recovery: Recovery) -> QueueStore:
+        """A store with its segments; what only the log has comes later."""
+        store = self._make_store(number, options)
+        segments, dead, has_damage = recovery.find_segments(number, store.folder, words)
+        self._record_found(number, [*segments, *dead], recovery, has_damage)
+        for segment in dead:
+            self.manifest.forget_segment(number, segment)
+            self._dead_files.append((store.folder, [segment.name, segment.dead_name]))
+        recorded = recovery.recorded.segments(folder_of(number)).values()
+        lasts = [segment.last for segment in segments] + [record.last for record in recorded]
+        behind_segments = max(lasts, default=-1) + 1
+        next_position = max(recovery.next_position(number), behind_segments)
+        store.begin_with(segments, next_position, recovery.attempts_of(number))
+        return store
 
     def _record_found(self, number: int, found: Sequence[AnySegment], recovery: Recovery, has_damage: bool) -> None:
         """Bring the manifest to what was found: at the next checkpoint, or at once if a loss was reported."""
@@ -285,18 +298,23 @@ class FileStorage(Storage):
             self.pager.remove(folder, names)
         self._dead_files.clear()
 
-    def message_store(self, vhost: str, queue: str, options: QueueOptions) -> MessageStore | None:
+    def message_store(self, vhost: str, queue: str, options: QueueOptions, level: int = 0) -> MessageStore | None:
         if not options.is_durable:
             self._transient_count += 1
             folder = os.path.join(self.root, TRANSIENT, str(self._transient_count))
             return QueueStore(self.context, folder, 0, NOTHING)
-        recovered = self._recovered.pop((vhost, queue), None)
+        recovered = self._recovered.pop((vhost, queue, level), None)
         if isinstance(recovered, QueueStore):
             return recovered
-        return self._make_store(self.catalog.queue_id(vhost, queue), options)
+        catalog = self.catalog
+        number = catalog.level_id(vhost, queue, level) if level else catalog.queue_id(vhost, queue)
+        return self._make_store(number, options)
+
+    def levels_of(self, vhost: str, queue: str) -> list[int]:
+        return self.catalog.levels_of(vhost, queue)
 
     def stream_store(self, vhost: str, queue: str, options: QueueOptions) -> StreamStore:
-        recovered = self._recovered.pop((vhost, queue), None)
+        recovered = self._recovered.pop((vhost, queue, 0), None)
         if isinstance(recovered, FileStreamStore):
             return recovered
         stream = self._make_stream(self.catalog.queue_id(vhost, queue), options)

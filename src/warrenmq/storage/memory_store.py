@@ -45,7 +45,10 @@ class MemoryMessageStore(MessageStore):
     def open(self, backlog: Backlog) -> Recovered:
         entries = [QueuedMessage(entry.message, position) for position, entry in sorted(self._kept.by_position.items())]
         for entry in entries:
+            before = self._kept.by_position[entry.position]
             entry.epoch = 1
+            entry.expires_ms = before.expires_ms
+            entry.attempts = before.attempts
         return Recovered(entries, 0, self._kept.next_position)
 
     def delete(self) -> None:
@@ -113,15 +116,19 @@ class MemoryStorage(Storage):
     def __init__(self) -> None:
         self.catalog = MemoryCatalog()
         self.log = MemoryLog()
-        self._messages: dict[tuple[str, str], MemoryMessages] = {}
+        self._messages: dict[tuple[str, str, int], MemoryMessages] = {}
         self._streams: dict[tuple[str, str], MemoryStream] = {}
         self._seen: dict[tuple[str, str, str], SeenIds] = {}
         self._pages: PageCache[Page] = PageCache()
 
-    def message_store(self, vhost: str, queue: str, options: QueueOptions) -> MemoryMessageStore | None:
+    def message_store(self, vhost: str, queue: str, options: QueueOptions, level: int = 0) -> MemoryMessageStore | None:
         if not options.is_durable:
             return None
-        return MemoryMessageStore(self._messages.setdefault((vhost, queue), MemoryMessages()))
+        return MemoryMessageStore(self._messages.setdefault((vhost, queue, level), MemoryMessages()))
+
+    def levels_of(self, vhost: str, queue: str) -> list[int]:
+        kept = self._messages.items()
+        return sorted(key[2] for key, messages in kept if key[:2] == (vhost, queue) and key[2] and messages.by_position)
 
     def stream_store(self, vhost: str, queue: str, options: QueueOptions) -> MemoryStreamStore:
         kept = self._streams.setdefault((vhost, queue), MemoryStream())

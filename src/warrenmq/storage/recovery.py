@@ -178,10 +178,10 @@ class Recovery:
         """The ids that the log has of a queue or exchange, and up to which epoch nothing else counts of it."""
         return bytes(self._replay.seen.pop(owner, b"")), self._replay.unseen.get(owner, 0)
 
-    def is_gone(self, number: int) -> Callable[[int], bool]:
-        """Whether the log says that the message of a queue at a position is gone."""
-        queue: QueueReplay | None = self._replay.queues.get(number)
-        return queue.is_dead if queue is not None else lambda position: False
+    def is_gone(self, *numbers: int) -> Callable[[int], bool]:
+        """Whether the log says that the message of a queue at a position is gone; `numbers` are those of its levels."""
+        queues = [self._replay.queues[number] for number in numbers if number in self._replay.queues]
+        return lambda position: any(queue.is_dead(position) for queue in queues)
 
     def next_queue_id(self) -> int:
         """No queue that left a folder or a record in the log had this id, whatever the catalog says."""

@@ -202,11 +202,15 @@ def restore_seen(
     """The stores of all that deduplicates; files of others are removed."""
     found = _SeenFiles(recovery, context.manifest)
     stores: dict[Key, FileSeenStore] = {}
+    numbers: dict[tuple[str, str], list[int]] = {}  # of the levels of queues
+    for definition in definitions["level"]:
+        numbers.setdefault((definition["vhost"], definition["queue"]), []).append(definition["id"])
     for definition in definitions["queue"]:
         settings = queue_options(True, definition["arguments"]).deduplication
         if settings is not None and settings.is_kept:
             number = definition["id"]
-            is_gone = recovery.is_gone(number) if settings.size == 0 else None
+            levels = numbers.get((definition["vhost"], definition["name"]), [])
+            is_gone = recovery.is_gone(number, *levels) if settings.size == 0 else None
             key: Key = ("queue", definition["vhost"], definition["name"])
             stores[key] = found.restore(FileSeenStore(context, number, promise), key, is_gone)
     for definition in definitions["exchange"]:

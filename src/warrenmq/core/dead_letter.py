@@ -1,0 +1,285 @@
+"""Dead letters: publishes what leaves a queue for another reason than an ack to the queue's dead-letter exchange.
+
+A dead letter joins its queues in the same epoch in which the queue it comes from forgets it: after a crash it is in one
+place, never in none or in both. It carries RabbitMQ's headers: `x-death` with an entry for each queue and reason, the
+latest first, and `x-first-death-*` and `x-last-death-*`. An `x-death` that a client wrote is replaced, not counted. A
+dead letter is not routed to a queue that it was in before, unless a consumer has rejected it since: such a cycle would
+never end.
+
+With the strategy at-least-once what no queue takes is held, and published again every `RETRY_MS`; until then it stays
+in the store of the queue that it comes from.
+
+Owned by the loop thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from warrenmq.core.errors import NotFound
+from warrenmq.core.message import Message, QueuedMessage
+from warrenmq.core.outcome import DELIVERED, DROPPED, QUEUED, REJECTED, UNROUTED, combine
+from warrenmq.core.publish_rules import find_extra_keys
+from warrenmq.core.publishing import Unrouted, find_target, pass_exchanges
+from warrenmq.events import schema
+from warrenmq.protocol import properties
+from warrenmq.protocol.values import Timestamp, encode_shortstr, encode_timestamp
+
+if TYPE_CHECKING:
+    from warrenmq.core.classic_queue import ClassicQueue
+    from warrenmq.core.options import QueueOptions
+    from warrenmq.core.queue import Queue
+    from warrenmq.core.timers import Timer
+    from warrenmq.core.vhost import VHost
+
+RETRY_MS = 30_000
+
+DEATHS = "x-death"
+_FIRST = ("x-first-death-exchange", "x-first-death-queue", "x-first-death-reason")
+_REJECTED = schema.REASON_NAMES[schema.R_REJECTED]
+
+Death = dict[str, Any]
+
+
+# One that is about to be published: the dead letters of its queue, the message, the reason, and its entry if the queue
+# has not forgotten it yet.
+PendingDeadLetter = tuple["DeadLetters", Message, int, QueuedMessage | None]
+
+
+class DeadLetters:
+    """Those of one queue. `holds`: what no queue takes is kept (at-least-once)."""
+
+    __slots__ = ("_cached", "_exchange", "_held", "_key", "_pending", "_queue", "_timer", "_vhost", "holds")
+
+    def __init__(self, vhost: VHost, queue: ClassicQueue, options: QueueOptions) -> None:
+        assert options.dead_letter_exchange is not None
+        self._vhost = vhost
+        self._queue = queue
+        self._exchange = options.dead_letter_exchange
+        self._key = options.dead_letter_routing_key
+        self.holds = options.is_dead_letter_kept
+        self._pending = vhost.broker.dead_letters  # those of all queues
+        self._cached: _Letter | None = None  # the last one: neighbours mostly look the same
+        self._held: list[tuple[QueuedMessage, int]] = []
+        self._timer: Timer | None = None
+
+    def publish(self, message: Message, reason: int) -> None:
+        """Publish a message that the queue forgets in this epoch."""
+        self._pending.append((self, message, reason, None))
+        self._publish_pending()
+
+    def publish_or_hold(self, entry: QueuedMessage, reason: int) -> None:
+        """Publish a message, and let the queue forget it if another one takes it, or if nothing is held."""
+        self._pending.append((self, entry.message, reason, entry))
+        self._publish_pending()
+
+    def _publish_pending(self) -> None:
+        """Publish one after another, also those that follow from them: a chain of queues may be long."""
+        pending = self._pending
+        if len(pending) > 1:
+            return  # it is published by the call that published the first one
+        turn = self._vhost.broker.turn
+        was_settling, turn.is_settling = turn.is_settling, True
+        try:
+            for letters, message, reason, entry in pending:  # which grows meanwhile
+                letters.send(message, reason, entry)
+        finally:
+            pending.clear()
+            turn.is_settling = was_settling
+
+    def send(self, message: Message, reason: int, entry: QueuedMessage | None) -> None:
+        """Publish one of those that are pending."""
+        outcome = self._send(message, reason)
+        is_taken = bool(outcome & (QUEUED | DELIVERED | DROPPED)) and not outcome & REJECTED
+        if is_taken:
+            self._vhost.broker.stats.dead_lettered[reason] += 1
+        if entry is not None:
+            if is_taken or not self.holds or self._queue.is_deleted:
+                self._queue.discard(entry)
+            else:
+                self._hold(entry, reason)
+
+    def _send(self, message: Message, reason: int) -> int:
+        letter = self._letter_of(message, reason)
+        try:
+            route = self._vhost.find_own_route(self._exchange, letter.routing_key)
+        except NotFound:
+            self._vhost.broker.remarks.tell(
+                "dead-letter exchange",
+                f"queue '{self._queue.name}' in vhost '{self._vhost.name}' has the dead-letter exchange "
+                f"'{self._exchange}', which does not exist: its dead letters are dropped",
+            )
+            return UNROUTED
+        dead = Message(route.address, letter.header, message.body)
+        dead.has_deaths = True
+        if message.uid != 0:  # the same message, as far as tracing is concerned
+            dead.uid = message.uid
+            dead.publish_time = message.publish_time
+        headers = properties.headers(letter.header) if route.queues is None or letter.extra_keys else None
+        target = find_target(self._vhost, route, letter.extra_keys, headers)
+        if not isinstance(target, Unrouted):
+            return self._enqueue(dead, target, letter.deaths)
+        queues, passage = pass_exchanges(self._vhost, dead, target)
+        if not queues:
+            return passage.outcome()
+        outcome = self._enqueue(dead, queues, letter.deaths)
+        return outcome if outcome & REJECTED else combine(outcome, passage.note())
+
+    def _enqueue(self, message: Message, queues: Sequence[Queue], deaths: Sequence[Death]) -> int:
+        outcome = UNROUTED
+        for queue in queues:
+            if is_cycle(queue.name, deaths):
+                self._vhost.broker.stats.dead_letter_cycles += 1
+                outcome = combine(outcome, DROPPED)
+            else:
+                outcome = combine(outcome, queue.enqueue(message))
+        return outcome
+
+    def _letter_of(self, message: Message, reason: int) -> _Letter:
+        second = self._vhost.broker.turn.now_ms // 1000
+        cached = self._cached
+        if cached is None or not cached.suits(message, reason, second):
+            cached = self._cached = _Letter(message, self._queue.name, reason, second, self._key)
+        return cached
+
+    # -- at-least-once -----------------------------------------------------------------------------------------------
+
+    def _hold(self, entry: QueuedMessage, reason: int) -> None:
+        self._held.append((entry, reason))
+        if self._timer is None:
+            broker = self._vhost.broker
+            self._timer = broker.timers.schedule(broker.turn.now_ms + RETRY_MS, self._retry)
+
+    def _retry(self) -> None:
+        self._timer = None
+        self.release()
+
+    def release(self) -> None:
+        """Let the queue drop what is held again, by the options that it has now."""
+        self._cancel_timer()
+        held, self._held = self._held, []
+        for entry, reason in held:
+            self._queue.drop_again(entry, reason)
+
+    def stop(self) -> None:
+        """The queue is gone: forget what is held."""
+        self._cancel_timer()
+        held, self._held = self._held, []
+        for entry, _ in held:
+            self._queue.discard(entry)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._vhost.broker.timers.cancel(self._timer)
+            self._timer = None
+
+
+class _Letter:
+    """How a message looks as a dead letter: its header and routing keys. `deaths` are in the header, latest first."""
+
+    __slots__ = ("_source", "deaths", "extra_keys", "header", "routing_key")
+
+    def __init__(self, message: Message, queue: str, reason: int, second: int, key: str | None) -> None:
+        self._source = (message.header, message.address, message.has_deaths, reason, second)
+        header = message.header
+        headers = properties.headers(header) or {}
+        cc = headers.get("CC")
+        keys = [message.routing_key, *(find_extra_keys({"CC": cc}) if isinstance(cc, list) else [])]
+        expiration = properties.expiration(header)
+        known = headers.get(DEATHS) if message.has_deaths else None
+        deaths = _add_death(known or [], queue, reason, second, message.exchange, keys, expiration)
+        first = headers if message.has_deaths else _described("first", deaths[0], message.exchange)
+        last = _described("last", deaths[0], message.exchange)
+        for name in (DEATHS, *_FIRST, *last):
+            if name in headers:
+                header = properties.without_header(header, name)
+        entries = [_entry(DEATHS, _encode_deaths(deaths))]
+        entries += [_entry(name, _encode_text(first[name])) for name in _FIRST if name in first]
+        entries += [_entry(name, _encode_text(text)) for name, text in last.items()]
+        if expiration is not None:
+            header = properties.without_expiration(header)
+        self.routing_key = message.routing_key if key is None else key
+        self.extra_keys = keys[1:]
+        if key is not None and cc is not None:
+            header = properties.without_header(header, "CC")
+            self.extra_keys = []
+        self.header = properties.with_entry(header, b"".join(entries))
+        self.deaths = deaths
+
+    def suits(self, message: Message, reason: int, second: int) -> bool:
+        """Return True if this message would look the same."""
+        return self._source == (message.header, message.address, message.has_deaths, reason, second)
+
+
+def is_cycle(queue: str, deaths: Sequence[Death]) -> bool:
+    """Return True if a message with these deaths was in the queue before, and no consumer rejected it since."""
+    for death in deaths:
+        if death.get("reason") == _REJECTED:
+            return False
+        if death.get("queue") == queue:
+            return True
+    return False
+
+
+def _add_death(
+    deaths: Sequence[Death],
+    queue: str,
+    reason: int,
+    second: int,
+    exchange: str,
+    keys: list[str],
+    expiration: str | None,
+) -> list[Death]:
+    """Return the deaths with one more, which comes first; one like it is counted instead."""
+    name = schema.REASON_NAMES[reason]
+    alike = [death for death in deaths if death["queue"] == queue and death["reason"] == name]
+    others = [death for death in deaths if death not in alike]
+    if alike:
+        return [{**alike[0], "count": alike[0]["count"] + 1}, *others]
+    death: Death = {"count": 1, "reason": name, "queue": queue, "time": Timestamp(second)}
+    death |= {"exchange": exchange, "routing-keys": keys}
+    if expiration is not None:
+        death["original-expiration"] = expiration
+    return [death, *others]
+
+
+def _described(which: str, death: Death, exchange: str) -> dict[str, str]:
+    return {
+        f"x-{which}-death-exchange": exchange,
+        f"x-{which}-death-queue": death["queue"],
+        f"x-{which}-death-reason": death["reason"],
+    }
+
+
+# -- on the wire: with the types that RabbitMQ writes, which clients cast to ------------------------------------------
+
+
+def _encode_deaths(deaths: Sequence[Death]) -> bytes:
+    return _encode_long(b"A", b"".join(_encode_death(death) for death in deaths))
+
+
+def _encode_death(death: Death) -> bytes:
+    fields = [
+        _entry("count", b"l" + int(death["count"]).to_bytes(8, "big")),
+        _entry("reason", _encode_text(death["reason"])),
+        _entry("queue", _encode_text(death["queue"])),
+        _entry("time", b"T" + encode_timestamp(death["time"])),
+        _entry("exchange", _encode_text(death["exchange"])),
+        _entry("routing-keys", _encode_long(b"A", b"".join(_encode_text(key) for key in death["routing-keys"]))),
+    ]
+    if "original-expiration" in death:
+        fields.append(_entry("original-expiration", _encode_text(death["original-expiration"])))
+    return _encode_long(b"F", b"".join(fields))
+
+
+def _entry(name: str, value: bytes) -> bytes:
+    return encode_shortstr(name) + value
+
+
+def _encode_text(text: str | bytes) -> bytes:
+    return _encode_long(b"S", text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text)
+
+
+def _encode_long(kind: bytes, value: bytes) -> bytes:
+    return kind + len(value).to_bytes(4, "big") + value

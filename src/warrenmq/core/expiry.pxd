@@ -1,0 +1,40 @@
+cimport cython
+
+from warrenmq.core.backlog cimport Backlog
+from warrenmq.core.message cimport QueuedMessage
+
+cdef long long _NEVER
+cdef int _RESOLUTION_MS
+cdef int _PRUNE_FROM
+cdef int _EXPIRED
+
+
+@cython.final
+cdef class Expiry:
+    cdef readonly long long ttl_ms
+    cdef object _queue
+    cdef Backlog _backlog
+    cdef object _timers
+    cdef object _timer
+    cdef long long _latest
+    cdef long long _ordered_from
+    cdef dict _buckets
+    cdef list _times
+    cdef Py_ssize_t _indexed
+    cdef list _pages
+    cdef bint _is_reading
+    cdef list _due
+    cdef bint _is_fetching
+
+    cpdef set_ttl(self, long long ttl_ms)
+    cpdef long long expires_ms(self, long long ttl_ms, long long now_ms) noexcept
+    cpdef note(self, long long position, Py_ssize_t size, long long expires_ms)
+    cpdef came_back(self, QueuedMessage entry)
+    @cython.locals(time="long long", bucket=tuple)
+    cdef _index(self, long long position, Py_ssize_t size, long long expires_ms)
+    cdef _count(self, Py_ssize_t entries)
+    cdef _wake_at(self, long long due_ms)
+    @cython.locals(
+        backlog=Backlog, forgotten=Py_ssize_t, position="long long", size=Py_ssize_t, entry=QueuedMessage, time="long long"
+    )
+    cdef Py_ssize_t _expire_indexed(self, long long now_ms, Py_ssize_t most) except? -1

@@ -1,0 +1,277 @@
+"""When the messages of one queue expire.
+
+The messages of a queue with a fixed TTL expire in the order they stand in: only the first one is looked at. All others,
+which expire earlier than one before them or are in a queue without a TTL, are in an index: their positions, in buckets
+by time, 12 bytes each. A message that is consumed stays in the index until its time comes, or until such messages are
+the majority. What is on disk only is forgotten there without being read, unless it is dead-lettered or the queue
+remembers the ids of its messages.
+
+Held by a queue with a TTL, or with messages that have an expiration. Owned by the loop thread. Compiled when the
+package is built (expiry.pxd).
+"""
+
+from array import array
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
+
+from warrenmq.core.backlog import Backlog
+from warrenmq.core.message import QueuedMessage
+from warrenmq.core.timers import RESOLUTION_MS, Timer, Timers
+from warrenmq.events import schema
+
+if TYPE_CHECKING:
+    from warrenmq.core.classic_queue import ClassicQueue
+
+# At most this many messages expire in one turn: others want to be served, too.
+BATCH = 2000
+
+# The index is pruned when it has this many positions more than twice the messages that wait.
+_PRUNE_FROM = 4096
+
+INDEX_ENTRY = 12  # bytes
+
+_NEVER = 1 << 62
+_RESOLUTION_MS = RESOLUTION_MS
+_EXPIRED = schema.R_EXPIRED
+
+
+class Expiry:
+    """`ttl_ms` is that of the queue, -1 if it has none."""
+
+    __slots__ = (
+        "_backlog",
+        "_buckets",
+        "_due",
+        "_indexed",
+        "_is_fetching",
+        "_is_reading",
+        "_latest",
+        "_ordered_from",
+        "_pages",
+        "_queue",
+        "_timer",
+        "_timers",
+        "_times",
+        "ttl_ms",
+    )
+
+    def __init__(self, queue: "ClassicQueue", backlog: Backlog, timers: Timers) -> None:
+        self.ttl_ms = -1
+        self._queue = queue
+        self._backlog = backlog
+        self._timers = timers
+        self._timer: Timer | None = None
+        self._latest = 0  # when the last message in order expires
+        self._ordered_from = _NEVER  # all messages from this position on expire in order, or are in the index
+        self._buckets: dict[int, tuple[array[int], array[int]]] = {}  # by time: positions and sizes of bodies
+        self._times: list[int] = []  # of the buckets, a heap
+        self._indexed = 0
+        self._pages: list[tuple[int, int]] = []  # a heap: when the first message of a page on disk expires, and which
+        self._is_reading = False  # such a page
+        self._due: list[int] = []  # expired, on disk only, and to be read before they are dead-lettered
+        self._is_fetching = False
+
+    def set_ttl(self, ttl_ms: int) -> None:
+        """Let messages that come from now on expire after this time; -1: no longer."""
+        if ttl_ms >= 0 and self._ordered_from == _NEVER:
+            self._ordered_from = self._backlog.next_position
+        elif ttl_ms < 0:
+            self._ordered_from = _NEVER
+        self.ttl_ms = ttl_ms
+
+    def expires_ms(self, ttl_ms: int, now_ms: int) -> int:
+        """Return when a message expires that comes now with this expiration (-1: none): the earlier time counts."""
+        if ttl_ms < 0 or (0 <= self.ttl_ms < ttl_ms):
+            ttl_ms = self.ttl_ms
+        return 0 if ttl_ms < 0 else now_ms + ttl_ms
+
+    # -- messages come -----------------------------------------------------------------------------------------------
+
+    def note(self, position: int, size: int, expires_ms: int) -> None:
+        """A message waits at the end of the queue."""
+        if expires_ms >= self._latest and self._backlog.first_position() >= self._ordered_from:
+            self._latest = expires_ms
+            if self._timer is None:
+                self._wake_at(expires_ms)
+        else:
+            self._index(position, size, expires_ms)
+
+    def restore(self, entries: list[QueuedMessage], pages: list[tuple[int, int]]) -> None:
+        """A start has found these messages and pages (`Recovered`)."""
+        for entry in entries:
+            if entry.expires_ms != 0:
+                self._index(entry.position, entry.message.size, entry.expires_ms)
+        self._pages = list(pages)
+        heapify(self._pages)
+        if self._pages:
+            self._wake_at(self._pages[0][0])
+
+    def came_back(self, entry: QueuedMessage) -> None:
+        """A message was delivered, and waits again; its time may be over."""
+        self._index(entry.position, entry.message.size, entry.expires_ms)
+
+    def _index(self, position: int, size: int, expires_ms: int) -> None:
+        time = (expires_ms + _RESOLUTION_MS - 1) // _RESOLUTION_MS * _RESOLUTION_MS
+        bucket = self._buckets.get(time)
+        if bucket is None:
+            bucket = self._buckets[time] = (array("q"), array("I"))
+            heappush(self._times, time)
+            self._wake_at(time)
+        bucket[0].append(position)
+        bucket[1].append(size)
+        self._count(1)
+        if self._indexed > 2 * self._backlog.waiting + _PRUNE_FROM:
+            self._prune()
+
+    def _prune(self) -> None:
+        """Remove what stands before the first message that waits. What comes back is noted again."""
+        first = self._backlog.first_position()
+        for time, (positions, sizes) in list(self._buckets.items()):
+            kept = [at for at, position in enumerate(positions) if position >= first]
+            if len(kept) != len(positions):
+                self._count(len(kept) - len(positions))
+                self._buckets[time] = (
+                    array("q", [positions[at] for at in kept]),
+                    array("I", [sizes[at] for at in kept]),
+                )
+
+    def _count(self, entries: int) -> None:
+        self._indexed += entries
+        self._queue.stats.expiry_bytes += entries * INDEX_ENTRY
+
+    # -- their time comes --------------------------------------------------------------------------------------------
+
+    def _wake_at(self, due_ms: int) -> None:
+        if self._timer is not None:
+            if self._timer.due_ms <= due_ms:
+                return
+            self._timers.cancel(self._timer)
+        self._timer = self._timers.schedule(due_ms, self._run)
+
+    def _run(self) -> None:
+        self._timer = None
+        self.run()
+
+    def run(self) -> None:
+        """Remove what has expired, and see to it that the rest is removed in time."""
+        now_ms = self._queue.turn.now_ms
+        left = self._expire_first(now_ms, BATCH)
+        if left > 0:
+            left = self._expire_indexed(now_ms, left)
+        if left <= 0:
+            self._wake_at(now_ms)  # there may be more
+            return
+        if self._times:
+            self._wake_at(self._times[0])
+        if self._pages and not self._is_reading:
+            if self._pages[0][0] <= now_ms:
+                self._read_page()
+            else:
+                self._wake_at(self._pages[0][0])
+
+    def _expire_first(self, now_ms: int, most: int) -> int:
+        """Remove messages that expire in order; return how many more may be removed."""
+        queue = self._queue
+        backlog = self._backlog
+        while most > 0:
+            entry = backlog.first_from(self._ordered_from)
+            if entry is None:
+                if backlog.needs_page() and self._ordered_from != _NEVER:
+                    if not queue.needs_bodies():
+                        count, _ = backlog.forget_first_pages(lambda _, __, latest_ms: 0 < latest_ms <= now_ms)
+                        queue.forgot_on_disk(count, _EXPIRED)
+                    backlog.read_ahead()  # and the queue is dispatched, which comes here again
+                break
+            if entry.expires_ms == 0:
+                break
+            if entry.expires_ms > now_ms:
+                self._wake_at(entry.expires_ms)
+                break
+            backlog.remove(entry.position)
+            queue.drop(entry, _EXPIRED)
+            most -= 1
+        return most
+
+    def _expire_indexed(self, now_ms: int, most: int) -> int:
+        """Remove what the index says; return how many more may be removed."""
+        queue = self._queue
+        backlog = self._backlog
+        forgotten = 0
+        while self._times and self._times[0] <= now_ms and most > 0:
+            positions, sizes = self._buckets[self._times[0]]
+            while positions and most > 0:
+                position = positions.pop()
+                size = sizes.pop()
+                self._count(-1)
+                entry = backlog.remove(position)
+                if entry is not None:
+                    queue.drop(entry, _EXPIRED)
+                    most -= 1
+                elif backlog.paged != 0:
+                    if queue.needs_bodies():
+                        self._due.append(position)
+                        most -= 1
+                    elif backlog.forget_paged(position, size):
+                        forgotten += 1
+                        most -= 1
+            if not positions:
+                del self._buckets[heappop(self._times)]
+        queue.forgot_on_disk(forgotten, _EXPIRED)
+        if self._due:
+            self._fetch()
+        return most
+
+    # -- what is on disk only ----------------------------------------------------------------------------------------
+
+    def _fetch(self) -> None:
+        """Read expired messages that are dead-lettered; what expires meanwhile is read next."""
+        if not self._is_fetching:
+            self._is_fetching = True
+            due, self._due = sorted(self._due[:BATCH]), self._due[BATCH:]
+            store = self._backlog.store
+            assert store is not None
+            store.fetch(due, self._fetched)
+
+    def _fetched(self, entries: list[QueuedMessage]) -> None:
+        self._is_fetching = False
+        queue = self._queue
+        if queue.is_deleted:
+            return
+        queue.turn.begin()
+        for entry in entries:
+            if self._backlog.forget_paged(entry.position, entry.message.size):
+                queue.see_off(entry, _EXPIRED)
+            else:  # it was read in order meanwhile
+                waiting = self._backlog.remove(entry.position)
+                if waiting is not None:
+                    queue.drop(waiting, _EXPIRED)
+        if self._due:
+            self._fetch()
+
+    def _read_page(self) -> None:
+        """Index the messages of a page that a start has found."""
+        self._is_reading = True
+        _, first = heappop(self._pages)
+        store = self._backlog.store
+        assert store is not None
+        store.read_expiries(first, self._page_was_read)
+
+    def _page_was_read(self, found: list[tuple[int, int, int]]) -> None:
+        self._is_reading = False
+        if self._queue.is_deleted:
+            return
+        self._queue.turn.begin()
+        for position, expires_ms, size in found:
+            self._index(position, size, expires_ms)
+        self.run()
+
+    def stop(self) -> None:
+        """The queue is gone."""
+        if self._timer is not None:
+            self._timers.cancel(self._timer)
+            self._timer = None
+        self._count(-self._indexed)
+        self._buckets.clear()
+        self._times.clear()
+        self._pages.clear()
+        self._due.clear()
