@@ -220,10 +220,11 @@ def test_a_message_that_expires_at_once_is_confirmed_and_not_returned(topology: 
     assert topology.answers(1) == ["ack"]
 
 
-def test_expired_messages_leave_in_order(topology: Topology) -> None:
-    queue = topology.queue(message_ttl=SHORT_MS, **topology.grave())
+@pytest.mark.parametrize("by", ["queue", "message"])
+def test_expired_messages_leave_in_order(topology: Topology, by: str) -> None:
+    queue = topology.queue(**topology.grave(), **({"message_ttl": SHORT_MS} if by == "queue" else {}))
     bodies = [b"%d" % number for number in range(50)]
-    topology.publish(queue, *bodies)
+    topology.publish(queue, *bodies, **({"expiration": SOON} if by == "message" else {}))
     assert [message.body for message in topology.take(topology.name("grave"), 50)] == bodies
 
 
