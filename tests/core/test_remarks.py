@@ -32,13 +32,5 @@ def test_kinds_do_not_hide_each_other() -> None:
     assert told[-1] == "a*"
 
 
-def test_an_expiration_is_told_once() -> None:
-    made, turn, told = remarks()
-    for _ in range(3):
-        made.see_expiration("guest", "/")
-        turn.now_ms += PERIOD_MS
-    assert len(told) == 1
-
-
 def test_without_anybody_who_listens_nothing_happens() -> None:
     Remarks(Turn(0)).tell("unbind", "x")

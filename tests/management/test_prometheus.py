@@ -3,12 +3,17 @@
 import re
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import warrenmq
 from warrenmq.core.snapshot import Overview
 from warrenmq.management import prometheus
 
-NUMBERS = {entry.name: place for place, entry in enumerate(fields(Overview), start=100)}
+BY_REASON = {metric.field for metric in prometheus.REASON_METRICS}
+NUMBERS: dict[str, Any] = {
+    entry.name: {"expired": place} if entry.name in BY_REASON else place
+    for place, entry in enumerate(fields(Overview), start=100)
+}
 
 
 def scrape() -> dict[str, float]:
@@ -18,7 +23,9 @@ def scrape() -> dict[str, float]:
 
 
 def test_every_field_of_the_overview_is_published_with_its_value() -> None:
-    published = {metric.field: scrape()[metric.name] for metric in prometheus.METRICS}
+    published: dict[str, Any] = {metric.field: scrape()[metric.name] for metric in prometheus.METRICS}
+    for metric in prometheus.REASON_METRICS:
+        published[metric.field] = {"expired": scrape()[f'{metric.name}{{reason="expired"}}']}
     assert published == NUMBERS
 
 

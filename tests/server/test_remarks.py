@@ -9,7 +9,6 @@ import pytest
 
 from tests.support.dialogue import Dialogue
 from tests.support.socketless import SocketlessServer
-from tests.support.wire_format import pack_publish
 
 
 @pytest.fixture
@@ -24,28 +23,11 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records]
 
 
-def publish(client: Dialogue, **properties: Any) -> None:
-    client.line.send(pack_publish(1, b"x", properties, routing_key="q"))
-
-
-def test_the_first_message_that_is_to_expire(client: Dialogue, caplog: pytest.LogCaptureFixture) -> None:
-    publish(client)
-    publish(client, reply_to="somewhere")
-    assert warnings(caplog) == []
-    for number in range(3):
-        publish(client, expiration=str(1000 + number))
-    assert warnings(caplog) == [
-        "user 'guest' published a message with an expiration in vhost '/': messages do not expire in this version "
-        "(logged once)"
-    ]
-
-
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        ({"x-queue-type": "quorum", "x-delivery-limit": 3}, "x-delivery-limit"),
-        ({"x-queue-type": "quorum", "x-dead-letter-strategy": "at-least-once"}, "x-dead-letter-strategy"),
-        ({"x-message-ttl": 1000, "x-max-length": 5}, "x-max-length, x-message-ttl"),
+        ({"x-queue-type": "quorum", "x-max-in-memory-length": 3}, "x-max-in-memory-length"),
+        ({"x-cache-size": 1000, "x-cache-ttl": 5}, "x-cache-size, x-cache-ttl"),
     ],
 )
 def test_an_argument_without_effect(
@@ -90,5 +72,5 @@ def test_a_client_cannot_fill_the_log(client: Dialogue, caplog: pytest.LogCaptur
     for number in range(100):
         client.say("queue.bind", 1, queue="q", exchange="amq.topic", routing_key=f"a*{number}")
         client.say("queue.unbind", 1, queue="q", exchange="amq.topic", routing_key="never")
-        client.say("queue.declare", 1, queue=f"q{number}", arguments={"x-max-length": 1})
+        client.say("queue.declare", 1, queue=f"q{number}", arguments={"x-cache-size": 1})
     assert len(warnings(caplog)) == 30

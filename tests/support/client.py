@@ -179,6 +179,19 @@ class ClientChannel:
         return [cancelled.consumer for cancelled in self.client.outbox.take(Cancelled, self.number)]
 
 
+def advance(broker: Broker, ms: int) -> None:
+    """Let time pass, and run what is due until nothing is."""
+    broker.turn.now_ms += ms
+    broker.end_turn()
+    for _ in range(1000):
+        due_ms = broker.timers.next_due_ms()
+        if due_ms is None or due_ms > broker.turn.now_ms:
+            return
+        broker.timers.advance(broker.turn.now_ms)
+        broker.end_turn()
+    raise AssertionError("timers never come to rest")
+
+
 def waiting(queue: Queue) -> str:
     """The bodies that stand in the queue's line, joined."""
     return b"".join(entry.message.body for entry in queue.backlog).decode()

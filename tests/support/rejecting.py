@@ -24,7 +24,7 @@ def add_rejecting_queue(vhost: VHost, name: str = "full") -> RejectingQueue:
     queue = RejectingQueue(vhost.name, name, False, False, None, {}, broker.stats, broker.turn)
     queue.is_full = True
     vhost.queues[name] = queue
-    vhost.routes.clear()
+    vhost._topology_changed()
     return queue
 
 

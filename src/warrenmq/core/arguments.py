@@ -38,19 +38,8 @@ COMPARED_ARGUMENTS = (
 )
 COMPARED_OF_EXCHANGES = ("alternate-exchange", *deduplication.ARGUMENTS)
 
-# Kept, but without effect in this version: those that are compared, and two of quorum queues.
-NOT_ACTED_ON = frozenset({*COMPARED_ARGUMENTS, "x-delivery-limit", "x-dead-letter-strategy"}) - {
-    "x-durability",
-    "x-queue-mode",
-    "x-queue-type",
-    "x-queue-version",
-    "x-queue-master-locator",
-    "x-max-age",
-    "x-stream-max-segment-size-bytes",
-    "x-initial-cluster-size",
-    "x-queue-leader-locator",
-    *deduplication.ARGUMENTS,
-}
+# Kept, but without effect: a queue has always a part of its messages in memory, and the rest on disk.
+NOT_ACTED_ON = frozenset({"x-max-in-memory-length", "x-max-in-memory-bytes"})
 
 _NOT_FOR_QUORUM = frozenset({"x-max-priority", "x-queue-mode"})
 _NOT_FOR_STREAM = frozenset(
@@ -126,8 +115,6 @@ def require_own_name(name: str, arguments: Mapping[str, Any]) -> None:
 def find_unheeded(arguments: Mapping[str, Any]) -> list[str]:
     """Those that are kept with the queue, but without effect."""
     unheeded = NOT_ACTED_ON.intersection(arguments)
-    if queue_type_of(arguments) == "stream":
-        unheeded -= {"x-max-length-bytes"}
     if arguments.get(deduplication.ENABLED) is not True:
         unheeded |= set(deduplication.ARGUMENTS[1:]).intersection(arguments)
     return sorted(unheeded)

@@ -51,6 +51,8 @@ cdef class ClassicQueue(Queue):
     @cython.locals(backlog=Backlog, consumer=Consumer, entry=QueuedMessage)
     cpdef dispatch(self)
     @cython.locals(entry=QueuedMessage)
+    cdef _drop_expired(self)
+    @cython.locals(entry=QueuedMessage)
     cpdef QueuedMessage get(self)
     cdef _hand_over(self, QueuedMessage entry, Consumer consumer)
     cpdef discard(self, QueuedMessage entry)

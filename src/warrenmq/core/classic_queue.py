@@ -22,6 +22,7 @@ from warrenmq.core.ports import NOTHING, EventSink, MessageStore
 from warrenmq.core.priority import PriorityBacklog
 from warrenmq.core.queue import Queue
 from warrenmq.core.stats import Stats
+from warrenmq.core.timers import RESOLUTION_MS
 from warrenmq.core.turn import Turn
 from warrenmq.events import schema
 
@@ -230,6 +231,7 @@ class ClassicQueue(Queue):
             self.deduplication.left_behind(-1)
 
     def needs_page(self) -> bool:
+        self._drop_expired()
         return self.backlog.needs_page()
 
     def await_page(self, waiter: Callable[[], None]) -> None:
@@ -245,8 +247,7 @@ class ClassicQueue(Queue):
             if entry is None:
                 break
             if entry.expires_ms != 0 and entry.expires_ms < self.turn.now_ms:
-                backlog.take()
-                self.drop(entry, _EXPIRED)
+                self._drop_expired()
                 continue
             consumer = self.ring.next_ready(entry.message)
             if consumer is None:
@@ -255,6 +256,14 @@ class ClassicQueue(Queue):
             self._hand_over(entry, consumer)
         if backlog.paged != 0:
             backlog.read_ahead()
+
+    def _drop_expired(self) -> None:
+        """Drop the first messages if their time is over, before a timer does."""
+        entry = self.backlog.first()
+        while entry is not None and entry.expires_ms != 0 and entry.expires_ms < self.turn.now_ms:
+            self.backlog.take()
+            self.drop(entry, _EXPIRED)
+            entry = self.backlog.first()
 
     def _page_arrived(self) -> None:
         """Messages were read back: deliver them, and remove those that must not wait."""
@@ -266,10 +275,8 @@ class ClassicQueue(Queue):
             self.shorten()
 
     def get(self) -> QueuedMessage | None:
+        self._drop_expired()
         entry = self.backlog.take()
-        while entry is not None and entry.expires_ms != 0 and entry.expires_ms < self.turn.now_ms:
-            self.drop(entry, _EXPIRED)
-            entry = self.backlog.take()
         if self.backlog.paged != 0:
             self.backlog.read_ahead()
         return entry
@@ -378,7 +385,7 @@ class ClassicQueue(Queue):
     def _shorten_later(self) -> None:
         if not self._is_shortening and self._host is not None:
             self._is_shortening = True
-            self._host.broker.timers.schedule(self.turn.now_ms, self._go_on_shortening)
+            self._host.broker.timers.schedule(self.turn.now_ms - RESOLUTION_MS, self._go_on_shortening)
 
     def _go_on_shortening(self) -> None:
         self._is_shortening = False

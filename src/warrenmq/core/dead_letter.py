@@ -4,7 +4,7 @@ A dead letter joins its queues in the same epoch in which the queue it comes fro
 place, never in none or in both. It carries RabbitMQ's headers: `x-death` with an entry for each queue and reason, the
 latest first, and `x-first-death-*` and `x-last-death-*`. An `x-death` that a client wrote is replaced, not counted. A
 dead letter is not routed to a queue that it was in before, unless a consumer has rejected it since: such a cycle would
-never end.
+never end. Nor is one with more than MAX_DEATHS deaths.
 
 With the strategy at-least-once what no queue takes is held, and published again every `RETRY_MS`; until then it stays
 in the store of the queue that it comes from.
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from warrenmq.core.vhost import VHost
 
 RETRY_MS = 30_000
+
+# A message with more deaths is dropped: its header would soon be too long for a frame.
+MAX_DEATHS = 256
 
 DEATHS = "x-death"
 _FIRST = ("x-first-death-exchange", "x-first-death-queue", "x-first-death-reason")
@@ -102,6 +105,9 @@ class DeadLetters:
 
     def _send(self, message: Message, reason: int) -> int:
         letter = self._letter_of(message, reason)
+        if len(letter.deaths) > MAX_DEATHS:
+            self._vhost.broker.stats.dead_letter_cycles += 1
+            return DROPPED
         try:
             route = self._vhost.find_own_route(self._exchange, letter.routing_key)
         except NotFound:

@@ -159,7 +159,7 @@ class Expiry:
         if left > 0:
             left = self._expire_indexed(now_ms, left)
         if left <= 0:
-            self._wake_at(now_ms)  # there may be more
+            self._wake_at(now_ms - _RESOLUTION_MS)  # there may be more: in the next turn, but at once
             return
         if self._times:
             self._wake_at(self._times[0])

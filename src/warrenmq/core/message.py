@@ -66,7 +66,6 @@ class Message:
         self.uid = 0
         self.publish_time = 0
         self.enqueue_time = 0
-        self.has_deaths = False
 
     @property
     def exchange(self) -> str:
@@ -134,7 +133,6 @@ def make_message(address: bytes, header: bytes, body: bytes) -> Message:
     message.uid = 0
     message.publish_time = 0
     message.enqueue_time = 0
-    message.has_deaths = False
     return message
 
 

@@ -163,7 +163,7 @@ class Queue:
         """Begin with what the store kept; once, before the first message."""
 
     def needs_page(self) -> bool:
-        """Return True if messages wait and none of them is in memory."""
+        """Return True if messages wait and none of them is in memory; those that have expired do not count."""
         return False
 
     def await_page(self, waiter: Callable[[], None]) -> None:

@@ -20,7 +20,6 @@ class Remarks:
 
     def __init__(self, turn: Turn) -> None:
         self.on_remark: Callable[[str], None] | None = None
-        self.has_seen_expiration = False
         self._turn = turn
         self._recent: dict[str, tuple[int, int]] = {}  # by kind: when the period began, how many came in it
 
@@ -35,13 +34,3 @@ class Remarks:
         self._recent[kind] = (began, count + 1)
         if count < MOST and self.on_remark is not None:
             self.on_remark(f"{text} ({left_out} more like this were not logged)" if left_out else text)
-
-    def see_expiration(self, user: str, vhost: str) -> None:
-        """A message was published that is to expire. Told once: its like come by the thousand."""
-        if not self.has_seen_expiration:
-            self.has_seen_expiration = True
-            self.tell(
-                "expiration",
-                f"user '{user}' published a message with an expiration in vhost '{vhost}': messages do not expire in "
-                "this version (logged once)",
-            )

@@ -8,6 +8,10 @@ from warrenmq.core.broker import Broker
 from warrenmq.core.channel import Channel
 from warrenmq.core.connection import Connection
 from warrenmq.core.queue import Queue
+from warrenmq.events.schema import R_DELIVERY_LIMIT, R_EXPIRED, R_MAXLEN, R_REJECTED, reason_name
+
+# Why a queue removes a message that was not acked.
+DROP_REASONS = (R_REJECTED, R_EXPIRED, R_MAXLEN, R_DELIVERY_LIMIT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,10 @@ class Overview:
     returned: int
     unroutable: int
     deduplicated: int
+    rejected_publishes: int
+    dead_letter_cycles: int
+    dropped: Mapping[str, int]  # by reason: messages that were removed from queues without an ack
+    dead_lettered: Mapping[str, int]  # by reason: those of them that another queue has taken
     bytes_in: int
     bytes_out: int
     connections_opened: int
@@ -62,6 +70,10 @@ def overview(broker: Broker) -> Overview:
         returned=stats.returned,
         unroutable=stats.unroutable,
         deduplicated=stats.deduplicated,
+        rejected_publishes=stats.rejected_publishes,
+        dead_letter_cycles=stats.dead_letter_cycles,
+        dropped={reason_name(reason): stats.dropped[reason] for reason in DROP_REASONS},
+        dead_lettered={reason_name(reason): stats.dead_lettered[reason] for reason in DROP_REASONS},
         bytes_in=stats.bytes_in,
         bytes_out=stats.bytes_out,
         connections_opened=stats.connections_opened,
@@ -89,6 +101,7 @@ def memory(broker: Broker) -> dict[str, int]:
         "outboxes": stats.output_bytes,
         "routes": stats.route_bytes,
         "deduplication": stats.id_bytes,
+        "expiry": stats.expiry_bytes,
         "definitions": stats.definition_bytes,
     }
 

@@ -45,12 +45,21 @@ METRICS = (
     Metric("warren_messages_returned_total", "returned", "Mandatory messages returned because no queue took them."),
     Metric("warren_messages_unroutable_total", "unroutable", "Messages that no queue took, returned or not."),
     Metric("warren_messages_deduplicated_total", "deduplicated", "Messages dropped because their id was seen before."),
+    Metric("warren_publishes_rejected_total", "rejected_publishes", "Publishes that a full queue rejected."),
+    Metric(
+        "warren_dead_letter_cycles_total", "dead_letter_cycles", "Dead letters dropped because they went in a cycle."
+    ),
     Metric("warren_received_bytes_total", "bytes_in", "Bytes received from clients."),
     Metric("warren_sent_bytes_total", "bytes_out", "Bytes sent to clients."),
     Metric("warren_connections_opened_total", "connections_opened", "Connections opened since the start."),
     Metric("warren_connections_closed_total", "connections_closed", "Connections closed since the start."),
     Metric("warren_logins_failed_total", "logins_failed", "Logins with a wrong user or password, AMQP and HTTP."),
     Metric("warren_logins_refused_total", "logins_refused", "Logins refused unchecked after too many failed ones."),
+)
+
+REASON_METRICS = (
+    Metric("warren_messages_dropped_total", "dropped", "Messages removed from queues without an ack, by reason."),
+    Metric("warren_messages_dead_lettered_total", "dead_lettered", "Messages dead-lettered to a queue, by reason."),
 )
 
 STORAGE_METRICS = (
@@ -84,6 +93,9 @@ def render(
     for metric in METRICS:
         lines.extend(_described(metric.name, metric.kind, metric.meaning))
         lines.append(f"{metric.name} {getattr(overview, metric.field)}")
+    for metric in REASON_METRICS:
+        lines.extend(_described(metric.name, metric.kind, metric.meaning))
+        lines.extend(f'{metric.name}{{reason="{reason}"}} {n}' for reason, n in getattr(overview, metric.field).items())
     for metric in STORAGE_METRICS:
         if figures is not None and metric.field in figures:
             lines.extend(_described(metric.name, metric.kind, metric.meaning))
