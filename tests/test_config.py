@@ -239,3 +239,71 @@ def test_every_key_has_its_row_in_the_documentation(key: str) -> None:
 def test_documentation_has_no_key_that_does_not_exist() -> None:
     rows = [line.split("`")[1] for line in DOCUMENT.read_text().splitlines() if line.startswith("| `")]
     assert rows == list(config.KEYS)
+
+
+POLICIES = """
+[[policies]]
+name = "limit"
+pattern = "^logs"
+definition = { max-length = 5, overflow = "reject-publish" }
+priority = 2
+apply-to = "queues"
+
+[[policies]]
+vhost = "other"
+name = "ttl"
+pattern = ""
+definition.message-ttl = 1000
+
+[[operator_policies]]
+name = "bound"
+pattern = ""
+definition.max-length = 100
+"""
+
+
+def test_policies_are_tables_of_the_file(tmp_path: Path) -> None:
+    settings = load({}, {}, write(tmp_path, POLICIES))
+    assert [policy.values() for policy in settings.policies] == [
+        {
+            "vhost": "/",
+            "name": "limit",
+            "pattern": "^logs",
+            "apply-to": "queues",
+            "definition": {"max-length": 5, "overflow": "reject-publish"},
+            "priority": 2,
+        },
+        {
+            "vhost": "other",
+            "name": "ttl",
+            "pattern": "",
+            "apply-to": "all",
+            "definition": {"message-ttl": 1000},
+            "priority": 0,
+        },
+    ]
+    assert [policy.definition for policy in settings.operator_policies] == [{"max-length": 100}]
+
+
+def test_policies_in_a_variable_are_json() -> None:
+    text = '[{"name": "p", "pattern": "^q", "definition": {"max-length": 5}}]'
+    (policy,) = load({}, {"WARREN_POLICIES": text}, None).policies
+    assert (policy.name, policy.definition) == ("p", {"max-length": 5})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("policies = 1", "a list of tables"),
+        ("[[policies]]\nname = 'p'", "a table with name, pattern and definition"),
+        ("[[policies]]\nname = 'p'\npattern = ''\ndefinition = {}\nlimit = 1", "policies without 'limit'"),
+        ("[[policies]]\nname = 1\npattern = ''\ndefinition = {}", "policies whose vhost and name are texts"),
+        (
+            "[[policies]]\nname = 'p'\npattern = '('\ndefinition = {max-length = -1}",
+            "of 'p': -1 is not a valid maximum length; pattern should be regular expression but is invalid",
+        ),
+        ("[[operator_policies]]\nname = 'p'\npattern = ''\ndefinition = {max-age = '1h'}", "are not recognised"),
+    ],
+)
+def test_a_policy_that_is_not_valid_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    assert words in refusal(file=write(tmp_path, text))

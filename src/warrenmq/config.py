@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from warrenmq import __version__
-from warrenmq.core.arguments import parse_age
+from warrenmq.core.arguments import LONGEST_MS, parse_age
 from warrenmq.core.durability import EXPECTED as DURABILITIES
 from warrenmq.core.durability import parse_durability
 from warrenmq.core.limits import Limits
+from warrenmq.core.policies import DEFAULT_APPLY_TO, InvalidPolicy, Policy, parse_policy
 from warrenmq.management.options import HttpOptions
 from warrenmq.server.options import ServerOptions
 from warrenmq.storage.options import LOG_FILE_SIZE, MEMORY_BUDGET, StorageOptions
@@ -225,6 +226,42 @@ def trace_rules(value: object) -> tuple[TraceRule, ...]:
         raise Unfit(f"rules of which each is right: {error}") from None
 
 
+def policy_list(is_operator: bool) -> Callable[[object], tuple[Policy, ...]]:
+    """An array of tables, each a policy as in RabbitMQ's definitions files; in a variable, the same as JSON."""
+
+    def read(value: object) -> tuple[Policy, ...]:
+        if isinstance(value, str):
+            try:
+                value = json.loads(value)
+            except ValueError:
+                value = None
+        if not isinstance(value, (list, tuple)):
+            raise Unfit("a list of tables, one for each policy")
+        return tuple(_policy(each, is_operator) for each in value)
+
+    return read
+
+
+def _policy(value: object, is_operator: bool) -> Policy:
+    needed, known = (
+        ("name", "pattern", "definition"),
+        ("vhost", "name", "pattern", "definition", "priority", "apply-to"),
+    )
+    if not isinstance(value, dict) or any(key not in value for key in needed):
+        raise Unfit("for each policy a table with name, pattern and definition")
+    if unknown := sorted(set(value) - set(known)):
+        raise Unfit(f"policies without {unknown[0]!r}; a policy has {', '.join(known)}")
+    vhost, name = value.get("vhost", "/"), value["name"]
+    if not isinstance(vhost, str) or not isinstance(name, str):
+        raise Unfit("policies whose vhost and name are texts")
+    priority, apply_to = value.get("priority", 0), value.get("apply-to", DEFAULT_APPLY_TO)
+    try:
+        return parse_policy(vhost, name, value["pattern"], value["definition"], priority, apply_to, is_operator)
+    except InvalidPolicy as error:
+        faults = "; ".join(line for line in str(error).splitlines()[1:] if line)
+        raise Unfit(f"policies of which each is right; of {name!r}: {faults}") from None
+
+
 def collector(value: object) -> str:
     """Where spans are sent; empty is nowhere."""
     if value == "":
@@ -279,6 +316,7 @@ class Settings:
     max_exchanges: int = setting(100_000, number_or_none)
     max_bindings: int = setting(1_000_000, number_or_none)
     consumer_max_per_channel: int = setting(10_000, number_or_none)
+    consumer_timeout: int = setting(0, whole_number(0, LONGEST_MS, "a number of milliseconds (0 = none)"))
     memory_limit: int = setting("60%", memory)
     disk_free_limit: int = setting("50MB", size_or_none)
     durability: str = setting("fsync", durability)
@@ -289,6 +327,8 @@ class Settings:
     loopback_users: frozenset[str] = setting(["guest"], names)
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = setting([], networks)
     allowed_hosts: frozenset[str] = setting([], names)
+    policies: tuple[Policy, ...] = setting([], policy_list(is_operator=False))
+    operator_policies: tuple[Policy, ...] = setting([], policy_list(is_operator=True))
     trace: str = setting("off", trace)
     tracing_max_bytes: int = setting("10GiB", size_or_none)
     tracing_max_age: str = setting("7D", age)

@@ -12,15 +12,17 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import quote
 
 from warrenmq import __version__
 from warrenmq.core.broker import Broker
 from warrenmq.core.limits import Limits
+from warrenmq.core.policies import Policy
 from warrenmq.core.ports import Storage
 from warrenmq.core.reserved import ADMINISTRATOR
 from warrenmq.core.users import EVERYTHING
@@ -45,6 +47,8 @@ from warrenmq.storage.options import StorageOptions
 from warrenmq.tracing.service import Tracing, TracingOptions
 
 log = logging.getLogger("warrenmq.node")
+
+Result = TypeVar("Result")
 
 # What is being done, how far it is, and how far it has to go; called from another thread.
 Progress = Callable[[str, int, int], None]
@@ -79,6 +83,8 @@ class NodeOptions:
     storage: StorageOptions = field(default_factory=StorageOptions)
     tracing: TracingOptions = field(default_factory=TracingOptions)
     http: HttpOptions = field(default_factory=HttpOptions)
+    policies: Sequence[Policy] = ()  # set at each start
+    operator_policies: Sequence[Policy] = ()
 
 
 class Node:
@@ -170,6 +176,7 @@ class Node:
                     traces=self.tracing.traces,
                     rules=self.tracing.rules,
                     firehose=self.tracing.firehose,
+                    change=self.change,
                     tracing_state=self.tracing.state,
                     refused_connections=self.refused_connections,
                 )
@@ -225,11 +232,24 @@ class Node:
         broker.on_failure = self._storage_failed
         limits = share_out(open_file_limit(), server.max_connections, self.options.max_http_connections)
         self._amqp = AmqpServer(broker, server, clock, limits)
+        self._set_policies()
         if self._files is not None:
             measure = partial(self._files.files.free_space, self._files.root)
             self._disk = DiskAlarm(self._amqp.alarms, server.disk_free_limit, measure)
             self._files.start(asyncio.get_running_loop(), broker.log_failed, self._disk_is_full)
             broker.end_turn()  # a new folder has its first definitions
+
+    def _set_policies(self) -> None:
+        """Set the policies of the settings, in place of others of the same names."""
+        for is_operator, policies in ((False, self.options.policies), (True, self.options.operator_policies)):
+            for policy in policies:
+                vhost = self.broker.vhosts.get(policy.vhost)
+                if vhost is None:
+                    log.warning("policy '%s' of the settings: there is no vhost '%s'", policy.name, policy.vhost)
+                    continue
+                vhost.policies.set(
+                    policy.name, policy.pattern, policy.definition, policy.priority, policy.apply_to, is_operator
+                )
 
     def _disk_is_full(self, is_full: bool) -> None:
         assert self._disk is not None
@@ -251,6 +271,19 @@ class Node:
         if self.options.data_dir is None:
             return self.options.tracing
         return replace(self.options.tracing, index_folder=str(self.options.data_dir / INDEX))
+
+    async def change(self, work: Callable[[], Result]) -> Result:
+        """Do this in a turn; return its result when what it defined is as safe as a declared queue is."""
+        assert self._amqp is not None
+        self._amqp.ticker.schedule()
+        result = work()
+        safe: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.broker.promise(safe, self.broker.storage.log.reply_level, partial(_complete, safe))
+        try:
+            await safe
+        finally:
+            self.broker.withdraw(safe)
+        return result
 
     async def check_login(self, name: str, password: str, origin: Origin) -> bool:
         """Whether this user may sign in from there, over HTTP; TooManyFailures if that cannot be tried now."""
@@ -316,3 +349,8 @@ class Node:
         if self._data_dir is not None:
             self._data_dir.unlock()
         self._state = "stopped"
+
+
+def _complete(future: asyncio.Future[None]) -> None:
+    if not future.done():  # who awaited it may have left
+        future.set_result(None)

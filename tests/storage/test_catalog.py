@@ -96,6 +96,11 @@ def binding(
     return ("define", "binding", (vhost, source, to, destination, key, canonical), definition)
 
 
+def policy(name: str, vhost: str = "/", kind: str = "policy", **definition: Any) -> Operation:
+    arguments = {"pattern": name, "apply-to": "all", "priority": 1.5, "definition": definition}
+    return ("define", kind, (vhost, name), {"vhost": vhost, "name": name, "arguments": arguments})
+
+
 def undefine(operation: Operation) -> Operation:
     return ("undefine", operation[1], operation[2])
 
@@ -338,6 +343,22 @@ def test_a_catalog_of_version_2_has_no_manifest_until_the_log_is_released(path: 
     assert CatalogFile.open(path).released_epoch == 12
 
 
+def test_a_catalog_of_version_3_takes_policies(path: Path) -> None:
+    shutil.copy(FIXTURE.with_name("catalog-v3.sqlite"), path)
+    catalog = CatalogFile.open(path)
+    assert catalog.snapshot() == EXAMPLE_BY_KIND
+    defined = [
+        policy(NOT_UTF8, **{"max-length": 5, "ha-params": ["a", NOT_UTF8, 1], "overflow": "drop-head"}),
+        policy("bound", kind="operator_policy", **{"delivery-limit": -1}),
+    ]
+    catalog.apply(10, defined)
+    catalog.close()
+    catalog = CatalogFile.open(path)
+    assert [catalog.load(kind) for kind in ("policy", "operator_policy")] == [[definition_of(each)] for each in defined]
+    assert catalog.check() == []
+    catalog.close()
+
+
 def test_a_new_catalog_has_a_manifest_from_the_beginning(catalog: CatalogFile) -> None:
     assert catalog.released_epoch == 0
 
@@ -405,8 +426,8 @@ def test_an_epoch_without_definitions_is_noted(path: Path, catalog: CatalogFile)
 
 def test_an_epoch_is_applied_whole_or_not_at_all(path: Path, catalog: CatalogFile) -> None:
     catalog.apply(1, [queue("a", 1)])
-    with pytest.raises(CatalogError, match="keeps no definitions of kind 'policy'"):
-        catalog.apply(2, [queue("b", 2), ("define", "policy", ("/", "p"), {})])
+    with pytest.raises(CatalogError, match="keeps no definitions of kind 'parameter'"):
+        catalog.apply(2, [queue("b", 2), ("define", "parameter", ("/", "p"), {})])
     assert (catalog.applied_epoch, catalog.next_queue_id) == (1, 2)
     assert names(catalog) == ["a"]
     catalog.apply(2, [queue("c", 2)])
@@ -481,6 +502,7 @@ operations = st.one_of(
     st.builds(exchange, few, few, number=st.integers(0, 3)),
     st.builds(queue, few, st.integers(1, 50), few),
     st.builds(binding, few, few, few, few, st.sampled_from(["queue", "exchange"]), few),
+    st.builds(policy, few, few, st.sampled_from(["policy", "operator_policy"]), number=st.integers(0, 3)),
 )
 operations |= operations.map(undefine)
 
@@ -523,6 +545,7 @@ def test_any_history_leads_to_what_dictionaries_hold(
 def test_any_name_is_kept(path: Path, name: str) -> None:
     catalog = CatalogFile.open(path)
     defined = [vhost(name), exchange(name, name), queue(name, 1, name), binding(name, name, name, name)]
+    defined += [policy(name, name, kind) for kind in ("policy", "operator_policy")]
     catalog.apply(1, defined)
     catalog.close()
     catalog = CatalogFile.open(path)
@@ -549,6 +572,8 @@ def test_names_that_look_alike_in_octets_are_different(catalog: CatalogFile) -> 
     [
         ([queue("q", 1)], "queue 'q' in vhost '/': there is no such vhost"),
         ([exchange("e")], "exchange 'e' in vhost '/': there is no such vhost"),
+        ([policy("p")], "policy 'p' in vhost '/': there is no such vhost"),
+        ([policy("o", kind="operator_policy")], "operator policy 'o' in vhost '/': there is no such vhost"),
         ([binding("amq.topic", "amq.fanout", to="exchange")], "in vhost '/': there is no such vhost"),
         (
             [vhost(), queue("q", 1), binding("e", "q", "k")],

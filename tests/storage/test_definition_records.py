@@ -96,7 +96,7 @@ def test_arguments_may_be_nested_as_deep_as_on_the_wire() -> None:
 @pytest.mark.parametrize(
     ("kind", "key", "definition", "words"),
     [
-        ("policy", ("p",), {}, "keeps no definitions of kind 'policy'"),
+        ("parameter", ("p",), {}, "keeps no definitions of kind 'parameter'"),
         ("vhost", ("/", "q"), {"name": "/"}, "is no key of a vhost"),
         ("vhost", ("/",), {"name": "/", "tags": "new"}, r"of a vhost has \['name', 'tags'\], not \['name'\]"),
         ("queue", ("/", "q"), {"name": "q"}, "the definition of a queue has"),

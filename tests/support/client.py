@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.support.outbox import Cancelled, Confirmed, Delivered, Got, RecordingOutbox, Returned
+from tests.support.outbox import Cancelled, ChannelClosed, Confirmed, Delivered, Got, RecordingOutbox, Returned
 from warrenmq.core.broker import Broker
 from warrenmq.core.connection import Connection
 from warrenmq.core.consumer import Consumer
 from warrenmq.core.exchange import Exchange
+from warrenmq.core.limits import Limits
 from warrenmq.core.message import address_of
 from warrenmq.core.ports import Storage
 from warrenmq.core.queue import Queue
@@ -25,9 +26,9 @@ from warrenmq.storage.memory_store import MemoryStorage
 PERSISTENT = 2
 
 
-def make_broker(storage: Storage | None = None, now_ms: int = 0) -> Broker:
+def make_broker(storage: Storage | None = None, now_ms: int = 0, limits: Limits | None = None) -> Broker:
     """A broker with nothing in it but the user that the clients here are."""
-    broker = Broker(storage or MemoryStorage(), now_ms=now_ms)
+    broker = Broker(storage or MemoryStorage(), now_ms=now_ms, limits=limits)
     broker.users.add("guest", "guest", [ADMINISTRATOR])
     broker.users.grant("guest", None, EVERYTHING, EVERYTHING, EVERYTHING)
     return broker
@@ -43,6 +44,7 @@ class Client:
         self.outbox = RecordingOutbox()
         self.connection = Connection(self.vhost, user, self.outbox)
         self.connection.open()
+        self.outbox.on_close = self.connection.close_channel
         self._last_number = 0
 
     def channel(self) -> ClientChannel:
@@ -177,6 +179,10 @@ class ClientChannel:
         """End the turn; the consumers that it took away."""
         self.client.broker.end_turn()
         return [cancelled.consumer for cancelled in self.client.outbox.take(Cancelled, self.number)]
+
+    def closes(self) -> list[ChannelClosed]:
+        """How the broker closed the channel by itself."""
+        return self.client.outbox.take(ChannelClosed, self.number)
 
 
 def advance(broker: Broker, ms: int) -> None:

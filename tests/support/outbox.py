@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from warrenmq.core.consumer import wake_parked
+from warrenmq.core.errors import BrokerError
 from warrenmq.core.message import Message
 from warrenmq.core.ports import Outbox
 
@@ -73,6 +74,13 @@ class Cancelled(Said):
     consumer: str
 
 
+@dataclass(frozen=True, slots=True)
+class ChannelClosed(Said):
+    code: int
+    text: str
+    cause: str
+
+
 Kind = TypeVar("Kind", bound=Said)
 
 
@@ -83,6 +91,7 @@ class RecordingOutbox(Outbox):
         super().__init__()
         self.said: list[Said] = []
         self.on_deliver: Callable[[], None] | None = None
+        self.on_close: Callable[[int], None] | None = None  # a session closes the core's channel
 
     def take(self, kind: type[Kind], channel: int) -> list[Kind]:
         """All of one kind that was said on the channel since the last time, in order."""
@@ -119,3 +128,8 @@ class RecordingOutbox(Outbox):
 
     def cancelled(self, channel: int, consumer_tag: str) -> None:
         self.said.append(Cancelled(channel, consumer_tag))
+
+    def close_channel(self, channel: int, refusal: BrokerError, cause: str) -> None:
+        self.said.append(ChannelClosed(channel, refusal.reply_code, refusal.reply_text, cause))
+        if self.on_close is not None:
+            self.on_close(channel)

@@ -135,6 +135,78 @@ def trace(
     raise typer.Exit(tell(message_id, wanted, url, user, as_json))
 
 
+policy_app = typer.Typer(
+    name="policy",
+    help="Set, list and clear policies of a running broker: options for queues and exchanges by name.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(policy_app)
+
+Vhost = Annotated[str, typer.Option(metavar="V", help="The virtual host.")]
+IsOperator = Annotated[bool, typer.Option("--operator", help="An operator policy, which bounds what users set.")]
+Url = Annotated[str, typer.Option(metavar="URL", help="The HTTP port of the broker.")]
+User = Annotated[str, typer.Option(metavar="NAME:PASSWORD", help="A user of the broker.")]
+
+
+@policy_app.command("set")
+def set_policy(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the policy.")],
+    pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="A regular expression for names, such as '^logs'.")],
+    definition: Annotated[str, typer.Argument(metavar="DEFINITION", help="JSON, such as '{\"max-length\": 1000}'.")],
+    vhost: Vhost = "/",
+    priority: Annotated[int, typer.Option(metavar="N", help="Of several that match, the highest applies.")] = 0,
+    apply_to: Annotated[
+        str,
+        typer.Option(metavar="A", help="queues, classic_queues, quorum_queues, streams, exchanges or all."),
+    ] = "all",
+    operator: IsOperator = False,
+    url: Url = "http://127.0.0.1:15672",
+    user: User = "guest:guest",
+) -> None:
+    """Set a policy, in place of one of the same name. It applies at once.
+
+    Exits with 0 if it is set, 1 if it is refused, 2 if the broker cannot be asked.
+    """
+    from warrenmq.cli.policy import set_policy as put
+
+    raise typer.Exit(put(name, pattern, definition, vhost, priority, apply_to, operator, url, user))
+
+
+@policy_app.command("list")
+def list_policies(
+    vhost: Annotated[str | None, typer.Option(metavar="V", help="Only those of this virtual host.")] = None,
+    operator: IsOperator = False,
+    url: Url = "http://127.0.0.1:15672",
+    user: User = "guest:guest",
+    as_json: Annotated[bool, typer.Option("--json", help="Print what the broker answers, as JSON.")] = False,
+) -> None:
+    """List policies, the highest priority first.
+
+    Exits with 0, or 2 if the broker cannot be asked.
+    """
+    from warrenmq.cli.policy import list_policies as show
+
+    raise typer.Exit(show(vhost, operator, url, user, as_json))
+
+
+@policy_app.command("clear")
+def clear_policy(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the policy.")],
+    vhost: Vhost = "/",
+    operator: IsOperator = False,
+    url: Url = "http://127.0.0.1:15672",
+    user: User = "guest:guest",
+) -> None:
+    """Remove a policy. It applies no more from now on.
+
+    Exits with 0 if it is removed, 1 if there is none, 2 if the broker cannot be asked.
+    """
+    from warrenmq.cli.policy import clear_policy as delete
+
+    raise typer.Exit(delete(name, vhost, operator, url, user))
+
+
 @app.command()
 def analyze(
     start: Annotated[str | None, typer.Option("--from", metavar="T", help="From then on; 15m: so long ago.")] = None,

@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlencode, urlsplit, urlunsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 TIME_LIMIT = 30.0
+CREATED = 201
 
 
 class AskError(Exception):
@@ -45,11 +46,22 @@ class BrokerHttp:
     def get(self, path: str, parameters: dict[str, str] | None = None) -> Any:
         """The JSON at a path, whose parts are escaped already."""
         query = "?" + urlencode(parameters, errors="surrogateescape") if parameters else ""
+        return self._ask("GET", path + query)
+
+    def put(self, path: str, body: Any) -> bool:
+        """Write JSON to a path. Return whether there was nothing before."""
+        return bool(self._ask("PUT", path, json.dumps(body).encode()) == CREATED)
+
+    def delete(self, path: str) -> None:
+        self._ask("DELETE", path)
+
+    def _ask(self, method: str, path: str, body: bytes | None = None) -> Any:
+        """Return the JSON that is answered to GET, the status to others."""
+        headers = self._headers if body is None else self._headers | {"Content-Type": "application/json"}
+        request = Request(self.url + path, body, headers, method=method)
         try:
-            with self._opener.open(
-                Request(self.url + path + query, headers=self._headers), timeout=TIME_LIMIT
-            ) as answer:
-                return json.load(answer)
+            with self._opener.open(request, timeout=TIME_LIMIT) as answer:
+                return json.load(answer) if method == "GET" else answer.status
         except HTTPError as refused:
             raise AskError(_reason(refused), refused.code) from None
         except (URLError, TimeoutError, ConnectionError) as failure:

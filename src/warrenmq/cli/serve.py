@@ -75,6 +75,8 @@ def node_options(settings: config.Settings) -> NodeOptions:
         limits=config.limits(settings),
         http=config.http_options(settings),
         tracing=config.tracing_options(settings),
+        policies=settings.policies,
+        operator_policies=settings.operator_policies,
         storage=shrunk(config.storage_options(settings), os.environ.get("WARREN_TEST_LIMITS", "")),
     )
 

@@ -176,6 +176,10 @@ def _integer(value: Any) -> str:
     return ""
 
 
+def _whole(value: Any, arguments: Mapping[str, Any]) -> str:
+    return _integer(value)
+
+
 def _count(value: Any, arguments: Mapping[str, Any]) -> str:
     return _integer(value) or (f"{{value_negative,{value}}}" if value < 0 else "")
 
@@ -212,6 +216,12 @@ def _dead_letter_key(value: Any, arguments: Mapping[str, Any]) -> str:
     if not isinstance(value, str):
         return _unacceptable(value)
     return "" if "x-dead-letter-exchange" in arguments else "routing_key_but_no_dlx_defined"
+
+
+def _dead_letter_strategy(value: Any, arguments: Mapping[str, Any]) -> str:
+    if not isinstance(value, str):
+        return _unacceptable(value)
+    return "" if value in ("at-most-once", "at-least-once") else "invalid_dlx_strategy"
 
 
 def _flag(value: Any, arguments: Mapping[str, Any]) -> str:
@@ -286,12 +296,15 @@ _CHECKS: dict[str, Check] = {
     "x-expires": _expiry,
     "x-message-ttl": _ttl,
     "x-dead-letter-routing-key": _dead_letter_key,
+    "x-dead-letter-strategy": _dead_letter_strategy,
     "x-max-length": _count,
     "x-max-length-bytes": _count,
     "x-max-priority": _priority,
     "x-overflow": _overflow,
     "x-queue-mode": _mode,
     "x-single-active-consumer": _flag,
+    "x-consumer-timeout": _ttl,
+    "x-delivery-limit": _whole,
     "x-queue-version": _version,
     "x-max-age": _age,
     "x-stream-max-segment-size-bytes": _count,

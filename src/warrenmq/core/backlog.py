@@ -461,7 +461,8 @@ class Backlog:
             assert entry is not None
             if entry.position > on_disk:
                 break
-            if kept < keep or entry.epoch == 0:  # a transient message that was never written stays, and all before it
+            # A transient message and all before it stay if it was never written, or its page does not know its count.
+            if kept < keep or entry.epoch == 0 or (self.counts_attempts and entry.epoch < 0):
                 kept += size + entry.message.footprint()
                 size = 0
                 at = end + 1

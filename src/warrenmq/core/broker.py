@@ -17,6 +17,7 @@ from warrenmq.core.dead_letter import PendingDeadLetter
 from warrenmq.core.errors import NotAllowed
 from warrenmq.core.limits import Limits
 from warrenmq.core.login_limit import LoginLimit
+from warrenmq.core.policies import OPERATOR_POLICY, POLICY
 from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, Catalog, EventSink, Storage
 from warrenmq.core.remarks import Remarks
 from warrenmq.core.reply_to import ReplyQueue
@@ -90,6 +91,7 @@ class Broker:
             vhost.remove_queue(queue)
         for exchange in list(vhost.exchanges.values()):
             vhost.remove_exchange(exchange)
+        vhost.policies.delete_all()
         self.catalog.delete("vhost", (name,))
 
     def open_vhost(self, name: str, user: str) -> VHost:
@@ -110,6 +112,9 @@ class Broker:
     def _restore(self) -> None:
         for definition in self.catalog.load("vhost"):
             self.vhosts[definition["name"]] = VHost(self, definition["name"])
+        for kind in (POLICY, OPERATOR_POLICY):  # before what they apply to
+            for definition in self.catalog.load(kind):
+                self.vhosts[definition["vhost"]].policies.restore(definition, kind == OPERATOR_POLICY)
         for definition in self.catalog.load("exchange"):
             self.vhosts[definition["vhost"]].restore_exchange(definition)
         for definition in self.catalog.load("queue"):

@@ -9,6 +9,7 @@ Owned by the loop thread. Compiled when the package is built (channel.pxd).
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from warrenmq.core import consumer_timeout
 from warrenmq.core.consumer import Consumer, wake_channel
 from warrenmq.core.errors import NotAllowed, NotImplementedHere, PreconditionFailed
 from warrenmq.core.exchange import Exchange, Route
@@ -96,7 +97,7 @@ class Channel:
         self.turn: Turn = broker.turn
         self.events: EventSink = broker.events
         self.log: CommitLog = broker.storage.log
-        self.ledger = Ledger()
+        self.ledger = Ledger(self.turn)
         self.consumers: dict[str, Consumer] = {}
         self.default_prefetch = 0
         self.is_open = True
@@ -331,6 +332,7 @@ class Channel:
             raise NotAllowed(f"attempt to reuse consumer tag '{tag}'")
         self._require_room_for_consumer()
         queue.require_admissible(self, no_ack, is_exclusive, arguments)
+        consumer_timeout.watch(self, queue)
         consumer = Consumer(tag, self, queue, no_ack, is_exclusive, self.default_prefetch, priority, arguments)
         self.consumers[tag] = consumer
         return consumer
@@ -394,6 +396,7 @@ class Channel:
 
     def get(self, queue: Queue, no_ack: bool) -> bool:
         """Send the first waiting message as get-ok; says whether there was one."""
+        queue.use()
         entry = queue.get()
         if entry is None:
             return False
@@ -404,15 +407,17 @@ class Channel:
         entry.attempts += 1
         if entry.message.uid != 0 or queue.is_tapped:
             queue.tell_delivered(entry, self, no_ack)
+        message = queue.as_delivered(entry)
         if no_ack:
             queue.delivered_no_ack += 1
             queue.discard(entry)
             tag = self.ledger.next_tag()
         else:
+            consumer_timeout.watch(self, queue)
             entry.queue = queue
             queue.note_unacked()
             tag = self.ledger.add(entry)
-        self.outbox.get_ok(self.number, tag, entry.redelivered, entry.message, queue.message_count())
+        self.outbox.get_ok(self.number, tag, entry.redelivered, message, queue.message_count())
         return True
 
     def limit_prefetch(self, count: int, is_global: bool) -> None:
@@ -441,7 +446,7 @@ class Channel:
                 wake_channel(self.ledger)
             return
         if self.transaction is not None:
-            self.transaction.hold(self._take(tag, multiple), _ACKED, False)
+            self.transaction.hold(self.ledger.take_known(tag, multiple), _ACKED, False)
             return
         if tag == 0:
             tag = self.ledger.last_tag
@@ -451,7 +456,7 @@ class Channel:
 
     def reject(self, tag: int, multiple: bool, requeue: bool, kind: int = schema.REJECTED) -> None:
         """basic.nack and basic.reject; `kind` says which."""
-        taken = self._take(tag, multiple)
+        taken = self.ledger.take_known(tag, multiple)
         if self.transaction is not None:
             self.transaction.hold(taken, kind, requeue)
             return
@@ -463,19 +468,6 @@ class Channel:
         out = list(self.ledger.unacked.items())
         self._require_returnable(out, [])
         self._requeue_all(self.ledger.take_all(), schema.R_RECOVERED)
-
-    def _take(self, tag: int, multiple: bool) -> list[tuple[int, QueuedMessage]]:
-        """Strike deliveries from the ledger; 406 if the tag is not out."""
-        if multiple:
-            if tag == 0:
-                tag = self.ledger.last_tag
-            elif tag not in self.ledger.unacked:
-                raise PreconditionFailed(f"unknown delivery tag {tag}")
-            return self.ledger.take_up_to(tag)
-        entry = self.ledger.take(tag)
-        if entry is None:
-            raise PreconditionFailed(f"unknown delivery tag {tag}")
-        return [(tag, entry)]
 
     def _require_returnable(
         self, returning: list[tuple[int, QueuedMessage]], struck: list[tuple[int, QueuedMessage]]
@@ -572,6 +564,7 @@ class Channel:
         if not self.is_open:
             return
         self.is_open = False
+        consumer_timeout.unwatch(self)
         if self.transaction is not None:
             self._end_transaction().undo(self, reason)
             self.transaction = None

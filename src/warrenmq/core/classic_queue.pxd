@@ -31,6 +31,8 @@ cdef class ClassicQueue(Queue):
     cdef readonly bint has_rules
     cdef object _host
     cdef bint _is_shortening
+    cdef readonly object delivery_limit
+    cdef readonly object single_active
 
     cpdef int enqueue(self, Message message) except -1
     @cython.locals(
@@ -54,6 +56,7 @@ cdef class ClassicQueue(Queue):
     cdef _drop_expired(self)
     @cython.locals(entry=QueuedMessage)
     cpdef QueuedMessage get(self)
+    @cython.locals(message=Message)
     cdef _hand_over(self, QueuedMessage entry, Consumer consumer)
     cpdef discard(self, QueuedMessage entry)
     cpdef drop(self, QueuedMessage entry, int reason, object who=*)
@@ -69,3 +72,4 @@ cdef class ClassicQueue(Queue):
     cpdef requeue(self, list entries, object who=*, int reason=*)
     cpdef wake(self, Consumer consumer)
     cpdef make_due(self)
+    cpdef Message as_delivered(self, QueuedMessage entry)

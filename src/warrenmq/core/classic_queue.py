@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from warrenmq.core.backlog import Backlog
 from warrenmq.core.consumer import Consumer, ConsumerRing
 from warrenmq.core.dead_letter import DeadLetters
-from warrenmq.core.errors import AccessRefused, PreconditionFailed
+from warrenmq.core.delivery_limit import DeliveryLimit
+from warrenmq.core.errors import AccessRefused, PreconditionFailed, ResourceLocked
 from warrenmq.core.expiry import BATCH, Expiry
 from warrenmq.core.length_limit import ExcessPages, LengthLimit, length_limit
 from warrenmq.core.message import Message, QueuedMessage, enqueue_as
@@ -21,6 +22,7 @@ from warrenmq.core.outcome import DELIVERED, DROPPED, QUEUED, REJECTED
 from warrenmq.core.ports import NOTHING, EventSink, MessageStore
 from warrenmq.core.priority import PriorityBacklog
 from warrenmq.core.queue import Queue
+from warrenmq.core.single_active import SingleActive
 from warrenmq.core.stats import Stats
 from warrenmq.core.timers import RESOLUTION_MS
 from warrenmq.core.turn import Turn
@@ -48,11 +50,13 @@ class ClassicQueue(Queue):
         "_is_shortening",
         "backlog",
         "dead_letters",
+        "delivery_limit",
         "exclusive_consumer",
         "has_rules",
         "kept",
         "limit",
         "ring",
+        "single_active",
     )
 
     def __init__(
@@ -76,8 +80,11 @@ class ClassicQueue(Queue):
         )
         self._host = host
         self.backlog = self._make_backlog(store)
-        self.backlog.counts_attempts = self.options.type == QUORUM
+        is_quorum = self.options.type == QUORUM
+        self.backlog.counts_attempts = is_quorum
+        self.delivery_limit = DeliveryLimit(self.options.delivery_limit) if is_quorum else None
         self.ring = ConsumerRing()
+        self.single_active = SingleActive(self.consumers, self.ring) if self.options.is_single_active else None
         self.exclusive_consumer: Consumer | None = None
         self.kept = 0  # messages that were not settled at once by being sent
         self.limit: LengthLimit | None = None
@@ -99,6 +106,8 @@ class ClassicQueue(Queue):
 
     def apply(self, options: QueueOptions) -> None:
         Queue.apply(self, options)
+        if self.delivery_limit is not None:
+            self.delivery_limit.limit = options.delivery_limit
         self._set_rules()
         if self.limit is not None:
             self.shorten()
@@ -243,6 +252,8 @@ class ClassicQueue(Queue):
 
     def dispatch(self) -> None:
         self.is_due = False
+        if self.single_active is not None:
+            self.single_active.elect()
         backlog = self.backlog
         while True:
             entry = backlog.first()
@@ -277,6 +288,11 @@ class ClassicQueue(Queue):
             self.shorten()
 
     def get(self) -> QueuedMessage | None:
+        if self.single_active is not None and self.options.type == QUORUM:
+            raise ResourceLocked(
+                f"cannot obtain access to locked queue '{self.name}' in vhost '{self.vhost}'. basic.get operations are "
+                "not supported by quorum queues with single active consumer"
+            )
         self._drop_expired()
         entry = self.backlog.take()
         if self.backlog.paged != 0:
@@ -289,17 +305,21 @@ class ClassicQueue(Queue):
             self.stats.redelivered += 1
             self.redelivered += 1
         entry.attempts += 1
+        message = entry.message if self.delivery_limit is None else self.delivery_limit.stamp(entry)
         if entry.message.uid != 0 or self.is_tapped:
             self.tell_delivered(entry, consumer, consumer.no_ack)
         if consumer.no_ack:
             self.delivered_no_ack += 1
             self.discard(entry)
-            consumer.deliver_no_ack(entry.message, entry.redelivered)
+            consumer.deliver_no_ack(message, entry.redelivered)
         else:
             self.delivered += 1
             self.unacked_count += 1
             self.stats.unacked += 1
-            consumer.deliver(entry)
+            consumer.deliver(entry, message)
+
+    def as_delivered(self, entry: QueuedMessage) -> Message:
+        return entry.message if self.delivery_limit is None else self.delivery_limit.stamp(entry)
 
     def published(self) -> int:
         return self.backlog.next_position - self.backlog.restored_position  # each takes one position
@@ -399,6 +419,8 @@ class ClassicQueue(Queue):
         self.stats.unacked -= 1
         self.discard(entry)
         self.release(entry)
+        if self.single_active is not None and self.single_active.is_drained():
+            self._elect_soon()
 
     def reject(self, entry: QueuedMessage, who: object) -> None:
         self.rejected += 1
@@ -409,12 +431,19 @@ class ClassicQueue(Queue):
         else:
             self.drop(entry, _REJECTED, who)
         self.release(entry)
+        if self.single_active is not None and self.single_active.is_drained():
+            self._elect_soon()
 
     def requeue(self, entries: list[QueuedMessage], who: object = None, reason: int = 0) -> None:
-        """Put unacked messages back at their old places, marked as redelivered, without delivering them yet."""
+        """Put unacked messages back at their old places, marked as redelivered, without delivering them yet.
+
+        Those that came back too often are dropped.
+        """
         self.unacked_count -= len(entries)
-        self.requeued += len(entries)
         self.stats.unacked -= len(entries)
+        if self.delivery_limit is not None and not self.is_deleted:
+            entries = self._drop_over_limit(self.delivery_limit, entries)
+        self.requeued += len(entries)
         for entry in entries:
             if entry.message.uid != 0:
                 self.events.place_event(_REQUEUED, entry, self, who, reason)
@@ -429,6 +458,17 @@ class ClassicQueue(Queue):
                 self.backlog.page_out_returned()
         for entry in entries:
             self.release(entry)
+        if self.single_active is not None and self.single_active.is_drained():
+            self._elect_soon()
+
+    def _drop_over_limit(self, limit: DeliveryLimit, entries: list[QueuedMessage]) -> list[QueuedMessage]:
+        """Drop those that came back more often than they may; return the others."""
+        entries, over = limit.divide(entries)
+        for entry in over:
+            self.rejected += 1
+            self.release(entry)
+            self.drop(entry, schema.R_DELIVERY_LIMIT)
+        return entries
 
     def _note_returned(self, entries: list[QueuedMessage]) -> None:
         """Messages wait again: some may have expired, or be too many."""
@@ -473,7 +513,7 @@ class ClassicQueue(Queue):
     def require_admissible(
         self, channel: "Channel", no_ack: bool, is_exclusive: bool, arguments: dict[str, Any]
     ) -> None:
-        if self.exclusive_consumer is not None or (is_exclusive and self.consumers):
+        if self.exclusive_consumer is not None or (is_exclusive and (self.consumers or self.single_active is not None)):
             raise AccessRefused(f"queue '{self.name}' in vhost '{self.vhost}' in exclusive use")
         if "x-stream-offset" in arguments:
             raise PreconditionFailed(
@@ -485,12 +525,20 @@ class ClassicQueue(Queue):
         Queue.add_consumer(self, consumer)
         if consumer.is_exclusive:
             self.exclusive_consumer = consumer
+        if self.single_active is not None and self.single_active.added(consumer):
+            self._elect_soon()
         self.wake(consumer)
 
     def wake(self, consumer: Consumer) -> None:
-        if consumer in self.consumers:
+        if consumer in self.consumers and (self.single_active is None or self.single_active.may_take(consumer)):
             self.ring.add(consumer)
             self.make_due()
+
+    def _elect_soon(self) -> None:
+        """Choose the active consumer before the turn ends, also if no message waits for it."""
+        if not self.is_due:
+            self.is_due = True
+            self.turn.due.append(self)
 
     def make_due(self) -> None:
         if not self.is_due and self.backlog.waiting != 0:
@@ -502,3 +550,5 @@ class ClassicQueue(Queue):
         if self.exclusive_consumer is consumer:
             self.exclusive_consumer = None
         Queue.remove_consumer(self, consumer)
+        if self.single_active is not None and self.single_active.removed(consumer):
+            self._elect_soon()

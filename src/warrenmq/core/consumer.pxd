@@ -25,7 +25,7 @@ cdef class Consumer:
     cpdef bint has_credit(self) except -1
     cpdef bint give_back(self) except -1
     cpdef deliver_no_ack(self, Message message, bint redelivered)
-    cpdef deliver(self, QueuedMessage entry)
+    cpdef deliver(self, QueuedMessage entry, Message message)
 
 
 @cython.final

@@ -104,13 +104,13 @@ class Consumer:
         """Send a message that is settled by being sent."""
         self.outbox.deliver(self.channel_number, self.wire_tag, self.ledger.next_tag(), redelivered, message)
 
-    def deliver(self, entry: QueuedMessage) -> None:
-        """Send a message and note it in the ledger until it is acked."""
+    def deliver(self, entry: QueuedMessage, message: Message) -> None:
+        """Send a message and note it in the ledger until it is acked; `message` is what is sent of it."""
         entry.consumer = self
         entry.queue = self.queue
         self.unacked += 1
         tag = self.ledger.add(entry)
-        self.outbox.deliver(self.channel_number, self.wire_tag, tag, entry.redelivered, entry.message)
+        self.outbox.deliver(self.channel_number, self.wire_tag, tag, entry.redelivered, message)
 
 
 class ConsumerRing:

@@ -1,6 +1,7 @@
 cimport cython
 
 from warrenmq.core.message cimport QueuedMessage
+from warrenmq.core.turn cimport Turn
 
 
 @cython.final
@@ -12,6 +13,9 @@ cdef class Ledger:
     cdef public Py_ssize_t outstanding
     cdef readonly dict unacked
     cdef readonly dict parked
+    cdef readonly Turn turn
+    cdef public long long note_from_ms
+    cdef public object watch
 
     cpdef unsigned long long next_tag(self) noexcept
     cpdef unsigned long long add(self, QueuedMessage entry) except 0

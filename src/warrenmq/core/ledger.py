@@ -4,20 +4,42 @@ Tags grow by one for every delivery of the channel, acked or not, and are never 
 Compiled when the package is built (ledger.pxd).
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from warrenmq.core.errors import PreconditionFailed
 from warrenmq.core.message import QueuedMessage
+from warrenmq.core.turn import Turn
+
+if TYPE_CHECKING:
+    from warrenmq.core.consumer_timeout import UnackedWatch
+
+NEVER_MS = 1 << 62
 
 
 class Ledger:
     """`prefetch` limits what all consumers of the channel hold together (0: no limit); basic.get does not count.
 
     A tag that is struck is not settled yet (a transaction may hold it): `outstanding` falls when the queue settles it.
+    From `note_from_ms` on, `watch` has to note the time of the next delivery (core/consumer_timeout.py).
     """
 
-    __slots__ = ("last_served", "last_tag", "oldest", "outstanding", "parked", "prefetch", "unacked")
+    __slots__ = (
+        "last_served",
+        "last_tag",
+        "note_from_ms",
+        "oldest",
+        "outstanding",
+        "parked",
+        "prefetch",
+        "turn",
+        "unacked",
+        "watch",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, turn: Turn | None = None) -> None:
+        self.turn = turn or Turn()
+        self.note_from_ms = NEVER_MS
+        self.watch: UnackedWatch | None = None
         self.last_served: Any = None  # the consumer of the last delivery that counts against the prefetch
         self.last_tag = 0
         self.oldest = 1  # no tag below it is out
@@ -39,6 +61,8 @@ class Ledger:
             self.outstanding += 1
             if self.prefetch != 0:
                 self.last_served = entry.consumer
+        if self.turn.now_ms >= self.note_from_ms:
+            self.watch.note(self.last_tag)  # type: ignore[union-attr]
         return self.last_tag
 
     def is_full(self) -> bool:
@@ -47,6 +71,14 @@ class Ledger:
     def take(self, tag: int) -> QueuedMessage | None:
         """Strike one tag; None if it is not out."""
         return self.unacked.pop(tag, None)
+
+    def take_known(self, tag: int, multiple: bool) -> list[tuple[int, QueuedMessage]]:
+        """Strike one tag, or all up to it (0: all there are); 406 if it is not out."""
+        if multiple and tag == 0:
+            return self.take_up_to(self.last_tag)
+        if tag not in self.unacked:
+            raise PreconditionFailed(f"unknown delivery tag {tag}")
+        return self.take_up_to(tag) if multiple else [(tag, self.unacked.pop(tag))]
 
     def take_up_to(self, tag: int) -> list[tuple[int, QueuedMessage]]:
         """Strike every tag up to and including this one, oldest first."""

@@ -1,4 +1,4 @@
-"""How much clients may declare: what a virtual host and a channel hold at most."""
+"""Limits for clients: what a virtual host and a channel hold at most, and how long a delivery may stay unacked."""
 
 from dataclasses import dataclass
 
@@ -14,3 +14,4 @@ class Limits:
     max_exchanges: int = 100_000
     max_bindings: int = 1_000_000
     consumer_max_per_channel: int = 10_000
+    consumer_timeout: int = 0  # milliseconds; queues may have their own

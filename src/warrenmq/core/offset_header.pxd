@@ -3,13 +3,13 @@ cimport cython
 from warrenmq.core.message cimport Message, make_message
 from warrenmq.protocol.properties cimport with_entry, without_header
 
-cdef bytes _name
-cdef bytes _ENTRY
 cdef Py_ssize_t _START
 
 
 @cython.final
 cdef class OffsetHeader:
+    cdef str _name
+    cdef bytes _entry
     cdef bytes _properties
     cdef bytes _before
     cdef bytes _after

@@ -1,6 +1,6 @@
-"""The header `x-stream-offset`, which every message of a stream carries when it is delivered.
+"""A header with a number that is added at delivery: `x-stream-offset` of streams, `x-delivery-count` of quorum queues.
 
-A message is given its header once, when it comes into memory for readers, however many of them there are. Neighbours
+A message of a stream gets it once, when it comes into memory for readers, however many of them there are. Neighbours
 mostly have the same properties: then they are looked into once, and the rest is copying. One of the files that know
 whether they are compiled (docs/decisions/0002), because C copies octets where Python joins pieces.
 
@@ -25,9 +25,6 @@ from warrenmq.protocol.properties import headers_span, with_entry, without_heade
 Pointer: TypeAlias = Any  # a char * in compiled code, and never used in plain Python
 
 NAME = "x-stream-offset"
-_name = NAME.encode()
-# The key as a short string, then a 64-bit integer: as RabbitMQ writes it.
-_ENTRY = bytes((len(_name),)) + _name + b"l" + bytes(8)
 
 # Class, weight and body size come before the properties, and differ where they are the same.
 _START = 12
@@ -36,17 +33,20 @@ _pack = Struct(">q").pack
 
 
 class OffsetHeader:
-    """Writes offsets into headers, and knows how the last properties were cut for it."""
+    """Writes a number into headers, under one name; it knows how the last properties were cut for it."""
 
-    __slots__ = ("_after", "_before", "_properties")
+    __slots__ = ("_after", "_before", "_entry", "_name", "_properties")
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = NAME) -> None:
+        self._name = name
+        # The key as a short string, then a 64-bit integer: as RabbitMQ writes it.
+        self._entry = bytes((len(name),)) + name.encode() + b"l" + bytes(8)
         self._properties = b""
         self._before = b""
         self._after = b""
 
     def stamp(self, message: Message, offset: int) -> Message:
-        """The same message with its offset among its headers; one that the publisher wrote there is replaced."""
+        """Return the same message with the number among its headers; one that the publisher wrote there is replaced."""
         header = message.header
         if cython.compiled:
             source: Pointer = PyBytes_AS_STRING(header)
@@ -71,9 +71,9 @@ class OffsetHeader:
 
     def _cut(self, header: bytes) -> None:
         self._properties = header[_START:]
-        if _name in header:
-            header = without_header(header, NAME)
-        stamped = with_entry(header, _ENTRY)
+        if self._name.encode() in header:
+            header = without_header(header, self._name)
+        stamped = with_entry(header, self._entry)
         end = headers_span(stamped)[1]
         self._before = stamped[_START : end - 8]
         self._after = stamped[end:]

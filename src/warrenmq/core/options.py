@@ -1,6 +1,7 @@
 """Effective options: what the type, durability and arguments of a queue or exchange mean.
 
-The one place that interprets arguments, which `arguments.py` has checked. Everybody else, storage included, takes the
+The one place that interprets arguments, which `arguments.py` has checked and policies have changed (policies.py).
+Arguments of a queue that an older version has declared may be unchecked. Everybody else, storage included, takes the
 options. `Queue.apply` and `Exchange.apply` change them at run time; the type, durability and deduplication of what
 exists stay as declared.
 """
@@ -15,6 +16,7 @@ from warrenmq.core import deduplication
 from warrenmq.core.arguments import parse_age, queue_type_of
 from warrenmq.core.deduplication import Settings
 from warrenmq.core.durability import Durability, parse_durability
+from warrenmq.core.routing.erlang_text import is_integer
 
 CLASSIC = "classic"
 QUORUM = "quorum"
@@ -75,24 +77,47 @@ def queue_options(is_durable: bool, arguments: Mapping[str, Any]) -> QueueOption
         unused_ms=arguments.get("x-expires"),
         max_length=arguments.get("x-max-length"),
         max_length_bytes=arguments.get("x-max-length-bytes"),
-        overflow=arguments.get("x-overflow", DROP_HEAD),
+        overflow=_overflow(type, arguments),
         dead_letter_exchange=arguments.get("x-dead-letter-exchange"),
         dead_letter_routing_key=arguments.get("x-dead-letter-routing-key"),
-        is_dead_letter_kept=arguments.get("x-dead-letter-strategy") == "at-least-once",
+        is_dead_letter_kept=_is_dead_letter_kept(type, arguments),
         max_priority=arguments.get("x-max-priority", 0),
         is_single_active=arguments.get("x-single-active-consumer") is True,
         delivery_limit=_delivery_limit(type, arguments),
-        consumer_timeout_ms=arguments.get("x-consumer-timeout"),
+        consumer_timeout_ms=_integer(arguments, "x-consumer-timeout"),
         max_age_ms=None if age is None else parse_age(age),
         segment_bytes=arguments.get("x-stream-max-segment-size-bytes") if is_stream else None,
+    )
+
+
+def _overflow(type: str, arguments: Mapping[str, Any]) -> str:
+    overflow: str = arguments.get("x-overflow", DROP_HEAD)
+    return DROP_HEAD if type == QUORUM and overflow == REJECT_PUBLISH_DLX else overflow  # RabbitMQ does the same
+
+
+def _is_dead_letter_kept(type: str, arguments: Mapping[str, Any]) -> bool:
+    """At-least-once works on quorum queues that reject publishes; RabbitMQ falls back to at-most-once otherwise."""
+    return (
+        type == QUORUM
+        and arguments.get("x-dead-letter-strategy") == "at-least-once"
+        and arguments.get("x-overflow") == REJECT_PUBLISH
+        and arguments.get("x-dead-letter-exchange") is not None
     )
 
 
 def _delivery_limit(type: str, arguments: Mapping[str, Any]) -> int | None:
     if type != QUORUM:
         return None
-    limit: int = arguments.get("x-delivery-limit", DEFAULT_DELIVERY_LIMIT)
+    limit = _integer(arguments, "x-delivery-limit")
+    if limit is None:
+        return DEFAULT_DELIVERY_LIMIT
     return None if limit < 0 else limit
+
+
+def _integer(arguments: Mapping[str, Any], name: str) -> int | None:
+    """None also for what an older version accepted without a check."""
+    value = arguments.get(name)
+    return value if is_integer(value) else None
 
 
 def exchange_options(type: str, arguments: Mapping[str, Any]) -> ExchangeOptions:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from warrenmq.core.channel import Channel
     from warrenmq.core.consumer import Consumer
     from warrenmq.core.deduplication import SeenIds
+    from warrenmq.core.errors import BrokerError
     from warrenmq.core.exchange import Route
     from warrenmq.core.message import Message, QueuedMessage
     from warrenmq.core.options import QueueOptions
@@ -60,6 +61,10 @@ class Outbox:
 
     def cancelled(self, channel: int, consumer_tag: str) -> None:
         """basic.cancel: the queue of this consumer is gone."""
+        raise NotImplementedError
+
+    def close_channel(self, channel: int, refusal: "BrokerError", cause: str) -> None:
+        """Close the channel with channel.close and these words, and its Channel, too; `cause` is for the log."""
         raise NotImplementedError
 
 

@@ -35,6 +35,7 @@ cdef class Queue:
     cdef readonly Stats stats
     cdef readonly Turn turn
     cdef public object deduplication
+    cdef public object expiry
 
     cpdef int enqueue(self, Message message) except -1
     cpdef dispatch(self)
@@ -43,6 +44,7 @@ cdef class Queue:
     cpdef settle(self, QueuedMessage entry)
     cpdef reject(self, QueuedMessage entry, object who)
     cpdef requeue(self, list entries, object who=*, int reason=*)
+    cpdef Message as_delivered(self, QueuedMessage entry)
     cpdef bint needs_page(self)
     cpdef note_unacked(self)
     cpdef tell_delivered(self, QueuedMessage entry, object who, bint is_settled)

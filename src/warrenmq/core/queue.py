@@ -15,6 +15,7 @@ from warrenmq.core.memory import size_of_consumer
 from warrenmq.core.message import Message, QueuedMessage
 from warrenmq.core.options import QueueOptions
 from warrenmq.core.ports import EventSink
+from warrenmq.core.queue_expiry import QueueExpiry
 from warrenmq.core.stats import Stats
 from warrenmq.core.turn import Turn
 from warrenmq.events import schema
@@ -42,6 +43,7 @@ class Queue:
         "delivered",
         "delivered_no_ack",
         "events",
+        "expiry",
         "is_auto_delete",
         "is_deleted",
         "is_due",
@@ -91,6 +93,7 @@ class Queue:
         self.is_due = False
         self.unacked_count = 0
         self.deduplication: Deduplication | None = None
+        self.expiry: QueueExpiry | None = None
         # Counters since the start; `core/snapshot.py` derives others from them.
         self.delivered = 0  # to be acked
         self.delivered_no_ack = 0
@@ -135,6 +138,15 @@ class Queue:
     def requeue(self, entries: list[QueuedMessage], who: object = None, reason: int = 0) -> None:
         """Put unacked messages back, marked as redelivered, without delivering them yet."""
         raise NotImplementedError
+
+    def as_delivered(self, entry: QueuedMessage) -> Message:
+        """Return the message with what the broker adds to its headers at delivery."""
+        return entry.message
+
+    def use(self) -> None:
+        """A client has asked for it: it does not expire for a while."""
+        if self.expiry is not None:
+            self.expiry.use()
 
     def require_returnable(self) -> None:
         """540 if what was delivered cannot be requeued."""
@@ -211,6 +223,8 @@ class Queue:
             del self.consumers[consumer]
             self.stats.consumers -= 1
             self.stats.definition_bytes -= size_of_consumer(consumer)
+            if self.expiry is not None and not self.consumers:
+                self.expiry.use()
 
     def release(self, entry: QueuedMessage) -> None:
         """Return the credit of a delivery to its consumer and channel."""
@@ -226,6 +240,9 @@ class Queue:
     def delete(self) -> tuple[int, list[Consumer]]:
         """Drop everything. Return the number of messages dropped, and the consumers to notify."""
         self.is_deleted = True
+        if self.expiry is not None:
+            self.expiry.stop()
+            self.expiry = None
         dropped = self.drop_everything()
         consumers = list(self.consumers)
         for consumer in consumers:

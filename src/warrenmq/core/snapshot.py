@@ -6,8 +6,12 @@ from typing import Any
 
 from warrenmq.core.broker import Broker
 from warrenmq.core.channel import Channel
+from warrenmq.core.classic_queue import ClassicQueue
 from warrenmq.core.connection import Connection
+from warrenmq.core.consumer import Consumer
+from warrenmq.core.exchange import Exchange
 from warrenmq.core.queue import Queue
+from warrenmq.core.vhost import VHost
 from warrenmq.events.schema import R_DELIVERY_LIMIT, R_EXPIRED, R_MAXLEN, R_REJECTED, reason_name
 
 # Why a queue removes a message that was not acked.
@@ -40,6 +44,7 @@ class Overview:
     dead_letter_cycles: int
     dropped: Mapping[str, int]  # by reason: messages that were removed from queues without an ack
     dead_lettered: Mapping[str, int]  # by reason: those of them that another queue has taken
+    consumer_timeouts: int
     bytes_in: int
     bytes_out: int
     connections_opened: int
@@ -74,6 +79,7 @@ def overview(broker: Broker) -> Overview:
         dead_letter_cycles=stats.dead_letter_cycles,
         dropped={reason_name(reason): stats.dropped[reason] for reason in DROP_REASONS},
         dead_lettered={reason_name(reason): stats.dead_lettered[reason] for reason in DROP_REASONS},
+        consumer_timeouts=stats.consumer_timeouts,
         bytes_in=stats.bytes_in,
         bytes_out=stats.bytes_out,
         connections_opened=stats.connections_opened,
@@ -239,6 +245,69 @@ def queue_view(queue: Queue) -> QueueView:
         requeued=queue.requeued,
         rejected=queue.rejected,
         acked=queue.delivered - queue.unacked_count - queue.requeued - queue.rejected,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerView:
+    """One consumer. `activity_status` is up, or of a queue with a single active consumer single_active or waiting."""
+
+    queue: str
+    vhost: str
+    tag: str
+    connection: str
+    channel: int
+    is_ack_required: bool
+    is_exclusive: bool
+    prefetch: int
+    priority: int
+    unacked: int
+    active: bool
+    activity_status: str
+    arguments: Mapping[str, Any]
+
+
+def consumers(queue: Queue) -> list[ConsumerView]:
+    """Return the consumers of a queue, in the order of registration."""
+    return [view_consumer(queue, consumer) for consumer in queue.consumers]
+
+
+def view_consumer(queue: Queue, consumer: Consumer) -> ConsumerView:
+    choice = queue.single_active if isinstance(queue, ClassicQueue) else None
+    is_active = choice is None or choice.active is consumer
+    return ConsumerView(
+        queue=queue.name,
+        vhost=queue.vhost,
+        tag=consumer.tag,
+        connection=consumer.channel.connection_name,
+        channel=consumer.channel_number,
+        is_ack_required=not consumer.no_ack,
+        is_exclusive=consumer.is_exclusive,
+        prefetch=consumer.prefetch,
+        priority=consumer.priority,
+        unacked=consumer.unacked,
+        active=is_active,
+        activity_status="up" if choice is None else "single_active" if is_active else "waiting",
+        arguments=consumer.arguments,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyView:
+    """Which policies apply to a queue or exchange, by name, and what they set together."""
+
+    policy: str | None
+    operator_policy: str | None
+    definition: Mapping[str, Any]
+
+
+def policy_view(vhost: VHost, target: Queue | Exchange) -> PolicyView:
+    in_force = vhost.policies.of(target)
+    policy, operator_policy = in_force.policy, in_force.operator_policy
+    return PolicyView(
+        policy=None if policy is None else policy.name,
+        operator_policy=None if operator_policy is None else operator_policy.name,
+        definition=in_force.definition(),
     )
 
 

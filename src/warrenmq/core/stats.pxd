@@ -15,6 +15,7 @@ cdef class Stats:
     cdef public list dead_lettered
     cdef public long long dead_letter_cycles
     cdef public long long rejected_publishes
+    cdef public long long consumer_timeouts
     cdef public long long ready
     cdef public long long unacked
     cdef public long long consumers

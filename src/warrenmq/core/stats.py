@@ -28,6 +28,7 @@ class Stats:
         "confirmed",
         "connections_closed",
         "connections_opened",
+        "consumer_timeouts",
         "consumers",
         "dead_letter_cycles",
         "dead_lettered",
@@ -67,6 +68,7 @@ class Stats:
         self.dead_lettered = [0] * (max(schema.REASON_NAMES) + 1)
         self.dead_letter_cycles = 0
         self.rejected_publishes = 0
+        self.consumer_timeouts = 0
         self.ready = 0
         self.unacked = 0
         self.consumers = 0

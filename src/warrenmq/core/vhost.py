@@ -17,12 +17,14 @@ from warrenmq.core import definitions, reserved
 from warrenmq.core.arguments import (
     COMPARED_ARGUMENTS,
     COMPARED_OF_EXCHANGES,
+    queue_type_of,
     require_own_name,
     validate_exchange_arguments,
     validate_queue_arguments,
 )
 from warrenmq.core.binding import Binding, BindingIndex, Destination, make_binding
 from warrenmq.core.classic_queue import ClassicQueue
+from warrenmq.core.consumer_timeout import keep_to_timeout
 from warrenmq.core.deduplication import Deduplication, Passage, Settings
 from warrenmq.core.equivalence import require_same_arguments, require_same_flag
 from warrenmq.core.errors import (
@@ -36,10 +38,12 @@ from warrenmq.core.errors import (
 from warrenmq.core.exchange import DEFAULT_EXCHANGE, Exchange, Route, collect_queues
 from warrenmq.core.memory import size_of_binding, size_of_exchange, size_of_queue, size_of_route
 from warrenmq.core.message import address_of
-from warrenmq.core.options import STREAM, ExchangeOptions, QueueOptions, queue_options
+from warrenmq.core.options import STREAM, ExchangeOptions, QueueOptions
+from warrenmq.core.policies import Policies
 from warrenmq.core.publish_rules import ADDRESS_PREFIX
 from warrenmq.core.publishing import publish
 from warrenmq.core.queue import Queue
+from warrenmq.core.queue_expiry import keep_to_expiry
 from warrenmq.core.routing import MATCHERS
 from warrenmq.core.routing.headers import validate as validate_headers_binding
 from warrenmq.core.stream import Stream
@@ -79,6 +83,7 @@ class VHost:
         self._own_routes: dict[tuple[str, str], Route] = {}  # of `publish`: internal exchanges are among them
         self._route_bytes = 0  # the memory of both
         self.deduplicating: dict[Exchange, None] = {}  # exchanges that drop duplicates
+        self.policies = Policies(self)
         for exchange_name, type in PREDECLARED:
             self._add_exchange(Exchange(exchange_name, type, is_durable=True))
         self._add_exchange(Exchange(TRACE_EXCHANGE, "topic", is_durable=True, is_internal=True))
@@ -89,7 +94,12 @@ class VHost:
     def apply(self, target: Exchange, options: ExchangeOptions) -> None: ...
     def apply(self, target: Any, options: Any) -> None:
         """Give a queue or exchange other options at run time."""
+        before = target.options
         target.apply(options)
+        if isinstance(target, Queue):
+            keep_to_expiry(self, target)
+            if before.consumer_timeout_ms != options.consumer_timeout_ms:
+                keep_to_timeout(self.broker, target)
         self._topology_changed()
 
     def tap(self, is_tapped: bool) -> None:
@@ -240,6 +250,7 @@ class VHost:
 
     def _add_exchange(self, exchange: Exchange) -> None:
         self.exchanges[exchange.name] = exchange
+        self.policies.adopt(exchange)
         self.broker.stats.definition_bytes += size_of_exchange(exchange)
         settings = exchange.options.deduplication
         if settings is not None:
@@ -269,6 +280,7 @@ class VHost:
     def remove_exchange(self, exchange: Exchange) -> None:
         """Take the exchange away with all bindings from it and to it."""
         del self.exchanges[exchange.name]
+        self.policies.forget(exchange)
         self.broker.stats.definition_bytes -= size_of_exchange(exchange)
         for binding in self.bindings.of_source(exchange):
             self._remove_binding(binding)
@@ -320,6 +332,7 @@ class VHost:
             require_same_flag("durable", what, is_durable, existing.is_durable)
             require_same_flag("auto_delete", what, is_auto_delete, existing.is_auto_delete)
             require_same_arguments(what, arguments, existing.arguments, COMPARED_ARGUMENTS)
+            existing.use()
             return existing
         self._require_free(name, is_durable, arguments)
         require_own_name(name, arguments)
@@ -349,7 +362,8 @@ class VHost:
         self, name: str, is_durable: bool, is_auto_delete: bool, owner: Connection | None, arguments: dict[str, Any]
     ) -> Queue:
         broker = self.broker
-        options = queue_options(is_durable, arguments)
+        in_force = self.policies.find(queue_type_of(arguments), name)
+        options = in_force.queue_options(is_durable, arguments)
         queue: Queue
         if options.type == STREAM:
             streams = broker.storage.stream_store(self.name, name, options)
@@ -372,11 +386,13 @@ class VHost:
         if options.deduplication is not None:
             queue.deduplication = self._deduplication(options.deduplication, "queue", name, is_durable, queue.promise)
         queue.restore()
+        self.policies.note(queue, in_force)
         queue.is_tapped = self.is_tapped
         self.queues[name] = queue
         broker.stats.definition_bytes += size_of_queue(queue)
         if owner is not None:
             owner.exclusive_queues[queue] = None
+        keep_to_expiry(self, queue)
         self._topology_changed()
         return queue
 
@@ -394,11 +410,12 @@ class VHost:
             raise PreconditionFailed(f"{self._named('queue', name)} not empty")
         return self.remove_queue(queue)
 
-    def remove_queue(self, queue: Queue) -> int:
-        """Take the queue away and tell its consumers."""
+    def remove_queue(self, queue: Queue, reason: int = 0) -> int:
+        """Take the queue away and tell its consumers; `reason` is for its event."""
         if self.queues.get(queue.name) is not queue:
             return 0
         del self.queues[queue.name]
+        self.policies.forget(queue)
         self.broker.stats.definition_bytes -= size_of_queue(queue)
         if queue.owner is not None:
             del queue.owner.exclusive_queues[queue]
@@ -408,7 +425,7 @@ class VHost:
         if queue.is_durable:
             self.broker.catalog.delete("queue", (self.name, queue.name))
         self.broker.turn.lost.extend(consumers)
-        self.broker.emit(schema.QUEUE_DELETED, self.name, queue=queue.name)
+        self.broker.emit(schema.QUEUE_DELETED, self.name, queue=queue.name, reason=reason)
         return dropped
 
     def consumer_left(self, queue: Queue, consumer: Consumer) -> None:

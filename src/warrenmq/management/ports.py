@@ -27,6 +27,10 @@ class Origin:
 Login = Callable[[str, str, Origin], Awaitable[bool]]
 
 
+# What a handler changes in the broker: done in a turn, and awaited until it is as safe as a declared queue.
+Change = Callable[[Callable[[], Any]], Awaitable[Any]]
+
+
 class TraceReader(Protocol):
     """Reads the event log. Raises OSError (TracingUnavailable is one) where it cannot be read."""
 

@@ -44,6 +44,7 @@ METRICS = (
     Metric("warren_messages_confirmed_total", "confirmed", "Messages confirmed to their publishers."),
     Metric("warren_messages_returned_total", "returned", "Mandatory messages returned because no queue took them."),
     Metric("warren_messages_unroutable_total", "unroutable", "Messages that no queue took, returned or not."),
+    Metric("warren_consumer_timeouts_total", "consumer_timeouts", "Channels closed for a delivery not acked in time."),
     Metric("warren_messages_deduplicated_total", "deduplicated", "Messages dropped because their id was seen before."),
     Metric("warren_publishes_rejected_total", "rejected_publishes", "Publishes that a full queue rejected."),
     Metric(

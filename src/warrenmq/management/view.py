@@ -9,12 +9,17 @@ from typing import Any
 from warrenmq.core.broker import Broker
 from warrenmq.core.reserved import READERS
 from warrenmq.management.errors import Forbidden
-from warrenmq.management.ports import Firehose, Login, Origin, TraceReader, TraceRules
+from warrenmq.management.ports import Change, Firehose, Login, Origin, TraceReader, TraceRules
 
 
 async def refuse_all(name: str, password: str, origin: Origin) -> bool:
     """The login of a node without one: refuse every user."""
     return False
+
+
+async def change_at_once(work: Callable[[], Any]) -> Any:
+    """The changes of a node whose turns have no end: nothing is awaited."""
+    return work()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,7 @@ class NodeView:
     rules: TraceRules | None = None
     firehose: Firehose | None = None
     refused_connections: Callable[[], Mapping[str, int]] = dict  # by reason
+    change: Change = change_at_once
     tracing_state: Callable[[], Mapping[str, Any]] = dict  # enabled, kept, dropped, failure (docs/tracing.md)
 
     def visible_vhosts(self, user: str) -> frozenset[str] | None:
@@ -47,6 +53,12 @@ class NodeView:
     def require_monitoring(self, user: str) -> None:
         if not self.may_monitor(user):
             raise Forbidden(f"this needs the tag 'monitoring' or 'administrator', and user '{user}' has neither")
+
+    def require_tag(self, user: str, *tags: str) -> None:
+        """403 for who has none of these tags."""
+        if self.broker.users.tags(user).isdisjoint(tags):
+            shown = " or ".join(f"'{tag}'" for tag in tags)
+            raise Forbidden(f"this needs the tag {shown}, which user '{user}' does not have")
 
     def require_everywhere(self, user: str) -> None:
         """403 for who may not enter every virtual host: what is changed here concerns all of them."""

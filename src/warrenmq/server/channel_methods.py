@@ -150,6 +150,7 @@ class ChannelMethods:
             if is_own(self._vhost.name, name):
                 self._require("read", "queue", name)
             queue = self._vhost.queue(name, self._connection)
+            queue.use()
         else:
             if name:
                 self._require("configure", "queue", name)
@@ -324,7 +325,12 @@ class ChannelMethods:
             self._answer(answer)
             return
         self._session.hold()
-        self._session.go_on_when(max(level, self._log.reply_level), partial(self._answer, answer))
+        self._session.go_on_when(max(level, self._log.reply_level), partial(self._answer_late, answer))
+
+    def _answer_late(self, method: spec.Method) -> None:
+        """Answer, unless the broker has closed the channel meanwhile."""
+        if self._session.channels.get(self.number) is self:
+            self._answer(method)
 
     def _remark(self, kind: str, text: str) -> None:
         self._session.broker.remarks.tell(kind, text)

@@ -19,6 +19,7 @@ cdef class ConnectionOutbox(Outbox):
     cdef readonly bint is_peer_slow
     cdef public bint has_written
     cdef public bint notifies_cancel
+    cdef public object closes_channel
 
     cpdef deliver(self, int channel, bytes consumer_tag, unsigned long long delivery_tag, bint redelivered, Message message)
     cpdef get_ok(self, int channel, unsigned long long delivery_tag, bint redelivered, Message message, Py_ssize_t remaining)

@@ -9,9 +9,11 @@ Owned by the loop thread. Compiled when the package is built (outbox.pxd).
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
 from warrenmq.core.consumer import wake_parked
+from warrenmq.core.errors import BrokerError
 from warrenmq.core.message import Message
 from warrenmq.core.ports import Outbox
 from warrenmq.core.stats import Stats, Traffic
@@ -34,6 +36,7 @@ class ConnectionOutbox(Outbox):
 
     __slots__ = (
         "buffer",
+        "closes_channel",
         "has_written",
         "is_dirty",
         "is_peer_slow",
@@ -54,6 +57,7 @@ class ConnectionOutbox(Outbox):
         self.is_dirty = False
         self.is_peer_slow = False  # the transport holds more than it should
         self.has_written = False  # since the heartbeat was last looked at
+        self.closes_channel: Callable[[int, BrokerError, str], None] | None = None  # set by the session
         self.notifies_cancel = False  # the client wants to hear that its consumer's queue is gone
 
     # -- what the core says ------------------------------------------------------------------------------------------
@@ -92,6 +96,10 @@ class ConnectionOutbox(Outbox):
     def cancelled(self, channel: int, consumer_tag: str) -> None:
         if self.notifies_cancel:
             self.send(channel, spec.BasicCancel(consumer_tag, no_wait=True))
+
+    def close_channel(self, channel: int, refusal: BrokerError, cause: str) -> None:
+        if self.closes_channel is not None:
+            self.closes_channel(channel, refusal, cause)
 
     # -- what the session says ---------------------------------------------------------------------------------------
 

@@ -86,6 +86,7 @@ class Session:
         self.core: Connection | None = None  # the broker's side of this connection, from connection.open on
         self.is_closed = False  # a close was sent or received: nothing more is done for this client
         self.is_finished = False  # the closing handshake is over too
+        outbox.closes_channel = self.close_channel
 
     def begin(self) -> None:
         """The client has sent the protocol header."""
@@ -324,12 +325,18 @@ class Session:
         # Clipped before it is logged: names that are no text must not break the log either.
         text = clip_reply_text(refusal.reply_text)
         log.info("%s channel %d: closed: %s", self._connection.name, channel, text)
+        self._refuse_channel(channel, refusal.reply_code, text, index)
+
+    def close_channel(self, channel: int, refusal: BrokerError, cause: str) -> None:
+        """The broker closes a channel, whatever its client does at present."""
+        text = clip_reply_text(refusal.reply_text)
+        log.warning("%s channel %d: closed: %s (%s)", self._connection.name, channel, text, cause)
+        self._refuse_channel(channel, refusal.reply_code, text, 0)
+
+    def _refuse_channel(self, channel: int, reply_code: int, text: str, index: int) -> None:
         self._drop_channel(channel, schema.R_ERROR)
         self.reader.ignore_channel(channel)
-        self.outbox.send(
-            channel,
-            spec.ChannelClose(refusal.reply_code, text, index >> 16, index & 0xFFFF),
-        )
+        self.outbox.send(channel, spec.ChannelClose(reply_code, text, index >> 16, index & 0xFFFF))
 
     def fail_connection(self, error: ProtocolError) -> None:
         """The peer broke the protocol; before it has opened its virtual host it is just hung up on."""
@@ -366,6 +373,7 @@ class Session:
         self.is_closed = True
         self.reader.close()
         self._messages.end()
+        self.outbox.closes_channel = None
         del self._connection  # the other half of a reference cycle; nothing is said to a session that is closed
 
     def _end_channels(self) -> None:

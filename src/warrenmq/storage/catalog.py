@@ -395,7 +395,7 @@ def _strays(found: Mapping[str, Mapping[Key, Definition]]) -> Iterator[tuple[str
     def exists(kind: str, vhost: str, name: str) -> bool:
         return (vhost, name) in found[kind] or (kind == "exchange" and _is_predeclared(name))
 
-    for kind in ("exchange", "queue"):
+    for kind in ("exchange", "queue", "policy", "operator_policy"):
         yield from ((kind, key, _NO_VHOST) for key in found[kind] if key[:1] not in found["vhost"])
     for key in found["level"]:
         if key[:2] not in found["queue"]:

@@ -217,7 +217,7 @@ class Table:
             return f"binding from exchange {source} to {key[2]} {destination} by {routing_key} in vhost {vhost}"
         if self.kind == "level":
             return f"queue {_quote(key[1])} in vhost {_quote(key[0])}, priority {key[2]}"
-        return f"{self.kind} {_quote(key[1])} in vhost {_quote(key[0])}"
+        return f"{self.kind.replace('_', ' ')} {_quote(key[1])} in vhost {_quote(key[0])}"
 
 
 def _are_texts(values: tuple[Any, ...]) -> bool:
@@ -263,6 +263,8 @@ TABLES: dict[str, Table] = {
             has_durable=False,
         ),
         Table("trace_rule", "trace_rules", ("name",), {"arguments": dict}, has_durable=False),
+        Table("policy", "policies", ("vhost", "name"), {"arguments": dict}, has_durable=False),
+        Table("operator_policy", "operator_policies", ("vhost", "name"), {"arguments": dict}, has_durable=False),
         Table(
             "file",
             "files",

@@ -9,6 +9,8 @@ from decimal import Decimal
 
 from warrenmq.protocol.values import Timestamp
 
+LONGEST_JSON_TERM = 500
+
 _ESCAPES = {
     0x08: "\\b",
     0x09: "\\t",
@@ -73,6 +75,24 @@ def term(value: object) -> str:
     if isinstance(value, list):
         return "[" + ",".join(f"{{{field_type(item)},{term(item)}}}" for item in value) + "]"
     return str(value)
+
+
+def json_term(value: object) -> str:
+    """A value of JSON as an Erlang term, cut where it is long."""
+    shown = _json_term(value)
+    return shown if len(shown) <= LONGEST_JSON_TERM else shown[:LONGEST_JSON_TERM] + "..."
+
+
+def _json_term(value: object) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, str):
+        return _binary(value.encode("utf-8", "surrogatepass"))
+    if isinstance(value, dict):
+        return "#{" + ",".join(f"{_json_term(key)} => {_json_term(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(_json_term, value)) + "]"
+    return term(value)
 
 
 def _float(value: float) -> str:

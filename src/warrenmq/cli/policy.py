@@ -1,0 +1,141 @@
+"""`warren policy set`, `list` and `clear`: policies of a running broker, over its HTTP API.
+
+Standard output carries the answer, as a table or with `--json` for machines; what went wrong goes to standard error.
+Exit codes: 0 done, 1 refused by the broker, 2 the broker could not be asked.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import quote
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from warrenmq.cli.console import NoPassword, credentials, output_console
+from warrenmq.cli.http import AskError, BrokerHttp
+from warrenmq.cli.printable import printable, shortened
+from warrenmq.core.policy_keys import KEYS
+
+DONE, REFUSED, NOT_ASKED = 0, 1, 2
+REFUSALS = (400, 404)
+LONGEST_NAME = 20
+
+
+def set_policy(
+    name: str,
+    pattern: str,
+    definition: str,
+    vhost: str,
+    priority: int,
+    apply_to: str,
+    is_operator: bool,
+    url: str,
+    user: str,
+) -> int:
+    """Set a policy; the result is the exit code."""
+
+    def ask(broker: BrokerHttp) -> None:
+        settings = _parsed(definition)
+        body = {"pattern": pattern, "definition": settings, "priority": priority, "apply-to": apply_to}
+        with _explained(_no_vhost(vhost)):
+            is_new = broker.put(_path(is_operator, vhost, name), body)
+        print(f"{_kind(is_operator)} {printable(name)} {'set' if is_new else 'replaced'}")
+        ignored = sorted(key for key in settings if key in KEYS and not KEYS[key].has_effect)
+        if ignored:
+            print(f"warren: without effect on one node: {', '.join(ignored)}", file=sys.stderr)
+
+    return _ask(ask, url, user)
+
+
+def clear_policy(name: str, vhost: str, is_operator: bool, url: str, user: str) -> int:
+    def ask(broker: BrokerHttp) -> None:
+        option = " --operator" if is_operator else ""
+        missing = f"there is no {_kind(is_operator)} '{name}' in vhost '{vhost}': see `warren policy list{option}`"
+        with _explained(missing):
+            broker.delete(_path(is_operator, vhost, name))
+        print(f"{_kind(is_operator)} {printable(name)} cleared")
+
+    return _ask(ask, url, user)
+
+
+def list_policies(vhost: str | None, is_operator: bool, url: str, user: str, as_json: bool) -> int:
+    def ask(broker: BrokerHttp) -> None:
+        with _explained(_no_vhost(vhost)):
+            found = broker.get(_path(is_operator, vhost))
+        if as_json:
+            print(json.dumps(found, indent=2))
+        elif not found:
+            print(f"no {_kind(is_operator, 'policies')}")
+        else:
+            output_console().print(_table(found))
+
+    return _ask(ask, url, user)
+
+
+@contextmanager
+def _explained(missing: str) -> Iterator[None]:
+    """Say what is missing where the broker only says that something is."""
+    try:
+        yield
+    except AskError as error:
+        if error.status != 404:
+            raise
+        raise AskError(missing, 404) from None
+
+
+def _no_vhost(vhost: str | None) -> str:
+    return f"there is no vhost '{vhost}' that this user may enter"
+
+
+def _table(policies: list[dict[str, Any]]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in ("vhost", "name", "pattern"):
+        table.add_column(column, overflow="fold", max_width=LONGEST_NAME)
+    table.add_column("applies to", no_wrap=True)
+    table.add_column("priority", justify="right", no_wrap=True)
+    table.add_column("definition", overflow="fold")
+    for policy in policies:
+        names = (Text(shortened(policy[key], 3 * LONGEST_NAME)) for key in ("vhost", "name", "pattern"))
+        settings = "\n".join(f"{key}: {_shown(value)}" for key, value in policy["definition"].items())
+        table.add_row(*names, policy["apply-to"], str(policy["priority"]), Text(settings))
+    return table
+
+
+def _shown(value: Any) -> str:
+    return printable(value if isinstance(value, str) else json.dumps(value))
+
+
+def _ask(ask: Callable[[BrokerHttp], None], url: str, user: str) -> int:
+    try:
+        ask(BrokerHttp(url, *credentials(user)))
+    except (AskError, NoPassword) as error:
+        lines = [printable(line) for line in str(error).splitlines() if line]
+        print(f"warren: {': '.join(lines[:2])}", *lines[2:], sep="\n", file=sys.stderr)
+        return REFUSED if isinstance(error, AskError) and error.status in REFUSALS else NOT_ASKED
+    return DONE
+
+
+def _parsed(definition: str) -> dict[str, Any]:
+    try:
+        settings = json.loads(definition)
+    except ValueError as error:
+        raise AskError(f"the definition is no JSON: {error}; write it as '{{\"max-length\": 1000}}'", 400) from None
+    if not isinstance(settings, dict):
+        raise AskError("the definition must be a JSON object, such as '{\"max-length\": 1000}'", 400)
+    return settings
+
+
+def _path(is_operator: bool, *names: str | None) -> str:
+    parts = ["operator-policies" if is_operator else "policies"]
+    parts += [quote(name, safe="", errors="surrogateescape") for name in names if name is not None]
+    return "/api/" + "/".join(parts)
+
+
+def _kind(is_operator: bool, noun: str = "policy") -> str:
+    return f"operator {noun}" if is_operator else noun

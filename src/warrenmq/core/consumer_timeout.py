@@ -1,0 +1,181 @@
+"""Consumer timeout: a channel that leaves a delivery unacked for too long is closed with 406.
+
+Each queue may have its own timeout, the others have the broker's (`Limits.consumer_timeout`); 0 is none. Deliveries of
+basic.get and of streams count, and so do those whose settlement waits in a transaction. What the channel held is
+requeued; other channels of the connection go on.
+
+A channel that takes messages from a queue with a timeout has a watch. It notes the time of the first delivery of each
+half second, and one timer looks for the oldest delivery when that would be due. A channel is never closed early, and
+at most half a second late.
+
+Owned by the loop thread.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from warrenmq.core.errors import PreconditionFailed
+from warrenmq.core.ledger import NEVER_MS
+from warrenmq.core.limits import Limits
+from warrenmq.core.message import QueuedMessage
+from warrenmq.core.timers import Timer
+
+if TYPE_CHECKING:
+    from warrenmq.core.broker import Broker
+    from warrenmq.core.channel import Channel
+    from warrenmq.core.queue import Queue
+
+GRAIN_MS = 500  # deliveries are noted to this precision
+_FEW_NOTES = 64
+
+_tag_of = itemgetter(0)
+
+
+def watch(channel: Channel, queue: Queue) -> None:
+    """The channel takes messages from this queue: watch it if they time out."""
+    timeout_ms = timeout_of(queue, channel.broker.limits)
+    if timeout_ms:
+        ledger = channel.ledger
+        if ledger.watch is None:
+            ledger.watch = UnackedWatch(channel)
+        ledger.watch.expect(timeout_ms)
+
+
+def unwatch(channel: Channel) -> None:
+    """The channel is closed."""
+    if channel.ledger.watch is not None:
+        channel.ledger.watch.stop()
+        channel.ledger.watch = None
+
+
+def keep_to_timeout(broker: Broker, queue: Queue) -> None:
+    """The timeout of the queue has changed: watch all channels that hold its messages. Their time begins now."""
+    held = 0
+    for consumer in queue.consumers:
+        held += consumer.unacked
+        watch(consumer.channel, queue)
+    if queue.unacked_count > held:  # by basic.get, or by consumers that were cancelled
+        for connection in broker.connections:
+            for channel in connection.channels.values():
+                watch(channel, queue)
+
+
+def timeout_of(queue: Queue, limits: Limits) -> int:
+    """Return the milliseconds after which deliveries of this queue time out; 0: never."""
+    own: int | None = queue.options.consumer_timeout_ms
+    return limits.consumer_timeout if own is None else own
+
+
+class UnackedWatch:
+    """Knows when the deliveries of one channel were sent."""
+
+    __slots__ = ("_channel", "_compact_at", "_ledger", "_notes", "_timeouts", "_timer", "_turn")
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._ledger = channel.ledger
+        self._turn = channel.turn
+        self._timeouts: set[int] = set()  # those that were expected
+        # (tag, time): this delivery, and those up to the next note, were sent within GRAIN_MS from then.
+        self._notes: list[tuple[int, int]] = [(0, self._turn.now_ms)]
+        self._compact_at = _FEW_NOTES
+        self._timer: Timer | None = None
+        self._ledger.note_from_ms = 0
+
+    def expect(self, timeout_ms: int) -> None:
+        """Deliveries with this timeout may be out, or come."""
+        if timeout_ms not in self._timeouts:
+            self._timeouts.add(timeout_ms)
+            self._look_at(self._turn.now_ms + GRAIN_MS + timeout_ms)
+
+    def note(self, tag: int) -> None:
+        """The delivery with this tag is sent now."""
+        now_ms = self._turn.now_ms
+        self._notes.append((tag, now_ms))
+        if len(self._notes) > self._compact_at:
+            self._compact()
+        self._ledger.note_from_ms = now_ms + GRAIN_MS
+        self._look_at(now_ms + GRAIN_MS + min(self._timeouts))
+
+    def stop(self) -> None:
+        self._ledger.note_from_ms = NEVER_MS
+        if self._timer is not None:
+            self._channel.broker.timers.cancel(self._timer)
+            self._timer = None
+
+    def _look_at(self, due_ms: int) -> None:
+        """Look at this time at the latest."""
+        if self._timer is not None:
+            if self._timer.due_ms <= due_ms:
+                return
+            self._channel.broker.timers.cancel(self._timer)
+        self._timer = self._channel.broker.timers.schedule(due_ms, self._look)
+
+    def _look(self) -> None:
+        """Close the channel if a delivery is due; else look again when the next one is."""
+        self._timer = None
+        self._ledger.note_from_ms = 0  # the next delivery sets the timer, if nothing here does
+        found = self._find_next()
+        if found is None:
+            return
+        due_ms, tag, entry = found
+        if due_ms > self._turn.now_ms:
+            self._look_at(due_ms)
+        else:
+            self._close_channel(tag, entry)
+
+    def _find_next(self) -> tuple[int, int, QueuedMessage] | None:
+        """Return the delivery that is due first: when, its tag, and the message. None if there is none."""
+        first: tuple[int, int, QueuedMessage] | None = None
+        seen: set[int] = set()
+        for tag, entry in self._outstanding():
+            timeout_ms = self._timeout_of(entry)
+            if timeout_ms and timeout_ms not in seen:  # the oldest of those with the same timeout
+                due_ms = self._notes[self._note_of(tag)][1] + GRAIN_MS + timeout_ms
+                if first is None or due_ms < first[0]:
+                    first = due_ms, tag, entry
+                seen.add(timeout_ms)
+                if seen >= self._timeouts:
+                    break
+        return first
+
+    def _outstanding(self) -> Iterable[tuple[int, QueuedMessage]]:
+        """Return what is unacked, the oldest first, with what a transaction holds."""
+        unacked = self._ledger.unacked.items()
+        transaction = self._channel.transaction
+        if transaction is None or not transaction.settlements:
+            return unacked
+        return sorted([*transaction.held_deliveries(), *unacked], key=_tag_of)
+
+    def _timeout_of(self, entry: QueuedMessage) -> int:
+        queue: Queue = entry.queue  # type: ignore[assignment]
+        return timeout_of(queue, self._channel.broker.limits)
+
+    def _note_of(self, tag: int) -> int:
+        return max(0, bisect_right(self._notes, tag, key=_tag_of) - 1)
+
+    def _compact(self) -> None:
+        """Keep only the notes of deliveries that are out."""
+        used = {self._note_of(tag) for tag, _ in self._outstanding()}
+        used.add(len(self._notes) - 1)
+        self._notes = [self._notes[index] for index in sorted(used)]
+        self._compact_at = 2 * len(self._notes) + _FEW_NOTES
+
+    def _close_channel(self, tag: int, entry: QueuedMessage) -> None:
+        channel = self._channel
+        queue: Queue = entry.queue  # type: ignore[assignment]
+        who = "basic.get" if entry.consumer is None else f"consumer '{entry.consumer.tag}'"  # type: ignore[attr-defined]
+        channel.stats.consumer_timeouts += 1
+        channel.outbox.close_channel(
+            channel.number,
+            PreconditionFailed(
+                f"delivery acknowledgement on channel {channel.number} timed out. "
+                f"Timeout value used: {self._timeout_of(entry)} ms. "
+                "This timeout value can be configured, see consumers doc guide to learn more"
+            ),
+            f"delivery {tag} of queue '{queue.name}' in vhost '{queue.vhost}' to {who} was not acked in time",
+        )
