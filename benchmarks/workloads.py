@@ -70,6 +70,10 @@ def delivered(at_least: float | None = None, *, is_logged: bool = False) -> tupl
     return (Figure("msg/s", ("dlv_per_s",), at_least=at_least, is_logged=is_logged),)
 
 
+def confirmed(at_least: float) -> tuple[Figure, ...]:
+    return (Figure("msg/s", ("cfm_per_s",), at_least=at_least),)
+
+
 def durable(key: str, title: str, options: str, at_least: float, size: int, in_flight: int) -> Workload:
     """Persistent messages through durable queues, confirmed: every confirm waits for the disk."""
     return Workload(
@@ -103,6 +107,8 @@ def drained(key: str, title: str, options: str, messages: int, size: int, fill: 
 BUSY = "--outstanding 10000"
 ACK_EACH = "--ack 1 --prefetch 1000"
 KEPT = "--persistent --durable"
+FULL_LENGTH = 10_000
+PRIORITIES = 10
 MEMORY_MESSAGES = 300_000
 IDLE_CONNECTIONS = 1000
 # What is promised per idle connection with one channel, and per waiting message beside its body.
@@ -141,6 +147,37 @@ WORKLOADS = (
     ),
     Workload("own-write", "each message its own write (--batch 1)", f"{BUSY} --batch 1", delivered(2.3)),
     Workload("ping-pong", "one message in flight (ping-pong)", "--outstanding 1", delivered(2)),
+    # Queue features. Where dead letters, the single active consumer or drop-head have no effect, the run has faults.
+    Workload(
+        "ttl-limit",
+        "x-message-ttl and x-max-length, each acked",
+        f"{BUSY} {ACK_EACH} --arg x-message-ttl=600000 --arg x-max-length=1000000",
+        delivered(10),
+    ),
+    Workload(
+        "dead-letter",
+        "each rejected, dead letters consumed and acked",
+        f"{BUSY} {ACK_EACH} --dead-letter",
+        delivered(8),
+    ),
+    Workload(
+        "priority-10",
+        f"priority queue, {PRIORITIES} levels, each acked",
+        f"{BUSY} {ACK_EACH} --priorities {PRIORITIES} --arg x-max-priority={PRIORITIES - 1}",
+        delivered(8),
+    ),
+    Workload(
+        "single-active",
+        "single active consumer of 4, each acked",
+        f"{BUSY} {ACK_EACH} --consumers 4 --dense --arg x-single-active-consumer=true",
+        delivered(10),
+    ),
+    Workload(
+        "drop-head",
+        f"drop-head at {FULL_LENGTH:,}, confirms, no consumer",
+        f"--consumers 0 --confirm 1000 --arg x-max-length={FULL_LENGTH} --expect-depth {FULL_LENGTH}",
+        confirmed(10),
+    ),
     durable("durable-16", "16 B, 1,000 confirms in flight", f"--confirm 1000 {ACK_EACH}", 14, size=16, in_flight=1000),
     durable("durable-1k", "1 KiB, 1,000 in flight", f"--confirm 1000 {ACK_EACH}", 8, size=1024, in_flight=1000),
     durable(

@@ -44,15 +44,16 @@ static struct {
     const char *topic, *part;
     int publishers, consumers, queues, bindings, keys, size, confirm, prefetch, ackn, persistent, durable;
     int mandatory, pin, keep, attach, hold, channels, count, group, prealloc, nosync, dense;
-    long messages, outstanding, batch, first;
+    int priorities, dead, ttl_min, ttl_max;
+    long messages, outstanding, batch, first, depth;
     double rate, duration, warmup, timeout, report;
     int npids; int pids[32];
-    int nargs; char *argk[16], *argv[16];
+    int nargs; char *argk[18], *argv[18];
 } o = {
     .host = "127.0.0.1", .port = "5672", .user = "guest", .pass = "guest", .vhost = "/", .mode = "run",
     .queue = "", .xname = "bench.x", .xtype = "default", .qtype = "", .props = "min", .dir = ".", .label = "",
     .topic = "star", .part = "both", .publishers = 1, .consumers = 1, .queues = 1, .size = 16, .ackn = 0, .prefetch = 0,
-    .batch = 65536, .duration = 5, .warmup = 1, .timeout = 600, .channels = 1, .count = 1000, .group = 1,
+    .batch = 65536, .duration = 5, .warmup = 1, .timeout = 600, .channels = 1, .count = 1000, .group = 1, .depth = -1,
 };
 
 static void die(const char *f, ...) {
@@ -100,14 +101,15 @@ static double pid_cpu(int pid) {
     if (!p || sscanf(p + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &u, &s) != 2) return 0;
     return (double)(u + s) / sysconf(_SC_CLK_TCK);
 }
-static long pid_rss(int pid) {
-    char f[64], l[256]; snprintf(f, sizeof f, "/proc/%d/status", pid);
+static long pid_memory(int pid, const char *field) {
+    char f[64], l[256]; snprintf(f, sizeof f, "/proc/%d/status", pid); size_t n = strlen(field);
     FILE *fp = fopen(f, "r"); long kb = 0; if (!fp) return 0;
-    while (fgets(l, sizeof l, fp)) if (sscanf(l, "VmRSS: %ld", &kb) == 1) break;
+    while (fgets(l, sizeof l, fp)) if (!strncmp(l, field, n) && l[n] == ':') { kb = atol(l + n + 1); break; }
     fclose(fp); return kb * 1024;
 }
 static double bcpu(void) { double s = 0; for (int i = 0; i < o.npids; i++) s += pid_cpu(o.pids[i]); return s; }
-static long brss(void) { long s = 0; for (int i = 0; i < o.npids; i++) s += pid_rss(o.pids[i]); return s; }
+static long bmemory(const char *field) { long s = 0; for (int i = 0; i < o.npids; i++) s += pid_memory(o.pids[i], field); return s; }
+static long brss(void) { return bmemory("VmRSS"); }
 /* busy CPU seconds of the whole machine, and time stolen by the hypervisor */
 static double sys_busy(double *steal) {
     FILE *f = fopen("/proc/stat", "r"); unsigned long u = 0, n = 0, s = 0, i = 0, w = 0, q = 0, sq = 0, st = 0;
@@ -131,15 +133,17 @@ typedef struct Conn {
     int blocked, closed;
     /* consumer */
     uint64_t dtag, remaining; int first, getting; uint64_t ts, seq; unsigned pub;
-    uint64_t unacked; uint64_t *last, *missing;
+    uint64_t unacked; uint64_t *last, *missing; int rejects;
     uint32_t frame_max;
 } Conn;
 
 static Conn *conns[MAXCONN]; static int nconns;
-static uint64_t g_pub, g_dlv, g_cfm, g_nack, g_ret, g_ooo, g_blocked, g_bad, g_redel, g_gap, g_dup;
+static uint64_t g_pub, g_dlv, g_cfm, g_nack, g_ret, g_ooo, g_blocked, g_bad, g_redel, g_gap, g_dup, g_early, g_depth;
 static long g_lost;
 static uint64_t read_now;
-static int ep, latency_on, fan = 1;
+static int ep, latency_on, fan = 1, nkeys = 1, nunits_of_first;
+static uint64_t *due;                                           /* mode expiry: when each message is to expire */
+static uint32_t *ttl_of_unit;                                    /* --expiration: ms, by place in the ring of a publisher */
 
 static int tcp_connect(void) {
     struct addrinfo hint = { .ai_socktype = SOCK_STREAM }, *ai;
@@ -221,6 +225,7 @@ static uint8_t *qargs(uint8_t *p) {
     for (int i = 0; i < o.nargs; i++) {
         char *e; long v = strtol(o.argv[i], &e, 10); q = wss(q, o.argk[i]);
         if (*o.argv[i] && !*e) { *q++ = 'l'; q = w64(q, v); }
+        else if (!strcmp(o.argv[i], "true") || !strcmp(o.argv[i], "false")) { *q++ = 't'; *q++ = o.argv[i][0] == 't'; }
         else { *q++ = 'S'; q = wls(q, o.argv[i], strlen(o.argv[i])); }
     }
     return wls(p, t, q - t);
@@ -244,6 +249,14 @@ static void x_delete(Conn *c, const char *x) {
     uint8_t a[512], *p = w16(a, 0); p = wss(p, x); p = w8(p, 0); send_method(c, 1, 0x00280014, a, p - a); rpc_wait(c, 0x00280015);
 }
 static const char *qname(int i) { static char b[4][280]; static int k; k = (k + 1) & 3; snprintf(b[k], 280, "%s.%05d", o.queue, i); return b[k]; }
+static const char *dead_name(int i) { static char b[300]; snprintf(b, sizeof b, "%s.dead", qname(i)); return b; }
+/* With --dead-letter each queue has one for dead letters, which has no arguments. */
+static void q_declare_both(Conn *c, int i) {
+    int n = o.nargs; char *name = strdup(dead_name(i));
+    o.nargs = 0; q_declare(c, name, 0); o.nargs = n;
+    o.argk[n] = "x-dead-letter-exchange"; o.argv[n] = ""; o.argk[n + 1] = "x-dead-letter-routing-key"; o.argv[n + 1] = name; o.nargs = n + 2;
+    q_declare(c, qname(i), 0); o.nargs = n; free(name);
+}
 
 /* ---------- topology ---------- */
 static Conn *ctl;
@@ -255,8 +268,8 @@ static void topology(void) {
     ctl = conn_open();
     if (o.attach) { o.keep = 1; if (!strcmp(o.xtype, "fanout")) fan = o.queues; else if (is_default()) stream_fan(); return; }
     for (int i = 0; i < o.queues; i++) {
-        if (!o.keep) q_delete(ctl, qname(i));
-        q_declare(ctl, qname(i), 0);
+        if (!o.keep) { q_delete(ctl, qname(i)); if (o.dead) q_delete(ctl, dead_name(i)); }
+        if (o.dead) q_declare_both(ctl, i); else q_declare(ctl, qname(i), 0);
     }
     queues_declared_at = now_ns();
     if (is_default()) { stream_fan(); return; }
@@ -283,7 +296,7 @@ static void route_key(char *k, int i) {
 }
 
 /* ---------- publisher frames ---------- */
-static size_t encode_publish(uint8_t *b, const char *x, const char *k, uint32_t frame_max, size_t *stamp) {
+static size_t encode_publish(uint8_t *b, const char *x, const char *k, uint32_t frame_max, size_t *stamp, int priority, uint32_t ttl) {
     uint8_t *p = b, *s;
     p = w8(p, 1); p = w16(p, 1); s = p; p += 4; p = w32(p, 0x003c0028); p = w16(p, 0); p = wss(p, x); p = wss(p, k);
     p = w8(p, o.mandatory ? 1 : 0); w32(s, p - s - 4); p = w8(p, 0xCE);
@@ -296,7 +309,11 @@ static size_t encode_publish(uint8_t *b, const char *x, const char *k, uint32_t 
         p = w8(p, o.persistent ? 2 : 1);
         p = wss(p, "6f1c2f0e-9d3a-4b7e-8a55-0d6c7b1f4a90"); p = wss(p, "b2a4e1f7-1c7d-4c55-9f0b-3de1c09a7f21"); p = w64(p, 1700000000);
     } else if (!strcmp(o.props, "none")) p = w16(p, 0);
-    else { p = w16(p, 0x1000); p = w8(p, o.persistent ? 2 : 1); }
+    else {
+        p = w16(p, 0x1000 | (o.priorities ? 0x0800 : 0) | (o.ttl_max ? 0x0100 : 0)); p = w8(p, o.persistent ? 2 : 1);
+        if (o.priorities) p = w8(p, priority);
+        if (o.ttl_max) { char t[16]; snprintf(t, sizeof t, "%08u", ttl); p = wss(p, t); }   /* all of the same size */
+    }
     w32(s, p - s - 4); p = w8(p, 0xCE);
     size_t left = o.size, max = frame_max - 8, first = 1;
     while (left) {
@@ -311,13 +328,18 @@ static void pub_setup(Conn *c, int idx) {
     int keys = o.keys ? o.keys : (is_default() ? (o.queues ? o.queues : 1) : !strcmp(o.xtype, "fanout") ? 1 : (o.bindings ? o.bindings : (o.queues ? o.queues : 1)));
     int k0 = 0; if (o.pin) { k0 = idx % keys; keys = 1; }
     char k[300]; route_key(k, k0);
-    size_t unit = encode_publish(tmp, is_default() ? "" : o.xname, k, c->frame_max, &c->stamp_off);
+    size_t unit = encode_publish(tmp, is_default() ? "" : o.xname, k, c->frame_max, &c->stamp_off, 0, 0);
+    int levels = o.priorities ? o.priorities : 1, rotation = keys * levels; nkeys = keys;
     int per = o.batch / unit; if (per < 1) per = 1;
-    int n = keys; while (n < per) n += keys;                 /* whole number of key rotations */
+    int n = rotation; while (n < per) n += rotation;         /* whole number of rotations of keys and priorities */
     c->unit = unit; c->nunits = n; c->ring = malloc(unit * n);
+    if (o.ttl_max && !ttl_of_unit) {
+        nunits_of_first = n; ttl_of_unit = calloc(n, sizeof *ttl_of_unit); srand(1);
+        for (int i = 0; i < n; i++) ttl_of_unit[i] = o.ttl_min + (uint32_t)(rand() / (RAND_MAX + 1.0) * (o.ttl_max - o.ttl_min + 1));
+    }
     for (int i = 0; i < n; i++) {
         route_key(k, k0 + i % keys);
-        size_t u = encode_publish(c->ring + i * unit, is_default() ? "" : o.xname, k, c->frame_max, &c->stamp_off);
+        size_t u = encode_publish(c->ring + i * unit, is_default() ? "" : o.xname, k, c->frame_max, &c->stamp_off, i / keys % levels, o.ttl_max ? ttl_of_unit[i] : 0);
         if (u != unit) die("uneven unit");
     }
     c->idx = idx; c->is_pub = 1; c->base = 1; c->first_number = o.first ? o.first - 1 : 0;
@@ -331,8 +353,9 @@ static void con_setup(Conn *c, int idx) {
     uint8_t a[512], *p; c->idx = idx; c->last = calloc(65536, 8); c->missing = calloc(65536, 8);
     for (int i = 0; o.first && i < 65536; i++) c->last[i] = o.first - 1;
     if (o.prefetch) { p = w32(a, 0); p = w16(p, o.prefetch); p = w8(p, 0); send_method(c, 1, 0x003c000a, a, p - a); rpc_wait(c, 0x003c000b); }
-    p = w16(a, 0); p = wss(p, qname(idx % (o.queues ? o.queues : 1))); p = wss(p, ""); p = w8(p, o.ackn == 0 ? 2 : 0);
-    if (!strcmp(o.qtype, "stream")) { uint8_t t[64], *q = wss(t, "x-stream-offset"); *q++ = 'S'; q = wls(q, "first", 5); p = wls(p, t, q - t); }
+    int q = idx % (o.queues ? o.queues : 1), is_dead = o.dead && !c->rejects;
+    p = w16(a, 0); p = wss(p, is_dead ? dead_name(q) : qname(q)); p = wss(p, ""); p = w8(p, o.ackn == 0 && !c->rejects ? 2 : 0);
+    if (!strcmp(o.qtype, "stream")) { uint8_t t[64], *e = wss(t, "x-stream-offset"); *e++ = 'S'; e = wls(e, "first", 5); p = wls(p, t, e - t); }
     else p = w32(p, 0);
     send_method(c, 1, 0x003c0014, a, p - a); rpc_wait(c, 0x003c0015);
 }
@@ -363,6 +386,10 @@ static inline void send_ack(Conn *c, uint64_t tag, int multiple) {
     uint8_t *p = out_room(c, 21);
     p = w8(p, 1); p = w16(p, 1); p = w32(p, 13); p = w32(p, 0x003c0050); p = w64(p, tag); p = w8(p, multiple); w8(p, 0xCE);
 }
+static inline void send_reject(Conn *c, uint64_t tag) {
+    uint8_t *p = out_room(c, 21);
+    p = w8(p, 1); p = w16(p, 1); p = w32(p, 13); p = w32(p, 0x003c005a); p = w64(p, tag); p = w8(p, 0); w8(p, 0xCE);
+}
 /* With --dense a consumer gets every number of a publisher: one that was skipped is missing until it comes late, one that is
    not missing comes twice. */
 static void dense_number(Conn *c) {
@@ -373,10 +400,19 @@ static void dense_number(Conn *c) {
     else g_dup++;
 }
 static void on_delivery(Conn *c) {
+    if (c->rejects) { send_reject(c, c->dtag); return; }
     g_dlv++;
-    if (latency_on && read_now > c->ts) hrec(&h_dlv, read_now - c->ts);
+    if (ttl_of_unit) {                                         /* how long after its time a message was expired */
+        uint64_t due = c->ts + ttl_of_unit[(c->seq - 1) % nunits_of_first] * 1000000ull;
+        if (read_now + 1000000 < due) g_early++;
+        hrec(&h_dlv, read_now > due ? read_now - due : 0);
+    } else if (latency_on && read_now > c->ts) hrec(&h_dlv, read_now - c->ts);
     if (o.dense) dense_number(c);
-    else { if (c->seq <= c->last[c->pub]) g_ooo++; c->last[c->pub] = c->seq; }
+    else if (!ttl_of_unit) {                                   /* in order, within a priority */
+        unsigned line = o.priorities ? (c->pub * o.priorities + (c->seq - 1) / nkeys % o.priorities) & 0xffff : c->pub;
+        if (c->seq <= c->last[line]) g_ooo++;
+        c->last[line] = c->seq;
+    }
     if (o.ackn == 1) send_ack(c, c->dtag, 0);
     else if (o.ackn > 1 && ++c->unacked >= (uint64_t)o.ackn) { send_ack(c, c->dtag, 1); c->unacked = 0; }
 }
@@ -465,6 +501,7 @@ static int pub_some(Conn *c, long n, uint64_t t, double step) {
         c->published++;
         if (o.size >= STAMP) { w64(u + c->stamp_off, t + (uint64_t)(i * step)); w64(u + c->stamp_off + 8, ((uint64_t)c->idx << 48) | (c->first_number + c->published)); }
         if (o.confirm) c->sent_at[c->published & c->cmask] = now;
+        if (due) due[c->published - 1] = t + ttl_of_unit[(c->published - 1) % nunits_of_first] * 1000000ull;
     }
     c->wend = c->woff + n * c->unit; c->cursor += n; if (c->cursor == c->nunits) c->cursor = 0;
     c->outst += o.confirm ? n : 0; g_pub += n;
@@ -545,8 +582,8 @@ static void jhist(const char *name, Hist *h) {
            hpct(h, .99) / 1e3, hpct(h, .999) / 1e3, h->max / 1e3);
 }
 static void jfaults(void) {
-    printf(",\"faults\":{\"nacks\":%lu,\"returns\":%lu,\"order\":%lu,\"bad_size\":%lu,\"redelivered\":%lu,\"blocked\":%lu,\"duplicates\":%lu,\"gaps\":%lu,\"lost\":%ld}",
-           g_nack, g_ret, g_ooo, g_bad, g_redel, g_blocked, g_dup, g_gap, g_lost);
+    printf(",\"faults\":{\"nacks\":%lu,\"returns\":%lu,\"order\":%lu,\"bad_size\":%lu,\"redelivered\":%lu,\"blocked\":%lu,\"duplicates\":%lu,\"gaps\":%lu,\"early\":%lu,\"depth\":%lu,\"lost\":%ld}",
+           g_nack, g_ret, g_ooo, g_bad, g_redel, g_blocked, g_dup, g_gap, g_early, g_depth, g_lost);
 }
 
 /* ---------- modes ---------- */
@@ -554,6 +591,7 @@ static void open_clients(int npub, int ncon) {
     int np0 = nconns;
     for (int i = 0; i < npub; i++) { Conn *c = conn_open(); pub_setup(c, i); register_conn(c); }
     (void)np0;
+    for (int i = 0; o.dead && !o.ttl_max && i < ncon; i++) { Conn *c = conn_open(); c->rejects = 1; con_setup(c, i); register_conn(c); }
     for (int i = 0; i < ncon; i++) { Conn *c = conn_open(); con_setup(c, i); register_conn(c); if (c->ilen > c->ipos) { read_now = now_ns(); parse(c); flush_out(c); } }
 }
 /* Stop publishing, close publishers in order and keep consuming until nothing more comes; returns messages missing. */
@@ -579,9 +617,11 @@ static long settle(int npub, int wait_dlv) {
 static void cleanup(void) {
     for (int i = 0; i < nconns; i++) close(conns[i]->fd);
     if (o.keep) return;
-    for (int i = 0; i < o.queues; i++) q_delete(ctl, qname(i));
+    for (int i = 0; i < o.queues; i++) { q_delete(ctl, qname(i)); if (o.dead) q_delete(ctl, dead_name(i)); }
     if (!is_default()) x_delete(ctl, o.xname);
 }
+/* How many messages wait in the queues that are there. */
+static long waiting(void) { long n = 0; for (int i = 0; i < o.queues; i++) n += q_declare(ctl, qname(i), 1); return n; }
 static void mode_run(void) {
     long rss0 = brss(); topology(); open_clients(o.publishers, o.consumers);
     Pace pc = { now_ns(), 0 }, *pace = o.rate > 0 ? &pc : NULL;
@@ -600,6 +640,7 @@ static void mode_run(void) {
     double dt = (t1 - t0) / 1e9, np = g_pub - p0, nd = g_dlv - d0, nc = g_cfm - f0, unit = nd > np ? nd : np;
     long backlog = (long)(g_pub * fan) - (long)g_dlv; latency_on = 0;
     if (o.publishers) g_lost = settle(o.publishers, o.consumers > 0);
+    if (o.depth >= 0) g_depth = labs(waiting() - o.depth);
     jhead();
     printf(",\"seconds\":%.3f,\"published\":%.0f,\"delivered\":%.0f,\"confirmed\":%.0f,\"pub_per_s\":%.0f,\"dlv_per_s\":%.0f,\"cfm_per_s\":%.0f,\"dlv_mb_per_s\":%.1f,\"backlog\":%ld",
            dt, np, nd, nc, np / dt, nd / dt, nc / dt, nd * o.size / dt / 1e6, o.consumers ? backlog : 0);
@@ -610,7 +651,6 @@ static void mode_run(void) {
     cleanup();
 }
 /* Part "fill" leaves the queues full, part "drain" finds them so; --attach keeps what is there. */
-static long waiting(void) { long n = 0; for (int i = 0; i < o.queues; i++) n += q_declare(ctl, qname(i), 1); return n; }
 static void drain_fill(void) {
     long held = o.keep ? waiting() : 0, want = held + o.messages * fan;
     usleep(300000);
@@ -647,8 +687,44 @@ static void mode_drain(void) {
     if (drain) drain_drain();
     jfaults(); printf("}\n"); fflush(stdout); cleanup();
 }
-/* How many messages wait in the queues that are there. */
 static void mode_count(void) { ctl = conn_open(); long n = waiting(); jhead(); printf(",\"waiting\":%ld}\n", n); fflush(stdout); }
+/* Publish --messages with random expirations and watch them go: by the queue's depth, and with --dead-letter one by one. */
+typedef struct { uint64_t t, confirmed; long depth, rss; } Sample;
+static int by_time(const void *a, const void *b) { uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b; return x < y ? -1 : x > y; }
+static void mode_expiry(void) {
+    if (!o.ttl_max || !o.messages || !o.confirm) die("expiry needs --expiration, --messages and --confirm");
+    double every = o.report > 0 ? o.report : 0.1; long room = (long)(o.timeout / every) + 2, n = 0; o.report = 0; o.publishers = 1;
+    Sample *samples = calloc(room, sizeof *samples); due = malloc(o.messages * sizeof *due);
+    topology(); long rss0 = brss(); open_clients(1, o.dead ? o.consumers : 0);
+    uint64_t t0 = now_ns(), limit = t0 + (uint64_t)(o.timeout * 1e9), published_at = 0;
+    for (uint64_t next = t0;;) {
+        next += (uint64_t)(every * 1e9);
+        if (g_cfm < (uint64_t)o.messages) pump(next < limit ? next : limit, o.messages, NULL, 1, 0);
+        while (now_ns() < next) turn((int64_t)(next - now_ns()) > 0 ? (int64_t)(next - now_ns()) : 0);
+        Sample *s = &samples[n++]; s->confirmed = g_cfm; s->depth = waiting(); s->t = now_ns(); s->rss = brss();
+        if (!published_at && g_cfm >= (uint64_t)o.messages) published_at = s->t;
+        if (s->confirmed >= (uint64_t)o.messages && !s->depth && (!o.dead || g_dlv >= (uint64_t)o.messages)) break;
+        if (s->t >= limit || n == room) break;
+    }
+    /* Of so many that are gone the next should go at due[gone]: how long is that past? */
+    qsort(due, g_pub, sizeof *due, by_time);
+    Hist lag = { 0 }; uint64_t end = samples[n - 1].t;
+    for (long i = 0; i < n; i++) {
+        uint64_t gone = samples[i].confirmed > (uint64_t)samples[i].depth ? samples[i].confirmed - samples[i].depth : 0;
+        if (samples[i].t < due[0]) continue;
+        hrec(&lag, gone < g_pub && due[gone] < samples[i].t ? samples[i].t - due[gone] : 0);
+        if (gone >= g_pub) break;
+    }
+    g_lost = o.dead ? o.messages - (long)g_dlv : 0; if (samples[n - 1].depth) g_depth = samples[n - 1].depth;
+    jhead(); printf(",\"messages\":%ld,\"publish_s\":%.3f,\"last_due_s\":%.3f,\"end_s\":%.3f,\"arrived\":%lu,\"rss_before\":%ld,\"rss_peak\":%ld", o.messages,
+                    published_at ? (published_at - t0) / 1e9 : 0.0, (due[g_pub - 1] - t0) / 1e9, (end - t0) / 1e9, g_dlv, rss0, bmemory("VmHWM"));
+    jhist("lag", &lag); jhist("late", &h_dlv); printf(",\"samples\":[");
+    for (long i = 0, step = n / 60 + 1; i < n; i += step) {
+        uint64_t past = 0, high = g_pub; while (past < high) { uint64_t m = (past + high) / 2; if (due[m] <= samples[i].t) past = m + 1; else high = m; }
+        printf("%s{\"s\":%.2f,\"confirmed\":%lu,\"due\":%lu,\"depth\":%ld,\"rss\":%ld}", i ? "," : "", (samples[i].t - t0) / 1e9, samples[i].confirmed, past, samples[i].depth, samples[i].rss);
+    }
+    printf("]"); jfaults(); printf("}\n"); fflush(stdout); cleanup();
+}
 /* Keep everything open until whoever started us closes our standard input. */
 static void hold(void) { char b[64]; fflush(stdout); if (o.hold) while (read(0, b, sizeof b) > 0) {} }
 static void mode_conns(void) {
@@ -732,7 +808,7 @@ static void mode_disk(void) {
 
 static void usage(void) {
     puts("amqpbench [options]            one JSON object on stdout; faults must all be 0\n"
-         "  --mode run|drain|count|conns|topology|churn|sink|relay|disk   (sink/relay: loopback TCP limit; disk: append+fdatasync)\n"
+         "  --mode run|drain|expiry|count|conns|topology|churn|sink|relay|disk   (sink/relay: loopback TCP limit; disk: append+fdatasync)\n"
          "  --host H --port P --user U --pass P --vhost V --label TEXT --broker-pid PID[,PID]  (adds broker CPU and RSS)\n"
          "  --publishers N --consumers M --queues Q --queue NAME --size BYTES (>=16) --props none|min|typical\n"
          "  --messages N | --duration S [--warmup S]     --timeout S     --rate R  (total msg/s; latency from the intended send time)\n"
@@ -745,6 +821,11 @@ static void usage(void) {
          "  --attach (use queues and exchange as they are: declare and delete nothing)   --batch BYTES per write\n"
          "  run:   publish+consume; --consumers 0 publishes only, --publishers 0 consumes only (with --keep on both sides)\n"
          "  drain: publish --messages with no consumer, wait until the queue holds all, then consume all; --part fill|drain does one half\n"
+         "  --priorities N    priorities 0 to N-1 in turn; order is checked within each\n"
+         "  --dead-letter     consumers reject each message, and as many consume the dead letters\n"
+         "  --expect-depth N  a fault if not so many messages wait at the end (run)\n"
+         "  expiry: publish --messages with --expiration MIN:MAX (ms) and --confirm W, without a consumer, until all are gone; how late each went\n"
+         "          with --dead-letter, and how late the depth shows it; a sample every --report S\n"
          "  --dense (a consumer gets every number of its publishers: counts gaps and duplicates)   --first N (number of the first message)\n"
          "  --report S        a line of JSON on standard error every S seconds\n"
          "  count: how many messages wait in --queues of --queue NAME\n"
@@ -763,7 +844,7 @@ int main(int ac, char **av) {
         A("timeout", 18), A("rate", 19), A("outstanding", 20), F("persistent", 21), F("durable", 22), A("queue-type", 23), A("arg", 24), A("confirm", 25),
         A("ack", 26), A("prefetch", 27), A("exchange", 28), A("exchange-name", 29), A("bindings", 30), A("keys", 31), A("topic", 32), F("mandatory", 33),
         F("pin", 34), F("keep", 35), A("batch", 36), A("count", 37), A("channels", 38), A("dir", 39), A("group", 40), A("prealloc", 41), F("nosync", 42), F("help", 43), F("attach", 44), F("hold", 45),
-        A("part", 46), F("dense", 47), A("first", 48), A("report", 49), { 0 } };
+        A("part", 46), F("dense", 47), A("first", 48), A("report", 49), A("priorities", 50), F("dead-letter", 51), A("expect-depth", 52), A("expiration", 53), { 0 } };
     int k;
     while ((k = getopt_long(ac, av, "", lo, 0)) != -1) switch (k) {
         case 1: o.mode = optarg; break; case 2: o.host = optarg; break; case 3: o.port = optarg; break; case 4: o.user = optarg; break;
@@ -781,14 +862,17 @@ int main(int ac, char **av) {
         case 37: o.count = atoi(optarg); break; case 38: o.channels = atoi(optarg); break; case 39: o.dir = optarg; break; case 40: o.group = atoi(optarg); break;
         case 41: o.prealloc = atoi(optarg); break; case 42: o.nosync = 1; break; case 43: usage(); break; case 44: o.attach = 1; break; case 45: o.hold = 1; break;
         case 46: o.part = optarg; break; case 47: o.dense = 1; break; case 48: o.first = atol(optarg); break; case 49: o.report = atof(optarg); break;
+        case 50: o.priorities = atoi(optarg); break; case 51: o.dead = 1; break; case 52: o.depth = atol(optarg); break;
+        case 53: if (sscanf(optarg, "%d:%d", &o.ttl_min, &o.ttl_max) != 2 || o.ttl_min < 0 || o.ttl_max < o.ttl_min || !o.ttl_max) die("--expiration MIN:MAX"); break;
         default: return 2;
     }
     if (optind < ac) die("unexpected argument %s", av[optind]);
     if (o.size < STAMP && strcmp(o.mode, "disk")) die("--size must be at least %d", STAMP);
-    if (o.publishers + o.consumers > MAXCONN) die("at most %d connections", MAXCONN);
+    if ((o.priorities || o.ttl_max) && strcmp(o.props, "min")) die("--priorities and --expiration need --props min");
+    if (o.publishers + (o.dead ? 2 : 1) * o.consumers > MAXCONN) die("at most %d connections", MAXCONN);
     if (!*o.queue) { static char qn[32]; snprintf(qn, sizeof qn, "bench%d", getpid()); o.queue = qn; }
     ep = epoll_create1(EPOLL_CLOEXEC);
-    if (!strcmp(o.mode, "run")) mode_run(); else if (!strcmp(o.mode, "drain")) mode_drain(); else if (!strcmp(o.mode, "count")) mode_count(); else if (!strcmp(o.mode, "conns")) mode_conns();
+    if (!strcmp(o.mode, "run")) mode_run(); else if (!strcmp(o.mode, "drain")) mode_drain(); else if (!strcmp(o.mode, "expiry")) mode_expiry(); else if (!strcmp(o.mode, "count")) mode_count(); else if (!strcmp(o.mode, "conns")) mode_conns();
     else if (!strcmp(o.mode, "topology")) mode_topology(); else if (!strcmp(o.mode, "churn")) mode_churn(); else if (!strcmp(o.mode, "sink") || !strcmp(o.mode, "relay")) mode_loopback();
     else if (!strcmp(o.mode, "disk")) mode_disk(); else die("unknown mode %s", o.mode);
     return 0;

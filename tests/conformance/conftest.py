@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.conformance.features import Topology
 from tests.support.wire import Address, ChannelRefusal, WireChannel, WireConnection
 
 Connect = Callable[..., WireConnection]
@@ -82,6 +83,21 @@ def name(address: Address) -> Iterator[Namer]:
             for each in made:
                 _delete(cleaner, "queue.delete", queue=each)
                 _delete(cleaner, "exchange.delete", exchange=each)
+
+
+@pytest.fixture(scope="session")
+def is_rabbitmq_3(address: Address) -> bool:
+    """The broker is a RabbitMQ before 4.0. Where it differs, the tests expect what 4.x does: docs/differences.md."""
+    if "WARREN_TEST_URL" not in os.environ:
+        return False  # WarrenMQ claims to be a RabbitMQ, too, for clients that look
+    with WireConnection(address) as connection:
+        properties = connection.start()["server_properties"]
+    return bool(properties["product"] == "RabbitMQ" and properties["version"].startswith("3."))
+
+
+@pytest.fixture
+def topology(channel: WireChannel, name: Namer) -> Topology:
+    return Topology(channel, name)
 
 
 @pytest.fixture

@@ -51,8 +51,9 @@ class Kept:
     broker: Any
     channel: Any
 
-    def __init__(self, folder: Path, files: Files | None = None, **options: Any) -> None:
+    def __init__(self, folder: Path, files: Files | None = None, now_ms: int = 0, **options: Any) -> None:
         self.folder = folder
+        self.now_ms = now_ms
         self.files = files or QuickFiles()
         self.options = StorageOptions(**{**SMALL, **options})
         self.failures: list[str] = []
@@ -65,7 +66,7 @@ class Kept:
         self._data_dir = DataDir(self.folder)
         self._data_dir.lock()
         self.storage = FileStorage.open(self._data_dir, self.options, files=self.files)
-        self.broker = make_broker(self.storage)
+        self.broker = make_broker(self.storage, self.now_ms)
         self.storage.attach(self._failed, self.full.append)
         self.channel = Client(self.broker).channel()
         self.settle()
@@ -111,6 +112,18 @@ class Kept:
         self.broker.end_turn()
         self.storage.log.flush()
         self.storage.run_all()
+
+    def advance(self, milliseconds: int = 0) -> None:
+        """Time passes, and all that follows from it is done, now and by threads."""
+        self.now_ms += milliseconds
+        self.broker.turn.now_ms = self.now_ms
+        for _ in range(1000):
+            self.settle()
+            due_ms = self.broker.timers.next_due_ms()
+            if due_ms is None or due_ms > self.now_ms:
+                return
+            self.broker.timers.advance(self.now_ms)
+        raise AssertionError("there is always another timer that is due")
 
     def checkpoint(self, carry: bool = False) -> None:
         """Let the log forget everything up to now."""

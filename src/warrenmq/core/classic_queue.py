@@ -236,6 +236,8 @@ class ClassicQueue(Queue):
         for part, recovered in found:
             if recovered.expiring or any(entry.expires_ms != 0 for entry in recovered.entries):
                 self._expiry_of(part).restore(recovered.entries, recovered.expiring)
+        if self.limit is not None and self.limit.is_exceeded(self.backlog):
+            self._shorten_later()  # what was unacked counts again; other queues are not there yet
         if self.deduplication is not None and self.backlog.waiting == 0:
             self.deduplication.left_behind(-1)
 

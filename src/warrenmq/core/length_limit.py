@@ -25,6 +25,9 @@ class LengthLimit:
         self.dead_letters = options.overflow == REJECT_PUBLISH_DLX
 
     def is_exceeded(self, backlog: Backlog) -> bool:
+        """Return True if messages have to be dropped. A queue that rejects publishes keeps what is requeued."""
+        if self.rejects:
+            return False
         return backlog.waiting > self._max_length or backlog.body_bytes > self._max_bytes
 
     def has_room_for(self, message: Message, backlog: Backlog) -> bool:

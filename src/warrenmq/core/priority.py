@@ -58,7 +58,10 @@ class PriorityBacklog(Backlog):
         elif priority >= len(self._levels):
             priority = len(self._levels) - 1
         level = self._levels[priority]
-        return level if level is not None else self._make_level(priority)
+        if level is None:
+            level = self._make_level(priority)
+            level.restore()  # opens its store, in which nothing is
+        return level
 
     def parts(self) -> list[Backlog]:
         """Return the levels that exist, highest first."""
