@@ -52,6 +52,7 @@ from warrenmq.storage.queue_store import QueueStore, StoreContext
 from warrenmq.storage.recovery import LOG, QUEUES, Recovery
 from warrenmq.storage.seen_store import FileSeenStore, owner_of_exchange, restore_seen
 from warrenmq.storage.stream_context import StreamContext
+from warrenmq.storage.stream_offsets import FileOffsets
 from warrenmq.storage.stream_recovery import find_stream_segments
 from warrenmq.storage.stream_store import FileStreamStore
 from warrenmq.storage.worker import DiskWorker
@@ -208,7 +209,7 @@ class FileStorage(Storage):
             recovery.make_certain(number, self._folder_of(number), goes_past_log=is_event_log)
             options = queue_options(True, definition["arguments"])
             if options.type == STREAM:
-                stream = self._make_stream(number, options)
+                stream = self._make_stream(number, options, recovery.offsets_of(number))
                 stream.is_expendable = is_event_log
                 on_disk = find_stream_segments(recovery, number, stream.folder, words, goes_past_log=is_event_log)
                 self._record_found(number, on_disk.segments, recovery, True)
@@ -263,8 +264,10 @@ class FileStorage(Storage):
     def _make_store(self, number: int, options: QueueOptions) -> QueueStore:
         return QueueStore(self.context, self._folder_of(number), number, self._promise_of(options))
 
-    def _make_stream(self, number: int, options: QueueOptions) -> FileStreamStore:
-        return FileStreamStore(self.streams, self._folder_of(number), number, self._promise_of(options), options)
+    def _make_stream(self, number: int, options: QueueOptions, kept: dict[str, int]) -> FileStreamStore:
+        offsets = FileOffsets(self.context, number, kept)
+        folder, promise = self._folder_of(number), self._promise_of(options)
+        return FileStreamStore(self.streams, folder, number, promise, options, offsets)
 
     def _folder_of(self, number: int) -> str:
         return os.path.join(self.root, QUEUES, str(number))
@@ -299,7 +302,7 @@ class FileStorage(Storage):
         recovered = self._recovered.pop((vhost, queue), None)
         if isinstance(recovered, FileStreamStore):
             return recovered
-        stream = self._make_stream(self.catalog.queue_id(vhost, queue), options)
+        stream = self._make_stream(self.catalog.queue_id(vhost, queue), options, {})
         stream.is_expendable = _is_event_log(vhost, queue)
         return stream
 
@@ -451,7 +454,7 @@ class FileStorage(Storage):
             self.log.flush()
             done()
         else:
-            # The checkpoint has made the catalog durable up to here. The last epoch has nothing but positions.
+            # The checkpoint has made the catalog durable up to here. The last epoch has positions and offsets only.
             batch = self.log.take_last()
             epoch = self.log.last if batch is None else batch.epoch
             self.committer.drop_all(batch, lambda: self.catalog_writer.release_log(epoch, done))
