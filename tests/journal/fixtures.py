@@ -1,4 +1,4 @@
-"""The files of tests/fixtures/formats/v5, and the log of v6: one of each kind, small enough to be drawn in docs/formats.
+"""The files of tests/fixtures/formats/v5 and the log of v6: one of each kind, small enough to be drawn in docs/formats.
 
 `python -m tests.journal.fixtures` writes them again. A format that has been released does not change: what needs to be
 different gets a new version, a folder beside this one, and these files stay readable. `v1` was written before messages

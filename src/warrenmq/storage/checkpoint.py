@@ -169,7 +169,10 @@ class Checkpoint:
 
     def _synced(self) -> None:
         crash_points.reach("checkpoint.after_sync")
-        self._catalog.sync(self._epoch, lambda: self._committer.trim(self._epoch, self._trimmed))
+        if self._is_last:  # the log goes when the epoch with the positions is written
+            self._catalog.sync(self._epoch, self._trimmed)
+        else:
+            self._catalog.sync(self._epoch, lambda: self._committer.trim(self._epoch, self._trimmed))
 
     def _trimmed(self) -> None:
         self.is_running = False
