@@ -16,7 +16,7 @@ DEFAULT_URL = "amqp://guest:guest@127.0.0.1:5672/"
 
 def examples() -> list[tuple[str, str]]:
     found = []
-    for name in ("README.md", "docs/embedding.md", "docs/client.md", "docs/client-migration.md"):
+    for name in ("README.md", "docs/embedding.md", "docs/client.md", "docs/client-migration.md", "docs/streams.md"):
         blocks = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)
         found += [pytest.param(block, id=f"{name}-{number}") for number, block in enumerate(blocks, start=1)]
     return found

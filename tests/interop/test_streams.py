@@ -140,3 +140,71 @@ def test_aio_pika_hears_of_a_wrong_offset(broker_url: str, name: Namer) -> None:
                 await queue.consume(print, arguments={"x-stream-offset": "7"})  # type: ignore[arg-type]
 
     asyncio.run(work())
+
+
+# -- filters and offsets, which RabbitMQ 3.10 has not got ------------------------------------------------------------
+
+
+def test_pika_reads_with_a_filter(broker_url: str, name: Namer) -> None:
+    queue = name("stream")
+    connection = open_pika(broker_url)
+    channel = connection.channel()
+    channel.queue_declare(queue, durable=True, arguments={**STREAM, "x-stream-filter-size-bytes": 32})
+    for number in range(300):
+        headers = {"number": number}
+        if number % 3:
+            headers["x-stream-filter-value"] = "emea" if number % 3 == 1 else "apac"
+        channel.basic_publish("", queue, b"%d" % number, pika.BasicProperties(headers=headers))
+
+    def read_filtered(count: int, prefetch: int, **arguments: Any) -> list[int]:
+        received: list[int] = []
+        channel = connection.channel()
+        channel.basic_qos(prefetch_count=prefetch)
+        arguments = {"x-stream-offset": "first"} | {f"x-stream-{key}": value for key, value in arguments.items()}
+        for method, properties, body in channel.consume(queue, arguments=arguments, inactivity_timeout=PATIENCE):
+            assert method is not None, f"only {received} came"
+            received.append(int(body))
+            channel.basic_ack(method.delivery_tag)
+            assert properties.headers["number"] == int(body)
+            if len(received) == count:
+                break
+        return received
+
+    assert read_filtered(100, 10, filter="emea") == [number for number in range(300) if number % 3 == 1]
+    assert read_filtered(100, 1, filter=["apac"]) == [number for number in range(300) if number % 3 == 2]
+    either = [number for number in range(300) if number % 3 != 2]
+    assert read_filtered(200, 500, filter=["emea", "none"], **{"match-unfiltered": True}) == either
+    refused = connection.channel()
+    refused.basic_qos(prefetch_count=1)
+    with pytest.raises(ChannelClosedByBroker, match=r"invalid arg 'x-stream-filter' .*unacceptable_type,signedint"):
+        refused.basic_consume(queue, lambda *delivered: None, arguments={"x-stream-filter": 7})
+    connection.close()
+
+
+def test_pika_goes_on_where_its_tag_was(broker_url: str, stream: str) -> None:
+    tracked = {"x-stream-automatic-offset-tracking": True}
+
+    def read_on(count: int, tag: str = "billing", **more: Any) -> list[int]:
+        """Take so many messages, ack them, and hang up without a word."""
+        received: list[int] = []
+        connection = open_pika(broker_url)
+        channel = connection.channel()
+        channel.basic_qos(prefetch_count=20)
+
+        def take(channel: Any, method: Any, properties: Any, body: bytes) -> None:
+            if len(received) < count:
+                received.append(properties.headers["x-stream-offset"])
+                channel.basic_ack(method.delivery_tag)
+
+        channel.basic_consume(stream, take, consumer_tag=tag, arguments={**tracked, **more})
+        deadline = datetime.now(UTC) + timedelta(seconds=PATIENCE)
+        while len(received) < count and datetime.now(UTC) < deadline:
+            connection.process_data_events(time_limit=0.1)
+        connection.close()
+        return received
+
+    assert read_on(7) == list(range(7))
+    assert read_on(20) == list(range(7, 27))
+    assert read_on(5, "other", **{"x-stream-offset": 30}) == list(range(30, 35))
+    assert read_on(5, "other", **{"x-stream-offset": 30}) == list(range(35, 40))
+    assert read_on(23) == list(range(27, 50))
