@@ -212,3 +212,18 @@ def test_every_accepted_message_holds_a_needle() -> None:
     unfiltered = make_filter({"x-stream-filter": "a", "x-stream-match-unfiltered": True})
     assert unfiltered is not None
     assert unfiltered.needles is None
+
+
+@pytest.mark.parametrize(("size", "is_taken"), [(15, False), (16, True), (255, True), (256, False)])
+def test_the_size_of_rabbitmqs_filters_is_taken_and_has_its_bounds(
+    channel: ClientChannel, size: int, is_taken: bool
+) -> None:
+    if is_taken:
+        declare_stream(channel, stream_filter_size_bytes=size)
+        with pytest.raises(PreconditionFailed, match="inequivalent arg 'x-stream-filter-size-bytes'"):
+            declare_stream(channel, stream_filter_size_bytes=100)
+    else:
+        with pytest.raises(PreconditionFailed, match=r"^Invalid value for  x-stream-filter-size-bytes$"):
+            declare_stream(channel, stream_filter_size_bytes=size)
+    with pytest.raises(PreconditionFailed, match="of queue type rabbit_classic_queue"):
+        channel.declare("q", arguments={"x-stream-filter-size-bytes": size})

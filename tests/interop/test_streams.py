@@ -12,6 +12,8 @@ import pytest
 from aio_pika.exceptions import ChannelPreconditionFailed
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
+from warrenmq import client
+
 from .clients.contract import PATIENCE
 from .conftest import Namer
 
@@ -208,3 +210,23 @@ def test_pika_goes_on_where_its_tag_was(broker_url: str, stream: str) -> None:
     assert read_on(5, "other", **{"x-stream-offset": 30}) == list(range(30, 35))
     assert read_on(5, "other", **{"x-stream-offset": 30}) == list(range(35, 40))
     assert read_on(23) == list(range(27, 50))
+
+
+def test_the_own_client_takes_these_arguments_as_they_are(broker_url: str, name: Namer) -> None:
+    queue = name("stream")
+    arguments = {"x-stream-automatic-offset-tracking": True, "x-stream-filter": ["a"]}
+    for begin in (0, 10):
+        with client.connect(broker_url) as connection, connection.channel() as channel:
+            channel.queue_declare(queue, durable=True, arguments=STREAM)
+            for number in range(begin, begin + 10):
+                headers = {"x-stream-filter-value": "a" if number % 2 else "b"}
+                channel.publish("", queue, b"%d" % number, client.Properties(headers=headers))
+            channel.qos(prefetch_count=2)
+            consumer = channel.consume(queue, consumer_tag="own", arguments=arguments)
+            received = []
+            for delivery in consumer:
+                received.append(int(delivery.body))
+                delivery.ack()
+                if len(received) == 5:
+                    break
+            assert received == [number for number in range(begin, begin + 10) if number % 2]
