@@ -134,7 +134,7 @@ def test_memory_goes_though_a_filter_leaves_everything_out(
     assert broker.stats.held_bytes == 0
 
 
-def test_a_turn_looks_at_so_many_messages_only(broker: Broker, channel: ClientChannel, stream: Queue) -> None:
+def test_a_turn_looks_at_a_limited_number_of_messages(broker: Broker, channel: ClientChannel, stream: Queue) -> None:
     assert isinstance(stream, Stream)
     header = content_header(1, BasicProperties(headers={VALUE: "b"}))
     route = channel.vhost.make_route(channel.vhost.exchange(""), "s", b"\0\1s", False)

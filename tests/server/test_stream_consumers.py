@@ -38,7 +38,7 @@ def test_tracking_needs_a_tag_of_the_client(connection: WireConnection) -> None:
     again.call("basic.consume", queue="classic", arguments=arguments)
 
 
-def test_a_long_stream_without_a_match_holds_nobody_up(connection: WireConnection) -> None:
+def test_a_long_stream_without_a_match_delays_no_other_client(connection: WireConnection) -> None:
     """It is in memory as a whole, so that no read of a file ends a turn."""
     channel = connection.channel(2)
     channel.call("confirm.select")

@@ -312,7 +312,7 @@ class Stream(Queue):
             self._cut_tail(min(len(self._tail), self.readable - self._tail_first))
 
     def _put_off(self) -> None:
-        """Go on in the next turn; whoever reached the limit in this one comes last."""
+        """Go on in the next turn; the cursor that reached the limit in this one comes last."""
         self._hungry, self._scanned_out = self._scanned_out, {}
         cursor = next(iter(self._hungry))
         del self._hungry[cursor]
