@@ -51,7 +51,7 @@ HOT_MODULES = {
     "core.stream_filter": SMALL,  # looks at every message that a filtered reader passes over
     "core.publish_rules": SMALL,  # called from core.channel for each publish
     "core.routing.topic": SMALL,  # a publish whose route is not cached
-    "core.routing.consistent_hash": SMALL,  # the same; uncompiled, each bound queue costs it 1.1 us
+    "core.routing.consistent_hash": SMALL,  # the same; uncompiled, each bound queue costs it about 1 us
     "core.ports": SMALL,  # base classes: the broker's calls to the outside go through their C-level tables
     "core.stats": SMALL,  # counters, incremented from C
     "core.turn": SMALL,  # lists, appended to from C
