@@ -41,6 +41,7 @@ HOT_MODULES = {
     "core.consumer": FAST,  # 11 %, fan-out
     "core.message": FAST,  # 10 %, paging
     "core.backlog": FAST,  # 5.7 %, each acked
+    "core.dead_letter": SMALL,  # called from core.classic_queue for each message that is dead-lettered
     "core.expiry": SMALL,  # called from core.classic_queue for each message of a queue with a TTL
     "core.length_limit": SMALL,  # the same, with a length limit
     "core.priority": SMALL,  # the same, with priorities
