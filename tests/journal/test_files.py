@@ -123,3 +123,13 @@ def test_handles_are_not_inherited_and_files_are_private(files: Files, tmp_path:
         assert not os.get_inheritable(handle)
         files.close(handle)
     assert os.stat(path).st_mode & 0o077 == 0
+
+
+def test_more_pieces_than_the_system_takes_at_once(tmp_path: Path) -> None:
+    """A compaction that keeps every other message of a page has that many."""
+    files = Files()
+    handle = files.create(str(tmp_path / "f"))
+    pieces = [b"%05d" % number for number in range(5000)]
+    files.writev(handle, pieces, 7)
+    files.close(handle)
+    assert (tmp_path / "f").read_bytes() == bytes(7) + b"".join(pieces)

@@ -32,6 +32,9 @@ UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS)
 # Linux; elsewhere two calls do it.
 _DURABLY: int = getattr(os, "RWF_DSYNC", 0)
 
+# The system takes no more in one write (IOV_MAX).
+_MAX_PIECES = 1024
+
 
 class Files:
     """The real ones."""
@@ -56,7 +59,9 @@ class Files:
             self._write_rest([data], written, handle, offset)
 
     def writev(self, handle: int, pieces: Sequence[Data], offset: int) -> None:
-        """Write the pieces one behind the other, without joining them first."""
+        """Write the pieces one behind the other, without joining them first unless they are very many."""
+        if len(pieces) > _MAX_PIECES:
+            pieces = [b"".join(pieces)]
         written = os.pwritev(handle, pieces, offset)
         if written < sum(map(len, pieces)):
             self._write_rest(pieces, written, handle, offset)
