@@ -25,6 +25,9 @@ cdef class Expiry:
     cdef bint _is_reading
     cdef list _due
     cdef bint _is_fetching
+    cdef dict _ready
+    cdef Py_ssize_t _ready_bytes
+    cdef long long _ready_until
 
     cpdef set_ttl(self, long long ttl_ms)
     cpdef long long expires_ms(self, long long ttl_ms, long long now_ms) noexcept
@@ -33,8 +36,11 @@ cdef class Expiry:
     @cython.locals(time="long long", bucket=tuple)
     cdef _index(self, long long position, Py_ssize_t size, long long expires_ms)
     cdef _count(self, Py_ssize_t entries)
+    cdef QueuedMessage _take_ready(self, long long position)
+    cdef _count_ready(self, Py_ssize_t size)
     cdef _wake_at(self, long long due_ms)
     @cython.locals(
         backlog=Backlog, forgotten=Py_ssize_t, position="long long", size=Py_ssize_t, entry=QueuedMessage, at=Py_ssize_t,
+        ready=QueuedMessage,
     )
     cdef Py_ssize_t _expire_indexed(self, long long now_ms, Py_ssize_t most) except? -1

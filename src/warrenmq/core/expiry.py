@@ -4,7 +4,7 @@ The messages of a queue with a fixed TTL expire in the order they stand in: only
 which expire earlier than one before them or are in a queue without a TTL, are in an index: their positions, in buckets
 by time, 12 bytes each. A message that is consumed stays in the index until its time comes, or until such messages are
 the majority. What is on disk only is forgotten there without being read, unless it is dead-lettered or the queue
-remembers the ids of its messages.
+remembers the ids of its messages: then it is read before its time.
 
 Held by a queue with a TTL, or with messages that have an expiration. Owned by the loop thread. Compiled when the
 package is built (expiry.pxd).
@@ -15,7 +15,7 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from warrenmq.core.backlog import Backlog
-from warrenmq.core.message import QueuedMessage
+from warrenmq.core.message import MESSAGE_OVERHEAD, QueuedMessage
 from warrenmq.core.timers import RESOLUTION_MS, Timer, Timers
 from warrenmq.events import schema
 
@@ -29,6 +29,11 @@ BATCH = 2000
 _PRUNE_FROM = 4096
 
 INDEX_ENTRY = 12  # bytes
+
+# Messages that are on disk only and are dead-lettered when they expire are read this long before, in this much memory:
+# each pass over their pages is for many of them.
+_AHEAD_MS = 5_000
+_AHEAD_BYTES = 8 << 20
 
 _NEVER = 1 << 62
 _RESOLUTION_MS = RESOLUTION_MS
@@ -49,6 +54,9 @@ class Expiry:
         "_ordered_from",
         "_pages",
         "_queue",
+        "_ready",
+        "_ready_bytes",
+        "_ready_until",
         "_timer",
         "_timers",
         "_times",
@@ -68,7 +76,10 @@ class Expiry:
         self._indexed = 0
         self._pages: list[tuple[int, int]] = []  # a heap: when the first message of a page on disk expires, and which
         self._is_reading = False  # such a page
-        self._due: list[int] = []  # expired, on disk only, and to be read before they are dead-lettered
+        self._due: list[int] = []  # expired, on disk only, and not read yet, as they should be
+        self._ready: dict[int, QueuedMessage] = {}  # on disk only, read before they expire
+        self._ready_bytes = 0
+        self._ready_until = 0  # when the last bucket expires that was read like this
         self._is_fetching = False
 
     def set_ttl(self, ttl_ms: int) -> None:
@@ -160,9 +171,11 @@ class Expiry:
             left = self._expire_indexed(now_ms, left)
         if left <= 0:
             self._wake_at(now_ms - _RESOLUTION_MS)  # there may be more: in the next turn, but at once
+            self._read_ahead(now_ms)
             return
         if self._times:
             self._wake_at(self._times[0])
+        self._read_ahead(now_ms)
         if self._pages and not self._is_reading:
             if self._pages[0][0] <= now_ms:
                 self._read_page()
@@ -205,35 +218,57 @@ class Expiry:
                 size = sizes[at]
                 at += 1
                 entry = backlog.remove(position)
+                ready = self._take_ready(position) if self._ready else None
                 if entry is not None:
                     queue.drop(entry, _EXPIRED)
                     most -= 1
                 elif backlog.paged != 0:
-                    if queue.needs_bodies():
-                        self._due.append(position)
-                        most -= 1
+                    if not queue.needs_bodies():
+                        if backlog.forget_paged(position, size):
+                            forgotten += 1
+                            most -= 1
+                    elif ready is None:
+                        if position > backlog.store.last_read:  # type: ignore[union-attr]
+                            self._due.append(position)
                     elif backlog.forget_paged(position, size):
-                        forgotten += 1
+                        queue.see_off(ready, _EXPIRED)
                         most -= 1
             self._count(-at)
             del positions[:at], sizes[:at]
             if not positions:
                 del self._buckets[heappop(self._times)]
         queue.forgot_on_disk(forgotten, _EXPIRED)
-        if self._due:
-            self._fetch()
         return most
 
     # -- what is on disk only ----------------------------------------------------------------------------------------
 
-    def _fetch(self) -> None:
-        """Read expired messages that are dead-lettered; what expires meanwhile is read next."""
-        if not self._is_fetching:
+    def _read_ahead(self, now_ms: int) -> None:
+        """Read messages that are dead-lettered when they expire: those that have expired, and some that will soon."""
+        if self._is_fetching or self._backlog.paged == 0 or not self._queue.needs_bodies():
+            return
+        if not self._due and 2 * self._ready_bytes > _AHEAD_BYTES:
+            return
+        store = self._backlog.store
+        assert store is not None
+        last_read = store.last_read
+        wanted, self._due = self._due, []
+        room = _AHEAD_BYTES - self._ready_bytes
+        for time in sorted(self._times):
+            if time <= self._ready_until:
+                continue
+            if time > now_ms + _AHEAD_MS:
+                self._wake_at(time - _AHEAD_MS)
+                break
+            if room <= 0:
+                break
+            for position, size in zip(*self._buckets[time], strict=True):
+                if position > last_read:
+                    wanted.append(position)
+                    room -= size + MESSAGE_OVERHEAD
+            self._ready_until = time
+        if wanted:
             self._is_fetching = True
-            due, self._due = sorted(self._due[:BATCH]), self._due[BATCH:]
-            store = self._backlog.store
-            assert store is not None
-            store.fetch(due, self._fetched)
+            store.fetch(sorted(wanted), self._fetched)
 
     def _fetched(self, entries: list[QueuedMessage]) -> None:
         self._is_fetching = False
@@ -241,15 +276,28 @@ class Expiry:
         if queue.is_deleted:
             return
         queue.turn.begin()
+        now_ms = queue.turn.now_ms
         for entry in entries:
-            if self._backlog.forget_paged(entry.position, entry.message.size):
+            if entry.expires_ms > now_ms:
+                self._ready[entry.position] = entry
+                self._count_ready(entry.message.footprint())
+            elif self._backlog.forget_paged(entry.position, entry.message.size):
                 queue.see_off(entry, _EXPIRED)
             else:  # it was read in order meanwhile
                 waiting = self._backlog.remove(entry.position)
                 if waiting is not None:
                     queue.drop(waiting, _EXPIRED)
-        if self._due:
-            self._fetch()
+        self._read_ahead(now_ms)
+
+    def _take_ready(self, position: int) -> QueuedMessage | None:
+        entry = self._ready.pop(position, None)
+        if entry is not None:
+            self._count_ready(-entry.message.footprint())
+        return entry
+
+    def _count_ready(self, size: int) -> None:
+        self._ready_bytes += size
+        self._queue.stats.expiry_bytes += size
 
     def _read_page(self) -> None:
         """Index the messages of a page that a start has found."""
@@ -278,3 +326,5 @@ class Expiry:
         self._times.clear()
         self._pages.clear()
         self._due.clear()
+        self._ready.clear()
+        self._count_ready(-self._ready_bytes)

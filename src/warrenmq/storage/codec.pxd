@@ -54,7 +54,9 @@ cpdef encode_records(list entries)
     body_size=Py_ssize_t, header_at=Py_ssize_t, body_at=Py_ssize_t, entry=QueuedMessage, is_wanted=bint,
     fields_at=Py_ssize_t,
 )
-cpdef list decode_records(bytes payload, long long above, long long first, bytearray dead, long long restored_below)
+cpdef list decode_records(
+    bytes payload, long long above, long long first, bytearray dead, long long restored_below, set only=*
+)
 @cython.locals(
     found=list, end=Py_ssize_t, offset=Py_ssize_t, start=Py_ssize_t, count=Py_ssize_t, transient=Py_ssize_t,
     first_position="long long", last_position="long long", body_bytes="long long", kept_bytes="long long",

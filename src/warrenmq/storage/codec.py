@@ -272,9 +272,14 @@ def encode_record_head(entry: QueuedMessage) -> bytes:
 
 
 def decode_records(
-    payload: bytes, above: int, first: int, dead: "bytearray | None", restored_below: int
+    payload: bytes,
+    above: int,
+    first: int,
+    dead: "bytearray | None",
+    restored_below: int,
+    only: "set[int] | None" = None,
 ) -> list[QueuedMessage]:
-    """The messages of a page behind the position `above` that are not marked dead.
+    """The messages of a page behind the position `above` that are not marked dead; `only`: at these positions.
 
     Bit n of `dead` stands for the position first + n. What was written before the last start may have been delivered
     then, and is marked as redelivered; transient messages of that time are gone. Equal addresses and headers of
@@ -303,6 +308,8 @@ def decode_records(
         if end - offset < address_size + header_size + body_size:
             raise BadPage("a record is longer than its page")
         is_wanted = position > above and (flags & _PERSISTENT != 0 or position >= restored_below)
+        if only is not None:
+            is_wanted = is_wanted and position in only
         if is_wanted and (dead is None or not _is_dead(dead, position - first)):
             header_at = offset + address_size
             body_at = header_at + header_size

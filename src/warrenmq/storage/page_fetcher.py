@@ -173,9 +173,14 @@ class _Messages:
                 yield page
 
     def take(self, store: QueueStore, segment: Segment, page: int, payload: bytes) -> None:
-        entries = decode_records(payload, store.last_read, segment.first, segment.dead, store.restored_below)
+        last_read, below = store.last_read, store.restored_below
+        at = self._at
         wanted = set(self._skip_to(segment.pages.last(page)))
-        found = [entry for entry in entries if entry.position in wanted]
+        try:
+            found = decode_records(payload, last_read, segment.first, segment.dead, below, wanted)
+        except BadPage:
+            self._at = at
+            raise
         store.set_attempts(found)
         self._found += found
 
