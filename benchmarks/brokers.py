@@ -139,8 +139,8 @@ def find_rabbitmq() -> str | None:
 
 
 @contextmanager
-def running_rabbitmq() -> Iterator[Endpoint]:
-    """The machine's RabbitMQ as a private node with its default settings and no plugins."""
+def running_rabbitmq(plugins: tuple[str, ...] = ()) -> Iterator[Endpoint]:
+    """The machine's RabbitMQ as a private node with its default settings and these plugins."""
     script = find_rabbitmq()
     if script is None:
         raise BrokerError("RabbitMQ is not installed")
@@ -149,7 +149,7 @@ def running_rabbitmq() -> Iterator[Endpoint]:
         port, distribution_port, name_port = _free_port(), _free_port(), _free_port()
         environment = os.environ | {"ERL_EPMD_PORT": str(name_port), "ERL_EPMD_ADDRESS": "127.0.0.1"}
         environment |= _rabbitmq_settings(folder, port, distribution_port)
-        (folder / "plugins").write_text("[].\n")
+        (folder / "plugins").write_text(f"[{','.join(plugins)}].\n")
         epmd = shutil.which("epmd")
         if epmd is not None:
             # A name server of its own, else the node leaves a shared one running behind it.

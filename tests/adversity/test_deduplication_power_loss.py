@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from tests.support.crash import Crash, History, effort
 from tests.support.disk import RecordingFiles
 from tests.support.durable import ROOT, TINY, Life
-from warrenmq.core.deduplication import Deduplication, digest_of
+from warrenmq.core.deduplication import Deduplication
+from warrenmq.core.digest import digest_of
 from warrenmq.storage.options import StorageOptions
 
 CRASHES = 4

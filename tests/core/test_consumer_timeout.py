@@ -203,6 +203,19 @@ def test_a_short_timeout_is_found_after_a_look_that_found_only_long_ones(
     assert len(channel.closes()) == 1
 
 
+@pytest.mark.parametrize(("own", "closes"), [(1000, True), (0, False)])
+def test_a_consumer_may_have_its_own_timeout(
+    broker: Broker, channel: ClientChannel, queue: Queue, own: int, closes: bool
+) -> None:
+    channel.consume(queue, arguments={"x-consumer-timeout": own})
+    channel.publish(b"a", "q")
+    channel.deliveries()
+    let_pass(broker, 1000 + LATE)
+    assert bool(channel.closes()) is closes
+    let_pass(broker, 2 * TIMEOUT)
+    assert channel.closes() == []
+
+
 def limited(timeout_ms: int) -> tuple[Broker, ClientChannel]:
     broker = make_broker(limits=Limits(consumer_timeout=timeout_ms))
     return broker, Client(broker).channel()
@@ -294,6 +307,21 @@ def test_an_idle_channel_has_no_timer(broker: Broker, channel: ClientChannel, qu
     let_pass(broker, 2 * TIMEOUT)
     assert len(broker.timers) == 0
     channel.publish(b"b", "q")
+    channel.deliveries()
+    let_pass(broker, TIMEOUT + LATE)
+    assert len(channel.closes()) == 1
+
+
+def test_a_delivery_right_after_a_look_that_found_nothing_times_out(
+    broker: Broker, channel: ClientChannel, queue: Queue
+) -> None:
+    channel.consume(queue)  # the timer is set for this
+    let_pass(broker, TIMEOUT + GRAIN_MS - 100)
+    channel.publish(b"a", "q")
+    channel.deliveries()
+    channel.ack(1)
+    let_pass(broker, 200)
+    channel.publish(b"b", "q")  # in the same half second
     channel.deliveries()
     let_pass(broker, TIMEOUT + LATE)
     assert len(channel.closes()) == 1

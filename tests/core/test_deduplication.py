@@ -11,7 +11,7 @@ from tests.support.storage import ManualStorage
 from tests.support.tracing import TracedBroker, story
 from warrenmq.core.arguments import find_unheeded
 from warrenmq.core.broker import Broker
-from warrenmq.core.deduplication import digest_of
+from warrenmq.core.digest import digest_of
 from warrenmq.core.errors import PreconditionFailed
 from warrenmq.core.exchange import Exchange
 from warrenmq.core.queue import Queue
@@ -290,7 +290,7 @@ def test_an_exchange_that_is_declared_anew_has_seen_nothing(channel: ClientChann
         publish_all(channel, "aa", "", "x")
         channel.vhost.delete_exchange("x", False)
     assert waiting(queue) == "aa"
-    assert not channel.vhost.deduplicating
+    assert not channel.vhost.noting
 
 
 # -- transactions

@@ -12,10 +12,12 @@ import pytest
 from tests.storage.driver import Kept, body_of
 from tests.support.client import PERSISTENT, Client, ClientChannel, assert_nothing_is_held
 from tests.support.outbox import Delivered, Got
+from tests.support.tracing import TracedBroker, story
 from warrenmq.core.broker import Broker
 from warrenmq.core.errors import PreconditionFailed
 from warrenmq.core.queue import Queue
 from warrenmq.core.snapshot import queue_view
+from warrenmq.events import schema
 
 
 def quorum(limit: int | None = None) -> dict[str, Any]:
@@ -222,6 +224,19 @@ def test_what_comes_back_to_a_deleted_queue_is_just_forgotten(channel: ClientCha
 def test_a_limit_that_is_no_integer_is_refused(channel: ClientChannel, limit: Any) -> None:
     with pytest.raises(PreconditionFailed, match="invalid arg 'x-delivery-limit'"):
         channel.declare("odd", durable=True, arguments=quorum(limit))
+
+
+def test_the_event_of_its_end_says_why() -> None:
+    traced = TracedBroker()
+    channel = traced.client().channel()
+    queue = channel.declare("zero", durable=True, arguments=quorum(0))
+    channel.publish(b"a", "zero", message_id="m")
+    channel.consume(queue)
+    (delivered,) = channel.deliveries()
+    channel.reject(delivered.tag)
+    events = traced.events()
+    assert story(events)[-2:] == ["rejected zero", "dropped zero"]
+    assert events[-1].reason == schema.R_DELIVERY_LIMIT
 
 
 # -- on disk ----------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -369,7 +370,8 @@ def test_all_that_is_wrong_is_said_at_once_in_rabbitmqs_order(policies: Policies
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"pattern": 1}, {"priority": None}, {"priority": True}, {"apply_to": 7}, {"name": ""}]
+    "wrong",
+    [{"pattern": 1}, {"priority": None}, {"priority": True}, {"priority": math.nan}, {"apply_to": 7}, {"name": ""}],
 )
 def test_a_policy_with_a_wrong_field_is_refused(policies: Policies, wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidPolicy):

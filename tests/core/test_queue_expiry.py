@@ -9,8 +9,10 @@ import pytest
 
 from tests.storage.driver import Kept
 from tests.support.client import Client, ClientChannel, assert_nothing_is_held
+from tests.support.tracing import TracedBroker
 from warrenmq.core.broker import Broker
 from warrenmq.core.queue import Queue
+from warrenmq.events import schema
 
 EXPIRES = {"x-expires": 1000}
 
@@ -25,6 +27,11 @@ def let_pass(broker: Broker, ms: int) -> None:
 @pytest.fixture
 def queue(channel: ClientChannel) -> Queue:
     return channel.declare("q", arguments=EXPIRES)
+
+
+@pytest.fixture
+def traced() -> TracedBroker:
+    return TracedBroker()
 
 
 def exists(channel: ClientChannel) -> bool:
@@ -126,6 +133,13 @@ def test_a_queue_that_is_deleted_and_declared_again_has_its_own_time(
     let_pass(broker, 200)
     assert exists(channel)
     assert len(broker.timers) == 1
+
+
+def test_the_event_of_its_end_says_why(traced: TracedBroker) -> None:
+    traced.client().channel().declare("q", arguments=EXPIRES)
+    let_pass(traced.broker, 1020)
+    (event,) = (event for event in traced.events(resources=True) if event.kind == schema.QUEUE_DELETED)
+    assert (event.queue, event.reason) == ("q", schema.R_UNUSED)
 
 
 def test_a_queue_without_expiry_has_no_timer(broker: Broker, channel: ClientChannel) -> None:

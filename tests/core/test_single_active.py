@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.client import Client, ClientChannel, assert_nothing_is_held, waiting
+from tests.storage.driver import Kept
+from tests.support.client import Client, ClientChannel, assert_nothing_is_held, make_broker, waiting
+from tests.support.crash import effort
+from tests.support.outbox import Delivered
 from warrenmq.core.broker import Broker
 from warrenmq.core.errors import AccessRefused, ResourceLocked
 from warrenmq.core.queue import Queue
@@ -255,6 +260,124 @@ def test_basic_get_is_refused_on_a_quorum_queue(channel: ClientChannel) -> None:
         "RESOURCE_LOCKED - cannot obtain access to locked queue 'quorum' in vhost '/'. basic.get operations are not "
         "supported by quorum queues with single active consumer"
     )
+
+
+def test_a_paged_queue_goes_on_in_order_with_the_next_consumer(tmp_path: Path) -> None:
+    kept = Kept(tmp_path, window=6000, page=1500)
+    queue = kept.declare(**SAC)
+    kept.publish(range(300))
+    kept.settle()
+    assert queue.backlog.paged > 0
+    clients = [Client(kept.broker) for _ in range(4)]
+    channels = [client.channel() for client in clients]
+    for channel in channels:
+        channel.consume(queue, prefetch=90)
+    expected = 0
+    for client, channel in zip(clients, channels, strict=True):
+        delivered: list[Delivered] = []
+        while len(delivered) < 90:
+            kept.settle()
+            delivered += channel.deliveries()
+        assert [int(each.body[:8]) for each in delivered] == list(range(expected, expected + 90))
+        channel.ack(delivered[59].tag, multiple=True)
+        expected += 60
+        client.close()
+
+
+class World:
+    """Consumers that come, go, ack and give back at random, against the rules of who is active."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.broker = make_broker()
+        self.publisher = Client(self.broker).channel()
+        self.queue = self.publisher.declare("q", arguments=SAC)
+        self.channels: dict[str, ClientChannel] = {}  # in order of registration
+        self.priorities: dict[str, int] = {}
+        self.held: dict[str, dict[int, int]] = {}  # by consumer, also if it is cancelled: tag to number
+        self.waiting: list[int] = []
+        self.active: str | None = None
+        self.count = 0
+
+    def step(self) -> None:
+        getattr(self, self.random.choice(("publish", "publish", "add", "settle", "settle", "cancel", "close")))()
+        self.choose()
+        self.compare()
+
+    def publish(self) -> None:
+        for _ in range(self.random.randint(1, 5)):
+            self.publisher.publish(b"%d" % self.count, "q")
+            self.waiting.append(self.count)
+            self.count += 1
+
+    def add(self) -> None:
+        tag = f"c{self.random.getrandbits(40)}"
+        self.priorities[tag] = self.random.randint(0, 2)
+        self.held[tag] = {}
+        self.channels[tag] = Client(self.broker).channel()
+        prefetch = self.random.randint(0, 4)
+        self.channels[tag].consume(self.queue, tag, priority=self.priorities[tag], prefetch=prefetch)
+
+    def settle(self) -> None:
+        """The one that holds something acks or gives back some of it."""
+        holding = [tag for tag, held in self.held.items() if held and tag in self.channels]
+        if holding:
+            tag = self.random.choice(holding)
+            for delivery in self.random.sample(sorted(self.held[tag]), self.random.randint(1, len(self.held[tag]))):
+                number = self.held[tag].pop(delivery)
+                if self.random.random() < 0.7:
+                    self.channels[tag].ack(delivery)
+                else:
+                    self.channels[tag].reject(delivery)
+                    self.waiting.append(number)
+            self.waiting.sort()
+
+    def cancel(self) -> None:
+        if self.channels and self.random.random() < 0.5:
+            tag = self.random.choice(list(self.channels))
+            if not self.held[tag]:
+                self.channels.pop(tag).core.cancel(tag)
+
+    def close(self) -> None:
+        if self.channels and self.random.random() < 0.7:
+            tag = self.random.choice(list(self.channels))
+            self.channels.pop(tag).client.close()
+            self.waiting = sorted([*self.waiting, *self.held.pop(tag).values()])
+
+    def choose(self) -> None:
+        if self.active not in self.channels:
+            self.active = None
+        first = max(self.channels, key=lambda tag: self.priorities[tag], default=None)
+        if self.active is None:
+            self.active = first
+            self.is_yielding = False
+        elif first is not None and self.priorities[first] > self.priorities[self.active]:
+            self.is_yielding = bool(self.held[self.active])
+            if not self.is_yielding:
+                self.active = first
+        else:
+            self.is_yielding = False
+
+    def compare(self) -> None:
+        for tag, channel in self.channels.items():
+            delivered = channel.deliveries()
+            assert not delivered or (tag == self.active and not self.is_yielding)
+            for each in delivered:
+                assert int(each.body) == self.waiting.pop(0)
+                self.held[tag][each.tag] = int(each.body)
+        assert self.queue.message_count() == len(self.waiting)
+        if self.active is not None:
+            assert active(self.queue) == self.active
+            prefetch = consumers(self.queue)[list(self.channels).index(self.active)].prefetch
+            has_credit = prefetch == 0 or len(self.held[self.active]) < prefetch
+            assert not (self.waiting and has_credit and not self.is_yielding), "messages wait for nobody"
+
+
+@pytest.mark.parametrize("seed", range(effort(30)))
+def test_the_active_consumer_is_the_one_that_the_rules_say(seed: int) -> None:
+    world = World(seed)
+    for _ in range(150):
+        world.step()
 
 
 def test_a_queue_that_is_deleted_cancels_all_its_consumers(

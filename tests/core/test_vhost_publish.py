@@ -20,7 +20,11 @@ from warrenmq.protocol.properties import BasicProperties, content_header
 
 def publish(vhost: VHost, body: str, key: str, exchange: str = "", *, settling: bool = False, **properties: Any) -> int:
     header = content_header(len(body), BasicProperties(**properties))
-    return vhost.publish(exchange, key, header, body.encode(), is_settling=settling)
+    vhost.broker.turn.is_settling = settling  # as while dead letters are published
+    try:
+        return vhost.publish(exchange, key, header, body.encode())
+    finally:
+        vhost.broker.turn.is_settling = False
 
 
 @pytest.fixture

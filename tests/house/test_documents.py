@@ -11,12 +11,28 @@ import warrenmq
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+EXAMPLES = (
+    "README.md",
+    "docs/embedding.md",
+    "docs/client.md",
+    "docs/client-migration.md",
+    "docs/policies.md",
+    "docs/exchange-types.md",
+    "docs/expiry.md",
+    "docs/length-limits.md",
+    "docs/dead-letters.md",
+    "docs/priorities.md",
+    "docs/single-active-consumer.md",
+    "docs/delivery-limit.md",
+    "docs/consumer-timeout.md",
+    "docs/queue-expiry.md",
+)
 DEFAULT_URL = "amqp://guest:guest@127.0.0.1:5672/"
 
 
 def examples() -> list[tuple[str, str]]:
     found = []
-    for name in ("README.md", "docs/embedding.md", "docs/client.md", "docs/client-migration.md", "docs/policies.md"):
+    for name in EXAMPLES:
         blocks = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)
         found += [pytest.param(block, id=f"{name}-{number}") for number, block in enumerate(blocks, start=1)]
     return found
@@ -30,7 +46,7 @@ def test_example_runs_as_it_is_written(code: str, tmp_path: Path) -> None:
         command = ["-m", "pytest", "-q", str(file)] if "def test_" in code else [str(file)]
         result = subprocess.run([sys.executable, *command], capture_output=True, text=True, cwd=tmp_path, timeout=60)
     assert result.returncode == 0, result.stdout + result.stderr
-    for printed in re.findall(r"print\(.*#  ?(.*)", code):
+    for printed in re.findall(r"(?:print\(.*#|# prints)  ?(.*)", code):
         assert printed in result.stdout
 
 

@@ -81,6 +81,20 @@ def test_the_channel_can_be_opened_again_and_others_go_on(server: SocketlessServ
     assert client.hear() == ["channel.open-ok"]
 
 
+@pytest.mark.parametrize(("value", "fault"), [(-1, "{value_negative,-1}"), ("soon", '"expected integer, got longstr"')])
+@pytest.mark.parametrize("method", ["queue.declare", "basic.consume"])
+def test_a_timeout_that_is_no_number_of_milliseconds_is_refused(
+    client: Dialogue, method: str, value: Any, fault: str
+) -> None:
+    if method == "basic.consume":
+        client.say("queue.declare", 1, queue="q")
+        assert client.hear() == ["queue.declare-ok"]
+    client.say(method, 1, queue="q", arguments={"x-consumer-timeout": value})
+    (close,) = client.methods()
+    text = f"PRECONDITION_FAILED - invalid arg 'x-consumer-timeout' for queue 'q' in vhost '/': {fault}"
+    assert (close.arguments["reply_code"], close.arguments["reply_text"]) == (406, text)
+
+
 def test_a_message_that_was_only_half_published_is_dropped_with_the_channel(
     server: SocketlessServer, client: Dialogue
 ) -> None:

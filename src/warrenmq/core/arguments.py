@@ -8,10 +8,12 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from warrenmq.core import deduplication
+from warrenmq.core import deduplication, history
 from warrenmq.core.durability import parse_durability
 from warrenmq.core.errors import PreconditionFailed
-from warrenmq.core.routing.erlang_text import field_type, is_integer
+from warrenmq.core.routing import CONSISTENT_HASH, RECENT_HISTORY
+from warrenmq.core.routing.consistent_hash import HEADER_ARGUMENT, PROPERTIES, PROPERTY_ARGUMENT
+from warrenmq.core.routing.erlang_text import field_type, is_integer, term
 
 # RabbitMQ compares these when a queue is declared again, and no others; x-queue-type is compared by meaning. The first
 # is ours, the last are those of deduplication.
@@ -105,6 +107,11 @@ def validate_queue_arguments(
         raise PreconditionFailed("Exceeded max value for x-stream-max-segment-size-bytes")
 
 
+def validate_consumer_arguments(what: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse with 406 what RabbitMQ refuses for a consumer."""
+    _require_sound(what, arguments, _CONSUMER_CHECKS)
+
+
 def require_own_name(name: str, arguments: Mapping[str, Any]) -> None:
     """Refuse to make up a name for what is meant to last."""
     queue_type = queue_type_of(arguments)
@@ -156,10 +163,31 @@ def _require_text(what: str, name: str, arguments: Mapping[str, Any]) -> None:
         raise PreconditionFailed(f"invalid type '{field_type(arguments[name])}' for arg '{name}' in {what}")
 
 
-def validate_exchange_arguments(what: str, arguments: Mapping[str, Any]) -> None:
-    """Refuse with 406 what RabbitMQ refuses for an exchange."""
+def validate_exchange_arguments(what: str, type: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse with 406 what RabbitMQ refuses for an exchange of that type."""
     _require_text(what, "alternate-exchange", arguments)
     _require_sound(what, arguments, _DEDUPLICATION_CHECKS)
+    if type == CONSISTENT_HASH:
+        _require_hash_source(what, arguments)
+    elif type == RECENT_HISTORY:
+        _require_history_length(arguments)
+
+
+def _require_hash_source(what: str, arguments: Mapping[str, Any]) -> None:
+    _require_text(what, HEADER_ARGUMENT, arguments)
+    _require_text(what, PROPERTY_ARGUMENT, arguments)
+    if HEADER_ARGUMENT in arguments and PROPERTY_ARGUMENT in arguments:
+        raise PreconditionFailed(f"{HEADER_ARGUMENT} and {PROPERTY_ARGUMENT} are mutually exclusive")
+    if PROPERTY_ARGUMENT in arguments and arguments[PROPERTY_ARGUMENT] not in PROPERTIES:
+        raise PreconditionFailed(f"Unsupported property: {arguments[PROPERTY_ARGUMENT]}")
+
+
+def _require_history_length(arguments: Mapping[str, Any]) -> None:
+    length = arguments.get(history.LENGTH_ARGUMENT, history.DEFAULT_LENGTH)
+    if not is_integer(length) or length < 1:
+        raise PreconditionFailed(
+            f"Invalid argument {term(length)}, '{history.LENGTH_ARGUMENT}' must be a positive integer"
+        )
 
 
 def _require_sound(what: str, arguments: Mapping[str, Any], checks: "Mapping[str, Check]") -> None:
@@ -303,7 +331,7 @@ _CHECKS: dict[str, Check] = {
     "x-overflow": _overflow,
     "x-queue-mode": _mode,
     "x-single-active-consumer": _flag,
-    "x-consumer-timeout": _ttl,
+    "x-consumer-timeout": _count,
     "x-delivery-limit": _whole,
     "x-queue-version": _version,
     "x-max-age": _age,
@@ -312,6 +340,8 @@ _CHECKS: dict[str, Check] = {
     "x-queue-leader-locator": _leader,
     "x-durability": _durability,
 }
+
+_CONSUMER_CHECKS: dict[str, Check] = {"x-priority": _whole, "x-consumer-timeout": _count}
 
 _DEDUPLICATION_CHECKS: dict[str, Check] = {
     deduplication.ENABLED: _flag,

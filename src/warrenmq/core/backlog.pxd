@@ -7,6 +7,7 @@ from warrenmq.core.stats cimport Stats
 cdef int NOTHING
 cdef Py_ssize_t _COMPACT_FROM
 cdef Message _REMOVED
+cdef QueuedMessage _NO_ENTRY
 
 
 cdef class Backlog:
@@ -48,8 +49,6 @@ cdef class Backlog:
     @cython.locals(entries=list, index=Py_ssize_t, entry=QueuedMessage)
     cpdef QueuedMessage remove(self, long long position)
     cdef _count_gone(self, Py_ssize_t count, long long size)
-    @cython.locals(index=Py_ssize_t, entry=QueuedMessage)
-    cdef Py_ssize_t _index_in(self, list entries, Py_ssize_t low, long long position) except -2
     @cython.locals(high=Py_ssize_t, middle=Py_ssize_t, entry=QueuedMessage)
     cdef Py_ssize_t _place_in(self, list entries, Py_ssize_t low, long long position) except -1
     @cython.locals(entries=list, entry=QueuedMessage)
@@ -57,7 +56,7 @@ cdef class Backlog:
     @cython.locals(entries=list)
     cdef _close_gaps(self, Py_ssize_t index)
     cdef _tidy(self)
-    @cython.locals(entry=QueuedMessage, entries=list, at=Py_ssize_t)
+    @cython.locals(first=QueuedMessage, entry=QueuedMessage, entries=list, at=Py_ssize_t)
     cpdef QueuedMessage first_from(self, long long position)
     @cython.locals(entry=QueuedMessage)
     cpdef long long first_position(self) except -1

@@ -24,6 +24,7 @@ _COMPACT_FROM = 1024
 
 # Stands in the place of a message that was removed, so that the list stays sorted and keeps its length.
 _REMOVED = Message(b"", b"", b"")
+_NO_ENTRY = enqueue_as(_REMOVED, -1)
 
 
 class Backlog:
@@ -78,7 +79,7 @@ class Backlog:
         self.waiting = 0
         self.body_bytes = 0
         self.paged = 0
-        self._entries: list[QueuedMessage | None] = []
+        self._entries: list[Any] = []  # messages; before the head there is nothing
         self._head = 0
         self._gaps = 0  # places behind the head whose message was removed; there is none at the head
         self._returned: list[QueuedMessage] = []
@@ -115,9 +116,7 @@ class Backlog:
     def __iter__(self) -> Iterator[QueuedMessage]:
         """Iterate over the messages in memory."""
         self._tidy()
-        for entry in self._entries[self._head :]:
-            assert entry is not None
-            yield entry
+        yield from self._entries[self._head :]
         yield from self._tail
 
     # -- transitions -------------------------------------------------------------------------------------------------
@@ -170,8 +169,7 @@ class Backlog:
         entries = self._entries
         if head >= len(entries):
             return None
-        entry = entries[head]
-        assert entry is not None
+        entry: QueuedMessage = entries[head]
         entries[head] = None
         head += 1
         if self._gaps != 0:
@@ -196,17 +194,16 @@ class Backlog:
         if self._returned:
             self._merge()
         entries = self._entries
-        index = self._index_in(entries, self._head, position)
-        if index >= 0:
-            entry = entries[index]
-            assert entry is not None
+        index = self._place_in(entries, self._head, position)
+        entry: QueuedMessage = entries[index] if index < len(entries) else _NO_ENTRY
+        if entry.position == position and entry.message is not _REMOVED:
             entries[index] = enqueue_as(_REMOVED, position)
             self._gaps += 1
             self._window_bytes -= entry.message.footprint()
             self._close_gaps(index)
         else:
-            index = self._index_in(self._tail, 0, position)
-            if index < 0:
+            index = self._place_in(self._tail, 0, position)
+            if index == len(self._tail) or self._tail[index].position != position:
                 return None
             entry = self._tail.pop(index)
             self._set_tail_bytes(self._tail_bytes - entry.message.footprint())
@@ -222,23 +219,12 @@ class Backlog:
             self._whole.waiting -= count
             self._whole.body_bytes -= size
 
-    def _index_in(self, entries: "list[QueuedMessage] | list[QueuedMessage | None]", low: int, position: int) -> int:
-        """Return where the message at this position stands from index `low` on; -1 if it does not."""
-        index = self._place_in(entries, low, position)
-        if index < len(entries):
-            entry = entries[index]
-            assert entry is not None
-            if entry.position == position and entry.message is not _REMOVED:
-                return index
-        return -1
-
-    def _place_in(self, entries: "list[QueuedMessage] | list[QueuedMessage | None]", low: int, position: int) -> int:
+    def _place_in(self, entries: list[Any], low: int, position: int) -> int:
         """Return the index of the first place from `low` on that is not before this position."""
         high = len(entries)
         while low < high:
             middle = (low + high) >> 1
             entry = entries[middle]
-            assert entry is not None
             if entry.position < position:
                 low = middle + 1
             else:
@@ -250,7 +236,6 @@ class Backlog:
         entries = self._entries
         while at < len(entries):
             entry = entries[at]
-            assert entry is not None
             if entry.message is not _REMOVED:
                 break
             entries[at] = None
@@ -274,25 +259,20 @@ class Backlog:
         if self._returned:
             self._merge()
         if self._gaps != 0:
-            self._entries = [
-                entry for entry in self._entries[self._head :] if entry is not None and entry.message is not _REMOVED
-            ]
+            self._entries = [entry for entry in self._entries[self._head :] if entry.message is not _REMOVED]
             self._head = 0
             self._gaps = 0
 
     def first_from(self, position: int) -> QueuedMessage | None:
         """Return the first message at this position or behind it; None if it is not in memory."""
-        entry = self.first()
-        if entry is None or entry.position >= position:
-            return entry
+        first = self.first()
+        if first is None or first.position >= position:
+            return first
         entries = self._entries
-        at = self._place_in(entries, self._head, position)
-        while at < len(entries):
-            entry = entries[at]
-            assert entry is not None
+        for at in range(self._place_in(entries, self._head, position), len(entries)):
+            entry: QueuedMessage = entries[at]
             if entry.message is not _REMOVED:
                 return entry
-            at += 1
         return None
 
     def first_position(self) -> int:
@@ -389,10 +369,10 @@ class Backlog:
         entries = self._entries
         last = returning[-1].position
         passed = self._head
-        while passed < len(entries) and entries[passed].position < last:  # type: ignore[union-attr]
+        while passed < len(entries) and entries[passed].position < last:
             passed += 1
         if passed > self._head:
-            returning.extend(entries[self._head : passed])  # type: ignore[arg-type]
+            returning.extend(entries[self._head : passed])
             returning.sort(key=_position_of)
         # The places before the head are free; only what does not fit there moves the rest.
         start = max(0, passed - len(returning))
@@ -426,7 +406,6 @@ class Backlog:
         kept = 0
         while at < len(entries):
             entry = entries[at]
-            assert entry is not None
             if kept >= keep and entry.position > behind:
                 break
             kept += entry.message.footprint()
@@ -435,7 +414,7 @@ class Backlog:
             self._page_out_at = kept + sizes.page  # do not try again with every message
             return
         self._page_out_at = sizes.small_window
-        self._tail = entries[at:]  # type: ignore[assignment]
+        self._tail = entries[at:]
         del entries[at:]
         self._tail_bytes = self._window_bytes - kept
         self._window_bytes = kept
@@ -458,7 +437,6 @@ class Backlog:
         kept = size = 0
         while end < len(entries):
             entry = entries[end]
-            assert entry is not None
             if entry.position > on_disk:
                 break
             # A transient message and all before it stay if it was never written, or its page does not know its count.
@@ -473,15 +451,15 @@ class Backlog:
             return
         leaving = entries[at:end]
         if self.paged == 0:
-            self._tail = entries[end:]  # type: ignore[assignment]
+            self._tail = entries[end:]
             self._set_tail_bytes(self._window_bytes - kept - size)
         del entries[at:]
         self._window_bytes = kept
         self._count_paged(len(leaving))
         self.stats.held_bytes -= size
         for left in leaving:
-            self._leave(left.message)  # type: ignore[union-attr]
-        self.store.page_out(leaving)  # type: ignore[arg-type]
+            self._leave(left.message)
+        self.store.page_out(leaving)
 
     def _page_out_tail(self, limit: int) -> None:
         """Write about `limit` bytes of the tail: more than was appended since the last time, so it gets shorter."""

@@ -18,7 +18,7 @@ from warrenmq.core.message import Message, QueuedMessage, make_message
 from warrenmq.core.outcome import REJECTED, WAITS_FOR
 from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, CommitLog, EventSink, Outbox
 from warrenmq.core.publish_rules import needs_inspection, prepare_header, ttl_of
-from warrenmq.core.publishing import Unrouted, find_target, pass_exchanges, take_runs
+from warrenmq.core.publishing import Unrouted, find_target, foresee_queues, pass_exchanges, take_runs
 from warrenmq.core.queue import Queue
 from warrenmq.core.stats import Stats
 from warrenmq.core.transaction import Transaction
@@ -146,14 +146,13 @@ class Channel:
         return True
 
     def _publish_inspected(self, route: Route, header: bytes, body: bytes) -> None:
-        """Publish a message whose headers matter: CC, BCC, reply-to, user-id, expiration, a headers exchange, ids."""
+        """Publish a message whose properties matter: CC, BCC, reply-to, user-id, expiration, or to an exchange."""
         header, extra_keys, headers = prepare_header(header, self)
         message = Message(route.address, header, body)
         message.ttl_ms = ttl_of(header)
-        target = find_target(self.vhost, route, extra_keys, headers)
+        target = find_target(self.vhost, route, extra_keys, header, headers)
         if self.events.is_watching:
-            queues = target if isinstance(target, list) else self.vhost.route(target.exchange, target.keys, headers)[0]
-            self.events.published(self, route, message, queues)
+            self.events.published(self, route, message, foresee_queues(self.vhost, target))
         if self.transaction is not None:
             self.transaction.hold_publish(message, target, route.is_mandatory, self.stats)
         else:
@@ -167,9 +166,9 @@ class Channel:
         queues, passage = pass_exchanges(self.vhost, message, target)
         if queues or not passage.was_dropped:
             is_rejected = self._deliver_to(message, queues, is_mandatory)
-            level = passage.note() if queues and not is_rejected else NOTHING
+            level = passage.note(len(queues) > 0 and not is_rejected)
         else:
-            level = passage.outcome() & WAITS_FOR
+            level = max(passage.note(False), passage.outcome() & WAITS_FOR)
             if message.uid != 0:
                 self.events.message_event(schema.DROPPED, message, self, schema.R_DUPLICATE)
             if self.is_confirming:
@@ -332,8 +331,8 @@ class Channel:
             raise NotAllowed(f"attempt to reuse consumer tag '{tag}'")
         self._require_room_for_consumer()
         queue.require_admissible(self, no_ack, is_exclusive, arguments)
-        consumer_timeout.watch(self, queue)
         consumer = Consumer(tag, self, queue, no_ack, is_exclusive, self.default_prefetch, priority, arguments)
+        consumer_timeout.watch(self, queue, consumer)
         self.consumers[tag] = consumer
         return consumer
 

@@ -1,8 +1,8 @@
 """Consumer timeout: a channel that leaves a delivery unacked for too long is closed with 406.
 
-Each queue may have its own timeout, the others have the broker's (`Limits.consumer_timeout`); 0 is none. Deliveries of
-basic.get and of streams count, and so do those whose settlement waits in a transaction. What the channel held is
-requeued; other channels of the connection go on.
+A consumer may have its own timeout, and so may a queue; the others have the broker's (`Limits.consumer_timeout`). 0 is
+none. Deliveries of basic.get and of streams count, and so do those whose settlement waits in a transaction. What the
+channel held is requeued; other channels of the connection go on.
 
 A channel that takes messages from a queue with a timeout has a watch. It notes the time of the first delivery of each
 half second, and one timer looks for the oldest delivery when that would be due. A channel is never closed early, and
@@ -27,17 +27,19 @@ from warrenmq.core.timers import Timer
 if TYPE_CHECKING:
     from warrenmq.core.broker import Broker
     from warrenmq.core.channel import Channel
+    from warrenmq.core.consumer import Consumer
     from warrenmq.core.queue import Queue
 
+ARGUMENT = "x-consumer-timeout"  # of a queue, or of a consumer
 GRAIN_MS = 500  # deliveries are noted to this precision
 _FEW_NOTES = 64
 
 _tag_of = itemgetter(0)
 
 
-def watch(channel: Channel, queue: Queue) -> None:
+def watch(channel: Channel, queue: Queue, consumer: Consumer | None = None) -> None:
     """The channel takes messages from this queue: watch it if they time out."""
-    timeout_ms = timeout_of(queue, channel.broker.limits)
+    timeout_ms = timeout_of(queue, consumer, channel.broker.limits)
     if timeout_ms:
         ledger = channel.ledger
         if ledger.watch is None:
@@ -57,16 +59,18 @@ def keep_to_timeout(broker: Broker, queue: Queue) -> None:
     held = 0
     for consumer in queue.consumers:
         held += consumer.unacked
-        watch(consumer.channel, queue)
+        watch(consumer.channel, queue, consumer)
     if queue.unacked_count > held:  # by basic.get, or by consumers that were cancelled
         for connection in broker.connections:
             for channel in connection.channels.values():
                 watch(channel, queue)
 
 
-def timeout_of(queue: Queue, limits: Limits) -> int:
-    """Return the milliseconds after which deliveries of this queue time out; 0: never."""
-    own: int | None = queue.options.consumer_timeout_ms
+def timeout_of(queue: Queue, consumer: Consumer | None, limits: Limits) -> int:
+    """Return the milliseconds after which deliveries to this consumer (None: basic.get) time out; 0: never."""
+    own: int | None = consumer.arguments.get(ARGUMENT) if consumer is not None else None
+    if own is None:
+        own = queue.options.consumer_timeout_ms
     return limits.consumer_timeout if own is None else own
 
 
@@ -152,8 +156,7 @@ class UnackedWatch:
         return sorted([*transaction.held_deliveries(), *unacked], key=_tag_of)
 
     def _timeout_of(self, entry: QueuedMessage) -> int:
-        queue: Queue = entry.queue  # type: ignore[assignment]
-        return timeout_of(queue, self._channel.broker.limits)
+        return timeout_of(entry.queue, entry.consumer, self._channel.broker.limits)  # type: ignore[arg-type]
 
     def _note_of(self, tag: int) -> int:
         return max(0, bisect_right(self._notes, tag, key=_tag_of) - 1)

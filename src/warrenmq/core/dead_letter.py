@@ -123,14 +123,12 @@ class DeadLetters:
             dead.uid = message.uid
             dead.publish_time = message.publish_time
         headers = properties.headers(letter.header) if route.queues is None or letter.extra_keys else None
-        target = find_target(self._vhost, route, letter.extra_keys, headers)
+        target = find_target(self._vhost, route, letter.extra_keys, letter.header, headers)
         if not isinstance(target, Unrouted):
             return self._enqueue(dead, target, letter.deaths)
         queues, passage = pass_exchanges(self._vhost, dead, target)
-        if not queues:
-            return passage.outcome()
-        outcome = self._enqueue(dead, queues, letter.deaths)
-        return outcome if outcome & REJECTED else combine(outcome, passage.note())
+        outcome = self._enqueue(dead, queues, letter.deaths) if queues else passage.outcome()
+        return combine(outcome, passage.note(bool(queues) and not outcome & REJECTED))
 
     def _enqueue(self, message: Message, queues: Sequence[Queue], deaths: Sequence[Death]) -> int:
         outcome = UNROUTED

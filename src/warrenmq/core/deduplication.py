@@ -15,18 +15,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from hashlib import blake2b
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from warrenmq.core.digest import digest_of
 from warrenmq.core.memory import SEEN_ID
-from warrenmq.core.outcome import DROPPED, UNROUTED
 from warrenmq.core.ports import NOTHING, SeenStore
 from warrenmq.protocol.properties import headers as decode_headers
 
 if TYPE_CHECKING:
-    from warrenmq.core.exchange import Exchange
-    from warrenmq.core.message import Message
     from warrenmq.core.stats import Stats
     from warrenmq.core.turn import Turn
 
@@ -42,7 +39,6 @@ DEFAULT_SIZE = 100_000
 LARGEST_SIZE = 10_000_000  # some 1.5 GB of memory
 _LONGEST_MS = 315_360_000_000  # ten years: more would not fit
 
-_ID_SIZE = 16
 _HEADERS = 0x2000
 
 
@@ -288,67 +284,6 @@ class Deduplication:
         ttl = headers.get(TTL)  # type: ignore[union-attr]
         self._ttl_ms = min(ttl, _LONGEST_MS) if type(ttl) is int and ttl > 0 else self._default_ttl_ms
         return digest_of(value)
-
-
-class Passage:
-    """One message on its way through exchanges, some of which may have seen it."""
-
-    __slots__ = ("_message", "_passed", "_promise", "was_dropped")
-
-    def __init__(self, message: Message) -> None:
-        self._message = message
-        self._passed: list[Exchange] = []
-        self._promise = NOTHING
-        self.was_dropped = False
-
-    def is_stopped_by(self, exchange: Exchange) -> bool:
-        """Whether the exchange has seen it; asked once for each exchange on the way."""
-        deduplication = exchange.deduplication
-        if deduplication is None:
-            return False
-        if deduplication.has_seen(self._message.header):
-            self.was_dropped = True
-            self._promise = max(self._promise, deduplication.promise)
-            return True
-        self._passed.append(exchange)
-        return False
-
-    def outcome(self) -> int:
-        """Return the outcome of a message that reached no queue.
-
-        The confirm of a duplicate waits until its first message is safe.
-        """
-        if not self.was_dropped:
-            return UNROUTED
-        return DROPPED | (self._promise if self._message.is_persistent() else NOTHING)
-
-    def note(self) -> int:
-        """Some queue has taken it: let the exchanges that it passed remember it. Return what its confirm waits for."""
-        is_persistent = self._message.is_persistent()
-        level = NOTHING
-        for exchange in self._passed:
-            deduplication = exchange.deduplication
-            if deduplication is not None:
-                deduplication.has_seen(self._message.header)  # again: others may have passed meanwhile
-                deduplication.note(0, is_persistent)
-                if is_persistent:
-                    level = max(level, deduplication.promise)
-        return level
-
-
-def digest_of(value: Any) -> bytes:
-    """16 octets for the value of a header. Integers of any width are equal by value; values of two types never are."""
-    if isinstance(value, str):
-        data = b"S" + value.encode("utf-8", "surrogatepass")
-    elif isinstance(value, (bytes, bytearray)):
-        data = b"x" + value
-    elif isinstance(value, bool):
-        data = b"t%d" % value
-    elif isinstance(value, int):
-        data = b"I%d" % value
-    else:
-        data = b"o" + repr(value).encode("utf-8", "surrogatepass")
-    return blake2b(data, digest_size=_ID_SIZE).digest()
 
 
 def _kept_backwards(ids: dict[bytes, int]) -> Iterator[tuple[bytes, int]]:

@@ -15,6 +15,7 @@ cdef class Exchange:
     cdef readonly object matcher
     cdef public Py_ssize_t binding_count
     cdef public object deduplication
+    cdef public object history
 
 
 @cython.final

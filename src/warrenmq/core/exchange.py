@@ -1,21 +1,25 @@
 """Exchanges and routes: from an exchange and a key to the queues.
 
 A route is computed once for each (exchange, routing key, flags) and kept by the virtual host until its topology
-changes. Only headers exchanges, and those that drop duplicates, look into the message, so routes that pass one are
-computed per message.
+changes. Some exchanges look into the message (headers, hashes of a header), choose at random, or note what passes
+(ids, recent messages): routes that pass one are computed per message.
 
 Compiled when the package is built (exchange.pxd).
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from warrenmq.core.deduplication import Deduplication, Passage
+from warrenmq.core.deduplication import Deduplication
 from warrenmq.core.options import ExchangeOptions, exchange_options
 from warrenmq.core.ports import NO_SAMPLER, RouteSampler
 from warrenmq.core.queue import Queue
 from warrenmq.core.reserved import is_own
-from warrenmq.core.routing import MATCHERS, Matcher
+from warrenmq.core.routing import Matcher, Traits, make_matcher
+
+if TYPE_CHECKING:
+    from warrenmq.core.history import History
+    from warrenmq.core.passage import Passage
 
 DEFAULT_EXCHANGE = ""
 
@@ -28,6 +32,7 @@ class Exchange:
         "arguments",
         "binding_count",
         "deduplication",
+        "history",
         "is_auto_delete",
         "is_durable",
         "is_internal",
@@ -52,11 +57,18 @@ class Exchange:
         self.is_auto_delete = is_auto_delete
         self.is_internal = is_internal
         self.arguments: dict[str, Any] = arguments or {}
-        self.matcher: Matcher = MATCHERS[type]()
         self.binding_count = 0
         self.deduplication: Deduplication | None = None
+        self.history: History | None = None
         self.alternate: str | None = None
-        self.apply(exchange_options(type, self.arguments))
+        options = exchange_options(type, self.arguments)
+        self.matcher: Matcher = make_matcher(type, options.hash_header, options.hash_property, name_of)
+        self.apply(options)
+
+    @property
+    def notes_messages(self) -> bool:
+        """Whether it must be asked when a message is delivered, and not before (`Passage`)."""
+        return self.deduplication is not None or self.history is not None
 
     def apply(self, options: ExchangeOptions) -> None:
         """Route by these options from now on; the virtual host drops the cached routes (`VHost.apply`)."""
@@ -65,7 +77,7 @@ class Exchange:
 
 
 class Route:
-    """Where messages with one publish method go. `queues` is None where it depends on each message's headers.
+    """Where messages with one publish method go. `queues` is None where it depends on each message.
 
     `sampler` belongs to the event sink, which replaces it.
     """
@@ -90,37 +102,43 @@ class Route:
         self.sampler: RouteSampler = NO_SAMPLER
 
 
+def name_of(destination: Any) -> str:
+    """Return a name for a destination that no other destination has, and that is the same after a restart."""
+    return f"{'queue' if isinstance(destination, Queue) else 'exchange'} {destination.name}"
+
+
 def collect_queues(
     exchange: Exchange,
     keys: Sequence[str],
-    headers: Mapping[str, Any] | None,
+    traits: Traits | None,
     exchanges: Mapping[str, Exchange],
     queues: Mapping[str, Queue],
     found: dict[Queue, None],
-    passage: Passage | None = None,
+    passage: "Passage | None" = None,
 ) -> bool:
-    """Add every queue that one of the keys reaches, each once; says whether the answer depends on the message.
+    """Add every queue that one of the keys reaches, each once. Return whether the answer depends on the message.
 
-    A message has several keys if it carries CC or BCC: every exchange on the way looks at all of them. With a passage,
-    exchanges that have seen the message lead nowhere. Streams of the broker are never found (`VHost.find_route`).
+    A message has several keys if it carries CC or BCC: every exchange on the way looks at all of them, but for those
+    that choose one destination. With a passage, exchanges that have seen the message lead nowhere. Streams of the
+    broker are never found (`VHost.find_route`).
     """
-    uses_headers = False
+    uses_message = False
     seen = {exchange}
     pending = [exchange]
     while pending:
         current = pending.pop()
-        if current.deduplication is not None:
-            uses_headers = True
+        if current.notes_messages:
+            uses_message = True
             if passage is not None and passage.is_stopped_by(current):
                 continue
         destinations: dict[Any, None] = {}
-        for key in keys:
+        for key in keys if current.matcher.uses_all_keys else keys[:1]:
             if current.name == DEFAULT_EXCHANGE:
                 if key in queues and not is_own(queues[key].vhost, key):
                     destinations[queues[key]] = None
             else:
-                current.matcher.match(key, headers, destinations)
-        uses_headers = uses_headers or current.matcher.uses_headers
+                current.matcher.match(key, traits, destinations)
+        uses_message = uses_message or current.matcher.uses_message
         for destination in destinations:
             if isinstance(destination, Queue):
                 found[destination] = None
@@ -132,4 +150,4 @@ def collect_queues(
             if alternate is not None and alternate not in seen:
                 seen.add(alternate)
                 pending.append(alternate)
-    return uses_headers
+    return uses_message

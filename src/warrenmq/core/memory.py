@@ -27,7 +27,16 @@ if TYPE_CHECKING:
 QUEUE = 1_600
 DURABLE_QUEUE = 650
 EXCHANGE = 550
-BINDING = {"fanout": 460, "direct": 740, "topic": 1_280, "headers": 1_500}
+BINDING = {
+    "fanout": 460,
+    "direct": 740,
+    "topic": 1_280,
+    "headers": 1_500,
+    "x-consistent-hash": 600,
+    "x-modulus-hash": 460,
+    "x-random": 460,
+    "x-recent-history": 460,
+}
 CONSUMER = 1_280
 CHANNEL = 800
 CONNECTION = 4_200

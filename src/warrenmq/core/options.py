@@ -3,7 +3,7 @@
 The one place that interprets arguments, which `arguments.py` has checked and policies have changed (policies.py).
 Arguments of a queue that an older version has declared may be unchecked. Everybody else, storage included, takes the
 options. `Queue.apply` and `Exchange.apply` change them at run time; the type, durability and deduplication of what
-exists stay as declared.
+exists stay as declared, and so does all that is special to an exchange type.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from warrenmq.core import deduplication
 from warrenmq.core.arguments import parse_age, queue_type_of
 from warrenmq.core.deduplication import Settings
 from warrenmq.core.durability import Durability, parse_durability
+from warrenmq.core.history import DEFAULT_LENGTH, LENGTH_ARGUMENT
+from warrenmq.core.routing import CONSISTENT_HASH, RECENT_HISTORY
+from warrenmq.core.routing.consistent_hash import HEADER_ARGUMENT, PROPERTY_ARGUMENT
 from warrenmq.core.routing.erlang_text import is_integer
 
 CLASSIC = "classic"
@@ -60,6 +63,9 @@ class ExchangeOptions:
 
     alternate: str | None = None
     deduplication: Settings | None = None
+    hash_header: str | None = None  # of x-consistent-hash: the header or the property that is hashed
+    hash_property: str | None = None
+    history_length: int = 0  # of x-recent-history: how many messages it keeps
 
 
 def queue_options(is_durable: bool, arguments: Mapping[str, Any]) -> QueueOptions:
@@ -125,7 +131,14 @@ def exchange_options(type: str, arguments: Mapping[str, Any]) -> ExchangeOptions
     alternate = alternate_of(arguments)
     if type == deduplication.EXCHANGE_TYPE:  # made for it: need not ask
         arguments = {**arguments, deduplication.ENABLED: True}
-    return ExchangeOptions(alternate, _deduplication(arguments))
+    is_hashing = type == CONSISTENT_HASH
+    return ExchangeOptions(
+        alternate,
+        _deduplication(arguments),
+        arguments.get(HEADER_ARGUMENT) if is_hashing else None,
+        arguments.get(PROPERTY_ARGUMENT) if is_hashing else None,
+        arguments.get(LENGTH_ARGUMENT, DEFAULT_LENGTH) if type == RECENT_HISTORY else 0,
+    )
 
 
 def alternate_of(arguments: Mapping[str, Any]) -> str | None:

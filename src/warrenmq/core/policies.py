@@ -12,6 +12,7 @@ Owned by the loop thread.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -123,7 +124,7 @@ def parse_policy(
 
 
 def _is_number(value: Any) -> bool:
-    return (is_integer(value) and abs(value) <= LARGEST) or isinstance(value, float)
+    return (is_integer(value) and abs(value) <= LARGEST) or (isinstance(value, float) and math.isfinite(value))
 
 
 def restore_policy(definition: Mapping[str, Any], is_operator: bool) -> tuple[Policy, str]:
@@ -269,8 +270,8 @@ class Policies:
         if old is None and len(book) >= MOST_POLICIES:
             raise InvalidPolicy(f"there are {MOST_POLICIES} policies already, which is the most of a virtual host")
         kept = {key: value for key, value in policy.values().items() if key not in ("vhost", "name")}
-        definition = {"vhost": policy.vhost, "name": name, "arguments": kept}
-        self._vhost.broker.catalog.save(_kind(is_operator), (policy.vhost, name), definition)
+        saved = {"vhost": policy.vhost, "name": name, "arguments": kept}
+        self._vhost.broker.catalog.save(_kind(is_operator), (policy.vhost, name), saved)
         book.put(policy)
         if ignored := keys_without_effect(policy.definition):
             self._vhost.broker.remarks.tell(

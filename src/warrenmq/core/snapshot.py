@@ -98,10 +98,13 @@ def memory(broker: Broker) -> dict[str, int]:
     waiting = sum(queue.waiting_bytes() for vhost in broker.vhosts.values() for queue in vhost.queues.values())
     waiting += broker.storage.pending_bytes()
     held = stats.held_bytes - stats.shared_bytes
+    kept = sum(x.history.held_bytes for vhost in broker.vhosts.values() for x in vhost.noting if x.history is not None)
     messages = held * waiting // stats.held_bytes if stats.held_bytes else 0
+    history = held * kept // stats.held_bytes if stats.held_bytes else 0
     return {
         "messages": messages,
-        "unacked": held - messages,
+        "unacked": held - messages - history,
+        "history": history,
         "bodies_in_transit": stats.transit_bytes,
         "transactions": stats.uncommitted_bytes,
         "outboxes": stats.output_bytes,

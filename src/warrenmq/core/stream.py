@@ -394,7 +394,7 @@ class Stream(Queue):
         self, channel: "Channel", no_ack: bool, is_exclusive: bool, arguments: dict[str, Any]
     ) -> None:
         """Refuse what RabbitMQ refuses; who asks for a stream of its own gets it like everybody else."""
-        for name in ("x-priority", "x-cancel-on-ha-failover"):
+        for name in ("x-priority", "x-cancel-on-ha-failover", "x-consumer-timeout"):
             if name in arguments:
                 raise PreconditionFailed(f"invalid arg '{name}' for {self._named()} of queue type rabbit_stream_queue")
         if channel.default_prefetch == 0:

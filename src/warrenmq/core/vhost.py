@@ -13,7 +13,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from warrenmq.core import definitions, reserved
+from warrenmq.core import definitions, history, reserved
 from warrenmq.core.arguments import (
     COMPARED_ARGUMENTS,
     COMPARED_OF_EXCHANGES,
@@ -25,7 +25,7 @@ from warrenmq.core.arguments import (
 from warrenmq.core.binding import Binding, BindingIndex, Destination, make_binding
 from warrenmq.core.classic_queue import ClassicQueue
 from warrenmq.core.consumer_timeout import keep_to_timeout
-from warrenmq.core.deduplication import Deduplication, Passage, Settings
+from warrenmq.core.deduplication import Deduplication, Settings
 from warrenmq.core.equivalence import require_same_arguments, require_same_flag
 from warrenmq.core.errors import (
     AccessRefused,
@@ -37,15 +37,15 @@ from warrenmq.core.errors import (
 )
 from warrenmq.core.exchange import DEFAULT_EXCHANGE, Exchange, Route, collect_queues
 from warrenmq.core.memory import size_of_binding, size_of_exchange, size_of_queue, size_of_route
-from warrenmq.core.message import address_of
+from warrenmq.core.message import Message, address_of
 from warrenmq.core.options import STREAM, ExchangeOptions, QueueOptions
+from warrenmq.core.passage import Passage
 from warrenmq.core.policies import Policies
 from warrenmq.core.publish_rules import ADDRESS_PREFIX
-from warrenmq.core.publishing import publish
+from warrenmq.core.publishing import pass_on, publish
 from warrenmq.core.queue import Queue
 from warrenmq.core.queue_expiry import keep_to_expiry
-from warrenmq.core.routing import MATCHERS
-from warrenmq.core.routing.headers import validate as validate_headers_binding
+from warrenmq.core.routing import MATCHERS, Traits, validate_binding
 from warrenmq.core.stream import Stream
 from warrenmq.events import schema
 
@@ -82,7 +82,7 @@ class VHost:
         self.routes: dict[bytes, Route] = {}  # of clients, by the bytes of the publish method
         self._own_routes: dict[tuple[str, str], Route] = {}  # of `publish`: internal exchanges are among them
         self._route_bytes = 0  # the memory of both
-        self.deduplicating: dict[Exchange, None] = {}  # exchanges that drop duplicates
+        self.noting: dict[Exchange, None] = {}  # exchanges that note what passes: ids, recent messages
         self.policies = Policies(self)
         for exchange_name, type in PREDECLARED:
             self._add_exchange(Exchange(exchange_name, type, is_durable=True))
@@ -114,21 +114,21 @@ class VHost:
         self,
         exchange: Exchange,
         keys: Sequence[str],
-        headers: Mapping[str, Any] | None,
+        traits: Traits | None,
         passage: Passage | None = None,
     ) -> tuple[list[Queue], bool]:
-        """The queues that a message reaches, and whether that depends on its headers; `passage`: and on its id."""
+        """The queues that a message reaches, and whether that depends on more than its keys."""
         found: dict[Queue, None] = {}
-        uses_headers = collect_queues(exchange, keys, headers, self.exchanges, self.queues, found, passage)
-        return list(found), uses_headers
+        uses_message = collect_queues(exchange, keys, traits, self.exchanges, self.queues, found, passage)
+        return list(found), uses_message
 
     def make_route(self, exchange: Exchange, routing_key: str, address: bytes, is_mandatory: bool) -> Route:
         """A route that can be used for every message with the same publish method."""
         if exchange.name == DEFAULT_EXCHANGE and routing_key.startswith(ADDRESS_PREFIX):
             reply_queue = self.broker.reply_queues.get(routing_key)
             return Route(exchange, routing_key, address, is_mandatory, [] if reply_queue is None else [reply_queue])
-        queues, uses_headers = self.route(exchange, (routing_key,), None)
-        return Route(exchange, routing_key, address, is_mandatory, None if uses_headers else queues)
+        queues, uses_message = self.route(exchange, (routing_key,), None)
+        return Route(exchange, routing_key, address, is_mandatory, None if uses_message else queues)
 
     def find_route(
         self, method: bytes, exchange: str, routing_key: str, address: bytes, is_mandatory: bool, is_immediate: bool
@@ -176,24 +176,15 @@ class VHost:
         body: bytes,
         *,
         is_internal: bool = False,
-        is_settling: bool = False,
     ) -> int:
         """Publish a message of the broker's own, without a channel. Return its outcome (core/outcome.py).
 
         Raise what a client's publish would be refused with. `is_internal` allows internal exchanges, too.
-        `is_settling`: in the middle of a settlement. The message joins its queues now, in the epoch of the settlement,
-        and is delivered when the turn ends, which the caller sees to. Otherwise it may be delivered at once.
         """
         route = self.find_own_route(exchange, routing_key)
         if not is_internal:
             self._require_not_internal(route.exchange)
-        turn = self.broker.turn
-        was_settling = turn.is_settling
-        turn.is_settling = was_settling or is_settling
-        try:
-            return publish(self, route, header, body)
-        finally:
-            turn.is_settling = was_settling
+        return publish(self, route, header, body)
 
     def _require_not_internal(self, exchange: Exchange) -> None:
         if exchange.is_internal:
@@ -234,17 +225,19 @@ class VHost:
             raise AccessRefused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
         if reserved.is_reserved(name):
             raise AccessRefused(f"exchange name '{name}' contains reserved prefix '{reserved.PREFIX}*'")
-        validate_exchange_arguments(self._named("exchange", name), arguments)
+        validate_exchange_arguments(self._named("exchange", name), type, arguments)
         limit = self.limits.max_exchanges
         if limit and len(self.exchanges) >= limit:
-            raise PreconditionFailed(
-                f"cannot declare {self._named('exchange', name)}: exchange limit of {limit} is reached"
-            )
+            what = self._named("exchange", name)
+            raise PreconditionFailed(f"cannot declare {what}: exchange limit of {limit} is reached")
         exchange = Exchange(name, type, is_durable, is_auto_delete, is_internal, arguments)
         self._add_exchange(exchange)
         self._topology_changed()
         if is_durable:
             self.broker.catalog.save("exchange", (self.name, name), definitions.of_exchange(self.name, exchange))
+            if exchange.history is not None:
+                definition = history.definition_of_store(self.name, name)
+                self.broker.catalog.save("queue", (self.name, definition["name"]), definition)
         self.broker.emit(schema.EXCHANGE_DECLARED, self.name, exchange=name)
         return exchange
 
@@ -255,7 +248,14 @@ class VHost:
         settings = exchange.options.deduplication
         if settings is not None:
             exchange.deduplication = self._deduplication(settings, "exchange", exchange.name, exchange.is_durable)
-            self.deduplicating[exchange] = None
+        if exchange.options.history_length:
+            store = None
+            if exchange.is_durable:
+                options = QueueOptions(is_durable=True)
+                store = self.broker.storage.message_store(self.name, history.name_of_store(exchange.name), options)
+            exchange.history = history.History(exchange.options.history_length, self.broker.stats, store)
+        if exchange.notes_messages:
+            self.noting[exchange] = None
 
     def _deduplication(
         self, settings: Settings, kind: str, name: str, is_durable: bool, promise: int | None = None
@@ -286,11 +286,15 @@ class VHost:
             self._remove_binding(binding)
         self._unbind_destination(exchange)
         self._topology_changed()
+        self.noting.pop(exchange, None)
         if exchange.deduplication is not None:
             exchange.deduplication.delete()
-            del self.deduplicating[exchange]
+        if exchange.history is not None:
+            exchange.history.delete()
         if exchange.is_durable and not _is_predeclared(exchange.name):
             self.broker.catalog.delete("exchange", (self.name, exchange.name))
+            if exchange.history is not None:
+                self.broker.catalog.delete("queue", (self.name, history.name_of_store(exchange.name)))
         self.broker.emit(schema.EXCHANGE_DELETED, self.name, exchange=exchange.name)
 
     def require_not_default(self, name: str) -> None:
@@ -340,9 +344,8 @@ class VHost:
         name = name or self._generate_name()
         limit = self.limits.max_queues
         if limit and len(self.queues) >= limit and connection is not None:
-            raise PreconditionFailed(
-                f"cannot declare queue '{name}': queue limit in vhost '{self.name}' ({limit}) is reached"
-            )
+            where = f"in vhost '{self.name}' ({limit})"
+            raise PreconditionFailed(f"cannot declare queue '{name}': queue limit {where} is reached")
         queue = self._make_queue(name, is_durable, is_auto_delete, connection if is_exclusive else None, arguments)
         if is_durable:
             self.broker.catalog.save("queue", (self.name, name), definitions.of_queue(queue))
@@ -451,11 +454,10 @@ class VHost:
         exchange = self.exchange(source)
         if self._is_own(destination):
             raise AccessRefused(f"binding of system {self._named('queue', destination.name)} not allowed")
-        if exchange.type == "headers":
-            try:
-                validate_headers_binding(arguments)
-            except ValueError as error:
-                raise PreconditionFailed(str(error)) from None
+        try:
+            validate_binding(exchange.type, key, arguments)
+        except ValueError as error:
+            raise PreconditionFailed(str(error)) from None
         binding = make_binding(exchange, destination, key, arguments)
         limit = self.limits.max_bindings
         if limit and len(self.bindings) >= limit and binding not in self.bindings:
@@ -464,10 +466,28 @@ class VHost:
                 f"cannot bind {kind} '{destination.name}' to {self._named('exchange', source)}: "
                 f"binding limit of {limit} is reached"
             )
-        if self._add_binding(binding) and binding.is_durable:
+        if not self._add_binding(binding):
+            return
+        if binding.is_durable:
             self.broker.catalog.save(
                 "binding", definitions.binding_key(self.name, binding), definitions.of_binding(self.name, binding)
             )
+        if exchange.history is not None:
+            exchange.history.replay(lambda message: self._replay(message, binding))
+
+    def _replay(self, message: Message, binding: Binding) -> None:
+        """Deliver a message of a history to what was bound to it; consumers receive it when the turn ends."""
+        if binding not in self.bindings:
+            return  # it had to wait for the disk
+        turn = self.broker.turn
+        was_settling, turn.is_settling = turn.is_settling, True
+        try:
+            if isinstance(binding.destination, Queue):
+                binding.destination.enqueue(message)
+            else:
+                pass_on(self, binding.destination, message)
+        finally:
+            turn.is_settling = was_settling
 
     def _is_own(self, destination: Destination) -> bool:
         """Whether this is a stream of the broker."""
@@ -535,6 +555,10 @@ class VHost:
         self._add_exchange(exchange)
 
     def restore_queue(self, definition: dict[str, Any]) -> None:
+        is_history = definition["name"].startswith(history.STORE_PREFIX)
+        exchange = self.exchanges.get(definition["name"].removeprefix(history.STORE_PREFIX)) if is_history else None
+        if exchange is not None and exchange.history is not None:
+            return  # the exchange has it
         self._make_queue(definition["name"], True, definition["auto_delete"], None, definition["arguments"])
 
     def restore_binding(self, definition: dict[str, Any]) -> None:

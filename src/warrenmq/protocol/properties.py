@@ -273,6 +273,15 @@ def message_id(header: bytes) -> str | None:
     return _text_of(header, _MESSAGE_ID)
 
 
+def timestamp(header: bytes) -> int | None:
+    """In seconds since 1970."""
+    flags = _flags_at(header, _FLAGS_AT)
+    if flags & _TIMESTAMP == 0:
+        return None
+    start = _place_of(header, flags, _TIMESTAMP)
+    return int.from_bytes(header[start : _end_of(header, start, _TIMESTAMP)], "big")
+
+
 def user_id(header: bytes) -> str | None:
     return _text_of(header, _USER_ID)
 

@@ -12,15 +12,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from warrenmq.core.arguments import find_unheeded
+from warrenmq.core.arguments import find_unheeded, validate_consumer_arguments
 from warrenmq.core.errors import NotFound, NotImplementedHere, PreconditionFailed
 from warrenmq.core.options import alternate_of
 from warrenmq.core.ports import NOTHING, CommitLog
 from warrenmq.core.publish_rules import ADDRESS_PREFIX, DIRECT_REPLY_TO
-from warrenmq.core.queue import Queue
 from warrenmq.core.reply_to import ReplyQueue
 from warrenmq.core.reserved import is_own
-from warrenmq.core.routing.erlang_text import field_type, is_integer
 from warrenmq.core.routing.topic import find_odd_word
 from warrenmq.events import schema
 from warrenmq.protocol import spec
@@ -237,10 +235,10 @@ class ChannelMethods:
         name = self._queue_name(method.queue)
         self._require("read", "queue", name)
         queue = self._vhost.queue(name, self._connection)
+        validate_consumer_arguments(f"queue '{queue.name}' in vhost '{queue.vhost}'", method.arguments)
         tag = method.consumer_tag or _generate_tag()
-        consumer = self.channel.consume(
-            queue, tag, method.no_ack, method.exclusive, _priority(queue, method.arguments), method.arguments
-        )
+        priority = int(method.arguments.get("x-priority", 0))
+        consumer = self.channel.consume(queue, tag, method.no_ack, method.exclusive, priority, method.arguments)
         if not method.no_wait:
             self._answer(spec.BasicConsumeOk(tag))
         self.channel.start(consumer)
@@ -365,16 +363,6 @@ def _clean(name: str) -> str:
 
 def _generate_tag() -> str:
     return "amq.ctag-" + urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=").decode()
-
-
-def _priority(queue: Queue, arguments: dict[str, Any]) -> int:
-    value: Any = arguments.get("x-priority", 0)
-    if not is_integer(value):
-        raise PreconditionFailed(
-            f"invalid arg 'x-priority' for queue '{queue.name}' in vhost '{queue.vhost}': "
-            f'"expected integer, got {field_type(value)}"'
-        )
-    return int(value)
 
 
 _HANDLERS: dict[type[spec.Method], Callable[[ChannelMethods, Any], None]] = {

@@ -2,12 +2,16 @@
 
 import pytest
 
-from warrenmq.core.routing import MATCHERS, DirectMatcher, FanoutMatcher, Matcher
+from warrenmq.core.routing import MATCHERS, DirectMatcher, FanoutMatcher, Matcher, Traits
+
+# Those that lead a message to one destination only have tests of their own.
+PICKING = ("x-consistent-hash", "x-modulus-hash", "x-random")
+ALL_FITTING = [kind for kind in MATCHERS if kind not in PICKING]
 
 
-def destinations(matcher: Matcher, key: str = "", headers: dict[str, object] | None = None) -> list[object]:
+def destinations(matcher: Matcher, key: str = "") -> list[object]:
     found: dict[object, None] = {}
-    matcher.match(key, headers, found)
+    matcher.match(key, Traits(b"", None), found)
     return list(found)
 
 
@@ -53,13 +57,13 @@ def test_bindings_that_differ_in_arguments_are_removed_one_by_one(kind: str) -> 
 def test_a_new_matcher_is_empty_until_the_first_bind_and_after_the_last_unbind(kind: str) -> None:
     matcher = MATCHERS[kind]()
     assert matcher.is_empty()
-    matcher.bind("a.b", {"h": 1}, "queue")
+    matcher.bind("1", {"h": 1}, "queue")
     assert not matcher.is_empty()
-    matcher.unbind("a.b", {"h": 1}, "queue")
+    matcher.unbind("1", {"h": 1}, "queue")
     assert matcher.is_empty()
 
 
-@pytest.mark.parametrize("kind", list(MATCHERS))
+@pytest.mark.parametrize("kind", ALL_FITTING)
 def test_a_destination_found_before_is_not_added_again(kind: str) -> None:
     matcher = MATCHERS[kind]()
     matcher.bind("a", {}, "new")
@@ -72,16 +76,21 @@ def test_a_destination_found_before_is_not_added_again(kind: str) -> None:
 @pytest.mark.parametrize("kind", list(MATCHERS))
 def test_unbinding_what_was_never_bound_raises_and_changes_nothing(kind: str) -> None:
     matcher = MATCHERS[kind]()
-    matcher.bind("a", {}, "queue")
+    matcher.bind("1", {}, "queue")
     with pytest.raises(KeyError):
-        matcher.unbind("a", {}, "stranger")
+        matcher.unbind("1", {}, "stranger")
     with pytest.raises(KeyError):
         matcher.unbind("a.#.*", {"x-match": "any"}, "stranger")
-    assert destinations(matcher, "a") == ["queue"]
-    matcher.unbind("a", {}, "queue")
+    assert destinations(matcher, "1") == ["queue"]
+    matcher.unbind("1", {}, "queue")
     assert matcher.is_empty()
 
 
 @pytest.mark.parametrize("kind", list(MATCHERS))
-def test_only_the_headers_matcher_looks_at_headers(kind: str) -> None:
-    assert MATCHERS[kind]().uses_headers is (kind == "headers")
+def test_routes_by_headers_and_by_chance_depend_on_the_message(kind: str) -> None:
+    assert MATCHERS[kind]().uses_message is (kind in ("headers", "x-random"))
+
+
+@pytest.mark.parametrize("kind", list(MATCHERS))
+def test_a_matcher_that_leads_to_one_destination_looks_at_the_routing_key_alone(kind: str) -> None:
+    assert MATCHERS[kind]().uses_all_keys is (kind not in PICKING)

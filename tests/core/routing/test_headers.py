@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warrenmq.core.routing import HeadersMatcher
+from warrenmq.core.routing import HeadersMatcher, Traits
 from warrenmq.core.routing.headers import validate
 
 Table = dict[str, object]
@@ -15,7 +15,7 @@ Table = dict[str, object]
 
 def destinations(matcher: HeadersMatcher, headers: Table | None) -> list[object]:
     found: dict[object, None] = {}
-    matcher.match("any key", headers, found)
+    matcher.match("any key", Traits(b"", headers), found)
     return list(found)
 
 

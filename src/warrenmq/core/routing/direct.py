@@ -6,7 +6,7 @@ Bindings that differ only in their arguments are counted, so removing one keeps 
 from collections.abc import Hashable, Mapping
 from typing import ClassVar
 
-from warrenmq.core.routing.matcher import add_destination, drop_destination
+from warrenmq.core.routing.matcher import Traits, add_destination, drop_destination
 
 
 class DirectMatcher:
@@ -14,7 +14,8 @@ class DirectMatcher:
 
     __slots__ = ("_destinations",)
 
-    uses_headers: ClassVar[bool] = False
+    uses_message: ClassVar[bool] = False
+    uses_all_keys: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._destinations: dict[str, dict[Hashable, int]] = {}
@@ -30,7 +31,7 @@ class DirectMatcher:
         if not counts:
             del self._destinations[key]
 
-    def match(self, key: str, headers: Mapping[str, object] | None, found: dict[Hashable, None]) -> None:
+    def match(self, key: str, traits: Traits | None, found: dict[Hashable, None]) -> None:
         """Add the destinations bound with this key."""
         for destination in self._destinations.get(key, ()):
             found[destination] = None

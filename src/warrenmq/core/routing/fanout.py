@@ -6,7 +6,7 @@ Bindings to one destination under several keys or arguments are counted, so it l
 from collections.abc import Hashable, Mapping
 from typing import ClassVar
 
-from warrenmq.core.routing.matcher import add_destination, drop_destination
+from warrenmq.core.routing.matcher import Traits, add_destination, drop_destination
 
 
 class FanoutMatcher:
@@ -14,7 +14,8 @@ class FanoutMatcher:
 
     __slots__ = ("_destinations",)
 
-    uses_headers: ClassVar[bool] = False
+    uses_message: ClassVar[bool] = False
+    uses_all_keys: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._destinations: dict[Hashable, int] = {}
@@ -27,7 +28,7 @@ class FanoutMatcher:
         """Undo one earlier bind."""
         drop_destination(self._destinations, destination)
 
-    def match(self, key: str, headers: Mapping[str, object] | None, found: dict[Hashable, None]) -> None:
+    def match(self, key: str, traits: Traits | None, found: dict[Hashable, None]) -> None:
         """Add every destination."""
         for destination in self._destinations:
             found[destination] = None

@@ -16,6 +16,7 @@ from decimal import Decimal
 from typing import ClassVar
 
 from warrenmq.core.routing.erlang_text import field_type, term
+from warrenmq.core.routing.matcher import Traits
 
 # x-match -> whether every condition must hold, and whether arguments named x-* are conditions.
 _MODES = {
@@ -114,7 +115,8 @@ class HeadersMatcher:
 
     __slots__ = ("_bindings", "_by_header", "_next_age", "_unconditional", "visited")
 
-    uses_headers: ClassVar[bool] = True
+    uses_message: ClassVar[bool] = True
+    uses_all_keys: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._bindings: dict[Hashable, _Binding] = {}
@@ -147,9 +149,10 @@ class HeadersMatcher:
             del self._bindings[identity]
             self._unfile(binding)
 
-    def match(self, key: str, headers: Mapping[str, object] | None, found: dict[Hashable, None]) -> None:
+    def match(self, key: str, traits: Traits | None, found: dict[Hashable, None]) -> None:
         """Add the destinations whose conditions the headers meet."""
         fitting = dict(self._unconditional)
+        headers = None if traits is None else traits.headers
         if headers:
             for name, value in headers.items():
                 by_value = self._by_header.get(name)

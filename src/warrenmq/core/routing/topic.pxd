@@ -14,7 +14,7 @@ cdef class TopicMatcher:
     cdef long long _match_number
     cdef public long long visited
 
-    cpdef match(self, str key, headers, dict found)
+    cpdef match(self, str key, traits, dict found)
     cdef _step(self, TopicNode node, str word, list[TopicNode] ahead, list[TopicNode] opened, dict found)
     cdef _reach(self, TopicNode node, list[TopicNode] ahead, list[TopicNode] opened, dict found)
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 
-from warrenmq.core.routing.matcher import add_destination, drop_destination
+from warrenmq.core.routing.matcher import Traits, add_destination, drop_destination
 
 
 class TopicNode:
@@ -71,7 +71,8 @@ class TopicMatcher:
 
     __slots__ = ("_match_number", "_root", "visited")
 
-    uses_headers = False
+    uses_message = False
+    uses_all_keys = True
 
     def __init__(self) -> None:
         self._root: TopicNode = TopicNode()
@@ -103,7 +104,7 @@ class TopicMatcher:
         while words and path.pop().is_bare():
             path[-1].detach(words.pop())
 
-    def match(self, key: str, headers: Mapping[str, object] | None, found: dict[Hashable, None]) -> None:
+    def match(self, key: str, traits: Traits | None, found: dict[Hashable, None]) -> None:
         """Add the destinations of every pattern that the key fits."""
         self._match_number += 1
         here: list[TopicNode] = []

@@ -1,0 +1,185 @@
+"""The recent messages of an x-recent-history exchange: delivered to each queue that is bound to it.
+
+All of them are in memory, and counted as messages that are held. Those of a durable exchange that are persistent are
+also kept by a message store, as if the exchange had a queue of its own, and so survive a restart. The store's name
+(`name_of_store`) is one that no client can declare; its definition is a queue's, so every broker can read the folder.
+
+Owned by the loop thread.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from warrenmq.core.message import Message, QueuedMessage
+from warrenmq.core.ports import NOTHING, MessageStore
+from warrenmq.protocol.properties import headers as decode_headers
+
+if TYPE_CHECKING:
+    from warrenmq.core.stats import Stats
+
+LENGTH_ARGUMENT = "x-recent-history-length"
+DEFAULT_LENGTH = 20
+NO_STORE = "x-recent-history-no-store"
+STORE_PREFIX = "warren.history."
+
+_NO_STORE_KEY = NO_STORE.encode()
+
+
+def name_of_store(exchange: str) -> str:
+    """Return the name under which the store and the definition of a durable history are kept."""
+    return STORE_PREFIX + exchange
+
+
+class History:
+    """The last `length` messages. `next_position` is that of the next one in the store.
+
+    After a restart some are on disk only until the store has read them (`paged_in`): replays wait for that.
+    """
+
+    __slots__ = (
+        "_entries",
+        "_length",
+        "_paged",
+        "_read",
+        "_stats",
+        "_store",
+        "_waiting",
+        "held_bytes",
+        "next_position",
+    )
+
+    def __init__(self, length: int, stats: Stats, store: MessageStore | None) -> None:
+        self._length = length
+        self._stats = stats
+        self._store = store
+        self._entries: deque[QueuedMessage] = deque()
+        self._read: list[QueuedMessage] = []  # read from disk, while more is to come
+        self._paged = 0  # not read yet
+        self._waiting: list[Callable[[Message], object]] = []
+        self.next_position = 0
+        self.held_bytes = 0
+        if store is not None:
+            recovered = store.open(self)  # type: ignore[arg-type]  # stands for a backlog
+            self.next_position = recovered.next_position
+            self._paged = recovered.paged
+            self._entries.extend(recovered.entries)
+            for entry in recovered.entries:
+                self._enter(entry)
+            if self._paged:
+                store.page_in()
+            else:
+                self._trim()
+
+    def add(self, message: Message) -> int:
+        """Keep the message, unless it asks not to be kept. Return what its confirm waits for."""
+        if _is_unwanted(message.header):
+            return NOTHING
+        entry = QueuedMessage(message, self.next_position)
+        self.next_position += 1
+        level = NOTHING
+        if self._store is not None and message.is_persistent():
+            self._store.append(entry)
+            level = self._store.promise
+        self._entries.append(entry)
+        self._enter(entry)
+        self._trim()
+        return level
+
+    def replay(self, receive: Callable[[Message], object]) -> None:
+        """Call `receive` with each message, the oldest first: now, or when all are in memory."""
+        if self._paged:
+            self._waiting.append(receive)
+            return
+        for entry in self._entries:
+            receive(_copy(entry.message))
+
+    def delete(self) -> None:
+        """The exchange is gone."""
+        for entry in (*self._read, *self._entries):
+            self._leave(entry)
+        self._read.clear()
+        self._entries.clear()
+        self._waiting.clear()
+        if self._store is not None:
+            self._store.delete()
+            self._store = None
+
+    def _trim(self) -> None:
+        while len(self._entries) > self._length:
+            entry = self._entries.popleft()
+            self._leave(entry)
+            if entry.epoch != 0 and self._store is not None:
+                self._store.forget(entry)
+
+    # -- what a store asks of a backlog ------------------------------------------------------------------------------
+
+    def page_out_tail(self) -> None:
+        """Nothing leaves memory."""
+
+    def paged_in(self, entries: list[QueuedMessage], lost: int = 0, lost_bytes: int = 0) -> None:
+        """Take the next page from the store; `lost` messages could not be read."""
+        for entry in entries:
+            self._enter(entry)
+        self._read += entries
+        self._paged -= len(entries) + lost
+        if self._paged:
+            assert self._store is not None
+            self._store.page_in()
+            return
+        self._entries.extendleft(reversed(self._read))
+        self._read = []
+        self._trim()
+        waiting, self._waiting = self._waiting, []
+        for receive in waiting:
+            self.replay(receive)
+
+    # -- memory ------------------------------------------------------------------------------------------------------
+
+    def _enter(self, entry: QueuedMessage) -> None:
+        """Count a message as held here: what it shares with queues is counted once, as in `Backlog`."""
+        message = entry.message
+        self.held_bytes += message.footprint()
+        self._stats.held_bytes += message.footprint()
+        if message.places:
+            self._stats.shared_bytes += message.shared_size()
+        message.places += 1
+
+    def _leave(self, entry: QueuedMessage) -> None:
+        message = entry.message
+        self.held_bytes -= message.footprint()
+        self._stats.held_bytes -= message.footprint()
+        message.places -= 1
+        if message.places:
+            self._stats.shared_bytes -= message.shared_size()
+
+
+def definition_of_store(vhost: str, exchange: str) -> dict[str, Any]:
+    """Return the definition by which a start finds the store: that of a durable queue."""
+    return {
+        "vhost": vhost,
+        "name": name_of_store(exchange),
+        "durable": True,
+        "auto_delete": False,
+        "arguments": {},
+    }
+
+
+def _is_unwanted(header: bytes) -> bool:
+    # Looking for the name is far cheaper than a decode.
+    if _NO_STORE_KEY not in header:
+        return False
+    headers = decode_headers(header)
+    return headers is not None and headers.get(NO_STORE) is True
+
+
+def _copy(message: Message) -> Message:
+    """Return the message itself, or a copy if it is traced: the times in it are those of its first queues."""
+    if message.uid == 0:
+        return message
+    copy = Message(message.address, message.header, message.body)
+    copy.uid = message.uid
+    copy.publish_time = message.publish_time
+    return copy
