@@ -319,7 +319,7 @@ class World:
         self.channels[tag].consume(self.queue, tag, priority=self.priorities[tag], prefetch=prefetch)
 
     def settle(self) -> None:
-        """The one that holds something acks or gives back some of it."""
+        """A consumer that holds something acks or requeues some of it."""
         holding = [tag for tag, held in self.held.items() if held and tag in self.channels]
         if holding:
             tag = self.random.choice(holding)
@@ -370,7 +370,7 @@ class World:
             assert active(self.queue) == self.active
             prefetch = consumers(self.queue)[list(self.channels).index(self.active)].prefetch
             has_credit = prefetch == 0 or len(self.held[self.active]) < prefetch
-            assert not (self.waiting and has_credit and not self.is_yielding), "messages wait for nobody"
+            assert not (self.waiting and has_credit and not self.is_yielding), "it has credit"
 
 
 @pytest.mark.parametrize("seed", range(effort(30)))

@@ -29,7 +29,7 @@ class World:
         self.random = random.Random(seed)
         tiny = {"segment_size": 6000, "page_size": 900, "read_size": 1500, "dead_allowance": 1000}
         self.kept = Kept(folder, **tiny, **SIZES[seed % len(SIZES)])
-        self.limit = self.random.choice((0, 1, 3))
+        self.limit = self.random.choice((0, 2, 3, 4))
         self.kept.declare(**{"x-queue-type": "quorum", "x-delivery-limit": self.limit})
         self.waiting: dict[int, int] = {}  # how often each number came back
         self.transient: set[int] = set()
@@ -98,7 +98,7 @@ class World:
             self.came_back(number)
 
     def commit(self) -> None:
-        """The same in a transaction, which may be rolled back; then its channel gives everything back."""
+        """The same in a transaction, which may be rolled back; then its channel ends."""
         if not self.waiting:
             return
         client = Client(self.kept.broker)

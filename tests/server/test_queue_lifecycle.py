@@ -39,7 +39,7 @@ def open_channel(client: Dialogue, number: int) -> None:
 
 
 def hold_one(client: Dialogue, channel: int = 1, **arguments: Any) -> None:
-    """A delivery that nobody acks."""
+    """A delivery that is not acked."""
     arguments = {"x-consumer-timeout": TIMEOUT_MS, **arguments}
     client.say("queue.declare", channel, queue="timing", arguments=arguments)
     client.publish(b"a", "timing", channel)

@@ -305,7 +305,9 @@ class ClassicQueue(Queue):
             self.stats.redelivered += 1
             self.redelivered += 1
         entry.attempts += 1
-        message = entry.message if self.delivery_limit is None else self.delivery_limit.stamp(entry)
+        message = entry.message
+        if self.delivery_limit is not None and entry.attempts > 1:
+            message = self.delivery_limit.stamp(entry)
         if entry.message.uid != 0 or self.is_tapped:
             self.tell_delivered(entry, consumer, consumer.no_ack)
         if consumer.no_ack:

@@ -18,6 +18,10 @@ cdef class Exchange:
     cdef public object history
 
 
+@cython.locals(uses_message=bint, current=Exchange, destinations=dict)
+cpdef bint collect_queues(Exchange exchange, keys, traits, exchanges, queues, dict found, passage=*) except -1
+
+
 @cython.final
 cdef class Route:
     cdef readonly Exchange exchange

@@ -127,7 +127,7 @@ def collect_queues(
     pending = [exchange]
     while pending:
         current = pending.pop()
-        if current.notes_messages:
+        if current.deduplication is not None or current.history is not None:
             uses_message = True
             if passage is not None and passage.is_stopped_by(current):
                 continue
@@ -138,7 +138,8 @@ def collect_queues(
                     destinations[queues[key]] = None
             else:
                 current.matcher.match(key, traits, destinations)
-        uses_message = uses_message or current.matcher.uses_message
+        if current.matcher.uses_message:
+            uses_message = True
         for destination in destinations:
             if isinstance(destination, Queue):
                 found[destination] = None

@@ -35,6 +35,6 @@ cdef class Expiry:
     cdef _count(self, Py_ssize_t entries)
     cdef _wake_at(self, long long due_ms)
     @cython.locals(
-        backlog=Backlog, forgotten=Py_ssize_t, position="long long", size=Py_ssize_t, entry=QueuedMessage, time="long long"
+        backlog=Backlog, forgotten=Py_ssize_t, position="long long", size=Py_ssize_t, entry=QueuedMessage, at=Py_ssize_t,
     )
     cdef Py_ssize_t _expire_indexed(self, long long now_ms, Py_ssize_t most) except? -1

@@ -199,10 +199,11 @@ class Expiry:
         forgotten = 0
         while self._times and self._times[0] <= now_ms and most > 0:
             positions, sizes = self._buckets[self._times[0]]
-            while positions and most > 0:
-                position = positions.pop()
-                size = sizes.pop()
-                self._count(-1)
+            at = 0
+            while at < len(positions) and most > 0:
+                position = positions[at]
+                size = sizes[at]
+                at += 1
                 entry = backlog.remove(position)
                 if entry is not None:
                     queue.drop(entry, _EXPIRED)
@@ -214,6 +215,8 @@ class Expiry:
                     elif backlog.forget_paged(position, size):
                         forgotten += 1
                         most -= 1
+            self._count(-at)
+            del positions[:at], sizes[:at]
             if not positions:
                 del self._buckets[heappop(self._times)]
         queue.forgot_on_disk(forgotten, _EXPIRED)
