@@ -24,6 +24,7 @@ cdef class Expiry:
     cdef list _pages
     cdef bint _is_reading
     cdef list _due
+    cdef list _fetching
     cdef bint _is_fetching
 
     cpdef set_ttl(self, long long ttl_ms)

@@ -42,6 +42,7 @@ class Expiry:
         "_backlog",
         "_buckets",
         "_due",
+        "_fetching",
         "_indexed",
         "_is_fetching",
         "_is_reading",
@@ -68,6 +69,7 @@ class Expiry:
         self._indexed = 0
         self._pages: list[tuple[int, int]] = []  # a heap: when the first message of a page on disk expires, and which
         self._is_reading = False  # such a page
+        self._fetching: list[int] = []  # what the store is asked for
         self._due: list[int] = []  # expired, on disk only, and to be read before they are dead-lettered
         self._is_fetching = False
 
@@ -230,10 +232,10 @@ class Expiry:
         """Read expired messages that are dead-lettered; what expires meanwhile is read next."""
         if not self._is_fetching:
             self._is_fetching = True
-            due, self._due = sorted(self._due[:BATCH]), self._due[BATCH:]
+            self._fetching, self._due = sorted(self._due[:BATCH]), self._due[BATCH:]
             store = self._backlog.store
             assert store is not None
-            store.fetch(due, self._fetched)
+            store.fetch(self._fetching, self._fetched)
 
     def _fetched(self, entries: list[QueuedMessage]) -> None:
         self._is_fetching = False
@@ -241,13 +243,16 @@ class Expiry:
         if queue.is_deleted:
             return
         queue.turn.begin()
-        for entry in entries:
-            if self._backlog.forget_paged(entry.position, entry.message.size):
+        found = {entry.position: entry for entry in entries}
+        for position in self._fetching:
+            entry = found.get(position)
+            if entry is not None and self._backlog.forget_paged(position, entry.message.size):
                 queue.see_off(entry, _EXPIRED)
-            else:  # it was read in order meanwhile
-                waiting = self._backlog.remove(entry.position)
-                if waiting is not None:
-                    queue.drop(waiting, _EXPIRED)
+            else:  # it was read in order meanwhile, and is in memory if it was not delivered
+                entry = self._backlog.remove(position)
+                if entry is not None:
+                    queue.drop(entry, _EXPIRED)
+        self._fetching = []
         if self._due:
             self._fetch()
 
