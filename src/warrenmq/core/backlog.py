@@ -501,6 +501,8 @@ class Backlog:
         self._entries.extend(entries)
         self._count_paged(-len(entries))
         self.paged_are_gone(lost, lost_bytes)
+        if self.expiry is not None:
+            self.expiry.read_back(entries)
         if self._on_page is not None:
             self._on_page()
         self._notify_page_waiters()

@@ -108,6 +108,13 @@ class Expiry:
         if self._pages:
             self._wake_at(self._pages[0][0])
 
+    def read_back(self, entries: list[QueuedMessage]) -> None:
+        """Messages were read in order. Those of a page that a start has found may not be in the index yet."""
+        if self._pages or self._is_reading:
+            for entry in entries:
+                if entry.expires_ms != 0 and entry.position < self._backlog.restored_position:
+                    self._index(entry.position, entry.message.size, entry.expires_ms)
+
     def came_back(self, entry: QueuedMessage) -> None:
         """A message was delivered, and waits again; its time may be over."""
         self._index(entry.position, entry.message.size, entry.expires_ms)
