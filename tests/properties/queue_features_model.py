@@ -28,9 +28,11 @@ class Features:
     delivery_limit: int | None = None  # of a quorum queue
 
     def __post_init__(self) -> None:
-        """A quorum queue has no priorities."""
+        """A quorum queue has no priorities, and does not know reject-publish-dlx."""
         if self.delivery_limit is not None:
             object.__setattr__(self, "max_priority", 0)
+            if self.overflow == "reject-publish-dlx":
+                object.__setattr__(self, "overflow", "drop-head")
 
     def arguments(self, grave: str) -> dict[str, Any]:
         given: dict[str, Any] = {
