@@ -148,6 +148,17 @@ def test_messages(broker: Measured, queues: int) -> None:
     require_growth(broker, before, "messages", 40_000_000)
 
 
+def test_history(broker: Measured) -> None:
+    client = broker.client()
+    arguments = {"x-recent-history-length": 4_000}
+    client.send("exchange.declare", 1, exchange="h", type="x-recent-history", arguments=arguments)
+    client.expect("exchange.declare-ok", 1)
+    before = broker.metrics()
+    client.send_bytes(publishes(4_000, 10_000, exchange="h"))
+    finish(client)
+    require_growth(broker, before, "history", 40_000_000)
+
+
 def test_unacked(broker: Measured) -> None:
     client = broker.client()
     before = broker.metrics()

@@ -99,5 +99,6 @@ def test_the_limits_of_a_stream_change_at_run_time() -> None:
         clock.pass_seconds(2)
     assert stream.message_count() == 3
     channel.vhost.apply(stream, QueueOptions("stream", True, max_length_bytes=1, segment_bytes=1))
+    assert stream.message_count() == 1
     channel.publish(b"4", "s")
     assert stream.message_count() == 1

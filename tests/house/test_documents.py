@@ -17,6 +17,7 @@ EXAMPLES = (
     "docs/client.md",
     "docs/client-migration.md",
     "docs/policies.md",
+    "docs/streams.md",
     "docs/exchange-types.md",
     "docs/expiry.md",
     "docs/length-limits.md",

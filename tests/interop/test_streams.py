@@ -12,6 +12,8 @@ import pytest
 from aio_pika.exceptions import ChannelPreconditionFailed
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
+from warrenmq import client
+
 from .clients.contract import PATIENCE
 from .conftest import Namer
 
@@ -140,3 +142,92 @@ def test_aio_pika_hears_of_a_wrong_offset(broker_url: str, name: Namer) -> None:
                 await queue.consume(print, arguments={"x-stream-offset": "7"})  # type: ignore[arg-type]
 
     asyncio.run(work())
+
+
+# -- filters and offsets, which RabbitMQ 3.10 has not got ------------------------------------------------------------
+
+
+def test_pika_reads_with_a_filter(broker_url: str, name: Namer) -> None:
+    queue = name("stream")
+    connection = open_pika(broker_url)
+    channel = connection.channel()
+    channel.queue_declare(queue, durable=True, arguments={**STREAM, "x-stream-filter-size-bytes": 32})
+    for number in range(300):
+        headers = {"number": number}
+        if number % 3:
+            headers["x-stream-filter-value"] = "emea" if number % 3 == 1 else "apac"
+        channel.basic_publish("", queue, b"%d" % number, pika.BasicProperties(headers=headers))
+
+    def read_filtered(count: int, prefetch: int, **arguments: Any) -> list[int]:
+        received: list[int] = []
+        channel = connection.channel()
+        channel.basic_qos(prefetch_count=prefetch)
+        arguments = {"x-stream-offset": "first"} | {f"x-stream-{key}": value for key, value in arguments.items()}
+        for method, properties, body in channel.consume(queue, arguments=arguments, inactivity_timeout=PATIENCE):
+            assert method is not None, f"only {received} came"
+            received.append(int(body))
+            channel.basic_ack(method.delivery_tag)
+            assert properties.headers["number"] == int(body)
+            if len(received) == count:
+                break
+        return received
+
+    assert read_filtered(100, 10, filter="emea") == [number for number in range(300) if number % 3 == 1]
+    assert read_filtered(100, 1, filter=["apac"]) == [number for number in range(300) if number % 3 == 2]
+    either = [number for number in range(300) if number % 3 != 2]
+    assert read_filtered(200, 500, filter=["emea", "none"], **{"match-unfiltered": True}) == either
+    refused = connection.channel()
+    refused.basic_qos(prefetch_count=1)
+    with pytest.raises(ChannelClosedByBroker, match=r"invalid arg 'x-stream-filter' .*unacceptable_type,signedint"):
+        refused.basic_consume(queue, lambda *delivered: None, arguments={"x-stream-filter": 7})
+    connection.close()
+
+
+def test_pika_goes_on_where_its_tag_was(broker_url: str, stream: str) -> None:
+    tracked = {"x-stream-automatic-offset-tracking": True}
+
+    def read_on(count: int, begin: int, tag: str = "billing", **more: Any) -> None:
+        """Take all there is, which begins there, and ack this many messages."""
+        received: list[int] = []
+        connection = open_pika(broker_url)
+        channel = connection.channel()
+        channel.basic_qos(prefetch_count=100)
+
+        def take(channel: Any, method: Any, properties: Any, body: bytes) -> None:
+            if len(received) < count:
+                channel.basic_ack(method.delivery_tag)
+            received.append(properties.headers["x-stream-offset"])
+
+        channel.basic_consume(stream, take, consumer_tag=tag, arguments={**tracked, **more})
+        deadline = datetime.now(UTC) + timedelta(seconds=PATIENCE)
+        while len(received) < 50 - begin and datetime.now(UTC) < deadline:
+            connection.process_data_events(time_limit=0.1)
+        connection.close()
+        assert received == list(range(begin, 50))
+
+    read_on(7, 0)
+    read_on(20, 7)
+    read_on(5, 30, "other", **{"x-stream-offset": 30})
+    read_on(0, 35, "other", **{"x-stream-offset": 30})
+    read_on(23, 27)
+    read_on(0, 50)
+
+
+def test_the_own_client_takes_these_arguments_as_they_are(broker_url: str, name: Namer) -> None:
+    queue = name("stream")
+    arguments = {"x-stream-automatic-offset-tracking": True, "x-stream-filter": ["a"]}
+    for begin in (0, 10):
+        with client.connect(broker_url) as connection, connection.channel() as channel:
+            channel.queue_declare(queue, durable=True, arguments=STREAM)
+            for number in range(begin, begin + 10):
+                headers = {"x-stream-filter-value": "a" if number % 2 else "b"}
+                channel.publish("", queue, b"%d" % number, client.Properties(headers=headers))
+            channel.qos(prefetch_count=2)
+            consumer = channel.consume(queue, consumer_tag="own", arguments=arguments)
+            received = []
+            for delivery in consumer:
+                received.append(int(delivery.body))
+                delivery.ack()
+                if len(received) == 5:
+                    break
+            assert received == [number for number in range(begin, begin + 10) if number % 2]

@@ -1,10 +1,11 @@
-"""The files of tests/fixtures/formats/v5: one of each kind, small enough to be drawn in docs/formats.
+"""The files of tests/fixtures/formats/v5 and the log of v6: one of each kind, small enough to be drawn in docs/formats.
 
 `python -m tests.journal.fixtures` writes them again. A format that has been released does not change: what needs to be
 different gets a new version, a folder beside this one, and these files stay readable. `v1` was written before messages
 could be traced: the same without traces and events. `v2` was written before duplicates were dropped: the same without
 ids. `v3` was written before records had room for times, expiry and attempts, and heads for the bytes of bodies. `v4`
-was written before segments and marks were bound to their names.
+was written before segments and marks were bound to their names. The log of `v5` was written before offsets of consumers
+were tracked.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from warrenmq.journal.segment_file import (
 )
 
 FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "formats" / "v5"
+LOG_FOLDER = FOLDER.parent / "v6"
 FOLDER_V1 = FOLDER.parent / "v1"
 FOLDER_V2 = FOLDER.parent / "v2"
 FOLDER_V3 = FOLDER.parent / "v3"
@@ -105,7 +107,7 @@ EPOCHS_V3 = [
     + u32(0),
 ]
 PUBLISHED_AT = 1000 * TIME_MS + 3
-EPOCHS = [
+EPOCHS_V5 = [
     *EPOCHS_V3,
     # A message that expires in queue 7, and at another time in queue 8; another one came back after two deliveries;
     # queue 9 has used all positions below 5.
@@ -125,10 +127,15 @@ EPOCHS = [
     + u32(9)
     + u64(5),
 ]
+EPOCHS = [
+    *EPOCHS_V5,
+    # Consumer c of stream 9 has dealt with all before position 3; how far d was is forgotten.
+    b"\x0c" + u32(9) + u64(3) + b"\x01c" + b"\x0c" + u32(9) + u64(0) + b"\x01d",
+]
 
 
 def make_log() -> bytes:
-    """Epochs 41 to 46, the zeros behind them, and nothing else."""
+    """Epochs 41 to 47, the zeros behind them, and nothing else."""
     files = RecordingFiles()
     writer = LogWriter(files, "/log", 41, salt=SALT)
     for number, payload in enumerate(EPOCHS):
@@ -174,11 +181,16 @@ FILES = {
 }
 
 
+def path_of(name: str) -> Path:
+    """Where the newest of its kind is."""
+    return (LOG_FOLDER if name.endswith(".log") else FOLDER) / name
+
+
 def main() -> None:
     files = Files()
-    files.make_dirs(str(FOLDER))
     for name, make in FILES.items():
-        (FOLDER / name).write_bytes(make())
+        files.make_dirs(str(path_of(name).parent))
+        path_of(name).write_bytes(make())
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from tests.journal.fixtures import (
     EPOCHS_V1,
     EPOCHS_V2,
     EPOCHS_V3,
+    EPOCHS_V5,
     EXPIRES,
     FILES,
     FOLDER,
@@ -22,11 +23,13 @@ from tests.journal.fixtures import (
     FOLDER_V4,
     ID,
     LATER_ID,
+    LOG_FOLDER,
     PERSISTENT_HEADER,
     SALT,
     TIME_MS,
     TRACE_OF_IT,
     TRANSIENT_HEADER,
+    path_of,
     u32,
     u64,
 )
@@ -50,13 +53,20 @@ DOCUMENTS = Path(__file__).resolve().parents[2] / "docs" / "formats"
 
 @pytest.mark.parametrize("name", FILES)
 def test_what_is_written_today_is_what_was_written_then(name: str) -> None:
-    assert FILES[name]() == (FOLDER / name).read_bytes()
+    assert FILES[name]() == path_of(name).read_bytes()
 
 
 @pytest.mark.parametrize(
     ("folder", "written"),
-    [(FOLDER, EPOCHS), (FOLDER_V4, EPOCHS), (FOLDER_V3, EPOCHS_V3), (FOLDER_V2, EPOCHS_V2), (FOLDER_V1, EPOCHS_V1)],
-    ids=["v5", "v4", "v3", "v2", "v1"],
+    [
+        (LOG_FOLDER, EPOCHS),
+        (FOLDER, EPOCHS_V5),
+        (FOLDER_V4, EPOCHS_V5),
+        (FOLDER_V3, EPOCHS_V3),
+        (FOLDER_V2, EPOCHS_V2),
+        (FOLDER_V1, EPOCHS_V1),
+    ],
+    ids=["v6", "v5", "v4", "v3", "v2", "v1"],
 )
 def test_the_log_is_read(folder: Path, written: list[bytes]) -> None:
     scan = read_log(Files(), str(folder))
@@ -140,8 +150,8 @@ def test_the_documents_draw_these_files(page: str, number: int, name: str) -> No
         assert match, line
         assert int(match[1]) == len(octets), line
         octets += bytes.fromhex(match[2])
-    assert octets == (FOLDER / name).read_bytes()
+    assert octets == path_of(name).read_bytes()
 
 
 def test_the_salt_of_the_fixture_is_where_it_is_drawn() -> None:
-    assert (FOLDER / log_name(41)).read_bytes()[12:16] == SALT.to_bytes(4, "little")
+    assert path_of(log_name(41)).read_bytes()[12:16] == SALT.to_bytes(4, "little")

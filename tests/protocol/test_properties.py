@@ -77,6 +77,17 @@ def test_the_headers_span_is_the_table_with_its_length(written: BasicProperties)
         assert header[start:end] == alone
 
 
+@given(strategies.properties)
+def test_a_string_among_the_headers_is_found_as_decoding_all_would(written: BasicProperties) -> None:
+    header = content_header(0, written)
+    for key, value in (properties.headers(header) or {}).items():
+        entry = bytes((len(key.encode()),)) + key.encode()
+        expected = value.encode() if isinstance(value, str) else None
+        if not isinstance(value, bytes):  # which may be a string that is not UTF-8
+            assert properties.text_header(header, entry) == expected
+    assert properties.text_header(header, b"\x0bnot a header") is None
+
+
 def test_pamqp_reads_what_is_written() -> None:
     theirs = commands.Basic.Properties()
     encoded = FULL.encode()
@@ -179,6 +190,7 @@ def test_any_octets_are_answered_or_refused(flags: int, content: bytes) -> None:
         properties.headers, properties.headers_span, properties.without_expiration,
         lambda header: properties.without_header(header, "BCC"),
         lambda header: properties.with_header(header, "CC", 1),
+        lambda header: properties.text_header(header, b"\x01a"),
         lambda header: properties.with_reply_to(header, "me"),
     )  # fmt: skip
     for question in questions:

@@ -50,7 +50,16 @@ OF_QUEUES = (
 )
 OF_EXCHANGES = ("alternate-exchange", *deduplication.ARGUMENTS)
 OF_BINDINGS = ("x-match", "x-key", "key")
-OF_CONSUMERS = ("x-priority", "x-cancel-on-ha-failover", "x-stream-offset", "x-credit", "x-other")
+OF_CONSUMERS = (
+    "x-priority",
+    "x-cancel-on-ha-failover",
+    "x-stream-offset",
+    "x-stream-filter",
+    "x-stream-match-unfiltered",
+    "x-stream-automatic-offset-tracking",
+    "x-credit",
+    "x-other",
+)
 QUEUE_TYPES = ("classic", "quorum", "stream")
 
 

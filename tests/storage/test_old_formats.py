@@ -197,3 +197,26 @@ def test_a_folder_without_a_manifest_opens_and_has_one_after_the_next_checkpoint
     kept = Kept(folder)
     assert any("messages of queue 'q' in vhost '/' lost" in line for line in kept.storage.report)
     kept.stop()
+
+
+def test_a_log_from_before_offsets_were_tracked_opens_with_all_it_holds(tmp_path: Path) -> None:
+    """Log version 4, written by a broker that was killed; what comes now goes to another file."""
+    folder = tmp_path / "data"
+    with tarfile.open(FOLDERS / "v5.tar.gz") as archive:
+        archive.extractall(folder, filter="data")
+    kept = Kept(folder)
+    assert kept.storage.report == []
+    assert [path.read_bytes()[8] for path in sorted((folder / "log").glob("0*.log"))] == [4]
+    assert kept.drain() == list(range(12, 70))
+    channel = kept.channel.client.channel()
+    tracked = {"x-stream-automatic-offset-tracking": True}
+    channel.consume(kept.queue("s"), "t", prefetch=100, arguments=tracked)
+    kept.settle()
+    channel.ack(25, multiple=True)
+    kept.settle()
+    assert [path.read_bytes()[8] for path in sorted((folder / "log").glob("0*.log"))] == [4, 5]
+    kept.restart(clean=False)
+    assert kept.storage.report == []
+    assert kept.queue("s").offsets.stored == {"t": 25}
+    assert kept.drain() == []
+    kept.stop()

@@ -634,6 +634,53 @@ def test_limits_that_are_set_at_run_time_count_from_then_on(start: Callable[...,
     assert node.stream.message_count() == 2
 
 
+@pytest.mark.parametrize(
+    "limits", [{"max_age_ms": 1000}, {"max_length_bytes": 500}, {"max_age_ms": 1000, "max_length_bytes": 500}]
+)
+def test_a_limit_that_is_set_at_run_time_trims_at_once(
+    start: Callable[..., Node], clock: ManualClock, limits: dict[str, int]
+) -> None:
+    node = start()
+    declare_stream(node.channel, stream_max_segment_size_bytes=1)
+    for at in range(10):
+        node.publish(*numbered(1, start=at))
+        clock.pass_seconds(600)
+    clock.run_timers()
+    node.settle()
+    assert node.stream.message_count() == 10
+    node.channel.vhost.apply(node.stream, replace(node.stream.options, **limits))
+    count = node.stream.message_count()
+    assert count == (1 if "max_age_ms" in limits else 2)
+    node.settle()
+    assert len(node.files) == count
+    node.read()
+    assert node.offsets() == list(range(10 - count, 10))
+    node.crash()
+    again = start()
+    assert again.stream.message_count() == count, "what was removed came back"
+
+
+def test_a_segment_size_that_is_set_at_run_time_counts_from_the_next_page_on(
+    start: Callable[..., Node], clock: ManualClock
+) -> None:
+    node = start()
+    declare_stream(node.channel)
+    counts = []
+    for size in (None, 1, None):
+        node.channel.vhost.apply(node.stream, replace(node.stream.options, segment_bytes=size))
+        for _ in range(5):
+            node.publish(*numbered(30, 100))
+            clock.pass_seconds(2)
+            clock.run_timers()
+            node.settle()
+        counts.append(len(node.files))
+    assert counts[0] == 1
+    assert counts[1] > 5
+    assert counts[2] == counts[1], "the newest segment has room again"
+    node.read()
+    assert node.offsets() == list(range(450))
+
+
 def test_a_reader_of_what_goes_away_goes_on_behind_it(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     declare_stream(node.channel, max_length_bytes=10_000, stream_max_segment_size_bytes=3000)
     node.publish(*numbered(50))

@@ -56,7 +56,12 @@ class SlowStreamStore(MemoryStreamStore):
         super().append(entry)
         self._appended = entry.position + 1
 
-    def read(self, position: int, receive: Callable[[int, list[Message]], None]) -> None:
+    def read(
+        self,
+        position: int,
+        receive: Callable[[int, list[Message]], None],
+        needles: tuple[bytes, ...] | None = None,
+    ) -> None:
         self.asked.append(lambda: super(SlowStreamStore, self).read(position, receive))
 
     def find_time(self, time_ms: int, receive: Callable[[int], None]) -> None:

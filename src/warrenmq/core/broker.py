@@ -144,6 +144,9 @@ class Broker:
             due, turn.due = turn.due, []
             for queue in due:
                 queue.dispatch()
+        if turn.later:
+            turn.due, turn.later = list(turn.later), {}
+            turn.begin()
         if turn.lost:
             lost, turn.lost = turn.lost, []
             for consumer in lost:

@@ -65,6 +65,8 @@ cdef class Channel:
     @cython.locals(queue=Queue, outcome=int, rejected=int)
     cdef int _deliver_to(self, Message message, list queues, bint is_mandatory) except -1
     cdef _note_rejected(self)
+    @cython.locals(taken=list)
+    cpdef reject(self, unsigned long long tag, bint multiple, bint requeue, int kind=*)
     cdef _await_confirm(self, Message message)
     cdef _give_back(self, Message message, bint is_mandatory)
     cpdef note_published(self)

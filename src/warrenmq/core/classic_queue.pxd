@@ -2,6 +2,7 @@ cimport cython
 
 from warrenmq.core.backlog cimport Backlog
 from warrenmq.core.consumer cimport Consumer, ConsumerRing
+from warrenmq.core.dead_letter cimport DeadLetters
 from warrenmq.core.expiry cimport Expiry
 from warrenmq.core.length_limit cimport LengthLimit
 from warrenmq.core.message cimport Message, QueuedMessage, enqueue_as
@@ -27,7 +28,7 @@ cdef class ClassicQueue(Queue):
     cdef readonly Consumer exclusive_consumer
     cdef readonly long long kept
     cdef readonly LengthLimit limit
-    cdef readonly object dead_letters
+    cdef readonly DeadLetters dead_letters
     cdef readonly bint has_rules
     cdef object _host
     cdef bint _is_shortening

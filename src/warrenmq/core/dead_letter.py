@@ -9,7 +9,7 @@ never end. Nor is one with more than MAX_DEATHS deaths.
 With the strategy at-least-once what no queue takes is held, and published again every `RETRY_MS`; until then it stays
 in the store of the queue that it comes from.
 
-Owned by the loop thread.
+Owned by the loop thread. Compiled when the package is built (dead_letter.pxd).
 """
 
 from __future__ import annotations
@@ -18,18 +18,21 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from warrenmq.core.errors import NotFound
-from warrenmq.core.message import Message, QueuedMessage
+from warrenmq.core.message import Message, QueuedMessage, make_message
 from warrenmq.core.outcome import DELIVERED, DROPPED, QUEUED, REJECTED, UNROUTED, combine
 from warrenmq.core.publish_rules import find_extra_keys
 from warrenmq.core.publishing import Unrouted, find_target, pass_exchanges
+from warrenmq.core.queue import Queue
+from warrenmq.core.stats import Revision, Stats
+from warrenmq.core.turn import Turn
 from warrenmq.events import schema
 from warrenmq.protocol import properties
 from warrenmq.protocol.values import Timestamp, encode_shortstr, encode_timestamp
 
 if TYPE_CHECKING:
     from warrenmq.core.classic_queue import ClassicQueue
+    from warrenmq.core.exchange import Route
     from warrenmq.core.options import QueueOptions
-    from warrenmq.core.queue import Queue
     from warrenmq.core.timers import Timer
     from warrenmq.core.vhost import VHost
 
@@ -53,7 +56,20 @@ PendingDeadLetter = tuple["DeadLetters", Message, int, QueuedMessage | None]
 class DeadLetters:
     """Those of one queue. `holds`: what no queue takes is kept (at-least-once)."""
 
-    __slots__ = ("_cached", "_exchange", "_held", "_key", "_pending", "_queue", "_timer", "_vhost", "holds")
+    __slots__ = (
+        "_cached",
+        "_exchange",
+        "_held",
+        "_key",
+        "_pending",
+        "_queue",
+        "_stats",
+        "_timer",
+        "_topology",
+        "_turn",
+        "_vhost",
+        "holds",
+    )
 
     def __init__(self, vhost: VHost, queue: ClassicQueue, options: QueueOptions) -> None:
         assert options.dead_letter_exchange is not None
@@ -62,7 +78,11 @@ class DeadLetters:
         self._exchange = options.dead_letter_exchange
         self._key = options.dead_letter_routing_key
         self.holds = options.is_dead_letter_kept
-        self._pending = vhost.broker.dead_letters  # those of all queues
+        broker = vhost.broker
+        self._turn: Turn = broker.turn
+        self._stats: Stats = broker.stats
+        self._topology: Revision = vhost.topology
+        self._pending = broker.dead_letters  # those of all queues
         self._cached: _Letter | None = None  # the last one: neighbours mostly look the same
         self._held: list[tuple[QueuedMessage, int]] = []
         self._timer: Timer | None = None
@@ -82,8 +102,9 @@ class DeadLetters:
         pending = self._pending
         if len(pending) > 1:
             return  # it is published by the call that published the first one
-        turn = self._vhost.broker.turn
-        was_settling, turn.is_settling = turn.is_settling, True
+        turn = self._turn
+        was_settling = turn.is_settling
+        turn.is_settling = True
         try:
             for letters, message, reason, entry in pending:  # which grows meanwhile
                 letters.send(message, reason, entry)
@@ -96,7 +117,7 @@ class DeadLetters:
         outcome = self._send(message, reason)
         is_taken = bool(outcome & (QUEUED | DELIVERED | DROPPED)) and not outcome & REJECTED
         if is_taken:
-            self._vhost.broker.stats.dead_lettered[reason] += 1
+            self._stats.dead_lettered[reason] += 1
         if entry is not None:
             if is_taken or not self.holds or self._queue.is_deleted:
                 self._queue.discard(entry)
@@ -106,42 +127,57 @@ class DeadLetters:
     def _send(self, message: Message, reason: int) -> int:
         letter = self._letter_of(message, reason)
         if len(letter.deaths) > MAX_DEATHS:
-            self._vhost.broker.stats.dead_letter_cycles += 1
+            self._stats.dead_letter_cycles += 1
             return DROPPED
-        try:
-            route = self._vhost.find_own_route(self._exchange, letter.routing_key)
-        except NotFound:
-            self._vhost.broker.remarks.tell(
-                "dead-letter exchange",
-                f"queue '{self._queue.name}' in vhost '{self._vhost.name}' has the dead-letter exchange "
-                f"'{self._exchange}', which does not exist: its dead letters are dropped",
-            )
+        route = self._route_of(letter)
+        if route is None:
             return UNROUTED
-        dead = Message(route.address, letter.header, message.body)
+        dead = make_message(route.address, letter.header, message.body)
         dead.has_deaths = True
         if message.uid != 0:  # the same message, as far as tracing is concerned
             dead.uid = message.uid
             dead.publish_time = message.publish_time
-        headers = properties.headers(letter.header) if route.queues is None or letter.extra_keys else None
-        target = find_target(self._vhost, route, letter.extra_keys, letter.header, headers)
+        if route.queues is not None and letter.extra_keys is None:
+            return self._enqueue(dead, route.queues, letter.deaths)
+        return self._route(dead, route, letter)
+
+    def _route_of(self, letter: _Letter) -> Route | None:
+        """Return the cached route of a dead letter, as long as the topology stays; None if there is no exchange."""
+        if letter.route is None or letter.topology != self._topology.number:
+            try:
+                letter.route = self._vhost.find_own_route(self._exchange, letter.routing_key)
+            except NotFound:
+                self._vhost.broker.remarks.tell(
+                    "dead-letter exchange",
+                    f"queue '{self._queue.name}' in vhost '{self._vhost.name}' has the dead-letter exchange "
+                    f"'{self._exchange}', which does not exist: its dead letters are dropped",
+                )
+                return None
+            letter.topology = self._topology.number
+        return letter.route
+
+    def _route(self, dead: Message, route: Route, letter: _Letter) -> int:
+        """Route a dead letter that has several keys, or whose queues depend on its header."""
+        headers = properties.headers(letter.header)
+        target = find_target(self._vhost, route, letter.extra_keys or [], letter.header, headers)
         if not isinstance(target, Unrouted):
             return self._enqueue(dead, target, letter.deaths)
         queues, passage = pass_exchanges(self._vhost, dead, target)
         outcome = self._enqueue(dead, queues, letter.deaths) if queues else passage.outcome()
         return combine(outcome, passage.note(bool(queues) and not outcome & REJECTED))
 
-    def _enqueue(self, message: Message, queues: Sequence[Queue], deaths: Sequence[Death]) -> int:
+    def _enqueue(self, message: Message, queues: list[Queue], deaths: list[Death]) -> int:
         outcome = UNROUTED
         for queue in queues:
             if is_cycle(queue.name, deaths):
-                self._vhost.broker.stats.dead_letter_cycles += 1
+                self._stats.dead_letter_cycles += 1
                 outcome = combine(outcome, DROPPED)
             else:
                 outcome = combine(outcome, queue.enqueue(message))
         return outcome
 
     def _letter_of(self, message: Message, reason: int) -> _Letter:
-        second = self._vhost.broker.turn.now_ms // 1000
+        second = self._turn.now_ms // 1000
         cached = self._cached
         if cached is None or not cached.suits(message, reason, second):
             cached = self._cached = _Letter(message, self._queue.name, reason, second, self._key)
@@ -180,12 +216,30 @@ class DeadLetters:
 
 
 class _Letter:
-    """How a message looks as a dead letter: its header and routing keys. `deaths` are in the header, latest first."""
+    """How a message looks as a dead letter: its header and routing keys. `deaths` are in the header, latest first.
 
-    __slots__ = ("_source", "deaths", "extra_keys", "header", "routing_key")
+    `extra_keys` is None if there are none. `route` is that of a `topology`.
+    """
+
+    __slots__ = (
+        "_message",
+        "_reason",
+        "_second",
+        "deaths",
+        "extra_keys",
+        "header",
+        "route",
+        "routing_key",
+        "topology",
+    )
 
     def __init__(self, message: Message, queue: str, reason: int, second: int, key: str | None) -> None:
-        self._source = (message.header, message.address, message.has_deaths, reason, second)
+        self._message = make_message(message.address, message.header, b"")
+        self._message.has_deaths = message.has_deaths
+        self._reason = reason
+        self._second = second
+        self.route: Route | None = None
+        self.topology = -1
         header = message.header
         headers = properties.headers(header) or {}
         cc = headers.get("CC")
@@ -204,19 +258,26 @@ class _Letter:
         if expiration is not None:
             header = properties.without_expiration(header)
         self.routing_key = message.routing_key if key is None else key
-        self.extra_keys = keys[1:]
+        self.extra_keys = keys[1:] or None
         if key is not None and cc is not None:
             header = properties.without_header(header, "CC")
-            self.extra_keys = []
+            self.extra_keys = None
         self.header = properties.with_entry(header, b"".join(entries))
         self.deaths = deaths
 
     def suits(self, message: Message, reason: int, second: int) -> bool:
         """Return True if this message would look the same."""
-        return self._source == (message.header, message.address, message.has_deaths, reason, second)
+        source = self._message
+        return (
+            reason == self._reason
+            and second == self._second
+            and message.has_deaths == source.has_deaths
+            and message.header == source.header
+            and message.address == source.address
+        )
 
 
-def is_cycle(queue: str, deaths: Sequence[Death]) -> bool:
+def is_cycle(queue: str, deaths: list[Death]) -> bool:
     """Return True if a message with these deaths was in the queue before, and no consumer rejected it since."""
     for death in deaths:
         if death.get("reason") == _REJECTED:

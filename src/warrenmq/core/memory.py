@@ -42,6 +42,7 @@ CHANNEL = 800
 CONNECTION = 4_200
 ROUTE = 370
 SEEN_ID = 130  # docs/deduplication.md
+TRACKED_TAG = 200  # two dictionary entries with a text and a number
 
 
 def size_of_queue(queue: Queue) -> int:

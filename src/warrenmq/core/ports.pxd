@@ -72,6 +72,7 @@ cdef class CommitLog:
 
 
 cdef class StreamStore:
+    cdef readonly object offsets
     cdef public int promise
     cdef public long long first_position
 

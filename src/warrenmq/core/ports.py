@@ -426,17 +426,45 @@ class EventSink:
         """The turn ends, its epoch is still open."""
 
 
+class OffsetStore:
+    """Keeps how far the tracked consumers of one stream have come (core/stream_offsets.py).
+
+    For each consumer tag that is the position of the first message that it has not dealt with. `keep` and `forget`
+    belong to the open epoch.
+    """
+
+    __slots__ = ()
+
+    def open(self) -> dict[str, int]:
+        """Return what is kept, the tag that was used last at the end; before the first `keep`.
+
+        The caller changes the dictionary with everything that it says; the store reads it.
+        """
+        raise NotImplementedError
+
+    def keep(self, tag: str, position: int) -> None:
+        raise NotImplementedError
+
+    def forget(self, tag: str) -> None:
+        raise NotImplementedError
+
+    def delete(self) -> None:
+        """The stream is gone."""
+        raise NotImplementedError
+
+
 class StreamStore:
     """Keeps all messages of one stream, until its limits of size and age remove them.
 
     It notifies the stream of what was removed (`Stream.forget_before`) and, where `promise` is more than NOTHING, of
     what readers may have (`Stream.readable_up_to`). Positions are offsets: they begin with 0, and none is left out.
-    `first_position` is the first one that is still kept.
+    `first_position` is the first one that is still kept, `offsets` tells how far tracked consumers have come.
     """
 
-    __slots__ = ("first_position", "promise")
+    __slots__ = ("first_position", "offsets", "promise")
 
-    def __init__(self, promise: int = NOTHING) -> None:
+    def __init__(self, offsets: OffsetStore, promise: int = NOTHING) -> None:
+        self.offsets = offsets
         self.promise = promise
         self.first_position = 0
 
@@ -456,11 +484,17 @@ class StreamStore:
         """Keep to the limits of these options from now on."""
         raise NotImplementedError
 
-    def read(self, position: int, receive: "Callable[[int, list[Message]], None]") -> None:
+    def read(
+        self,
+        position: int,
+        receive: "Callable[[int, list[Message]], None]",
+        needles: "tuple[bytes, ...] | None" = None,
+    ) -> None:
         """Give the page that holds this position, or the next one if it is gone: its first position and its messages.
 
         The messages carry their offsets in a header already. Calls back at once or later, on the loop; with no messages
-        where there are none from there on.
+        where there are none from there on, or none before the position that is given then: a page without any of the
+        needles among its bytes may be passed over.
         """
         raise NotImplementedError
 

@@ -6,10 +6,13 @@ from warrenmq.core.message cimport Message, QueuedMessage, enqueue_as
 from warrenmq.core.offset_header cimport OffsetHeader
 from warrenmq.core.ports cimport StreamStore
 from warrenmq.core.queue cimport Queue
+from warrenmq.core.stream_filter cimport StreamFilter
 
 cdef int NOTHING
 cdef int QUEUED
 cdef int DROPPED
+cdef Py_ssize_t _SCAN_LIMIT
+cdef Py_ssize_t _READ_COST
 cdef Py_ssize_t _TAIL_LIMIT
 cdef Py_ssize_t _SMALL_TAIL_LIMIT
 cdef Py_ssize_t _MEMORY_BUDGET
@@ -23,6 +26,8 @@ cdef Message _NOTHING_KEPT
 cdef class Cursor:
     cdef readonly object stream
     cdef readonly Consumer consumer
+    cdef readonly StreamFilter filter
+    cdef public object progress
     cdef public long long position
     cdef public long long first
     cdef public list messages
@@ -46,10 +51,13 @@ cdef class Stream(Queue):
     cdef dict _hungry
     cdef dict _caught_up
     cdef Cursor _last_served
+    cdef Py_ssize_t _scan_left
+    cdef dict _scanned_out
     cdef Cursor _asking
     cdef list _tail
     cdef long long _tail_first
     cdef OffsetHeader _offset_header
+    cdef readonly object offsets
 
     @cython.locals(position="long long")
     cpdef int enqueue(self, Message message) except -1
@@ -63,10 +71,12 @@ cdef class Stream(Queue):
     cdef _cut_tail(self, Py_ssize_t count)
     @cython.locals(hungry=dict, cursor=Cursor)
     cpdef dispatch(self)
+    cdef _put_off(self)
     @cython.locals(consumer=Consumer, position="long long")
     cdef _serve(self, Cursor cursor)
     @cython.locals(
-        consumer=Consumer, ledger=Ledger, message=Message, entry=QueuedMessage, index="long long", end="long long"
+        consumer=Consumer, ledger=Ledger, filter=StreamFilter, message=Message, entry=QueuedMessage,
+        index="long long", end="long long",
     )
     cdef _send(self, Cursor cursor, list messages, long long first)
     cpdef resume(self, Cursor cursor)

@@ -26,6 +26,10 @@ from warrenmq.core.ports import NOTHING, EventSink, StreamStore
 from warrenmq.core.queue import Queue
 from warrenmq.core.routing.erlang_text import field_type, term
 from warrenmq.core.stats import Stats
+from warrenmq.core.stream_filter import StreamFilter, make_filter
+from warrenmq.core.stream_filter import find_fault as find_fault_of_filter
+from warrenmq.core.stream_offsets import MOST_TAGS, Progress, StreamOffsets, is_tracked
+from warrenmq.core.stream_offsets import find_fault as find_fault_of_tracking
 from warrenmq.core.stream_read import PendingRead
 from warrenmq.core.turn import Turn
 from warrenmq.events import schema
@@ -40,7 +44,12 @@ SMALL_TAIL_LIMIT = 64 << 10
 MEMORY_BUDGET = 96 << 20
 # Memory that a reader without credit may hold of the page it was in.
 CURSOR_LIMIT = 64 << 10
+# A turn looks at this many messages that a filter leaves out; asking the store for a page counts as several.
+SCAN_LIMIT = 8192
+READ_COST = 64
 # The same as C integers.
+_SCAN_LIMIT = SCAN_LIMIT
+_READ_COST = READ_COST
 _TAIL_LIMIT = TAIL_LIMIT
 _SMALL_TAIL_LIMIT = SMALL_TAIL_LIMIT
 _MEMORY_BUDGET = MEMORY_BUDGET
@@ -56,14 +65,17 @@ _NOTHING_KEPT = Message(b"", b"", b"")
 class Cursor:
     """How far one consumer has read: `position` is what it gets next, -1 while the store looks for it.
 
-    `messages`, from position `first` on, are the page that it reads, unless it reads the newest.
+    `messages`, from position `first` on, are the page that it reads, unless it reads the newest. With a `filter` it
+    passes over messages without spending credit; with `progress` the stream remembers how far it has come.
     """
 
-    __slots__ = ("consumer", "first", "is_cut", "is_reading", "messages", "position", "stream")
+    __slots__ = ("consumer", "filter", "first", "is_cut", "is_reading", "messages", "position", "progress", "stream")
 
     def __init__(self, stream: "Stream", consumer: Consumer) -> None:
         self.stream = stream
         self.consumer = consumer
+        self.filter: StreamFilter | None = make_filter(consumer.arguments)
+        self.progress: Progress | None = None
         self.position = -1
         self.first = 0
         self.messages: list[Message] | None = None
@@ -115,11 +127,14 @@ class Stream(Queue):
         "_last_served",
         "_offset_header",
         "_restored_position",
+        "_scan_left",
+        "_scanned_out",
         "_tail",
         "_tail_bytes",
         "_tail_first",
         "cursors",
         "next_position",
+        "offsets",
         "readable",
         "reads",
         "store",
@@ -146,11 +161,14 @@ class Stream(Queue):
         self._hungry: dict[Cursor, None] = {}  # to be served before the turn ends
         self._caught_up: dict[Cursor, None] = {}  # have had all that there is
         self._last_served: Cursor | None = None
+        self._scan_left = 0  # how many more messages filters may leave out in this dispatch
+        self._scanned_out: dict[Cursor, None] = {}  # go on in the next turn: the limit is reached
         self._asking: Cursor | None = None  # for whom the store is being asked right now
         self._tail: list[Message] = []  # the newest, from this position on:
         self._tail_first = 0
         self._tail_bytes = 0
         self._offset_header = OffsetHeader()
+        self.offsets: StreamOffsets | None = None  # from the first tracked consumer on
 
     def apply(self, options: QueueOptions) -> None:
         self.options = options
@@ -217,6 +235,8 @@ class Stream(Queue):
         gone = first - self.store.first_position
         self.store.first_position = first
         self.stats.ready -= gone
+        if self.offsets is not None:
+            self.offsets.forget_before(first)
 
     def waiting_bytes(self) -> int:
         return self._tail_bytes
@@ -226,6 +246,10 @@ class Stream(Queue):
         self.readable = self.next_position
         self._tail_first = self.next_position
         self.stats.ready += self.message_count()
+        offsets = StreamOffsets(self.store.offsets, self.stats)
+        offsets.restore(self.store.first_position, self.next_position)
+        if offsets.stored:
+            self.offsets = offsets
 
     # -- the newest messages, in memory ------------------------------------------------------------------------------
 
@@ -271,6 +295,7 @@ class Stream(Queue):
     def dispatch(self) -> None:
         """Serve everyone who waits, as far as there is credit and the pages are here."""
         self.is_due = False
+        self._scan_left = _SCAN_LIMIT
         while self._hungry:
             hungry, self._hungry = self._hungry, {}
             if len(hungry) > 1 and self._last_served in hungry:
@@ -281,8 +306,18 @@ class Stream(Queue):
             for cursor in hungry:
                 if cursor.consumer in self.cursors:
                     self._serve(cursor)
+        if self._scanned_out:
+            self._put_off()
         if self.readable > self._tail_first and len(self._caught_up) == len(self.cursors):
             self._cut_tail(min(len(self._tail), self.readable - self._tail_first))
+
+    def _put_off(self) -> None:
+        """Go on in the next turn; the cursor that reached the limit in this one comes last."""
+        self._hungry, self._scanned_out = self._scanned_out, {}
+        cursor = next(iter(self._hungry))
+        del self._hungry[cursor]
+        self._hungry[cursor] = None
+        self.turn.later[self] = None
 
     def _serve(self, cursor: Cursor) -> None:
         consumer = cursor.consumer
@@ -297,6 +332,9 @@ class Stream(Queue):
                 if cursor.messages is not None and not cursor.is_cut:
                     cursor.let_go()
                 return
+            if cursor.filter is not None and self._scan_left <= 0:
+                self._scanned_out[cursor] = None
+                return
             if position >= self._tail_first:
                 cursor.messages = None
                 self._send(cursor, self._tail, self._tail_first)
@@ -306,7 +344,11 @@ class Stream(Queue):
                 cursor.messages = None
                 cursor.is_reading = True
                 self._asking = cursor
-                self.store.read(position, cursor.receive)
+                if cursor.filter is None:
+                    self.store.read(position, cursor.receive)
+                else:
+                    self._scan_left -= _READ_COST
+                    self.store.read(position, cursor.receive, cursor.filter.needles)
                 self._asking = None
                 if cursor.is_reading:
                     return
@@ -316,12 +358,18 @@ class Stream(Queue):
         self._last_served = cursor
         consumer = cursor.consumer
         ledger = consumer.ledger
+        filter = cursor.filter
         index = cursor.position - first
         end = min(len(messages), self.readable - first)
         while index < end:
             message = messages[index]
             index += 1
             cursor.position = first + index
+            if filter is not None and not filter.accepts(message.header):
+                self._scan_left -= 1
+                if self._scan_left <= 0:
+                    return
+                continue
             entry = enqueue_as(_NOTHING_KEPT, first + index - 1)
             if message.uid != 0 or self.is_tapped:
                 entry = enqueue_as(message, first + index - 1)
@@ -329,6 +377,9 @@ class Stream(Queue):
                 self.tell_delivered(entry, consumer, False)
             entry.consumer = consumer
             entry.queue = self
+            if cursor.progress is not None:
+                cursor.progress.deliver(entry.position)
+                entry.epoch = 1  # its ack is work for the log
             consumer.unacked += 1
             self.note_unacked()
             self.stats.delivered += 1
@@ -372,6 +423,8 @@ class Stream(Queue):
         """A delivery was acked: the reader may have one more."""
         self.unacked_count -= 1
         self.stats.unacked -= 1
+        if entry.epoch != 0 and self.offsets is not None:
+            self.offsets.settle(entry, self.store.first_position)
         self.release(entry)
 
     def requeue(self, entries: list[QueuedMessage], who: object = None, reason: int = 0) -> None:
@@ -379,6 +432,8 @@ class Stream(Queue):
         self.unacked_count -= len(entries)
         self.requeued += len(entries)
         self.stats.unacked -= len(entries)
+        if self.offsets is not None:
+            self.offsets.give_up(entries)
         for entry in entries:
             self.release(entry)
 
@@ -409,15 +464,18 @@ class Stream(Queue):
                 f"invalid arg '{OFFSET_ARGUMENT}' for {self._named()}: "
                 f"{{invalid_stream_offset_arg,{{{field_type(value)},{term(value)}}}}}"
             )
+        fault = find_fault_of_filter(arguments) or find_fault_of_tracking(arguments)
+        if fault is not None:
+            raise PreconditionFailed(f"invalid arg '{fault[0]}' for {self._named()}: {fault[1]}")
+        if self.offsets is not None and is_tracked(arguments) and not self.offsets.has_room():
+            raise PreconditionFailed(f"{self._named()} tracks the offsets of {MOST_TAGS} consumers at most")
 
     def add_consumer(self, consumer: Consumer) -> None:
         """Let it read from where it asked to."""
         Queue.add_consumer(self, consumer)
         consumer.is_waiting = True
         cursor = self.cursors[consumer] = Cursor(self, consumer)
-        offset = parse_offset(consumer.arguments.get(OFFSET_ARGUMENT, "next"))
-        assert offset is not None
-        kind, number = offset
+        kind, number = self._find_beginning(consumer, cursor)
         if kind == "time" or kind == "age":
             cursor.is_reading = True
             self.store.find_time(number if kind == "time" else self.turn.now_ms - number, cursor.begin_at)
@@ -432,6 +490,20 @@ class Stream(Queue):
             cursor.position = max(0, number)
         self._hungry[cursor] = None
         self.make_due()
+
+    def _find_beginning(self, consumer: Consumer, cursor: Cursor) -> tuple[str, int]:
+        """Where a consumer begins, as `parse_offset` has it; a tracked one that comes back goes on where it was."""
+        asked = consumer.arguments.get(OFFSET_ARGUMENT, "next")
+        if is_tracked(consumer.arguments):
+            if self.offsets is None:
+                self.offsets = StreamOffsets(self.store.offsets, self.stats)
+            cursor.progress = self.offsets.begin(consumer, cursor)
+            if consumer.tag in self.offsets.stored:
+                return "number", self.offsets.stored[consumer.tag]
+            asked = consumer.arguments.get(OFFSET_ARGUMENT, "first")
+        offset = parse_offset(asked)
+        assert offset is not None
+        return offset
 
     def wake(self, consumer: Consumer) -> None:
         """The consumer may have credit again."""
@@ -464,6 +536,8 @@ class Stream(Queue):
             self._caught_up.pop(cursor, None)
             if self._last_served is cursor:
                 self._last_served = None
+            if self.offsets is not None:
+                self.offsets.leave(consumer)
             if not self.cursors:
                 self._cut_tail(len(self._tail))
         Queue.remove_consumer(self, consumer)
@@ -471,6 +545,9 @@ class Stream(Queue):
     def drop_everything(self) -> int:
         dropped = self.message_count()
         self.stats.ready -= dropped
+        if self.offsets is not None:
+            self.offsets.delete()
+            self.offsets = None
         self.store.delete()
         reads, self.reads = self.reads, {}
         for read in reads:

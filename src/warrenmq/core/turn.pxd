@@ -7,6 +7,7 @@ cdef class Turn:
     cdef public object begin
     cdef public list due
     cdef public list confirming
+    cdef public dict later
     cdef public list lost
     cdef public bint is_settling
     cdef public bint has_defined

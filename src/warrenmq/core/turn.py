@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 class Turn:
     """One per broker, used again for every turn."""
 
-    __slots__ = ("begin", "confirming", "due", "has_defined", "is_settling", "lost", "now_ms", "promises")
+    __slots__ = ("begin", "confirming", "due", "has_defined", "is_settling", "later", "lost", "now_ms", "promises")
 
     def __init__(self, now_ms: int = 0) -> None:
         self.now_ms = now_ms  # milliseconds since 1970
         self.begin: Callable[[], None] = _nothing  # set by the server
         self.due: list[Queue] = []  # queues with messages for consumers that have credit again
+        self.later: dict[Queue, None] = {}  # queues that have done enough for one turn, and go on in the next
         self.lost: list[Consumer] = []  # consumers whose queue is gone, to be told after whoever deleted it is answered
         self.confirming: list[Channel] = []  # channels with publishes to be confirmed
         self.is_settling = False  # queues keep what they get, and deliver it when the turn ends

@@ -46,6 +46,7 @@ from warrenmq.core.publishing import pass_on, publish
 from warrenmq.core.queue import Queue
 from warrenmq.core.queue_expiry import keep_to_expiry
 from warrenmq.core.routing import MATCHERS, Traits, validate_binding
+from warrenmq.core.stats import Revision
 from warrenmq.core.stream import Stream
 from warrenmq.events import schema
 
@@ -82,6 +83,7 @@ class VHost:
         self.routes: dict[bytes, Route] = {}  # of clients, by the bytes of the publish method
         self._own_routes: dict[tuple[str, str], Route] = {}  # of `publish`: internal exchanges are among them
         self._route_bytes = 0  # the memory of both
+        self.topology = Revision()  # grows when the cached routes are dropped
         self.noting: dict[Exchange, None] = {}  # exchanges that note what passes: ids, recent messages
         self.policies = Policies(self)
         for exchange_name, type in PREDECLARED:
@@ -194,6 +196,7 @@ class VHost:
         """Drop the cached routes."""
         self.routes.clear()
         self._own_routes.clear()
+        self.topology.number += 1
         self.broker.stats.route_bytes -= self._route_bytes
         self._route_bytes = 0
 

@@ -29,9 +29,9 @@ from crc32c import crc32c
 from warrenmq.journal.errors import JournalError, SyncFailed, UnknownVersion
 from warrenmq.journal.files import NO_DESCRIPTOR, Data, Files
 
-# Version 2 is version 1 with traced messages and rows of events among the records; version 3 has ids there, too.
-VERSION = 4
-READABLE = (1, 2, 3, 4)
+# docs/formats/log.md tells what each version added to the records.
+VERSION = 5
+READABLE = (1, 2, 3, 4, 5)
 FILE_MAGIC = b"WARRENLG"
 EPOCH_MAGIC = 0x57455031
 FILE_SIZE = 32 * 2**20

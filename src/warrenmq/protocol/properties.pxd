@@ -24,6 +24,7 @@ cdef int _OCTETS
 
 cdef int _FLAGS_AT
 cdef int _LIST_AT
+cdef int _STRING
 
 cdef tuple _OCTET
 cdef object _pack_start
@@ -71,6 +72,8 @@ cpdef object timestamp(bytes header)
 cpdef str user_id(bytes header)
 @cython.locals(flags=int, reader=ValueReader)
 cpdef dict headers(bytes header)
+@cython.locals(flags=int, start=Py_ssize_t, end=Py_ssize_t, entry=Py_ssize_t, reader=ValueReader)
+cpdef bytes text_header(bytes header, bytes key)
 @cython.locals(flags=int, start=Py_ssize_t)
 cpdef tuple headers_span(bytes header)
 

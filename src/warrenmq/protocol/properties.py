@@ -55,6 +55,7 @@ _OCTETS = _DELIVERY_MODE | _PRIORITY  # the properties that are one octet
 
 _FLAGS_AT = 12
 _LIST_AT = 14
+_STRING = 0x53  # the type of a string in a table
 
 _OCTET = tuple(bytes((value,)) for value in range(256))
 _pack_start = Struct(">HHQ").pack
@@ -295,6 +296,29 @@ def headers(header: bytes) -> dict[str, Any] | None:
         return ValueReader(header, _place_of(header, flags, _HEADERS), len(header)).read_table()
     except MalformedValue as malformed:
         raise MalformedProperties(malformed.text) from malformed
+
+
+def text_header(header: bytes, key: bytes) -> bytes | None:
+    """The string under a key of the headers table, as it came; None if there is none, or a value of another type.
+
+    `key` is a short string as it is on the wire. Of a key that was written twice the first counts.
+    """
+    flags = _flags_at(header, _FLAGS_AT)
+    if flags & _HEADERS == 0:
+        return None
+    start = _place_of(header, flags, _HEADERS)
+    end = _end_of(header, start, _HEADERS)
+    try:
+        reader = ValueReader(header, start + 4, end)
+        while reader.position < end:
+            entry = reader.position
+            reader.skip_shortstr()
+            if header[entry : reader.position] == key:
+                return reader.read_longstr() if reader.read_octet() == _STRING else None
+            reader.skip_value()
+    except MalformedValue as malformed:
+        raise MalformedProperties(malformed.text) from malformed
+    return None
 
 
 def headers_span(header: bytes) -> tuple[int, int]:

@@ -20,6 +20,8 @@ from warrenmq.core.publish_rules import ADDRESS_PREFIX, DIRECT_REPLY_TO
 from warrenmq.core.reply_to import ReplyQueue
 from warrenmq.core.reserved import is_own
 from warrenmq.core.routing.topic import find_odd_word
+from warrenmq.core.stream import Stream
+from warrenmq.core.stream_offsets import TRACKING, is_tracked
 from warrenmq.events import schema
 from warrenmq.protocol import spec
 from warrenmq.protocol.errors import CommandInvalid
@@ -236,6 +238,8 @@ class ChannelMethods:
         self._require("read", "queue", name)
         queue = self._vhost.queue(name, self._connection)
         validate_consumer_arguments(f"queue '{queue.name}' in vhost '{queue.vhost}'", method.arguments)
+        if not method.consumer_tag and isinstance(queue, Stream) and is_tracked(method.arguments):
+            raise PreconditionFailed(f"{TRACKING} needs a consumer tag of the client's own")
         tag = method.consumer_tag or _generate_tag()
         priority = int(method.arguments.get("x-priority", 0))
         consumer = self.channel.consume(queue, tag, method.no_ack, method.exclusive, priority, method.arguments)

@@ -7,6 +7,11 @@ from warrenmq.protocol.frames cimport FrameHandler
 from warrenmq.protocol.properties cimport validate
 from warrenmq.server.flow cimport Alarms
 
+cdef int _REJECT
+cdef int _NACK
+cdef int _REFUSAL_SIZE
+cdef int _REJECTED
+cdef int _NACKED
 cdef Py_ssize_t _LONGEST_KEPT_HEADER
 
 
@@ -28,5 +33,11 @@ cdef class MessagePath(FrameHandler):
     cpdef bint on_gathered(self, int channel, Py_ssize_t size) except -1
     cpdef on_released(self, Py_ssize_t size)
     cpdef end(self)
+    @cython.locals(index=int)
     cpdef on_method(self, int channel, bytes payload)
+    @cython.locals(target=Channel, tag="unsigned long long", place=int, flags=int)
+    cdef _on_refusal(self, int channel, int index, bytes payload)
     cpdef on_heartbeat(self)
+
+
+cpdef int index_of(bytes payload) except? -1

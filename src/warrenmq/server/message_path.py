@@ -1,4 +1,4 @@
-"""The message path of a session: published messages and acks, the frames that arrive once per message.
+"""The message path of a session: published messages, acks and rejections, the frames that arrive once per message.
 
 Everything else goes to the session, as do refusals. Kept apart from it because this is compiled (message_path.pxd) and
 the session need not be. Owned by the loop thread.
@@ -13,6 +13,7 @@ from warrenmq.core.errors import BrokerError, PreconditionFailed
 from warrenmq.core.exchange import Route
 from warrenmq.core.memory import no_room
 from warrenmq.core.stats import Revision, Stats
+from warrenmq.events import schema
 from warrenmq.protocol import spec
 from warrenmq.protocol.errors import ChannelError, ProtocolError
 from warrenmq.protocol.frames import FrameHandler
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 
 _PUBLISH = spec.BasicPublish.index
 _ACK = spec.BasicAck.index
+_REJECT = spec.BasicReject.index
+_NACK = spec.BasicNack.index
+_REFUSAL_SIZE = 13  # of both: class, method, delivery tag, flags
+_REJECTED = schema.REJECTED
+_NACKED = schema.NACKED
 # A longer header is validated each time: one that is kept takes memory for as long as the connection lasts.
 _LONGEST_KEPT_HEADER = 4096
 
@@ -117,7 +123,27 @@ class MessagePath(FrameHandler):
         self.routes = {}
 
     def on_method(self, channel: int, payload: bytes) -> None:
+        if len(payload) == _REFUSAL_SIZE and channel in self.channels:
+            index = index_of(payload)
+            if index in (_REJECT, _NACK):
+                self._on_refusal(channel, index, payload)
+                return
         self._session.on_method(channel, payload)
+
+    def _on_refusal(self, channel: int, index: int, payload: bytes) -> None:
+        """basic.reject or basic.nack: a consumer may send one for each message."""
+        target = self.channels[channel]
+        tag = 0
+        for place in range(4, 12):
+            tag = tag << 8 | payload[place]
+        flags = payload[12]
+        try:
+            if index == _NACK:
+                target.reject(tag, flags & 1 != 0, flags & 2 != 0, _NACKED)
+            else:
+                target.reject(tag, False, flags & 1 != 0, _REJECTED)
+        except BrokerError as refusal:
+            self._session.fail(refusal, channel, index)
 
     def on_heartbeat(self) -> None:
         """Receiving anything is enough, and the connection has noted that."""

@@ -2,8 +2,8 @@
 
 In order: living messages and ids are flushed (few are logged again in the open epoch instead, which costs no file),
 deaths are written beside their segments, segments that have changed are recorded in the manifest, the next position of
-each queue is logged again, everything is synced, the catalog is synced, the files are dropped. A crash between any two
-of these leaves the log with all it needs.
+each queue and the offsets of tracked consumers are logged again, everything is synced, the catalog is synced, the files
+are dropped. A crash between any two of these leaves the log with all it needs.
 
 Owned by the loop thread. A big broker is flushed in slices, so that the loop does not stall.
 """
@@ -43,6 +43,13 @@ class Participant(Protocol):
         """Whether the log alone holds anything."""
 
 
+class Positioned(Protocol):
+    """A store with positions that the log alone has: the next one of a queue, or those of tracked consumers."""
+
+    def log_position(self) -> bool:
+        """Log them again, which the log is about to forget. Return False if there are none."""
+
+
 class Checkpoint:
     """One at a time. `call_soon` continues on the loop."""
 
@@ -66,7 +73,7 @@ class Checkpoint:
         self._done: list[Callable[[], None]] = []
         self._participants: list[Participant] = []
         self._marked: list[QueueStore] = []
-        self._unlogged: list[QueueStore] = []  # whose position is still to be logged again
+        self._unlogged: list[Positioned] = []  # whose position is still to be logged again
         self._has_relogged = False
         self._is_last = False
         self._began_at_work = -1
@@ -162,7 +169,10 @@ class Checkpoint:
 
     def _synced(self) -> None:
         crash_points.reach("checkpoint.after_sync")
-        self._catalog.sync(self._epoch, lambda: self._committer.trim(self._epoch, self._trimmed))
+        if self._is_last:  # the log goes when the epoch with the positions is written
+            self._catalog.sync(self._epoch, self._trimmed)
+        else:
+            self._catalog.sync(self._epoch, lambda: self._committer.trim(self._epoch, self._trimmed))
 
     def _trimmed(self) -> None:
         self.is_running = False

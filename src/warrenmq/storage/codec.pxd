@@ -37,6 +37,9 @@ cdef class EpochBuffer:
     cpdef put_all_seen(self, unsigned long long owner, int how, Py_ssize_t count, bytes ids)
     cpdef put_attempts(self, unsigned int queue, long long position, unsigned int attempts)
     cpdef put_position(self, unsigned int queue, long long next_position)
+    @cython.locals(place=Py_ssize_t)
+    cpdef Py_ssize_t put_offset(self, unsigned int stream, long long position, bytes tag) except -1
+    cpdef move_offset(self, Py_ssize_t place, long long position)
     @cython.locals(size=Py_ssize_t, at="unsigned char *", source="const unsigned char *")
     cdef _put(self, bytes data)
     @cython.locals(at="unsigned char *")

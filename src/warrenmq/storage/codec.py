@@ -34,6 +34,7 @@ EVENTS_KEPT = 8
 SEEN = 9
 ATTEMPTS = 10
 POSITION = 11
+OFFSET = 12
 
 # How a record of ids counts: added to those of the same owner, in place of those that the log has (older logs only), or
 # in place of all.
@@ -63,6 +64,7 @@ _SEEN = struct.Struct("<BQBI")
 _SEEN_ONE = struct.Struct("<BQBI16sQ")
 _ATTEMPTS_RECORD = struct.Struct("<BIQI")
 _POSITION_RECORD = struct.Struct("<BIQ")
+_OFFSET_HEAD = struct.Struct("<BIQB")
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 _TRACE = record.TRACE
@@ -156,6 +158,16 @@ class EpochBuffer:
     def put_position(self, queue: int, next_position: int) -> None:
         """All positions of a queue below this one were used."""
         self._put(_POSITION_RECORD.pack(POSITION, queue, next_position))
+
+    def put_offset(self, stream: int, position: int, tag: bytes) -> int:
+        """A tracked consumer has dealt with all before this position; 0: it is forgotten. Return the record's place."""
+        place = self.size
+        self._put(_OFFSET_HEAD.pack(OFFSET, stream, position, len(tag)) + tag)
+        return place
+
+    def move_offset(self, place: int, position: int) -> None:
+        """The same consumer has come further, in the same epoch."""
+        self._data[place + 5 : place + 13] = _U64.pack(position)
 
     def take(self) -> "bytes | memoryview":
         """Everything put since the last call. Give it back to `recycle` when it is written."""

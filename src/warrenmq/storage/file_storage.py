@@ -53,6 +53,7 @@ from warrenmq.storage.queue_store import QueueStore, StoreContext
 from warrenmq.storage.recovery import LOG, QUEUES, Recovery
 from warrenmq.storage.seen_store import FileSeenStore, owner_of_exchange, restore_seen
 from warrenmq.storage.stream_context import StreamContext
+from warrenmq.storage.stream_offsets import FileOffsets
 from warrenmq.storage.stream_recovery import find_stream_segments
 from warrenmq.storage.stream_store import FileStreamStore
 from warrenmq.storage.worker import DiskWorker
@@ -214,7 +215,7 @@ class FileStorage(Storage):
                 if books := policies.get(definition["vhost"]):  # their limits count from the start
                     in_force = find_in_force(*books, STREAM, definition["name"])
                     options = in_force.queue_options(True, definition["arguments"])
-                stream = self._make_stream(number, options)
+                stream = self._make_stream(number, options, recovery.offsets_of(number))
                 stream.is_expendable = is_event_log
                 on_disk = find_stream_segments(recovery, number, stream.folder, words, goes_past_log=is_event_log)
                 self._record_found(number, on_disk.segments, recovery, True)
@@ -281,8 +282,10 @@ class FileStorage(Storage):
     def _make_store(self, number: int, options: QueueOptions) -> QueueStore:
         return QueueStore(self.context, self._folder_of(number), number, self._promise_of(options))
 
-    def _make_stream(self, number: int, options: QueueOptions) -> FileStreamStore:
-        return FileStreamStore(self.streams, self._folder_of(number), number, self._promise_of(options), options)
+    def _make_stream(self, number: int, options: QueueOptions, kept: dict[str, int]) -> FileStreamStore:
+        offsets = FileOffsets(self.context, number, kept)
+        folder, promise = self._folder_of(number), self._promise_of(options)
+        return FileStreamStore(self.streams, folder, number, promise, options, offsets)
 
     def _folder_of(self, number: int) -> str:
         return os.path.join(self.root, QUEUES, str(number))
@@ -322,7 +325,7 @@ class FileStorage(Storage):
         recovered = self._recovered.pop((vhost, queue, 0), None)
         if isinstance(recovered, FileStreamStore):
             return recovered
-        stream = self._make_stream(self.catalog.queue_id(vhost, queue), options)
+        stream = self._make_stream(self.catalog.queue_id(vhost, queue), options, {})
         stream.is_expendable = _is_event_log(vhost, queue)
         return stream
 
@@ -474,7 +477,7 @@ class FileStorage(Storage):
             self.log.flush()
             done()
         else:
-            # The checkpoint has made the catalog durable up to here. The last epoch has nothing but positions.
+            # The checkpoint has made the catalog durable up to here. The last epoch has positions and offsets only.
             batch = self.log.take_last()
             epoch = self.log.last if batch is None else batch.epoch
             self.committer.drop_all(batch, lambda: self.catalog_writer.release_log(epoch, done))

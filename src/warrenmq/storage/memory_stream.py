@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from warrenmq.core.message import Message, QueuedMessage
 from warrenmq.core.offset_header import OffsetHeader
 from warrenmq.core.options import QueueOptions
-from warrenmq.core.ports import CommitLog, StreamStore
+from warrenmq.core.ports import CommitLog, OffsetStore, StreamStore
 from warrenmq.storage.page_cache import Page, PageCache
 from warrenmq.storage.stream_limits import PAGE_BYTES, PAGE_SPAN_MS, StreamLimits
 
@@ -57,6 +57,28 @@ class MemoryStream:
     first_position: int = 0
     next_position: int = 0
     generation: int = 0  # of the streams that had this name
+    offsets: dict[str, int] = field(default_factory=dict)  # of tracked consumers
+
+
+class MemoryOffsets(OffsetStore):
+    """The dictionary that outlives the broker is the one that it changes."""
+
+    __slots__ = ("_kept",)
+
+    def __init__(self, kept: MemoryStream) -> None:
+        self._kept = kept
+
+    def open(self) -> dict[str, int]:
+        return self._kept.offsets
+
+    def keep(self, tag: str, position: int) -> None:
+        """The dictionary has it."""
+
+    def forget(self, tag: str) -> None:
+        """It has left the dictionary."""
+
+    def delete(self) -> None:
+        self._kept.offsets = {}
 
 
 class MemoryStreamStore(StreamStore):
@@ -65,7 +87,7 @@ class MemoryStreamStore(StreamStore):
     __slots__ = ("_cache", "_kept", "_limits", "_log", "_offset_header", "_stream")
 
     def __init__(self, kept: MemoryStream, options: QueueOptions, cache: PageCache[Page], log: CommitLog) -> None:
-        super().__init__()
+        super().__init__(MemoryOffsets(kept))
         self._kept = kept
         self._limits = StreamLimits.of(options)
         self._cache = cache
@@ -76,6 +98,7 @@ class MemoryStreamStore(StreamStore):
 
     def apply(self, options: QueueOptions) -> None:
         self._limits = StreamLimits.of(options)
+        self.expire(self._log.turn.now_ms)
 
     def open(self, stream: Stream) -> int:
         self._stream = stream
@@ -119,7 +142,12 @@ class MemoryStreamStore(StreamStore):
             if self._stream is not None:
                 self._stream.forget_before(self._kept.first_position)
 
-    def read(self, position: int, receive: Callable[[int, list[Message]], None]) -> None:
+    def read(
+        self,
+        position: int,
+        receive: Callable[[int, list[Message]], None],
+        needles: tuple[bytes, ...] | None = None,
+    ) -> None:
         page = self._find_page(position)
         if page is None:
             receive(self._kept.next_position, [])
@@ -152,3 +180,4 @@ class MemoryStreamStore(StreamStore):
         self._kept.segments.clear()
         self._kept.first_position = self._kept.next_position = 0
         self._kept.generation += 1
+        self.offsets.delete()

@@ -20,6 +20,7 @@ from warrenmq.storage.codec import (
     EVENTS_KEPT,
     FORGET,
     FORGET_RANGE,
+    OFFSET,
     POSITION,
     SEEN,
     UNDEFINE,
@@ -201,6 +202,10 @@ def read_epoch(payload: bytes, queues: dict[int, LoggedQueue]) -> list[bytes]:
             if kind == POSITION:
                 number, position = _QUEUE_AND_POSITION.unpack(piece)
                 queues.setdefault(number, LoggedQueue()).note_position(position)
+            offset += size
+        elif kind == OFFSET:
+            size = 13 + _piece(payload, offset + 12, 1)[0]
+            _piece(payload, offset, size)
             offset += size
         else:
             raise BadRecord(start, f"no record is of kind {kind}")

@@ -35,7 +35,7 @@ from warrenmq.storage.segments import SEGMENT_SPAN, Segment, Segments
 
 if TYPE_CHECKING:
     from warrenmq.core.backlog import Backlog
-    from warrenmq.storage.checkpoint import Participant
+    from warrenmq.storage.checkpoint import Participant, Positioned
     from warrenmq.storage.pager import Pager
 
 _PERSISTENT = PERSISTENT
@@ -78,7 +78,7 @@ class StoreContext:
         self.page_size = options.page_size
         self.read_size = options.read_size
         self.dead_allowance = options.dead_allowance
-        self.stores: dict[QueueStore, None] = {}  # of all durable queues
+        self.stores: dict[Positioned, None] = {}  # of all durable queues, and of tracked consumers
         self.unflushed: dict[Participant, None] = {}
         self.marked: dict[QueueStore, None] = {}  # those with deaths that only the log has
         self.taken_back = 0  # bytes that recovery has put into memory

@@ -178,6 +178,10 @@ class Recovery:
         """The ids that the log has of a queue or exchange, and up to which epoch nothing else counts of it."""
         return bytes(self._replay.seen.pop(owner, b"")), self._replay.unseen.get(owner, 0)
 
+    def offsets_of(self, number: int) -> dict[str, int]:
+        """How far the tracked consumers of a stream have come, by consumer tag."""
+        return {tag.decode(): position for tag, position in self._replay.offsets.get(number, {}).items()}
+
     def is_gone(self, *numbers: int) -> Callable[[int], bool]:
         """Whether the log says that the message of a queue at a position is gone; `numbers` are those of its levels."""
         queues = [self._replay.queues[number] for number in numbers if number in self._replay.queues]

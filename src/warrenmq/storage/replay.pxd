@@ -15,6 +15,7 @@ cdef int _EVENTS_KEPT
 cdef int _SEEN
 cdef int _ATTEMPTS
 cdef int _POSITION
+cdef int _OFFSET
 cdef int _RELOGGED
 cdef int _PERSISTENT
 cdef int _CHUNK_BITS
@@ -23,6 +24,7 @@ cdef int _SEEN_ADD
 cdef int _SEEN_REPLACE_ALL
 cdef Py_ssize_t _SEEN_HEAD
 cdef Py_ssize_t _SEEN_SIZE
+cdef Py_ssize_t _OFFSET_HEAD
 cdef Py_ssize_t _RECORD_SIZE
 cdef Py_ssize_t _AGAIN_SIZE
 
@@ -67,6 +69,7 @@ cdef class LogReplay:
     cdef readonly long long last_event
     cdef readonly dict seen
     cdef readonly dict unseen
+    cdef readonly dict offsets
     cdef bytes _data
     cdef Py_ssize_t _end
     cdef Message _message
@@ -78,6 +81,7 @@ cdef class LogReplay:
     cpdef learn(self, bytes payload, long long epoch)
     @cython.locals(how=int)
     cdef _note_seen(self, Py_ssize_t offset, long long epoch)
+    cdef _note_offset(self, unsigned int stream, long long position, Py_ssize_t tag_at)
     @cython.locals(offset=Py_ssize_t, record=Py_ssize_t, kind=int)
     cpdef give(self, bytes payload, long long epoch)
     @cython.locals(queue=QueueReplay)

@@ -28,11 +28,13 @@ _SEEN = 9
 
 _ATTEMPTS = 10
 _POSITION = 11
+_OFFSET = 12
 
 _RECORD_SIZE = 19
 _AGAIN_SIZE = 14
 _SEEN_HEAD = 14
 _SEEN_SIZE = 24
+_OFFSET_HEAD = 14
 _SEEN_ADD = SEEN_ADD
 _SEEN_REPLACE_ALL = SEEN_REPLACE_ALL
 _CHUNK_BITS = 10  # small ones: there may be 100,000 queues with an ack each
@@ -167,10 +169,22 @@ class LogReplay:
 
     `events` are the rows of the event log that are in none of its batches, with the numbers of the first and the last;
     `last_event` is the highest number that was ever used. `seen` are the ids that the log has of each owner, in order,
-    `unseen` the epoch up to which nothing else counts that was kept of it.
+    `unseen` the epoch up to which nothing else counts that was kept of it. `offsets` are those of tracked consumers, by
+    stream and consumer tag, the one that was logged last at the end.
     """
 
-    __slots__ = ("_data", "_end", "_message", "_message_at", "events", "last_event", "queues", "seen", "unseen")
+    __slots__ = (
+        "_data",
+        "_end",
+        "_message",
+        "_message_at",
+        "events",
+        "last_event",
+        "offsets",
+        "queues",
+        "seen",
+        "unseen",
+    )
 
     def __init__(self) -> None:
         self.queues: dict[int, QueueReplay] = {}
@@ -178,6 +192,7 @@ class LogReplay:
         self.last_event = 0
         self.seen: dict[int, bytearray] = {}
         self.unseen: dict[int, int] = {}
+        self.offsets: dict[int, dict[bytes, int]] = {}
         self._data = b""
         self._end = 0
         self._message: Message = make_message(b"", b"", b"")  # the last that was read, of the record at:
@@ -242,6 +257,8 @@ class LogReplay:
                 self._queue(self._u32(offset + 1)).attempt(self._u64(offset + 5), self._u32(offset + 13))
             elif kind == _POSITION:
                 self._queue(self._u32(offset + 1)).saw(self._u64(offset + 5) - 1)
+            elif kind == _OFFSET:
+                self._note_offset(self._u32(offset + 1), self._u64(offset + 5), offset + _OFFSET_HEAD)
             offset = self._end_of(offset, kind)
 
     def _note_events(self, first: int, last: int, rows: bytes) -> None:
@@ -260,6 +277,14 @@ class LogReplay:
         if how == _SEEN_REPLACE_ALL:
             self.unseen[owner] = epoch
         self.seen[owner] += self._data[offset + _SEEN_HEAD : self._end_of(offset, _SEEN)]
+
+    def _note_offset(self, stream: int, position: int, tag_at: int) -> None:
+        """The last one counts; 0 removes it."""
+        offsets = self.offsets.setdefault(stream, {})
+        tag = self._data[tag_at : tag_at + self._data[tag_at - 1]]
+        offsets.pop(tag, None)
+        if position:
+            offsets[tag] = position
 
     def give(self, payload: bytes, epoch: int) -> None:
         """Second pass: hand the living to their stores."""
@@ -322,6 +347,8 @@ class LogReplay:
             return offset + _SEEN_HEAD + _SEEN_SIZE * self._u32(offset + 10)
         if kind == _ATTEMPTS:
             return offset + 17
+        if kind == _OFFSET:
+            return offset + _OFFSET_HEAD + self._byte(offset + _OFFSET_HEAD - 1)
         raise BadRecord(offset, f"no record is of kind {kind}")
 
     def _end_of_message(self, offset: int) -> int:

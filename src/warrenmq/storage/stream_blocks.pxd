@@ -12,12 +12,13 @@ cdef class Block:
     cdef readonly list troubles
     cdef public Py_ssize_t lost
     cdef public bint is_cut
+    cdef public bint is_passed_over
 
 
 @cython.locals(
     data=bytes, block=Block, stamps=OffsetHeader, messages=list, expected="long long", at=Py_ssize_t, start=Py_ssize_t,
     entries=list, entry=QueuedMessage, message=Message,
 )
-cpdef Block read_block(object files, str path, Py_ssize_t offset, Py_ssize_t end)
+cpdef Block read_block(object files, str path, Py_ssize_t offset, Py_ssize_t end, tuple needles=*)
 @cython.locals(stamps=OffsetHeader, messages=list, entry=QueuedMessage)
 cpdef list stamp_all(list entries)

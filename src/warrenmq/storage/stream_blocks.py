@@ -27,9 +27,10 @@ class Block:
     """What was found between two offsets of a file; `troubles` says what could not be read.
 
     `lost` messages were in pages whose heads are whole; `is_cut`: a page head is not, and what follows is not read.
+    `is_passed_over`: nothing that was looked for is in it, and it was not decoded.
     """
 
-    __slots__ = ("is_cut", "lost", "runs", "size", "troubles")
+    __slots__ = ("is_cut", "is_passed_over", "lost", "runs", "size", "troubles")
 
     def __init__(self) -> None:
         self.runs: list[Page] = []
@@ -37,6 +38,7 @@ class Block:
         self.troubles: list[str] = []
         self.lost = 0
         self.is_cut = False
+        self.is_passed_over = False
 
     def find(self, position: int) -> "Page | None":
         """The run that holds this position, or else the next one."""
@@ -46,10 +48,13 @@ class Block:
         return None
 
 
-def read_block(files: Files, path: str, offset: int, end: int) -> Block:
-    """The messages of all pages from one offset to another."""
+def read_block(files: Files, path: str, offset: int, end: int, needles: "tuple[bytes, ...] | None" = None) -> Block:
+    """The messages of all pages from one offset to another, if any of the needles is there."""
     data = _read(files, path, offset, end)
     block = Block()
+    if needles is not None and not _has_any(data, needles):
+        block.is_passed_over = True
+        return block
     stamps = OffsetHeader()
     messages: list[Message] = []
     expected = -1
@@ -115,6 +120,10 @@ def load_index(files: Files, path: str, end: int) -> BlockIndex:
     if not len(index):
         index.add_page(FILE_HEAD_SIZE, 0, 0)  # reading it will tell what is wrong
     return index
+
+
+def _has_any(data: bytes, needles: "tuple[bytes, ...]") -> bool:
+    return any(needle in data for needle in needles)
 
 
 def _decode(payload: bytes, page: PageHead, path: str) -> list[QueuedMessage]:

@@ -15,16 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from warrenmq.core.message import Message, QueuedMessage
 from warrenmq.core.options import QueueOptions
-from warrenmq.core.ports import SYNCED, StreamStore
+from warrenmq.core.ports import SYNCED, OffsetStore, StreamStore
 from warrenmq.core.timers import Timer
 from warrenmq.journal.record import PERSISTENT
-from warrenmq.journal.segment_file import PAGE_HEAD_SIZE, SEGMENT_MAGIC, encode_file_head, encode_page_of_pieces
+from warrenmq.journal.segment_file import PAGE_HEAD_SIZE
 from warrenmq.storage.codec import decode_records, encode_record_head, encode_records
 from warrenmq.storage.commit_log import LocalLog
 from warrenmq.storage.stream_blocks import Block, find_page_of_time, load_index, read_block, stamp_all
 from warrenmq.storage.stream_context import StreamContext
 from warrenmq.storage.stream_limits import PAGE_SPAN_MS, StreamLimits
 from warrenmq.storage.stream_segments import BlockIndex, StreamSegment, StreamSegments
+from warrenmq.storage.stream_writing import HeadOfPage, PageLost, PageWritten
 
 if TYPE_CHECKING:
     from warrenmq.core.stream import Stream
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("warrenmq.storage")
 
 Receive = Callable[[int, list[Message]], None]
+Needles = tuple[bytes, ...] | None
+BlockKey = tuple[int, int, int]  # of the segment the first position, and where in its file the block begins and ends
 
 _PERSISTENT = PERSISTENT
 _PAGE_SPAN_MS = PAGE_SPAN_MS
@@ -87,8 +90,16 @@ class FileStreamStore(StreamStore):
         "segments",
     )
 
-    def __init__(self, context: StreamContext, folder: str, number: int, promise: int, options: QueueOptions) -> None:
-        super().__init__(promise)
+    def __init__(
+        self,
+        context: StreamContext,
+        folder: str,
+        number: int,
+        promise: int,
+        options: QueueOptions,
+        offsets: OffsetStore,
+    ) -> None:
+        super().__init__(offsets, promise)
         self.context = context
         self.folder = folder
         self.number = number
@@ -109,7 +120,7 @@ class FileStreamStore(StreamStore):
         self._epoch = 0  # that was appended to last, up to:
         self._end = 0
         self._unsafe: deque[tuple[int, int]] = deque()  # the same of those before, as far as they are not safe
-        self._reading: dict[tuple[int, int, int], list[tuple[int, Receive]]] = {}  # who waits for which block
+        self._reading: dict[tuple[BlockKey, Needles], list[tuple[int, Receive]]] = {}  # who waits for which block
         self._page_timer: Timer | None = None
         self._age_timer: Timer | None = None
 
@@ -118,6 +129,7 @@ class FileStreamStore(StreamStore):
         if self._age_timer is not None:
             self.context.timers.cancel(self._age_timer)
             self._age_timer = None
+        self.expire(self._log.turn.now_ms)
         self._watch_age()
 
     def open(self, stream: "Stream") -> int:
@@ -226,10 +238,10 @@ class FileStreamStore(StreamStore):
         segment.size += PAGE_HEAD_SIZE + sum(map(len, payload))
         self.last_position = last
         path = os.path.join(self.folder, segment.name)
-        head = _Head(page, last, count, payload, path if segment.is_new else "")
+        head = HeadOfPage(page, last, count, payload, path if segment.is_new else "")
         is_new, segment.is_new = segment.is_new, False
-        lost = _Lost(segment) if self.is_expendable else None
-        written = _Written(self, segment, segment.size, last + 1, done)
+        lost = PageLost(segment) if self.is_expendable else None
+        written = PageWritten(self, segment, segment.size, last + 1, done)
         self.context.stores.pager.write(path, 0 if is_new else offset, payload, is_new, written, lost=lost, head=head)
 
     def _segment_for(self, page: OpenPage) -> StreamSegment:
@@ -326,7 +338,7 @@ class FileStreamStore(StreamStore):
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
-    def read(self, position: int, receive: Receive) -> None:
+    def read(self, position: int, receive: Receive, needles: Needles = None) -> None:
         if self.is_deleted:
             return
         pages = self._pages
@@ -335,7 +347,7 @@ class FileStreamStore(StreamStore):
         elif pages and position >= pages[0].first:
             self._read_memory(position, receive)
         elif self.segments.all and self.segments.all[0].written:
-            self._read_disk(self.segments.find(position), position, receive)
+            self._read_disk(self.segments.find(position), position, receive, needles)
         elif pages:
             self._read_memory(pages[0].first, receive)
         else:
@@ -347,10 +359,10 @@ class FileStreamStore(StreamStore):
                 receive(page.first, page.messages())
                 return
 
-    def _read_disk(self, segment: StreamSegment, position: int, receive: Receive) -> None:
+    def _read_disk(self, segment: StreamSegment, position: int, receive: Receive, needles: Needles) -> None:
         index = segment.index
         if index is None:
-            self._load_index(segment, lambda: self.read(position, receive))
+            self._load_index(segment, lambda: self.read(position, receive, needles))
             return
         self._use(segment)
         number = index.find(position)
@@ -360,30 +372,34 @@ class FileStreamStore(StreamStore):
         block = self.context.blocks.find((self.number, key))
         if block is not None:
             self._give(block, segment, following, position, receive)
-        elif key in self._reading:
-            self._reading[key].append((position, receive))
+        elif (key, needles) in self._reading:
+            self._reading[key, needles].append((position, receive))
         else:
-            self._reading[key] = [(position, receive)]
+            self._reading[key, needles] = [(position, receive)]
             path = os.path.join(self.folder, segment.name)
             self.context.stores.pager.read(
-                lambda files: read_block(files, path, offset, end),
-                lambda result: self._block_is_here(key, segment, following, result),
+                lambda files: read_block(files, path, offset, end, needles),
+                lambda result: self._block_is_here(key, needles, segment, following, result),
             )
 
     def _block_is_here(
-        self, key: tuple[int, int, int], segment: StreamSegment, following: int | None, result: Any
+        self, key: BlockKey, needles: Needles, segment: StreamSegment, following: int | None, result: Any
     ) -> None:
-        waiting = self._reading.pop(key, [])
+        waiting = self._reading.pop((key, needles), [])
         if self.is_deleted:
             return
         if isinstance(result, Exception):
             if self._is_gone(segment):
                 for position, receive in waiting:
-                    self.read(position, receive)
+                    self.read(position, receive, needles)
                 return
             block = Block()
             block.troubles.append(f"{segment.name}: {result}")
             block.is_cut = True
+        elif result.is_passed_over:
+            for _, receive in waiting:
+                receive(self._first_behind(segment) if following is None else following, [])
+            return
         else:
             block = result
             self.context.blocks.add((self.number, key), block, block.size)
@@ -534,6 +550,7 @@ class FileStreamStore(StreamStore):
             self.context.indexes.drop(segment)
             self.context.stores.manifest.forget_segment(self.number, segment)
         self.segments = StreamSegments()
+        self.offsets.delete()
         self._pages = []
         self._open = None
         self._reading.clear()
@@ -544,56 +561,3 @@ class FileStreamStore(StreamStore):
         for registry in (self.context.unsafe, self.context.stores.unflushed):
             registry.pop(self, None)
         self.context.stores.pager.remove_tree(self.folder)
-
-
-class _Head:
-    """What stands in front of the payload of a page; the thread that writes it makes the checksum."""
-
-    __slots__ = ("count", "last", "page", "path", "payload")
-
-    def __init__(self, page: OpenPage, last: int, count: int, payload: list[Any], path: str) -> None:
-        self.page = page
-        self.last = last
-        self.count = count
-        self.payload = payload
-        self.path = path  # of a new file
-
-    def __call__(self) -> bytes:
-        page = self.page
-        times = page.time_first, page.time_last
-        head = encode_page_of_pieces(page.first, self.last, self.count, *times, self.payload)
-        return encode_file_head(SEGMENT_MAGIC, self.path) + head if self.path else head
-
-
-class _Written:
-    """Called when a page is in its file; one with `done` went past the log."""
-
-    __slots__ = ("done", "end", "segment", "size", "store")
-
-    def __init__(
-        self, store: FileStreamStore, segment: StreamSegment, size: int, end: int, done: Callable[[], None] | None
-    ) -> None:
-        self.store = store
-        self.segment = segment
-        self.size = size
-        self.end = end
-        self.done = done
-
-    def __call__(self) -> None:
-        self.store.written(self.segment, self.size)
-        if self.done is not None:
-            self.store.apart_is_written(self.end, self.done)
-
-
-class _Lost:
-    """Called when a page could not be written to its file: what comes next goes to another one."""
-
-    __slots__ = ("segment",)
-
-    def __init__(self, segment: StreamSegment) -> None:
-        self.segment = segment
-
-    def __call__(self, reason: str) -> None:
-        if not self.segment.is_closed:
-            self.segment.is_closed = True
-            log.error("%s of a stream that can be done without is lost: %s", self.segment.name, reason)

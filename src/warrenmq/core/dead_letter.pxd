@@ -1,0 +1,64 @@
+cimport cython
+
+from warrenmq.core.exchange cimport Route
+from warrenmq.core.message cimport Message, QueuedMessage, make_message
+from warrenmq.core.queue cimport Queue
+from warrenmq.core.stats cimport Revision, Stats
+from warrenmq.core.turn cimport Turn
+
+cdef int QUEUED
+cdef int DELIVERED
+cdef int DROPPED
+cdef int REJECTED
+cdef int UNROUTED
+
+
+@cython.final
+cdef class DeadLetters:
+    cdef _Letter _cached
+    cdef str _exchange
+    cdef list _held
+    cdef str _key
+    cdef list _pending
+    cdef object _queue
+    cdef Stats _stats
+    cdef object _timer
+    cdef Revision _topology
+    cdef Turn _turn
+    cdef object _vhost
+    cdef readonly bint holds
+
+    cpdef publish(self, Message message, int reason)
+    cpdef publish_or_hold(self, QueuedMessage entry, int reason)
+    @cython.locals(pending=list, turn=Turn, was_settling=bint, letters=DeadLetters)
+    cdef _publish_pending(self)
+    @cython.locals(outcome=int, is_taken=bint)
+    cdef send(self, Message message, int reason, QueuedMessage entry)
+    @cython.locals(letter=_Letter, route=Route, dead=Message)
+    cdef int _send(self, Message message, int reason) except -1
+    cdef Route _route_of(self, _Letter letter)
+    @cython.locals(outcome=int)
+    cdef int _route(self, Message dead, Route route, _Letter letter) except -1
+    @cython.locals(outcome=int, queue=Queue)
+    cdef int _enqueue(self, Message message, list queues, list deaths) except -1
+    @cython.locals(second="long long", cached=_Letter)
+    cdef _Letter _letter_of(self, Message message, int reason)
+
+
+@cython.final
+cdef class _Letter:
+    cdef Message _message
+    cdef int _reason
+    cdef long long _second
+    cdef list deaths
+    cdef list extra_keys
+    cdef bytes header
+    cdef Route route
+    cdef str routing_key
+    cdef long long topology
+
+    @cython.locals(source=Message)
+    cdef bint suits(self, Message message, int reason, long long second) except -1
+
+
+cpdef bint is_cycle(str queue, list deaths) except -1
