@@ -398,6 +398,8 @@ class ClassicQueue(Queue):
                 if not self.needs_bodies():
                     count, _ = self.backlog.forget_first_pages(ExcessPages(limit, self.backlog).is_next)
                     self.forgot_on_disk(count, _MAXLEN)
+                    if not self.backlog.needs_page():
+                        continue  # with those that were not on disk
                 self.backlog.read_ahead()  # and goes on when the page has come
                 return
             self.drop(entry, _MAXLEN)

@@ -189,6 +189,8 @@ class Expiry:
                     if not queue.needs_bodies():
                         count, _ = backlog.forget_first_pages(lambda _, __, latest_ms: 0 < latest_ms <= now_ms)
                         queue.forgot_on_disk(count, _EXPIRED)
+                        if not backlog.needs_page():
+                            continue  # with those that were not on disk
                     backlog.read_ahead()  # and the queue is dispatched, which comes here again
                 break
             if entry.expires_ms == 0:
