@@ -93,7 +93,7 @@ class Expiry:
         """A message waits at the end of the queue."""
         if expires_ms >= self._latest and self._backlog.first_position() >= self._ordered_from:
             self._latest = expires_ms
-            if self._timer is None:
+            if self._timer is None or self._timer.due_ms > expires_ms:  # which is that of the index or of a page
                 self._wake_at(expires_ms)
         else:
             self._index(position, size, expires_ms)
