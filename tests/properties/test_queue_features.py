@@ -176,6 +176,7 @@ class OneQueue(RuleBasedStateMachine):
     @rule()
     def look_into_the_grave(self) -> None:
         """What died is there, once, with the reason; in order, but for those that expired together."""
+        self._bury()
         found = []
         while (entry := self.kept.get(GRAVE)) is not None:
             (death,) = entry.message.properties.headers["x-death"]
