@@ -86,11 +86,9 @@ class ModelQueue:
         times = [ttl for ttl in (ttl_ms, features.ttl_ms) if ttl is not None]
         if times:
             message.expires_ms = self.now_ms + min(times)
-        if message.expires_ms == self.now_ms:
-            self._die(message, EXPIRED)
-        else:
-            self._insert([message])
-            self._shorten()
+        self._insert([message])
+        self._shorten()
+        self.expire()
         return True
 
     def _insert(self, messages: Iterable[ModelMessage]) -> None:
