@@ -34,6 +34,10 @@ class Features:
             if self.overflow == "reject-publish-dlx":
                 object.__setattr__(self, "overflow", "drop-head")
 
+    @property
+    def gives_way(self) -> bool:
+        return self.overflow == "drop-head" and (self.max_length is not None or self.max_bytes is not None)
+
     def arguments(self, grave: str) -> dict[str, Any]:
         given: dict[str, Any] = {
             "x-message-ttl": self.ttl_ms,
