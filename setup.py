@@ -64,6 +64,7 @@ HOT_MODULES = {
     # Storage.
     "storage.codec": FAST,  # 24 %, paging
     "storage.queue_store": FAST,  # 8.8 %, paging
+    "storage.store_context": SMALL,  # attributes that storage.queue_store reads
     "storage.commit_log": FAST,  # 1.7 %, durable
     "storage.stream_store": SMALL,  # 5.1 %, streams
     "storage.stream_blocks": SMALL,  # decodes what streams read from disk

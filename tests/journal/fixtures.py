@@ -1,11 +1,11 @@
-"""The files of tests/fixtures/formats/v5 and the log of v6: one of each kind, small enough to be drawn in docs/formats.
+"""The files of tests/fixtures/formats/v6: one of each kind, small enough to be drawn in docs/formats.
 
 `python -m tests.journal.fixtures` writes them again. A format that has been released does not change: what needs to be
 different gets a new version, a folder beside this one, and these files stay readable. `v1` was written before messages
 could be traced: the same without traces and events. `v2` was written before duplicates were dropped: the same without
 ids. `v3` was written before records had room for times, expiry and attempts, and heads for the bytes of bodies. `v4`
-was written before segments and marks were bound to their names. The log of `v5` was written before offsets of consumers
-were tracked.
+was written before segments and marks were bound to their names. `v5` was written before page heads had the expiry of
+messages, records a flag of deaths, and the log the offsets of consumers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.support.disk import RecordingFiles
 from warrenmq.journal.files import Files
 from warrenmq.journal.ids_file import encode_head, encode_ids, ids_name
 from warrenmq.journal.log_file import LogWriter, log_name
-from warrenmq.journal.record import ATTEMPTS, EXPIRY, PERSISTENT, PUBLISH_TIME, TRACE, TRACED, encode
+from warrenmq.journal.record import ATTEMPTS, EXPIRY, HAS_DEATHS, PERSISTENT, PUBLISH_TIME, TRACE, TRACED, encode
 from warrenmq.journal.segment_file import (
     DEAD_MAGIC,
     SEGMENT_MAGIC,
@@ -27,12 +27,12 @@ from warrenmq.journal.segment_file import (
     segment_name,
 )
 
-FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "formats" / "v5"
-LOG_FOLDER = FOLDER.parent / "v6"
+FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "formats" / "v6"
 FOLDER_V1 = FOLDER.parent / "v1"
 FOLDER_V2 = FOLDER.parent / "v2"
 FOLDER_V3 = FOLDER.parent / "v3"
 FOLDER_V4 = FOLDER.parent / "v4"
+FOLDER_V5 = FOLDER.parent / "v5"
 
 TIME_MS = 1_700_000_000_000
 SALT = 0x7E57_5A17
@@ -131,6 +131,8 @@ EPOCHS = [
     *EPOCHS_V5,
     # Consumer c of stream 9 has dealt with all before position 3; how far d was is forgotten.
     b"\x0c" + u32(9) + u64(3) + b"\x01c" + b"\x0c" + u32(9) + u64(0) + b"\x01d",
+    # A message that the broker has dead-lettered to queue 7.
+    b"\x01" + u32(7) + encode(3, PERSISTENT | HAS_DEATHS, ADDRESS, PERSISTENT_HEADER, b"hi"),
 ]
 
 
@@ -155,7 +157,7 @@ def make_segment() -> bytes:
         encode_file_head(SEGMENT_MAGIC, str(FOLDER / segment_name(5000, 0)))
         + encode_page(5000, 5001, 2, TIME_MS, TIME_MS + 1, two, transient=1, body_bytes=2)
         + two
-        + encode_page(5003, 5003, 1, TIME_MS + 9, TIME_MS + 9, one, body_bytes=2)
+        + encode_page(5003, 5003, 1, TIME_MS + 9, TIME_MS + 9, one, 0, 2, EXPIRES, EXPIRES)
         + one
     )
 
@@ -183,7 +185,7 @@ FILES = {
 
 def path_of(name: str) -> Path:
     """Where the newest of its kind is."""
-    return (LOG_FOLDER if name.endswith(".log") else FOLDER) / name
+    return FOLDER / name
 
 
 def main() -> None:

@@ -21,9 +21,9 @@ from tests.journal.fixtures import (
     FOLDER_V2,
     FOLDER_V3,
     FOLDER_V4,
+    FOLDER_V5,
     ID,
     LATER_ID,
-    LOG_FOLDER,
     PERSISTENT_HEADER,
     SALT,
     TIME_MS,
@@ -59,8 +59,8 @@ def test_what_is_written_today_is_what_was_written_then(name: str) -> None:
 @pytest.mark.parametrize(
     ("folder", "written"),
     [
-        (LOG_FOLDER, EPOCHS),
-        (FOLDER, EPOCHS_V5),
+        (FOLDER, EPOCHS),
+        (FOLDER_V5, EPOCHS_V5),
         (FOLDER_V4, EPOCHS_V5),
         (FOLDER_V3, EPOCHS_V3),
         (FOLDER_V2, EPOCHS_V2),
@@ -89,12 +89,13 @@ def test_the_records_of_the_log_are_those_of_the_broker() -> None:
     ("folder", "fields", "body_bytes"),
     [
         (FOLDER, TRACE_OF_IT + u64(EXPIRES) + u32(2), [2, 2]),
+        (FOLDER_V5, TRACE_OF_IT + u64(EXPIRES) + u32(2), [2, 2]),
         (FOLDER_V4, TRACE_OF_IT + u64(EXPIRES) + u32(2), [2, 2]),
         (FOLDER_V3, TRACE_OF_IT, [UNKNOWN, UNKNOWN]),
         (FOLDER_V2, TRACE_OF_IT, [UNKNOWN, UNKNOWN]),
         (FOLDER_V1, b"", [UNKNOWN, UNKNOWN]),
     ],
-    ids=["v5", "v4", "v3", "v2", "v1"],
+    ids=["v6", "v5", "v4", "v3", "v2", "v1"],
 )
 def test_the_segment_is_read(folder: Path, fields: bytes, body_bytes: list[int]) -> None:
     files = Files()
@@ -102,7 +103,10 @@ def test_the_segment_is_read(folder: Path, fields: bytes, body_bytes: list[int])
     handle = files.open_read(path)
     walk = walk_pages(files, handle, path)
     assert walk.reason is None
-    assert walk.is_old is (folder not in (FOLDER, FOLDER_V4))
+    assert walk.is_old is (folder != FOLDER)
+    assert walk.is_uncounted is (folder not in (FOLDER, FOLDER_V5, FOLDER_V4))
+    expiry = EXPIRES if folder == FOLDER else 0
+    assert [(page.earliest, page.latest) for page in walk.pages] == [(0, 0), (expiry, expiry)]
     assert [page.body_bytes for page in walk.pages] == body_bytes
     assert [(page.count, page.transient, page.time_first, page.time_last) for page in walk.pages] == [
         (2, 1, TIME_MS, TIME_MS + 1),
@@ -125,12 +129,12 @@ def test_the_ids_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "folder", [FOLDER, FOLDER_V4, FOLDER_V3, FOLDER_V2, FOLDER_V1], ids=["v5", "v4", "v3", "v2", "v1"]
+    "folder", [FOLDER, FOLDER_V5, FOLDER_V4, FOLDER_V3, FOLDER_V2, FOLDER_V1], ids=["v6", "v5", "v4", "v3", "v2", "v1"]
 )
 def test_the_deletion_marks_are_read(folder: Path) -> None:
     marks = read_dead(Files(), str(folder / dead_name(5000, 0)))
     assert (list(marks.numbers), marks.reason) == ([1, 0, 3], None)
-    assert marks.deleted_bytes == (4 if folder in (FOLDER, FOLDER_V4) else UNKNOWN)
+    assert marks.deleted_bytes == (4 if folder in (FOLDER, FOLDER_V5, FOLDER_V4) else UNKNOWN)
 
 
 @pytest.mark.parametrize(

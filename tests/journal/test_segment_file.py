@@ -177,7 +177,7 @@ def test_a_damaged_page_is_named_with_what_was_in_it() -> None:
     assert str(error.value) == (
         f"queues/3/x.seg: the page at offset {page.offset} (positions 30 to 44) is damaged: its checksum does not match"
     )
-    segment.current[page.offset] ^= 1
+    segment.current[page.offset] ^= 4
     with pytest.raises(DamagedPage, match=r"a segment: the page at offset \d+ is damaged: no page begins here"):
         read_page(segment.files, segment.handle, page.offset)
     del segment.current[page.offset + PAGE_HEAD_SIZE :]
@@ -233,18 +233,29 @@ def test_records_that_contradict_their_page_are_damage(
 
 def test_an_empty_file_and_one_of_another_kind_are_told() -> None:
     empty, other = Stored(b""), a_dead_file([1])
-    assert walk_pages(empty.files, empty.handle) == ([], 0, 0, "it ends within its file head", False)
+    assert walk_pages(empty.files, empty.handle) == ([], 0, 0, "it ends within its file head", False, False)
     assert walk_pages(other.files, other.handle).reason == "it is a file of another kind (b'WARRENDD')"
     assert check_file_head(encode_file_head(SEGMENT_MAGIC), SEGMENT_MAGIC) is None
 
 
 def test_a_file_of_a_newer_version_is_refused() -> None:
-    segment = Stored(encode_file_head(SEGMENT_MAGIC, PATH, 5) + a_page([1]))
+    segment = Stored(encode_file_head(SEGMENT_MAGIC, PATH, 6) + a_page([1]))
     dead = Stored(encode_file_head(DEAD_MAGIC, PATH, 5) + encode_batch([1]))
-    with pytest.raises(UnknownVersion, match="/file has format version 5"):
+    with pytest.raises(UnknownVersion, match="/file has format version 6"):
         walk_pages(segment.files, segment.handle, PATH)
     with pytest.raises(UnknownVersion, match="/file has format version 5"):
         read_dead(dead.files, PATH)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_single_flipped_bit_of_a_file_head_hides_no_page(version: int) -> None:
+    written = encode_file_head(SEGMENT_MAGIC, PATH, version) + a_page([1])
+    for bit in range(8 * FILE_HEAD_SIZE):
+        damaged = bytearray(written)
+        damaged[bit >> 3] ^= 1 << (bit & 7)
+        segment = Stored(bytes(damaged))
+        walk = walk_pages(segment.files, segment.handle, PATH)
+        assert (len(walk.pages), walk.reason) == (1, "the checksum of its file head does not match"), bit
 
 
 def test_a_file_that_was_written_under_another_name_is_told_and_not_read() -> None:

@@ -145,7 +145,7 @@ class Kept:
         return queue
 
     def store(self, name: str = "q") -> QueueStore:
-        store = self.queue(name).backlog.store
+        store = self.queue(name).backlog.parts()[-1].store  # of priorities, the lowest
         assert isinstance(store, QueueStore)
         return store
 

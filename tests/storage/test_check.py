@@ -486,9 +486,9 @@ def test_a_folder_without_data_or_of_a_newer_version_is_refused(folder: Folder, 
 
 def test_a_segment_of_a_newer_version_is_refused(folder: Folder) -> None:
     path = folder.segment([0])
-    head = segment_file.encode_file_head(segment_file.SEGMENT_MAGIC, str(path), 5)
+    head = segment_file.encode_file_head(segment_file.SEGMENT_MAGIC, str(path), 6)
     path.write_bytes(head + path.read_bytes()[segment_file.FILE_HEAD_SIZE :])
-    with pytest.raises(CheckError, match="format version 5"):
+    with pytest.raises(CheckError, match="format version 6"):
         folder.check()
 
 

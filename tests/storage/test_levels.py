@@ -25,7 +25,8 @@ from warrenmq.storage.check import check_folder
 from warrenmq.storage.file_storage import FileStorage
 from warrenmq.storage.memory_store import MemoryStorage
 
-ARGUMENTS = {"x-max-priority": 9}
+# A queue with priorities opens the stores of its levels itself. Here it has none, and the tests open them.
+ARGUMENTS: dict[str, Any] = {}
 OPTIONS = queue_options(True, ARGUMENTS)
 
 

@@ -203,7 +203,7 @@ def test_a_folder_of_no_queue_is_removed(tmp_path: Path) -> None:
 
 
 def test_a_page_head_is_as_long_as_these_tests_think() -> None:
-    assert PAGE_HEAD_SIZE == 64
+    assert PAGE_HEAD_SIZE == 80
 
 
 def test_an_epoch_that_makes_no_sense_is_left_out_as_a_whole(tmp_path: Path) -> None:

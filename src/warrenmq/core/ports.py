@@ -144,26 +144,33 @@ class MessageStore:
         """Forget whole pages of what is on disk only, the first one first, while `is_due` returns True for them.
 
         `is_due` is called with the number of living messages of a page, the bytes of their bodies, and the time at
-        which the last of them expires, 0 if one of them never does. Nothing is read. Stops at a page that was read in
-        part. Return the number of messages forgotten, and the bytes of their bodies.
+        which the last of them expires, 0 if one of them never does; that may be too late where messages were deleted.
+        Nothing is read. Stops at a page whose bytes are not known. Return the number of messages forgotten, and the
+        bytes of their bodies: the caller counts them.
         """
         return 0, 0
 
     def forget_paged(self, position: int, size: int) -> bool:
-        """Forget one message that is on disk only, with a body of `size` bytes; False if it is not, or not alive."""
+        """Forget one message that is on disk only, with a body of `size` bytes; False if it is not, or not alive.
+
+        The position is that of a message: of one that was never there the answer means nothing.
+        """
         return False
 
     def fetch(self, positions: list[int], receive: "Callable[[list[QueuedMessage]], None]") -> None:
         """Read these messages, which are on disk only and ascending; they stay there until `forget_paged`.
 
-        Calls `receive` later, on the loop, with those that were found; a read of other pages goes on meanwhile.
+        Calls `receive` once, later, on the loop, with those that were found and are still there; unless the queue is
+        deleted before. A read of other pages goes on meanwhile. Messages of a damaged page are taken from the backlog
+        (`Backlog.paged_in`).
         """
         receive([])
 
     def read_expiries(self, first: int, receive: "Callable[[list[tuple[int, int, int]]], None]") -> None:
-        """Read when the messages of the page that begins with position `first` expire, of those that do.
+        """Read when the messages of the page that holds position `first` expire, of those that do.
 
-        Calls `receive` later, on the loop, with (position, expires_ms, body size) of the living ones.
+        Calls `receive` as `fetch` does, with (position, expires_ms, body size) of the living ones. Where a compaction
+        has joined pages, others of them may be among these.
         """
         receive([])
 

@@ -29,7 +29,7 @@ from crc32c import crc32c
 from warrenmq.journal.errors import JournalError, SyncFailed, UnknownVersion
 from warrenmq.journal.files import NO_DESCRIPTOR, Data, Files
 
-# docs/formats/log.md tells what each version added to the records.
+# docs/formats/log.md says what each version added.
 VERSION = 5
 READABLE = (1, 2, 3, 4, 5)
 FILE_MAGIC = b"WARRENLG"

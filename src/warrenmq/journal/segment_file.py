@@ -26,14 +26,16 @@ SEGMENT_MAGIC = b"WARRENSG"
 DEAD_MAGIC = b"WARRENDD"
 # Segments: version 2 has traced messages among the others; version 3 has more optional fields in records, and the bytes
 # of bodies in page heads. Marks: version 2 has the bytes of what was deleted. Version 4 of both is bound to its place:
-# the checksum of the file head covers the names of the file and of its folder, too. No single bit turns 2 or 3 into 4.
-VERSIONS = {SEGMENT_MAGIC: 4, DEAD_MAGIC: 4}
+# the checksum of the file head covers the names of the file and of its folder, too. Version 5 of segments has in page
+# heads when messages expire.
+VERSIONS = {SEGMENT_MAGIC: 5, DEAD_MAGIC: 4}
 _BOUND_SINCE = 4
 _UNBOUND = {SEGMENT_MAGIC: 3, DEAD_MAGIC: 2}
-_PAGES_VERSION = 3  # segments before have other page heads
+_COUNTED_SINCE = 3  # segments before do not know the bytes of bodies
 FOREIGN = "it was written under another name"
 _FLIPPED_BITS = 3  # a checksum that differs in more bits was not changed by accident
-PAGE_MAGIC = 0x57504732
+PAGE_MAGIC = 0x57504733
+COUNTED_PAGE_MAGIC = 0x57504732  # of versions 3 and 4
 OLD_PAGE_MAGIC = 0x57504731
 BATCH_MAGIC = 0x57444432
 OLD_BATCH_MAGIC = 0x57444431
@@ -43,22 +45,28 @@ _UNKNOWN = 2**64 - 1
 _FILE_HEAD = Struct("<8sII")  # magic, version, checksum of the 12 before
 FILE_HEAD_SIZE = _FILE_HEAD.size
 # magic, payload length, count, transient ones among them, first and last position, times of both, bytes of bodies of
-# the others, checksums of the payload and of the 60 before
-_PAGE_HEAD = Struct("<IIIIQQQQQII")
+# the others, earliest and latest expiry, checksums of the payload and of the 76 before
+_PAGE_HEAD = Struct("<IIIIQQQQQQQII")
 PAGE_HEAD_SIZE = _PAGE_HEAD.size
-_OLD_PAGE_HEAD = Struct("<IIIIQQQQII")  # without the bytes
+_COUNTED_PAGE_HEAD = Struct("<IIIIQQQQQII")  # without expiry
+_OLD_PAGE_HEAD = Struct("<IIIIQQQQII")  # without the bytes, either
+_PAGE_HEADS = {PAGE_MAGIC: _PAGE_HEAD, COUNTED_PAGE_MAGIC: _COUNTED_PAGE_HEAD, OLD_PAGE_MAGIC: _OLD_PAGE_HEAD}
 _BATCH_HEAD = Struct("<IIIQ")  # magic, count, checksum of all that follows, bytes of the bodies deleted so far
 _OLD_BATCH_HEAD = Struct("<III")  # without the bytes
 _U32 = Struct("<I")
 _U64 = Struct("<Q")
-PAGE_MAGICS = re.compile(rb"[12]GPW")
+PAGE_MAGICS = re.compile(rb"[123]GPW")
 _BATCH_MAGICS = re.compile(rb"[12]DDW")
 _NAME = re.compile(r"(\d{20})-(0|[1-9]\d{0,9})\.(seg|dead)")
 
 
 @dataclass(frozen=True, slots=True)
 class PageHead:
-    """Where a page lies and what is in it. `body_bytes` are those of its persistent messages, or UNKNOWN."""
+    """Where a page lies and what is in it. `body_bytes` are those of its persistent messages, or UNKNOWN.
+
+    `earliest` is when the first message of those expires that do, in ms since 1970; 0: none does. `latest` is when the
+    last one expires; 0: some message never does.
+    """
 
     offset: int
     start: int  # of the payload
@@ -71,6 +79,8 @@ class PageHead:
     time_last: int
     checksum: int  # of the payload
     body_bytes: int
+    earliest: int = 0
+    latest: int = 0
 
     @property
     def end(self) -> int:
@@ -92,6 +102,7 @@ class PageWalk(NamedTuple):
     size: int  # of the file
     reason: str | None
     is_old: bool = False  # of an earlier version: nothing may be written to it
+    is_uncounted: bool = False  # of a version that does not know the bytes of bodies
 
 
 class DeadMarks(NamedTuple):
@@ -135,9 +146,9 @@ def encode_file_head(magic: bytes, path: str = "", version: int | None = None) -
     return checked + _U32.pack(_checksum_of_head(checked, version, path))
 
 
-def encode_dead_head(path: str, is_old: bool) -> bytes:
-    """The first bytes of a dead file; that of a segment of an older version is of version 1."""
-    return encode_file_head(DEAD_MAGIC, path, 1 if is_old else None)
+def encode_dead_head(path: str, is_uncounted: bool) -> bytes:
+    """The first bytes of a dead file; that of a segment before version 3 is of version 1."""
+    return encode_file_head(DEAD_MAGIC, path, 1 if is_uncounted else None)
 
 
 def check_file_head(data: Data, magic: bytes, path: str = "") -> str | None:
@@ -153,13 +164,23 @@ def check_file_head(data: Data, magic: bytes, path: str = "") -> str | None:
         return None
     expected = _checksum_of_head(bytes(data[: FILE_HEAD_SIZE - 4]), version, path)
     if checksum != expected:
-        is_foreign = is_bound and (checksum ^ expected).bit_count() > _FLIPPED_BITS
-        return FOREIGN if is_foreign else "the checksum of its file head does not match"
+        is_damaged = (checksum ^ expected).bit_count() <= _FLIPPED_BITS or _has_flipped_bit(data, checksum, path)
+        return FOREIGN if is_bound and not is_damaged else "the checksum of its file head does not match"
     if found != magic:
         return f"it is a file of another kind ({found!r})"
     if not 1 <= version <= VERSIONS[magic]:
         raise UnknownVersion(path, version)
     return None
+
+
+def _has_flipped_bit(data: Data, checksum: int, path: str) -> bool:
+    """Whether the head has its checksum with one bit of the magic or the version changed."""
+    head = int.from_bytes(data[: FILE_HEAD_SIZE - 4], "little")
+    for bit in range(8 * (FILE_HEAD_SIZE - 4)):
+        checked = (head ^ 1 << bit).to_bytes(FILE_HEAD_SIZE - 4, "little")
+        if _checksum_of_head(checked, _U32.unpack_from(checked, 8)[0], path) == checksum:
+            return True
+    return False
 
 
 def _checksum_of_head(checked: bytes, version: int, path: str) -> int:
@@ -178,9 +199,13 @@ def encode_page(
     payload: Data,
     transient: int = 0,
     body_bytes: int = UNKNOWN,
+    earliest: int = 0,
+    latest: int = 0,
 ) -> bytes:
     """The head of a page, to be written in front of its payload."""
-    return encode_page_of_pieces(first, last, count, time_first, time_last, [payload], transient, body_bytes)
+    return encode_page_of_pieces(
+        first, last, count, time_first, time_last, [payload], transient, body_bytes, earliest, latest
+    )
 
 
 def encode_page_of_pieces(
@@ -192,34 +217,37 @@ def encode_page_of_pieces(
     payload: Sequence[Data],
     transient: int = 0,
     body_bytes: int = UNKNOWN,
+    earliest: int = 0,
+    latest: int = 0,
 ) -> bytes:
     """The same, of a payload that is not in one piece."""
     length = checksum = 0
     for piece in payload:
         length += len(piece)
         checksum = crc32c(piece, checksum)
-    numbers = length, count, transient, first, last, time_first, time_last, body_bytes & _UNKNOWN, checksum
-    checked = _PAGE_HEAD.pack(PAGE_MAGIC, *numbers, 0)[:-4]
+    about = length, count, transient, first, last, time_first, time_last, body_bytes & _UNKNOWN, earliest, latest
+    checked = _PAGE_HEAD.pack(PAGE_MAGIC, *about, checksum, 0)[:-4]
     return checked + _U32.pack(crc32c(checked))
 
 
 def parse_page_head(data: Data, offset: int) -> PageHead | str:
     """The page head in `data`, which was read at `offset` of a file; or what is wrong with it."""
-    is_old = bytes(data[:4]) == _U32.pack(OLD_PAGE_MAGIC)
-    head = _OLD_PAGE_HEAD if is_old else _PAGE_HEAD
+    head = _PAGE_HEADS.get(_U32.unpack_from(data)[0], _PAGE_HEAD) if len(data) >= 4 else _PAGE_HEAD
     if len(data) < head.size:
         return "it ends within a page head"
     magic, length, count, transient, first, last, time_first, time_last, *rest = head.unpack_from(data)
-    if not is_old and magic != PAGE_MAGIC:
+    if magic not in _PAGE_HEADS:
         return "no page begins here"
-    *body_bytes, checksum, own = rest
+    *more, checksum, own = rest
     if crc32c(bytes(data[: head.size - 4])) != own:
         return "the checksum of a page head does not match"
     if not 0 < count <= last - first + 1 or transient > count:
         return f"a page says it holds {count} messages ({transient} transient) at positions {first} to {last}"
-    known = body_bytes[0] if body_bytes and body_bytes[0] != _UNKNOWN else UNKNOWN
+    known = more[0] if more and more[0] != _UNKNOWN else UNKNOWN
     start = offset + head.size
-    return PageHead(offset, start, length, count, transient, first, last, time_first, time_last, checksum, known)
+    return PageHead(
+        offset, start, length, count, transient, first, last, time_first, time_last, checksum, known, *more[1:]
+    )
 
 
 def walk_pages(files: Files, handle: int, path: str = "") -> PageWalk:
@@ -231,25 +259,26 @@ def walk_pages(files: Files, handle: int, path: str = "") -> PageWalk:
     size = files.size(handle)
     head = files.read(handle, FILE_HEAD_SIZE, 0)
     reason = check_file_head(head, SEGMENT_MAGIC, path)
-    is_old = reason is None and _FILE_HEAD.unpack(head)[1] < _PAGES_VERSION
+    version = VERSIONS[SEGMENT_MAGIC] if reason is not None else _FILE_HEAD.unpack(head)[1]
+    age = version < VERSIONS[SEGMENT_MAGIC], version < _COUNTED_SINCE
     pages: list[PageHead] = []
     offset = min(FILE_HEAD_SIZE, size)
     if reason == FOREIGN:
-        return PageWalk(pages, offset, size, reason, is_old)
+        return PageWalk(pages, offset, size, reason, *age)
     named = parse_name(path.rpartition("/")[2])
     last = -1 if named is None else named[0] - 1
     while offset < size:
         page = parse_page_head(files.read(handle, PAGE_HEAD_SIZE, offset), offset)
         if isinstance(page, str):
-            return PageWalk(pages, offset, size, reason or page, is_old)
+            return PageWalk(pages, offset, size, reason or page, *age)
         if page.end > size:
-            return PageWalk(pages, offset, size, reason or "it ends within a page", is_old)
+            return PageWalk(pages, offset, size, reason or "it ends within a page", *age)
         if page.first <= last:
-            return PageWalk(pages, offset, size, reason or f"position {page.first} comes behind {last}", is_old)
+            return PageWalk(pages, offset, size, reason or f"position {page.first} comes behind {last}", *age)
         pages.append(page)
         last = page.last
         offset = page.end
-    return PageWalk(pages, offset, size, reason, is_old)
+    return PageWalk(pages, offset, size, reason, *age)
 
 
 def count_messages(files: Files, folder: str) -> int:

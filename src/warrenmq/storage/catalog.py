@@ -222,7 +222,7 @@ class CatalogFile:
     def repair(self) -> list[str]:
         """Make what is there fit together after something was lost; says what was done, a line each.
 
-        Virtual hosts that are missing are made again; bindings without both ends go, so do levels without queue.
+        Virtual hosts that are missing are made again; bindings without both their ends and levels without a queue go.
         """
         found = {kind: self._read(table) for kind, table in TABLES.items()}
         vhosts = dict.fromkeys(key[0] for _, key, why in _strays(found) if why == _NO_VHOST)

@@ -20,7 +20,8 @@ from warrenmq.storage.committer import Committer
 from warrenmq.storage.options import StorageOptions
 
 if TYPE_CHECKING:
-    from warrenmq.storage.queue_store import QueueStore, StoreContext
+    from warrenmq.storage.queue_store import QueueStore
+    from warrenmq.storage.store_context import StoreContext
 
 log = logging.getLogger("warrenmq.storage")
 

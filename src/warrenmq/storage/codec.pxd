@@ -59,9 +59,17 @@ cpdef list decode_records(bytes payload, long long above, long long first, bytea
     found=list, end=Py_ssize_t, offset=Py_ssize_t, start=Py_ssize_t, count=Py_ssize_t, transient=Py_ssize_t,
     first_position="long long", last_position="long long", body_bytes="long long", kept_bytes="long long",
     data="const unsigned char *", position="long long", flags=int, address_size=Py_ssize_t, header_size=Py_ssize_t,
-    body_size=Py_ssize_t, size=Py_ssize_t, is_kept=bint,
+    body_size=Py_ssize_t, size=Py_ssize_t, is_kept=bint, earliest="long long", latest="long long", has_lasting=bint,
+    expires_ms="long long",
 )
 cpdef tuple find_living(bytes payload, long long first, bytearray dead, long long restored_below)
+@cython.locals(
+    found=list, end=Py_ssize_t, offset=Py_ssize_t, size=Py_ssize_t, position="long long", flags=int,
+    address_size=Py_ssize_t, header_size=Py_ssize_t, body_size=Py_ssize_t, is_wanted=bint,
+)
+cpdef list find_expiring(bytes payload, long long above, long long first, bytearray dead, long long restored_below)
+@cython.locals(at=Py_ssize_t)
+cdef long long _expiry_at(bytes payload, Py_ssize_t offset, int flags) except -1
 
 cdef int _flags_of(QueuedMessage entry, int flags) noexcept
 @cython.locals(flags=int)

@@ -330,11 +330,12 @@ def decode_records(
 
 def find_living(
     payload: bytes, first: int, dead: "bytearray | None", restored_below: int
-) -> tuple[list[bytes], int, int, int, int, int, int]:
+) -> tuple[list[bytes], int, int, int, int, int, int, int, int]:
     """The records of a page that are not marked dead, as they are, for a copy.
 
     Return them, joined where they are neighbours; how many they are, and how many of them transient; the first and the
-    last position; and the bytes of their bodies, of all and of the persistent ones. For the rest see `decode_records`.
+    last position; the bytes of their bodies, of all and of the persistent ones; and when the first and the last of them
+    expire (`PageHead.earliest`, `PageHead.latest`). For the rest see `decode_records`.
     """
     found: list[bytes] = []
     end = len(payload)
@@ -346,6 +347,9 @@ def find_living(
     last_position = -1
     body_bytes = 0
     kept_bytes = 0
+    earliest = 0
+    latest = 0
+    has_lasting = False  # a message that never expires
     data: Pointer = payload
     while offset < end:
         if end - offset < _RECORD_SIZE:
@@ -372,6 +376,14 @@ def find_living(
                 kept_bytes += body_size
             else:
                 transient += 1
+            if flags & _EXPIRY == 0:
+                has_lasting = True
+            else:
+                expires_ms = _expiry_at(payload, offset, flags)
+                if earliest == 0 or expires_ms < earliest:
+                    earliest = expires_ms
+                if expires_ms > latest:
+                    latest = expires_ms
         else:
             if start < offset:
                 found.append(payload[start:offset])
@@ -379,7 +391,37 @@ def find_living(
         offset += size
     if start < offset:
         found.append(payload[start:offset])
-    return found, count, transient, first_position, last_position, body_bytes, kept_bytes
+    if has_lasting:
+        latest = 0
+    return found, count, transient, first_position, last_position, body_bytes, kept_bytes, earliest, latest
+
+
+def find_expiring(
+    payload: bytes, above: int, first: int, dead: "bytearray | None", restored_below: int
+) -> list[tuple[int, int, int]]:
+    """Return position, expiry and size of the body of the messages of a page that expire; see `decode_records`."""
+    found: list[tuple[int, int, int]] = []
+    end = len(payload)
+    offset = 0
+    while offset < end:
+        if end - offset < _RECORD_SIZE:
+            raise BadPage("a record is cut short")
+        position, flags, address_size, header_size, body_size = _RECORD.unpack_from(payload, offset)
+        size = _RECORD_SIZE + fields_size(flags) + address_size + header_size + body_size
+        if end - offset < size:
+            raise BadPage("a record is longer than its page")
+        is_wanted = position > above and (flags & _PERSISTENT != 0 or position >= restored_below)
+        if is_wanted and flags & _EXPIRY != 0 and (dead is None or not _is_dead(dead, position - first)):
+            found.append((position, _expiry_at(payload, offset, flags), body_size))
+        offset += size
+    return found
+
+
+def _expiry_at(payload: bytes, offset: int, flags: int) -> int:
+    """When the message of the record at this offset expires; its flags say that it does."""
+    at = offset + _RECORD_SIZE + fields_size(flags & (_TRACED | _PUBLISH_TIME))
+    expires_ms: int = _U64.unpack_from(payload, at)[0]
+    return expires_ms
 
 
 def read_fields(data: bytes, offset: int, flags: int, entry: QueuedMessage) -> None:

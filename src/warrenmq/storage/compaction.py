@@ -21,7 +21,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from warrenmq.journal.errors import DamagedPage, SyncFailed
 from warrenmq.journal.segment_file import (
@@ -37,6 +37,7 @@ from warrenmq.journal.segment_file import (
 from warrenmq.storage import crash_points
 from warrenmq.storage.codec import BadPage, find_living
 from warrenmq.storage.full_disk import FULL
+from warrenmq.storage.page_index import UNKNOWN, PageIndex
 from warrenmq.storage.segments import Segment
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class Copy:
         self._restored_below = restored_below  # transient messages before this are of an earlier life
         self._page_size = page_size
         self._sources = sources
+        self.pages: list[CopiedPage] = []
         self._at = 0
         self._offset = FILE_HEAD_SIZE
         self._page: _OpenPage | None = None
@@ -160,12 +162,13 @@ class Copy:
             found = find_living(payload, source.first, source.dead, self._restored_below)
         except BadPage as error:
             raise DamagedPage(source.path, page.offset, str(error), page.first, page.last) from None
-        pieces, count, transient, first, last, body_bytes, kept_bytes = found
+        pieces, count, transient, first, last, body_bytes, kept_bytes, earliest, latest = found
         if count == 0:
             return
         if self._page is None:
             self._page = _OpenPage(first, page.time_first)
         self._page.add(pieces, count, transient, last, page.time_last, kept_bytes)
+        self._page.note_expiry(earliest, latest)
         self.count += count
         self.transient += transient
         self.body_bytes += body_bytes
@@ -178,9 +181,20 @@ class Copy:
         if page is not None:
             pieces = [page.encode_head(), *page.pieces]
             self._files.writev(writing, pieces, self.size)
+            self.pages.append(CopiedPage(page.first, page.last, self.size, page.earliest, page.latest))
             self.size += sum(map(len, pieces))
             self.last = page.last
             self._page = None
+
+
+class CopiedPage(NamedTuple):
+    """A page of the copy, with all living messages of some neighbouring pages of the sources."""
+
+    first: int
+    last: int
+    offset: int
+    earliest: int
+    latest: int
 
 
 class _OpenPage:
@@ -194,6 +208,8 @@ class _OpenPage:
         self.count = 0
         self.transient = 0
         self.kept_bytes = 0
+        self.earliest = self.latest = 0  # as in `PageHead`
+        self._has_lasting = False
 
     def add(self, pieces: list[bytes], count: int, transient: int, last: int, time_last: int, kept_bytes: int) -> None:
         self.pieces += pieces
@@ -204,11 +220,17 @@ class _OpenPage:
         self.time_last = time_last
         self.kept_bytes += kept_bytes
 
+    def note_expiry(self, earliest: int, latest: int) -> None:
+        """When messages that were added expire, as in `PageHead`."""
+        if earliest:
+            self.earliest = min(self.earliest or earliest, earliest)
+        self._has_lasting = self._has_lasting or latest == 0
+        self.latest = 0 if self._has_lasting else max(self.latest, latest)
+
     def encode_head(self) -> bytes:
-        times = self.time_first, self.time_last
-        return encode_page_of_pieces(
-            self.first, self.last, self.count, *times, self.pieces, self.transient, self.kept_bytes
-        )
+        about = self.first, self.last, self.count, self.time_first, self.time_last
+        expiry = self.earliest, self.latest
+        return encode_page_of_pieces(*about, self.pieces, self.transient, self.kept_bytes, *expiry)
 
 
 def _is_dead(page: PageHead, dead: int, first: int) -> bool:
@@ -268,7 +290,24 @@ class _Run:
                 merged.unread_bytes += segment.unread_bytes
         if dead:
             merged.dead = bytearray(dead.to_bytes(dead.bit_length() + 7 >> 3, "little"))
+        self._fill_index(merged.pages)
         return merged
+
+    def _fill_index(self, index: PageIndex) -> None:
+        """What is on disk only of a page of the copy is what is now of the pages that went into it."""
+        sources = [
+            (segment.pages.first(page), segment.pages.unread(page), segment.pages.unread_bytes(page))
+            for segment in self.segments
+            for page in range(len(segment.pages))
+        ]
+        at = 0
+        for page in self.copy.pages:
+            unread = size = 0
+            while at < len(sources) and sources[at][0] <= page.last:
+                unread += sources[at][1]
+                size = UNKNOWN if UNKNOWN in (size, sources[at][2]) else size + sources[at][2]
+                at += 1
+            index.add(page.first, page.last, page.offset, unread, size, page.earliest, page.latest)
 
 
 class Compaction:

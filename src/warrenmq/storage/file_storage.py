@@ -49,9 +49,10 @@ from warrenmq.storage.manifest import (
 )
 from warrenmq.storage.options import StorageOptions
 from warrenmq.storage.pager import Pager
-from warrenmq.storage.queue_store import QueueStore, StoreContext
+from warrenmq.storage.queue_store import QueueStore
 from warrenmq.storage.recovery import LOG, QUEUES, Recovery
 from warrenmq.storage.seen_store import FileSeenStore, owner_of_exchange, restore_seen
+from warrenmq.storage.store_context import StoreContext
 from warrenmq.storage.stream_context import StreamContext
 from warrenmq.storage.stream_offsets import FileOffsets
 from warrenmq.storage.stream_recovery import find_stream_segments

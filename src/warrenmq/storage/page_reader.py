@@ -1,7 +1,8 @@
 """Reads a queue's pages back, in order, from where the last page ended.
 
-A page that is still being written, or a segment that is being compacted, is waited for. A page that cannot be read is
-reported, its file is kept aside, its messages count as lost and are logged as deleted, and reading goes on behind it.
+A page of which nothing is alive and on disk only is passed over. A page that is still being written, or a segment that
+is being compacted, is waited for. A page that cannot be read is reported, its file is kept aside, its messages count as
+lost and are logged as deleted, and reading goes on behind it.
 
 Owned by the loop thread; the reading is done by the pager's thread.
 """
@@ -78,19 +79,32 @@ class PageReader:
         if segment is None:
             store.is_reading = False
             return
-        end = segment.written
-        if self._is_asked or self._offset >= end or segment.is_compacting:
+        if self._is_asked or segment.is_compacting:
+            return
+        self._offset, stop = self._next_run(segment)
+        offset, end = self._offset, segment.written
+        if end <= offset < segment.size:
             return
         self._is_asked = True
         path = os.path.join(store.folder, segment.name)
-        offset = self._offset
         generation = self._generation
         read_size = store.context.read_size
         restored_below = store.restored_below
         store.context.pager.read(
-            lambda files: read_pages(files, path, offset, end, read_size, restored_below),
+            lambda files: read_pages(files, path, offset, min(stop, end), read_size, restored_below),
             lambda result: self._arrived(generation, segment, end, result),
         )
+
+    def _next_run(self, segment: Segment) -> tuple[int, int]:
+        """Where the next pages begin of which something is on disk only, and where they end; both the end if none."""
+        pages = segment.pages
+        page = stop = pages.next_unread(pages.find_offset(self._offset))
+        if page == len(pages):
+            return segment.size, segment.size
+        limit = pages.offset(page) + self._store.context.read_size
+        while stop < len(pages) and pages.unread(stop) and pages.offset(stop) < limit:
+            stop += 1
+        return pages.offset(page), pages.offset(stop) if stop < len(pages) else segment.size
 
     def _arrived(self, generation: int, segment: Segment, end: int, result: Any) -> None:
         if generation != self._generation:
@@ -100,6 +114,8 @@ class PageReader:
             store.context.pager.on_failed(str(result))
             return
         self._is_asked = False
+        if isinstance(result, OSError) and segment.is_compacting:
+            return  # its file may have been replaced already: the store calls again
         pages, problem, bad = ([], str(result), None) if isinstance(result, Exception) else result
         entries: list[QueuedMessage] = []
         for page, payload in pages:
@@ -111,11 +127,13 @@ class PageReader:
                 problem, bad = f"the page at offset {page.offset}: {error}", page
                 break
             entries += found
+            segment.pages.clear(segment.pages.find(page.first))
             self._pass(page.end, page.last)
         segment.read_back(entries)
         lost_bytes = segment.unread_bytes
         if problem is not None:
             self._pass_damage(segment, problem, end, bad)
+        self._offset = self._next_run(segment)[0]
         lost = self._pass_end(segment)
         store.pages_arrived(entries, lost, lost_bytes if lost else 0)
 
@@ -127,27 +145,35 @@ class PageReader:
 
     def _pass_damage(self, segment: Segment, problem: str, end: int, bad: PageHead | None) -> None:
         """Keep a copy of the file, and go on behind the bad page; if `bad` is None, behind all up to `end`."""
-        store = self._store
-        last = self._store.last_read
+        pages, first = segment.pages, self._store.last_read + 1
+        page = pages.find_offset(self._offset)
+        if page < len(pages) and pages.unread(page) == 0:
+            return  # forgotten, or given up by another read meanwhile
+        last = first - 1
         if bad is not None:
             last = bad.last
         elif end == segment.size:
             last = segment.last
-        loss = self._count_lost(segment, bad, last)
-        context, path = store.context, os.path.join(store.folder, segment.name)
-        queue = context.words_of(store.number)
-        log.error("%s: %s: %s of %s lost", path, problem, loss, queue)
+        self.report(segment, problem, self._count_lost(segment, bad, last), first, last)
+        for given_up in range(page, pages.find_offset(end if bad is None else bad.end)):
+            pages.clear(given_up)
+        self._pass(end if bad is None else bad.end, last)
+
+    def report(self, segment: Segment, problem: str, loss: Loss, first: int, last: int) -> None:
+        """Messages at these positions cannot be read: log that, delete them, and keep a copy of the file."""
+        store, context = self._store, self._store.context
+        path = os.path.join(store.folder, segment.name)
+        log.error("%s: %s: %s of %s lost", path, problem, loss, context.words_of(store.number))
         context.damaged_pages += 1
-        segment.bury(self._store.last_read + 1, last)
+        segment.bury(first, last)
         if store.number:
             context.marked[store] = None
-            if last > self._store.last_read:
-                store.log_lost(self._store.last_read + 1, last)
+            if first <= last:
+                store.log_lost(first, last)
             if path not in self._kept_aside:
                 self._kept_aside.add(path)
                 root, pager = context.root, context.pager
                 pager.later(lambda: keep_copy(pager.files, root, path), _ignore_result)
-        self._pass(end if bad is None else bad.end, last)
 
     def _count_lost(self, segment: Segment, bad: PageHead | None, last: int) -> Loss:
         """How many unread messages cannot be read up to this position; all that were read are no longer unread."""

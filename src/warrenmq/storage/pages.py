@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from warrenmq.journal.errors import DamagedPage
 from warrenmq.journal.files import Files
-from warrenmq.journal.segment_file import PAGE_HEAD_SIZE, PageHead, parse_page_head, read_payload
+from warrenmq.journal.segment_file import PAGE_HEAD_SIZE, PageHead, parse_page_head, read_page, read_payload
 
 Pages = tuple[list[tuple[PageHead, bytes]], str | None, PageHead | None]
 
@@ -34,3 +34,18 @@ def read_pages(files: Files, path: str, offset: int, end: int, read_size: int, r
     finally:
         files.close(handle)
     return pages, None, None
+
+
+def read_some_pages(files: Files, path: str, offsets: list[int]) -> list[bytes | str]:
+    """In the reading thread: the payloads of the pages at these offsets; of one that is damaged, what is wrong."""
+    found: list[bytes | str] = []
+    handle = files.open_read(path)
+    try:
+        for offset in offsets:
+            try:
+                found.append(read_page(files, handle, offset, path)[1])
+            except (DamagedPage, OSError) as error:
+                found.append(str(error))
+    finally:
+        files.close(handle)
+    return found

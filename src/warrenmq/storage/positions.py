@@ -117,6 +117,13 @@ class LoggedQueue:
         self.first_position = -1  # the first and the last next position that was logged
         self.last_position = -1
 
+    def forget_range(self, first: int, last: int) -> None:
+        """A range that adjoins the one before becomes one with it."""
+        if self.ranges and first <= self.ranges[-1][1] + 1 and last >= self.ranges[-1][0] - 1:
+            before = self.ranges.pop()
+            first, last = min(first, before[0]), max(last, before[1])
+        self.ranges.append((first, last))
+
     def append(self, position: int, flags: int) -> None:
         self.appended.add(position)
         if not flags & RELOGGED and (self.first_append < 0 or position < self.first_append):
@@ -179,7 +186,7 @@ def read_epoch(payload: bytes, queues: dict[int, LoggedQueue]) -> list[bytes]:
             offset += 12
         elif kind == FORGET_RANGE:
             number, first, last = _RANGE.unpack(_piece(payload, offset, 20))
-            queues.setdefault(number, LoggedQueue()).ranges.append((first, last))
+            queues.setdefault(number, LoggedQueue()).forget_range(first, last)
             offset += 20
         elif kind in (DEFINE, UNDEFINE):
             length = _U32.unpack(_piece(payload, offset, 4))[0]

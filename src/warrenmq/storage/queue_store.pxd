@@ -5,30 +5,11 @@ from warrenmq.core.ports cimport MessageStore, PageSizes
 from warrenmq.storage.codec cimport EpochBuffer
 from warrenmq.storage.commit_log cimport LocalLog
 from warrenmq.storage.segments cimport Segment, Segments
+from warrenmq.storage.store_context cimport StoreContext
 
 cdef int _PERSISTENT
 cdef int _RELOGGED
 cdef long long _ASKED
-
-
-cdef class StoreContext:
-    cdef readonly LocalLog log
-    cdef readonly object pager
-    cdef readonly PageSizes sizes
-    cdef readonly dict stores
-    cdef readonly dict unflushed
-    cdef readonly dict marked
-    cdef readonly object manifest
-    cdef public object on_compactable
-    cdef readonly Py_ssize_t segment_size
-    cdef readonly Py_ssize_t page_size
-    cdef readonly Py_ssize_t read_size
-    cdef readonly Py_ssize_t dead_allowance
-    cdef readonly str root
-    cdef public Py_ssize_t taken_back
-    cdef public Py_ssize_t damaged_pages
-    cdef public Py_ssize_t lost_messages
-    cdef public object words_of
 
 
 cdef class QueueStore(MessageStore):
@@ -43,7 +24,8 @@ cdef class QueueStore(MessageStore):
     cdef object _backlog
     cdef dict _unflushed
     cdef Segment _open
-    cdef object _reader
+    cdef readonly object reader
+    cdef object _fetcher
     cdef long long _compact_above
     cdef dict _attempts
     cdef Py_ssize_t _taken_back
@@ -56,7 +38,10 @@ cdef class QueueStore(MessageStore):
     cpdef returned(self, QueuedMessage entry)
     cpdef settle_segment(self, Segment segment)
     cpdef _drop_segment(self, Segment segment)
-    @cython.locals(entry=QueuedMessage, segment=Segment)
+    @cython.locals(
+        entry=QueuedMessage, segment=Segment, count=Py_ssize_t, size="long long", page=Py_ssize_t,
+        page_last="long long",
+    )
     cpdef _unread(self, list entries)
     @cython.locals(entry=QueuedMessage, first="long long", batch=list)
     cpdef page_out(self, list entries)
@@ -64,7 +49,7 @@ cdef class QueueStore(MessageStore):
     cpdef list _take_unflushed(self, long long up_to)
     @cython.locals(entry=QueuedMessage, start=Py_ssize_t, size=Py_ssize_t, index=Py_ssize_t, page_size=Py_ssize_t, first="long long")
     cpdef _write(self, list entries, long long unread_from)
-    @cython.locals(entry=QueuedMessage, segment=Segment, first="long long", last="long long", unread=Py_ssize_t, transient=Py_ssize_t, kept_bytes="long long", size=Py_ssize_t, overhead="long long")
+    @cython.locals(entry=QueuedMessage, segment=Segment, first="long long", last="long long", unread=Py_ssize_t, transient=Py_ssize_t, kept_bytes="long long", size=Py_ssize_t, overhead="long long", unread_bytes="long long", earliest="long long", latest="long long", has_lasting=bint, expires_ms="long long")
     cpdef _write_page(self, list entries, long long unread_from)
     cpdef page_in(self)
     @cython.locals(size=Py_ssize_t, context=StoreContext, sizes=PageSizes)

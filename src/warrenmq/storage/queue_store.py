@@ -13,79 +13,29 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from warrenmq.core.message import QueuedMessage
-from warrenmq.core.ports import MessageStore, PageSizes, Recovered
+from warrenmq.core.ports import MessageStore, Recovered
 from warrenmq.journal.record import PERSISTENT, RELOGGED
 from warrenmq.journal.segment_file import (
     FILE_HEAD_SIZE,
     PAGE_HEAD_SIZE,
     SEGMENT_MAGIC,
-    UNKNOWN,
-    encode_batch,
-    encode_dead_head,
     encode_file_head,
-    encode_old_batch,
     encode_page,
 )
 from warrenmq.storage.codec import encode_records
-from warrenmq.storage.commit_log import LocalLog
-from warrenmq.storage.manifest import Manifest
-from warrenmq.storage.options import StorageOptions
+from warrenmq.storage.marks import write_marks
+from warrenmq.storage.page_fetcher import PageFetcher
 from warrenmq.storage.page_reader import PageReader
+from warrenmq.storage.paged_messages import expiring_pages, forget_first_pages, forget_paged, settle_reader
 from warrenmq.storage.segments import SEGMENT_SPAN, Segment, Segments
+from warrenmq.storage.store_context import StoreContext
 
 if TYPE_CHECKING:
     from warrenmq.core.backlog import Backlog
-    from warrenmq.storage.checkpoint import Participant, Positioned
-    from warrenmq.storage.pager import Pager
 
 _PERSISTENT = PERSISTENT
 _RELOGGED = RELOGGED
 _ASKED = 1 << 62  # more dead bytes than there can be: compaction knows of the queue
-
-
-class StoreContext:
-    """What the stores of one node share. `unflushed` are those with messages that only the log has."""
-
-    __slots__ = (
-        "damaged_pages",
-        "dead_allowance",
-        "log",
-        "lost_messages",
-        "manifest",
-        "marked",
-        "on_compactable",
-        "page_size",
-        "pager",
-        "read_size",
-        "root",
-        "segment_size",
-        "sizes",
-        "stores",
-        "taken_back",
-        "unflushed",
-        "words_of",
-    )
-
-    def __init__(
-        self, log: LocalLog, pager: "Pager", manifest: Manifest, options: StorageOptions, root: str = ""
-    ) -> None:
-        self.log = log
-        self.pager = pager
-        self.manifest = manifest
-        self.root = root  # the data folder
-        self.sizes = PageSizes(options.window, options.page, options.memory_budget)
-        self.segment_size = options.segment_size
-        self.page_size = options.page_size
-        self.read_size = options.read_size
-        self.dead_allowance = options.dead_allowance
-        self.stores: dict[Positioned, None] = {}  # of all durable queues, and of tracked consumers
-        self.unflushed: dict[Participant, None] = {}
-        self.marked: dict[QueueStore, None] = {}  # those with deaths that only the log has
-        self.taken_back = 0  # bytes that recovery has put into memory
-        self.damaged_pages = 0  # that were met while reading
-        self.lost_messages = 0  # with them
-        self.words_of: Callable[[int], str] = _number_only  # a queue by its number, for the log
-        self.on_compactable: Callable[[QueueStore], None] | None = None
 
 
 class QueueStore(MessageStore):
@@ -95,15 +45,16 @@ class QueueStore(MessageStore):
         "_attempts",
         "_backlog",
         "_compact_above",
+        "_fetcher",
         "_log",
         "_open",
-        "_reader",
         "_taken_back",
         "_unflushed",
         "context",
         "folder",
         "is_deleted",
         "number",
+        "reader",
         "recovered",
         "restored_below",
         "segments",
@@ -122,7 +73,8 @@ class QueueStore(MessageStore):
         self._backlog: Backlog | None = None
         self._unflushed: dict[int, QueuedMessage] = {}  # living persistent messages that only the log has
         self._open: Segment | None = None  # which is written; what comes behind a closed one is a new one
-        self._reader = PageReader(self)
+        self.reader = PageReader(self)
+        self._fetcher: PageFetcher | None = None  # while messages are read that stay on disk
         self._compact_above = context.dead_allowance  # compaction is asked for when `Segments.excess` is more
         self._attempts: dict[int, int] = {}  # by position, where no page has them
         self._taken_back = 0  # bytes, during recovery
@@ -207,10 +159,10 @@ class QueueStore(MessageStore):
             self._open = None
         was_read = segment is self.segments.reading
         segment.is_dropped = True
-        self._reader.drop(segment)
+        self.reader.drop(segment)
         self.segments.remove(segment)
         if was_read and self.is_reading:
-            self._reader.read()
+            self.reader.read()
 
     # -- compaction --------------------------------------------------------------------------------------------------
 
@@ -260,14 +212,15 @@ class QueueStore(MessageStore):
         if merged.unwritten_marks:
             self.context.marked[self] = None
         if self.segments.reading in left:
-            self._reader.enter(merged)
+            self.reader.enter(merged)
 
     def release_run(self, run: list[Segment]) -> None:
         """The compaction is over, or given up: its segments, or what took their place, can be read again."""
         for segment in run:
             segment.is_compacting = False
         if self.is_reading:
-            self._reader.read()
+            self.reader.read()
+        self.fetch_on()
 
     # -- out of memory -----------------------------------------------------------------------------------------------
 
@@ -282,20 +235,29 @@ class QueueStore(MessageStore):
             if entry.epoch > 0:
                 del self._unflushed[entry.position]
         if not self.has_unread():
-            self._reader.begin_behind(first - 1)
+            self.reader.begin_behind(first - 1)
         self._write(batch + entries, first)
 
     def _unread(self, entries: list[QueuedMessage]) -> None:
         """These are on disk already: read them again later."""
         segment: Segment | None = None
+        count = size = page = page_last = 0
         for entry in entries:
-            if segment is None or entry.position > segment.last:
-                segment = self.segments.find(entry.position)
-                assert segment is not None
-            segment.unread += 1
-            segment.unread_bytes += entry.message.size
+            if segment is None or entry.position > page_last:
+                if segment is not None:
+                    segment.note_unread(page, count, size)
+                if segment is None or entry.position > segment.last:
+                    segment = self.segments.find(entry.position)
+                    assert segment is not None
+                page = segment.pages.find(entry.position)
+                page_last = segment.pages.last(page)
+                count = size = 0
+            count += 1
+            size += entry.message.size
+        if segment is not None:
+            segment.note_unread(page, count, size)
         first = entries[0].position
-        self._reader.rewind(self.segments.find(first), first - 1)
+        self.reader.rewind(self.segments.find(first), first - 1)
 
     def flush(self, epoch: int, relog_below: int) -> int:
         """Write what only the log has, up to this epoch; it stays in memory, too. See `Participant.flush`."""
@@ -390,7 +352,11 @@ class QueueStore(MessageStore):
         now = self._log.epoch_time_ms
         transient = 0
         unread = 0
+        unread_bytes = 0
         kept_bytes = 0
+        earliest = 0
+        latest = 0
+        has_lasting = False  # a message that never expires
         overhead = PAGE_HEAD_SIZE + len(payload)
         for entry in entries:
             size = entry.message.size
@@ -402,22 +368,34 @@ class QueueStore(MessageStore):
                 segment.is_counted = False
             if entry.position >= unread_from:
                 unread += 1
-                segment.unread_bytes += size
+                unread_bytes += size
             segment.alive_bytes += size
-        head = encode_page(first, last, len(entries), now, now, payload, transient, kept_bytes)
+            expires_ms = entry.expires_ms
+            if expires_ms == 0:
+                has_lasting = True
+            else:
+                if earliest == 0 or expires_ms < earliest:
+                    earliest = expires_ms
+                if expires_ms > latest:
+                    latest = expires_ms
+        if has_lasting:
+            latest = 0
+        head = encode_page(first, last, len(entries), now, now, payload, transient, kept_bytes, earliest, latest)
         pieces: list[Any] = [head, payload]
         offset = segment.size
         if segment.is_new:
             pieces.insert(0, encode_file_head(SEGMENT_MAGIC, os.path.join(self.folder, segment.name)))
             offset = 0
         if unread and self.segments.reading is None:
-            self._reader.begin_at(segment, segment.size)
+            self.reader.begin_at(segment, segment.size)
         segment.last = last
         segment.note_page(len(entries), overhead)
         segment.transient += transient
         segment.alive += len(entries)
         segment.body_bytes += kept_bytes
         segment.unread += unread
+        segment.unread_bytes += unread_bytes
+        segment.pages.add(first, last, segment.size, unread, unread_bytes, earliest, latest)
         segment.size += PAGE_HEAD_SIZE + len(payload)
         self.segments.note(segment)
         self.last_position = last
@@ -451,13 +429,14 @@ class QueueStore(MessageStore):
         """A page is in its file, and can be read."""
         segment.written = size
         if self.is_reading and segment is self.segments.reading:
-            self._reader.read()
+            self.reader.read()
+        self.fetch_on()
 
     # -- back into memory --------------------------------------------------------------------------------------------
 
     def page_in(self) -> None:
         self.is_reading = True
-        self._reader.read()
+        self.reader.read()
 
     def pages_arrived(self, entries: list[QueuedMessage], lost: int, lost_bytes: int) -> None:
         """The reader's result: these messages, and how many could not be read."""
@@ -465,12 +444,27 @@ class QueueStore(MessageStore):
         if not entries and lost == 0 and self.has_unread():
             self.page_in()  # all of it was dead
             return
+        self.set_attempts(entries)
+        if self._backlog is not None:
+            self._backlog.paged_in(entries, lost, lost_bytes)
+
+    def set_attempts(self, entries: list[QueuedMessage]) -> None:
+        """Set how often messages that were read from pages were delivered, where only the log knows."""
         if self._attempts:
             for entry in entries:
                 if entry.position in self._attempts:
                     entry.attempts = self._attempts[entry.position]
+
+    def forget_attempts(self, first: int, last: int) -> None:
+        """The messages at these positions are gone."""
+        if self._attempts and first < last:
+            self._attempts = {at: count for at, count in self._attempts.items() if not first <= at <= last}
+        self._attempts.pop(first, None)
+
+    def pages_lost(self, lost: int, lost_bytes: int) -> None:
+        """Messages that are on disk only cannot be read."""
         if self._backlog is not None:
-            self._backlog.paged_in(entries, lost, lost_bytes)
+            self._backlog.paged_in([], lost, lost_bytes)
 
     def has_unread(self) -> bool:
         """Return True if messages are on disk only."""
@@ -478,9 +472,9 @@ class QueueStore(MessageStore):
 
     def forget_pages(self) -> None:
         """The queue was purged: what is on disk only is gone."""
-        self._reader.void()
-        self.is_reading = False
         if not self.has_unread():
+            self.reader.void()
+            self.is_reading = False
             return
         if self.number:
             self._log.buffer.put_forget_range(self.number, self.last_read + 1, self.last_position)
@@ -490,7 +484,32 @@ class QueueStore(MessageStore):
             if segment.unread:
                 segment.kill_unread(self.last_read)
                 self.settle_segment(segment)
-        self._reader.begin_behind(self.last_read)
+        self.forget_attempts(self.last_read + 1, self.last_position)
+        settle_reader(self)
+
+    # -- on disk only ------------------------------------------------------------------------------------------------
+
+    def forget_first_pages(self, is_due: Callable[[int, int, int], bool]) -> tuple[int, int]:
+        return forget_first_pages(self, is_due)
+
+    def forget_paged(self, position: int, size: int) -> bool:
+        return forget_paged(self, position, size)
+
+    def fetch(self, positions: list[int], receive: Callable[[list[QueuedMessage]], None]) -> None:
+        self._fetching().fetch(positions, receive)
+
+    def read_expiries(self, first: int, receive: Callable[[list[tuple[int, int, int]]], None]) -> None:
+        self._fetching().read_expiries(first, receive)
+
+    def _fetching(self) -> PageFetcher:
+        if self._fetcher is None:
+            self._fetcher = PageFetcher(self)
+        return self._fetcher
+
+    def fetch_on(self) -> None:
+        """Pages were written or replaced: go on with reads that waited for that."""
+        if self._fetcher is not None:
+            self._fetcher.go_on()
 
     # -- start and end -----------------------------------------------------------------------------------------------
 
@@ -508,7 +527,7 @@ class QueueStore(MessageStore):
             if segment.unwritten_marks:
                 self.context.marked[self] = None
         if segments:
-            self._reader.begin_at(segments[0], FILE_HEAD_SIZE)
+            self.reader.begin_at(segments[0], FILE_HEAD_SIZE)
         for position, count in attempts.items():
             self._set_attempts(position, count)
 
@@ -535,7 +554,8 @@ class QueueStore(MessageStore):
         segments = self.segments.all
         paged = sum([segment.unread for segment in segments])
         paged_bytes = sum([segment.unread_bytes for segment in segments])
-        self.recovered = Recovered(list(self._unflushed.values()), paged, self.restored_below, paged_bytes)
+        entries = list(self._unflushed.values())
+        self.recovered = Recovered(entries, paged, self.restored_below, paged_bytes, expiring_pages(segments))
         self._forget_taken_back()
         for segment in list(self.segments.all):
             self.settle_segment(segment)
@@ -543,23 +563,12 @@ class QueueStore(MessageStore):
 
     def write_marks(self) -> None:
         """Put the deaths that only the log has beside their segments."""
-        for segment in self.segments.all:
-            if segment.unwritten_marks and not segment.is_new:
-                deleted = segment.body_bytes - segment.alive_bytes if segment.is_counted else UNKNOWN
-                marks = segment.unwritten_marks
-                batch = encode_old_batch(marks) if segment.is_old else encode_batch(marks, deleted)
-                is_new = segment.dead_size == 0
-                path = os.path.join(self.folder, segment.dead_name)
-                pieces: list[Any] = [encode_dead_head(path, segment.is_old), batch] if is_new else [batch]
-                self.context.pager.write(path, segment.dead_size, pieces, is_new, _ignore_written, True)
-                segment.dead_size += sum(map(len, pieces))
-                self.segments.note(segment)
-                segment.unwritten_marks = type(segment.unwritten_marks)("I")
-                self.context.manifest.unrecorded[segment] = self.number
+        write_marks(self)
 
     def delete(self) -> None:
         self.is_deleted = True
-        self._reader.enter(None)
+        self.reader.enter(None)
+        self._fetcher = None
         self._unflushed.clear()
         self._attempts.clear()
         self.context.stores.pop(self, None)
@@ -589,11 +598,3 @@ class _Written:
 
     def __call__(self) -> None:
         self.store.written(self.segment, self.size)
-
-
-def _number_only(number: int) -> str:
-    return f"queue {number}"
-
-
-def _ignore_written() -> None:
-    """Marks are only read at the next start."""

@@ -151,6 +151,10 @@ class QueueReplay:
         self.saw(last)
         if self.ranges is None:
             self.ranges = []
+        elif first <= self.ranges[-1][1] + 1 and last >= self.ranges[-1][0] - 1:
+            # A backlog that expires is forgotten page by page: one range, however long it takes.
+            before = self.ranges.pop()
+            first, last = min(first, before[0]), max(last, before[1])
         self.ranges.append((first, last))
 
     def attempt(self, position: int, attempts: int) -> None:

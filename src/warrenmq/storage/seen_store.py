@@ -33,8 +33,8 @@ from warrenmq.storage.commit_log import LocalLog
 from warrenmq.storage.damaged import copy_aside
 from warrenmq.storage.definition_records import TABLES
 from warrenmq.storage.manifest import FileRecord, Manifest, ids_key
-from warrenmq.storage.queue_store import StoreContext
 from warrenmq.storage.recovery import Recovery
+from warrenmq.storage.store_context import StoreContext
 
 SEEN = "seen"
 _EXCHANGE = 1 << 63

@@ -33,6 +33,7 @@ from warrenmq.journal.segment_file import (
 from warrenmq.storage.codec import is_marked
 from warrenmq.storage.damaged import copy_aside
 from warrenmq.storage.manifest import FileRecord, Loss, Recorded, count_lost
+from warrenmq.storage.page_index import PageIndex
 from warrenmq.storage.replay import QueueReplay, count_alive
 from warrenmq.storage.segments import Segment
 
@@ -91,7 +92,7 @@ class SegmentReader:
                 segment.overhead = _overhead_of(pages)
                 segment.alive, segment.alive_bytes = self._count(segment, pages, self._read_marks(segment))
                 segment.unread, segment.unread_bytes = segment.alive, segment.alive_bytes
-                segment.is_counted = not segment.is_old
+                segment.is_counted = not segment.is_uncounted
                 copied_up_to = segment.last if segment.generation else -1
                 if segment.record is not None and pages and not segment.alive:
                     self.dead.append(segment)
@@ -167,6 +168,7 @@ class SegmentReader:
         finally:
             self.files.close(handle)
         segment.is_old = walk.is_old
+        segment.is_uncounted = walk.is_uncounted
         if pages:
             segment.last = pages[-1].last
             segment.count = sum(page.count for page in pages)
@@ -348,7 +350,7 @@ class SegmentReader:
         Marks may name positions that no page holds, and those of the log do not tell bytes: where that matters the
         page is read.
         """
-        is_known = deleted_bytes != UNKNOWN and not segment.is_old
+        is_known = deleted_bytes != UNKNOWN and not segment.is_uncounted
         dead = int.from_bytes(segment.dead or b"", "little")
         alive = alive_bytes = 0
         path = os.path.join(self.folder, segment.name)
@@ -358,18 +360,22 @@ class SegmentReader:
                 span = page.last - page.first + 1
                 marked = (dead >> (page.first - segment.first) & (1 << span) - 1).bit_count()
                 is_dense = page.count == span and page.transient == 0
+                count = size = 0
                 if marked == 0 and page.body_bytes != UNKNOWN:
-                    alive += page.count - page.transient
-                    alive_bytes += page.body_bytes
+                    count, size = page.count - page.transient, page.body_bytes
                 elif is_known and is_dense:
-                    alive += page.count - marked
+                    count, size = page.count - marked, UNKNOWN if marked < span else 0
                 elif marked < span:
                     count, size = self._count_page(segment, handle, page, path)
-                    alive += count
-                    alive_bytes += size
+                alive += count
+                alive_bytes += max(0, size)
+                segment.pages.add(page.first, page.last, page.offset, count, size, page.earliest, page.latest)
         finally:
             self.files.close(handle)
-        return alive, segment.body_bytes - deleted_bytes if is_known else alive_bytes
+        if is_known:
+            _complete(segment.pages, segment.body_bytes - deleted_bytes - alive_bytes)
+            alive_bytes = segment.body_bytes - deleted_bytes
+        return alive, alive_bytes
 
     def _count_page(self, segment: Segment, handle: int, page: PageHead, path: str) -> tuple[int, int]:
         try:
@@ -389,6 +395,13 @@ class SegmentReader:
                     self.files.remove(path)
             if paths:
                 self.files.sync_dir(self.folder)
+
+
+def _complete(index: PageIndex, rest: int) -> None:
+    """If the bytes of one page alone are not known, they are what the others leave of the segment's."""
+    unknown = [page for page in range(len(index)) if index.unread_bytes(page) == UNKNOWN]
+    if len(unknown) == 1:
+        index.set_bytes(unknown[0], rest)
 
 
 def _newest_generations(names: list[str]) -> dict[int, int]:

@@ -20,6 +20,8 @@ cdef class Segment:
     cdef public Py_ssize_t written
     cdef public bint is_new
     cdef public bint is_old
+    cdef public bint is_uncounted
+    cdef readonly object pages
     cdef public object record
     cdef public bint is_compacting
     cdef public bint is_dropped
@@ -38,9 +40,11 @@ cdef class Segment:
     cpdef kill(self, long long position, bint is_persistent, long long body_bytes)
     @cython.locals(entry=QueuedMessage)
     cpdef read_back(self, list entries)
+    cpdef note_unread(self, Py_ssize_t page, Py_ssize_t count, long long body_bytes)
     cpdef kill_unread(self, long long above)
-    @cython.locals(position="long long")
     cpdef bury(self, long long first, long long last)
+    @cython.locals(position="long long")
+    cpdef mark(self, long long first, long long last, bint is_kept)
     cpdef bint is_full(self, long long position, Py_ssize_t max_bytes) except -1
 
 

@@ -13,6 +13,7 @@ from array import array
 from warrenmq.core.message import QueuedMessage
 from warrenmq.journal.segment_file import FILE_HEAD_SIZE, dead_name, segment_name
 from warrenmq.storage.manifest import FileRecord
+from warrenmq.storage.page_index import PageIndex
 
 # A segment is closed when it spans this many positions, however small it is: they are a bit each in memory.
 SEGMENT_SPAN = 1 << 20
@@ -31,7 +32,7 @@ class Segment:
     `unread` of the living have not been paged in yet. `alive_bytes` and `unread_bytes` are those of their bodies, and
     `body_bytes` those of all persistent messages in the file; `is_counted`: the difference is what the marks deleted.
     `overhead` is what a record has beside its body, on average: with that a start knows the bytes of the living without
-    reading them. `size` is what was given to the writer, `written` what it did.
+    reading them. `size` is what was given to the writer, `written` what it did. `pages`: what is unread of each page.
     """
 
     __slots__ = (
@@ -48,11 +49,13 @@ class Segment:
         "is_dropped",
         "is_new",
         "is_old",
+        "is_uncounted",
         "is_unreadable",
         "last",
         "noted_live",
         "noted_size",
         "overhead",
+        "pages",
         "record",
         "size",
         "transient",
@@ -79,6 +82,8 @@ class Segment:
         self.is_new = True  # the file is made with its first page
         self.record: FileRecord | None = None  # in the manifest, the last time it was made
         self.is_old = False  # of an earlier version of the format: nothing is added to it
+        self.is_uncounted = False  # of a version that does not know the bytes of bodies
+        self.pages = PageIndex()
         self.is_compacting = False
         self.is_dropped = False
         self.is_unreadable = False  # a compaction met damage: it stays as it is
@@ -138,22 +143,31 @@ class Segment:
         for entry in entries:
             self.unread_bytes -= entry.message.size
 
+    def note_unread(self, page: int, count: int, body_bytes: int) -> None:
+        """This many messages of a page are on disk only again; if negative, not any more."""
+        self.unread += count
+        self.unread_bytes += body_bytes
+        self.pages.change_unread(page, count, body_bytes)
+
     def kill_unread(self, above: int) -> None:
         """All that was not paged in yet is gone: everything behind this position."""
         self.alive -= self.unread
         self.alive_bytes -= self.unread_bytes
         self.unread = 0
         self.unread_bytes = 0
+        self.pages.clear_all()
         if self.alive or self.is_compacting:  # else the file goes, and needs no marks
-            is_counted = self.is_counted
-            self.bury(above + 1, self.last)
-            self.is_counted = is_counted
+            self.mark(above + 1, self.last, True)
 
     def bury(self, first: int, last: int) -> None:
         """Mark everything from here to there as dead, whether it was ever alive or not."""
         self.is_counted = False
+        self.mark(first, last, True)
+
+    def mark(self, first: int, last: int, is_kept: bool) -> None:
+        """The same, where the bytes are counted; what is not kept does not go to the file of marks."""
         for position in range(max(first, self.first), last + 1):
-            if self.set_dead(position):
+            if self.set_dead(position) and is_kept:
                 self.unwritten_marks.append(position - self.first)
 
 

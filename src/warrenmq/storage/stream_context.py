@@ -12,7 +12,7 @@ from warrenmq.core.timers import Timers
 from warrenmq.storage.damaged import keep_copy
 from warrenmq.storage.manifest import Loss
 from warrenmq.storage.page_cache import PageCache
-from warrenmq.storage.queue_store import StoreContext
+from warrenmq.storage.store_context import StoreContext
 from warrenmq.storage.stream_blocks import Block
 from warrenmq.storage.stream_segments import IndexesInUse
 

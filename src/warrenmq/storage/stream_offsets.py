@@ -14,7 +14,7 @@ from warrenmq.core.ports import NOTHING, OffsetStore
 from warrenmq.storage.commit_log import LocalLog
 
 if TYPE_CHECKING:
-    from warrenmq.storage.queue_store import StoreContext
+    from warrenmq.storage.store_context import StoreContext
 
 
 class FileOffsets(OffsetStore):

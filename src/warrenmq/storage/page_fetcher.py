@@ -1,0 +1,224 @@
+"""Reads messages that are on disk only and stay there: some by their positions, or when those of a page expire.
+
+Each request is answered once, on the loop, after all of it was read, about `read_size` bytes at a time; one request
+after the other. A page that is not written yet is waited for, and what a compaction has moved is looked up again. What
+was deleted or paged in meanwhile is left out. A damaged page is reported, kept aside and given up, as in
+page_reader.py.
+
+Owned by the loop thread; the reading is done by the pager's thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from warrenmq.storage.codec import BadPage, decode_records, find_expiring
+from warrenmq.storage.manifest import Loss
+from warrenmq.storage.page_index import UNKNOWN
+from warrenmq.storage.paged_messages import find_unread, settle_reader
+from warrenmq.storage.pages import read_some_pages
+
+if TYPE_CHECKING:
+    from warrenmq.core.message import QueuedMessage
+    from warrenmq.storage.queue_store import QueueStore
+    from warrenmq.storage.segments import Segment
+
+Expiry = tuple[int, int, int]  # position, time in ms, size of the body
+
+
+class PageFetcher:
+    """The requests for pages of one queue."""
+
+    __slots__ = ("_is_asked", "_requests", "_store")
+
+    def __init__(self, store: QueueStore) -> None:
+        self._store = store
+        self._requests: deque[_Messages | _Expiries] = deque()
+        self._is_asked = False  # a read is in progress
+
+    def fetch(self, positions: list[int], receive: Callable[[list[QueuedMessage]], None]) -> None:
+        """See `MessageStore.fetch`."""
+        self._requests.append(_Messages(positions, receive))
+        self.go_on()
+
+    def read_expiries(self, first: int, receive: Callable[[list[Expiry]], None]) -> None:
+        """See `MessageStore.read_expiries`."""
+        self._requests.append(_Expiries(first, receive))
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Read for the first request, unless it has to wait: then the store calls again."""
+        store = self._store
+        if self._is_asked or not self._requests or store.is_deleted:
+            return
+        request = self._requests[0]
+        segment = request.find_segment(store)
+        if segment is None:
+            self._ask(lambda files: [], None, [])  # all was read: answered later, on the loop
+            return
+        pages = self._choose(segment, request)
+        ends = [segment.pages.offset(page + 1) if page + 1 < len(segment.pages) else segment.size for page in pages]
+        if ends[-1] > segment.written:
+            return
+        path = os.path.join(store.folder, segment.name)
+        offsets = [segment.pages.offset(page) for page in pages]
+        self._ask(lambda files: read_some_pages(files, path, offsets), segment, pages)
+
+    def _choose(self, segment: Segment, request: _Messages | _Expiries) -> list[int]:
+        """The pages of a segment to read next; one at least."""
+        pages = segment.pages
+        chosen: list[int] = []
+        left = self._store.context.read_size
+        for page in request.pages_in(segment):
+            end = pages.offset(page + 1) if page + 1 < len(pages) else segment.size
+            left -= end - pages.offset(page)
+            if chosen and (left < 0 or end > segment.written):
+                break
+            chosen.append(page)
+        return chosen
+
+    def _ask(self, job: Callable[[Any], Any], segment: Segment | None, pages: list[int]) -> None:
+        self._is_asked = True
+        self._store.context.pager.read(job, lambda result: self._arrived(segment, pages, result))
+
+    def _arrived(self, segment: Segment | None, pages: list[int], result: Any) -> None:
+        self._is_asked = False
+        store = self._store
+        if store.is_deleted:
+            return
+        if isinstance(result, Exception) and not isinstance(result, OSError):
+            store.context.pager.on_failed(str(result))
+            return
+        request = self._requests[0]
+        if segment is None:
+            self._requests.popleft()
+            request.answer(store)
+        elif isinstance(result, OSError) and segment.is_compacting:
+            return  # its file may have been replaced already: the end of the compaction is waited for
+        elif not segment.is_dropped and segment in store.segments.all:  # else another file has its messages, or none
+            if isinstance(result, OSError):
+                result = [str(result)] * len(pages)
+            lost = [self._take(segment, page, found, request) for page, found in zip(pages, result, strict=True)]
+            self._lose([each for each in lost if each is not None])
+        self.go_on()
+
+    def _take(self, segment: Segment, page: int, found: bytes | str, request: _Messages | _Expiries) -> Any:
+        """Add what a page holds to the request; if it is damaged, return how many messages and bytes are lost."""
+        problem = found
+        if isinstance(found, bytes):
+            try:
+                request.take(self._store, segment, page, found)
+            except BadPage as error:
+                problem = f"the page at offset {segment.pages.offset(page)}: {error}"
+            else:
+                return None
+        request.skip(segment, page)
+        return self._give_up(segment, page, str(problem))
+
+    def _give_up(self, segment: Segment, page: int, problem: str) -> tuple[int, int] | None:
+        store, pages = self._store, segment.pages
+        count, size = pages.unread(page), pages.unread_bytes(page)
+        if count == 0:
+            return None
+        first = max(pages.first(page), store.last_read + 1)
+        store.reader.report(segment, problem, Loss(count, True), first, pages.last(page))
+        pages.clear(page)
+        if size == UNKNOWN:
+            return None  # counted as lost when the reader comes to the end of the segment
+        segment.unread -= count
+        segment.unread_bytes -= size
+        segment.alive -= count
+        segment.alive_bytes -= size
+        store.context.lost_messages += count
+        store.settle_segment(segment)
+        return count, size
+
+    def _lose(self, lost: list[tuple[int, int]]) -> None:
+        """Let the backlog know."""
+        if lost:
+            settle_reader(self._store)
+            self._store.pages_lost(sum(count for count, _ in lost), sum(size for _, size in lost))
+
+
+class _Messages:
+    """A request for messages by their positions."""
+
+    def __init__(self, positions: list[int], receive: Callable[[list[QueuedMessage]], None]) -> None:
+        self._positions = positions
+        self._receive = receive
+        self._at = 0  # those before were read, or are not there
+        self._found: list[QueuedMessage] = []
+
+    def find_segment(self, store: QueueStore) -> Segment | None:
+        """The segment to read next; None if all was read."""
+        while self._at < len(self._positions):
+            segment = find_unread(store, self._positions[self._at])
+            if segment is not None:
+                return segment
+            self._at += 1
+        return None
+
+    def pages_in(self, segment: Segment) -> Iterator[int]:
+        """The pages of this segment that hold a message that is still to be read."""
+        pages, last = segment.pages, -1
+        for at in range(self._at, len(self._positions)):
+            if self._positions[at] > segment.last:
+                break
+            page = pages.find(self._positions[at])
+            if page > last and pages.unread(page):
+                last = page
+                yield page
+
+    def take(self, store: QueueStore, segment: Segment, page: int, payload: bytes) -> None:
+        entries = decode_records(payload, store.last_read, segment.first, segment.dead, store.restored_below)
+        wanted = set(self._skip_to(segment.pages.last(page)))
+        found = [entry for entry in entries if entry.position in wanted]
+        store.set_attempts(found)
+        self._found += found
+
+    def skip(self, segment: Segment, page: int) -> None:
+        self._skip_to(segment.pages.last(page))
+
+    def _skip_to(self, last: int) -> list[int]:
+        start = self._at
+        while self._at < len(self._positions) and self._positions[self._at] <= last:
+            self._at += 1
+        return self._positions[start : self._at]
+
+    def answer(self, store: QueueStore) -> None:
+        """Some may have been forgotten or paged in since their page was read."""
+        self._receive([entry for entry in self._found if find_unread(store, entry.position) is not None])
+
+
+class _Expiries:
+    """A request for the times at which messages of a page expire."""
+
+    def __init__(self, first: int, receive: Callable[[list[Expiry]], None]) -> None:
+        self._first = first
+        self._receive = receive
+        self._is_read = False
+        self._found: list[Expiry] = []
+
+    def find_segment(self, store: QueueStore) -> Segment | None:
+        segment = None if self._is_read else store.segments.find(self._first)
+        if segment is None:
+            return None
+        page = segment.pages.find(self._first)
+        is_wanted = page < len(segment.pages) and segment.pages.unread(page) and segment.pages.earliest(page)
+        return segment if is_wanted else None
+
+    def pages_in(self, segment: Segment) -> Iterator[int]:
+        yield segment.pages.find(self._first)
+
+    def take(self, store: QueueStore, segment: Segment, page: int, payload: bytes) -> None:
+        self._is_read = True
+        self._found = find_expiring(payload, store.last_read, segment.first, segment.dead, store.restored_below)
+
+    def skip(self, segment: Segment, page: int) -> None:
+        self._is_read = True
+
+    def answer(self, store: QueueStore) -> None:
+        self._receive([found for found in self._found if find_unread(store, found[0]) is not None])

@@ -1,0 +1,143 @@
+"""Deletes messages of a queue that are on disk only, without reading them.
+
+Pages are forgotten from the first one on by their index (page_index.py), single messages by position. Both are records
+of the commit log and marks beside their segments, and a segment without a living message goes. A read in progress does
+not bring back what was forgotten: it leaves out what is marked, and a read of a segment that is dropped is void.
+
+Functions over one store, which owns the state; called by the loop thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from warrenmq.storage.codec import is_marked
+from warrenmq.storage.page_index import UNKNOWN
+
+if TYPE_CHECKING:
+    from warrenmq.storage.queue_store import QueueStore
+    from warrenmq.storage.segments import Segment
+
+
+class _Chosen(NamedTuple):
+    """Pages of one segment that are forgotten: from `first` on, before `end`."""
+
+    segment: Segment
+    first: int
+    end: int
+
+
+def forget_first_pages(store: QueueStore, is_due: Callable[[int, int, int], bool]) -> tuple[int, int]:
+    """See `MessageStore.forget_first_pages`."""
+    chosen = _choose(store, is_due)
+    if not chosen:
+        return 0, 0
+    segment, _, end = chosen[-1]
+    first, last = store.last_read + 1, segment.pages.last(end - 1)
+    if store.number:  # before any file is removed
+        store.context.log.buffer.put_forget_range(store.number, first, last)
+        store.context.log.note_work(0)
+    count = size = 0
+    for each in chosen:
+        forgotten = _forget_pages_of(store, *each)
+        count += forgotten[0]
+        size += forgotten[1]
+    store.forget_attempts(first, last)
+    settle_reader(store)
+    return count, size
+
+
+def _choose(store: QueueStore, is_due: Callable[[int, int, int], bool]) -> list[_Chosen]:
+    """The pages that are due, in order."""
+    chosen: list[_Chosen] = []
+    reading = store.segments.reading
+    if reading is None:
+        return chosen
+    segments = store.segments.all
+    for segment in segments[segments.index(reading) :]:
+        pages = segment.pages
+        page = first = pages.next_unread(0)
+        while page < len(pages):
+            unread, size = pages.unread(page), pages.unread_bytes(page)
+            if size == UNKNOWN or not is_due(unread, size, pages.latest(page)):
+                break
+            page = pages.next_unread(page + 1)
+        if page > first:
+            chosen.append(_Chosen(segment, first, page))
+        if page < len(pages):
+            break
+    return chosen
+
+
+def _forget_pages_of(store: QueueStore, segment: Segment, first: int, end: int) -> tuple[int, int]:
+    pages = segment.pages
+    count = sum(pages.unread(page) for page in range(first, end))
+    size = sum(pages.unread_bytes(page) for page in range(first, end))
+    marked = max(pages.first(first), store.last_read + 1), pages.last(end - 1)
+    for page in range(first, end):
+        pages.clear(page)
+    if end == len(pages) and segment.unread > count:
+        # Messages of damaged pages, which would have counted as lost at the end of the segment.
+        store.context.lost_messages += segment.unread - count
+        count, size = segment.unread, segment.unread_bytes
+    segment.unread -= count
+    segment.unread_bytes -= size
+    segment.alive -= count
+    segment.alive_bytes -= size
+    if segment.alive or segment.is_compacting:  # else the file goes, and needs no marks
+        segment.mark(*marked, store.number != 0)
+        if segment.unwritten_marks:
+            store.context.marked[store] = None
+    store.settle_segment(segment)
+    return count, size
+
+
+def forget_paged(store: QueueStore, position: int, size: int) -> bool:
+    """See `MessageStore.forget_paged`."""
+    segment = find_unread(store, position)
+    if segment is None:
+        return False
+    is_kept = store.number != 0
+    if is_kept:
+        store.context.log.buffer.put_forget(store.number, position)
+        store.context.log.note_work(0)
+        store.context.marked[store] = None
+    segment.note_unread(segment.pages.find(position), -1, -size)
+    segment.kill(position, is_kept, size)
+    store.forget_attempts(position, position)
+    store.settle_segment(segment)
+    if segment.unread == 0:
+        settle_reader(store)
+    return True
+
+
+def find_unread(store: QueueStore, position: int) -> Segment | None:
+    """The segment of a living message that is on disk only; None if the message is not."""
+    segment = store.segments.find(position) if position > store.last_read else None
+    if segment is None or is_marked(segment.dead, position - segment.first):
+        return None
+    pages = segment.pages
+    page = pages.find(position)
+    is_found = page < len(pages) and pages.first(page) <= position and pages.unread(page) > 0
+    return segment if is_found else None
+
+
+def settle_reader(store: QueueStore) -> None:
+    """Messages that are on disk only were forgotten: go on with a read that waits, or end it if nothing is left."""
+    if not store.has_unread():
+        store.reader.void()
+        store.is_reading = False
+        store.reader.begin_behind(store.last_read)
+    elif store.is_reading:
+        store.reader.read()
+
+
+def expiring_pages(segments: Iterable[Segment]) -> list[tuple[int, int]]:
+    """See `Recovered.expiring`."""
+    return [
+        (segment.pages.earliest(page), segment.pages.first(page))
+        for segment in segments
+        for page in range(len(segment.pages))
+        if segment.pages.unread(page) and segment.pages.earliest(page)
+    ]

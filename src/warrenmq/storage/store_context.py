@@ -1,0 +1,66 @@
+"""What the stores of one node share.
+
+Owned by the loop thread. Compiled when the package is built (store_context.pxd): stores read it for every message.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from warrenmq.core.ports import PageSizes
+from warrenmq.storage.commit_log import LocalLog
+from warrenmq.storage.manifest import Manifest
+from warrenmq.storage.options import StorageOptions
+
+if TYPE_CHECKING:
+    from warrenmq.storage.checkpoint import Participant, Positioned
+    from warrenmq.storage.pager import Pager
+    from warrenmq.storage.queue_store import QueueStore
+
+
+class StoreContext:
+    """`unflushed` are the stores with messages that only the log has."""
+
+    __slots__ = (
+        "damaged_pages",
+        "dead_allowance",
+        "log",
+        "lost_messages",
+        "manifest",
+        "marked",
+        "on_compactable",
+        "page_size",
+        "pager",
+        "read_size",
+        "root",
+        "segment_size",
+        "sizes",
+        "stores",
+        "taken_back",
+        "unflushed",
+        "words_of",
+    )
+
+    def __init__(
+        self, log: LocalLog, pager: "Pager", manifest: Manifest, options: StorageOptions, root: str = ""
+    ) -> None:
+        self.log = log
+        self.pager = pager
+        self.manifest = manifest
+        self.root = root  # the data folder
+        self.sizes = PageSizes(options.window, options.page, options.memory_budget)
+        self.segment_size = options.segment_size
+        self.page_size = options.page_size
+        self.read_size = options.read_size
+        self.dead_allowance = options.dead_allowance
+        self.stores: dict[Positioned, None] = {}  # of all durable queues, and of tracked consumers
+        self.unflushed: dict[Participant, None] = {}
+        self.marked: dict[QueueStore, None] = {}  # those with deaths that only the log has
+        self.taken_back = 0  # bytes that recovery has put into memory
+        self.damaged_pages = 0  # that were met while reading
+        self.lost_messages = 0  # with them
+        self.words_of: Callable[[int], str] = _number_only  # a queue by its number, for the log
+        self.on_compactable: Callable[[QueueStore], None] | None = None
+
+
+def _number_only(number: int) -> str:
+    return f"queue {number}"
