@@ -171,7 +171,7 @@ class ClassicQueue(Queue):
                 expiry.note(position, message.size, expires_ms)
             if limit is not None and limit.is_exceeded(backlog):
                 self.shorten()
-            if expires_ms == now_ms and not self.turn.is_settling:
+            if expires_ms != 0 and expires_ms == now_ms and not self.turn.is_settling:
                 self._expire_at_once(part, position)
         return outcome
 
