@@ -110,6 +110,17 @@ def test_with_a_time_of_zero_a_requeued_message_is_dead_lettered(topology: Topol
     assert history(topology.take_one(topology.name("grave"))) == [(queue, "expired", 1)]
 
 
+def test_with_a_time_of_zero_a_message_counts_for_the_length_before_it_is_gone(topology: Topology) -> None:
+    queue = topology.queue(max_length=1, **topology.grave())
+    topology.publish(queue, b"waits")
+    topology.publish(queue, b"expires", expiration="0")
+    died = topology.take(topology.name("grave"), 2)
+    assert {(message.body, deaths(message)[0]["reason"]) for message in died} == {
+        (b"waits", "maxlen"),
+        (b"expires", "expired"),
+    }
+
+
 def test_with_a_time_of_zero_and_a_dead_letter_exchange_every_message_moves_on(topology: Topology) -> None:
     queue = topology.queue(message_ttl=0, **topology.grave())
     topology.publish(queue, b"one", b"two", b"three")

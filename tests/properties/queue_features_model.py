@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.storage.driver import body_of
 
-EXPIRED, MAXLEN, REJECTED = "expired", "maxlen", "rejected"
+EXPIRED, MAXLEN, REJECTED, DELIVERY_LIMIT = "expired", "maxlen", "rejected", "delivery_limit"
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,18 @@ class Features:
     overflow: str = "drop-head"
     max_priority: int = 0
     has_dead_letters: bool = True
+    delivery_limit: int | None = None  # of a quorum queue
+
+    def __post_init__(self) -> None:
+        """A quorum queue has no priorities, and does not know reject-publish-dlx."""
+        if self.delivery_limit is not None:
+            object.__setattr__(self, "max_priority", 0)
+            if self.overflow == "reject-publish-dlx":
+                object.__setattr__(self, "overflow", "drop-head")
+
+    @property
+    def gives_way(self) -> bool:
+        return self.overflow == "drop-head" and (self.max_length is not None or self.max_bytes is not None)
 
     def arguments(self, grave: str) -> dict[str, Any]:
         given: dict[str, Any] = {
@@ -33,6 +45,8 @@ class Features:
             "x-max-length-bytes": self.max_bytes,
             "x-overflow": self.overflow,
             "x-max-priority": self.max_priority or None,
+            "x-queue-type": None if self.delivery_limit is None else "quorum",
+            "x-delivery-limit": self.delivery_limit,
             "x-dead-letter-exchange": "" if self.has_dead_letters else None,
             "x-dead-letter-routing-key": grave if self.has_dead_letters else None,
         }
@@ -48,6 +62,7 @@ class ModelMessage:
     level: int = 0
     expires_ms: int | None = None
     is_redelivered: bool = False
+    returns: int = 0  # how often it came back
 
     @property
     def size(self) -> int:
@@ -75,11 +90,9 @@ class ModelQueue:
         times = [ttl for ttl in (ttl_ms, features.ttl_ms) if ttl is not None]
         if times:
             message.expires_ms = self.now_ms + min(times)
-        if message.expires_ms == self.now_ms:
-            self._die(message, EXPIRED)
-        else:
-            self._insert([message])
-            self._shorten()
+        self._insert([message])
+        self._shorten()
+        self.expire()
         return True
 
     def _insert(self, messages: Iterable[ModelMessage]) -> None:
@@ -102,9 +115,13 @@ class ModelQueue:
 
     def requeue(self, numbers: Iterable[int]) -> None:
         returned = [self.unacked.pop(number) for number in numbers]
+        limit = self.features.delivery_limit
         for message in returned:
             message.is_redelivered = True
-        self._insert(returned)
+            message.returns += 1
+            if limit is not None and message.returns > limit:
+                self._die(message, DELIVERY_LIMIT)
+        self._insert(each for each in returned if limit is None or each.returns <= limit)
         self._shorten()
         self.expire()
 

@@ -118,11 +118,13 @@ class Kept:
         self.now_ms += milliseconds
         self.broker.turn.now_ms = self.now_ms
         for _ in range(1000):
+            work = self.storage.log.work
             self.settle()
             due_ms = self.broker.timers.next_due_ms()
-            if due_ms is None or due_ms > self.now_ms:
+            if due_ms is not None and due_ms <= self.now_ms:
+                self.broker.timers.advance(self.now_ms)
+            elif self.storage.log.work == work:  # what threads have brought has led to nothing more
                 return
-            self.broker.timers.advance(self.now_ms)
         raise AssertionError("there is always another timer that is due")
 
     def checkpoint(self, carry: bool = False) -> None:
@@ -164,6 +166,7 @@ class Kept:
         entry = queue.get()
         if entry is not None:
             entry.queue = queue
+            entry.attempts += 1
             queue.note_unacked()
         return entry
 

@@ -18,8 +18,7 @@ from warrenmq.core.message import Message, QueuedMessage, enqueue_as
 from warrenmq.core.ports import NOTHING, MessageStore, PageSizes, Recovered
 from warrenmq.core.stats import Stats
 
-# The free places before the head are released when there are this many, and at least half of the list; so are those of
-# messages that were removed behind it.
+# Free places are released when there are this many, before the head or behind it, and at least half of the list.
 _COMPACT_FROM = 1024
 
 # Stands in the place of a message that was removed, so that the list stays sorted and keeps its length.
@@ -501,6 +500,8 @@ class Backlog:
         self._entries.extend(entries)
         self._count_paged(-len(entries))
         self.paged_are_gone(lost, lost_bytes)
+        if self.expiry is not None:
+            self.expiry.read_back(entries)
         if self._on_page is not None:
             self._on_page()
         self._notify_page_waiters()

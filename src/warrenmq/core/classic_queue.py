@@ -165,13 +165,14 @@ class ClassicQueue(Queue):
             expires_ms = self._expiry_of(part).expires_ms(message.ttl_ms, now_ms)
         outcome = self._enqueue(message, expires_ms)
         if outcome & QUEUED:
+            position = backlog.next_position - 1
             if expires_ms != 0:
                 expiry: Expiry = part.expiry
-                expiry.note(backlog.next_position - 1, message.size, expires_ms)
-                if expires_ms == now_ms and not self.turn.is_settling:
-                    self._expire_at_once(part, backlog.next_position - 1)
+                expiry.note(position, message.size, expires_ms)
             if limit is not None and limit.is_exceeded(backlog):
                 self.shorten()
+            if expires_ms != 0 and expires_ms == now_ms and not self.turn.is_settling:
+                self._expire_at_once(part, position)
         return outcome
 
     def _expire_at_once(self, part: Backlog, position: int) -> None:
@@ -398,6 +399,8 @@ class ClassicQueue(Queue):
                 if not self.needs_bodies():
                     count, _ = self.backlog.forget_first_pages(ExcessPages(limit, self.backlog).is_next)
                     self.forgot_on_disk(count, _MAXLEN)
+                    if not self.backlog.needs_page():
+                        continue  # with those that were not on disk
                 self.backlog.read_ahead()  # and goes on when the page has come
                 return
             self.drop(entry, _MAXLEN)

@@ -24,6 +24,7 @@ cdef class Expiry:
     cdef list _pages
     cdef bint _is_reading
     cdef list _due
+    cdef list _fetching
     cdef bint _is_fetching
     cdef dict _ready
     cdef Py_ssize_t _ready_bytes

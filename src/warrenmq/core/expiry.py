@@ -47,6 +47,7 @@ class Expiry:
         "_backlog",
         "_buckets",
         "_due",
+        "_fetching",
         "_indexed",
         "_is_fetching",
         "_is_reading",
@@ -77,6 +78,7 @@ class Expiry:
         self._pages: list[tuple[int, int]] = []  # a heap: when the first message of a page on disk expires, and which
         self._is_reading = False  # such a page
         self._due: list[int] = []  # expired, on disk only, and not read yet, as they should be
+        self._fetching: list[int] = []  # those of them that are being read
         self._ready: dict[int, QueuedMessage] = {}  # on disk only, read before they expire
         self._ready_bytes = 0
         self._ready_until = 0  # when the last bucket expires that was read like this
@@ -102,7 +104,7 @@ class Expiry:
         """A message waits at the end of the queue."""
         if expires_ms >= self._latest and self._backlog.first_position() >= self._ordered_from:
             self._latest = expires_ms
-            if self._timer is None:
+            if self._timer is None or self._timer.due_ms > expires_ms:  # which is that of the index or of a page
                 self._wake_at(expires_ms)
         else:
             self._index(position, size, expires_ms)
@@ -116,6 +118,13 @@ class Expiry:
         heapify(self._pages)
         if self._pages:
             self._wake_at(self._pages[0][0])
+
+    def read_back(self, entries: list[QueuedMessage]) -> None:
+        """Messages were read in order. Those of a page that a start has found may not be in the index yet."""
+        if self._pages or self._is_reading:
+            for entry in entries:
+                if entry.expires_ms != 0 and entry.position < self._backlog.restored_position:
+                    self._index(entry.position, entry.message.size, entry.expires_ms)
 
     def came_back(self, entry: QueuedMessage) -> None:
         """A message was delivered, and waits again; its time may be over."""
@@ -193,6 +202,8 @@ class Expiry:
                     if not queue.needs_bodies():
                         count, _ = backlog.forget_first_pages(lambda _, __, latest_ms: 0 < latest_ms <= now_ms)
                         queue.forgot_on_disk(count, _EXPIRED)
+                        if not backlog.needs_page():
+                            continue  # with those that were not on disk
                     backlog.read_ahead()  # and the queue is dispatched, which comes here again
                 break
             if entry.expires_ms == 0:
@@ -244,14 +255,18 @@ class Expiry:
 
     def _read_ahead(self, now_ms: int) -> None:
         """Read messages that are dead-lettered when they expire: those that have expired, and some that will soon."""
-        if self._is_fetching or self._backlog.paged == 0 or not self._queue.needs_bodies():
+        if self._is_fetching:
             return
-        if not self._due and 2 * self._ready_bytes > _AHEAD_BYTES:
+        if self._backlog.paged == 0:
+            due, self._due = self._due, []
+            self._drop_waiting(due)
+            return
+        if not self._due and (2 * self._ready_bytes > _AHEAD_BYTES or not self._queue.needs_bodies()):
             return
         store = self._backlog.store
         assert store is not None
         last_read = store.last_read
-        wanted, self._due = self._due, []
+        wanted, self._fetching, self._due = list(self._due), self._due, []
         room = _AHEAD_BYTES - self._ready_bytes
         for time in sorted(self._times):
             if time <= self._ready_until:
@@ -283,11 +298,18 @@ class Expiry:
                 self._count_ready(entry.message.footprint())
             elif self._backlog.forget_paged(entry.position, entry.message.size):
                 queue.see_off(entry, _EXPIRED)
-            else:  # it was read in order meanwhile
-                waiting = self._backlog.remove(entry.position)
-                if waiting is not None:
-                    queue.drop(waiting, _EXPIRED)
+            else:
+                self._fetching.append(entry.position)
+        fetching, self._fetching = self._fetching, []
+        self._drop_waiting(fetching)
         self._read_ahead(now_ms)
+
+    def _drop_waiting(self, positions: list[int]) -> None:
+        """Drop expired messages that were read in order meanwhile, if they were not delivered."""
+        for position in positions:
+            entry = self._backlog.remove(position)
+            if entry is not None:
+                self._queue.drop(entry, _EXPIRED)
 
     def _take_ready(self, position: int) -> QueuedMessage | None:
         entry = self._ready.pop(position, None)
