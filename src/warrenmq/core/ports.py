@@ -160,9 +160,9 @@ class MessageStore:
     def fetch(self, positions: list[int], receive: "Callable[[list[QueuedMessage]], None]") -> None:
         """Read these messages, which are on disk only and ascending; they stay there until `forget_paged`.
 
-        Calls `receive` once, later, on the loop, with those that were found and are still there; unless the queue is
-        deleted before. A read of other pages goes on meanwhile. Messages of a damaged page are taken from the backlog
-        (`Backlog.paged_in`).
+        Calls `receive` once, later, on the loop, with those that were found, unless the queue is deleted before. Some
+        may be gone by then, or in memory: `forget_paged` then returns False. A read of other pages goes on meanwhile.
+        Messages of a damaged page are taken from the backlog (`Backlog.paged_in`).
         """
         receive([])
 

@@ -52,10 +52,10 @@ cpdef encode_records(list entries)
     found=list, end=Py_ssize_t, offset=Py_ssize_t, address=bytes, header=bytes, body=bytes,
     data="const unsigned char *", position="long long", flags=int, address_size=Py_ssize_t, header_size=Py_ssize_t,
     body_size=Py_ssize_t, header_at=Py_ssize_t, body_at=Py_ssize_t, entry=QueuedMessage, is_wanted=bint,
-    fields_at=Py_ssize_t,
+    fields_at=Py_ssize_t, next_only="long long", at_only=Py_ssize_t,
 )
 cpdef list decode_records(
-    bytes payload, long long above, long long first, bytearray dead, long long restored_below, set only=*
+    bytes payload, long long above, long long first, bytearray dead, long long restored_below, list only=*
 )
 @cython.locals(
     found=list, end=Py_ssize_t, offset=Py_ssize_t, start=Py_ssize_t, count=Py_ssize_t, transient=Py_ssize_t,

@@ -277,9 +277,9 @@ def decode_records(
     first: int,
     dead: "bytearray | None",
     restored_below: int,
-    only: "set[int] | None" = None,
+    only: "list[int] | None" = None,
 ) -> list[QueuedMessage]:
-    """The messages of a page behind the position `above` that are not marked dead; `only`: at these positions.
+    """The messages of a page behind the position `above` that are not marked dead; `only`: at these, ascending.
 
     Bit n of `dead` stands for the position first + n. What was written before the last start may have been delivered
     then, and is marked as redelivered; transient messages of that time are gone. Equal addresses and headers of
@@ -290,6 +290,8 @@ def decode_records(
     offset = 0
     address = b""
     header = b""
+    next_only = -1
+    at_only = 0
     data: Pointer = payload
     while offset < end:
         if end - offset < _RECORD_SIZE:
@@ -309,7 +311,10 @@ def decode_records(
             raise BadPage("a record is longer than its page")
         is_wanted = position > above and (flags & _PERSISTENT != 0 or position >= restored_below)
         if only is not None:
-            is_wanted = is_wanted and position in only
+            while next_only < position and at_only < len(only):
+                next_only = only[at_only]
+                at_only += 1
+            is_wanted = is_wanted and position == next_only
         if is_wanted and (dead is None or not _is_dead(dead, position - first)):
             header_at = offset + address_size
             body_at = header_at + header_size

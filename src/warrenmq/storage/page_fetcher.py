@@ -2,7 +2,7 @@
 
 Each request is answered once, on the loop, after all of it was read, about `read_size` bytes at a time; one request
 after the other. A page that is not written yet is waited for, and what a compaction has moved is looked up again. What
-was deleted or paged in meanwhile is left out. A damaged page is reported, kept aside and given up, as in
+was deleted or paged in before its page was read is left out. A damaged page is reported, kept aside and given up, as in
 page_reader.py.
 
 Owned by the loop thread; the reading is done by the pager's thread.
@@ -175,7 +175,7 @@ class _Messages:
     def take(self, store: QueueStore, segment: Segment, page: int, payload: bytes) -> None:
         last_read, below = store.last_read, store.restored_below
         at = self._at
-        wanted = set(self._skip_to(segment.pages.last(page)))
+        wanted = self._skip_to(segment.pages.last(page))
         try:
             found = decode_records(payload, last_read, segment.first, segment.dead, below, wanted)
         except BadPage:
@@ -194,8 +194,7 @@ class _Messages:
         return self._positions[start : self._at]
 
     def answer(self, store: QueueStore) -> None:
-        """Some may have been forgotten or paged in since their page was read."""
-        self._receive([entry for entry in self._found if find_unread(store, entry.position) is not None])
+        self._receive(self._found)
 
 
 class _Expiries:
