@@ -242,11 +242,11 @@ def test_a_waiting_consumer_gets_the_dead_letter(topology: Topology, connect: Co
 # -- CC and BCC ------------------------------------------------------------------------------------------------------
 
 
-def test_the_keys_of_cc_lead_on_and_those_of_bcc_are_not_told(topology: Topology) -> None:
+def test_all_keys_of_the_message_lead_on(topology: Topology) -> None:
     exchange = topology.exchange("dead", "direct")
     queue = topology.queue(dead_letter_exchange=exchange)
-    graves = [topology.queue(label) for label in ("key", "copy")]
-    for grave, key in zip(graves, (queue, "copy"), strict=True):
+    graves = [topology.queue(label) for label in ("key", "copy", "blind")]
+    for grave, key in zip(graves, (queue, "copy", "blind"), strict=True):
         topology.bind(grave, exchange, key)
     die(topology, queue, headers={"CC": ["copy"], "BCC": ["blind"]})
     for grave in graves:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warrenmq.core.message import QueuedMessage, enqueue_as, make_message
+from warrenmq.core.message import QueuedMessage, address_of, enqueue_as, make_message
 from warrenmq.journal import record
 from warrenmq.journal.errors import BadRecord
 from warrenmq.protocol.properties import BasicProperties, content_header
@@ -254,3 +254,13 @@ def test_rows_that_are_said_again_or_kept_elsewhere_do_not_come_back() -> None:
     for cut in (1, 5, 20, 24):
         with pytest.raises(BadRecord):
             LogReplay().check(payload[: len(payload) - cut])
+
+
+@pytest.mark.parametrize("keys", [b"", b"\x01a", b"\x01a\x00\xff" + b"b" * 255])
+@pytest.mark.parametrize("address", [b"\0\0", address_of("", "k"), address_of("x", ""), address_of("exchange", "key")])
+def test_keys_of_bcc_are_kept_behind_the_address(address: bytes, keys: bytes) -> None:
+    message = make_message(address, content_header(1, BasicProperties(delivery_mode=2)), b"x")
+    message.blind_keys = keys
+    (found,) = decode_records(bytes(encode_records([enqueue_as(message, 3)])), -1, 0, None, 0)
+    assert (found.message.address, found.message.blind_keys) == (address, keys)
+    assert (found.message.header, found.message.body) == (message.header, b"x")

@@ -17,7 +17,7 @@ from warrenmq.core.ledger import Ledger
 from warrenmq.core.message import Message, QueuedMessage, make_message
 from warrenmq.core.outcome import REJECTED, WAITS_FOR
 from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, CommitLog, EventSink, Outbox
-from warrenmq.core.publish_rules import needs_inspection, prepare_header, ttl_of
+from warrenmq.core.publish_rules import encode_blind_keys, needs_inspection, prepare_header, ttl_of
 from warrenmq.core.publishing import Unrouted, find_target, foresee_queues, pass_exchanges, take_runs
 from warrenmq.core.queue import Queue
 from warrenmq.core.stats import Stats
@@ -150,6 +150,7 @@ class Channel:
         header, extra_keys, headers = prepare_header(header, self)
         message = Message(route.address, header, body)
         message.ttl_ms = ttl_of(header)
+        message.blind_keys = encode_blind_keys(headers)
         target = find_target(self.vhost, route, extra_keys, header, headers)
         if self.events.is_watching:
             self.events.published(self, route, message, foresee_queues(self.vhost, target))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from warrenmq.core.errors import NotFound
 from warrenmq.core.message import Message, QueuedMessage, make_message
 from warrenmq.core.outcome import DELIVERED, DROPPED, QUEUED, REJECTED, UNROUTED, combine
-from warrenmq.core.publish_rules import find_extra_keys
+from warrenmq.core.publish_rules import decode_blind_keys, find_extra_keys
 from warrenmq.core.publishing import Unrouted, find_target, pass_exchanges
 from warrenmq.core.queue import Queue
 from warrenmq.core.stats import Revision, Stats
@@ -134,6 +134,8 @@ class DeadLetters:
             return UNROUTED
         dead = make_message(route.address, letter.header, message.body)
         dead.has_deaths = True
+        if self._key is None:
+            dead.blind_keys = message.blind_keys
         if message.uid != 0:  # the same message, as far as tracing is concerned
             dead.uid = message.uid
             dead.publish_time = message.publish_time
@@ -236,6 +238,7 @@ class _Letter:
     def __init__(self, message: Message, queue: str, reason: int, second: int, key: str | None) -> None:
         self._message = make_message(message.address, message.header, b"")
         self._message.has_deaths = message.has_deaths
+        self._message.blind_keys = message.blind_keys
         self._reason = reason
         self._second = second
         self.route: Route | None = None
@@ -258,10 +261,11 @@ class _Letter:
         if expiration is not None:
             header = properties.without_expiration(header)
         self.routing_key = message.routing_key if key is None else key
-        self.extra_keys = keys[1:] or None
-        if key is not None and cc is not None:
-            header = properties.without_header(header, "CC")
+        self.extra_keys = [*keys[1:], *decode_blind_keys(message.blind_keys)] or None
+        if key is not None:
             self.extra_keys = None
+            if cc is not None:
+                header = properties.without_header(header, "CC")
         self.header = properties.with_entry(header, b"".join(entries))
         self.deaths = deaths
 
@@ -274,6 +278,7 @@ class _Letter:
             and message.has_deaths == source.has_deaths
             and message.header == source.header
             and message.address == source.address
+            and message.blind_keys == source.blind_keys
         )
 
 

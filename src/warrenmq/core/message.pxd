@@ -15,6 +15,7 @@ cdef class Message:
     cdef unsigned int _header_size
     cdef public int places
     cdef public bint has_deaths
+    cdef public bytes blind_keys
     cdef public long long ttl_ms
     cdef public long long uid
     cdef public long long publish_time

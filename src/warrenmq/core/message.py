@@ -36,13 +36,15 @@ class Message:
     it came to the broker and to its queues, in us since 1970. `places` is the number of queues that hold it in memory,
     which the backlogs count. `size` is that of the body: where many messages wait, the
     processor has to fetch each object anew, and to ask the body for its length would cost more than all else. `ttl_ms`
-    is its expiration, -1 if it has none; only the publish sets it. `has_deaths`: the broker has dead-lettered it, and
-    wrote its header `x-death`.
+    is its expiration, -1 if it has none; only the publish sets it. `blind_keys` are the routing keys of its header BCC,
+    which was removed, as wire short strings: they count when it is dead-lettered. `has_deaths`: the broker has
+    dead-lettered it, and wrote its header `x-death`.
     """
 
     __slots__ = (
         "_header_size",
         "address",
+        "blind_keys",
         "body",
         "enqueue_time",
         "has_deaths",
@@ -61,6 +63,7 @@ class Message:
         self.size = len(body)
         self._header_size = len(header)
         self.places = 0
+        self.blind_keys = b""
         self.has_deaths = False
         self.ttl_ms = -1
         self.uid = 0
@@ -128,6 +131,7 @@ def make_message(address: bytes, header: bytes, body: bytes) -> Message:
     message.size = len(body)
     message._header_size = len(header)
     message.places = 0
+    message.blind_keys = b""
     message.has_deaths = False
     message.ttl_ms = -1
     message.uid = 0

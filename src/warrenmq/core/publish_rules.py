@@ -5,6 +5,7 @@ Compiled when the package is built (publish_rules.pxd).
 """
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from warrenmq.core.arguments import LONGEST_MS
@@ -21,6 +22,8 @@ _DELIVERY_MODE = 0x1000
 _REPLY_TO = 0x0200
 _EXPIRATION = 0x0100
 _USER_ID = 0x0010
+
+_MOST_BLIND_BYTES = 60_000  # they are stored with the exchange and the routing key, in at most 65,535 bytes
 
 _INTEGER = re.compile("[+-]?[0-9]+")
 
@@ -71,6 +74,24 @@ def ttl_of(header: bytes) -> int:
     if not header[12] & _EXPIRATION >> 8:
         return -1
     return int(properties.expiration(header) or -1)
+
+
+def encode_blind_keys(headers: "Mapping[str, Any] | None") -> bytes:
+    """Return the routing keys of BCC as wire short strings, for `Message.blind_keys`."""
+    if headers is None or "BCC" not in headers:
+        return b""
+    keys = find_extra_keys({"BCC": headers["BCC"]})
+    encoded = [key.encode("utf-8", "surrogateescape")[:255] for key in keys]
+    return b"".join(bytes((len(key),)) + key for key in encoded)[:_MOST_BLIND_BYTES]
+
+
+def decode_blind_keys(keys: bytes) -> list[str]:
+    """Return what `encode_blind_keys` was given."""
+    found = []
+    while keys:
+        found.append(keys[1 : 1 + keys[0]].decode("utf-8", "surrogateescape"))
+        keys = keys[1 + keys[0] :]
+    return found
 
 
 def find_extra_keys(headers: dict[str, Any]) -> list[str]:

@@ -15,7 +15,7 @@ from warrenmq.core.exchange import Exchange, Route
 from warrenmq.core.message import Message
 from warrenmq.core.outcome import REJECTED, UNROUTED, combine
 from warrenmq.core.passage import Passage
-from warrenmq.core.publish_rules import find_extra_keys, needs_inspection, prepare_header, ttl_of
+from warrenmq.core.publish_rules import encode_blind_keys, find_extra_keys, needs_inspection, prepare_header, ttl_of
 from warrenmq.core.queue import Queue
 from warrenmq.core.routing import Traits
 from warrenmq.protocol.properties import headers as decode_headers
@@ -68,6 +68,7 @@ def publish(vhost: VHost, route: Route, header: bytes, body: bytes) -> int:
         header, extra_keys, headers = prepare_header(header, None)
     message = Message(route.address, header, body)
     message.ttl_ms = ttl_of(header)
+    message.blind_keys = encode_blind_keys(headers)
     return _deliver(vhost, message, find_target(vhost, route, extra_keys, header, headers))
 
 

@@ -57,6 +57,8 @@ cpdef encode_records(list entries)
 cpdef list decode_records(
     bytes payload, long long above, long long first, bytearray dead, long long restored_below, list only=*
 )
+@cython.locals(end=Py_ssize_t, message=Message)
+cpdef Message restore_message(bytes address, bytes header, bytes body)
 @cython.locals(
     found=list, end=Py_ssize_t, offset=Py_ssize_t, start=Py_ssize_t, count=Py_ssize_t, transient=Py_ssize_t,
     first_position="long long", last_position="long long", body_bytes="long long", kept_bytes="long long",
@@ -88,7 +90,8 @@ cdef bint _is_dead(bytearray dead, long long index) except -1
 cdef const unsigned char *_pointer(bytes data) except NULL
 @cython.locals(
     message=Message, address="const unsigned char *", header="const unsigned char *", body="const unsigned char *",
-    address_size=Py_ssize_t, header_size=Py_ssize_t, body_size=Py_ssize_t,
+    address_size=Py_ssize_t, header_size=Py_ssize_t, body_size=Py_ssize_t, blind="const unsigned char *",
+    blind_size=Py_ssize_t,
 )
 cdef unsigned char *_put_record(unsigned char *at, QueuedMessage entry, int flags) except NULL
 cdef unsigned char *_put_u32(unsigned char *at, unsigned long long value) noexcept

@@ -101,7 +101,7 @@ class EpochBuffer:
             self._put(_AGAIN.pack(AGAIN, queue, entry.position, flags) + _encode_fields(entry, flags))
             return
         self._last = message
-        address_size = len(message.address)
+        address_size = len(message.address) + len(message.blind_keys)
         header_size = len(message.header)
         body_size = len(message.body)
         flags = _flags_of(entry, flags)
@@ -117,6 +117,7 @@ class EpochBuffer:
                 _APPEND_HEAD.pack(APPEND, queue, entry.position, flags, address_size, header_size, body_size)
                 + _encode_fields(entry, flags)
                 + message.address
+                + message.blind_keys
                 + message.header
             )
             self._put(message.body)
@@ -214,7 +215,8 @@ def encode_records(entries: list[QueuedMessage]) -> "bytes | bytearray":
         total = 0
         for entry in entries:
             message = entry.message
-            total += _RECORD_SIZE + len(message.address) + len(message.header) + len(message.body)
+            total += _RECORD_SIZE + len(message.address) + len(message.blind_keys) + len(message.header)
+            total += len(message.body)
             total += fields_size(_page_flags_of(entry))
         payload = bytearray(total)
         at: Pointer = payload
@@ -224,10 +226,10 @@ def encode_records(entries: list[QueuedMessage]) -> "bytes | bytearray":
     pieces: list[bytes] = []
     for entry in entries:
         message = entry.message
-        sizes = len(message.address), len(message.header), len(message.body)
+        sizes = len(message.address) + len(message.blind_keys), len(message.header), len(message.body)
         flags = _page_flags_of(entry)
         pieces.append(_RECORD.pack(entry.position, flags, *sizes))
-        pieces += (_encode_fields(entry, flags), message.address, message.header, message.body)
+        pieces += (_encode_fields(entry, flags), message.address, message.blind_keys, message.header, message.body)
     return b"".join(pieces)
 
 
@@ -330,7 +332,7 @@ def decode_records(
                 if payload[header_at:body_at] != header:
                     header = payload[header_at:body_at]
                 body = payload[body_at : body_at + body_size]
-            entry = enqueue_as(make_message(address, header, body), position)
+            entry = enqueue_as(restore_message(address, header, body), position)
             entry.epoch = 1 if flags & _PERSISTENT != 0 else -1
             entry.redelivered = position < restored_below
             if flags & _READ_FLAGS != 0:
@@ -338,6 +340,18 @@ def decode_records(
             found.append(entry)
         offset += address_size + header_size + body_size
     return found
+
+
+def restore_message(address: bytes, header: bytes, body: bytes) -> Message:
+    """A message as it was stored: behind its exchange and routing key are the keys of BCC, if it had any."""
+    end = 2 + address[0] if len(address) > 1 else len(address)
+    if end < len(address):
+        end += address[end - 1]
+    if end >= len(address):
+        return make_message(address, header, body)
+    message = make_message(address[:end], header, body)
+    message.blind_keys = address[end:]
+    return message
 
 
 def find_living(
@@ -490,7 +504,9 @@ def _put_record(at: Pointer, entry: QueuedMessage, flags: int) -> Pointer:
     address: Pointer = message.address
     header: Pointer = message.header
     body: Pointer = message.body
-    address_size = len(message.address)
+    blind: Pointer = message.blind_keys
+    blind_size = len(message.blind_keys)
+    address_size = len(message.address) + blind_size
     header_size = len(message.header)
     body_size = len(message.body)
     at = _put_u64(at, entry.position)
@@ -509,8 +525,11 @@ def _put_record(at: Pointer, entry: QueuedMessage, flags: int) -> Pointer:
         at = _put_u64(at, entry.expires_ms)
     if flags & _ATTEMPTS != 0:
         at = _put_u32(at, entry.attempts)
-    memcpy(at, address, address_size)
-    at += address_size
+    memcpy(at, address, address_size - blind_size)
+    at += address_size - blind_size
+    if blind_size != 0:
+        memcpy(at, blind, blind_size)
+        at += blind_size
     memcpy(at, header, header_size)
     at += header_size
     memcpy(at, body, body_size)

@@ -1,7 +1,7 @@
 cimport cython
 
 from warrenmq.core.message cimport Message, QueuedMessage, enqueue_as, make_message
-from warrenmq.storage.codec cimport fields_size, read_fields
+from warrenmq.storage.codec cimport fields_size, read_fields, restore_message
 from warrenmq.storage.segments cimport Segment
 
 cdef int _APPEND

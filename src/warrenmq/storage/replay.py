@@ -13,7 +13,7 @@ from typing import Protocol
 from warrenmq.core.message import Message, QueuedMessage, enqueue_as, make_message
 from warrenmq.journal.errors import BadRecord
 from warrenmq.journal.record import PERSISTENT, RELOGGED
-from warrenmq.storage.codec import SEEN_ADD, SEEN_REPLACE_ALL, fields_size, read_fields
+from warrenmq.storage.codec import SEEN_ADD, SEEN_REPLACE_ALL, fields_size, read_fields, restore_message
 from warrenmq.storage.segments import Segment
 
 _APPEND = 1
@@ -379,7 +379,8 @@ class LogReplay:
         address_at = record + _RECORD_SIZE + fields_size(flags)
         header_at = address_at + address_size
         body_at = header_at + header_size
-        message = make_message(data[address_at:header_at], data[header_at:body_at], data[body_at : body_at + body_size])
+        body = data[body_at : body_at + body_size]
+        message = restore_message(data[address_at:header_at], data[header_at:body_at], body)
         read_fields(data, record + _RECORD_SIZE, flags, enqueue_as(message, 0))
         return message
 
