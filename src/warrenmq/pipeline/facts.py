@@ -48,6 +48,8 @@ FAILING = (
     schema.DROPPED,
     schema.DEAD_LETTERED,
 )
+# What one event may tell of many messages, which were on disk only.
+REMOVING = (schema.EXPIRED, schema.DROPPED)
 KINDS_WITH_KEY = (*ARRIVING, *FAILING, schema.UNROUTABLE, schema.RETURNED)
 
 GROUP_KEYS = (

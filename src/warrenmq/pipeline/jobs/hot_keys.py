@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from warrenmq.pipeline.facts import KEY, STEP
 from warrenmq.pipeline.jobs.job import arrow_job, for_all_windows
-from warrenmq.pipeline.jobs.kinds import FAILURES, PUBLISHES
+from warrenmq.pipeline.jobs.kinds import FAILURES, PUBLISHES, once
 from warrenmq.pipeline.jobs.tables import (
     FLAG,
     REAL,
@@ -40,7 +40,7 @@ EXCHANGE = ("window_start", "vhost", "exchange")
 
 def answer(facts: pa.Table, settings: Settings) -> pa.Table:
     by_name = ("vhost", "exchange", "routing_key")
-    found = _by_key(where(facts, fact=KEY, kind=(*PUBLISHES, *FAILURES)))
+    found = _by_key(where(once(facts), fact=KEY, kind=(*PUBLISHES, *FAILURES)))
     found = ranked(found, ("window_start",), ("-published", *by_name))
     found = ranked(found, ("window_start",), ("-failed", *by_name), "worst")
     is_hot = pc.less_equal(found["rank"], settings.top)
