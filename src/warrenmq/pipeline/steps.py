@@ -73,9 +73,10 @@ class Steps:
         return self._counts(STEP, grouped, found)
 
     def keys(self) -> pa.Table:
-        """What is published and what fails, by routing key."""
-        key = self._events.names("routing_key")
-        grouped = self._grouped({"name": key.codes}, np.isin(self._events.kind, KINDS_WITH_KEY))
+        """What is published, by clients and as dead letters, and what fails, by routing key."""
+        key, kind = self._events.names("routing_key"), self._events.kind
+        is_dead_letter = (kind == schema.ROUTED) & (self._names["queue"].codes != NO_NAME)
+        grouped = self._grouped({"name": key.codes}, np.isin(kind, KINDS_WITH_KEY) | is_dead_letter)
         return self._counts(KEY, grouped, {"name": key.named(grouped["name"])})
 
     def waiting(self) -> pa.Table:

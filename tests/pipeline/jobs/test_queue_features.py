@@ -1,4 +1,4 @@
-"""What queues do to messages by themselves is counted right: expiry, length limits, dead letters, on disk and in memory.
+"""What queues do to messages by themselves is counted right: expiry, length limits, dead letters, also on disk.
 
 The events are those of a real broker.
 """
@@ -209,3 +209,23 @@ def test_a_consumer_no_longer_holds_what_came_back_too_often(traced, channel, is
     facts = facts_of(in_window(events_of(traced), 0))
     [state] = states_of(where(facts, fact="step"), SETTINGS)
     assert (state.delivered, state.settled, state.outstanding) == ((2, 1, 1) if is_nacked else (2, 2, 0))
+
+
+def test_a_retry_that_waits_in_a_queue_is_no_poison(traced, channel):
+    queue = channel.declare("work", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "wait"})
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "work", "x-message-ttl": TTL}
+    channel.declare("wait", arguments=arguments)
+    channel.bind("amq.fanout", queue)
+    for _ in range(12):
+        channel.publish(b"a", "k", "amq.fanout")
+    for _ in range(2):
+        for _ in range(12):
+            reject(channel, queue)
+        advance(traced.broker, 2 * TTL)
+    facts = facts_of(in_window(events_of(traced), 0))
+    found = {row["routing_key"]: row for row in answers("hot_keys", facts)}
+    assert {key: (row["published"], row["failed"]) for key, row in found.items()} == {
+        "k": (12, 12), "wait": (0, 24), "work": (0, 12),
+    }  # fmt: skip
+    assert not any(row["poison"] for row in found.values())
+    assert answers("anomalies", facts) == []
