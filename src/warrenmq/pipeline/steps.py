@@ -17,11 +17,13 @@ from warrenmq.pipeline.facts import (
     ARRIVING,
     DEFAULT_EXCHANGE,
     DEPTH_BITS,
+    DEPTH_MASK,
     END_TO_END,
     FAILING,
     KEY,
     KINDS_WITH_KEY,
     REMOVING,
+    SHORTENING,
     STEP,
     WAITING,
 )
@@ -114,13 +116,14 @@ class Steps:
         is_emptied = is_many & np.isin(events.numbers("reason"), _EMPTYING)
         is_deep = (has_depth & ~is_many) | is_emptied
         depth_after = np.where(is_emptied, 0, depth)
+        last_depth = np.where(np.isin(events.kind, SHORTENING), DEPTH_MASK - depth_after, depth_after)
         since_start = events.time % self._window_us
         return {
             "times": np.where(is_many, depth, 1),
             "again": ((events.kind == schema.DELIVERED) & (self._attempt() > 1)).astype(np.int64),
             "size": events.numbers("size"),
             "depth": np.where(is_deep, depth_after, _NONE_GREATEST),
-            "depth_at": np.where(is_deep, (since_start << DEPTH_BITS) + depth_after, _NONE_GREATEST),
+            "depth_at": np.where(is_deep, (since_start << DEPTH_BITS) + last_depth, _NONE_GREATEST),
             "uid": np.where(events.uid == 0, _NONE_GREATEST, events.uid),
             "least_uid": np.where(events.uid == 0, _NONE_LEAST, events.uid),
             "time": events.time,

@@ -229,3 +229,16 @@ def test_a_retry_that_waits_in_a_queue_is_no_poison(traced, channel):
     }  # fmt: skip
     assert not any(row["poison"] for row in found.values())
     assert answers("anomalies", facts) == []
+
+
+def test_of_what_happens_at_the_same_time_the_last_counts(traced, channel):
+    """The broker reads its clock once for some events of a burst."""
+    channel.declare("q", arguments={"x-message-ttl": TTL})
+    channel.declare("short", arguments={"x-max-length": 2})
+    for queue in ("q", "short"):
+        channel.publish_all("abcd", queue)
+    advance(traced.broker, 2 * TTL)
+    rows = [row | {"time": TEN + timedelta(milliseconds=row["kind"])} for row in in_window(events_of(traced), 0)]
+    assert {queue: depth for queue, [(depth, _, _)] in backlog_of(facts_of(rows)).items()} == {"q": 0, "short": 2}
+    rows = [row | {"time": TEN} for row in rows]
+    assert {queue: depth for queue, [(depth, _, _)] in backlog_of(facts_of(rows)).items()} == {"q": 0, "short": 2}

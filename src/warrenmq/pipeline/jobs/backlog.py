@@ -63,8 +63,8 @@ def answer(facts: pa.Table, settings: Settings) -> pa.Table:
 
 
 def _depths(steps: pa.Table) -> pa.Table:
-    """Of each queue and window."""
-    in_order = steps.sort_by([("last_time", "ascending"), ("depth_last", "ascending")])
+    """Of each queue and window. Of what happened at the same time, what left it least deep was the last, mostly."""
+    in_order = steps.sort_by([("last_time", "ascending"), ("depth_last", "descending")])
     has_depth = pc.is_valid(in_order["depth_last"])
     counted = put(
         in_order,

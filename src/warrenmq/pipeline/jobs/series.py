@@ -91,7 +91,7 @@ def _filled(points: dict[int, Point], seen: set[int], ends: dict[int, int]) -> l
 def _depths(steps: pa.Table) -> list[Series]:
     """At the ends of windows: what the last event told."""
     told = steps.filter(pc.is_valid(steps["depth_last"]))
-    in_order = told.sort_by([("last_time", "ascending"), ("depth_last", "ascending")])
+    in_order = told.sort_by([("last_time", "ascending"), ("depth_last", "descending")])
     found = totals(in_order, (*_WINDOW, "queue"), depth_last="last", first_uid="min", last_uid="max")
     points: dict[str, list[Point]] = defaultdict(list)
     names = (*_WINDOW, "queue", "depth_last", "first_uid", "last_uid")
