@@ -246,7 +246,7 @@ def _why(event: dict[str, Any]) -> str:
     count = event.get("messages")
     many = f"{count:,} message{'' if count == 1 else 's'}" if count else ""
     is_dead_letter = event["kind"] in ("routed", "unroutable") and "queue" in event
-    way = f"to exchange {event.get('exchange') or '(default)'}" if is_dead_letter else ""
+    way = f"to {event.get('exchange') or '(default)'}" if is_dead_letter else ""
     return ", ".join(filter(None, (event.get("reason", "").replace("_", " "), many, way)))
 
 

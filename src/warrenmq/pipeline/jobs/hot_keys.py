@@ -44,7 +44,7 @@ def answer(facts: pa.Table, settings: Settings) -> pa.Table:
     found = _by_key(where(once(facts), fact=KEY, kind=(*SENDINGS, *FAILURES)))
     found = ranked(found, ("window_start",), ("-published", *by_name))
     found = ranked(found, ("window_start",), ("-failed", *by_name), "worst")
-    is_hot = pc.less_equal(found["rank"], settings.top)
+    is_hot = pc.and_(pc.less_equal(found["rank"], settings.top), pc.greater(found["published"], 0))
     is_bad = pc.and_(pc.less_equal(found["worst"], settings.top), pc.greater(found["failed"], 0))
     kept = joined(found.filter(pc.or_(is_hot, is_bad)), _by_exchange(facts), EXCHANGE)
     return put(kept, share_ratio=ratio(kept["published"], kept["in_all"]), poison=_is_poison(kept))
