@@ -154,7 +154,7 @@ class DeadLetters:
         return outcome
 
     def _tell_route(self, message: Message, address: bytes, is_routed: bool, is_again: bool) -> None:
-        """Emit the event that a dead letter goes to queues, or that none is bound for it: that is told once."""
+        """Emit the event that a dead letter goes to queues, or that none is bound for it; the latter once."""
         if is_routed:
             self._tell(schema.ROUTED, message, address, 0)
         elif not is_again:

@@ -29,12 +29,12 @@ LOST = "lost"
 _SETTLED = frozenset({schema.ACKED, schema.NACKED, schema.REJECTED})
 # The message is in the queue again, for the next consumer.
 _BACK = frozenset({schema.REQUEUED, schema.RETRIED, schema.SCHEDULED})
-# It is in the queue no more, whoever had it. `unroutable` of a queue: its dead letter reached no other.
+# It is no longer in the queue. `unroutable` of a queue: its dead letter reached no other.
 _GONE = frozenset({schema.EXPIRED, schema.DROPPED, schema.DEAD_LETTERED, schema.UNROUTABLE})
 _PLACED = _SETTLED | _BACK | _GONE | {schema.ENQUEUED, schema.DELIVERED}
 # It was dropped at the door: it never waited in that queue.
 _NEVER_JOINED = frozenset({schema.R_REFUSED, schema.R_DUPLICATE, schema.R_CYCLE})
-# One event tells that all that waited on disk is gone; with other reasons some of it, and nobody knows which.
+# One event for all that waited on disk, which is gone; with other reasons some of it is, and which is not known.
 _ALL_GONE = frozenset({schema.R_PURGED, schema.R_QUEUE_DELETED})
 # It came to no queue, and never will.
 _NOWHERE = frozenset({schema.UNROUTABLE, schema.RETURNED, schema.TX_ROLLED_BACK, schema.DROPPED})

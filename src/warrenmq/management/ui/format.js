@@ -74,7 +74,7 @@ export function why({ kind, reason, messages, queue, exchange }) {
   return [reason && words(reason), many, way].filter(Boolean).join(", ");
 }
 
-/** Whether an event removed some of a queue's messages on disk: nobody knows which. */
+/** Whether an event removed some of a queue's messages on disk; which ones is not known. */
 export const removedSome = ({ messages, reason }) => messages > 0 && !["purged", "queue_deleted"].includes(reason);
 
 const GROUPS = {

@@ -154,7 +154,7 @@ def _work(steps: pa.Table) -> pa.Table:
     kind, reason = facts["kind"], facts["reason"]
     is_got = pc.and_(pc.equal(kind, "delivered"), pc.not_equal(reason, "auto_ack"))
     # A nack that gives back is told as nacked and requeued; what comes back by itself, as requeued alone. What comes
-    # back too often is told with its consumer only if that has not nacked it.
+    # back too often has an event with its consumer only if that has not nacked it.
     came_back = pc.and_(pc.equal(kind, "requeued"), pc.not_equal(reason, "client"))
     is_over = pc.and_(is_one_of(kind, ("dropped", "dead_lettered")), pc.equal(reason, "delivery_limit"))
     came_back = pc.or_(came_back, is_over)

@@ -24,7 +24,7 @@ _NOT_TRIED = ("expired", "maxlen", "purged", "queue_deleted", "refused", "duplic
 
 
 def once(facts: pa.Table) -> pa.Table:
-    """The facts without dead letters that expired: each of these is told as expired, too."""
+    """The facts without dead letters that expired: each of these has an event `expired`, too."""
     is_again = pc.and_(pc.equal(facts["kind"], "dead_lettered"), pc.equal(facts["reason"], "expired"))
     return facts.filter(pc.invert(is_again))
 
