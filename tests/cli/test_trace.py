@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
-from tests.management.fakes import UID, FakeNode, begun, killed_story, purged_story, story
+from tests.management.fakes import UID, FakeNode, begun, dead_story, killed_story, purged_story, story
 from tests.management.serving import served
 from warrenmq.cli.trace_view import duration
 from warrenmq.events import schema
@@ -109,6 +109,15 @@ def test_a_purge_says_how_many_messages_it_dropped() -> None:
     out = told("order-19", stories=(purged_story(),))
     assert re.search(r"✗ dropped +shipping +purged, *\n +12,000 *\n +messages *$", out, re.MULTILINE), out
     assert re.search(r"^ shipping +░+✗ *$", out, re.MULTILINE), out
+
+
+def test_a_dead_letter_says_where_it_went_and_that_it_may_have_been_removed_there() -> None:
+    out = told("order-20", stories=(dead_story(),))
+    assert re.search(r"✗ dead-lettered +shipping +packer-1 +1 +rejected *$", out, re.MULTILINE), out
+    assert re.search(r"● routed +shipping +to dlx *$", out, re.MULTILINE), out
+    assert re.search(r"✗ expired +dead +expired, *\n +4,000 *\n +messages *$", out, re.MULTILINE), out
+    assert "Messages were removed on disk: whether this is one of them is not known." in out
+    assert "removed on disk" not in told("order-19", stories=(purged_story(),))
 
 
 def test_json_is_what_the_broker_answers() -> None:

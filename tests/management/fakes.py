@@ -169,6 +169,21 @@ def purged_story() -> Biography:
     return begun([*told.events, at_once])
 
 
+def dead_story() -> Biography:
+    """A consumer rejected it, and some messages of the queue of its dead letter expired on disk."""
+    told = Telling("order-20", UID)
+    told.at(0, schema.PUBLISHED)
+    told.at(20, schema.ENQUEUED, queue="shipping", depth=1)
+    told.at(1_020, schema.DELIVERED, queue="shipping", consumer="packer-1", attempt=1, depth=0)
+    told.at(3_020, schema.REJECTED, queue="shipping", consumer="packer-1", attempt=1, depth=0)
+    told.at(3_030, schema.DEAD_LETTERED, queue="shipping", consumer="packer-1", attempt=1, reason=schema.R_REJECTED)
+    told.at(3_040, schema.ROUTED, queue="shipping", exchange="dlx")
+    told.at(3_050, schema.ENQUEUED, queue="dead", exchange="dlx", depth=9_000)
+    place = {"vhost": "/", "queue": "dead"}
+    some = Event(BEGIN + 9_050, schema.EXPIRED, 0, **place, reason=schema.R_EXPIRED, depth=4_000)
+    return begun([*told.events, some])
+
+
 class Telling:
     """Events of one message, by microseconds since it was published."""
 

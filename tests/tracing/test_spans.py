@@ -120,8 +120,8 @@ def test_a_wait_that_began_before_anybody_listened_begins_with_the_enqueue_time(
 
 
 def test_many_consumers_of_a_stream_have_a_delivery_each() -> None:
-    life = Told().enqueued(0, "log").delivered(10, "log", "one", depth=None, enqueue_time=BEGIN)
-    life.delivered(12, "log", "two", depth=None, enqueue_time=BEGIN).acked(20, "log", "two").acked(30, "log", "one")
+    life = Told(enqueue_time=BEGIN).enqueued(0, "log").delivered(10, "log", "one", depth=None)
+    life.delivered(12, "log", "two", depth=None).acked(20, "log", "two").acked(30, "log", "one")
     found = [times(span) for span in spans_of(life.events) if not span.name.startswith("publish")]
     assert found == [("wait log", 0, 10), ("deliver log", 12, 20), ("deliver log", 10, 30)]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.management.fakes import UID, FakeNode, begun, killed_story, purged_story, story
+from tests.management.fakes import UID, FakeNode, begun, dead_story, killed_story, purged_story, story
 from tests.ui.conftest import LIMIT_MS, OpenSite, Site
 from warrenmq.tracing.rules import TraceRule
 
@@ -126,6 +126,22 @@ def test_a_purge_says_how_many_messages_it_dropped(open_site: OpenSite) -> None:
     page.wait_for_selector("td:text-is('purged, 12,000 messages')")
     assert rows(site)[0] == "shipping 5 ms \u2013 0 \u2013 dropped"
     assert page.locator("text=The broker ended").count() == 0
+
+
+def test_a_dead_letter_says_where_it_went_and_that_it_may_have_been_removed_there(open_site: OpenSite) -> None:
+    site = open_site(FakeNode(dead_story(), purged_story(), rules=ALL), charts=False)
+    page = site.open("/ui/traces.html?id=order-20")
+    page.wait_for_selector("td:text-is('to exchange dlx')")
+    page.wait_for_selector("td:text-is('expired, 4,000 messages')")
+    page.wait_for_selector("text=whether this is one of them is not known")
+    assert [row.rsplit(" ", 1)[1] for row in rows(site)[:2]] == ["dead-lettered", "waiting"]
+    marks = page.locator("svg circle title").all_text_contents()
+    assert [mark.split("\n")[0] for mark in marks].count("dead-lettered") == 1
+    assert not any(mark.startswith("routed") for mark in marks), "it would hide that it is dead-lettered"
+    site.shoot("biography-dead-letter")
+    page = site.open("/ui/traces.html?id=order-19")
+    page.wait_for_selector("td:text-is('purged, 12,000 messages')")
+    assert page.locator("text=whether this is one of them").count() == 0
 
 
 @pytest.mark.parametrize("with_plotly", [pytest.param(True, marks=needs_plotly), False])

@@ -30,6 +30,8 @@ LONG_UNITS: tuple[tuple[float, int, str, int, str], ...] = (
 LONGEST_LANE_NAME = 20
 PUBLISHER = "publisher"
 LOST = "lost"
+# One event tells that all that waited on disk is gone; with other reasons a part of it is.
+ALL_GONE = ("purged", "queue_deleted")
 
 STYLES = {
     "ok": "green",
@@ -98,6 +100,8 @@ def show_biography(biography: dict[str, Any], console: Console) -> None:
     console.print(_events_table(biography["events"], signs, width))
     if any(span["outcome"] == LOST for leg in biography["legs"] for span in leg["spans"]):
         console.print(Text("The broker ended while a consumer had it: for how long is not known.", style="yellow"))
+    if any(each.get("messages") and each["reason"] not in ALL_GONE for each in biography["events"]):
+        console.print(Text("Messages were removed on disk: whether this is one of them is not known.", style="yellow"))
     if biography.get("truncated"):
         console.print(Text(f"Truncated: {biography['hint']}.", style="yellow"))
     elif not biography["complete"]:
@@ -238,10 +242,12 @@ def _events_table(events: list[dict[str, Any]], signs: Signs, width: int) -> Tab
 
 
 def _why(event: dict[str, Any]) -> str:
-    """The reason, and how many messages it concerned if it was not this one alone."""
+    """The reason, how many messages it concerned if it was not this one alone, and where a dead letter went."""
     count = event.get("messages")
     many = f"{count:,} message{'' if count == 1 else 's'}" if count else ""
-    return ", ".join(filter(None, (event.get("reason", "").replace("_", " "), many)))
+    is_dead_letter = event["kind"] in ("routed", "unroutable") and "queue" in event
+    way = f"to {event.get('exchange') or '(default)'}" if is_dead_letter else ""
+    return ", ".join(filter(None, (event.get("reason", "").replace("_", " "), many, way)))
 
 
 # -- words and numbers -------------------------------------------------------------------------------------------------

@@ -183,11 +183,12 @@ class ClassicQueue(Queue):
 
     def _reject_publish(self, message: Message, limit: LengthLimit) -> int:
         self.stats.rejected_publishes += 1
+        letters = self.dead_letters if limit.dead_letters else None
         if message.uid != 0:
-            entry = enqueue_as(message, self.backlog.next_position)
-            self.events.place_event(_DROPPED, entry, self, None, _MAXLEN)
-        if limit.dead_letters and self.dead_letters is not None:
-            self.dead_letters.publish(message, _MAXLEN)
+            kind = _DROPPED if letters is None else schema.DEAD_LETTERED
+            self.events.place_event(kind, enqueue_as(message, 0), self, None, schema.R_REFUSED)
+        if letters is not None:
+            letters.publish(message, _MAXLEN)
         return REJECTED
 
     def _enqueue(self, message: Message, expires_ms: int) -> int:
@@ -347,7 +348,7 @@ class ClassicQueue(Queue):
         """Remove a message that was taken from the backlog, for this reason, and dead-letter it."""
         if self.dead_letters is not None and self.dead_letters.holds:
             self._tell_dropped(entry, reason, who)
-            self.dead_letters.publish_or_hold(entry, reason)
+            self.dead_letters.publish_or_hold(entry, reason, False)
         else:
             self.see_off(entry, reason, who)
             self.backlog.settle(entry)
@@ -373,10 +374,12 @@ class ClassicQueue(Queue):
 
     def drop_again(self, entry: QueuedMessage, reason: int) -> None:
         """Dead-letter a message that no queue has taken so far."""
-        if self.dead_letters is None:
-            self.discard(entry)
-        else:
-            self.dead_letters.publish_or_hold(entry, reason)
+        if self.dead_letters is not None:
+            self.dead_letters.publish_or_hold(entry, reason, True)
+            return
+        if entry.message.uid != 0:
+            self.events.place_event(_DROPPED, entry, self, None, reason)
+        self.discard(entry)
 
     def needs_bodies(self) -> bool:
         """Return True if a message that is on disk only has to be read before it is removed."""
@@ -447,7 +450,7 @@ class ClassicQueue(Queue):
         self.unacked_count -= len(entries)
         self.stats.unacked -= len(entries)
         if self.delivery_limit is not None and not self.is_deleted:
-            entries = self._drop_over_limit(self.delivery_limit, entries)
+            entries = self._drop_over_limit(self.delivery_limit, entries, None if reason == schema.R_CLIENT else who)
         self.requeued += len(entries)
         for entry in entries:
             if entry.message.uid != 0:
@@ -466,13 +469,19 @@ class ClassicQueue(Queue):
         if self.single_active is not None and self.single_active.is_drained():
             self._elect_soon()
 
-    def _drop_over_limit(self, limit: DeliveryLimit, entries: list[QueuedMessage]) -> list[QueuedMessage]:
-        """Drop those that came back more often than they may; return the others."""
+    def _drop_over_limit(self, limit: DeliveryLimit, entries: list[QueuedMessage], who: object) -> list[QueuedMessage]:
+        """Drop those that came back more often than they may; return the others.
+
+        `who` had them, None if an event has told that they are settled.
+        """
         entries, over = limit.divide(entries)
         for entry in over:
             self.rejected += 1
-            self.release(entry)
-            self.drop(entry, schema.R_DELIVERY_LIMIT)
+            if who is None:
+                self.release(entry)
+            self.drop(entry, schema.R_DELIVERY_LIMIT, who)
+            if who is not None:
+                self.release(entry)
         return entries
 
     def _note_returned(self, entries: list[QueuedMessage]) -> None:
@@ -485,20 +494,23 @@ class ClassicQueue(Queue):
 
     def purge(self, reason: int = schema.R_PURGED) -> int:
         dropped = self.backlog.waiting
+        traced: list[QueuedMessage] = []
         for entry in self.backlog:
             if entry.message.uid != 0:
-                self.events.place_event(_DROPPED, entry, self, None, reason)
+                traced.append(entry)
             if self.deduplication is not None:
                 self.deduplication.left(entry.message.header, entry.position)
-        if self.backlog.paged != 0 and self.events.is_watching:
-            # Reading them back for their events would be too slow: one event stands for all of them.
-            fields = {"queue": self.name, "reason": reason, "depth": self.backlog.paged}
-            self.events.resource_event(_DROPPED, self.vhost, fields)
+        paged = self.backlog.paged
         store = self.backlog.store
-        if self.deduplication is not None and store is not None and self.backlog.paged != 0:
+        if self.deduplication is not None and store is not None and paged != 0:
             # What is unacked stays: it stands before all that was on disk only.
             self.deduplication.left_behind(store.last_read if self.unacked_count else -1)
         self.backlog.drop_all()
+        for entry in traced:  # now that the queue is as deep as it will be
+            self.events.place_event(_DROPPED, entry, self, None, reason)
+        if paged != 0 and self.events.is_watching:
+            # Reading them back for their events would be too slow: one event stands for all of them.
+            self.events.resource_event(_DROPPED, self.vhost, {"queue": self.name, "reason": reason, "depth": paged})
         return dropped
 
     def drop_everything(self) -> int:

@@ -1,7 +1,7 @@
 cimport cython
 
 from warrenmq.core.exchange cimport Route
-from warrenmq.core.message cimport Message, QueuedMessage, make_message
+from warrenmq.core.message cimport Message, QueuedMessage, enqueue_as, make_message
 from warrenmq.core.queue cimport Queue
 from warrenmq.core.stats cimport Revision, Stats
 from warrenmq.core.turn cimport Turn
@@ -29,16 +29,16 @@ cdef class DeadLetters:
     cdef readonly bint holds
 
     cpdef publish(self, Message message, int reason)
-    cpdef publish_or_hold(self, QueuedMessage entry, int reason)
+    cpdef publish_or_hold(self, QueuedMessage entry, int reason, bint is_again)
     @cython.locals(pending=list, turn=Turn, was_settling=bint, letters=DeadLetters)
     cdef _publish_pending(self)
-    @cython.locals(outcome=int, is_taken=bint)
-    cdef send(self, Message message, int reason, QueuedMessage entry)
+    @cython.locals(outcome=int, is_settled=bint)
+    cdef send(self, Message message, int reason, QueuedMessage entry, bint is_again)
     @cython.locals(letter=_Letter, route=Route, dead=Message)
-    cdef int _send(self, Message message, int reason) except -1
+    cdef int _send(self, Message message, int reason, bint is_again) except -1
     cdef Route _route_of(self, _Letter letter)
     @cython.locals(outcome=int)
-    cdef int _route(self, Message dead, Route route, _Letter letter) except -1
+    cdef int _route(self, Message message, Message dead, Route route, _Letter letter, bint is_again) except -1
     @cython.locals(outcome=int, queue=Queue)
     cdef int _enqueue(self, Message message, list queues, list deaths) except -1
     @cython.locals(second="long long", cached=_Letter)

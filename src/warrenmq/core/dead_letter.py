@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from warrenmq.core.errors import NotFound
-from warrenmq.core.message import Message, QueuedMessage, make_message
+from warrenmq.core.message import Message, QueuedMessage, address_of, enqueue_as, make_message
 from warrenmq.core.outcome import DELIVERED, DROPPED, QUEUED, REJECTED, UNROUTED, combine
 from warrenmq.core.publish_rules import decode_blind_keys, find_extra_keys
 from warrenmq.core.publishing import Unrouted, find_target, pass_exchanges
@@ -48,9 +48,9 @@ _REJECTED = schema.REASON_NAMES[schema.R_REJECTED]
 Death = dict[str, Any]
 
 
-# One that is about to be published: the dead letters of its queue, the message, the reason, and its entry if the queue
-# has not forgotten it yet.
-PendingDeadLetter = tuple["DeadLetters", Message, int, QueuedMessage | None]
+# One that is about to be published: the dead letters of its queue, the message, the reason, its entry if the queue has
+# not forgotten it yet, and whether it was tried before.
+PendingDeadLetter = tuple["DeadLetters", Message, int, QueuedMessage | None, bool]
 
 
 class DeadLetters:
@@ -89,12 +89,12 @@ class DeadLetters:
 
     def publish(self, message: Message, reason: int) -> None:
         """Publish a message that the queue forgets in this epoch."""
-        self._pending.append((self, message, reason, None))
+        self._pending.append((self, message, reason, None, False))
         self._publish_pending()
 
-    def publish_or_hold(self, entry: QueuedMessage, reason: int) -> None:
+    def publish_or_hold(self, entry: QueuedMessage, reason: int, is_again: bool) -> None:
         """Publish a message, and let the queue forget it if another one takes it, or if nothing is held."""
-        self._pending.append((self, entry.message, reason, entry))
+        self._pending.append((self, entry.message, reason, entry, is_again))
         self._publish_pending()
 
     def _publish_pending(self) -> None:
@@ -106,31 +106,35 @@ class DeadLetters:
         was_settling = turn.is_settling
         turn.is_settling = True
         try:
-            for letters, message, reason, entry in pending:  # which grows meanwhile
-                letters.send(message, reason, entry)
+            for letters, message, reason, entry, is_again in pending:  # which grows meanwhile
+                letters.send(message, reason, entry, is_again)
         finally:
             pending.clear()
             turn.is_settling = was_settling
 
-    def send(self, message: Message, reason: int, entry: QueuedMessage | None) -> None:
+    def send(self, message: Message, reason: int, entry: QueuedMessage | None, is_again: bool) -> None:
         """Publish one of those that are pending."""
-        outcome = self._send(message, reason)
-        is_taken = bool(outcome & (QUEUED | DELIVERED | DROPPED)) and not outcome & REJECTED
-        if is_taken:
-            self._stats.dead_lettered[reason] += 1
+        outcome = self._send(message, reason, is_again)
+        is_settled = bool(outcome & (QUEUED | DELIVERED | DROPPED)) and not outcome & REJECTED
         if entry is not None:
-            if is_taken or not self.holds or self._queue.is_deleted:
-                self._queue.discard(entry)
-            else:
+            if not is_settled and self.holds and not self._queue.is_deleted:
                 self._hold(entry, reason)
+                return
+            self._queue.discard(entry)
+        if outcome & (QUEUED | DELIVERED):
+            self._stats.dead_lettered[reason] += 1
 
-    def _send(self, message: Message, reason: int) -> int:
+    def _send(self, message: Message, reason: int, is_again: bool) -> int:
         letter = self._letter_of(message, reason)
         if len(letter.deaths) > MAX_DEATHS:
             self._stats.dead_letter_cycles += 1
+            self._tell(schema.DROPPED, message, message.address, schema.R_CYCLE)
             return DROPPED
         route = self._route_of(letter)
         if route is None:
+            if not is_again:
+                address = address_of(self._exchange, letter.routing_key)
+                self._tell(schema.UNROUTABLE, message, address, schema.R_NO_ROUTE)
             return UNROUTED
         dead = make_message(route.address, letter.header, message.body)
         dead.has_deaths = True
@@ -140,8 +144,10 @@ class DeadLetters:
             dead.uid = message.uid
             dead.publish_time = message.publish_time
         if route.queues is not None and letter.extra_keys is None:
+            if message.uid != 0:
+                self._tell_route(message, dead.address, len(route.queues) != 0, is_again)
             return self._enqueue(dead, route.queues, letter.deaths)
-        return self._route(dead, route, letter)
+        return self._route(message, dead, route, letter, is_again)
 
     def _route_of(self, letter: _Letter) -> Route | None:
         """Return the cached route of a dead letter, as long as the topology stays; None if there is no exchange."""
@@ -158,25 +164,48 @@ class DeadLetters:
             letter.topology = self._topology.number
         return letter.route
 
-    def _route(self, dead: Message, route: Route, letter: _Letter) -> int:
+    def _route(self, message: Message, dead: Message, route: Route, letter: _Letter, is_again: bool) -> int:
         """Route a dead letter that has several keys, or whose queues depend on its header."""
         headers = properties.headers(letter.header)
         target = find_target(self._vhost, route, letter.extra_keys or [], letter.header, headers)
         if not isinstance(target, Unrouted):
+            self._tell_route(message, dead.address, bool(target), is_again)
             return self._enqueue(dead, target, letter.deaths)
         queues, passage = pass_exchanges(self._vhost, dead, target)
+        if not queues and passage.was_dropped:
+            self._tell(schema.DROPPED, message, dead.address, schema.R_DUPLICATE)
+        else:
+            self._tell_route(message, dead.address, bool(queues), is_again)
         outcome = self._enqueue(dead, queues, letter.deaths) if queues else passage.outcome()
         return combine(outcome, passage.note(bool(queues) and not outcome & REJECTED))
 
     def _enqueue(self, message: Message, queues: list[Queue], deaths: list[Death]) -> int:
         outcome = UNROUTED
+        if message.uid != 0:
+            self._queue.events.resume()
         for queue in queues:
             if is_cycle(queue.name, deaths):
                 self._stats.dead_letter_cycles += 1
+                if message.uid != 0:
+                    queue.events.place_event(schema.DROPPED, enqueue_as(message, 0), queue, None, schema.R_CYCLE)
                 outcome = combine(outcome, DROPPED)
             else:
                 outcome = combine(outcome, queue.enqueue(message))
         return outcome
+
+    def _tell_route(self, message: Message, address: bytes, is_routed: bool, is_again: bool) -> None:
+        """Emit the event that a dead letter goes to queues, or that none is bound for it; the latter once."""
+        if is_routed:
+            self._tell(schema.ROUTED, message, address, 0)
+        elif not is_again:
+            self._tell(schema.UNROUTABLE, message, address, schema.R_NO_ROUTE)
+
+    def _tell(self, kind: int, message: Message, address: bytes, reason: int) -> None:
+        """Emit an event of a message of this queue, with the exchange and routing key of its dead letter."""
+        if message.uid != 0:
+            told = make_message(address, message.header, message.body)
+            told.uid, told.publish_time, told.enqueue_time = message.uid, message.publish_time, message.enqueue_time
+            self._queue.events.place_event(kind, enqueue_as(told, 0), self._queue, None, reason)
 
     def _letter_of(self, message: Message, reason: int) -> _Letter:
         second = self._turn.now_ms // 1000
@@ -209,6 +238,7 @@ class DeadLetters:
         self._cancel_timer()
         held, self._held = self._held, []
         for entry, _ in held:
+            self._tell(schema.DROPPED, entry.message, entry.message.address, schema.R_QUEUE_DELETED)
             self._queue.discard(entry)
 
     def _cancel_timer(self) -> None:

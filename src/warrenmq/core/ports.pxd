@@ -49,6 +49,7 @@ cdef class EventSink:
     cpdef published(self, object channel, object route, Message message, list queues)
     cpdef message_event(self, int kind, Message message, object channel, int reason)
     cpdef enqueued(self, Message message, object queue, long long depth)
+    cpdef resume(self)
     cpdef place_event(self, int kind, QueuedMessage entry, object queue, object who, int reason)
     cpdef passed(self, Message message, object queue, object consumer)
     cpdef tapped(self, QueuedMessage entry, object queue, object who)

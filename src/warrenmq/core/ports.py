@@ -414,6 +414,12 @@ class EventSink:
     def enqueued(self, message: "Message", queue: "Queue", depth: int) -> None:
         """A traced message joins a queue, and with it so many wait there; notes the time in it."""
 
+    def resume(self) -> None:
+        """The broker itself is about to put a traced message into queues: it joins them now, not when it was published.
+
+        No two calls have the same time, so that two copies in one queue can be told apart by when they came.
+        """
+
     def place_event(self, kind: int, entry: "QueuedMessage", queue: "Queue", who: object, reason: int) -> None:
         """Something happened to a traced message in one queue: delivered, acked, requeued, dropped, ...
 

@@ -484,6 +484,8 @@ class VHost:
             return  # it had to wait for the disk
         turn = self.broker.turn
         was_settling, turn.is_settling = turn.is_settling, True
+        if message.uid != 0:
+            self.broker.events.resume()
         try:
             if isinstance(binding.destination, Queue):
                 binding.destination.enqueue(message)

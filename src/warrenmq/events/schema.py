@@ -107,7 +107,8 @@ R_UNUSED = 19  # nobody used it for too long
 R_AUTO_ACK = 20  # delivered to a consumer that does not ack
 R_DUPLICATE = 21  # seen before
 R_RETRIES_EXHAUSTED = 22
-R_REFUSED = 23  # the broker said no
+R_REFUSED = 23  # a full queue rejected the publish
+R_CYCLE = 24  # a dead letter that would go around for ever
 
 REASON_NAMES = {
     R_REJECTED: "rejected",
@@ -133,6 +134,7 @@ REASON_NAMES = {
     R_DUPLICATE: "duplicate",
     R_RETRIES_EXHAUSTED: "retries_exhausted",
     R_REFUSED: "refused",
+    R_CYCLE: "cycle",
 }
 REASON_CODES = {name: code for code, name in REASON_NAMES.items()}
 

@@ -48,6 +48,8 @@ FAILING = (
     schema.DROPPED,
     schema.DEAD_LETTERED,
 )
+# What one event may tell of many messages, which were on disk only.
+REMOVING = (schema.EXPIRED, schema.DROPPED)
 KINDS_WITH_KEY = (*ARRIVING, *FAILING, schema.UNROUTABLE, schema.RETURNED)
 
 GROUP_KEYS = (
@@ -70,9 +72,11 @@ _TYPES = {
 } | {name: LongType() for name in MEASURES[:-2]}
 SCHEMA = StructType([StructField(name, _TYPES.get(name, StringType())) for name in (*FACT_KEYS, *MEASURES)])
 
-# Of `depth_last`: the time within a window and the depth, in one number whose greatest is the last depth.
+# Of `depth_last`: the time within a window and the depth, in one number whose greatest is the last depth. Of events of
+# the same time the deepest counts, and of those that make a queue shorter the least deep: these have DEPTH_MASK - depth.
 DEPTH_BITS = 31
 DEPTH_MASK = (1 << DEPTH_BITS) - 1
+SHORTENING = (schema.DELIVERED, schema.EXPIRED, schema.DROPPED, schema.DEAD_LETTERED)
 
 
 def facts_of(events: DataFrame, settings: Settings, wanted: Collection[str] = ALL) -> DataFrame:

@@ -286,6 +286,7 @@ class _Maker:
         back = often | {"reason": np.full(len(attempt), schema.R_CLIENT)}
         self._add(schema.REQUEUED, delivered + 3001, back, attempt < attempts)
         last = often | {"reason": np.full(len(attempt), schema.R_DELIVERY_LIMIT)}
+        del last["consumer"]  # it has settled the message
         self._add(schema.DROPPED, delivered + 3001, last, attempt == attempts)
 
     def _add_unroutable(self) -> None:

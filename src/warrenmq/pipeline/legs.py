@@ -35,6 +35,7 @@ MOST_OPEN = 200_000
 
 _SETTLED = (schema.ACKED, schema.NACKED, schema.REJECTED)
 _STEPS = (schema.DELIVERED, *_SETTLED, schema.REQUEUED)
+_OVER = (schema.DROPPED, schema.DEAD_LETTERED)
 _BROKER_BITS = 6  # the lowest of a uid are the same in all of a broker's
 
 ENDS_SCHEMA = pa.schema(
@@ -53,10 +54,12 @@ def ends_of(events: Chunk) -> pa.Table:
     """The deliveries and settlements among the events."""
     # What is acked as it is delivered has no leg; a reader of a stream (no depth) neither.
     is_manual = events.numbers("reason") != schema.R_AUTO_ACK
-    steps = events.where(np.isin(events.kind, _STEPS) & is_manual & events.has("depth"))
+    is_over = np.isin(events.kind, _OVER) & (events.numbers("reason") == schema.R_DELIVERY_LIMIT)
+    steps = events.where((np.isin(events.kind, _STEPS) | is_over) & is_manual & events.has("depth"))
+    kind = np.where(np.isin(steps.kind, _OVER), schema.REQUEUED, steps.kind)  # it came back, though too often
     vhost, queue = steps.names("vhost"), steps.names("queue")
     attempt = np.where(steps.has("attempt"), steps.numbers("attempt"), 1)
-    columns = [vhost.named(vhost.codes), queue.named(queue.codes), steps.uid, attempt, steps.time, steps.kind]
+    columns = [vhost.named(vhost.codes), queue.named(queue.codes), steps.uid, attempt, steps.time, kind]
     return pa.table([pa.array(column) for column in columns], schema=ENDS_SCHEMA)
 
 

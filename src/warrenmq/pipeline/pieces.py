@@ -26,7 +26,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import compute as pc
 
-from warrenmq.pipeline.facts import DEPTH_MASK, GROUP_KEYS, KEY, MEASURES, MESSAGE
+from warrenmq.events import schema
+from warrenmq.pipeline.facts import DEPTH_MASK, GROUP_KEYS, KEY, MEASURES, MESSAGE, SHORTENING
 
 COUNTS, ENDS, SEEN = "counts", "ends", "seen"
 DDL = "kind string, place bigint, events bigint, newest bigint, body binary"
@@ -65,6 +66,7 @@ FACT_SCHEMA = pa.schema(
         *((name, _NUMBERS.get(name, pa.int64())) for name in MEASURES),
     ]
 )
+_SHORTENING = pa.array([schema.kind_name(kind) for kind in SHORTENING], pa.string())
 # Small tables: handing them to threads takes longer than packing them.
 _PACKED = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 _UNPACKED = pa.ipc.IpcReadOptions(use_threads=False)
@@ -135,9 +137,14 @@ def facts_of_counts(counts: pa.Table, window_us: int, kept: int, part: int = 0) 
     constants = {
         "window_end": pc.add(bounded.column("window_start"), pa.scalar(window_us, pa.duration("us"))),
         "part": pa.repeat(part, bounded.num_rows),
-        "depth_last": pc.bit_wise_and(bounded.column("depth_at"), DEPTH_MASK),
+        "depth_last": _last_depth(bounded),
     }
     return _in_order(bounded, constants)
+
+
+def _last_depth(counts: pa.Table) -> pa.ChunkedArray:
+    depth = pc.bit_wise_and(counts.column("depth_at"), DEPTH_MASK)
+    return pc.if_else(pc.is_in(counts.column("kind"), _SHORTENING), pc.subtract(DEPTH_MASK, depth), depth)
 
 
 def busiest_keys(counts: pa.Table, kept: int) -> pa.Table:

@@ -17,10 +17,13 @@ from warrenmq.pipeline.facts import (
     ARRIVING,
     DEFAULT_EXCHANGE,
     DEPTH_BITS,
+    DEPTH_MASK,
     END_TO_END,
     FAILING,
     KEY,
     KINDS_WITH_KEY,
+    REMOVING,
+    SHORTENING,
     STEP,
     WAITING,
 )
@@ -36,6 +39,7 @@ _CODES = range(schema.HIGHEST_CODE + 1)
 _KIND_NAMES = pa.array([schema.kind_name(code) for code in _CODES], pa.string())
 _REASON_NAMES = pa.array([schema.reason_name(code) if code else "" for code in _CODES], pa.string())
 
+_EMPTYING = (schema.R_PURGED, schema.R_QUEUE_DELETED)
 _NONE_LEAST, _NONE_GREATEST = 2**62, -1  # stand for no value where the least or the greatest is looked for
 _AGGREGATES = [
     ("times", "sum"), ("again", "sum"), ("size", "sum"), ("depth", "max"), ("depth_at", "max"),
@@ -71,9 +75,10 @@ class Steps:
         return self._counts(STEP, grouped, found)
 
     def keys(self) -> pa.Table:
-        """What is published and what fails, by routing key."""
-        key = self._events.names("routing_key")
-        grouped = self._grouped({"name": key.codes}, np.isin(self._events.kind, KINDS_WITH_KEY))
+        """What is published, by clients and as dead letters, and what fails, by routing key."""
+        key, kind = self._events.names("routing_key"), self._events.kind
+        is_dead_letter = (kind == schema.ROUTED) & (self._names["queue"].codes != NO_NAME)
+        grouped = self._grouped({"name": key.codes}, np.isin(kind, KINDS_WITH_KEY) | is_dead_letter)
         return self._counts(KEY, grouped, {"name": key.named(grouped["name"])})
 
     def waiting(self) -> pa.Table:
@@ -106,16 +111,19 @@ class Steps:
     def _measures(self) -> dict[str, Any]:
         events = self._events
         depth, has_depth = events.numbers("depth"), events.has("depth")
-        # A queue that drops what lies on disk tells one event of no message, whose depth is how many these were.
-        is_many = (events.kind == schema.DROPPED) & (events.uid == 0) & has_depth
-        is_deep = has_depth & ~is_many
+        # A queue that removes what lies on disk tells one event of no message, whose depth is how many these were.
+        is_many = np.isin(events.kind, REMOVING) & (events.uid == 0) & has_depth
+        is_emptied = is_many & np.isin(events.numbers("reason"), _EMPTYING)
+        is_deep = (has_depth & ~is_many) | is_emptied
+        depth_after = np.where(is_emptied, 0, depth)
+        last_depth = np.where(np.isin(events.kind, SHORTENING), DEPTH_MASK - depth_after, depth_after)
         since_start = events.time % self._window_us
         return {
             "times": np.where(is_many, depth, 1),
             "again": ((events.kind == schema.DELIVERED) & (self._attempt() > 1)).astype(np.int64),
             "size": events.numbers("size"),
-            "depth": np.where(is_deep, depth, _NONE_GREATEST),
-            "depth_at": np.where(is_deep, (since_start << DEPTH_BITS) + depth, _NONE_GREATEST),
+            "depth": np.where(is_deep, depth_after, _NONE_GREATEST),
+            "depth_at": np.where(is_deep, (since_start << DEPTH_BITS) + last_depth, _NONE_GREATEST),
             "uid": np.where(events.uid == 0, _NONE_GREATEST, events.uid),
             "least_uid": np.where(events.uid == 0, _NONE_LEAST, events.uid),
             "time": events.time,

@@ -29,9 +29,13 @@ LOST = "lost"
 _SETTLED = frozenset({schema.ACKED, schema.NACKED, schema.REJECTED})
 # The message is in the queue again, for the next consumer.
 _BACK = frozenset({schema.REQUEUED, schema.RETRIED, schema.SCHEDULED})
-# It is in the queue no more, whoever had it.
-_GONE = frozenset({schema.EXPIRED, schema.DROPPED, schema.DEAD_LETTERED})
+# It is no longer in the queue. `unroutable` of a queue: its dead letter reached no other.
+_GONE = frozenset({schema.EXPIRED, schema.DROPPED, schema.DEAD_LETTERED, schema.UNROUTABLE})
 _PLACED = _SETTLED | _BACK | _GONE | {schema.ENQUEUED, schema.DELIVERED}
+# It was dropped at the door: it never waited in that queue.
+_NEVER_JOINED = frozenset({schema.R_REFUSED, schema.R_DUPLICATE, schema.R_CYCLE})
+# One event for all that waited on disk, which is gone; with other reasons some of it is, and which is not known.
+_ALL_GONE = frozenset({schema.R_PURGED, schema.R_QUEUE_DELETED})
 # It came to no queue, and never will.
 _NOWHERE = frozenset({schema.UNROUTABLE, schema.RETURNED, schema.TX_ROLLED_BACK, schema.DROPPED})
 
@@ -123,7 +127,7 @@ class Teller:
         self.story: list[Event] = []
         self._heard: set[Event] = set()
         self._stays: list[_Stay] = []  # in the order in which they began
-        self._current: dict[tuple[int, str, str], _Stay] = {}
+        self._current: dict[tuple[object, ...], _Stay] = {}
         self._waiting: dict[tuple[str, str], dict[_Stay, None]] = {}  # by virtual host and queue
 
     def add(self, events: Iterable[Event]) -> None:
@@ -132,7 +136,7 @@ class Teller:
                 continue
             self._heard.add(event)
             if event.uid == 0:
-                self._add_purge(event)
+                self._add_removal(event)
             elif event.queue is None or event.kind not in _PLACED:
                 self.story.append(event)
             else:
@@ -164,7 +168,8 @@ class Teller:
         return {place: min(stay.wait_begin for stay in stays) for place, stays in self._waiting.items() if stays}
 
     def _stay_of(self, event: Event) -> _Stay:
-        place = (event.uid, event.vhost or "", event.queue or "")
+        # Dead letters of two queues may be in a third at the same time: two stays, which began at different times.
+        place = (event.uid, event.vhost or "", event.queue or "", event.enqueue_time)
         stay = self._current.get(place)
         if stay is None or (event.kind == schema.ENQUEUED and stay.is_over):
             stay = self._current[place] = _Stay(event)
@@ -178,12 +183,18 @@ class Teller:
         else:
             waiting.pop(stay, None)
 
-    def _add_purge(self, event: Event) -> None:
-        """All that waited on disk in a queue was dropped: one event tells it of all of them."""
+    def _add_removal(self, event: Event) -> None:
+        """Messages that waited on disk were removed without being read: one event tells it of all of them.
+
+        Where only some of the queue's messages were removed, whether this one was among them is not known.
+        """
         place = event.vhost or "", event.queue or ""
-        if event.kind == schema.DROPPED and (purged := self._waiting.pop(place, None)):
-            self.story.append(event)
-            for stay in purged:
+        if event.kind not in (schema.DROPPED, schema.EXPIRED) or not (waiting := self._waiting.get(place)):
+            return
+        self.story.append(event)
+        if event.reason in _ALL_GONE:
+            del self._waiting[place]
+            for stay in waiting:
                 stay.add(event)
 
 
@@ -202,7 +213,8 @@ class _Stay:
         self._deliveries = 0
         self._attempt = 0  # of the last delivery, as the broker counts
         self._attempts_before = 0  # those that it has forgotten since
-        if event.kind != schema.ENQUEUED and event.enqueue_time is not None:
+        has_joined = event.kind != schema.ENQUEUED and event.reason not in _NEVER_JOINED
+        if has_joined and event.enqueue_time is not None:
             self._begin_wait(event.enqueue_time)  # what came before is no longer kept
 
     @property

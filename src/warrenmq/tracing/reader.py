@@ -51,7 +51,7 @@ EVENTS_AT_ONCE = 100
 ROWS_AT_ONCE = 5_000
 KEYS_AT_ONCE = 16
 
-_PURGES = frozenset({schema.DROPPED})
+_REMOVALS = frozenset({schema.DROPPED, schema.EXPIRED})
 _NO_MESSAGE = frozenset({0})
 
 Result = TypeVar("Result")
@@ -237,7 +237,7 @@ class _Biographer:
             await self._look_for(frozenset(uids), frozenset(message_ids))
         teller = await self._tell()
         for (vhost, queue), since in teller.waiting_since().items():
-            if await self._look_for_purges(vhost, queue, since):
+            if await self._look_for_removals(vhost, queue, since):
                 teller = await self._tell()
         return await self._finish(teller)
 
@@ -266,20 +266,24 @@ class _Biographer:
             for uid in await self._follower.do(partial(batch.uids, some)):
                 self._uids.setdefault(uid, False)
 
-    async def _look_for_purges(self, vhost: str, queue: str, since: int) -> bool:
-        """Messages that wait on disk are dropped by one event for all of them, which has no uid."""
-        wanted = Selection(kinds=_PURGES, uids=_NO_MESSAGE, vhost=vhost, queue=queue)
-        batches = Wanted(since, None, schema.DROPPED, frozenset({QUEUE + queue}))
+    async def _look_for_removals(self, vhost: str, queue: str, since: int) -> bool:
+        """Messages that wait on disk are removed by one event for all of them, which has no uid."""
         before = len(self._found)
+        for kind in _REMOVALS:
+            await self._look_for_removals_of(kind, vhost, queue, since)
+        return len(self._found) > before
+
+    async def _look_for_removals_of(self, kind: int, vhost: str, queue: str, since: int) -> None:
+        wanted = Selection(kinds=frozenset({kind}), uids=_NO_MESSAGE, vhost=vhost, queue=queue)
+        batches = Wanted(since, None, kind, frozenset({QUEUE + queue}))
         below = self._follower.source.next_offset
         while below:
             offsets, below = await self._follower.candidates(batches, below)
             for offset in offsets:
                 if self._batches.is_exhausted:
                     self._batches.has_left_out = True
-                    return len(self._found) > before
+                    return
                 self._found.update(await self._batches.select(offset, [wanted], self._found))
-        return len(self._found) > before
 
     def _add(self, place: Place, event: Event) -> None:
         self._found[place] = event

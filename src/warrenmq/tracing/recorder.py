@@ -298,6 +298,9 @@ class Recorder(EventSink):
         else:
             self._put(_ENQUEUED, 0, scene, now, message, depth, 0)
 
+    def resume(self) -> None:
+        self._now = max(self._read_clock(), self._now + 1)
+
     def _is_at(self, now: int, message: Message) -> bool:
         """Whether the last row was of this message and of this time, and it came to its queue then."""
         rows = self.rows

@@ -39,6 +39,7 @@ _GONE = frozenset({schema.EXPIRED, schema.DROPPED, schema.DEAD_LETTERED})
 _FAILED = (_SETTLED - {schema.ACKED}) | _BACK | _GONE | {schema.UNROUTABLE, schema.RETURNED, schema.TX_ROLLED_BACK}
 
 Value = str | int
+Place = tuple[int, str, str, int | None]  # a message, a queue, and when it came there: a dead letter may come again
 Key = TypeVar("Key")
 Held = TypeVar("Held")
 
@@ -65,7 +66,7 @@ class SpanMaker:
     def __init__(self, most_open: int = MOST_OPEN) -> None:
         self._most_open = most_open
         self._publishes: OrderedDict[int, _Publish] = OrderedDict()
-        self._waits: OrderedDict[tuple[int, str, str], int] = OrderedDict()
+        self._waits: OrderedDict[Place, int] = OrderedDict()
         self._deliveries: OrderedDict[tuple[object, ...], Event] = OrderedDict()
         self._spans: list[OtelSpan] = []
         self._newest = 0
@@ -91,14 +92,14 @@ class SpanMaker:
     def _add(self, event: Event) -> None:
         if event.kind == schema.PUBLISHED:
             _hold(self._publishes, event.uid, _Publish(event), self._most_open)
-        elif event.kind in _ARRIVED:
+        elif event.kind in _ARRIVED and event.queue is None:
             self._arrive(event)
-        elif event.kind in _ARRIVING and event.uid in self._publishes:
-            self._publishes[event.uid].end = event.time
+        elif event.uid in self._publishes:
+            self._publishes[event.uid].add(event)
         if event.queue is not None:
-            self._add_place(event, (event.uid, event.vhost or "", event.queue))
+            self._add_place(event, (event.uid, event.vhost or "", event.queue, event.enqueue_time))
 
-    def _add_place(self, event: Event, place: tuple[int, str, str]) -> None:
+    def _add_place(self, event: Event, place: Place) -> None:
         if event.kind == schema.ENQUEUED:
             _hold(self._waits, place, event.time, self._most_open)
         elif event.kind == schema.DELIVERED:
@@ -129,14 +130,14 @@ class SpanMaker:
             del self._publishes[uid]
             self._spans.append(publish.span())
 
-    def _end_wait(self, event: Event, place: tuple[int, str, str]) -> None:
+    def _end_wait(self, event: Event, place: Place) -> None:
         begin = self._waits.pop(place, None)
         if begin is None and event.kind == schema.DELIVERED and event.attempt == 1 and event.depth is not None:
             begin = event.enqueue_time  # it came before this began to listen; a stream's message is waited for once
         if begin is not None:
             self._spans.append(_wait_span(event, begin))
 
-    def _end_delivery(self, event: Event, place: tuple[int, str, str]) -> None:
+    def _end_delivery(self, event: Event, place: Place) -> None:
         delivered = self._deliveries.pop((*place, *_receiver(event)), None)
         if delivered is not None:
             self._spans.append(_deliver_span(delivered, event))
@@ -145,12 +146,23 @@ class SpanMaker:
 class _Publish:
     """A publish that is not over."""
 
-    __slots__ = ("end", "event", "outcome")
+    __slots__ = ("_has_died", "end", "event", "outcome")
 
     def __init__(self, event: Event) -> None:
         self.event = event
         self.end = event.time
         self.outcome: Event | None = None
+        self._has_died = False  # the queues that it joins from now on are those of its dead letter
+
+    def add(self, event: Event) -> None:
+        """Something happened before it was confirmed."""
+        if event.reason == schema.R_REFUSED:
+            self.end = event.time
+            self.outcome = event
+        if event.kind == schema.DEAD_LETTERED:
+            self._has_died = True
+        elif event.kind in _ARRIVING and not self._has_died:
+            self.end = event.time
 
     def span(self) -> OtelSpan:
         event = self.event

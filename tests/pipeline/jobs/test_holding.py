@@ -96,3 +96,8 @@ def test_skew_is_one_where_the_work_is_even():
     assert (found["b"]["share_ratio"], found["b"]["skew"]) == (0.25, 0.5)
     assert found["a"]["stuck"] is False
     assert found["a"]["stuck_since"] is None
+
+
+def test_without_consumers_there_are_no_states():
+    facts = [fact("step", 0, queue="q", kind="delivered", count=3)]
+    assert list(states_of(fact_table(facts), SETTINGS)) == []

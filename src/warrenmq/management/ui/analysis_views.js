@@ -110,7 +110,7 @@ const failures = {
 };
 
 const flow = {
-  about: "Where messages go in the time shown: from exchanges to queues to consumers.",
+  about: "Where messages go in the time shown: from exchanges to queues to consumers. Red: dead letters, from a queue back to an exchange.",
   isWide: true,
   choices: () => [],
   draw(place, rows) {

@@ -3,7 +3,7 @@
 import { query } from "./api.js";
 import { timeline } from "./chart.js";
 import { el } from "./dom.js";
-import { clock, duration, group, microseconds, size, why, words, zone } from "./format.js";
+import { clock, duration, group, microseconds, removedSome, size, why, words, zone } from "./format.js";
 import { lanesOf } from "./lanes.js";
 import { table } from "./table.js";
 
@@ -18,6 +18,7 @@ export function drawBiography(biography) {
     biography.truncated && el("div", { class: "notice" }, `Truncated: ${biography.hint}.`),
     biography.complete || biography.truncated ? null : el("div", { class: "notice" }, "The beginning of this message is not kept, or it has not come to its end yet: times may be incomplete."),
     legs.some(({ spans }) => spans.some(({ outcome }) => outcome === "lost")) && el("div", { class: "notice" }, "The broker ended while a consumer had this message: for how long is not known, so that time is not counted."),
+    events.some(removedSome) && el("div", { class: "notice" }, "Messages of a queue were removed on disk without being read: whether this is one of them is not known."),
     figures(biography),
     el("section", { class: "card" }, el("h2", {}, "What it is"), facts(biography)),
     el("section", { class: "card" }, el("h2", {}, "Timeline"), chart),

@@ -66,11 +66,16 @@ export function size(bytes) {
 /** dead_lettered -> dead-lettered. */
 export const words = (kind) => kind.replaceAll("_", "-");
 
-/** Why an event happened, and to how many messages if it was not this one alone; empty where there is nothing to say. */
-export function why({ reason, messages }) {
+/** Why an event happened, to how many messages if it was not this one alone, and where a dead letter went; empty where
+ *  there is nothing to say. */
+export function why({ kind, reason, messages, queue, exchange }) {
   const many = messages && `${messages.toLocaleString("en")} message${messages === 1 ? "" : "s"}`;
-  return [reason && words(reason), many].filter(Boolean).join(", ");
+  const way = queue !== undefined && ["routed", "unroutable"].includes(kind) && `to exchange ${exchange || "(default)"}`;
+  return [reason && words(reason), many, way].filter(Boolean).join(", ");
 }
+
+/** Whether an event removed some of a queue's messages on disk; which ones is not known. */
+export const removedSome = ({ messages, reason }) => messages > 0 && !["purged", "queue_deleted"].includes(reason);
 
 const GROUPS = {
   info: ["published", "routed", "enqueued", "delivered", "waiting", "processing"],

@@ -22,6 +22,7 @@ export function lanesOf(biography, now = Date.now() * 1000) {
   const at = (us) => (us - begin) / scale;
   const lanes = new Map();
   for (const event of biography.events) {
+    if (event.kind === "routed" && event.queue !== undefined) continue; // it would hide that it is dead-lettered
     lane(lanes, laneOf(event)).events.push({ at: at(microseconds(event.time)), group: meaning(event), lines: eventLines(event) });
   }
   for (const span of spans) {

@@ -1,7 +1,9 @@
 """How many messages wait in each queue, whether that grows, and where it leads.
 
-The slope is that of a line through the depths at the ends of the last windows (least squares). A queue that grows is
-forecast to reach the limit of the settings, one that shrinks to be empty. Streams are left out: nothing waits there.
+The depth at the end of a window is that which the last event told, without what was removed on disk since: one event
+tells of many such messages, and not of the depth that they leave. The slope is that of a line through the depths at the
+ends of the last windows (least squares). A queue that grows is forecast to reach the limit of the settings, one that
+shrinks to be empty. Streams are left out: nothing waits there.
 """
 
 from __future__ import annotations
@@ -12,8 +14,10 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from warrenmq.pipeline.facts import STEP
+from warrenmq.events import schema
+from warrenmq.pipeline.facts import REMOVING, STEP
 from warrenmq.pipeline.jobs.job import VHOST, arrow_job, for_all_windows
+from warrenmq.pipeline.jobs.kinds import NOT_WAITING
 from warrenmq.pipeline.jobs.tables import (
     REAL,
     TEXT,
@@ -22,6 +26,8 @@ from warrenmq.pipeline.jobs.tables import (
     WINDOW_COLUMNS,
     columns_of,
     count_of,
+    is_one_of,
+    joined,
     put,
     totals,
     where,
@@ -36,13 +42,12 @@ COLUMNS = (
     | dict.fromkeys(("slope_per_second", "empty_in_seconds", "full_in_seconds"), REAL)
     | {"limit": WHOLE}
 )
+_REMOVING = tuple(schema.kind_name(kind) for kind in REMOVING)
 LEAST_POINTS = 3  # two are always a line
 
 
 def answer(facts: pa.Table, settings: Settings) -> pa.Table:
-    found = _depths(where(facts, fact=STEP)).sort_by(
-        [(name, "ascending") for name in ("vhost", "queue", "window_start")]
-    )
+    found = _depths(where(facts, fact=STEP))
     slopes = pa.array(_slopes(found, _reach_us(settings)), REAL)
     limit = pa.repeat(pa.scalar(settings.depth_limit or None, WHOLE), found.num_rows)
     depth = found["depth"].cast(REAL)
@@ -58,16 +63,55 @@ def answer(facts: pa.Table, settings: Settings) -> pa.Table:
 
 
 def _depths(steps: pa.Table) -> pa.Table:
-    """Of each queue and window; the depth at its end is that which the last event told."""
-    in_order = steps.sort_by([("last_time", "ascending"), ("depth_last", "ascending")])
+    """Of each queue and window. Of what happened at the same time, what left it least deep was the last, mostly."""
+    in_order = steps.sort_by([("last_time", "ascending"), ("depth_last", "descending")])
+    has_depth = pc.is_valid(in_order["depth_last"])
     counted = put(
         in_order,
         depth=in_order["depth_last"],
+        depth_time=pc.if_else(has_depth, in_order["last_time"], None),
         arrived=count_of(in_order, "enqueued", "requeued"),
-        left=count_of(in_order, "delivered", "expired", "dropped", "dead_lettered"),
+        left=_left(in_order),
     )
-    found = totals(counted, (*WINDOW, "queue"), depth="last", depth_max="max", arrived="sum", left="sum")
-    return found.filter(pc.and_(pc.not_equal(found["queue"], ""), pc.is_valid(found["depth"])))
+    found = totals(
+        counted, (*WINDOW, "queue"), depth="last", depth_time="max", depth_max="max", arrived="sum", left="sum"
+    )
+    found = joined(found, _removed(in_order, found), KEYS)
+    of_queues = found.filter(pc.not_equal(found["queue"], "")).sort_by(
+        [(name, "ascending") for name in ("vhost", "queue", "window_start")]
+    )
+    known = put(of_queues, depth=pa.array(_depths_at_ends(of_queues), WHOLE))
+    return known.filter(pc.is_valid(known["depth"]))
+
+
+def _left(steps: pa.Table) -> pa.ChunkedArray:
+    """How many messages waited no longer. One that expires may be dead-lettered, too, and counts once."""
+    is_waiting = pc.invert(is_one_of(steps["reason"], (*NOT_WAITING, "expired")))
+    dropped = pc.if_else(is_waiting, count_of(steps, "dropped", "dead_lettered"), 0)
+    return pc.add(count_of(steps, "delivered", "expired"), dropped)
+
+
+def _removed(steps: pa.Table, found: pa.Table) -> pa.Table:
+    """How many messages each queue removed on disk after the last event of a window that tells its depth."""
+    some = where(steps, kind=_REMOVING)
+    many = some.filter(pc.and_(pc.is_null(some["depth_last"]), pc.is_null(some["last_uid"])))
+    known = joined(many, found.select([*KEYS, "depth_time"]), KEYS)
+    is_later = pc.fill_null(pc.greater_equal(known["last_time"], known["depth_time"]), True)
+    counted = known.filter(is_later)
+    return totals(put(counted, removed=counted["count"]), KEYS, removed="sum")
+
+
+def _depths_at_ends(found: pa.Table) -> Iterator[int | None]:
+    """Of each row: what was told, or else what it was in the window before, without what was removed since."""
+    depth_before: int | None = None
+    queue_before = None
+    for vhost, queue, told, removed in columns_of(found, ("vhost", "queue", "depth", "removed")):
+        if (vhost, queue) != queue_before:
+            depth_before = None
+        queue_before = vhost, queue
+        depth = depth_before if told is None else told
+        depth_before = None if depth is None else max(0, depth - (removed or 0))
+        yield depth_before if told is not None or removed else None
 
 
 def _slopes(found: pa.Table, reach_us: int) -> Iterator[float | None]:

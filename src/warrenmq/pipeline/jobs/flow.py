@@ -1,4 +1,4 @@
-"""Where messages go: exchange to queue, queue to consumer, with rates."""
+"""Where messages go: exchange to queue, queue to consumer, and dead letters from a queue to an exchange, with rates."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ def answer(facts: pa.Table, settings: Settings) -> pa.Table:
     delivered = where(facts, fact=STEP, kind="delivered")
     consumer = delivered["consumer"]
     taker = pc.if_else(pc.equal(consumer, ""), NO_CONSUMER, consumer)
+    routed = where(facts, fact=STEP, kind="routed")
+    dead = routed.filter(pc.not_equal(routed["queue"], ""))  # a queue has published them
     edges = stacked(
+        put(dead, source_kind="queue", source=dead["queue"], target_kind="exchange", target=dead["exchange"]),
         put(
             enqueued, source_kind="exchange", source=enqueued["exchange"], target_kind="queue", target=enqueued["queue"]
         ),

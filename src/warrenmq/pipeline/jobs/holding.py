@@ -135,6 +135,8 @@ def _since(work: dict[str, Numbers], reach: _Reach) -> Numbers:
 def _work_of_each(steps: pa.Table, starts: Numbers) -> Iterator[tuple[Who, dict[str, Numbers]]]:
     """What each consumer did: arrays by the names of DONE."""
     work = _work(steps).sort_by([(name, "ascending") for name in (*WHO, "window_start")])
+    if work.num_rows == 0:
+        return  # basic.get has no consumer
     places = np.searchsorted(starts, numbers(work["window_start"]))
     done = {name: numbers(work[name]) for name in DONE}
     firsts = first_of_groups(work, WHO)
@@ -151,8 +153,11 @@ def _work(steps: pa.Table) -> pa.Table:
     facts = steps.filter(pc.not_equal(steps["consumer"], ""))
     kind, reason = facts["kind"], facts["reason"]
     is_got = pc.and_(pc.equal(kind, "delivered"), pc.not_equal(reason, "auto_ack"))
-    # A nack that gives back is told as nacked and requeued; what comes back by itself, as requeued alone.
+    # A nack that gives back is told as nacked and requeued; what comes back by itself, as requeued alone. What comes
+    # back too often has an event with its consumer only if that has not nacked it.
     came_back = pc.and_(pc.equal(kind, "requeued"), pc.not_equal(reason, "client"))
+    is_over = pc.and_(is_one_of(kind, ("dropped", "dead_lettered")), pc.equal(reason, "delivery_limit"))
+    came_back = pc.or_(came_back, is_over)
     is_settled = pc.or_(is_one_of(kind, ("acked", "nacked", "rejected")), came_back)
     told = put(
         facts,

@@ -1,7 +1,8 @@
 """Which routing keys are published most, and which fail most.
 
 A key fails when a message of it comes back to its queue (requeued, retried) or is lost (expired, dropped,
-dead-lettered). It is poison where that happens often, and far more often than it is published.
+dead-lettered). It is poison where its deliveries fail often, and far more often than it is published; what no consumer
+had, such as a message that expires in a queue made for waiting, does not count for that.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import pyarrow.compute as pc
 
 from warrenmq.pipeline.facts import KEY, STEP
 from warrenmq.pipeline.jobs.job import arrow_job, for_all_windows
-from warrenmq.pipeline.jobs.kinds import FAILURES, PUBLISHES
+from warrenmq.pipeline.jobs.kinds import FAILURES, PUBLISHES, SENDINGS, is_failed_delivery, once
 from warrenmq.pipeline.jobs.tables import (
     FLAG,
     REAL,
@@ -40,10 +41,10 @@ EXCHANGE = ("window_start", "vhost", "exchange")
 
 def answer(facts: pa.Table, settings: Settings) -> pa.Table:
     by_name = ("vhost", "exchange", "routing_key")
-    found = _by_key(where(facts, fact=KEY, kind=(*PUBLISHES, *FAILURES)))
+    found = _by_key(where(once(facts), fact=KEY, kind=(*SENDINGS, *FAILURES)))
     found = ranked(found, ("window_start",), ("-published", *by_name))
     found = ranked(found, ("window_start",), ("-failed", *by_name), "worst")
-    is_hot = pc.less_equal(found["rank"], settings.top)
+    is_hot = pc.and_(pc.less_equal(found["rank"], settings.top), pc.greater(found["published"], 0))
     is_bad = pc.and_(pc.less_equal(found["worst"], settings.top), pc.greater(found["failed"], 0))
     kept = joined(found.filter(pc.or_(is_hot, is_bad)), _by_exchange(facts), EXCHANGE)
     return put(kept, share_ratio=ratio(kept["published"], kept["in_all"]), poison=_is_poison(kept))
@@ -56,8 +57,11 @@ def _by_key(facts: pa.Table) -> pa.Table:
         published=count_of(facts, *PUBLISHES),
         octets=count_of(facts, *PUBLISHES, measure="octets"),
         failed=count_of(facts, *FAILURES),
+        sent=count_of(facts, *SENDINGS),
+        tried=pc.if_else(is_failed_delivery(facts), facts["count"], 0),
     )
-    return totals(counted, (*WINDOW, "exchange", "routing_key"), published="sum", octets="sum", failed="sum")
+    measures = ("published", "octets", "failed", "sent", "tried")
+    return totals(counted, (*WINDOW, "exchange", "routing_key"), **dict.fromkeys(measures, "sum"))
 
 
 def _by_exchange(facts: pa.Table) -> pa.Table:
@@ -67,8 +71,8 @@ def _by_exchange(facts: pa.Table) -> pa.Table:
 
 
 def _is_poison(found: pa.Table) -> pa.ChunkedArray:
-    is_often = pc.greater_equal(found["failed"], POISON_LEAST)
-    return pc.and_(is_often, pc.greater_equal(found["failed"], pc.multiply(found["published"], POISON_RATIO)))
+    is_often = pc.greater_equal(found["tried"], POISON_LEAST)
+    return pc.and_(is_often, pc.greater_equal(found["tried"], pc.multiply(found["sent"], POISON_RATIO)))
 
 
 JOB = arrow_job("hot_keys", "Hot keys", KEYS, for_all_windows(answer), COLUMNS, "bars", frozenset({STEP, KEY}))

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from warrenmq.pipeline.jobs.durations import durations_of
-from warrenmq.pipeline.jobs.kinds import FAILURES, PUBLISHES
+from warrenmq.pipeline.jobs.kinds import FAILURES, PUBLISHES, SENDINGS, is_failed_delivery, once
 from warrenmq.pipeline.jobs.tables import columns_of, joined, put, totals, where
 from warrenmq.pipeline.jobs.unusual import Point
 
@@ -44,7 +44,7 @@ def series_of(steps: pa.Table, times: pa.Table) -> list[Series]:
     ends: dict[int, int] = dict(columns_of(totals(steps, _WINDOW).sort_by("window_start"), _WINDOW))
     return [
         *_counts(of_exchanges, "exchange", _OF_EXCHANGE, ends),
-        *_counts(of_queues, "queue", _OF_QUEUE, ends),
+        *_counts(once(of_queues), "queue", _OF_QUEUE, ends),
         *_depths(of_queues),
         *_times(times),
     ]
@@ -53,11 +53,11 @@ def series_of(steps: pa.Table, times: pa.Table) -> list[Series]:
 def key_points(keys: pa.Table) -> list[Series]:
     """Failures of routing keys; `about` is how often it was published, and the queue where it failed most."""
     place = (*_WINDOW, "exchange", "name")
-    by_queue = totals(where(keys, kind=FAILURES), (*place, "queue"), **_COUNTED)
+    by_queue = totals(keys.filter(is_failed_delivery(keys)), (*place, "queue"), **_COUNTED)
     in_order = by_queue.sort_by([("count", "ascending"), ("queue", "ascending")])
     failed = put(in_order, failed=in_order["count"])
     worst = totals(failed, place, failed="sum", queue="last", first_uid="last", last_uid="last")
-    published = totals(where(keys, kind=PUBLISHES), place, count="sum")
+    published = totals(where(keys, kind=SENDINGS), place, count="sum")
     found: dict[str, list[Point]] = defaultdict(list)
     told = joined(worst, published, place).sort_by("window_start")
     names = (*place, "failed", "first_uid", "last_uid", "count", "queue")
@@ -91,7 +91,7 @@ def _filled(points: dict[int, Point], seen: set[int], ends: dict[int, int]) -> l
 def _depths(steps: pa.Table) -> list[Series]:
     """At the ends of windows: what the last event told."""
     told = steps.filter(pc.is_valid(steps["depth_last"]))
-    in_order = told.sort_by([("last_time", "ascending"), ("depth_last", "ascending")])
+    in_order = told.sort_by([("last_time", "ascending"), ("depth_last", "descending")])
     found = totals(in_order, (*_WINDOW, "queue"), depth_last="last", first_uid="min", last_uid="max")
     points: dict[str, list[Point]] = defaultdict(list)
     names = (*_WINDOW, "queue", "depth_last", "first_uid", "last_uid")
