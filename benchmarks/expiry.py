@@ -6,7 +6,7 @@
 
 Each broker is started anew for each row. With a dead-letter exchange the figures are exact: a consumer of the dead
 letters compares the arrival of each message with its publish time and expiration. Without one, the queue's depth is
-sampled: when so many messages are gone, the next one in the order of their times should not be long overdue; how long
+sampled: when N messages are gone, the next one in the order of their times should not be long overdue; how long
 it is, is the lag of that sample. RabbitMQ's classic queues expire a message when it is first in its queue, so one that
 lives long keeps those behind it. Kept as results/expiry.json.
 """

@@ -706,7 +706,7 @@ static void mode_expiry(void) {
         if (s->confirmed >= (uint64_t)o.messages && !s->depth && (!o.dead || g_dlv >= (uint64_t)o.messages)) break;
         if (s->t >= limit || n == room) break;
     }
-    /* Of so many that are gone the next should go at due[gone]: how long is that past? */
+    /* `gone` messages are gone: the next one was due at due[gone]. How long ago is that? */
     qsort(due, g_pub, sizeof *due, by_time);
     Hist lag = { 0 }; uint64_t end = samples[n - 1].t;
     for (long i = 0; i < n; i++) {
@@ -823,7 +823,7 @@ static void usage(void) {
          "  drain: publish --messages with no consumer, wait until the queue holds all, then consume all; --part fill|drain does one half\n"
          "  --priorities N    priorities 0 to N-1 in turn; order is checked within each\n"
          "  --dead-letter     consumers reject each message, and as many consume the dead letters\n"
-         "  --expect-depth N  a fault if not so many messages wait at the end (run)\n"
+         "  --expect-depth N  a fault unless N messages wait at the end (run)\n"
          "  expiry: publish --messages with --expiration MIN:MAX (ms) and --confirm W, without a consumer, until all are gone; how late each went\n"
          "          with --dead-letter, and how late the depth shows it; a sample every --report S\n"
          "  --dense (a consumer gets every number of its publishers: counts gaps and duplicates)   --first N (number of the first message)\n"

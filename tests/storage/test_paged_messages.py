@@ -235,7 +235,7 @@ def test_a_read_in_progress_goes_on_behind_what_was_forgotten(kept: Kept) -> Non
 
 
 class Limit:
-    """Due while there are fewer than so many messages."""
+    """Due while there are fewer than this many messages."""
 
     def __init__(self, limit: int) -> None:
         self.left = limit

@@ -16,7 +16,7 @@ HEADER = "x-delivery-count"
 
 
 class DeliveryLimit:
-    """That of one queue; `limit` None: messages may come back for ever."""
+    """That of one queue; `limit` None: messages may come back without limit."""
 
     __slots__ = ("_header", "limit")
 

@@ -108,7 +108,7 @@ R_AUTO_ACK = 20  # delivered to a consumer that does not ack
 R_DUPLICATE = 21  # seen before
 R_RETRIES_EXHAUSTED = 22
 R_REFUSED = 23  # a full queue rejected the publish
-R_CYCLE = 24  # a dead letter that would go around for ever
+R_CYCLE = 24  # a dead letter that would go around endlessly
 
 REASON_NAMES = {
     R_REJECTED: "rejected",
