@@ -73,8 +73,7 @@ _TYPES = {
 SCHEMA = StructType([StructField(name, _TYPES.get(name, StringType())) for name in (*FACT_KEYS, *MEASURES)])
 
 # Of `depth_last`: the time within a window and the depth, in one number whose greatest is the last depth. Of events of
-# the same time the deepest counts, and of those that make a queue shorter the least deep: these have
-# DEPTH_MASK - depth.
+# the same time the deepest counts; of those that make a queue shorter the least deep: these have DEPTH_MASK - depth.
 DEPTH_BITS = 31
 DEPTH_MASK = (1 << DEPTH_BITS) - 1
 SHORTENING = (schema.DELIVERED, schema.EXPIRED, schema.DROPPED, schema.DEAD_LETTERED)

@@ -85,6 +85,7 @@ cdef class Recorder(EventSink):
     )
     @cython.locals(place=Queue, now="long long", rows=Rows, address=bytes, scene=Py_ssize_t)
     cpdef enqueued(self, Message message, object queue, long long depth)
+    @cython.locals(now="long long")
     cpdef resume(self)
     @cython.locals(rows=Rows)
     cdef bint _is_at(self, long long now, Message message) except -1

@@ -299,7 +299,10 @@ class Recorder(EventSink):
             self._put(_ENQUEUED, 0, scene, now, message, depth, 0)
 
     def resume(self) -> None:
-        self._now = max(self._read_clock(), self._now + 1)
+        now = self._read_clock()
+        if now <= self._now:
+            now = self._read_at = self._now + 1
+        self._now = now
 
     def _is_at(self, now: int, message: Message) -> bool:
         """Whether the last row was of this message and of this time, and it came to its queue then."""

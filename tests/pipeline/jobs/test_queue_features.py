@@ -15,7 +15,9 @@ from tests.support.client import advance
 from tests.support.tracing import TracedBroker
 from warrenmq.events import schema
 from warrenmq.events.ids import uid_text
-from warrenmq.pipeline import jobs
+from warrenmq.pipeline import jobs, legs
+from warrenmq.pipeline.coded import chunks_of
+from warrenmq.pipeline.counting import COLUMNS
 from warrenmq.pipeline.facts import facts_table
 from warrenmq.pipeline.jobs.holding import states_of
 from warrenmq.pipeline.jobs.tables import where
@@ -206,9 +208,13 @@ def test_a_consumer_no_longer_holds_what_came_back_too_often(traced, channel, is
         channel.reject(first.tag, requeue=True)
     else:
         channel.core.recover()
-    facts = facts_of(in_window(events_of(traced), 0))
-    [state] = states_of(where(facts, fact="step"), SETTINGS)
+    rows = in_window(events_of(traced), 0)
+    [state] = states_of(where(facts_of(rows), fact="step"), SETTINGS)
     assert (state.delivered, state.settled, state.outstanding) == ((2, 1, 1) if is_nacked else (2, 2, 0))
+    [chunk] = chunks_of(event_table(rows).to_batches(), COLUMNS)
+    ends = legs.ends_of(chunk)
+    _, held = legs.paired_with_held(ends.slice(0, 0), ends, SETTINGS.window_us)
+    assert held.num_rows == state.outstanding
 
 
 def test_a_retry_that_waits_in_a_queue_is_no_poison(traced, channel):
