@@ -166,7 +166,6 @@ class Kept:
         entry = queue.get()
         if entry is not None:
             entry.queue = queue
-            entry.attempts += 1
             queue.note_unacked()
         return entry
 
