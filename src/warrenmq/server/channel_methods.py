@@ -22,7 +22,6 @@ from warrenmq.core.reserved import is_own
 from warrenmq.core.routing.topic import find_odd_word
 from warrenmq.core.stream import Stream
 from warrenmq.core.stream_offsets import TRACKING, is_tracked
-from warrenmq.events import schema
 from warrenmq.protocol import spec
 from warrenmq.protocol.errors import CommandInvalid
 
@@ -275,12 +274,6 @@ class ChannelMethods:
     def _get_again(self, method: spec.BasicGet) -> None:
         self._session.go_on_when(NOTHING, partial(self._session.do_again, self.number, method))
 
-    def nack(self, method: spec.BasicNack) -> None:
-        self.channel.reject(method.delivery_tag, method.multiple, method.requeue, schema.NACKED)
-
-    def reject(self, method: spec.BasicReject) -> None:
-        self.channel.reject(method.delivery_tag, False, method.requeue)
-
     def recover(self, method: spec.BasicRecover) -> None:
         self._recover(method.requeue)
         self._answer(spec.BasicRecoverOk())
@@ -385,8 +378,6 @@ _HANDLERS: dict[type[spec.Method], Callable[[ChannelMethods, Any], None]] = {
     spec.BasicConsume: ChannelMethods.consume,
     spec.BasicCancel: ChannelMethods.cancel,
     spec.BasicGet: ChannelMethods.get,
-    spec.BasicNack: ChannelMethods.nack,
-    spec.BasicReject: ChannelMethods.reject,
     spec.BasicRecover: ChannelMethods.recover,
     spec.BasicRecoverAsync: ChannelMethods.recover_async,
     spec.ConfirmSelect: ChannelMethods.select_confirms,

@@ -153,8 +153,8 @@ def _work(steps: pa.Table) -> pa.Table:
     facts = steps.filter(pc.not_equal(steps["consumer"], ""))
     kind, reason = facts["kind"], facts["reason"]
     is_got = pc.and_(pc.equal(kind, "delivered"), pc.not_equal(reason, "auto_ack"))
-    # A nack that gives back is told as nacked and requeued; what comes back by itself, as requeued alone. What comes
-    # back too often has an event with its consumer only if that has not nacked it.
+    # A nack with requeue has two events, nacked and requeued; a message of a lost consumer only has requeued. A message
+    # over the delivery limit has an event with its consumer only if that consumer has not nacked it.
     came_back = pc.and_(pc.equal(kind, "requeued"), pc.not_equal(reason, "client"))
     is_over = pc.and_(is_one_of(kind, ("dropped", "dead_lettered")), pc.equal(reason, "delivery_limit"))
     came_back = pc.or_(came_back, is_over)
