@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.client import Client, ClientChannel, make_broker
+from tests.support.client import Client, ClientChannel, advance, make_broker
 from warrenmq.core.broker import Broker
 from warrenmq.core.options import DEFAULT_DELIVERY_LIMIT, DROP_HEAD, REJECT_PUBLISH, QueueOptions
-from warrenmq.core.policies import MOST_POLICIES, InvalidPolicy, Policies
+from warrenmq.core.policies import APPLY_COST, MOST_POLICIES, SLICE, InvalidPolicy, Policies
 from warrenmq.core.policy_keys import KEYS, keys_without_effect
 from warrenmq.core.queue import Queue
 from warrenmq.core.snapshot import PolicyView, policy_view
@@ -161,6 +161,47 @@ def test_a_redeclaration_compares_arguments_only(vhost: VHost, policies: Policie
     policies.set("p", "", {"max-length": 5})
     assert declare(vhost, "q", max_length=9) is queue
     assert queue.arguments["x-max-length"] == 9
+
+
+# -- many queues
+
+
+def test_a_policy_for_many_queues_is_applied_in_several_turns(broker: Broker, vhost: VHost, policies: Policies) -> None:
+    queues = [declare(vhost, f"q{number}") for number in range(3 * SLICE // APPLY_COST)]
+    policies.set("limit", "", {"max-length": 5})
+    applied = []
+    while (count := sum(queue.options.max_length == 5 for queue in queues)) < len(queues):
+        applied.append(count)
+        assert len(applied) < 10
+        broker.timers.advance(broker.turn.now_ms)
+    assert len(applied) > 2
+    assert applied[0] <= SLICE // APPLY_COST
+
+
+def test_changes_while_a_policy_is_applied_come_after_it(broker: Broker, vhost: VHost, policies: Policies) -> None:
+    queues = [declare(vhost, f"q{number}") for number in range(SLICE)]
+    policies.set("a", "", {"max-length": 5}, 1)
+    policies.set("b", "", {"max-length": 6}, 2)
+    policies.set("a", "", {"max-length": 7}, 1)
+    late = declare(vhost, "late")
+    vhost.delete_queue("q999", None, False, False)
+    again = declare(vhost, "q999")
+    assert (late.options.max_length, again.options.max_length) == (6, 6)
+    policies.clear("b")
+    advance(broker, 0)
+    left = [queue for queue in queues if queue.name != "q999"] + [late, again]
+    assert {queue.options.max_length for queue in left} == {7}
+
+
+def test_no_pass_goes_on_in_a_virtual_host_that_is_deleted(broker: Broker) -> None:
+    vhost = broker.add_vhost("busy")
+    queues = [declare(vhost, f"q{number}") for number in range(SLICE)]
+    vhost.policies.set("limit", "", {"max-length": 5})
+    limited = [queue.options.max_length for queue in queues]
+    assert limited[-1] is None
+    broker.delete_vhost("busy")
+    advance(broker, 0)
+    assert [queue.options.max_length for queue in queues] == limited
 
 
 # -- what it changes

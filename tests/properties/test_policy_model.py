@@ -1,17 +1,19 @@
 """Random lives of policies, compared with a plain model: which policy applies where, and what comes of it.
 
-The model computes everything anew from all policies; the broker changes only what a change concerns.
+The model computes everything anew from all policies; the broker changes only what a change concerns, in slices.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.client import make_broker
+from tests.support.client import advance, make_broker
 from warrenmq.core.options import queue_options
 from warrenmq.core.patterns import Pattern
 from warrenmq.core.policy_keys import KEYS
@@ -119,14 +121,24 @@ def merged(type: str, arguments: dict[str, Any], policy: dict[str, Any], operato
     return found
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.lists(steps, max_size=25))
-def test_any_life_leads_to_what_the_rules_say(life: list[tuple[Any, ...]]) -> None:
+@pytest.fixture(scope="module")
+def small_slices() -> Iterator[None]:
+    """So that the steps of a life come between the slices of one pass."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("warrenmq.core.policies.SLICE", 1)
+        yield
+
+
+@pytest.mark.usefixtures("small_slices")
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(steps, st.booleans()), max_size=25))
+def test_any_life_leads_to_what_the_rules_say(life: list[tuple[tuple[Any, ...], bool]]) -> None:
+    """Checked after each step that is marked, when all passes are over."""
     storage = MemoryStorage()
     broker = make_broker(storage)
     books: dict[bool, dict[str, dict[str, Any]]] = {False: {}, True: {}}
     queues: dict[str, tuple[str, dict[str, Any]]] = {}
-    for step, *what in life:
+    for (step, *what), is_checked in [*life, (("restart",), True)]:
         vhost = broker.vhosts["/"]
         if step == "set":
             (name, pattern, priority, apply_to), definition, is_operator = what
@@ -152,6 +164,9 @@ def test_any_life_leads_to_what_the_rules_say(life: list[tuple[Any, ...]]) -> No
                 vhost.delete_queue(what[0], None, False, False)
         else:
             broker = make_broker(storage)
+        if not is_checked:
+            continue
+        advance(broker, 0)
         for name, (type, arguments) in queues.items():
             vhost = broker.vhosts["/"]
             chosen = choose(books[False], type, name), choose(books[True], type, name)

@@ -3,7 +3,8 @@
 Of the policies whose pattern matches a name, the one with the highest priority applies; of equal ones the first by
 name. The same holds for operator policies, which bound what users set. So each queue and exchange has at most one of
 both, and its options are those of its arguments, the policy and the operator policy together (policy_keys.py). They
-change when a policy is set or cleared. None applies to the default exchange and to names under `warren.`.
+change when a policy is set or cleared: in a pass over all queues and exchanges, in slices, so that no turn is long.
+None applies to the default exchange and to names under `warren.`.
 
 Policies are definitions like queues: they are in the catalog and outlive the broker.
 
@@ -13,6 +14,7 @@ Owned by the loop thread.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -35,6 +37,7 @@ from warrenmq.core.policy_keys import (
 )
 from warrenmq.core.queue import Queue
 from warrenmq.core.routing.erlang_text import is_integer, json_term
+from warrenmq.core.timers import RESOLUTION_MS
 
 if TYPE_CHECKING:
     from warrenmq.core.vhost import VHost
@@ -45,6 +48,10 @@ LONGEST_NAME = 255
 # Of each kind in one virtual host: a queue that is declared is compared with all of them.
 MOST_POLICIES = 1_000
 DEFAULT_APPLY_TO = "all"
+# A change is applied in slices, one per turn, of this many comparisons of a name with a pattern, 1 us each; to give a
+# queue other options takes as long as some of them.
+SLICE = 2_000
+APPLY_COST = 10
 
 Target = Queue | Exchange
 
@@ -232,11 +239,35 @@ def restore_books(snapshot: Mapping[str, Iterable[Mapping[str, Any]]]) -> dict[s
     return found
 
 
+@dataclass(slots=True)
+class _Pass:
+    """A policy takes the place of another one (None: there is none) at all targets; `targets` are those to come.
+
+    Queues to which the same applies share a pair, which is found by the identities of its policies, and options.
+    """
+
+    is_operator: bool
+    old: Policy | None
+    new: Policy | None
+    targets: Iterator[Target]
+    pairs: dict[tuple[int, int], InForce] = field(default_factory=dict)
+    options: dict[Any, QueueOptions] = field(default_factory=dict)
+
+    def pair_of(self, policy: Policy | None, operator_policy: Policy | None) -> InForce:
+        key = id(policy), id(operator_policy)
+        pair = self.pairs.get(key)
+        if pair is None:
+            pair = NONE if policy is None and operator_policy is None else InForce(policy, operator_policy)
+            self.pairs[key] = pair
+        return pair
+
+
 class Policies:
     """The policies of one virtual host, and what they apply to."""
 
     def __init__(self, vhost: VHost) -> None:
         self._vhost = vhost
+        self._passes: deque[_Pass] = deque()  # one after the other
         self._books = {POLICY: PolicyBook(), OPERATOR_POLICY: PolicyBook()}
         self._in_force: dict[Target, InForce] = {}  # of targets to which one applies
 
@@ -258,7 +289,9 @@ class Policies:
         apply_to: Any = DEFAULT_APPLY_TO,
         is_operator: bool = False,
     ) -> bool:
-        """Add or replace a policy and apply it, in the open turn. Return whether it is new.
+        """Add or replace a policy and apply it, in the open turn and, if targets are many, in the next ones.
+
+        Return whether it is new.
 
         InvalidPolicy: it cannot be a policy, and nothing is changed.
         """
@@ -281,7 +314,7 @@ class Policies:
         return old is None
 
     def clear(self, name: str, is_operator: bool = False) -> bool:
-        """Remove a policy, so that it applies no more, in the open turn. Return whether there was one."""
+        """Remove a policy, so that it applies no more; turns as in `set`. Return whether there was one."""
         book = self._book(is_operator)
         old = book.get(name)
         if old is None:
@@ -337,28 +370,52 @@ class Policies:
         self._in_force.pop(target, None)
 
     def _changed(self, is_operator: bool, old: Policy | None, new: Policy | None) -> None:
-        """Apply a policy in place of another one: one pass, in which most names are compared with one pattern."""
-        book = self._book(is_operator)
-        pairs: dict[tuple[int, int], InForce] = {}  # by identity: queues that have the same share it
-        options: dict[Any, QueueOptions] = {}
-        targets: Iterable[Target] = [*self._vhost.queues.values(), *self._vhost.exchanges.values()]
-        for target in targets:
-            now = self._in_force.get(target, NONE)
-            current = now.operator_policy if is_operator else now.policy
-            if current is not None and current is old:
-                chosen = book.find(_type_of(target), target.name)
-            elif new is None or (current is not None and not new.outranks(current)):
-                continue
-            elif new.matches(_type_of(target), target.name) and _is_governed(target.name):
-                chosen = new
-            else:
-                continue
-            policy, operator_policy = (now.policy, chosen) if is_operator else (chosen, now.operator_policy)
-            pair = pairs.get((id(policy), id(operator_policy)))
-            if pair is None:
-                pair = NONE if policy is None and operator_policy is None else InForce(policy, operator_policy)
-                pairs[id(policy), id(operator_policy)] = pair
-            self._put_in_force(target, pair, options)
+        """Apply a policy in place of another one: a pass over all targets, behind the passes that are under way."""
+        targets: list[Target] = [*self._vhost.queues.values(), *self._vhost.exchanges.values()]
+        self._passes.append(_Pass(is_operator, old, new, iter(targets)))
+        if len(self._passes) == 1:
+            self._run_passes()
+
+    def _run_passes(self) -> None:
+        """Do one slice of the passes under way, and see to it that the rest is done in the next turns."""
+        left = SLICE
+        while self._passes:
+            current = self._passes[0]
+            for target in current.targets:
+                if self._is_there(target):
+                    left -= self._reconsider(target, current)
+                if left <= 0:
+                    broker = self._vhost.broker
+                    broker.timers.schedule(broker.turn.now_ms - RESOLUTION_MS, self._run_passes)
+                    return
+            self._passes.popleft()
+
+    def _reconsider(self, target: Target, change: _Pass) -> int:
+        """Apply a change to one target; return what that took, in comparisons of a name with a pattern.
+
+        Most names are compared with one pattern. What later passes have changed in the book may be in force already.
+        """
+        now = self._in_force.get(target, NONE)
+        current = now.operator_policy if change.is_operator else now.policy
+        new = change.new
+        cost = 1
+        if current is not None and current is change.old:
+            book = self._book(change.is_operator)
+            chosen = book.find(_type_of(target), target.name)
+            cost = len(book)
+        elif new is None or (current is not None and not new.outranks(current)):
+            return cost
+        elif new.matches(_type_of(target), target.name) and _is_governed(target.name):
+            chosen = new
+        else:
+            return cost
+        pair = change.pair_of(*((now.policy, chosen) if change.is_operator else (chosen, now.operator_policy)))
+        self._put_in_force(target, pair, change.options)
+        return cost + APPLY_COST
+
+    def _is_there(self, target: Target) -> bool:
+        found = self._vhost.exchanges if isinstance(target, Exchange) else self._vhost.queues
+        return found.get(target.name) is target
 
     def _put_in_force(self, target: Target, in_force: InForce, known: dict[Any, QueueOptions]) -> None:
         if in_force is NONE:
