@@ -179,6 +179,8 @@ def test_what_is_removed_on_disk_is_counted_and_missing_in_the_depth(traced, cha
     assert [(row["kind"], row["reason"], row["count"], row["example_uid"]) for row in found] == [
         (kind, schema.reason_name(reason), count, None) for count in (3, 4)
     ]
+    hot = answers("hot_keys", facts)
+    assert [(row["routing_key"], row["published"], row["failed"]) for row in hot] == [("q", 9, 0), ("q", 1, 0)]
 
 
 def test_a_purge_leaves_nothing(traced, channel):

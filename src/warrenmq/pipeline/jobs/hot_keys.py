@@ -41,7 +41,9 @@ EXCHANGE = ("window_start", "vhost", "exchange")
 
 def answer(facts: pa.Table, settings: Settings) -> pa.Table:
     by_name = ("vhost", "exchange", "routing_key")
-    found = _by_key(where(once(facts), fact=KEY, kind=(*SENDINGS, *FAILURES)))
+    counted = where(once(facts), fact=KEY, kind=(*SENDINGS, *FAILURES))
+    # Messages that were removed on disk have no known key, and so no exchange: the default one has a name here.
+    found = _by_key(counted.filter(pc.not_equal(counted["exchange"], "")))
     found = ranked(found, ("window_start",), ("-published", *by_name))
     found = ranked(found, ("window_start",), ("-failed", *by_name), "worst")
     is_hot = pc.and_(pc.less_equal(found["rank"], settings.top), pc.greater(found["published"], 0))
