@@ -175,7 +175,7 @@ def test_a_client_sees_it_in_api_and_command_also_after_a_restart(tmp_path: Path
         assert {event["priority"] for event in json.loads(warren_trace(broker, "urgent", "--json"))["events"]} == {7}
 
 
-def test_batches_of_both_versions_are_found_and_told(tmp_path: Path) -> None:
+def test_batches_of_both_versions_are_found(tmp_path: Path) -> None:
     old = (FIRST_VERSION / "batch.arrow").read_bytes()
     folder = tmp_path / "data"
     with TracedProcess(folder).ready() as broker:

@@ -73,7 +73,16 @@ def test_a_story_is_told_by_figures_a_timeline_and_tables(open_site: OpenSite) -
     assert told[13].startswith("04:50:00.130856 7.4 ms requeued shipping packer-1 1 connection-closed")
 
 
-def test_a_priority_is_told_of_the_message_and_of_each_event(open_site: OpenSite) -> None:
+def test_a_priority_that_all_events_have_is_shown_once(open_site: OpenSite) -> None:
+    plain = story()
+    events = [replace(event, priority=7) for event in plain.events]
+    page = open_site(FakeNode(replace(plain, events=events), rules=ALL)).open("/ui/traces.html?id=order-17")
+    page.wait_for_selector("tbody tr")
+    assert page.locator("dl.facts dt:has-text('Priority') + dd").inner_text() == "7"
+    assert page.locator("main").inner_text().lower().count("priority") == 1
+
+
+def test_where_messages_have_different_priorities_each_event_shows_its_own(open_site: OpenSite) -> None:
     plain = story()
     events = [replace(event, priority=7 if event.uid == UID else None) for event in plain.events]
     site = open_site(FakeNode(replace(plain, events=events), rules=ALL))

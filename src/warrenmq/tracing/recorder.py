@@ -132,7 +132,7 @@ class Recorder(EventSink):
         self._now = 0  # of the publish or commit that is under way: what follows from it is of the same time
         self._read_at = 0  # when the clock was read last, and for how many events more that counts
         self._readings_left = 0
-        self._told = 0  # the uid of the message that was last told of, its ids and its priority
+        self._told = 0  # the uid of the message of the last row, its ids and its priority
         self._texts: bytes | None = None
         self._priority = 0
         self._rules: RuleBook | None = None

@@ -79,7 +79,9 @@ const LEG_COLUMNS = [
 function eventColumns(events) {
   const day = (event) => clock(event.time).slice(0, 10);
   const withDay = day(events[0]) !== day(events.at(-1));
-  const columns = events.some(hasPriority) ? EVENT_COLUMNS : EVENT_COLUMNS.filter((column) => column !== PRIORITY);
+  // A single priority is shown above; where messages differ in it, as one that was published again may, each event shows its own.
+  const isMixed = new Set(events.filter(({ uid }) => uid).map(({ priority }) => priority)).size > 1;
+  const columns = isMixed ? EVENT_COLUMNS : EVENT_COLUMNS.filter((column) => column !== PRIORITY);
   return [{ title: `Time (${zone()})`, kind: "time", value: ({ time }) => el("span", { title: time }, clock(time, withDay)) }, ...columns];
 }
 
