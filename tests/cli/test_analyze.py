@@ -6,6 +6,7 @@ With Spark it runs in tests/pipeline/analysis.
 from __future__ import annotations
 
 import io
+import re
 from typing import Any
 
 import pytest
@@ -110,6 +111,14 @@ def test_findings_fit_into_80_columns() -> None:
             {"what": "exchange", "name": "quiet", "published": 0, "octets": 0},
         ),
         document("latency", {"queue": "orders" * 9, "waiting_p95_us": 4_110_000, "end_to_end_p95_us": 950}),
+        document(
+            "priorities",
+            *(
+                {"queue": "orders" * 9, "priority": level, "delivered": 123_456}
+                | {f"waiting_{each}_us": 59_123_456 // (level + 1) for each in ("mean", "p50", "p99", "max")}
+                for level in (0, 9, 255)
+            ),
+        ),
         document("backlog", {"queue": "orders" * 9, "depth": 17}),
         document(
             "failures", {"queue": "orders", "kind": "nacked", "reason": "", "count": 400, "top_key": "orders.broken"}
@@ -137,6 +146,8 @@ def test_findings_fit_into_80_columns() -> None:
     )
     assert "1,234 events, 10:00 to 11:00" in text
     assert "123,456" in text
+    levels = re.findall(r" (\d+) +123,456 +([\d.]+ \w+) +([\d.]+ \w+) +([\d.]+ \w+) *$", text, re.MULTILINE)
+    assert levels == [("255", *["231 ms"] * 3), ("9", *["5.91 s"] * 3), ("0", *["59.1 s"] * 3)]
     assert "4.11 s" in text
     assert "950 us" in text
     assert "17" in text

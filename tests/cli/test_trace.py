@@ -48,9 +48,21 @@ def test_a_story_is_drawn_with_a_lane_for_each_queue_and_every_event() -> None:
     assert len(re.findall(r"● delivered", out)) == 5
 
 
+def test_the_priority_of_the_message_stands_at_its_head() -> None:
+    plain = story()
+    assert "priority" not in told("order-17")
+    # Events of an earlier version of the broker have none; the message that was made from it has its own.
+    events = [
+        replace(event, priority=9 if event.uid != UID else 7 if number > 2 else None)
+        for number, event in enumerate(plain.events)
+    ]
+    out = told("order-17", stories=(replace(plain, events=events),))
+    assert "\nexchange orders, key order.created.eu, 1,843 bytes, priority 7\n" in out
+
+
 def test_it_fits_80_columns_whatever_the_names_are() -> None:
     wild = story(WIDE * 60, queue="q" * 255)
-    events = [replace(event, consumer=WIDE * 30) for event in wild.events]
+    events = [replace(event, consumer=WIDE * 30, priority=255) for event in wild.events]
     for out in (
         told(WIDE * 60, stories=(replace(wild, events=events),)),
         told("--limit", "5", stories=(wild, story())),

@@ -6,6 +6,7 @@ to be different gets a new one, a folder beside this one, and these files stay r
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import strategies as st
@@ -16,7 +17,9 @@ from warrenmq.events.ids import EPOCH_MS
 from warrenmq.events.rows import Rows, Trace
 from warrenmq.events.schema import Event
 
-FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "events" / "v1"
+FOLDERS = Path(__file__).resolve().parents[1] / "fixtures" / "events"
+FOLDER = FOLDERS / "v2"
+FIRST_VERSION = FOLDERS / "v1"
 
 names = st.none() | st.sampled_from(["", "/", "orders", "aufträge", "注文"]) | st.text(max_size=20)
 ids = st.none() | st.text(max_size=40)
@@ -25,6 +28,7 @@ times = st.integers(1, 253_402_300_799_999_999)  # until the year 9999, where Py
 uids = st.integers(0, (1 << 63) - 1)
 numbers = st.integers(0, (1 << 31) - 1)
 positive = st.integers(1, (1 << 31) - 1)
+priorities = st.none() | st.integers(1, 255)
 
 
 def events() -> st.SearchStrategy[Event]:
@@ -52,6 +56,7 @@ def events() -> st.SearchStrategy[Event]:
         span_id=ids,
         source_uid=st.none() | st.integers(1, (1 << 63) - 1),
         depth=st.none() | numbers,
+        priority=priorities,
     )
 
 
@@ -64,7 +69,9 @@ def rows_of(told: list[Event]) -> Rows:
 
 BEGIN = (EPOCH_MS + 31_556_926_000) * 1000
 UID = 31_556_926_000 << 22
-TRACE = Trace(UID, BEGIN, 0, b"order-17", b"basket-4", b"4bf92f3577b34da6a3ce929d0e0e4736", b"00f067aa0ba902b7")
+IDS = (b"order-17", b"basket-4", b"4bf92f3577b34da6a3ce929d0e0e4736", b"00f067aa0ba902b7")
+PRIORITY = 7
+TRACE = Trace(UID, BEGIN, 0, *IDS, PRIORITY)
 ADDRESS = b"\x04logs\x04info"
 
 
@@ -73,7 +80,7 @@ def fixture_rows() -> Rows:
     rows = Rows()
     publisher, consumer = "127.0.0.1:50001 -> 127.0.0.1:5672", "127.0.0.1:50002 -> 127.0.0.1:5672"
     sent = rows.scene_of(ADDRESS, "/", None, None, publisher, 1)
-    rows.put(schema.PUBLISHED, 0, True, sent, BEGIN, UID, BEGIN, TRACE.texts, 0, 200, -1, 0)
+    rows.put(schema.PUBLISHED, 0, True, sent, BEGIN, UID, BEGIN, TRACE.texts, 0, 200, -1, 0, PRIORITY)
     rows.put_brief(schema.ENQUEUED, 0, rows.scene_of(ADDRESS, "/", "q", None, None, 0), 1, 0)
     rows.add(schema.DELIVERED, BEGIN + 900, TRACE, ADDRESS, "/", "q", "c1", consumer, 2, BEGIN, 200, 1, 0, 0)
     rows.add_event(
@@ -84,6 +91,8 @@ def fixture_rows() -> Rows:
 
 
 FIXTURE_EVENTS = fixture_rows().events()
+# Version 1 had no priorities.
+FIRST_VERSION_EVENTS = [replace(event, priority=None) for event in FIXTURE_EVENTS]
 FILES = {"rows.raw": lambda: fixture_rows().to_bytes(), "batch.arrow": lambda: encode(fixture_rows())}
 
 

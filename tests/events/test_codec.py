@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.events.samples import BEGIN, FIXTURE_EVENTS, UID, events, fixture_rows, rows_of
+from tests.events.samples import BEGIN, FIRST_VERSION, FIXTURE_EVENTS, UID, events, fixture_rows, rows_of
 from warrenmq.events import ids, schema
+from warrenmq.events.arrow import schema_message
 from warrenmq.events.batch import Selection
 from warrenmq.events.codec import SCHEMA, decode, encode, summary
 from warrenmq.events.errors import BadEvents
@@ -63,7 +64,7 @@ def test_pyarrow_finds_plain_types() -> None:
     assert [(field.name, field.type, field.nullable) for field in found] == [
         (column.name, types[column.type], column.is_nullable) for column in COLUMNS
     ]
-    assert found.metadata == {b"warrenmq.events.version": b"1"}
+    assert found.metadata == {b"warrenmq.events.version": b"2"}
 
 
 @given(st.lists(events(), max_size=30))
@@ -179,12 +180,18 @@ def test_rows_that_are_asked_for_are_given() -> None:
             batch.uids([0, row])
 
 
-def test_batch_with_too_few_columns_is_refused() -> None:
-    octets = encode(fixture_rows())
-    count = struct.pack("<I", len(schema.COLUMNS))
+FIRST_SCHEMA = schema_message(1)
+FIRST_BATCH = (FIRST_VERSION / "batch.arrow").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("octets", "columns"), [(FIRST_BATCH, 21), (encode(fixture_rows()), len(schema.COLUMNS))], ids=["v1", "v2"]
+)
+def test_batch_with_too_few_columns_is_refused(octets: bytes, columns: int) -> None:
+    count = struct.pack("<I", columns)
     lengths = struct.pack("<4q", 6, 0, 6, 0)  # the first two columns: six rows, no nulls
-    at = octets.index(count + lengths, len(SCHEMA))
-    for fewer in range(len(schema.COLUMNS)):
+    at = octets.index(count + lengths, len(FIRST_SCHEMA))
+    for fewer in range(columns):
         with pytest.raises(BadEvents, match="same length"):
             decode(octets[:at] + struct.pack("<I", fewer) + octets[at + 4 :])
 
@@ -192,8 +199,9 @@ def test_batch_with_too_few_columns_is_refused() -> None:
 @given(st.data())
 @settings(max_examples=500, deadline=None)
 def test_damaged_batch_is_refused_or_still_a_batch(data: st.DataObject) -> None:
-    octets = bytearray(encode(fixture_rows()))
-    first = 0 if data.draw(st.booleans()) else len(SCHEMA)
+    is_first_version = data.draw(st.booleans())
+    octets = bytearray(FIRST_BATCH if is_first_version else encode(fixture_rows()))
+    first = 0 if data.draw(st.booleans()) else len(FIRST_SCHEMA if is_first_version else SCHEMA)
     for _ in range(data.draw(st.integers(1, 3))):
         octets[data.draw(st.integers(first, len(octets) - 1))] = data.draw(st.integers(0, 255))
     try:
@@ -206,8 +214,15 @@ def test_damaged_batch_is_refused_or_still_a_batch(data: st.DataObject) -> None:
     summary(bytes(octets))
 
 
-def test_batch_that_is_cut_short_is_refused() -> None:
-    data = encode(fixture_rows())
+def test_batch_with_the_schema_of_another_version_is_refused() -> None:
+    batch = encode(fixture_rows())
+    for octets in (FIRST_SCHEMA + batch[len(SCHEMA) :], SCHEMA + FIRST_BATCH[len(FIRST_SCHEMA) :]):
+        with pytest.raises(BadEvents, match="same length"):
+            decode(octets)
+
+
+@pytest.mark.parametrize("data", [FIRST_BATCH, encode(fixture_rows())], ids=["v1", "v2"])
+def test_batch_that_is_cut_short_is_refused(data: bytes) -> None:
     for size in range(len(data) - 8):  # the 8 octets at the end only say that it is the end
         with pytest.raises(BadEvents):
             decode(data[:size])
@@ -224,7 +239,7 @@ def test_names_that_lie_elsewhere_are_refused(change: int) -> None:
         decode(data.replace(written, struct.pack("<8i", *ends[:-1], ends[-2] + change)))
 
 
-@pytest.mark.parametrize("data", [b"", b"\xff" * 100, b"hello", SCHEMA])
+@pytest.mark.parametrize("data", [b"", b"\xff" * 100, b"hello", SCHEMA, FIRST_SCHEMA])
 def test_other_bytes_are_no_batch(data: bytes) -> None:
     with pytest.raises(BadEvents):
         decode(data)

@@ -42,15 +42,15 @@ def test_what_follows_from_the_row_before_may_be_in_the_next_block(before: int) 
     sent = rows.scene_of(b"\0\1q", "/", None, None, "one", 1)
     kept = rows.scene_of(b"\0\1q", "/", "q", None, None, 0)
     for number in range(before):
-        rows.put(schema.PUBLISHED, 0, False, sent, BEGIN + number, UID + number, BEGIN, None, 0, number - 1, -1, 0)
-    rows.put(schema.PUBLISHED, 0, True, sent, BEGIN + 1000, UID + 1000, BEGIN + 1000, None, 0, 16, -1, 0)
+        rows.put(schema.PUBLISHED, 0, False, sent, BEGIN + number, UID + number, BEGIN, None, 0, number - 1, -1, 0, 9)
+    rows.put(schema.PUBLISHED, 0, True, sent, BEGIN + 1000, UID + 1000, BEGIN + 1000, None, 0, 16, -1, 0, 255)
     rows.put_brief(schema.ENQUEUED, 0, kept, 3, 0)
     rows.put_brief(schema.DELIVERED, schema.R_AUTO_ACK, kept, 0, 1)
     found = decode(encode(rows)).events()
     assert found == rows.events()
     assert [event.kind for event in found[before:]] == [1, 2, 5, 6]
     assert (found[-1].reason, found[-1].attempt, found[-2].attempt) == (schema.R_AUTO_ACK, 1, None)
-    assert {(event.uid, event.size) for event in found[before:]} == {(UID + 1000, 16)}
+    assert {(event.uid, event.size, event.priority) for event in found[before:]} == {(UID + 1000, 16, 255)}
 
 
 @pytest.mark.parametrize("before", range(BLOCK - 4, BLOCK + 2))
@@ -58,12 +58,13 @@ def test_what_is_passed_on_at_once_may_reach_into_the_next_block(before: int) ->
     rows = Rows()
     sent, came, handed = (rows.scene_of(b"\0\1q", "/", queue, None, "one", 1) for queue in (None, "came", "handed"))
     for number in range(before):
-        rows.put_new(False, sent, BEGIN + number, UID + number, None, number)
+        rows.put_new(False, sent, BEGIN + number, UID + number, None, number, 0)
     for number in (1000, 2000):
-        rows.put_new(True, sent, BEGIN + number, UID + number, None, 16)
+        rows.put_new(True, sent, BEGIN + number, UID + number, None, 16, number // 1000)
         rows.put_passed(came, handed, 1)
     found = decode(encode(rows)).events()
     assert found == rows.events()
+    assert [event.priority for event in found] == [None] * before + [1] * 4 + [2] * 4
     told = [(event.uid - UID, event.kind, event.queue, event.attempt, event.depth) for event in found[before:]]
     assert told == [
         (number, *rest)
@@ -77,10 +78,10 @@ def passed_on(count: int, later: int = 0) -> Rows:
     rows = Rows()
     sent, came, handed = (rows.scene_of(b"\0\1q", "/", queue, None, "one", 1) for queue in (None, "came", "handed"))
     for number in range(count):
-        rows.put_new(True, sent, BEGIN + number, UID + number, None, 16)
+        rows.put_new(True, sent, BEGIN + number, UID + number, None, 16, 0)
         rows.put_passed(came, handed, 1)
     if later:
-        rows.put(schema.DELIVERED, 0, False, handed, BEGIN + later, UID, BEGIN, None, BEGIN, 16, 0, 1)
+        rows.put(schema.DELIVERED, 0, False, handed, BEGIN + later, UID, BEGIN, None, BEGIN, 16, 0, 1, 0)
     rows.add_event(schema.QUEUE_DECLARED, BEGIN, vhost="/", queue="q")
     return rows
 
@@ -102,12 +103,29 @@ def test_times_that_are_one_are_written_once() -> None:
     assert sizes[2] - sizes[0] >= 2 * 8 * 401
 
 
+def test_priorities_that_nobody_has_take_no_room() -> None:
+    plain = passed_on(100)
+    table = pyarrow.ipc.open_stream(encode(plain)).read_all()
+    buffers = {name: table[name].chunk(0).buffers() for name in ("time", "source_uid", "priority")}
+    shared, values = buffers["priority"]
+    assert values.address == buffers["time"][1].address
+    assert shared.address == buffers["source_uid"][0].address
+    one = passed_on(100)
+    one.add_row(Event(BEGIN, schema.EXPIRED, UID, priority=4))
+    plain.add_row(Event(BEGIN, schema.EXPIRED, UID))
+    writer = ColumnWriter()
+    sizes = [len(encode(rows, writer)) for rows in (plain, one, plain)]
+    flags, numbers = 52 + 4, 4 * plain.count  # bits of 402 rows, and their padding
+    assert sizes[1] - sizes[0] == flags + numbers
+    assert sizes[2] == sizes[0]
+
+
 def test_rows_of_one_scene_and_of_many_are_as_told() -> None:
     rows = Rows()
     scenes = [rows.scene_of(b"\1x\1%c" % (65 + number % 26), "/", f"q{number}", None, "c", 9) for number in range(50)]
     for number in range(5 * BLOCK):
         scene = scenes[7] if number < 2 * BLOCK else scenes[number % 50]
-        rows.put(schema.ACKED, 0, False, scene, BEGIN + number, UID + number, BEGIN, None, BEGIN, 1, number, 1)
+        rows.put(schema.ACKED, 0, False, scene, BEGIN + number, UID + number, BEGIN, None, BEGIN, 1, number, 1, 0)
     assert decode(encode(rows)).events() == rows.events()
 
 

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.events.samples import FILES, FIXTURE_EVENTS, FOLDER
+from tests.events.samples import FILES, FIRST_VERSION, FIRST_VERSION_EVENTS, FIXTURE_EVENTS, FOLDER, fixture_rows
 from warrenmq.events import schema
-from warrenmq.events.codec import decode
+from warrenmq.events.batch import Selection
+from warrenmq.events.codec import decode, encode, summary
 from warrenmq.events.rows import Rows
+from warrenmq.events.schema import Event
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "formats" / "events.md"
 
@@ -20,12 +22,36 @@ def test_what_is_written_today_is_what_was_written_then(name: str) -> None:
     assert FILES[name]() == (FOLDER / name).read_bytes()
 
 
-def test_the_batch_is_read() -> None:
-    assert decode((FOLDER / "batch.arrow").read_bytes()).events() == FIXTURE_EVENTS
+VERSIONS = pytest.mark.parametrize(
+    ("folder", "told"), [(FIRST_VERSION, FIRST_VERSION_EVENTS), (FOLDER, FIXTURE_EVENTS)], ids=["v1", "v2"]
+)
 
 
-def test_the_raw_form_is_read() -> None:
-    assert Rows.from_bytes((FOLDER / "rows.raw").read_bytes()).events() == FIXTURE_EVENTS
+@VERSIONS
+def test_the_batch_is_read(folder: Path, told: list[Event]) -> None:
+    assert decode((folder / "batch.arrow").read_bytes()).events() == told
+
+
+@VERSIONS
+def test_the_raw_form_is_read(folder: Path, told: list[Event]) -> None:
+    assert Rows.from_bytes((folder / "rows.raw").read_bytes()).events() == told
+
+
+def test_every_event_of_the_message_has_its_priority() -> None:
+    assert [event.priority for event in FIXTURE_EVENTS] == [7 if event.uid else None for event in FIXTURE_EVENTS]
+
+
+def test_a_batch_of_the_first_version_is_searched() -> None:
+    batch = decode((FIRST_VERSION / "batch.arrow").read_bytes())
+    assert batch.select(Selection(message_id="order-17", queue="q")) == [2, 3, 5]
+    assert batch.key_hashes() == decode(encode(fixture_rows())).key_hashes()
+    assert summary((FIRST_VERSION / "batch.arrow").read_bytes()) == summary((FOLDER / "batch.arrow").read_bytes())
+
+
+def test_rows_of_the_first_version_are_written_as_the_second() -> None:
+    rows = Rows.from_bytes((FIRST_VERSION / "rows.raw").read_bytes())
+    assert rows.to_bytes()[0] == schema.VERSION == 2
+    assert decode(encode(rows)).events() == FIRST_VERSION_EVENTS
 
 
 def test_the_document_draws_the_raw_form() -> None:
@@ -59,3 +85,4 @@ def test_codes_have_no_gaps_and_names_are_known_back() -> None:
 
 def test_columns_are_the_fields_of_an_event_in_order() -> None:
     assert [column.name for column in schema.COLUMNS] == [*schema.Event.__dataclass_fields__]
+    assert schema.NUMBER_OF_COLUMNS[schema.VERSION] == len(schema.COLUMNS)

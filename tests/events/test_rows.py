@@ -96,6 +96,7 @@ def test_address_is_exchange_and_key() -> None:
             trace_id="4bf92f3577b34da6a3ce929d0e0e4736",
             span_id="00f067aa0ba902b7",
             depth=5,
+            priority=7,
         )
     ]
 
@@ -138,6 +139,8 @@ def test_numbers_that_do_not_fit_are_the_nearest_that_do() -> None:
     rows.add(schema.PUBLISHED, BEGIN, TRACE, None, None, None, None, None, -1, 0, 1 << 40, -5, 0, 1 << 40)
     (event,) = rows.events()
     assert (event.channel, event.attempt, event.size, event.depth) == (None, None, (1 << 31) - 1, (1 << 31) - 1)
+    rows.add_event(schema.PUBLISHED, BEGIN, priority=1000)
+    assert rows.events()[1].priority == 255
 
 
 @pytest.mark.parametrize("number", [-(1 << 63), -1, (1 << 63) - 1])
@@ -227,20 +230,21 @@ def test_raw_form_that_goes_on_is_refused() -> None:
 
 
 def test_raw_form_of_another_version_is_refused() -> None:
-    with pytest.raises(BadEvents, match="version 2"):
-        Rows.from_bytes(b"\2" + fixture_rows().to_bytes()[1:])
+    with pytest.raises(BadEvents, match="version 3"):
+        Rows.from_bytes(b"\3" + fixture_rows().to_bytes()[1:])
 
 
 def test_a_brief_row_shares_message_and_time_with_the_row_before() -> None:
     rows = Rows()
     sent = rows.scene_of(b"\0\1q", "/", None, None, "publisher", 1)
     handed = rows.scene_of(b"\0\1q", "/", "q", "tag", "consumer", 2)
-    rows.put(schema.PUBLISHED, 0, True, sent, 1000, 7, 1000, None, 0, 200, -1, 0)
+    rows.put(schema.PUBLISHED, 0, True, sent, 1000, 7, 1000, None, 0, 200, -1, 0, 5)
     rows.put_brief(schema.ENQUEUED, 0, handed, 3, 0)
     rows.put_brief(schema.DELIVERED, schema.R_AUTO_ACK, handed, 0, 255)
     *_, enqueued, delivered = Rows.from_bytes(rows.to_bytes()).events()
     assert rows.events()[2:] == [enqueued, delivered]
     for event in (enqueued, delivered):
+        assert event.priority == 5
         assert (event.time, event.uid, event.publish_time, event.enqueue_time, event.size) == (1000, 7, 1000, 1000, 200)
     assert (enqueued.kind, enqueued.reason, enqueued.attempt, enqueued.depth) == (schema.ENQUEUED, None, None, 3)
     assert (delivered.kind, delivered.reason, delivered.attempt) == (schema.DELIVERED, schema.R_AUTO_ACK, 255)
@@ -254,7 +258,7 @@ def passed_on(texts: bytes | None = None) -> Rows:
     came = rows.scene_of(b"\0\1q", "/", "q", None, None, 0)
     handed = rows.scene_of(b"\0\1q", "/", "q", "tag", "consumer", 2)
     for uid in (7, 8):
-        rows.put_new(True, sent, 1000 * uid, uid, texts, 200)
+        rows.put_new(True, sent, 1000 * uid, uid, texts, 200, uid - 7)
         rows.put_passed(came, handed, 1)
     return rows
 
@@ -269,6 +273,7 @@ def test_a_message_that_is_passed_on_at_once_is_two_records_and_four_rows(texts:
     assert (rows.first_time, rows.last_time, rows.time) == (7000, 8000, 8000)
     published, routed, enqueued, delivered = told[4:]
     assert [event.kind for event in told] == 2 * [schema.PUBLISHED, schema.ROUTED, schema.ENQUEUED, schema.DELIVERED]
+    assert [event.priority for event in told] == [None] * 4 + [1] * 4
     for event in told[4:]:
         assert (event.time, event.uid, event.publish_time, event.size) == (8000, 8, 8000, 200)
         assert (event.message_id, event.source_uid) == (("one", 3) if texts else (None, None))
@@ -288,7 +293,7 @@ def test_short_records_are_as_drawn() -> None:
     lines = re.findall(r"^ +\d+  ((?:[0-9a-f]{2} )+) ", drawing, re.MULTILINE)
     rows = Rows()
     sent, came, handed = (rows.scene_of(ADDRESS, "/", queue, None, None, 0) for queue in (None, "q", "r"))
-    rows.put_new(True, sent, BEGIN, UID, None, 200)
+    rows.put_new(True, sent, BEGIN, UID, None, 200, 7)
     rows.put_passed(came, handed, 1)
     assert rows.to_bytes().endswith(bytes.fromhex("".join(lines)))
     assert len(bytes.fromhex("".join(lines))) == rows.size

@@ -231,6 +231,7 @@ def test_found_messages_are_summed_up() -> None:
             "events": 17,
             "correlation_id": "basket-9",
             "trace_id": "0af7651916cd43dd8448eb211c80319c",
+            "priority": None,
         }
     ]
 

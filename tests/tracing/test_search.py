@@ -64,8 +64,15 @@ def test_one_line_says_what_became_of_a_message() -> None:
     (summary,) = search(MemoryLog(life.events)).traces
     assert summary == TraceSummary(
         "order-1", life.uid, BEGIN, BEGIN + 99, schema.ACKED, "/", "orders", "order.created", ("a", "b"), 100, 5,
-        "basket-9", TRACE_ID,
+        "basket-9", TRACE_ID, None,
     )  # fmt: skip
+
+
+def test_a_priority_that_only_later_events_tell_is_known() -> None:
+    """A broker that kept none wrote the first events, and was updated then."""
+    life = Told(0, "order-1").enqueued(1, "a").delivered(10, "a", "worker", priority=6)
+    (summary,) = search(MemoryLog(life.events)).traces
+    assert summary.priority == 6
 
 
 def test_an_empty_log_has_nothing() -> None:

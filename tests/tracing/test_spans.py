@@ -19,7 +19,8 @@ def times(span: OtelSpan) -> tuple[str, int, int]:
 
 
 def test_a_life_is_a_publish_a_wait_and_a_delivery() -> None:
-    life = Told(0, "order-1", trace_id=TRACE_ID, span_id=SPAN_ID, correlation_id="basket-9").say(schema.ROUTED, 1)
+    life = Told(0, "order-1", trace_id=TRACE_ID, span_id=SPAN_ID, correlation_id="basket-9", priority=7)
+    life.say(schema.ROUTED, 1)
     life.enqueued(2, "work").say(schema.CONFIRMED, 90).delivered(102, "work", "worker").acked(152, "work", "worker")
     publish, wait, deliver = spans_of(life.events)
     assert [times(span) for span in (publish, wait, deliver)] == [
@@ -46,9 +47,11 @@ def test_a_life_is_a_publish_a_wait_and_a_delivery() -> None:
         "warrenmq.consumer": "worker",
         "warrenmq.connection": "c-worker",
         "warrenmq.attempt": 1,
+        "warrenmq.priority": 7,
         "warrenmq.outcome": "acked",
     }
     assert publish.attributes["messaging.message.body.size"] == 100
+    assert publish.attributes["warrenmq.priority"] == wait.attributes["warrenmq.priority"] == 7
     assert all(span.failure is None for span in (publish, wait, deliver))
 
 
@@ -57,6 +60,7 @@ def test_a_message_without_a_trace_gets_one_of_its_own() -> None:
     found = spans_of(first + second)
     assert {span.trace_id for span in found} == {trace_id_of(first[0]), trace_id_of(second[0])}
     assert all(len(span.trace_id) == 16 and len(span.span_id) == 8 for span in found)
+    assert not any("warrenmq.priority" in span.attributes for span in found)
     assert next(span for span in found if span.name.startswith("deliver")).links == ()
 
 

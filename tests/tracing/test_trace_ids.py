@@ -12,7 +12,7 @@ from warrenmq.events.ids import MESSAGE_ID_KEY, key_hash, uid_text
 from warrenmq.events.rows import Rows
 from warrenmq.events.schema import Event
 from warrenmq.protocol.properties import BasicProperties, content_header
-from warrenmq.tracing.trace_ids import is_republished, sampling_hash, texts_of
+from warrenmq.tracing.trace_ids import is_republished, priority_of, sampling_hash, texts_of
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 names = st.text(st.characters(codec="utf-8"), max_size=40)
@@ -22,7 +22,7 @@ def told_of(header: bytes) -> Event:
     """A row of a message with this header."""
     rows = Rows()
     scene = rows.scene_of(None, None, None, None, None, 0)
-    rows.put(1, 0, False, scene, 1, 1, 1, texts_of(header), 0, -1, -1, 0)
+    rows.put(1, 0, False, scene, 1, 1, 1, texts_of(header), 0, -1, -1, 0, priority_of(header))
     return rows.events()[0]
 
 
@@ -44,10 +44,11 @@ def told_of(header: bytes) -> Event:
         },
     )
 )
-def test_the_ids_are_those_of_the_publisher(given: dict[str, Any]) -> None:
+def test_ids_and_priority_are_those_of_the_publisher(given: dict[str, Any]) -> None:
     header = content_header(0, BasicProperties(**given))
     told = told_of(header)
     assert (told.message_id, told.correlation_id) == (given.get("message_id"), given.get("correlation_id"))
+    assert told.priority == (given.get("priority") or None)
     key = given.get("message_id", given.get("correlation_id"))
     if key is not None:
         assert sampling_hash(header, MESSAGE_ID_KEY) == key_hash(MESSAGE_ID_KEY, key.encode())

@@ -65,6 +65,7 @@ def test_every_job_is_drawn(open_site: OpenSite, scheme: str) -> None:
         "Anomalies",
         "Throughput",
         "Latency",
+        "Priorities",
         "Backlog",
         "Failures",
         "Flow",
@@ -129,6 +130,24 @@ def test_what_is_chosen_is_drawn_and_stays_chosen(open_site: OpenSite) -> None:
     with page.expect_response("**/api/analysis/throughput?*"):
         pass
     assert latency.locator("select[name=queue]").input_value() == "billing"
+
+
+@needs_plotly
+def test_the_waits_of_each_priority_of_a_queue_are_drawn(open_site: OpenSite) -> None:
+    page = open_site(analysed()).open(PATH)
+    priorities = card(page, "priorities")
+    priorities.locator(".legendtext").nth(2).wait_for()
+    assert priorities.locator(".legendtext").all_text_contents() == ["priority 9", "priority 5", "priority 0"]
+    assert priorities.locator("select[name=queue]").input_value() == "mail"  # the busiest
+    priorities.locator("select[name=measure]").select_option("delivered")
+    priorities.locator(".yaxislayer-above text >> text=400").wait_for(state="attached")
+
+
+def test_without_priorities_it_says_so(open_site: OpenSite) -> None:
+    keys = ["window_start", "vhost", "queue", "priority"]
+    node = analysed(answer("priorities", [], title="Priorities", chart="lines", keys=keys))
+    page = open_site(node, charts=False).open(PATH)
+    page.wait_for_selector("text=No message with a priority was delivered in the time shown.")
 
 
 def test_times_may_be_written_shorter(open_site: OpenSite) -> None:

@@ -73,6 +73,34 @@ def test_a_story_is_told_by_figures_a_timeline_and_tables(open_site: OpenSite) -
     assert told[13].startswith("04:50:00.130856 7.4 ms requeued shipping packer-1 1 connection-closed")
 
 
+def test_a_priority_that_all_events_have_is_shown_once(open_site: OpenSite) -> None:
+    plain = story()
+    events = [replace(event, priority=7) for event in plain.events]
+    page = open_site(FakeNode(replace(plain, events=events), rules=ALL)).open("/ui/traces.html?id=order-17")
+    page.wait_for_selector("tbody tr")
+    assert page.locator("dl.facts dt:has-text('Priority') + dd").inner_text() == "7"
+    assert page.locator("main").inner_text().lower().count("priority") == 1
+
+
+def test_where_messages_have_different_priorities_each_event_shows_its_own(open_site: OpenSite) -> None:
+    plain = story()
+    events = [replace(event, priority=7 if event.uid == UID else None) for event in plain.events]
+    site = open_site(FakeNode(replace(plain, events=events), rules=ALL))
+    page = site.open("/ui/traces.html?id=order-17")
+    page.wait_for_selector("tbody tr")
+    assert page.locator("dl.facts dt:has-text('Priority') + dd").inner_text() == "7"
+    heads = page.locator("section", has_text="Events").last.locator("th").all_inner_texts()
+    at = [head.lower() for head in heads].index("priority")
+    told = [row.locator("td").nth(at).inner_text() for row in page.locator("section").last.locator("tbody tr").all()]
+    assert told == ["7" if event.uid == UID else "\u2013" for event in events]
+
+
+def test_without_a_priority_nothing_is_said_of_it(open_site: OpenSite) -> None:
+    page = open_site(FakeNode(story(), rules=ALL)).open("/ui/traces.html?id=order-17")
+    page.wait_for_selector("tbody tr")
+    assert "priority" not in page.locator("main").inner_text().lower()
+
+
 @needs_plotly
 def test_a_bar_of_the_timeline_says_what_it_is(open_site: OpenSite) -> None:
     page = open_site(FakeNode(story(), rules=ALL)).open("/ui/traces.html?id=order-17")

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 MOST_ROWS = 8
+MOST_PRIORITIES = 16  # rows: some queues with some priorities each
 MOST_SENTENCES = 10
 LONGEST_NAME = 26
 PLAIN_LINE_EVERY = 10.0
@@ -109,7 +110,17 @@ def show_findings(documents: Sequence[Row], about: Mapping[str, str], console: C
     console.print(Text(f"{about['Events']} events, {about['Range']}"))
     shown = [
         table
-        for make in (_queues, _exchanges, _failures, _hot_keys, _stuck, _unroutable, _duplicates, _sessions)
+        for make in (
+            _queues,
+            _priorities,
+            _exchanges,
+            _failures,
+            _hot_keys,
+            _stuck,
+            _unroutable,
+            _duplicates,
+            _sessions,
+        )
         if (table := make(rows)) is not None
     ]
     for table in shown:
@@ -169,6 +180,21 @@ def _queues(rows: Mapping[str, Sequence[Row]]) -> Table | None:
             _count(depth.get(name, {}).get("depth")),
         )
     return _with_rest(table, names)
+
+
+def _priorities(rows: Mapping[str, Sequence[Row]]) -> Table | None:
+    """Of each queue with priorities the highest first."""
+    keys, times = ("vhost", "queue", "priority"), ("waiting_p50_us", "waiting_p99_us", "waiting_max_us")
+    counts = _sums(rows.get("priorities", ()), keys, ("delivered",))
+    waited = _maxima(rows.get("priorities", ()), keys, times)
+    names = sorted(counts, key=lambda name: (*name[:2], -name[2]))
+    if not names:
+        return None
+    table = _table("Priorities", "queue", "priority", "out", "worst p50 wait", "p99", "longest")
+    for name in names[:MOST_PRIORITIES]:
+        waits = [duration(waited[name].get(measure)) for measure in times]
+        _add(table, _place(name[:2]), str(name[2]), _count(counts[name]["delivered"]), *waits)
+    return _with_rest(table, names, MOST_PRIORITIES)
 
 
 def _exchanges(rows: Mapping[str, Sequence[Row]]) -> Table | None:
@@ -314,9 +340,9 @@ def _add(table: Table, *cells: str | Text) -> None:
     table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
 
 
-def _with_rest(table: Table, names: Sequence[object]) -> Table:
-    if len(names) > MOST_ROWS:
-        table.caption = f"and {len(names) - MOST_ROWS:,} more"
+def _with_rest(table: Table, names: Sequence[object], most: int = MOST_ROWS) -> Table:
+    if len(names) > most:
+        table.caption = f"and {len(names) - most:,} more"
         table.caption_justify = "left"
     return table
 

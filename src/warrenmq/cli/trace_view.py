@@ -131,7 +131,7 @@ def show_found(found: dict[str, Any], console: Console) -> None:
 def _heading(biography: dict[str, Any], width: int) -> Text:
     first, legs = biography["events"][0], biography["legs"]
     text = Text("Message ", style="bold").append(printable(biography["message_id"]), style="bold cyan")
-    facts = [f"first event {local(first['time'])} ({zone(first['time'])})", _route(first)]
+    facts = [f"first event {local(first['time'])} ({zone(first['time'])})", _route(first) + _priority(biography)]
     details = [f"{name.replace('_', ' ')} {first[name]}" for name in ("correlation_id", "trace_id") if first.get(name)]
     if biography["uid"] != biography["message_id"]:
         details.insert(0, f"broker's id {biography['uid']}")
@@ -146,6 +146,12 @@ def _heading(biography: dict[str, Any], width: int) -> Text:
 def _route(event: dict[str, Any]) -> str:
     size = f", {event['size']:,} bytes" if "size" in event else ""
     return f"exchange {event.get('exchange') or '(default)'}, key {event.get('routing_key', '-') or '(empty)'}{size}"
+
+
+def _priority(biography: dict[str, Any]) -> str:
+    """Of the message itself: others in its biography, made from it or sharing its id, may have another."""
+    own = [event for event in biography["events"] if event.get("uid") == biography["uid"]]
+    return next((f", priority {event['priority']}" for event in own if "priority" in event), "")
 
 
 def _joined(parts: Iterable[str], width: int) -> list[str]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from warrenmq.events.errors import BadEvents
 from warrenmq.events.flatbuffer import Builder, Table
-from warrenmq.events.schema import COLUMNS, INT8, INT32, INT64, NAME, TEXT, TIME, VERSION, Column
+from warrenmq.events.schema import COLUMNS, INT8, INT32, INT64, NAME, NUMBER_OF_COLUMNS, TEXT, TIME, VERSION, Column
 
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 NAMES_ID = 0  # of the dictionary
@@ -23,7 +23,6 @@ _PREFIX = struct.Struct("<Ii")
 _I64 = struct.Struct("<q")
 _CONTINUATION = 0xFFFF_FFFF
 _MARK = 0x6E75_6D62_6572_0000
-BUFFERS_OF_BATCH = sum([3 if column.type == TEXT else 2 for column in COLUMNS])
 BUFFERS_OF_NAMES = 3
 
 
@@ -50,11 +49,16 @@ def padded(size: int) -> int:
     return size + 7 & ~7
 
 
-def schema_message() -> bytes:
-    """The first message of every batch; its octets are the same in all batches of one version."""
+def number_of_buffers(columns: int) -> int:
+    """Return how many buffers a record batch with this number of columns has."""
+    return sum([3 if column.type == TEXT else 2 for column in COLUMNS[:columns]])
+
+
+def schema_message(version: int = VERSION) -> bytes:
+    """The first message of every batch; its bytes are the same in all batches of one version."""
     builder = Builder()
-    fields = builder.places([_field(builder, column) for column in COLUMNS])
-    key, value = builder.string("warrenmq.events.version"), builder.string(str(VERSION))
+    fields = builder.places([_field(builder, column) for column in COLUMNS[: NUMBER_OF_COLUMNS[version]]])
+    key, value = builder.string("warrenmq.events.version"), builder.string(str(version))
     metadata = builder.places([builder.table((0, "place", key), (1, "place", value))])
     schema = builder.table((0, "h", 0), (1, "place", fields), (2, "place", metadata))
     return _message(builder, _SCHEMA, schema, 0)
@@ -168,5 +172,5 @@ def _read_batch(data: bytes, message: Table, batch: Table, start: int) -> Body:
 
 
 _DICTIONARY = _Form(_DICTIONARY_BATCH, 1, BUFFERS_OF_NAMES)
-_BATCH = _Form(_RECORD_BATCH, len(COLUMNS), BUFFERS_OF_BATCH)
+_BATCH = _Form(_RECORD_BATCH, len(COLUMNS), number_of_buffers(len(COLUMNS)))
 BATCH_MESSAGE_SIZE = _BATCH.size

@@ -2,7 +2,7 @@ cimport cython
 
 ctypedef const unsigned char *Octets
 ctypedef unsigned char *Changeable
-ctypedef Py_ssize_t Places[21]
+ctypedef Py_ssize_t Places[22]
 
 cdef int _MET
 cdef int _UID_STEP
@@ -32,6 +32,7 @@ cdef int _TRACE_ID
 cdef int _SPAN_ID
 cdef int _SOURCE_UID
 cdef int _DEPTH
+cdef int _PRIORITY
 
 
 @cython.final
@@ -41,6 +42,7 @@ cdef class Batch:
     cdef list _names
     cdef dict _numbers
     cdef bint _has_ids
+    cdef bint _has_priorities
     cdef Places _flags
     cdef Places _values
     cdef Places _texts

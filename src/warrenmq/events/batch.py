@@ -23,7 +23,7 @@ if cython.compiled:
 else:
     from warrenmq.events.ids import hash_octets
 
-from warrenmq.events.arrow import BUFFERS_OF_BATCH, Body
+from warrenmq.events.arrow import Body, number_of_buffers
 from warrenmq.events.columns import WIDTHS
 from warrenmq.events.errors import BadEvents
 from warrenmq.events.ids import CORRELATION_ID_KEY, GROUP_BITS, MESSAGE_ID_KEY, TRACE_ID_KEY
@@ -56,6 +56,7 @@ _TRACE_ID = column_number("trace_id")
 _SPAN_ID = column_number("span_id")
 _SOURCE_UID = column_number("source_uid")
 _DEPTH = column_number("depth")
+_PRIORITY = column_number("priority")
 
 _I64 = struct.Struct("<q")
 _I32 = struct.Struct("<i")
@@ -89,12 +90,13 @@ class Selection:
 
 
 class Batch:
-    """`count` is the number of its rows."""
+    """`count` is the number of its rows. It has the first `columns` of all columns: those of its version."""
 
     __slots__ = (
         "_data",
         "_flags",
         "_has_ids",
+        "_has_priorities",
         "_held",
         "_names",
         "_numbers",
@@ -104,7 +106,7 @@ class Batch:
         "count",
     )
 
-    def __init__(self, data: bytes, body: Body, names: list[str], is_sound: bool = False) -> None:
+    def __init__(self, data: bytes, body: Body, names: list[str], columns: int, is_sound: bool = False) -> None:
         self._held = data
         self._data = _pointer_to(data)
         self._names = names
@@ -112,10 +114,11 @@ class Batch:
         self.count = body.count
         if not cython.compiled:  # arrays of C have their places already
             self._flags, self._values, self._texts, self._text_sizes = ([0] * len(COLUMNS) for _ in range(4))
-        self._find_places(body)  # which checks that there is a number of nulls for each column
+        self._find_places(body, columns)  # which checks that there is a number of nulls for each column
+        self._has_priorities = columns > _PRIORITY  # from version 2 on
         self._has_ids = any(body.nulls[column] < body.count for column in (_MESSAGE_ID, _CORRELATION_ID, _TRACE_ID))
         if not is_sound:
-            self._check_columns()
+            self._check_columns(columns)
 
     def event(self, row: int) -> Event:
         if not 0 <= row < self.count:
@@ -142,6 +145,7 @@ class Batch:
             self._text(_SPAN_ID, row),
             self._long(_SOURCE_UID, row),
             self._int(_DEPTH, row),
+            self._int(_PRIORITY, row) if self._has_priorities else None,
         )
 
     def events(self, rows: "list[int] | None" = None) -> list[Event]:
@@ -206,13 +210,13 @@ class Batch:
         """The least and the greatest uid of rows with a message; 0 and 0 where there is none."""
         return self._range(_UID)
 
-    def _find_places(self, body: Body) -> None:
+    def _find_places(self, body: Body, columns: int) -> None:
         buffers = iter(body.buffers)
-        if body.count < 0 or body.lengths != [body.count] * len(COLUMNS):
+        if body.count < 0 or body.lengths != [body.count] * columns:
             raise BadEvents("the columns of a batch do not have the same length")
-        if len(body.buffers) != BUFFERS_OF_BATCH:
+        if len(body.buffers) != number_of_buffers(columns):
             raise BadEvents("a batch has too few or too many buffers")
-        for number, column in enumerate(COLUMNS):
+        for number, column in enumerate(COLUMNS[:columns]):
             flags, values = next(buffers), next(buffers)
             is_text = column.type == TEXT
             needed = WIDTHS.get(column.type, 4) * (body.count + is_text)
@@ -225,8 +229,8 @@ class Batch:
             self._texts[number] = body.start + texts.at
             self._text_sizes[number] = texts.size if is_text else 0
 
-    def _check_columns(self) -> None:
-        for number, column in enumerate(COLUMNS):
+    def _check_columns(self, columns: int) -> None:
+        for number, column in enumerate(COLUMNS[:columns]):
             if column.type == TEXT and not self._has_good_texts(number):
                 raise BadEvents(f"texts of the column {column.name} of a batch overlap")
             if column.type == NAME and not self._has_good_names(number, len(self._names)):

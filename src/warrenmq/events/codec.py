@@ -24,9 +24,10 @@ from warrenmq.events.batch import Batch
 from warrenmq.events.columns import ColumnWriter
 from warrenmq.events.errors import BadEvents
 from warrenmq.events.rows import Rows
-from warrenmq.events.schema import VERSION
+from warrenmq.events.schema import NUMBER_OF_COLUMNS, VERSION
 
 SCHEMA = schema_message()
+_SCHEMAS = {version: schema_message(version) for version in sorted(NUMBER_OF_COLUMNS, reverse=True)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +55,17 @@ def encode(rows: Rows, writer: ColumnWriter | None = None) -> bytes:
 
 
 def decode(data: bytes, is_sound: bool = False) -> Batch:
-    """The columns of a batch, where they lie. BadEvents: it is damaged, or of another version.
+    """The columns of a batch, where they lie. BadEvents: it is damaged, or of a version that is not known.
 
     `is_sound`: the caller has just encoded it, and what is in its columns need not be checked.
     """
-    if not data.startswith(SCHEMA):
-        raise BadEvents(f"this is no batch of events with the schema of version {VERSION}")
+    version = next((known for known, schema in _SCHEMAS.items() if data.startswith(schema)), None)
+    if version is None:
+        raise BadEvents(f"this is no batch of events with the schema of a version up to {VERSION}")
     try:
-        names = read_dictionary(data, len(SCHEMA))
-        return Batch(data, read_batch(data, names.end), _decode_names(data, names), is_sound)
+        names = read_dictionary(data, len(_SCHEMAS[version]))
+        columns = NUMBER_OF_COLUMNS[version]
+        return Batch(data, read_batch(data, names.end), _decode_names(data, names), columns, is_sound)
     except (struct.error, ValueError, OverflowError) as problem:
         raise BadEvents(f"a batch of events is damaged: {problem}") from problem
 

@@ -9,7 +9,7 @@ ctypedef const unsigned char *Constant
 ctypedef long long *Longs
 ctypedef int *Ints
 ctypedef short *Shorts
-ctypedef Py_ssize_t Places[21]
+ctypedef Py_ssize_t Places[22]
 ctypedef unsigned char Spare[256]
 ctypedef unsigned long long Word
 
@@ -42,6 +42,7 @@ cdef int _TRACE_ID
 cdef int _SPAN_ID
 cdef int _SOURCE_UID
 cdef int _DEPTH
+cdef int _PRIORITY
 
 
 @cython.final

@@ -55,10 +55,11 @@ _TRACE_ID = column_number("trace_id")
 _SPAN_ID = column_number("span_id")
 _SOURCE_UID = column_number("source_uid")
 _DEPTH = column_number("depth")
+_PRIORITY = column_number("priority")
 
 # Columns with nulls, in the order of the bits that say what is there: those of a scene, and those of the row itself.
 _OF_SCENES = (_VHOST, _EXCHANGE, _ROUTING_KEY, _QUEUE, _CONSUMER, _CONNECTION, _CHANNEL)
-_OF_ROWS = (_REASON, _PUBLISH_TIME, _ENQUEUE_TIME, _ATTEMPT, _SIZE, _DEPTH)  # as RowBlocks.there
+_OF_ROWS = (_REASON, _PUBLISH_TIME, _ENQUEUE_TIME, _ATTEMPT, _SIZE, _DEPTH, _PRIORITY)  # as RowBlocks.there
 _FLAGGED = (*_OF_SCENES, None, *_OF_ROWS)  # an octet each
 _TEXTS = (_MESSAGE_ID, _CORRELATION_ID, _TRACE_ID, _SPAN_ID)
 
@@ -339,6 +340,7 @@ class ColumnWriter:
         self._put(_ATTEMPT, 4, row, count, blocks.attempts)
         self._put(_REASON, 1, row, count, blocks.reasons)
         self._put(_DEPTH, 4, row, count, blocks.depths)
+        self._put(_PRIORITY, 4, row, count, blocks.priorities)
 
     def _put(self, column: int, width: int, row: int, count: int, source: Pointer) -> None:
         place = self._values[column]

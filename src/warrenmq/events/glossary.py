@@ -7,7 +7,7 @@ import struct
 from typing import TypeAlias
 
 from warrenmq.events.errors import BadEvents
-from warrenmq.events.schema import VERSION
+from warrenmq.events.schema import NUMBER_OF_COLUMNS, VERSION
 
 Scene: TypeAlias = tuple[int, ...]  # six names by their numbers (0 is none), in the order of columns, and a channel
 Glossary: TypeAlias = tuple[int, int, bytes]  # how many names and scenes, and both as they stand in the raw form
@@ -41,7 +41,7 @@ def read_head(raw: bytes) -> tuple[int, dict[int, str | None], dict[int, Scene],
     """The number of rows, names and scenes by number, and where the rows begin."""
     try:
         version, count, named, staged = _HEAD.unpack_from(raw)
-        if version != VERSION:
+        if version not in NUMBER_OF_COLUMNS:  # in version 1 a message has no priority: that byte is 0 there
             raise BadEvents(f"a raw form of events has version {version}, which is not known here")
         at = _HEAD.size
         names: dict[int, str | None] = {0: None}

@@ -40,6 +40,7 @@ cdef class RowBlocks:
     cdef BlockOfInts sizes
     cdef BlockOfInts depths
     cdef BlockOfInts attempts
+    cdef BlockOfInts priorities
     cdef BlockOfOctets kinds
     cdef BlockOfOctets reasons
     cdef BlockOfOctets there
@@ -48,7 +49,7 @@ cdef class RowBlocks:
     @cython.locals(
         data=Octets, at=Py_ssize_t, end=Py_ssize_t, row=Py_ssize_t, last=Py_ssize_t, time="long long", uid="long long",
         publish_time="long long", enqueue_time="long long", scene="unsigned int", size="unsigned int",
-        depth="unsigned int", attempt="unsigned int", kind=int, reason=int, flags=int, there=int, size_there=int,
+        depth="unsigned int", attempt="unsigned int", priority=int, kind=int, reason=int, flags=int, there=int, size_there=int,
     )
     cdef Py_ssize_t read(self) noexcept nogil
     cdef void _follow(self, Py_ssize_t row, Py_ssize_t to) noexcept nogil

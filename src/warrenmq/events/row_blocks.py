@@ -55,7 +55,8 @@ class RowBlocks:
     """The rows that `read` came to, each part an array.
 
     What is null is 0, and `there` says what is not: 1 reason, 2 publish time, 4 enqueue time, 8 attempt, 16 size,
-    32 depth. `used_kinds` has a mark for each kind that was met. `apart` is 0 as long as all times of each row are one.
+    32 depth, 64 priority. `used_kinds` has a mark for each kind that was met. `apart` is 0 as long as all times of each
+    row are one.
     """
 
     __slots__ = (
@@ -70,6 +71,7 @@ class RowBlocks:
         "depths",
         "enqueue_times",
         "kinds",
+        "priorities",
         "publish_times",
         "reasons",
         "scenes",
@@ -90,7 +92,9 @@ class RowBlocks:
         self.apart = 0
         if not cython.compiled:  # arrays of C have their places already
             self.times, self.uids, self.publish_times, self.enqueue_times = (array("q", [0] * BLOCK) for _ in range(4))
-            self.scenes, self.sizes, self.depths, self.attempts = (array("i", [0] * BLOCK) for _ in range(4))
+            self.scenes, self.sizes, self.depths, self.attempts, self.priorities = (
+                array("i", [0] * BLOCK) for _ in range(5)
+            )
             self.kinds, self.reasons, self.there = (bytearray(BLOCK) for _ in range(3))
             self.used_kinds = bytearray(256)
 
@@ -105,6 +109,7 @@ class RowBlocks:
         publish_time = self.publish_times[last]
         size = self.sizes[last]
         size_there = self.there[last] & 16
+        priority = self.priorities[last]
         row = 0
         if self._following != 0:
             self._follow(last, 0)
@@ -127,6 +132,7 @@ class RowBlocks:
                 uid = _get_i64(data, at + 16)
                 publish_time = time
                 enqueue_time = 0
+                priority = data[at + 3]
                 size = _get_u32(data, at + 24)
                 depth = 0
                 attempt = 0
@@ -143,6 +149,7 @@ class RowBlocks:
                 size = _get_u32(data, at + 40)
                 depth = _get_u32(data, at + 44)
                 attempt = _get_u32(data, at + 48)
+                priority = data[at + 3]
                 self.apart |= time ^ publish_time if publish_time != 0 else 0
                 self.apart |= time ^ enqueue_time if enqueue_time != 0 else 0
                 size_there = 16 if size != 0 else 0
@@ -155,6 +162,7 @@ class RowBlocks:
             # Plain numbers, which C has in its instructions: names of numbers it would have to read again for each row.
             there = size_there | (1 if reason != 0 else 0) | (2 if publish_time != 0 else 0)
             there |= (4 if enqueue_time != 0 else 0) | (8 if attempt != 0 else 0) | (32 if depth != 0 else 0)
+            there |= 64 if priority != 0 else 0
             self.times[row] = time
             self.uids[row] = uid
             self.publish_times[row] = publish_time
@@ -163,6 +171,7 @@ class RowBlocks:
             self.sizes[row] = size
             self.depths[row] = depth - (1 if depth != 0 else 0)
             self.attempts[row] = attempt
+            self.priorities[row] = priority
             self.kinds[row] = kind
             self.used_kinds[kind] = 1
             self.reasons[row] = reason
@@ -184,6 +193,7 @@ class RowBlocks:
         self.publish_times[to] = self.publish_times[row]
         self.enqueue_times[to] = self.enqueue_times[row]
         self.sizes[to] = self.sizes[row]
+        self.priorities[to] = self.priorities[row]
         if self._following & _IS_ROUTED:
             self.scenes[to] = self.scenes[row]
             self.depths[to] = self.depths[row]

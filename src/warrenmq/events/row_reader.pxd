@@ -35,6 +35,7 @@ cdef class RowReader:
     cdef readonly Py_ssize_t scene
     cdef readonly long long time
     cdef readonly long long attempt
+    cdef readonly int priority
     cdef readonly long long size
     cdef readonly long long depth
     cdef readonly long long enqueue_time

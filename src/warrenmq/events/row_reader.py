@@ -30,13 +30,13 @@ BRIEF = 8  # a short record: time, message and size are those of the one before,
 IS_PASSED = 16  # a brief one; another row follows, "delivered", in the scene that stands behind
 IS_NEW = 32  # a short record: it was published at that time, and has no place in a queue yet
 
-# Kind, reason, flags, 0, scene, time, uid, publish time, enqueue time, size + 1, depth + 1, attempt: 0 is null.
+# Kind, reason, flags, priority, scene, time, uid, publish time, enqueue time, size + 1, depth + 1, attempt: 0 is null.
 RECORD = struct.Struct("<BBBBIqqqqIII")
 # Kind, reason, flags, attempt, scene, depth + 1.
 BRIEF_RECORD = struct.Struct("<BBBBII")
 # The same, and the scene of the delivery.
 PASSED_RECORD = struct.Struct("<BBBBIII")
-# Kind, reason, flags, 0, scene, time, uid, size + 1.
+# Kind, reason, flags, priority, scene, time, uid, size + 1.
 NEW_RECORD = struct.Struct("<BBBBIqqI")
 
 _TEXTS = TEXTS  # the same as C integers
@@ -83,6 +83,7 @@ class RowReader:
         "kind",
         "message_id_at",
         "message_id_size",
+        "priority",
         "publish_time",
         "reason",
         "scene",
@@ -141,6 +142,7 @@ class RowReader:
                 return self._damaged()
             self.time = _get_i64(data, at + 8)
             self.uid = _get_i64(data, at + 16)
+            self.priority = data[at + 3]
             if self.flags & _IS_NEW:
                 self.publish_time = self.time
                 self.size = _get_u32(data, at + 24) - 1
@@ -206,6 +208,7 @@ class RowReader:
             span_id=_text(self.octets(self.span_id_at, self.span_id_size)),
             source_uid=self.source_uid or None,
             depth=None if self.depth < 0 else self.depth,
+            priority=self.priority or None,
         )
 
     def octets(self, at: int, size: int) -> bytes | None:

@@ -30,6 +30,7 @@ cdef class Trace:
     cdef readonly long long uid
     cdef readonly long long publish_time
     cdef readonly bytes texts
+    cdef readonly int priority
 
 
 @cython.final
@@ -86,10 +87,12 @@ cdef class Rows:
         long long size,
         long long depth,
         long long attempt,
+        int priority,
     )
     @cython.locals(data="unsigned char *", room=Py_ssize_t, flags=int)
     cpdef put_new(
-        self, bint is_routed, Py_ssize_t scene, long long time, long long uid, bytes texts, long long size
+        self, bint is_routed, Py_ssize_t scene, long long time, long long uid, bytes texts, long long size,
+        int priority,
     )
     cdef _end_record(self, long long time, int flags, bytes texts)
     @cython.locals(data="unsigned char *")
@@ -127,6 +130,7 @@ cdef void _put_record(
     int kind,
     int reason,
     int flags,
+    int priority,
     unsigned int scene,
     long long time,
     long long uid,
@@ -143,7 +147,14 @@ cdef void _put_passed(
     unsigned char *data, Py_ssize_t at, unsigned int came, unsigned int scene, unsigned int depth
 ) noexcept
 cdef void _put_new(
-    unsigned char *data, Py_ssize_t at, int flags, unsigned int scene, long long time, long long uid, unsigned int size
+    unsigned char *data,
+    Py_ssize_t at,
+    int flags,
+    int priority,
+    unsigned int scene,
+    long long time,
+    long long uid,
+    unsigned int size,
 ) noexcept
 cdef void _put_u32(unsigned char *data, Py_ssize_t at, unsigned int value) noexcept
 cdef void _put_i64(unsigned char *data, Py_ssize_t at, long long value) noexcept

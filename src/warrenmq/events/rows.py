@@ -71,7 +71,7 @@ _FULL_NAMES = FULL_NAMES
 class Trace:
     """What all rows of one message have in common; `texts` are its ids and its source as they stand in a row."""
 
-    __slots__ = ("publish_time", "texts", "uid")
+    __slots__ = ("priority", "publish_time", "texts", "uid")
 
     def __init__(
         self,
@@ -82,10 +82,12 @@ class Trace:
         correlation_id: bytes | None = None,
         trace_id: bytes | None = None,
         span_id: bytes | None = None,
+        priority: int = 0,
     ) -> None:
         self.uid = uid
         self.publish_time = publish_time
         self.texts = make_texts(source_uid, message_id, correlation_id, trace_id, span_id)
+        self.priority = priority
 
 
 class Rows:
@@ -157,8 +159,21 @@ class Rows:
         scene = self.scene_of(address, vhost, queue, consumer, connection, channel)
         if trace is None:
             trace = _NO_MESSAGE
-        uid, publish_time, texts = trace.uid, trace.publish_time, trace.texts
-        self.put(kind, reason, False, scene, time, uid, publish_time, texts, enqueue_time, size, depth, attempt)
+        self.put(
+            kind,
+            reason,
+            False,
+            scene,
+            time,
+            trace.uid,
+            trace.publish_time,
+            trace.texts,
+            enqueue_time,
+            size,
+            depth,
+            attempt,
+            trace.priority,
+        )
 
     def add_event(self, kind: int, time: int, **fields: Any) -> None:
         """One more row, by the names of the fields of Event; for what happens seldom."""
@@ -181,6 +196,7 @@ class Rows:
             -1 if event.size is None else event.size,
             -1 if event.depth is None else event.depth,
             event.attempt or 0,
+            min(event.priority or 0, 255),
         )
 
     def put(
@@ -197,8 +213,12 @@ class Rows:
         size: int,
         depth: int,
         attempt: int,
+        priority: int,
     ) -> None:
-        """One more row in a scene that is known; or two, the second of the kind "routed". Null is as in `add`."""
+        """One more row in a scene that is known; or two, the second of the kind "routed".
+
+        Null is as in `add`, and 0 for the priority, which is not over 255.
+        """
         room = _RECORD_SIZE if texts is None else _RECORD_SIZE + len(texts)
         if self.size + room > self._capacity:
             self._grow(room)
@@ -212,6 +232,7 @@ class Rows:
             kind & _CODES,
             reason & _CODES,
             flags,
+            priority,
             scene,
             time,
             uid,
@@ -224,7 +245,9 @@ class Rows:
         self.size += _RECORD_SIZE
         self._end_record(time, flags, texts)
 
-    def put_new(self, is_routed: bool, scene: int, time: int, uid: int, texts: bytes | None, size: int) -> None:
+    def put_new(
+        self, is_routed: bool, scene: int, time: int, uid: int, texts: bytes | None, size: int, priority: int
+    ) -> None:
         """The row of a message that is published now; or two, the second of the kind "routed"."""
         room = _NEW_SIZE if texts is None else _NEW_SIZE + len(texts)
         if self.size + room > self._capacity:
@@ -233,7 +256,7 @@ class Rows:
         if texts is not None:
             flags |= _TEXTS
         data: Pointer = self._data
-        _put_new(data, self.size, flags, scene, time, uid, _limited(size) + 1)
+        _put_new(data, self.size, flags, priority, scene, time, uid, _limited(size) + 1)
         self.size += _NEW_SIZE
         self._end_record(time, flags, texts)
 
@@ -397,6 +420,7 @@ class Rows:
                 reader.size,
                 reader.depth,
                 reader.attempt,
+                reader.priority,
             )
         return count
 
@@ -488,6 +512,7 @@ def _put_record(
     kind: int,
     reason: int,
     flags: int,
+    priority: int,
     scene: int,
     time: int,
     uid: int,
@@ -501,7 +526,7 @@ def _put_record(
         data[at] = kind
         data[at + 1] = reason
         data[at + 2] = flags
-        data[at + 3] = 0
+        data[at + 3] = priority
         _put_u32(data, at + 4, scene)
         _put_i64(data, at + 8, time)
         _put_i64(data, at + 16, uid)
@@ -512,7 +537,7 @@ def _put_record(
         _put_u32(data, at + 48, attempt)
     else:
         RECORD.pack_into(
-            data, at, kind, reason, flags, 0, scene, time, uid, publish_time, enqueue_time, size, depth, attempt
+            data, at, kind, reason, flags, priority, scene, time, uid, publish_time, enqueue_time, size, depth, attempt
         )
 
 
@@ -541,18 +566,18 @@ def _put_passed(data: Pointer, at: int, came: int, scene: int, depth: int) -> No
         PASSED_RECORD.pack_into(data, at, _ENQUEUED, 0, _BRIEF | _IS_PASSED, 0, came, depth, scene)
 
 
-def _put_new(data: Pointer, at: int, flags: int, scene: int, time: int, uid: int, size: int) -> None:
+def _put_new(data: Pointer, at: int, flags: int, priority: int, scene: int, time: int, uid: int, size: int) -> None:
     if cython.compiled:
         data[at] = _PUBLISHED
         data[at + 1] = 0
         data[at + 2] = flags
-        data[at + 3] = 0
+        data[at + 3] = priority
         _put_u32(data, at + 4, scene)
         _put_i64(data, at + 8, time)
         _put_i64(data, at + 16, uid)
         _put_u32(data, at + 24, size)
     else:
-        NEW_RECORD.pack_into(data, at, _PUBLISHED, 0, flags, 0, scene, time, uid, size)
+        NEW_RECORD.pack_into(data, at, _PUBLISHED, 0, flags, priority, scene, time, uid, size)
 
 
 def _put_u32(data: Pointer, at: int, value: int) -> None:

@@ -1,4 +1,4 @@
-"""The schema of events, version 1: kinds, reasons, columns.
+"""The schema of events, version 2: kinds, reasons, columns.
 
 One event is one row. Codes of kinds and reasons are numbers on disk and names everywhere else. A new kind or reason is
 appended to its list and needs no new version: readers show a code that they do not know as a number. A new or changed
@@ -7,7 +7,7 @@ column does, with a fixture of the old one (docs/formats/events.md).
 
 from dataclasses import dataclass
 
-VERSION = 1
+VERSION = 2
 
 STREAM_NAME = "warren.events"
 CONTENT_TYPE = "application/vnd.apache.arrow.stream"
@@ -175,6 +175,7 @@ class Event:
     span_id: str | None = None
     source_uid: int | None = None  # the message that this one was made from
     depth: int | None = None  # how many wait in the queue after this
+    priority: int | None = None  # the property of the message; None also where that is 0
 
 
 # How a column lies in a batch.
@@ -217,7 +218,10 @@ COLUMNS = (
     Column("span_id", TEXT),
     Column("source_uid", INT64),
     Column("depth", INT32),
+    Column("priority", INT32),
 )
+# Columns are only appended, so a version is the number of its columns; all of these can be read.
+NUMBER_OF_COLUMNS = {1: 21, 2: 22}
 
 _NUMBERS = {column.name: number for number, column in enumerate(COLUMNS)}
 

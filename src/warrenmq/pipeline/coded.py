@@ -92,6 +92,10 @@ class Chunk:
         found: Truths = np.asarray(column.is_valid()) if column.null_count else np.ones(self.rows, np.bool_)
         return found
 
+    def has_any(self, name: str) -> bool:
+        """Return True if some row has a value in this column."""
+        return bool(self._batch.column(name).null_count < self.rows)
+
     def texts(self, name: str) -> pa.Array:
         return self._batch.column(name)
 

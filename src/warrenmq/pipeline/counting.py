@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from warrenmq.pipeline import keyed, legs
 from warrenmq.pipeline.coded import Chunk, chunks_of
-from warrenmq.pipeline.facts import KEY, MESSAGE, SESSION, STEP, TIME
+from warrenmq.pipeline.facts import KEY, MESSAGE, PRIORITY, SESSION, STEP, TIME
 from warrenmq.pipeline.pieces import (
     COUNTS,
     ENDS,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 COLUMNS = (
     "time", "kind", "uid", "message_id", "publish_time", "enqueue_time", "vhost", "exchange", "routing_key", "queue",
     "consumer", "connection", "channel", "size", "attempt", "reason", "correlation_id", "depth",
+    "priority",
 )  # fmt: skip
 MOST_EVENTS = 1_000_000  # so many are counted before pieces are handed on: what is held stays bounded
 FAR = 2**62
@@ -155,6 +156,8 @@ class _Counted:
         if TIME in wanted:
             self._counts += [steps.waiting(), steps.end_to_end()]
             self._ends.append(legs.ends_of(events))
+        if PRIORITY in wanted and events.has_any("priority"):
+            self._counts.append(steps.priorities())
 
     def _count_ids(self, events: Chunk) -> None:
         for kind in (MESSAGE, SESSION):

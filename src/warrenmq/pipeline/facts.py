@@ -2,8 +2,8 @@
 
 A fact is a row of counts of one window. There are kinds of facts, in one table: `step` (what happened where: all
 events, by exchange, queue, consumer, kind and reason), `key` (publishes and failures by routing key), `time` (how long
-messages took: exact counts in logarithmic buckets), `message` (ids that were published more than once) and `session`
-(what happened to the messages of one correlation id). No key is null.
+messages took: exact counts in logarithmic buckets), `priority` (how long those with a priority waited), `message` (ids
+that were published more than once) and `session` (what happened to the messages of one correlation id). No key is null.
 
 All measures merge exactly and in any order, so facts are the same whatever parts the events were read in: events are
 counted where they are read (counting.py), and what that gives (pieces.py) is put together by window. Facts of a window
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from warrenmq.pipeline.settings import Settings
 
-STEP, KEY, TIME, MESSAGE, SESSION = "step", "key", "time", "message", "session"
-ALL = frozenset({STEP, KEY, TIME, MESSAGE, SESSION})
+STEP, KEY, TIME, PRIORITY, MESSAGE, SESSION = "step", "key", "time", "priority", "message", "session"
+ALL = frozenset({STEP, KEY, TIME, PRIORITY, MESSAGE, SESSION})
 WAITING, END_TO_END, PROCESSING = "waiting", "end_to_end", "processing"
 
 # A bucket is 4 % wide, so its middle is within 2 % of all that is in it. Half of that makes twice as many facts.

@@ -7,7 +7,7 @@ window are the same facts whatever parts the events were read in. In batch Spark
 
 | kind | place | rows |
 | --- | --- | --- |
-| counts | the begin of a window | facts of kind step, key and time |
+| counts | the begin of a window | facts of kind step, key, time and priority |
 | message, session | the begin of a window | ids, each with what happened to it |
 | ends | a number made of the message | deliveries and settlements whose other end is not known here (legs.py) |
 | seen | 0 | none: how many events there were, and the time of the newest |

@@ -27,7 +27,7 @@ from warrenmq.pipeline.facts import (
     STEP,
     WAITING,
 )
-from warrenmq.pipeline.timed import Timed, count_table, time_counts
+from warrenmq.pipeline.timed import Timed, count_table, priority_counts, time_counts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -83,24 +83,39 @@ class Steps:
 
     def waiting(self) -> pa.Table:
         """How long messages waited for their first delivery."""
-        events = self._events
-        is_first = (events.kind == schema.DELIVERED) & (np.where(events.has("attempt"), self._attempt(), 1) == 1)
-        return self._timed(WAITING, is_first, "enqueue_time")
+        return time_counts(WAITING, self._timed(self._has_waited(), "enqueue_time"), self._window_us)
+
+    def priorities(self) -> pa.Table:
+        """The same by priority, of messages that have one: what the others waited is the difference."""
+        chosen = self._has_waited() & self._events.has("priority")
+        timed = self._timed(chosen, "enqueue_time")
+        return priority_counts(self._events.numbers("priority")[chosen], timed, self._window_us)
 
     def end_to_end(self) -> pa.Table:
         """How long it took from the publish to the ack."""
         events = self._events
         is_auto = (events.kind == schema.DELIVERED) & (events.numbers("reason") == schema.R_AUTO_ACK)
-        return self._timed(END_TO_END, (events.kind == schema.ACKED) | is_auto, "publish_time")
+        chosen = ((events.kind == schema.ACKED) | is_auto) & self._has_times("publish_time")
+        return time_counts(END_TO_END, self._timed(chosen, "publish_time"), self._window_us)
 
-    def _timed(self, name: str, is_so: Truths, began: str) -> pa.Table:
+    def _has_waited(self) -> Truths:
+        """First deliveries that tell how long it took to them."""
         events = self._events
+        is_first = (events.kind == schema.DELIVERED) & (np.where(events.has("attempt"), self._attempt(), 1) == 1)
+        found: Truths = is_first & self._has_times("enqueue_time")
+        return found
+
+    def _has_times(self, began: str) -> Truths:
         # A reader of a stream begins where it likes: its times say nothing.
-        chosen = is_so & events.has("depth") & events.has(began)
+        found: Truths = self._events.has("depth") & self._events.has(began)
+        return found
+
+    def _timed(self, chosen: Truths, began: str) -> Timed:
+        events = self._events
         time = events.time[chosen]
         duration = np.maximum(time - events.numbers(began)[chosen], 0)  # a clock that was set back counts as no time
         vhost, queue = (self._names[place].at(chosen) for place in ("vhost", "queue"))
-        return time_counts(name, Timed(time, events.uid[chosen], duration, vhost, queue), self._window_us)
+        return Timed(time, events.uid[chosen], duration, vhost, queue)
 
     def _keys(self) -> dict[str, Any]:
         events = self._events

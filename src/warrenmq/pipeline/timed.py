@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from warrenmq.pipeline.coded import Names
-from warrenmq.pipeline.facts import GROWTH, TIME
+from warrenmq.pipeline.facts import GROWTH, PRIORITY, TIME
 from warrenmq.pipeline.pieces import COUNT_SCHEMA
 
 if TYPE_CHECKING:
@@ -50,6 +50,17 @@ def bucket_of(duration_us: Numbers) -> NDArray[np.int32]:
 
 def time_counts(name: str, timed: Timed, window_us: int) -> pa.Table:
     """Facts of kind time, by window, queue and bucket."""
+    grouped = _grouped(timed, window_us, {})
+    return _counts(TIME, timed, grouped, pa.repeat(name, grouped.num_rows))
+
+
+def priority_counts(priority: Numbers, timed: Timed, window_us: int) -> pa.Table:
+    """Facts of kind priority, by the priority of the messages as well, which is the name."""
+    grouped = _grouped(timed, window_us, {"priority": priority})
+    return _counts(PRIORITY, timed, grouped, grouped["priority"].cast(pa.string()))
+
+
+def _grouped(timed: Timed, window_us: int, more: dict[str, Numbers]) -> pa.Table:
     columns = {
         "window": timed.time - timed.time % window_us,
         "vhost": timed.vhost.codes,
@@ -59,15 +70,18 @@ def time_counts(name: str, timed: Timed, window_us: int) -> pa.Table:
         "uid": timed.uid,
         "duration": timed.duration,
     }
-    table = pa.table({name: pa.array(values) for name, values in columns.items()})
-    grouped = table.group_by(_KEYS, use_threads=False).aggregate(_AGGREGATES)
+    table = pa.table({name: pa.array(values) for name, values in (columns | more).items()})
+    return table.group_by([*_KEYS, *more], use_threads=False).aggregate(_AGGREGATES)
+
+
+def _counts(fact: str, timed: Timed, grouped: pa.Table, name: pa.Array) -> pa.Table:
     rows = grouped.num_rows
     found = {
         "window_start": grouped["window"].cast(COUNT_SCHEMA.field("window_start").type),
-        "fact": pa.repeat(TIME, rows),
+        "fact": pa.repeat(fact, rows),
         "vhost": timed.vhost.named(grouped["vhost"]),
         "queue": timed.queue.named(grouped["queue"]),
-        "name": pa.repeat(name, rows),
+        "name": name,
         "bucket": grouped["bucket"],
         "count": grouped["count_all"],
         "total_us": grouped["duration_sum"],

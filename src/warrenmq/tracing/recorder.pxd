@@ -11,7 +11,7 @@ from warrenmq.core.queue cimport Queue
 from warrenmq.core.stream cimport Stream
 from warrenmq.events.ids cimport UidClock
 from warrenmq.events.rows cimport Rows
-from warrenmq.tracing.trace_ids cimport is_republished, sampling_hash, texts_of
+from warrenmq.tracing.trace_ids cimport is_republished, priority_of, sampling_hash, texts_of
 
 cdef Py_ssize_t _BATCH_ROWS
 cdef long long _BURST_US
@@ -58,6 +58,7 @@ cdef class Recorder(EventSink):
     cdef int _readings_left
     cdef long long _told
     cdef bytes _texts
+    cdef int _priority
     cdef object _rules
     cdef object _firehose
     cdef object _log

@@ -36,7 +36,7 @@ from warrenmq.events import schema
 from warrenmq.events.ids import MESSAGE_ID_KEY, UidClock
 from warrenmq.events.rows import Rows
 from warrenmq.protocol import properties
-from warrenmq.tracing.trace_ids import is_republished, sampling_hash, texts_of
+from warrenmq.tracing.trace_ids import is_republished, priority_of, sampling_hash, texts_of
 
 if TYPE_CHECKING:
     from warrenmq.tracing.firehose import Firehose
@@ -104,6 +104,7 @@ class Recorder(EventSink):
         "_log",
         "_logged",
         "_now",
+        "_priority",
         "_read_at",
         "_readings_left",
         "_rules",
@@ -131,8 +132,9 @@ class Recorder(EventSink):
         self._now = 0  # of the publish or commit that is under way: what follows from it is of the same time
         self._read_at = 0  # when the clock was read last, and for how many events more that counts
         self._readings_left = 0
-        self._told = 0  # the uid of the message that was last told of, and its ids
+        self._told = 0  # the uid of the message of the last row, its ids and its priority
         self._texts: bytes | None = None
+        self._priority = 0
         self._rules: RuleBook | None = None
         self._firehose: Firehose | None = None
         self._log: EventLog | None = None
@@ -185,11 +187,12 @@ class Recorder(EventSink):
         uid = self._told = message.uid = self._uids.next(now)
         message.publish_time = now
         self._texts = texts_of(message.header)
+        self._priority = priority_of(message.header)
         is_new = not is_republished(message.header)
         if is_routed and is_new:
             self.routed = uid
         scene = self._scene_of_publisher(message.address, publisher)
-        self.rows.put_new(is_routed and is_new, scene, now, uid, self._texts, message.size)
+        self.rows.put_new(is_routed and is_new, scene, now, uid, self._texts, message.size, self._priority)
         if not is_new:
             self._put(_REPUBLISHED, 0, scene, now, message, -1, 0)
 
@@ -266,6 +269,7 @@ class Recorder(EventSink):
         if message.uid != self._told:
             self._told = message.uid  # most events are of the same message as the one before
             self._texts = texts_of(message.header)
+            self._priority = priority_of(message.header)
         self.rows.put(
             kind,
             reason,
@@ -279,6 +283,7 @@ class Recorder(EventSink):
             message.size,
             depth,
             attempt,
+            self._priority,
         )
 
     def enqueued(self, message: Message, queue: object, depth: int) -> None:

@@ -68,6 +68,7 @@ class TraceSummary:
     events: int
     correlation_id: str | None
     trace_id: str | None
+    priority: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,4 +172,6 @@ def summarize(events: Sequence[Event]) -> TraceSummary:
         len(events),
         first.correlation_id,
         first.trace_id,
+        # An earlier version of the broker, which kept no priorities, may have written the first events.
+        next((event.priority for event in events if event.priority is not None), None),
     )

@@ -241,6 +241,7 @@ def _attributes(event: Event, operation: str, operation_type: str | None, destin
         "warrenmq.consumer": event.consumer,
         "warrenmq.connection": event.connection,
         "warrenmq.attempt": event.attempt,
+        "warrenmq.priority": event.priority,
         "warrenmq.source_uid": None if event.source_uid is None else uid_text(event.source_uid),
     }
     return {name: value for name, value in found.items() if value is not None}

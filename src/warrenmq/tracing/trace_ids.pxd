@@ -4,6 +4,7 @@ from warrenmq.events.texts cimport make_texts
 
 cdef int _CONTENT_TYPE
 cdef int _HEADERS
+cdef int _PRIORITY
 cdef int _CORRELATION_ID
 cdef int _MESSAGE_ID
 cdef int _OCTETS
@@ -17,6 +18,8 @@ cdef bytes _DEATH
     flags=int, message_id=bytes, correlation_id=bytes, trace_id=bytes, span_id=bytes, source="long long"
 )
 cpdef bytes texts_of(bytes header)
+@cython.locals(flags=int)
+cpdef int priority_of(bytes header) except -1
 @cython.locals(flags=int, wanted=int, at=Py_ssize_t, drawn="unsigned long long")
 cpdef unsigned long long sampling_hash(bytes header, int space) except? 1
 cpdef bint is_republished(bytes header) except -1
@@ -24,6 +27,6 @@ cpdef long long source_of(bytes header) except -1
 @cython.locals(at=Py_ssize_t)
 cdef bytes _short_string(bytes header, int flags, int wanted)
 @cython.locals(at=Py_ssize_t, flag=int)
-cdef Py_ssize_t _place_of_string(bytes header, int flags, int wanted) except -1
+cdef Py_ssize_t _place_of(bytes header, int flags, int wanted) except -1
 @cython.locals(at=Py_ssize_t)
 cdef bytes _long_string(bytes header, bytes entry)

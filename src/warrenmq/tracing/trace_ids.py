@@ -1,7 +1,7 @@
 """The trace of a message: what all its events have in common.
 
 A message carries the numbers that the broker gave it. The ids that its publisher wrote among the properties are read
-from the header when there is an event to tell of (`texts_of`).
+from the header when there is an event to tell of (`texts_of`), and so is its priority.
 
 Compiled when the package is built (trace_ids.pxd).
 """
@@ -21,6 +21,7 @@ from warrenmq.events.texts import make_texts
 
 _CONTENT_TYPE = 0x8000
 _HEADERS = 0x2000
+_PRIORITY = 0x0800
 _CORRELATION_ID = 0x0400
 _MESSAGE_ID = 0x0080
 _OCTETS = 0x1800  # delivery mode and priority are one octet
@@ -53,11 +54,17 @@ def texts_of(header: bytes) -> bytes | None:
     return make_texts(source, message_id, correlation_id, trace_id, span_id)
 
 
+def priority_of(header: bytes) -> int:
+    """The priority of a message with this content header, whose property list is well formed; 0 where it has none."""
+    flags = header[12] << 8 | header[13]
+    return header[_place_of(header, flags, _PRIORITY)] if flags & _PRIORITY else 0
+
+
 def sampling_hash(header: bytes, space: int) -> int:
     """The hash of what the messages of one biography have in common: message id, else correlation id; there is one."""
     flags = header[12] << 8 | header[13]
     wanted = _MESSAGE_ID if flags & _MESSAGE_ID else _CORRELATION_ID
-    at = _place_of_string(header, flags, wanted)
+    at = _place_of(header, flags, wanted)
     drawn: int = hash_octets(space, header, at + 1, at + 1 + header[at])
     return drawn
 
@@ -77,12 +84,12 @@ def _short_string(header: bytes, flags: int, wanted: int) -> bytes | None:
     """The octets of one property that is a short string; None if it is not there."""
     if flags & wanted == 0:
         return None
-    at = _place_of_string(header, flags, wanted)
+    at = _place_of(header, flags, wanted)
     return header[at + 1 : at + 1 + header[at]]
 
 
-def _place_of_string(header: bytes, flags: int, wanted: int) -> int:
-    """Where the length of that property stands, which is there."""
+def _place_of(header: bytes, flags: int, wanted: int) -> int:
+    """Where that property stands, a short string or one byte, which is there."""
     at = _LIST_AT
     flag = _CONTENT_TYPE
     while flag > wanted:

@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -213,11 +214,18 @@ def test_facts_that_no_answer_needs_any_more_go(tmp_path: Path) -> None:
     desk.store.close()
 
 
+def with_priorities(events: pa.Table) -> pa.Table:
+    """Of each four messages three have one: 1, 2 or 3."""
+    levels = np.asarray(events["uid"]) // 64 % 4
+    place = events.schema.get_field_index("priority")
+    return events.set_column(place, "priority", pa.array(levels, pa.int32(), mask=levels == 0))
+
+
 def test_in_the_end_all_jobs_have_said_what_they_say_to_all_facts_at_once(tmp_path: Path) -> None:
     """Whatever micro-batches the events came in: a history with faults, answered for again and again as it grows."""
     settings = Settings(baseline_windows=12, consumer_windows=20, stuck_after=40.0)
     faults = Faults(spike_at=200, poison_at=350, stuck_at=450, slow_at=600, poison_attempts=60, duplicates=9)
-    events = make_history(4000, seconds=800, faults=faults).table()
+    events = with_priorities(make_history(4000, seconds=800, faults=faults).table())
     run = Run("run", "follow")
     documents: list[dict[str, Any]] = []
 

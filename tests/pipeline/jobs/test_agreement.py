@@ -66,6 +66,9 @@ def _facts_of_window(draw, window, vhost, busy):
             add(
                 "time", 0.8, 20, queue=queue, name=name, bucket=bucket, total_us=draw.randrange(10**6), longest_us=10**6
             )
+            if name == "waiting" and queue == "q":
+                level = str(draw.choice((1, 5, 10)))
+                add("priority", 0.5, 9, queue=queue, name=level, bucket=bucket, total_us=10**5, longest_us=10**6)
     for name in ("m", "n"):
         add("message", 0.2, 3, name=name)
         add("session", 0.6, 3, name=name, messages=2, settled=1, failed=draw.randrange(2))
@@ -101,7 +104,7 @@ def test_spark_says_the_same(spark):
     """Over several groups, as Spark cuts large tables of facts: hours, virtual hosts, or all in one."""
     facts = some_facts(6, windows=400)
     frame = spark.createDataFrame(facts).persist()
-    for job in jobs.by_name(["throughput", "sessions", "anomalies"]):
+    for job in jobs.by_name(["throughput", "sessions", "anomalies", "priorities"]):
         assert rows_of(job.run(frame, SETTINGS).toArrow(), job) == rows_of(job.answer(facts, SETTINGS, 0), job)
     frame.unpersist()
 

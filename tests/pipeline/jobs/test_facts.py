@@ -126,7 +126,8 @@ def test_only_the_busiest_keys_are_kept_and_everything_else_is():
 
 
 def test_only_what_is_wanted_is_counted():
-    rows = [*message(1, 0.0, 0.5, 2.0, message_id="m", correlation_id="c"), *message(2, 0.0, 0.5, 2.0, message_id="m")]
+    rows = message(1, 0.0, 0.5, 2.0, message_id="m", correlation_id="c", priority=3)
+    rows += message(2, 0.0, 0.5, 2.0, message_id="m")
     assert {row["fact"] for row in facts_of(rows).values()} == facts.ALL
     for kind in facts.ALL:
         assert {row["fact"] for row in facts_of(rows, {kind}).values()} == {kind}

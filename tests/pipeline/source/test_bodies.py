@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.events.samples import FIRST_VERSION
 from warrenmq.events import schema as events
 from warrenmq.events.codec import encode
 from warrenmq.events.rows import Rows
@@ -145,6 +146,25 @@ def test_a_filter_over_columns_that_nobody_wants() -> None:
     assert [batch.column("uid").to_pylist() for batch in batches.of(records(body))] == [[1, 4]]
     none = ArrowBatches(schema, "s", parse_filter("queue = 'nothing'"), is_event_log=True)
     assert list(none.of(records(body))) == []
+
+
+def test_events_of_the_first_version_have_no_priority() -> None:
+    schema = pa.schema([("message_id", pa.string()), ("priority", pa.int32())])
+    old = (FIRST_VERSION / "batch.arrow").read_bytes()
+    new = encode_batch([event(1, message_id="new", priority=7), event(2, message_id="plain")])
+    (batch,) = ArrowBatches(schema, "warren.events", is_event_log=True).of(records(old, new, old))
+    assert batch.schema.equals(schema)
+    found = [(row["message_id"], row["priority"]) for row in batch.to_pylist()]
+    assert found[6:8] == [("new", 7), ("plain", None)]
+    assert {row for row in found[:6] + found[8:] if row[0]} == {("order-17", None)}
+    for condition, taken in (
+        ("priority >= 5", 1),
+        ("priority != 5", 1),
+        ("priority in (7, 8)", 1),
+        ("priority < 5", 0),
+    ):
+        chosen = ArrowBatches(schema, "warren.events", parse_filter(condition), is_event_log=True)
+        assert sum(batch.num_rows for batch in chosen.of(records(old, new))) == taken, condition
 
 
 def test_small_batches_are_joined_and_large_ones_pass() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.events.samples import FIRST_VERSION
 from tests.pipeline.source.brokers import channel_to, publish
 from warrenmq import Broker, client
 from warrenmq.events import schema as event_schema
@@ -149,6 +150,22 @@ def test_columns_are_left_out_at_the_source(spark: SparkSession, broker: Broker)
     assert read.columns == ["queue", "kind"]
     assert dict(read.groupBy("queue").count().collect()) == {"q0": 1500, "q1": 1500}
     assert read.select("kind").distinct().collect() == [(event_schema.ACKED,)]
+
+
+def test_priorities_of_events_of_both_versions(spark: SparkSession) -> None:
+    rows = Rows()
+    for number in range(1, 7):
+        priority = number if number > 2 else None
+        rows.add_row(event_schema.Event(time=number, kind=event_schema.ACKED, uid=number, priority=priority))
+    first_version = (FIRST_VERSION / "batch.arrow").read_bytes()
+    with Broker() as running:
+        publish(running.url, "warren.events", [first_version, encode(rows), first_version])
+        read = events(spark, running.url)
+        assert dict(read.dtypes)["priority"] == "int"
+        counted = {row.priority: row["count"] for row in read.groupBy("priority").count().collect()}
+        assert counted == {None: 2 * 6 + 2, 3: 1, 4: 1, 5: 1, 6: 1}
+        urgent = events(spark, running.url, filter="priority >= 5", columns=["uid", "priority"])
+        assert sorted(urgent.collect()) == [(5, 5), (6, 6)]
 
 
 def test_a_classic_queue_is_drained_and_acked_after_the_work(spark: SparkSession, broker: Broker) -> None:

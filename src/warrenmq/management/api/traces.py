@@ -152,6 +152,7 @@ def summary_values(summary: TraceSummary) -> dict[str, Any]:
         "events": summary.events,
         "correlation_id": summary.correlation_id,
         "trace_id": summary.trace_id,
+        "priority": summary.priority,
     }
 
 

@@ -11,11 +11,11 @@ import { amount, heading, measuresOf, moment, nameOf, varies } from "./analysis_
 import { el, show } from "./dom.js";
 
 /** Which jobs come first. */
-export const ORDER = ["anomalies", "throughput", "latency", "backlog", "failures", "flow", "consumers", "hot_keys", "unroutable", "duplicates", "sessions"];
+export const ORDER = ["anomalies", "throughput", "latency", "priorities", "backlog", "failures", "flow", "consumers", "hot_keys", "unroutable", "duplicates", "sessions"];
 
 /** The view of a job; `linkTo(uid)` gives the address of a message's biography, or null. */
 export function viewOf({ job, chart, keys }, linkTo) {
-  const known = { throughput, latency, backlog, failures, flow, hot_keys: hotKeys, consumers, unroutable, duplicates: duplicates(linkTo), sessions, anomalies: anomalies(linkTo) };
+  const known = { throughput, latency, priorities, backlog, failures, flow, hot_keys: hotKeys, consumers, unroutable, duplicates: duplicates(linkTo), sessions, anomalies: anomalies(linkTo) };
   const generic = { lines: anyLines(keys), percentiles: anyLines(keys), bars: anyBars(keys), flow, anomalies: anomalies(linkTo) };
   return (Object.hasOwn(known, job) && known[job]) || (Object.hasOwn(generic, chart) && generic[chart]) || anyTable;
 }
@@ -74,6 +74,26 @@ const latency = {
 };
 
 const queuesOf = (rows) => totalsOf(rows, named(rows, "queue"), () => 1).map(({ name }) => name).sort().slice(0, 200);
+
+const WAITS = ["p99", "p50", "mean", "max"];
+
+const priorities = {
+  about: "How long messages of each priority wait in queues with priorities. 0: those without one.",
+  choices: (rows) => [
+    // The busiest first: what stands first is drawn until another is chosen.
+    { name: "queue", label: "Queue", options: totalsOf(rows, named(rows, "queue"), ({ delivered }) => delivered).map(({ name }) => option(name, name)).slice(0, 200) },
+    { name: "measure", label: "Measure", options: [...WAITS.map((each) => option(`waiting_${each}_us`, `waiting, ${each}`)), option("delivered")] },
+  ],
+  draw(place, rows, { queue, measure }) {
+    const name = named(rows, "queue");
+    const fitting = rows.filter((row) => name(row) === queue);
+    const { series, left } = seriesOf(fitting, (row) => `priority ${row.priority}`, (row) => row[measure]);
+    // The highest first, as the queue delivers them.
+    series.sort((one, other) => other.name.localeCompare(one.name, "en", { numeric: true }));
+    note(place, others(left), !rows.length && "No message with a priority was delivered in the time shown.");
+    return drawLines(place.chart, series, measure, { log: measure !== "delivered" });
+  },
+};
 
 const backlog = {
   about: "Messages that wait in each queue, and where that leads if it goes on.",

@@ -55,6 +55,8 @@ function facts({ uid, message_id, events }) {
     ["Exchange", first.exchange === "" ? "(default)" : first.exchange],
     ["Routing key", first.routing_key],
     ["Size", first.size === undefined ? null : size(first.size)],
+    // Other messages of the biography may have another.
+    ["Priority", events.find((event) => event.uid === uid && hasPriority(event))?.priority],
     ["Correlation id", first.correlation_id && link({ correlation_id: first.correlation_id }, first.correlation_id)],
     ["Trace id", first.trace_id && link({ trace_id: first.trace_id }, first.trace_id)],
     ["Made from", first.source_uid && link({ id: first.source_uid }, first.source_uid)],
@@ -77,14 +79,21 @@ const LEG_COLUMNS = [
 function eventColumns(events) {
   const day = (event) => clock(event.time).slice(0, 10);
   const withDay = day(events[0]) !== day(events.at(-1));
-  return [{ title: `Time (${zone()})`, kind: "time", value: ({ time }) => el("span", { title: time }, clock(time, withDay)) }, ...EVENT_COLUMNS];
+  // A single priority is shown above; where messages differ in it, as one that was published again may, each event shows its own.
+  const isMixed = new Set(events.filter(({ uid }) => uid).map(({ priority }) => priority)).size > 1;
+  const columns = isMixed ? EVENT_COLUMNS : EVENT_COLUMNS.filter((column) => column !== PRIORITY);
+  return [{ title: `Time (${zone()})`, kind: "time", value: ({ time }) => el("span", { title: time }, clock(time, withDay)) }, ...columns];
 }
+
+const hasPriority = ({ priority }) => priority !== undefined;
+const PRIORITY = { title: "Priority", kind: "number", value: ({ priority }) => priority ?? "–" };
 
 const EVENT_COLUMNS = [
   { title: "Since publish", kind: "number", value: ({ latency_us }) => duration(latency_us) },
   { title: "Event", value: ({ kind }) => badge(kind) },
   { title: "Queue", kind: "name", value: ({ queue }) => queue ?? "–" },
   { title: "Consumer", kind: "name", value: ({ consumer }) => consumer ?? "–" },
+  PRIORITY,
   { title: "Attempt", kind: "number", value: ({ attempt }) => attempt ?? "–" },
   { title: "Reason", kind: "whole", value: (event) => why(event) || "–" },
   { title: "Connection", kind: "whole", value: ({ connection, channel }) => (connection ? connection + (channel ? ` (${channel})` : "") : "–") },

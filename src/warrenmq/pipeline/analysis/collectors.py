@@ -26,10 +26,10 @@ class Collector:
 
 def standard() -> tuple[Collector, ...]:
     """Those of the jobs that come with the package."""
-    from warrenmq.pipeline.facts import KEY, MESSAGE, SESSION, STEP, TIME
+    from warrenmq.pipeline.facts import KEY, MESSAGE, PRIORITY, SESSION, STEP, TIME
 
     return (
-        Collector("facts", frozenset({STEP, KEY, TIME}), window_length),
+        Collector("facts", frozenset({STEP, KEY, TIME, PRIORITY}), window_length),
         Collector("keyed", frozenset({MESSAGE, SESSION}), keyed_length),
     )
 

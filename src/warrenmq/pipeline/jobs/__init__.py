@@ -13,6 +13,7 @@ from warrenmq.pipeline.jobs import (
     flow,
     hot_keys,
     latency,
+    priorities,
     sessions,
     throughput,
     unroutable,
@@ -22,6 +23,7 @@ from warrenmq.pipeline.jobs.job import Job
 ALL: tuple[Job, ...] = (
     throughput.JOB,
     latency.JOB,
+    priorities.JOB,
     backlog.JOB,
     failures.JOB,
     hot_keys.JOB,
