@@ -151,6 +151,8 @@ UNDECODABLE = {
     "unknown class": pack_frame(METHOD, 1, struct.pack(">HH", 99, 10)),
     "unknown method": pack_frame(METHOD, 1, struct.pack(">HH", 50, 99)),
     "unknown class on channel zero": pack_frame(METHOD, 0, struct.pack(">HH", 99, 10)),
+    "highest class": pack_frame(METHOD, 1, struct.pack(">HH", 0xFFFF, 0xFFFF)),
+    "highest class on a channel that is not open": pack_frame(METHOD, 9, struct.pack(">HH", 0xFFFF, 0xFFFF)),
     "table with an unknown type": pack_frame(
         METHOD, 1, pack_method("queue.declare", queue="a", arguments=pack_longstr(b"\x01aZxx"))
     ),
@@ -194,7 +196,7 @@ def test_what_cannot_be_decoded_ends_the_connection(broken: dict[str, WireChanne
     if rest:
         assert rest[:3] == b"\x01\x00\x00"
         assert rest[7:11] == b"\x00\x0a\x00\x32"
-        assert struct.unpack(">H", rest[11:13])[0] in {501, 502, 503, 540}
+        assert struct.unpack(">H", rest[11:13])[0] in {501, 502, 503, 504, 540}
 
 
 @pytest.mark.parametrize("label", BAD_PROPERTIES)

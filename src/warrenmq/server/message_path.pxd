@@ -33,11 +33,12 @@ cdef class MessagePath(FrameHandler):
     cpdef bint on_gathered(self, int channel, Py_ssize_t size) except -1
     cpdef on_released(self, Py_ssize_t size)
     cpdef end(self)
-    @cython.locals(index=int)
+    @cython.locals(index="long long")
     cpdef on_method(self, int channel, bytes payload)
     @cython.locals(target=Channel, tag="unsigned long long", place=int, flags=int)
-    cdef _on_refusal(self, int channel, int index, bytes payload)
+    cdef _on_refusal(self, int channel, long long index, bytes payload)
     cpdef on_heartbeat(self)
 
 
-cpdef int index_of(bytes payload) except? -1
+@cython.locals(class_id="long long")
+cpdef long long index_of(bytes payload) except? -1

@@ -156,4 +156,5 @@ class MessagePath(FrameHandler):
 
 def index_of(payload: bytes) -> int:
     """Class and method id of a method frame's payload, as `spec.Method.index` has them."""
-    return payload[0] << 24 | payload[1] << 16 | payload[2] << 8 | payload[3]
+    class_id = payload[0] << 8 | payload[1]
+    return class_id << 16 | payload[2] << 8 | payload[3]
