@@ -163,6 +163,7 @@ def test_a_dead_letter_says_where_it_went_and_that_it_may_have_been_removed_ther
     page.wait_for_selector("td:text-is('expired, 4,000 messages')")
     page.wait_for_selector("text=whether this is one of them is not known")
     assert [row.rsplit(" ", 1)[1] for row in rows(site)[:2]] == ["dead-lettered", "waiting"]
+    page.wait_for_selector("svg circle title", state="attached")  # the chart is drawn after the tables
     marks = page.locator("svg circle title").all_text_contents()
     assert [mark.split("\n")[0] for mark in marks].count("dead-lettered") == 1
     assert not any(mark.startswith("routed") for mark in marks), "it would hide that it is dead-lettered"
