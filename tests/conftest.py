@@ -1,10 +1,13 @@
-"""What holds for the whole suite: its order, in which long files begin first, and Hypothesis without a stop-watch."""
+"""What holds for the whole suite: its order, in which long files begin first, Hypothesis without a stop-watch, and why
+tests were skipped."""
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from _pytest.terminal import TerminalReporter
 from hypothesis import HealthCheck, settings
 
 # Files with few but long tests: Spark sessions and browsers.
@@ -25,3 +28,10 @@ def _rank(path: Path) -> int:
         if path.is_relative_to(HERE / place):
             return rank
     return len(LONG)
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
+    """One line for each reason: a tool that is not installed skips a hundred tests."""
+    reasons = Counter(report.longrepr[2] for report in terminalreporter.getreports("skipped"))
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count} {reason[:1].lower()}{reason[1:]}")
