@@ -229,8 +229,9 @@ def test_a_client_that_hangs_up_while_it_is_blocked_is_noticed(how: str, is_in: 
         else:
             client.send_bytes(begin_body(LIMIT // 2, PIECE))
         wait_until(lambda: stats.transit_bytes + stats.uncommitted_bytes >= PIECE)
-        while not broker._node.alarms():
-            other.send_bytes(pack_publish(1, b"x" * PIECE, None, routing_key="q"))
+        # No more than raises the alarm: the broker stops reading, and a send past the socket's buffer would block.
+        other.send_bytes(pack_publish(1, b"x" * PIECE, None, routing_key="q") * (LIMIT // PIECE))
+        wait_until(lambda: broker._node is not None and broker._node.alarms() == ["memory"], "the alarm")
         client.send_bytes(
             pack_publish(1, b"1", None, routing_key="q")
             if is_in == "a transaction"
