@@ -27,7 +27,7 @@ from warrenmq.events.codec import decode, encode
 from warrenmq.events.rows import Rows, Trace
 from warrenmq.events.schema import ACKED, DELIVERED, ENQUEUED, PUBLISHED
 from warrenmq.protocol import methods, spec
-from warrenmq.protocol.connection import ClientConnection, ContentHearer
+from warrenmq.protocol.connection import ClientConnection, ContentHandler
 from warrenmq.protocol.frames import FrameHandler, FrameReader
 from warrenmq.protocol.frames import frame as make_frame
 from warrenmq.protocol.handshake import ClientHandshake
@@ -98,7 +98,7 @@ class SilentOutbox(Outbox):
         self.last_tag = delivery_tag
 
 
-class SilentHearer(ContentHearer):
+class SilentHearer(ContentHandler):
     """Hears all, does nothing."""
 
     def on_deliver(

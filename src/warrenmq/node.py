@@ -278,7 +278,7 @@ class Node:
         self._amqp.ticker.schedule()
         result = work()
         safe: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.broker.promise(safe, self.broker.storage.log.reply_level, partial(_complete, safe))
+        self.broker.when_durable(safe, self.broker.storage.log.reply_level, partial(_complete, safe))
         try:
             await safe
         finally:

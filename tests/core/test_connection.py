@@ -56,7 +56,7 @@ def test_an_exclusive_queue_that_is_deleted_is_forgotten(broker: Broker) -> None
 def test_an_answer_that_a_closed_connection_waited_for_is_not_given(broker: Broker) -> None:
     client = Client(broker)
     given: list[str] = []
-    broker.promise(client.connection, 0, lambda: given.append("answer"))
+    broker.when_durable(client.connection, 0, lambda: given.append("answer"))
     client.close()
     broker.end_turn()
     assert given == []

@@ -9,7 +9,7 @@ import pytest
 from tests.support.client import PERSISTENT, Client, ClientChannel, make_broker, waiting
 from tests.support.storage import ManualStorage
 from tests.support.tracing import TracedBroker, story
-from warrenmq.core.arguments import find_unheeded
+from warrenmq.core.arguments import find_ignored_arguments
 from warrenmq.core.broker import Broker
 from warrenmq.core.digest import digest_of
 from warrenmq.core.errors import PreconditionFailed
@@ -443,11 +443,11 @@ def test_a_redeclaration_must_ask_for_the_same(channel: ClientChannel) -> None:
 
 
 def test_what_has_no_effect_is_told() -> None:
-    assert find_unheeded({"x-cache-size": 5, "x-deduplication-header": "id"}) == [
+    assert find_ignored_arguments({"x-cache-size": 5, "x-deduplication-header": "id"}) == [
         "x-cache-size",
         "x-deduplication-header",
     ]
-    assert find_unheeded({**ON, "x-cache-size": 5}) == []
+    assert find_ignored_arguments({**ON, "x-cache-size": 5}) == []
 
 
 # -- events

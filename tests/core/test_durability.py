@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.client import ClientChannel
-from warrenmq.core.arguments import find_unheeded
+from warrenmq.core.arguments import find_ignored_arguments
 from warrenmq.core.durability import Durability, parse_durability
 from warrenmq.core.errors import PreconditionFailed
 
@@ -37,7 +37,7 @@ def test_the_default_is_the_disk() -> None:
 def test_a_queue_can_ask_for_its_own(channel: ClientChannel, text: str) -> None:
     arguments = {"x-durability": text}
     assert channel.declare("q", durable=True, arguments=arguments).arguments == arguments
-    assert find_unheeded(arguments) == []
+    assert find_ignored_arguments(arguments) == []
 
 
 @pytest.mark.parametrize(

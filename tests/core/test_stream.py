@@ -410,7 +410,7 @@ def test_offsets_go_on_after_a_restart(storage: StreamStorage, channel: ClientCh
 
 @pytest.fixture
 def slow() -> StreamStorage:
-    return StreamStorage(is_slow=True, promise=0)
+    return StreamStorage(is_slow=True, durability_level=0)
 
 
 @pytest.fixture

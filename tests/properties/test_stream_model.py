@@ -42,14 +42,14 @@ class StreamAndReaders(RuleBasedStateMachine):
     """Every step is done to the broker and to the model; what the broker delivers is judged by the model."""
 
     @initialize(
-        promise=st.sampled_from([NOTHING, SYNCED]),
+        durability_level=st.sampled_from([NOTHING, SYNCED]),
         segment=st.sampled_from([None, 300, 1000]),
         limit=st.sampled_from([None, 600, 3000]),
         age=st.sampled_from([None, "30s"]),
     )
-    def begin(self, promise: int, segment: int | None, limit: int | None, age: str | None) -> None:
+    def begin(self, durability_level: int, segment: int | None, limit: int | None, age: str | None) -> None:
         self.clock = ManualClock()
-        self.storage = StreamStorage(self.clock, is_slow=True, promise=promise)
+        self.storage = StreamStorage(self.clock, is_slow=True, durability_level=durability_level)
         self.has_limits = limit is not None or age is not None
         self.arguments: dict[str, Any] = {
             key: value
@@ -63,7 +63,7 @@ class StreamAndReaders(RuleBasedStateMachine):
         self.bodies: list[bytes] = []
         self.times: list[int] = []
         self.readable = 0
-        self.is_safe_at_once = promise == NOTHING
+        self.is_safe_at_once = durability_level == NOTHING
         self.started = 0
         self._start()
 

@@ -5,7 +5,7 @@ import pytest
 from tests.support.socketless import Line, SocketlessServer
 from tests.support.wire_format import BODY, HEADER, HEARTBEAT, METHOD, pack_frame, pack_header, pack_method
 from warrenmq.protocol import methods, spec
-from warrenmq.protocol.connection import ClientConnection, ContentHearer, Phase
+from warrenmq.protocol.connection import ClientConnection, ContentHandler, Phase
 from warrenmq.protocol.errors import LocalMisuse
 from warrenmq.protocol.events import (
     Blocked,
@@ -33,7 +33,7 @@ class Pair:
         options: ServerOptions | None = None,
         handshake: ClientHandshake | None = None,
         largest_body: int = 2**27,
-        hearer: ContentHearer | None = None,
+        hearer: ContentHandler | None = None,
     ) -> None:
         self.server = SocketlessServer(options)
         self.line: Line = self.server.connect()
@@ -262,7 +262,7 @@ def begun() -> ClientConnection:
 
 
 def tuned(
-    heartbeat: int = 0, largest_body: int = 1000, frame_max: int = 4096, hearer: ContentHearer | None = None
+    heartbeat: int = 0, largest_body: int = 1000, frame_max: int = 4096, hearer: ContentHandler | None = None
 ) -> ClientConnection:
     """Open, with channel 1."""
     handshake = ClientHandshake("PLAIN", LOGIN, wanted=Tuning(5, frame_max, heartbeat))

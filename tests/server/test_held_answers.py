@@ -358,7 +358,7 @@ def test_a_goodbye_behind_a_held_answer_waits_for_it(server: Held, client: Dialo
 def test_a_client_that_hangs_up_is_forgotten(server: Held, client: Dialogue, other: Dialogue) -> None:
     client.line.send(declare("a") + declare("b"))
     client.line.hang_up()
-    assert not server.broker.promises
+    assert not server.broker.pending_replies
     server.commit()
     assert "b" not in server.broker.vhosts["/"].queues
     other.line.send(declare("a"))
@@ -369,7 +369,7 @@ def test_a_client_that_hangs_up_before_the_turn_ends_is_forgotten(server: Held, 
     client.line.send(declare("a"), ends_turn=False)
     client.line.hang_up()
     server.commit()
-    assert not server.broker.promises
+    assert not server.broker.pending_replies
 
 
 def test_a_shutdown_does_not_wait_for_held_answers(server: Held, client: Dialogue) -> None:

@@ -17,7 +17,7 @@ from warrenmq.storage.codec import (
     APPEND,
     DEFINE,
     EVENTS,
-    EVENTS_KEPT,
+    EVENTS_DISCARDED,
     FORGET,
     FORGET_RANGE,
     UNDEFINE,
@@ -235,15 +235,17 @@ class Taken:
 def test_rows_of_events() -> None:
     buffer = EpochBuffer()
     buffer.put_events(5, 7, b"rows")
-    buffer.put_events_kept(7)
-    assert bytes(buffer.take()) == struct.pack("<BQQI", EVENTS, 5, 7, 4) + b"rows" + struct.pack("<BQ", EVENTS_KEPT, 7)
+    buffer.put_events_discarded(7)
+    assert bytes(buffer.take()) == struct.pack("<BQQI", EVENTS, 5, 7, 4) + b"rows" + struct.pack(
+        "<BQ", EVENTS_DISCARDED, 7
+    )
 
 
 def test_rows_that_are_said_again_or_kept_elsewhere_do_not_come_back() -> None:
     buffer, replay = EpochBuffer(), LogReplay()
     for first, last in ((1, 2), (3, 3), (4, 9), (10, 11)):
         buffer.put_events(first, last, b"%d" % first)
-    buffer.put_events_kept(2)
+    buffer.put_events_discarded(2)
     buffer.put_append(1, entry_of((b"a", HEADER, b""), 0), 1)
     buffer.put_events(4, 11, b"again")
     buffer.put_events(12, 12, b"12")

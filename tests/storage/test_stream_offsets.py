@@ -121,7 +121,7 @@ def test_a_commit_keeps_its_publishes_and_acks_together(kept: Kept) -> None:
     for number in range(3):
         channel.publish(b"%d" % number, "out", delivery_mode=2)
     channel.ack(3, multiple=True)
-    assert channel.core.commit() == kept.queue("s").promise
+    assert channel.core.commit() == kept.queue("s").durability_level
     epoch = kept.storage.log.epoch
     kept.turn()
     kept.storage.log.flush()
@@ -135,7 +135,7 @@ def test_a_commit_of_acks_alone_waits_for_the_log(kept: Kept) -> None:
     channel = consume(kept)
     channel.core.select_transactions()
     channel.ack(3, multiple=True)
-    assert channel.core.commit() == kept.queue("s").promise
+    assert channel.core.commit() == kept.queue("s").durability_level
 
 
 def test_a_deleted_stream_leaves_no_offsets(kept: Kept) -> None:

@@ -123,7 +123,7 @@ def test_readers_wait_until_the_log_is_synced(node: Node) -> None:
 
 def test_a_stream_that_need_not_be_synced_is_read_when_it_is_written(node: Node) -> None:
     node.channel.declare("s", durable=True, arguments={"x-queue-type": "stream", "x-durability": "os"})
-    assert node.store.promise == WRITTEN
+    assert node.store.durability_level == WRITTEN
     node.read("next")
     node.publish(b"a")
     assert offsets(node.channel) == [0]
@@ -133,7 +133,7 @@ def test_a_stream_that_need_not_be_synced_is_read_when_it_is_written(node: Node)
 def test_a_confirm_waits_for_the_sync_whatever_the_delivery_mode(node: Node) -> None:
     declare_stream(node.channel)
     node.settle()
-    assert node.store.promise == SYNCED
+    assert node.store.durability_level == SYNCED
     node.channel.core.select_confirms()
     node.channel.publish(b"a", "s", delivery_mode=1)
     node.broker.end_turn()

@@ -51,10 +51,10 @@ class ManualCatalog(MemoryCatalog):
 class ManualMessageStore(MemoryMessageStore):
     """Tells the log of its work, as a store on disk does."""
 
-    def __init__(self, kept: MemoryMessages, log: ManualLog, promise: int) -> None:
+    def __init__(self, kept: MemoryMessages, log: ManualLog, durability_level: int) -> None:
         super().__init__(kept)
         self._log = log
-        self.promise = promise
+        self.durability_level = durability_level
 
     def append(self, entry: QueuedMessage) -> None:
         assert properties.delivery_mode(entry.message.header) == PERSISTENT, (
@@ -82,8 +82,10 @@ class ManualStorage(MemoryStorage):
     ) -> ManualMessageStore | None:
         if not options.is_durable:
             return None
-        promise = SYNCED if options.durability is None else WRITTEN
-        return ManualMessageStore(self._kept.setdefault((vhost, queue, level), MemoryMessages()), self.log, promise)
+        durability_level = SYNCED if options.durability is None else WRITTEN
+        return ManualMessageStore(
+            self._kept.setdefault((vhost, queue, level), MemoryMessages()), self.log, durability_level
+        )
 
     def kept(self, queue: str, vhost: str = "/") -> str:
         """The bodies that the store of a queue holds, joined in order of their positions."""

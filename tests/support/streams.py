@@ -46,9 +46,9 @@ class ManualClock:
 class SlowStreamStore(MemoryStreamStore):
     """As files would: what is asked for comes later, and what is appended is safe later."""
 
-    def __init__(self, *arguments: Any, promise: int) -> None:
+    def __init__(self, *arguments: Any, durability_level: int) -> None:
         super().__init__(*arguments)
-        self.promise = promise
+        self.durability_level = durability_level
         self.asked: list[Callable[[], None]] = []
         self._appended = 0
 
@@ -83,12 +83,14 @@ class SlowStreamStore(MemoryStreamStore):
 class StreamStorage(MemoryStorage):
     """In memory, with a clock of the test's, and stores that are slow if it asks for that."""
 
-    def __init__(self, clock: ManualClock | None = None, *, is_slow: bool = False, promise: int = SYNCED) -> None:
+    def __init__(
+        self, clock: ManualClock | None = None, *, is_slow: bool = False, durability_level: int = SYNCED
+    ) -> None:
         super().__init__()
         self._clock = clock or ManualClock()
         self.stores: dict[str, SlowStreamStore] = {}
         self._is_slow = is_slow
-        self._promise = promise
+        self._durability_level = durability_level
 
     def begin(self, turn: Turn, timers: Timers) -> None:
         super().begin(turn, timers)
@@ -98,7 +100,7 @@ class StreamStorage(MemoryStorage):
         if not self._is_slow:
             return super().stream_store(vhost, queue, options)
         kept = self._streams.setdefault((vhost, queue), MemoryStream())
-        store = SlowStreamStore(kept, options, PageCache(), self.log, promise=self._promise)
+        store = SlowStreamStore(kept, options, PageCache(), self.log, durability_level=self._durability_level)
         self.stores[queue] = store
         return store
 

@@ -124,12 +124,12 @@ def require_own_name(name: str, arguments: Mapping[str, Any]) -> None:
         raise PreconditionFailed(f"Cannot declare a server-named queue for type rabbit_{queue_type}_queue")
 
 
-def find_unheeded(arguments: Mapping[str, Any]) -> list[str]:
+def find_ignored_arguments(arguments: Mapping[str, Any]) -> list[str]:
     """Those that are kept with the queue, but without effect."""
-    unheeded = NOT_ACTED_ON.intersection(arguments)
+    ignored = NOT_ACTED_ON.intersection(arguments)
     if arguments.get(deduplication.ENABLED) is not True:
-        unheeded |= set(deduplication.ARGUMENTS[1:]).intersection(arguments)
-    return sorted(unheeded)
+        ignored |= set(deduplication.ARGUMENTS[1:]).intersection(arguments)
+    return sorted(ignored)
 
 
 def queue_type_of(arguments: Mapping[str, Any]) -> Any:

@@ -127,7 +127,7 @@ class Backlog:
         """
         if self.keeps and entry.message.is_persistent():
             self.store.append(entry)  # type: ignore[union-attr]
-            return self.store.promise  # type: ignore[union-attr]
+            return self.store.durability_level  # type: ignore[union-attr]
         return NOTHING
 
     def pass_on(self, entry: QueuedMessage) -> None:

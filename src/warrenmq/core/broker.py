@@ -2,7 +2,7 @@
 
 The object that the outside holds. A turn is whatever arrived together: the edge calls into channels and virtual hosts,
 then `end_turn` once. Publishes are confirmed there, or when the epoch that holds them is durable; so are the answers
-that promise something durable. When the log has failed, nothing is confirmed or answered any more.
+that confirm something durable. When the log has failed, nothing is confirmed or answered any more.
 
 Owned by the loop thread.
 """
@@ -50,7 +50,7 @@ class Broker:
         self.timers = Timers()
         self.remarks = Remarks(self.turn)
         storage.begin(self.turn, self.timers)
-        self.catalog: Catalog = NotedCatalog(self)
+        self.catalog: Catalog = TurnCatalog(self)
         self.events = events or EventSink()
         self.stats = Stats()
         storage.count_in(self.stats)
@@ -63,7 +63,7 @@ class Broker:
         self.reply_queues: dict[str, ReplyQueue] = {}  # by address
         self.awaiting_epoch: dict[Channel, None] = {}
         self.awaits_written = False  # somebody waits for an epoch to be written, not synced
-        self.promises: dict[object, tuple[int, int, Callable[[], None]]] = {}  # (epoch, what of it, what to do then)
+        self.pending_replies: dict[object, tuple[int, int, Callable[[], None]]] = {}  # epoch, level, callback
         self.last_epoch = 0
         self.defined_epoch = 0  # the last one with definitions
         self.failure: str | None = None  # why the log can keep nothing any more
@@ -150,14 +150,15 @@ class Broker:
         if turn.lost:
             lost, turn.lost = turn.lost, []
             for consumer in lost:
-                if consumer.channel.connection in turn.promises or consumer.channel.connection in self.promises:
+                connection = consumer.channel.connection
+                if connection in turn.pending_replies or connection in self.pending_replies:
                     turn.lost.append(consumer)  # delete-ok comes first
                 else:
                     consumer.channel.consumer_lost(consumer)
         if self.events.has_news:
             self.events.end_turn()
         log = self.storage.log
-        if turn.promises and any(level == SYNCED for level, _ in turn.promises.values()):
+        if turn.pending_replies and any(level == SYNCED for level, _ in turn.pending_replies.values()):
             log.flush()
         epoch = log.end_turn()
         if epoch:
@@ -170,13 +171,13 @@ class Broker:
             for channel in confirming:
                 if channel.is_open:
                     channel.end_turn(epoch)
-        if turn.promises:
-            promises, turn.promises = turn.promises, {}
-            for owner, (level, keep) in promises.items():
-                self.promises[owner] = (self.last_epoch, level, keep)
+        if turn.pending_replies:
+            pending_replies, turn.pending_replies = turn.pending_replies, {}
+            for owner, (level, callback) in pending_replies.items():
+                self.pending_replies[owner] = (self.last_epoch, level, callback)
                 if level == WRITTEN:
                     self.awaits_written = True
-            self._keep_promises()  # those that have nothing to wait for
+            self._run_durable_callbacks()  # those that have nothing to wait for
 
     def log_has_written(self) -> None:
         """More epochs are written (`CommitLog.written`): answer what waits for that."""
@@ -193,24 +194,24 @@ class Broker:
         for channel in list(self.awaiting_epoch):
             if channel.epochs_are_safe(log.written, log.durable):
                 del self.awaiting_epoch[channel]
-        if self.promises:
-            self._keep_promises()
+        if self.pending_replies:
+            self._run_durable_callbacks()
         elif not self.awaiting_epoch:
             self.awaits_written = False
 
-    # -- promises ----------------------------------------------------------------------------------------------------
+    # -- replies that wait for durability -----------------------------------------------------------------------------
 
-    def promise(self, owner: object, level: int, keep: Callable[[], None]) -> None:
-        """Do this when all that was said until now is written or synced, at the end of the turn at the earliest.
+    def when_durable(self, owner: object, level: int, callback: Callable[[], None]) -> None:
+        """Call back once everything logged so far has reached this durability level.
 
-        One for each owner at a time. `keep` is called between turns, never in the middle of somebody's input.
+        One callback per owner. It runs between turns, at the end of this one at the earliest, never during input.
         """
-        self.turn.promises[owner] = (level, keep)
+        self.turn.pending_replies[owner] = (level, callback)
 
     def withdraw(self, owner: object) -> None:
-        """Nobody waits for it any more."""
-        self.turn.promises.pop(owner, None)
-        self.promises.pop(owner, None)
+        """Cancel the callback of this owner."""
+        self.turn.pending_replies.pop(owner, None)
+        self.pending_replies.pop(owner, None)
 
     def are_definitions_safe(self) -> bool:
         """Whether all that was declared, bound and removed until now is as safe as an answer wants it."""
@@ -220,12 +221,12 @@ class Broker:
         log = self.storage.log
         return level == NOTHING or epoch <= (log.durable if level == SYNCED else log.written)
 
-    def _keep_promises(self) -> None:
-        safe = [owner for owner, (epoch, level, _) in self.promises.items() if self._is_safe(epoch, level)]
+    def _run_durable_callbacks(self) -> None:
+        safe = [owner for owner, (epoch, level, _) in self.pending_replies.items() if self._is_safe(epoch, level)]
         for owner in safe:
-            promise = self.promises.pop(owner, None)  # None: one that was kept before it has withdrawn it
-            if promise is not None:
-                promise[2]()
+            reply = self.pending_replies.pop(owner, None)  # None: an earlier callback withdrew it
+            if reply is not None:
+                reply[2]()
 
     # -- failure -----------------------------------------------------------------------------------------------------
 
@@ -253,7 +254,7 @@ class Broker:
             self.events.resource_event(kind, vhost, fields)
 
 
-class NotedCatalog(Catalog):
+class TurnCatalog(Catalog):
     """The storage's catalog, and a note for the turn where it left durable work."""
 
     def __init__(self, broker: Broker) -> None:

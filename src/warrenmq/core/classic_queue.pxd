@@ -45,7 +45,7 @@ cdef class ClassicQueue(Queue):
     cdef _expire_at_once(self, Backlog part, long long position)
     cdef int _reject_publish(self, Message message, LengthLimit limit) except -1
     @cython.locals(
-        backlog=Backlog, consumer=Consumer, entry=QueuedMessage, position="long long", promise=int, is_first=bint
+        backlog=Backlog, consumer=Consumer, entry=QueuedMessage, position="long long", durability_level=int, is_first=bint
     )
     cdef int _enqueue(self, Message message, long long expires_ms) except -1
     cdef Expiry _expiry_of(self, Backlog part)

@@ -74,9 +74,9 @@ class ClassicQueue(Queue):
         options: QueueOptions | None = None,
         host: "VHost | None" = None,
     ) -> None:
-        promise = store.promise if store is not None else NOTHING
+        durability_level = store.durability_level if store is not None else NOTHING
         super().__init__(
-            vhost, name, is_durable, is_auto_delete, owner, arguments, stats, turn, promise, events, options
+            vhost, name, is_durable, is_auto_delete, owner, arguments, stats, turn, durability_level, events, options
         )
         self._host = host
         self.backlog = self._make_backlog(store)
@@ -213,24 +213,24 @@ class ClassicQueue(Queue):
             self.events.enqueued(message, self, 1 if is_first else backlog.waiting + 1)
         entry = enqueue_as(message, position)
         entry.expires_ms = expires_ms
-        promise = backlog.keep(entry)
+        durability_level = backlog.keep(entry)
         if self.deduplication is not None:
             self.deduplication.note(position, entry.epoch > 0)
         if consumer is not None:
             backlog.pass_on(entry)
             self._hand_over(entry, consumer)
-            return DELIVERED | promise
+            return DELIVERED | durability_level
         backlog.append(entry)
         if self.turn.is_settling:
             self.make_due()
-        return QUEUED | promise
+        return QUEUED | durability_level
 
     def _drop_duplicate(self, message: Message) -> int:
         """Drop a message whose id was here before; its confirm waits until that one is safe."""
         self.stats.deduplicated += 1
         if message.uid != 0:
             self.events.place_event(_DROPPED, enqueue_as(message, self.backlog.next_position), self, None, _DUPLICATE)
-        return DROPPED | (self.promise if self.backlog.keeps and message.is_persistent() else NOTHING)
+        return DROPPED | (self.durability_level if self.backlog.keeps and message.is_persistent() else NOTHING)
 
     def restore(self) -> None:
         found = self.backlog.restore()

@@ -195,9 +195,9 @@ class Deduplication:
         return ids
 
     @property
-    def promise(self) -> int:
+    def durability_level(self) -> int:
         """What the confirm of a message waits for whose id is kept."""
-        return self._store.promise if self._store is not None else NOTHING
+        return self._store.durability_level if self._store is not None else NOTHING
 
     def has_seen(self, header: bytes) -> bool:
         """Whether a message with this content header is a duplicate. One without an id never is."""
@@ -232,7 +232,7 @@ class Deduplication:
         if self._id is None or self._window is None:
             return NOTHING
         self.note(0, is_kept)
-        return self.promise if is_kept else NOTHING
+        return self.durability_level if is_kept else NOTHING
 
     def left(self, header: bytes, position: int) -> None:
         """The message at this position left the queue for good."""

@@ -82,7 +82,7 @@ class History:
         level = NOTHING
         if self._store is not None and message.is_persistent():
             self._store.append(entry)
-            level = self._store.promise
+            level = self._store.durability_level
         self._entries.append(entry)
         self._enter(entry)
         self._trim()

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 class Passage:
     """The exchanges that a message passed, and whether one of them has dropped it as a duplicate."""
 
-    __slots__ = ("_message", "_passed", "_promise", "was_dropped")
+    __slots__ = ("_durability_level", "_message", "_passed", "was_dropped")
 
     def __init__(self, message: Message) -> None:
         self._message = message
         self._passed: list[Exchange] = []
-        self._promise = NOTHING
+        self._durability_level = NOTHING
         self.was_dropped = False
 
     def is_stopped_by(self, exchange: Exchange) -> bool:
@@ -31,7 +31,7 @@ class Passage:
         deduplication = exchange.deduplication
         if deduplication is not None and deduplication.has_seen(self._message.header):
             self.was_dropped = True
-            self._promise = max(self._promise, deduplication.promise)
+            self._durability_level = max(self._durability_level, deduplication.durability_level)
             return True
         self._passed.append(exchange)
         return False
@@ -43,7 +43,7 @@ class Passage:
         """
         if not self.was_dropped:
             return UNROUTED
-        return DROPPED | (self._promise if self._message.is_persistent() else NOTHING)
+        return DROPPED | (self._durability_level if self._message.is_persistent() else NOTHING)
 
     def note(self, is_taken: bool) -> int:
         """Let the exchanges that it passed remember it. Return what its confirm waits for.
@@ -59,7 +59,7 @@ class Passage:
                 deduplication.has_seen(self._message.header)  # again: others may have passed meanwhile
                 deduplication.note(0, is_persistent)
                 if is_persistent:
-                    level = max(level, deduplication.promise)
+                    level = max(level, deduplication.durability_level)
             if exchange.history is not None:
                 level = max(level, exchange.history.add(self._message))
         return level

@@ -26,7 +26,7 @@ cdef class PageSizes:
 cdef class MessageStore:
     cdef public PageSizes sizes
     cdef public bint is_reading
-    cdef public int promise
+    cdef public int durability_level
     cdef public long long last_position
     cdef public long long last_read
 
@@ -74,7 +74,7 @@ cdef class CommitLog:
 
 cdef class StreamStore:
     cdef readonly object offsets
-    cdef public int promise
+    cdef public int durability_level
     cdef public long long first_position
 
     cpdef append(self, QueuedMessage entry)

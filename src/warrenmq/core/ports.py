@@ -96,15 +96,15 @@ class MessageStore:
     """Keeps messages of one queue outside of memory: the persistent ones of a durable queue, and what does not fit.
 
     `append` and `forget` belong to the open epoch of the commit log. What is paged out comes back page by page, in
-    order, through `Backlog.paged_in`. `promise` is what the confirm of a stored message waits for; `is_reading`: a page
-    was requested and has not arrived yet. `last_position` is the last one on disk; everything up to `last_read` is in
-    memory, and what is paged out stands behind it.
+    order, through `Backlog.paged_in`. The confirm of a stored message waits for `durability_level`. `is_reading`:
+    a page was requested and has not arrived yet. `last_position` is the last one on disk; everything up to `last_read`
+    is in memory, and what is paged out stands behind it.
     """
 
-    __slots__ = ("is_reading", "last_position", "last_read", "promise", "sizes")
+    __slots__ = ("durability_level", "is_reading", "last_position", "last_read", "sizes")
 
-    def __init__(self, promise: int = NOTHING, sizes: PageSizes | None = None) -> None:
-        self.promise = promise
+    def __init__(self, durability_level: int = NOTHING, sizes: PageSizes | None = None) -> None:
+        self.durability_level = durability_level
         self.sizes = sizes  # None: nothing is paged out
         self.is_reading = False
         self.last_position = -1
@@ -260,13 +260,13 @@ class CommitLog:
         """All of a transaction was said; its epoch is still open."""
 
     def put_events(self, first: int, last: int, rows: bytes) -> None:
-        """Keep rows of the event log with the turn that they are of, until `events_are_kept`: those with these numbers.
+        """Keep rows of the event log with the turn that they are of, until `discard_events`: those with these numbers.
 
         Octets that only the event log reads. What is said again takes the place of what was said before. Whoever has
         nothing to lose keeps nothing.
         """
 
-    def events_are_kept(self, up_to: int) -> None:
+    def discard_events(self, up_to: int) -> None:
         """All rows up to this number were given up: they need not be kept any more."""
 
     def flush(self) -> None:
@@ -279,10 +279,10 @@ class SeenStore:
     `keep` belongs to the open epoch of the commit log: to the same as the message, if it is said in the same call.
     """
 
-    __slots__ = ("promise",)
+    __slots__ = ("durability_level",)
 
-    def __init__(self, promise: int = NOTHING) -> None:
-        self.promise = promise  # what the confirm of a message waits for whose id is kept
+    def __init__(self, durability_level: int = NOTHING) -> None:
+        self.durability_level = durability_level  # what the confirm of a message waits for whose id is kept
 
     def attach(self, ids: "SeenIds") -> None:
         """These are all ids that are remembered."""
@@ -357,10 +357,10 @@ class Storage:
         """The store of a stream."""
         raise NotImplementedError
 
-    def seen_store(self, kind: str, vhost: str, name: str, promise: int | None = None) -> "SeenStore | None":
+    def seen_store(self, kind: str, vhost: str, name: str, durability_level: int | None = None) -> "SeenStore | None":
         """Where the ids are kept that a durable "queue" or "exchange" has seen.
 
-        A confirm waits for them as for what is in that queue (`promise`), or else as an answer would.
+        A confirm waits for them as for what is in that queue (`durability_level`), or else as an answer would.
         """
         raise NotImplementedError
 
@@ -469,16 +469,16 @@ class OffsetStore:
 class StreamStore:
     """Keeps all messages of one stream, until its limits of size and age remove them.
 
-    It notifies the stream of what was removed (`Stream.forget_before`) and, where `promise` is more than NOTHING, of
+    It notifies the stream of what was removed (`Stream.forget_before`) and, unless `durability_level` is NOTHING, of
     what readers may have (`Stream.readable_up_to`). Positions are offsets: they begin with 0, and none is left out.
     `first_position` is the first one that is still kept, `offsets` tells how far tracked consumers have come.
     """
 
-    __slots__ = ("first_position", "offsets", "promise")
+    __slots__ = ("durability_level", "first_position", "offsets")
 
-    def __init__(self, offsets: OffsetStore, promise: int = NOTHING) -> None:
+    def __init__(self, offsets: OffsetStore, durability_level: int = NOTHING) -> None:
         self.offsets = offsets
-        self.promise = promise
+        self.durability_level = durability_level
         self.first_position = 0
 
     def open(self, stream: "Stream") -> int:

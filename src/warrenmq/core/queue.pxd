@@ -25,7 +25,7 @@ cdef class Queue:
     cdef public long long rejected
     cdef public long long delivered_no_ack
     cdef public long long redelivered
-    cdef readonly int promise
+    cdef readonly int durability_level
     cdef readonly long long delivered
     cdef readonly Py_ssize_t unacked_count
     # What every message reads stands at the end, beside what subclasses add.

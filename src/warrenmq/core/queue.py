@@ -30,7 +30,7 @@ _AUTO_ACK = schema.R_AUTO_ACK
 
 
 class Queue:
-    """A destination of messages with consumers. `promise` is what the confirm of a stored message waits for.
+    """A destination of messages with consumers. `durability_level` is what the confirm of a stored message waits for.
 
     `owner` is the connection of an exclusive queue, else None. `is_tapped`: the firehose hears of every delivery.
     `is_due`: it will be dispatched at the end of the turn.
@@ -42,6 +42,7 @@ class Queue:
         "deduplication",
         "delivered",
         "delivered_no_ack",
+        "durability_level",
         "events",
         "expiry",
         "is_auto_delete",
@@ -52,7 +53,6 @@ class Queue:
         "name",
         "options",
         "owner",
-        "promise",
         "redelivered",
         "rejected",
         "requeued",
@@ -72,7 +72,7 @@ class Queue:
         arguments: dict[str, Any],
         stats: Stats,
         turn: Turn,
-        promise: int,
+        durability_level: int,
         events: EventSink | None,
         options: QueueOptions | None = None,
     ) -> None:
@@ -85,7 +85,7 @@ class Queue:
         self.options = options or QueueOptions(is_durable=is_durable)
         self.stats = stats
         self.turn = turn
-        self.promise = promise
+        self.durability_level = durability_level
         self.events = events or EventSink()
         self.is_tapped = False
         self.consumers: dict[Consumer, None] = {}

@@ -151,7 +151,9 @@ class Stream(Queue):
         events: EventSink | None = None,
         options: QueueOptions | None = None,
     ) -> None:
-        super().__init__(vhost, name, True, False, None, arguments, stats, turn, store.promise, events, options)
+        super().__init__(
+            vhost, name, True, False, None, arguments, stats, turn, store.durability_level, events, options
+        )
         self.store = store
         self.next_position = 0
         self._restored_position = 0
@@ -188,7 +190,7 @@ class Stream(Queue):
             self.stats.deduplicated += 1
             if message.uid != 0:
                 self.events.place_event(_DROPPED, enqueue_as(message, self.next_position), self, None, _DUPLICATE)
-            return DROPPED | self.promise
+            return DROPPED | self.durability_level
         position = self.next_position
         self.next_position = position + 1
         if message.uid != 0:
@@ -201,12 +203,12 @@ class Stream(Queue):
             self._add_to_tail(message, position)
         else:
             self._tail_first = position + 1
-        if self.promise == NOTHING:
+        if self.durability_level == NOTHING:
             self.readable = position + 1
             if self._caught_up:
                 self._wake_caught_up()
                 self.make_due()
-        return QUEUED | self.promise
+        return QUEUED | self.durability_level
 
     def enqueue_apart(self, message: Message, done: Callable[[], None]) -> int:
         """Append a message past the commit log (StreamStore.append_apart). Gives its offset."""
@@ -218,7 +220,7 @@ class Stream(Queue):
         else:
             self._tail_first = position + 1
         self.store.append_apart(enqueue_as(message, position), done)
-        if self.promise == NOTHING:
+        if self.durability_level == NOTHING:
             self.readable_up_to(position + 1)
         return position
 

@@ -49,8 +49,8 @@ class Transaction:
         level = NOTHING
         for _, entry in self.held_deliveries():
             queue: Queue = entry.queue  # type: ignore[assignment]
-            if entry.epoch and not queue.is_deleted and queue.promise > level:
-                level = queue.promise
+            if entry.epoch and not queue.is_deleted and queue.durability_level > level:
+                level = queue.durability_level
         return level
 
     def apply(self, channel: Channel) -> None:

@@ -11,4 +11,4 @@ cdef class Turn:
     cdef public list lost
     cdef public bint is_settling
     cdef public bint has_defined
-    cdef public dict promises
+    cdef public dict pending_replies

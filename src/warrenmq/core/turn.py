@@ -20,7 +20,17 @@ if TYPE_CHECKING:
 class Turn:
     """One per broker, used again for every turn."""
 
-    __slots__ = ("begin", "confirming", "due", "has_defined", "is_settling", "later", "lost", "now_ms", "promises")
+    __slots__ = (
+        "begin",
+        "confirming",
+        "due",
+        "has_defined",
+        "is_settling",
+        "later",
+        "lost",
+        "now_ms",
+        "pending_replies",
+    )
 
     def __init__(self, now_ms: int = 0) -> None:
         self.now_ms = now_ms  # milliseconds since 1970
@@ -31,8 +41,8 @@ class Turn:
         self.confirming: list[Channel] = []  # channels with publishes to be confirmed
         self.is_settling = False  # queues keep what they get, and deliver it when the turn ends
         self.has_defined = False  # something durable was declared, bound or removed
-        # By who is to be answered: what it waits for, and what to do then (see `Broker.promise`).
-        self.promises: dict[object, tuple[int, Callable[[], None]]] = {}
+        # By owner: durability level and callback (see `Broker.when_durable`).
+        self.pending_replies: dict[object, tuple[int, Callable[[], None]]] = {}
 
 
 def _nothing() -> None:

@@ -261,11 +261,11 @@ class VHost:
             self.noting[exchange] = None
 
     def _deduplication(
-        self, settings: Settings, kind: str, name: str, is_durable: bool, promise: int | None = None
+        self, settings: Settings, kind: str, name: str, is_durable: bool, durability_level: int | None = None
     ) -> Deduplication:
         storage = self.broker.storage
         is_kept = is_durable and settings.is_kept
-        store = storage.seen_store(kind, self.name, name, promise) if is_kept else None
+        store = storage.seen_store(kind, self.name, name, durability_level) if is_kept else None
         return Deduplication(settings, store, self.broker.turn, self.broker.stats)
 
     def delete_exchange(self, name: str, if_unused: bool) -> None:
@@ -390,7 +390,9 @@ class VHost:
                 self,
             )
         if options.deduplication is not None:
-            queue.deduplication = self._deduplication(options.deduplication, "queue", name, is_durable, queue.promise)
+            queue.deduplication = self._deduplication(
+                options.deduplication, "queue", name, is_durable, queue.durability_level
+            )
         queue.restore()
         self.policies.note(queue, in_force)
         queue.is_tapped = self.is_tapped

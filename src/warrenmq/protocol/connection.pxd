@@ -15,7 +15,7 @@ cdef unsigned int _NACK
 cdef unsigned int _REJECT
 
 
-cdef class ContentHearer:
+cdef class ContentHandler:
     cpdef on_deliver(
         self,
         int channel,
@@ -39,7 +39,7 @@ cdef class ClientConnection(FrameHandler):
     cdef tuple _goodbye
     cdef object _handshake
     cdef bint _has_begun
-    cdef ContentHearer _hearer
+    cdef ContentHandler _hearer
     cdef object _heartbeat
     cdef bytes _leftover
     cdef unsigned long long _max_body_size

@@ -4,7 +4,7 @@ The caller owns the socket and the clock. It gives what it read to `receive`, wr
 calls `check_time` when `next_deadline` has come. Whatever the server sends, nothing is raised: a server that breaks the
 protocol is told so, and the last event says why. What the caller does wrong raises LocalMisuse and sends nothing.
 
-What comes once per message has a short way: given a `ContentHearer`, deliveries and confirms are calls of it, made
+What comes once per message has a short way: given a `ContentHandler`, deliveries and confirms are calls of it, made
 while `receive` runs, and no events.
 
 Bounded: what is held is one incomplete frame, and per channel that the caller opened one body of `max_body_size`; the
@@ -83,7 +83,7 @@ class Phase(Enum):
 _OPEN = Phase.OPEN
 
 
-class ContentHearer:
+class ContentHandler:
     """Who hears what comes once per message, in the order of the wire. It must neither raise nor call back."""
 
     __slots__ = ()
@@ -137,7 +137,7 @@ class ClientConnection(FrameHandler):
         now: float,
         max_body_size: int = MAX_BODY_SIZE,
         pool: ScratchPool | None = None,
-        hearer: ContentHearer | None = None,
+        hearer: ContentHandler | None = None,
     ) -> None:
         self._handshake = handshake
         self._hearer = hearer

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from warrenmq.core.arguments import find_unheeded, validate_consumer_arguments
+from warrenmq.core.arguments import find_ignored_arguments, validate_consumer_arguments
 from warrenmq.core.errors import NotFound, NotImplementedHere, PreconditionFailed
 from warrenmq.core.options import alternate_of
 from warrenmq.core.ports import NOTHING, CommitLog
@@ -82,11 +82,11 @@ class ChannelMethods:
 
     def declare_exchange(self, method: spec.ExchangeDeclare) -> None:
         self._vhost.require_not_default(method.exchange)
-        is_promise = False
+        is_durable = False
         if method.passive:
             self._vhost.exchange(_clean(method.exchange))
         else:
-            is_promise = method.durable
+            is_durable = method.durable
             name = _clean(method.exchange)
             self._require("configure", "exchange", name)
             alternate = alternate_of(method.arguments)
@@ -97,7 +97,7 @@ class ChannelMethods:
                 name, method.type, method.durable, method.auto_delete, method.internal, method.arguments
             )
         if not method.no_wait:
-            self._answer_when_safe(spec.ExchangeDeclareOk(), is_promise)
+            self._answer_when_safe(spec.ExchangeDeclareOk(), is_durable)
 
     def delete_exchange(self, method: spec.ExchangeDelete) -> None:
         name = _clean(method.exchange)
@@ -144,7 +144,7 @@ class ChannelMethods:
         if name == DIRECT_REPLY_TO or name.startswith(ADDRESS_PREFIX):
             self._declare_reply_queue(name, method.no_wait)
             return
-        is_promise = False
+        is_durable = False
         if method.passive:
             if is_own(self._vhost.name, name):
                 self._require("read", "queue", name)
@@ -158,14 +158,14 @@ class ChannelMethods:
             queue = self._vhost.declare_queue(
                 name, method.durable, method.exclusive, method.auto_delete, method.arguments, self._connection
             )
-            is_promise = queue.is_durable
-            if is_new and (unheeded := find_unheeded(method.arguments)):
-                names = ", ".join(unheeded)
+            is_durable = queue.is_durable
+            if is_new and (ignored := find_ignored_arguments(method.arguments)):
+                names = ", ".join(ignored)
                 self._remark("argument", f"queue '{queue.name}': kept, but without effect in this version: {names}")
         self._last_queue = queue.name
         if not method.no_wait:
             self._answer_when_safe(
-                spec.QueueDeclareOk(queue.name, queue.message_count(), len(queue.consumers)), is_promise
+                spec.QueueDeclareOk(queue.name, queue.message_count(), len(queue.consumers)), is_durable
             )
 
     def _declare_reply_queue(self, name: str, no_wait: bool) -> None:
@@ -310,13 +310,13 @@ class ChannelMethods:
     def _answer(self, method: spec.Method) -> None:
         self._outbox.send(self.number, method)
 
-    def _answer_when_safe(self, answer: spec.Method, is_promise: bool = False, level: int = NOTHING) -> None:
+    def _answer_when_safe(self, answer: spec.Method, is_durable: bool = False, level: int = NOTHING) -> None:
         """Answer now if the method left nothing to be made durable, else hold the answer and the client until it is.
 
-        `is_promise`: the answer speaks of something durable that may have been made or removed before, perhaps by
+        `is_durable`: the answer speaks of something durable that may have been made or removed before, perhaps by
         another client, and need not be safe yet.
         """
-        if self._log.work == self._work_before and (not is_promise or self._session.broker.are_definitions_safe()):
+        if self._log.work == self._work_before and (not is_durable or self._session.broker.are_definitions_safe()):
             self._answer(answer)
             return
         self._session.hold()

@@ -81,7 +81,7 @@ class Alarms:
         if self.is_raised:
             log.warning("%s: publishers wait", self.reason())
         else:
-            log.warning("publishers go on")
+            log.warning("alarms cleared, publishers resumed")
             waiting = list(self.blocked)
             self.blocked.clear()
             for connection in waiting:

@@ -303,7 +303,7 @@ class Session:
         """Do this when all that was said until now is safe, and hear the client again."""
         if self.is_closed:
             return
-        self.broker.promise(self.core, level, lambda: self._connection.go_on(then))
+        self.broker.when_durable(self.core, level, lambda: self._connection.go_on(then))
         self._connection.server.ticker.schedule()
 
     def do_again(self, channel: int, method: spec.Method) -> None:

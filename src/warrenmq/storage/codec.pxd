@@ -32,7 +32,7 @@ cdef class EpochBuffer:
     cpdef put_forget_range(self, unsigned int queue, long long first, long long last)
     cpdef put_definition(self, bint is_define, bytes encoded)
     cpdef put_events(self, long long first, long long last, bytes rows)
-    cpdef put_events_kept(self, long long up_to)
+    cpdef put_events_discarded(self, long long up_to)
     cpdef put_seen(self, unsigned long long owner, bytes id, long long number)
     cpdef put_all_seen(self, unsigned long long owner, int how, Py_ssize_t count, bytes ids)
     cpdef put_attempts(self, unsigned int queue, long long position, unsigned int attempts)

@@ -30,7 +30,7 @@ FORGET_RANGE = 4
 DEFINE = 5
 UNDEFINE = 6
 EVENTS = 7
-EVENTS_KEPT = 8
+EVENTS_DISCARDED = 8
 SEEN = 9
 ATTEMPTS = 10
 POSITION = 11
@@ -59,7 +59,7 @@ _FORGET = struct.Struct("<BIQ")
 _RANGE = struct.Struct("<BIQQ")
 _DEFINITION = struct.Struct("<BI")
 _EVENTS = struct.Struct("<BQQI")
-_EVENTS_KEPT = struct.Struct("<BQ")
+_EVENTS_DISCARDED = struct.Struct("<BQ")
 _SEEN = struct.Struct("<BQBI")
 _SEEN_ONE = struct.Struct("<BQBI16sQ")
 _ATTEMPTS_RECORD = struct.Struct("<BIQI")
@@ -141,8 +141,8 @@ class EpochBuffer:
     def put_events(self, first: int, last: int, rows: bytes) -> None:
         self._put(_EVENTS.pack(EVENTS, first, last, len(rows)) + rows)
 
-    def put_events_kept(self, up_to: int) -> None:
-        self._put(_EVENTS_KEPT.pack(EVENTS_KEPT, up_to))
+    def put_events_discarded(self, up_to: int) -> None:
+        self._put(_EVENTS_DISCARDED.pack(EVENTS_DISCARDED, up_to))
 
     def put_seen(self, owner: int, id: bytes, number: int) -> None:
         """A queue or exchange has seen one more id."""

@@ -19,7 +19,7 @@ cdef class LocalLog(CommitLog):
     cdef bint _is_deferred
     cdef public object on_deferred
 
-    cpdef note_work(self, int promise)
+    cpdef note_work(self, int durability_level)
     cdef _begin_epoch(self)
     cpdef long long end_turn(self) except? -2
     cdef _hand_over_or_wait(self)

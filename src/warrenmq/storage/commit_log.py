@@ -56,14 +56,14 @@ class LocalLog(CommitLog):
 
     # -- what is said ------------------------------------------------------------------------------------------------
 
-    def note_work(self, promise: int) -> None:
+    def note_work(self, durability_level: int) -> None:
         """Something was put into the buffer."""
         self.work += 1
         if self.last != self.epoch:
             self._begin_epoch()
-        if promise != NOTHING:
+        if durability_level != NOTHING:
             self._is_awaited = True
-            if promise == SYNCED:
+            if durability_level == SYNCED:
                 self._wants_sync = True
 
     def note_relogged(self) -> None:
@@ -89,8 +89,8 @@ class LocalLog(CommitLog):
         if self.last != self.epoch:
             self._begin_epoch()
 
-    def events_are_kept(self, up_to: int) -> None:
-        self.buffer.put_events_kept(up_to)
+    def discard_events(self, up_to: int) -> None:
+        self.buffer.put_events_discarded(up_to)
         if self.last != self.epoch:
             self._begin_epoch()
 

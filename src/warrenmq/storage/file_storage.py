@@ -281,17 +281,17 @@ class FileStorage(Storage):
             self.manifest.forget(folder_of(number), segment_key(first))
 
     def _make_store(self, number: int, options: QueueOptions) -> QueueStore:
-        return QueueStore(self.context, self._folder_of(number), number, self._promise_of(options))
+        return QueueStore(self.context, self._folder_of(number), number, self._durability_level_of(options))
 
     def _make_stream(self, number: int, options: QueueOptions, kept: dict[str, int]) -> FileStreamStore:
         offsets = FileOffsets(self.context, number, kept)
-        folder, promise = self._folder_of(number), self._promise_of(options)
-        return FileStreamStore(self.streams, folder, number, promise, options, offsets)
+        folder, durability_level = self._folder_of(number), self._durability_level_of(options)
+        return FileStreamStore(self.streams, folder, number, durability_level, options, offsets)
 
     def _folder_of(self, number: int) -> str:
         return os.path.join(self.root, QUEUES, str(number))
 
-    def _promise_of(self, options: QueueOptions) -> int:
+    def _durability_level_of(self, options: QueueOptions) -> int:
         """What the confirm of a message in this queue waits for."""
         durability = options.durability or self.options.durability
         self.committer.sync_within(_interval_of(durability))
@@ -330,13 +330,13 @@ class FileStorage(Storage):
         stream.is_expendable = _is_event_log(vhost, queue)
         return stream
 
-    def seen_store(self, kind: str, vhost: str, name: str, promise: int | None = None) -> SeenStore:
+    def seen_store(self, kind: str, vhost: str, name: str, durability_level: int | None = None) -> SeenStore:
         store = self._seen.pop((kind, vhost, name), None)
         if store is None:
             owner = self.catalog.queue_id(vhost, name) if kind == "queue" else owner_of_exchange(vhost, name)
             store = FileSeenStore(self.context, owner, self.log.reply_level)
-        if promise is not None:
-            store.promise = promise
+        if durability_level is not None:
+            store.durability_level = durability_level
         return store
 
     def recovered_events(self) -> tuple[int, list[tuple[int, int, bytes]]]:

@@ -37,7 +37,7 @@ log = logging.getLogger("warrenmq.storage")
 LAZY_SYNC_INTERVAL = 0.2
 # A longer epoch is worth waking the thread, and its checksum should not be computed on the loop.
 NATIVE_MAX = 256 * 1024
-# A file made ahead is no promise: where it cannot be made, the log goes on without it.
+# Creating a file ahead is optional: if it fails, the log continues without it.
 NO_SPARE = (*FULL, *SHORT, errno.EFBIG)
 
 

@@ -134,5 +134,5 @@ class MemoryStorage(Storage):
         kept = self._streams.setdefault((vhost, queue), MemoryStream())
         return MemoryStreamStore(kept, options, self._pages, self.log)
 
-    def seen_store(self, kind: str, vhost: str, name: str, promise: int | None = None) -> MemorySeenStore:
+    def seen_store(self, kind: str, vhost: str, name: str, durability_level: int | None = None) -> MemorySeenStore:
         return MemorySeenStore(self._seen, (kind, vhost, name))

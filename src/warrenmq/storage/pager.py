@@ -60,7 +60,7 @@ class Pager:
         # Of the writing thread:
         self._unsynced_files: dict[str, None] = {}
         self._unsynced_folders: dict[str, None] = {}
-        self._widows: list[str] = []  # marks of segments that are removed
+        self._orphaned_mark_files: list[str] = []  # marks of segments that are removed
         self._expendable: set[str] = set()  # folders of files that can be done without
         self._sparing_writer = SparingWriter(files, time.monotonic)  # for these files
         self._handle = -1  # of the file written last, which is nearly always the next
@@ -224,7 +224,7 @@ class Pager:
             path = os.path.join(folder, name)
             if is_kept and name.endswith(".dead"):
                 self._forget_path(path)
-                self._widows.append(path)
+                self._orphaned_mark_files.append(path)
             else:
                 self.unlink(path)
         if is_kept:
@@ -258,8 +258,8 @@ class Pager:
         for folder in list(self._unsynced_folders):
             self._sync_folder(folder)
         # A crash may leave some of them: the next start removes them.
-        while self._widows:
-            self.unlink(self._widows.pop())
+        while self._orphaned_mark_files:
+            self.unlink(self._orphaned_mark_files.pop())
 
     def _sync_file(self, path: str) -> None:
         is_open = path == self._handle_path

@@ -17,7 +17,7 @@ from warrenmq.storage.codec import (
     ATTEMPTS,
     DEFINE,
     EVENTS,
-    EVENTS_KEPT,
+    EVENTS_DISCARDED,
     FORGET,
     FORGET_RANGE,
     OFFSET,
@@ -196,7 +196,7 @@ def read_epoch(payload: bytes, queues: dict[int, LoggedQueue]) -> list[bytes]:
             length = _U32.unpack(_piece(payload, offset + 16, 4))[0]
             _piece(payload, offset + 20, length)
             offset += 20 + length
-        elif kind == EVENTS_KEPT:
+        elif kind == EVENTS_DISCARDED:
             _piece(payload, offset, 8)
             offset += 8
         elif kind == SEEN:

@@ -60,8 +60,8 @@ class QueueStore(MessageStore):
         "segments",
     )
 
-    def __init__(self, context: StoreContext, folder: str, number: int, promise: int) -> None:
-        super().__init__(promise, context.sizes)
+    def __init__(self, context: StoreContext, folder: str, number: int, durability_level: int) -> None:
+        super().__init__(durability_level, context.sizes)
         self.context = context
         self.folder = folder
         self.number = number
@@ -92,7 +92,7 @@ class QueueStore(MessageStore):
     def append(self, entry: QueuedMessage) -> None:
         log = self._log
         log.buffer.put_append(self.number, entry, _PERSISTENT)
-        log.note_work(self.promise)
+        log.note_work(self.durability_level)
         entry.epoch = log.epoch
         self._hold(entry)
 

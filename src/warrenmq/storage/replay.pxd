@@ -11,7 +11,7 @@ cdef int _RANGE
 cdef int _DEFINE
 cdef int _UNDEFINE
 cdef int _EVENTS
-cdef int _EVENTS_KEPT
+cdef int _EVENTS_DISCARDED
 cdef int _SEEN
 cdef int _ATTEMPTS
 cdef int _POSITION

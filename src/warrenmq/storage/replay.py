@@ -23,7 +23,7 @@ _RANGE = 4
 _DEFINE = 5
 _UNDEFINE = 6
 _EVENTS = 7
-_EVENTS_KEPT = 8
+_EVENTS_DISCARDED = 8
 _SEEN = 9
 
 _ATTEMPTS = 10
@@ -251,7 +251,7 @@ class LogReplay:
             elif kind == _EVENTS:
                 rows = payload[offset + 21 : offset + 21 + self._u32(offset + 17)]
                 self._note_events(self._u64(offset + 1), self._u64(offset + 9), rows)
-            elif kind == _EVENTS_KEPT:
+            elif kind == _EVENTS_DISCARDED:
                 last = self._u64(offset + 1)
                 self.events = [rows for rows in self.events if rows[1] > last]
                 self.last_event = max(self.last_event, last)
@@ -345,7 +345,7 @@ class LogReplay:
             return offset + 5 + self._u32(offset + 1)
         if kind == _EVENTS:
             return offset + 21 + self._u32(offset + 17)
-        if kind == _EVENTS_KEPT:
+        if kind == _EVENTS_DISCARDED:
             return offset + 9
         if kind == _SEEN:
             return offset + _SEEN_HEAD + _SEEN_SIZE * self._u32(offset + 10)

@@ -64,8 +64,8 @@ class FileSeenStore(SeenStore):
         "owner",
     )
 
-    def __init__(self, context: StoreContext, owner: int, promise: int) -> None:
-        super().__init__(promise)
+    def __init__(self, context: StoreContext, owner: int, durability_level: int) -> None:
+        super().__init__(durability_level)
         self.owner = owner
         self._context = context
         self._log: LocalLog = context.log
@@ -85,7 +85,7 @@ class FileSeenStore(SeenStore):
     def keep(self, id: bytes, number: int) -> None:
         log = self._log
         log.buffer.put_seen(self.owner, id, number)
-        log.note_work(self.promise)
+        log.note_work(self.durability_level)
         if self._unsaved == 0:
             self._first_epoch = log.epoch
             self._context.unflushed[self] = None
@@ -197,7 +197,7 @@ class FileSeenStore(SeenStore):
 
 
 def restore_seen(
-    context: StoreContext, recovery: Recovery, definitions: Mapping[str, list[dict[str, Any]]], promise: int
+    context: StoreContext, recovery: Recovery, definitions: Mapping[str, list[dict[str, Any]]], durability_level: int
 ) -> dict[Key, FileSeenStore]:
     """The stores of all that deduplicates; files of others are removed."""
     found = _SeenFiles(recovery, context.manifest)
@@ -212,12 +212,14 @@ def restore_seen(
             levels = numbers.get((definition["vhost"], definition["name"]), [])
             is_gone = recovery.is_gone(number, *levels) if settings.size == 0 else None
             key: Key = ("queue", definition["vhost"], definition["name"])
-            stores[key] = found.restore(FileSeenStore(context, number, promise), key, is_gone)
+            stores[key] = found.restore(FileSeenStore(context, number, durability_level), key, is_gone)
     for definition in definitions["exchange"]:
         settings = exchange_options(definition["type"], definition["arguments"]).deduplication
         if settings is not None and settings.is_kept:
             key = ("exchange", definition["vhost"], definition["name"])
-            stores[key] = found.restore(FileSeenStore(context, owner_of_exchange(*key[1:]), promise), key, None)
+            stores[key] = found.restore(
+                FileSeenStore(context, owner_of_exchange(*key[1:]), durability_level), key, None
+            )
     found.remove_rest()
     return stores
 

@@ -95,11 +95,11 @@ class FileStreamStore(StreamStore):
         context: StreamContext,
         folder: str,
         number: int,
-        promise: int,
+        durability_level: int,
         options: QueueOptions,
         offsets: OffsetStore,
     ) -> None:
-        super().__init__(offsets, promise)
+        super().__init__(offsets, durability_level)
         self.context = context
         self.folder = folder
         self.number = number
@@ -146,7 +146,7 @@ class FileStreamStore(StreamStore):
     def append(self, entry: QueuedMessage) -> None:
         log = self._log
         log.buffer.put_append(self.number, entry, _PERSISTENT)
-        log.note_work(self.promise)
+        log.note_work(self.durability_level)
         entry.epoch = log.epoch
         if entry.epoch != self._epoch:
             self._begin_epoch(entry.epoch)
@@ -162,7 +162,7 @@ class FileStreamStore(StreamStore):
 
     def log_progressed(self) -> None:
         """Let readers have what is as safe as was promised."""
-        safe = self._log.durable if self.promise == SYNCED else self._log.written
+        safe = self._log.durable if self.durability_level == SYNCED else self._log.written
         end = 0
         while self._unsafe and self._unsafe[0][0] <= safe:
             end = self._unsafe.popleft()[1]

@@ -68,4 +68,4 @@ class PageLost:
     def __call__(self, reason: str) -> None:
         if not self.segment.is_closed:
             self.segment.is_closed = True
-            log.error("%s of a stream that can be done without is lost: %s", self.segment.name, reason)
+            log.error("event-log segment lost: %s: %s", self.segment.name, reason)

@@ -261,7 +261,7 @@ class EventLog:
 
     def _drop(self, count: int, up_to: int, reason: str) -> None:
         self.dropped += count
-        self._broker.storage.log.events_are_kept(up_to)  # or a start would find them, and think that they are new
+        self._broker.storage.log.discard_events(up_to)  # or a start would find them, and think that they are new
         self._complain(reason, count)
 
     def _complain(self, reason: str, count: int) -> None:

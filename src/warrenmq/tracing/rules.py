@@ -257,7 +257,7 @@ class RuleBook:
 
     async def _safe(self) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._broker.promise(done, self._broker.storage.log.reply_level, lambda: _complete(done))
+        self._broker.when_durable(done, self._broker.storage.log.reply_level, lambda: _complete(done))
         try:
             await done
         finally:

@@ -2,7 +2,7 @@ cimport cython
 
 from warrenmq.client.confirms cimport Confirmation, Unconfirmed
 from warrenmq.client.delivery cimport Delivery, Settler, make_delivery
-from warrenmq.protocol.connection cimport ClientConnection, ContentHearer
+from warrenmq.protocol.connection cimport ClientConnection, ContentHandler
 from warrenmq.protocol.properties cimport BasicProperties
 
 cdef Confirmation _NOT_CONFIRMED
@@ -79,7 +79,7 @@ cdef class Lane(Settler):
     cdef _publish_later(self, exchange, routing_key, bytes body, BasicProperties properties, bint mandatory)
 
 
-cdef class Ear(ContentHearer):
+cdef class Ear(ContentHandler):
     cdef readonly Gate gate
     cdef public list inboxes
     cdef public list woken

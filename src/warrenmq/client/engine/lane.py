@@ -19,7 +19,7 @@ from warrenmq.client.confirms import Confirmation, Message, Unconfirmed, make_un
 from warrenmq.client.delivery import Delivery, Returned, Settler, make_delivery
 from warrenmq.client.errors import CloseReason, ConnectionClosed, ConnectionLost, Misuse, PublishLost, channel_error
 from warrenmq.protocol import events, spec
-from warrenmq.protocol.connection import ClientConnection, ContentHearer
+from warrenmq.protocol.connection import ClientConnection, ContentHandler
 from warrenmq.protocol.errors import LocalMisuse
 from warrenmq.protocol.properties import BasicProperties, content_header
 
@@ -415,7 +415,7 @@ class Lane(Settler):
         return count
 
 
-class Ear(ContentHearer):
+class Ear(ContentHandler):
     """Hears one link. Called by the ClientConnection, so under the lock; `take` gives what it amounts to."""
 
     __slots__ = ("confirm_notices", "confirmed", "events", "gate", "inboxes", "nacked", "returns", "strays", "woken")

@@ -11,7 +11,7 @@ from tests.protocol.test_connection import DELIVER, VIOLATIONS, Pair, closed, fr
 from tests.support.conversations import Edit, apply_edits
 from tests.support.wire_format import BODY, HEADER, METHOD, Frame, pack_frame, pack_header, pack_method, pack_shortstr
 from warrenmq.protocol import methods, spec
-from warrenmq.protocol.connection import ClientConnection, ContentHearer, Phase
+from warrenmq.protocol.connection import ClientConnection, ContentHandler, Phase
 from warrenmq.protocol.errors import LocalMisuse
 from warrenmq.protocol.events import ClosedBy, ConnectionClosed, ContentReceived, Event, MethodReceived
 from warrenmq.protocol.frames import HEARTBEAT_FRAME
@@ -19,7 +19,7 @@ from warrenmq.protocol.handshake import ClientHandshake
 from warrenmq.protocol.properties import BasicProperties, content_header
 
 
-class Notes(ContentHearer):
+class Notes(ContentHandler):
     """Writes down what it hears as the events that would have come."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Promises: kept when what was said before them is safe, in order, once, and never after the log has failed."""
+"""`Broker.when_durable`: callbacks run once the log is durable, in order, once, and never after the log failed."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def kept() -> list[str]:
     return []
 
 
-def promise(broker: Broker, kept: list[str], name: str, level: int = SYNCED) -> None:
-    broker.promise(name, level, lambda: kept.append(name))
+def reply(broker: Broker, kept: list[str], name: str, level: int = SYNCED) -> None:
+    broker.when_durable(name, level, lambda: kept.append(name))
 
 
 def declare(channel: ClientChannel, name: str) -> None:
@@ -38,7 +38,7 @@ def declare(channel: ClientChannel, name: str) -> None:
 
 
 def test_without_durable_work_a_promise_is_kept_when_its_turn_ends(broker: Broker, kept: list[str]) -> None:
-    promise(broker, kept, "a")
+    reply(broker, kept, "a")
     assert kept == []
     broker.end_turn()
     broker.end_turn()
@@ -47,20 +47,20 @@ def test_without_durable_work_a_promise_is_kept_when_its_turn_ends(broker: Broke
 
 def test_with_durable_work_it_waits_for_the_epoch(broker: Broker, channel: ClientChannel, kept: list[str]) -> None:
     declare(channel, "q")
-    promise(broker, kept, "a")
+    reply(broker, kept, "a")
     broker.end_turn()
     broker.storage.log.advance(2, 0)
     broker.end_turn()
     assert kept == []
     broker.storage.log.advance(2, 2)
     assert kept == ["a"]
-    assert not broker.promises
+    assert not broker.pending_replies
 
 
 def test_it_waits_for_work_of_earlier_turns_too(broker: Broker, channel: ClientChannel, kept: list[str]) -> None:
     declare(channel, "q")
     broker.end_turn()
-    promise(broker, kept, "a")
+    reply(broker, kept, "a")
     broker.end_turn()
     assert kept == []
     broker.storage.log.advance(2, 2)
@@ -70,7 +70,7 @@ def test_it_waits_for_work_of_earlier_turns_too(broker: Broker, channel: ClientC
 def test_each_waits_for_its_own_epoch(broker: Broker, channel: ClientChannel, kept: list[str]) -> None:
     for name in "abc":
         declare(channel, name)
-        promise(broker, kept, name)
+        reply(broker, kept, name)
         broker.end_turn()
     broker.storage.log.advance(3, 3)
     assert kept == ["a", "b"]
@@ -82,9 +82,9 @@ def test_one_that_needs_no_more_is_kept_when_the_epoch_is_written(
     broker: Broker, channel: ClientChannel, kept: list[str]
 ) -> None:
     declare(channel, "q")
-    promise(broker, kept, "synced")
-    promise(broker, kept, "written", WRITTEN)
-    promise(broker, kept, "at once", NOTHING)
+    reply(broker, kept, "synced")
+    reply(broker, kept, "written", WRITTEN)
+    reply(broker, kept, "at once", NOTHING)
     broker.end_turn()
     assert kept == ["at once"]
     broker.storage.log.advance(2, 0)
@@ -95,8 +95,8 @@ def test_one_that_needs_no_more_is_kept_when_the_epoch_is_written(
 
 def test_one_that_is_withdrawn_is_not_kept(broker: Broker, channel: ClientChannel, kept: list[str]) -> None:
     declare(channel, "q")
-    promise(broker, kept, "early")
-    promise(broker, kept, "late")
+    reply(broker, kept, "early")
+    reply(broker, kept, "late")
     broker.withdraw("early")
     broker.end_turn()
     broker.withdraw("late")
@@ -111,11 +111,11 @@ def test_keeping_one_may_withdraw_another_and_make_new_ones(
     def keep() -> None:
         kept.append("first")
         broker.withdraw("second")
-        promise(broker, kept, "first")
+        reply(broker, kept, "first")
 
     declare(channel, "q")
-    broker.promise("first", SYNCED, keep)
-    promise(broker, kept, "second")
+    broker.when_durable("first", SYNCED, keep)
+    reply(broker, kept, "second")
     broker.end_turn()
     broker.storage.log.advance(2, 2)
     assert kept == ["first"]
@@ -155,7 +155,7 @@ def test_in_a_broker_that_does_not_sync_each_epoch_what_is_written_is_safe(
 def test_the_log_is_told_that_somebody_waits_for_the_disk(
     broker: Broker, storage: ManualStorage, kept: list[str], level: int, flushes: int
 ) -> None:
-    promise(broker, kept, "a", level)
+    reply(broker, kept, "a", level)
     broker.end_turn()
     broker.end_turn()
     assert storage.log.flushes == flushes
@@ -168,7 +168,7 @@ def test_a_lost_consumer_is_told_after_the_answer_that_its_client_waits_for(
     channel.consume(queue, "mine")
     other.consume(queue, "other")
     channel.delete(queue)
-    broker.promise(client.connection, SYNCED, lambda: kept.append("answered"))
+    broker.when_durable(client.connection, SYNCED, lambda: kept.append("answered"))
     assert (channel.cancels(), other.cancels()) == ([], ["other"])
     broker.storage.log.advance(2, 2)
     assert kept == ["answered"]
@@ -187,14 +187,14 @@ def test_after_a_failure_nothing_is_confirmed_or_kept(
     other.core.select_confirms()
     declare(channel, "q")
     channel.publish(b"1", "q", delivery_mode=PERSISTENT)
-    promise(broker, kept, "before")
+    reply(broker, kept, "before")
     broker.end_turn()
     broker.log_failed("disk on fire")
     broker.log_failed("again")
     broker.storage.log.advance(2, 0)
     broker.storage.log.advance(2, 2)
     other.publish(b"2", "nowhere")
-    promise(broker, kept, "after", NOTHING)
+    reply(broker, kept, "after", NOTHING)
     broker.end_turn()
     assert (channel.confirms(), other.confirms(), kept) == ([], [], [])
     assert (broker.failure, reasons) == ("disk on fire", ["disk on fire"])
