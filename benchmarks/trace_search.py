@@ -251,8 +251,8 @@ async def run(folder: Path, events: int) -> tuple[list[Answer], dict[str, float]
         "fill_seconds": filled,
         "index_behind_seconds": indexed - filled,
         "reopen_seconds": reopened,
-        "log_octets_per_event": size_of(folder / "queues") / kept,
-        "index_octets_per_event": size_of(folder / INDEX) / kept,
+        "log_bytes_per_event": size_of(folder / "queues") / kept,
+        "index_bytes_per_event": size_of(folder / INDEX) / kept,
         "index_cpu_ns_per_event": per_note * 1e9,
         "index_files": subject.traces.figures()["files"],
     }

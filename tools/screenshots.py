@@ -49,7 +49,7 @@ def main() -> None:
     for picture in sorted(flags.into.glob("*.png")):
         shrink(picture)
         size = picture.stat().st_size
-        print(f"{picture.name}: {size:,} octets" + (" (too large)" if size > LARGEST_PICTURE else ""))
+        print(f"{picture.name}: {size:,} bytes" + (" (too large)" if size > LARGEST_PICTURE else ""))
 
 
 def fill(url: str, messages: int) -> None:

@@ -434,7 +434,7 @@ static void parse(Conn *c) {
     uint8_t *p = c->in + c->ipos, *end = c->in + c->ilen;
     while (end - p >= 7) {
         uint32_t sz = r32(p + 3); if ((size_t)(end - p) < sz + 8ull) break;
-        if (p[7 + sz] != 0xCE) die("bad frame end octet");
+        if (p[7 + sz] != 0xCE) die("bad frame end byte");
         switch (p[0]) {
         case 1: {
             uint32_t m = r32(p + 7);

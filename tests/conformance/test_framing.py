@@ -56,15 +56,15 @@ def declare_cut(size: int) -> bytes:
 
 
 BROKEN = {
-    "wrong end octet": (
+    "wrong end byte": (
         pack_frame(METHOD, 1, pack_method("basic.qos"), end=b"\x01"),
         frame_error("type 1, all octets = <<0,60,0,10,0,0,0,0,0,0,0>>: {invalid_frame_end_marker,1}"),
     ),
-    "wrong end octet of a heartbeat": (
+    "wrong end byte of a heartbeat": (
         pack_frame(HEARTBEAT, 0, b"", end=b"\x00"),
         frame_error("type 8, all octets = <<>>: {invalid_frame_end_marker,0}"),
     ),
-    "frame larger than negotiated, judged by its first octets": (
+    "frame larger than negotiated, judged by its first bytes": (
         struct.pack(">BHI", METHOD, 1, FRAME_MAX + 1),
         frame_error("type 1, all octets = <<>>: {frame_too_large,131073,131064}"),
     ),

@@ -415,7 +415,7 @@ def test_what_is_said_to_be_in_memory_does_not_last() -> None:
         ({**ON, "x-cache-ttl": 0}, "{value_zero,0}"),
         ({**ON, "x-cache-ttl": "soon"}, '"expected integer, got longstr"'),
         ({**ON, "x-deduplication-header": 5}, "{unacceptable_type,signedint}"),
-        ({**ON, "x-deduplication-header": ""}, '"expected the name of a header, of 1 to 255 octets"'),
+        ({**ON, "x-deduplication-header": ""}, '"expected the name of a header, of 1 to 255 bytes"'),
         ({**ON, "x-cache-persistence": "paper"}, "\"expected memory or disk, got 'paper'\""),
     ],
 )

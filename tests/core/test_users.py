@@ -35,7 +35,7 @@ def test_passwords_of_any_letters_are_fine(users: Users) -> None:
     assert not users.authenticate("zoë", "пароль")
 
 
-def test_octets_that_are_no_text_are_a_wrong_password_not_an_error(users: Users) -> None:
+def test_bytes_that_are_no_text_are_a_wrong_password_not_an_error(users: Users) -> None:
     assert not users.authenticate("alice", b"\xff\xfe".decode("utf-8", "surrogateescape"))
     assert not users.authenticate(b"\xff".decode("utf-8", "surrogateescape"), "secret")
 

@@ -212,7 +212,7 @@ def test_a_deleted_queue_leaves_no_bindings(channel: ClientChannel, queue: Queue
 
 
 def remember(vhost: VHost, exchange: str, key: str) -> None:
-    """Do what a session does after a publish: keep the route under the method's octets."""
+    """Do what a session does after a publish: keep the route under the method's bytes."""
     address = address_of(exchange, key)
     vhost.find_route(address, exchange, key, address, False, False)
 

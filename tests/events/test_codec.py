@@ -223,7 +223,7 @@ def test_batch_with_the_schema_of_another_version_is_refused() -> None:
 
 @pytest.mark.parametrize("data", [FIRST_BATCH, encode(fixture_rows())], ids=["v1", "v2"])
 def test_batch_that_is_cut_short_is_refused(data: bytes) -> None:
-    for size in range(len(data) - 8):  # the 8 octets at the end only say that it is the end
+    for size in range(len(data) - 8):  # the 8 bytes at the end only say that it is the end
         with pytest.raises(BadEvents):
             decode(data[:size])
 

@@ -150,7 +150,7 @@ def test_a_batch_is_finished_once() -> None:
         writer.finish(b"head", b"end")
     writer.write(fixture_rows(), 8, 8)
     with pytest.raises(ValueError, match="another size"):
-        writer.finish(b"too long a head", b"8 octets")
-    assert writer.finish(b"8 octets", b"the end.").endswith(b"the end.")
+        writer.finish(b"too long a head", b"8 bytes!")
+    assert writer.finish(b"8 bytes!", b"the end.").endswith(b"the end.")
     with pytest.raises(ValueError, match="finished"):
-        writer.finish(b"8 octets", b"the end.")
+        writer.finish(b"8 bytes!", b"the end.")

@@ -304,7 +304,7 @@ def test_short_records_that_are_cut_or_misplaced_are_refused() -> None:
     for size in range(len(raw)):
         with pytest.raises(BadEvents):
             Rows.from_bytes(raw[:size])
-    last = len(raw) - 16  # the flags are its third octet
+    last = len(raw) - 16  # the flags are its third byte
     for flags in (IS_PASSED, IS_PASSED | IS_NEW, IS_NEW, 0):
         with pytest.raises(BadEvents):
             Rows.from_bytes(raw[: last + 2] + bytes((flags,)) + raw[last + 3 :])

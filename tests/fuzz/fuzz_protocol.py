@@ -100,7 +100,7 @@ def fuzz_compiled(seconds: float) -> None:
 
 
 def mutate(corpus: list[bytes], chance: random.Random) -> bytes:
-    """One input, damaged a few times; the first octet, which chooses the target, mostly stays."""
+    """One input, damaged a few times; the first byte, which chooses the target, mostly stays."""
     data = bytearray(chance.choice(corpus))
     for _ in range(chance.randint(1, 4)):
         start = chance.randint(min(1, len(data)), len(data))

@@ -118,7 +118,7 @@ TARGETS = (read_frames, read_values, answer_client, converse, talk_nonsense)
 
 
 def run(data: bytes) -> None:
-    """The first octet chooses the target."""
+    """The first byte chooses the target."""
     if data:
         TARGETS[data[0] % len(TARGETS)](data[1:])
 

@@ -9,7 +9,7 @@ import pytest
 from .clients.contract import Channel, Client, Feature
 from .conftest import Connect, Namer
 
-# Around what fits one frame with frame-max 4096 and 131072 (8 octets are the frame's own), and far beyond.
+# Around what fits one frame with frame-max 4096 and 131072 (8 bytes are the frame's own), and far beyond.
 BODY_SIZES = [0, 1, 4087, 4088, 4089, 8176, 131063, 131064, 131065, 262128, 3 * 1024 * 1024 + 17]
 
 

@@ -41,10 +41,10 @@ ADDRESS = b"\x04logs\x04info"  # exchange and routing key
 PERSISTENT_HEADER = bytes.fromhex("003c 0000 0000000000000002 1000 02")  # delivery mode 2
 TRANSIENT_HEADER = bytes.fromhex("003c 0000 0000000000000003 0000")
 DEFINITION = bytes.fromhex(
-    "00000039"  # a field table of 57 octets
+    "00000039"  # a field table of 57 bytes
     "04 6b696e64 53 00000005 76686f7374"  # "kind": "vhost"
     "03 6b6579 41 00000006 53 00000001 76"  # "key": ["v"]
-    "0a 646566696e6974696f6e 46 0000000b"  # "definition": a table of 11 octets
+    "0a 646566696e6974696f6e 46 0000000b"  # "definition": a table of 11 bytes
     "04 6e616d65 53 00000001 76"  # "name": "v"
 )
 END_OF_DEFINITION = bytes.fromhex("0000001e 04 6b696e64 53 00000005 76686f7374 03 6b6579 41 00000006 53 00000001 76")

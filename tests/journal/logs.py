@@ -27,7 +27,7 @@ class History:
         self.written[sequence] = 1000 + sequence, payload
 
     def file(self, name: str) -> bytearray:
-        """The octets of a file, to be changed."""
+        """The bytes of a file, to be changed."""
         return self.files.disk.file(f"{FOLDER}/{name}").current
 
     def names(self) -> list[str]:

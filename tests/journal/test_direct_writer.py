@@ -1,4 +1,4 @@
-"""Writes past the cache: the same octets in the same places, whatever their sizes, and what the system says if not."""
+"""Writes past the cache: the same bytes in the same places, whatever their sizes, and what the system says if not."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ MOODS = """
 #include <sys/syscall.h>
 #include <unistd.h>
 
-ssize_t pwrite64(int handle, const void *octets, size_t size, off_t offset) {
+ssize_t pwrite64(int handle, const void *bytes, size_t size, off_t offset) {
     static int count;
     const char *mood = getenv("MOOD");
     int flags = fcntl(handle, F_GETFL);
@@ -207,14 +207,14 @@ ssize_t pwrite64(int handle, const void *octets, size_t size, off_t offset) {
     if (mood[0] == 'n' && count == 4) return 0;
     if (mood[0] == 's' && size > 700) {
         fcntl(handle, F_SETFL, flags & ~O_DIRECT);  /* for a part that is no whole block */
-        written = syscall(SYS_pwrite64, handle, octets, count % 3 ? (size > 4096 ? 4096 : 512) : 700, offset);
+        written = syscall(SYS_pwrite64, handle, bytes, count % 3 ? (size > 4096 ? 4096 : 512) : 700, offset);
         fcntl(handle, F_SETFL, flags);
         return written;
     }
-    return syscall(SYS_pwrite64, handle, octets, size, offset);
+    return syscall(SYS_pwrite64, handle, bytes, size, offset);
 }
-ssize_t pwrite(int handle, const void *octets, size_t size, off_t offset) {
-    return pwrite64(handle, octets, size, offset);
+ssize_t pwrite(int handle, const void *bytes, size_t size, off_t offset) {
+    return pwrite64(handle, bytes, size, offset);
 }
 """
 MOODY = """
@@ -224,10 +224,10 @@ from warrenmq.journal.files import SystemFiles
 
 files = SystemFiles()
 handle = files.open(sys.argv[1])
-octets = random.Random(5).randbytes(300_000)
+bytes = random.Random(5).randbytes(300_000)
 writer = direct_writer.DirectWriter(8 * direct_writer.BLOCK)
 direct_writer.DirectWriter = lambda: writer
-print(files.write_past_cache(handle, [octets[:5], octets[5:100_000], octets[100_000:]], 17))
+print(files.write_past_cache(handle, [bytes[:5], bytes[5:100_000], bytes[100_000:]], 17))
 print(bool(fcntl.fcntl(handle, fcntl.F_GETFL) & getattr(os, "O_DIRECT", 0)))
 """
 

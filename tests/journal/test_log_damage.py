@@ -50,7 +50,7 @@ def flips(history: History) -> Iterator[str]:
         for offset in range(len(file)):
             for bit in range(8):
                 file[offset] ^= 1 << bit
-                yield f"bit {bit} of octet {offset} of {name}"
+                yield f"bit {bit} of byte {offset} of {name}"
                 file[offset] ^= 1 << bit
 
 

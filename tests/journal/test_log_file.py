@@ -86,7 +86,7 @@ def test_sequences_have_no_gaps() -> None:
 
 def test_an_epoch_too_long_for_its_head_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_file, "PAYLOAD_MAX", 10)
-    with pytest.raises(JournalError, match="an epoch of 11 octets is too long"):
+    with pytest.raises(JournalError, match="an epoch of 11 bytes is too long"):
         History().writer().append(bytes(11), 1, 0)
 
 
@@ -330,7 +330,7 @@ def test_salts_differ() -> None:
 
 
 def torn(history: History, payload: bytes, kept: int) -> History:
-    """Let the next append stop after some octets."""
+    """Let the next append stop after some bytes."""
     scan, _ = history.scan()
     name = log_name(scan.files_found[-1].first)
     end = scan.files_found[-1].size

@@ -46,7 +46,7 @@ def test_records_follow_each_other(written: list[tuple[int, int, bytes, bytes, b
     assert [record[:5] for record in decode_all(data)] == written
 
 
-def test_the_octets_are_those_of_the_document() -> None:
+def test_the_bytes_are_those_of_the_document() -> None:
     head = "0500000000000000 01 0200 00000000 03000000"
     assert encode(5, PERSISTENT, b"ab", b"", b"xyz") == bytes.fromhex(head) + b"abxyz"
     assert HEAD_SIZE == 19
@@ -61,7 +61,7 @@ def test_a_record_that_is_cut_is_none(message: tuple[int, int, bytes, bytes, byt
 
 
 @given(st.binary(max_size=60), st.integers(-5, 70))
-def test_any_octets_are_a_record_or_refused(octets: bytes, offset: int) -> None:
+def test_any_bytes_are_a_record_or_refused(octets: bytes, offset: int) -> None:
     try:
         record = decode_at(octets, offset)
     except BadRecord as error:

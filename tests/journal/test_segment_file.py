@@ -41,7 +41,7 @@ PATH = "/file"
 
 @dataclass
 class Stored:
-    """A file in memory with these octets."""
+    """A file in memory with these bytes."""
 
     octets: bytes
 

@@ -242,7 +242,7 @@ def test_memory_is_bounded_and_the_rows_written_longest_ago_go_first(monkeypatch
         append(node, answer("throughput", [windowed(batch, name, count=batch) for name in "abc"], batch=batch))
     assert rows_of(node) == [2, 3, 3, 3, 4, 4, 4, 5, 5, 5]
     monkeypatch.setattr(analysis, "MOST_ROWS", 10_000)
-    monkeypatch.setattr(analysis, "MOST_OCTETS", 700)
+    monkeypatch.setattr(analysis, "MOST_BYTES", 700)
     append(node, answer("throughput", [windowed(9, count=9)], batch=9))
     assert 1 < len(rows_of(node)) < 7
     assert rows_of(node)[-1] == 9

@@ -32,7 +32,7 @@ def contents(draw: st.DrawFn, channel: int) -> list[Frame]:
     pieces = draw(st.lists(st.binary(max_size=12), max_size=4))
     body = b"".join(pieces)
     while pieces and not pieces[-1]:
-        pieces.pop()  # behind the last octet an empty frame would belong to nothing
+        pieces.pop()  # behind the last byte an empty frame would belong to nothing
     properties = draw(st.sampled_from([{}, {"content_type": "a"}, {"headers": {"a": [1, "b"]}, "priority": 3}]))
     header = pack_header(len(body), properties)
     pieces = pieces if body else []
@@ -129,7 +129,7 @@ def test_valid_input_means_the_same_however_it_is_cut(stream: list[Frame], place
 
 
 @given(streams())
-def test_valid_input_may_come_octet_by_octet(stream: list[Frame]) -> None:
+def test_valid_input_may_come_byte_by_byte(stream: list[Frame]) -> None:
     data = packed(stream)
     assert read(bytes((octet,)) for octet in data) == (modelled(stream), "")
 
@@ -146,7 +146,7 @@ def test_damaged_input_means_the_same_however_it_is_cut(
 
 
 @given(st.binary(max_size=300), cuts)
-def test_any_octets_mean_the_same_however_they_are_cut(data: bytes, places: list[int]) -> None:
+def test_any_bytes_mean_the_same_however_they_are_cut(data: bytes, places: list[int]) -> None:
     assert read(cut_up(data, places)) == read([data])
 
 

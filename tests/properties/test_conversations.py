@@ -36,7 +36,7 @@ def test_damaged_conversations_cut_anywhere_harm_nobody(
 @given(
     st.sampled_from(CONVERSATIONS),
     st.lists(
-        damages.filter(lambda edit: edit.kind in (EditKind.SET_OCTET, EditKind.INSERT_OCTET, EditKind.REMOVE_OCTET)),
+        damages.filter(lambda edit: edit.kind in (EditKind.SET_BYTE, EditKind.INSERT_BYTE, EditKind.REMOVE_BYTE)),
         min_size=1,
         max_size=3,
     ),

@@ -74,7 +74,7 @@ _wire_scalars = st.one_of(
 )  # fmt: skip
 _wire_keys = st.binary(max_size=12).map(_short)
 
-# Values and table entries as octets, of every type there is: more than our own encoder would ever write.
+# Values and table entries as bytes, of every type there is: more than our own encoder would ever write.
 wire_values = st.recursive(
     _wire_scalars,
     lambda inner: (

@@ -398,7 +398,7 @@ def test_a_body_longer_than_announced_is_refused(split: int) -> None:
     else:
         error = refusal(data)
         assert isinstance(error, UnexpectedFrame)
-        assert error.text == "content body is longer than announced by 1 octets"
+        assert error.text == "content body is longer than announced by 1 bytes"
 
 
 @pytest.mark.parametrize("size", [2**64 - 1, 2**63, 2**63 - 1, 2**32])

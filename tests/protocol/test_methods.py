@@ -77,7 +77,7 @@ def test_pamqp_reads_the_same_arguments(method: Method) -> None:
     ],
     ids=lambda value: value.name if isinstance(value, Method) else "",
 )
-def test_methods_have_their_octets(method: Method, payload: bytes) -> None:
+def test_methods_have_their_bytes(method: Method, payload: bytes) -> None:
     assert encode(method) == payload
     assert decode(payload) == method
 

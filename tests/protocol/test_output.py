@@ -27,7 +27,7 @@ INTERESTING_SIZES = sorted(
 # Slices of one random-looking text, so that a piece out of place is seen.
 SOURCE = bytes((7 * number + number // 251) % 256 for number in range(300_000))
 
-short_octets = st.binary(max_size=255).map(pack_shortstr)
+short_bytes = st.binary(max_size=255).map(pack_shortstr)
 channels = st.integers(1, 65535)
 tags = st.integers(0, 2**64 - 1)
 sizes = st.sampled_from(INTERESTING_SIZES) | st.integers(0, 3000)
@@ -86,7 +86,7 @@ def calls(draw: st.DrawFn) -> Call:
             lambda output: output.put_message(channel, method, content_header[12:], body),
             lambda frame_max: plain_content(frame_max, channel, method, content_header, body),
         )
-    consumer_tag, exchange, key = draw(short_octets), draw(short_octets), draw(short_octets)
+    consumer_tag, exchange, key = draw(short_bytes), draw(short_bytes), draw(short_bytes)
     tag, redelivered = draw(tags), draw(st.booleans())
     deliver = b"\0\x3c\0\x3c" + consumer_tag + tag.to_bytes(8, "big") + bytes((redelivered,)) + exchange + key
     return (
@@ -98,7 +98,7 @@ def calls(draw: st.DrawFn) -> Call:
 
 
 def _as_table(octets: bytes) -> bytes:
-    """A table with one entry of so many octets."""
+    """A table with one entry of so many bytes."""
     entry = b"\x01kx" + len(octets).to_bytes(4, "big") + octets
     return len(entry).to_bytes(4, "big") + entry
 

@@ -122,7 +122,7 @@ def test_a_property_that_is_not_utf8_is_read_as_escapes() -> None:
 
 
 @pytest.mark.parametrize("wrong", [BasicProperties(priority=256), BasicProperties(delivery_mode=-1)])
-def test_refuses_to_write_a_number_that_is_no_octet(wrong: BasicProperties) -> None:
+def test_refuses_to_write_a_number_that_is_no_byte(wrong: BasicProperties) -> None:
     with pytest.raises(LocalMisuse):
         wrong.encode()
 
@@ -163,7 +163,7 @@ def test_a_malformed_property_list_is_refused_with_rabbitmqs_words(header: bytes
 
 
 @pytest.mark.parametrize("offset", [-1, -14, 13, 1000])
-def test_decoding_stays_inside_its_octets(offset: int) -> None:
+def test_decoding_stays_inside_its_bytes(offset: int) -> None:
     with pytest.raises(MalformedProperties):
         properties.decode(header_of(0, b""), offset)
 
@@ -177,7 +177,7 @@ def test_a_list_cut_anywhere_is_malformed(written: BasicProperties, chosen: st.D
 
 
 @given(st.integers(0, 0xFFFF), st.binary(max_size=60))
-def test_any_octets_are_answered_or_refused(flags: int, content: bytes) -> None:
+def test_any_bytes_are_answered_or_refused(flags: int, content: bytes) -> None:
     header = header_of(flags, content)
     try:
         properties.validate(header)
@@ -206,7 +206,7 @@ def test_any_octets_are_answered_or_refused(flags: int, content: bytes) -> None:
 
 
 @given(st.lists(strategies.wire_entries, max_size=5), strategies.properties, st.data())
-def test_taking_out_a_header_touches_no_other_octet(
+def test_taking_out_a_header_touches_no_other_byte(
     entries: list[tuple[bytes, bytes]], others: BasicProperties, chosen: st.DataObject
 ) -> None:
     bcc = (b"\x03BCC", b"A\0\0\0\x02t\x01")
@@ -217,7 +217,7 @@ def test_taking_out_a_header_touches_no_other_octet(
 
 
 @given(st.lists(strategies.wire_entries, max_size=5), strategies.properties)
-def test_adding_a_header_touches_no_other_octet(entries: list[tuple[bytes, bytes]], others: BasicProperties) -> None:
+def test_adding_a_header_touches_no_other_byte(entries: list[tuple[bytes, bytes]], others: BasicProperties) -> None:
     others.headers = None
     added = (b"\x05count", b"I\0\0\0\x07")
     wanted = header_with_table(others, [*entries, added])
@@ -237,7 +237,7 @@ def test_taking_out_a_header_takes_every_one_of_that_key() -> None:
     assert properties.without_header(header, "k") == header_of(properties.HEADERS, table_of([entries[1]]))
 
 
-def test_taking_out_a_header_that_is_not_there_gives_the_same_octets() -> None:
+def test_taking_out_a_header_that_is_not_there_gives_the_same_bytes() -> None:
     for header in (content_header(0, FULL), content_header(0, BasicProperties())):
         assert properties.without_header(header, "not there") is header
 

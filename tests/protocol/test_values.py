@@ -207,7 +207,7 @@ def test_a_table_cut_anywhere_is_malformed(data: bytes, chosen: st.DataObject) -
 @given(st.binary(max_size=60))
 @example(b"\xff\xff\xff\xff")
 @example(b"\x00\x00\x00\x05\x01kI\x00\x00")
-def test_any_octets_are_read_or_refused_alike_by_reading_and_passing(data: bytes) -> None:
+def test_any_bytes_are_read_or_refused_alike_by_reading_and_passing(data: bytes) -> None:
     outcomes = []
     for action in (ValueReader.read_table, ValueReader.skip_table):
         reader = ValueReader(data, 0, len(data))
@@ -220,7 +220,7 @@ def test_any_octets_are_read_or_refused_alike_by_reading_and_passing(data: bytes
 
 
 @pytest.mark.parametrize("kind", sorted(set(range(256)) - set(b"tbBsuIilLfdDSxAFTV")))
-def test_an_unknown_type_octet_is_malformed(kind: int) -> None:
+def test_an_unknown_type_byte_is_malformed(kind: int) -> None:
     data = sized(b"\x01k" + bytes((kind,)) + bytes(20))
     with pytest.raises(MalformedValue):
         decode_table(data, 0, len(data))
@@ -235,7 +235,7 @@ def test_an_inner_length_cannot_reach_beyond_its_table() -> None:
 
 
 @pytest.mark.parametrize(("position", "end"), [(-1, 2), (3, 2), (0, 5)])
-def test_a_reader_stays_inside_its_octets(position: int, end: int) -> None:
+def test_a_reader_stays_inside_its_bytes(position: int, end: int) -> None:
     with pytest.raises(MalformedValue):
         ValueReader(b"abcd", position, end)
 
@@ -313,7 +313,7 @@ def test_strings_come_back_as_they_went(text: str, octets: bytes) -> None:
     assert decode_longstr(b"." + long + b".", 1, len(long) + 2) == (octets, len(long) + 1)
 
 
-def test_a_short_string_holds_255_octets() -> None:
+def test_a_short_string_holds_255_bytes() -> None:
     assert encode_shortstr("a" * 255) == b"\xff" + b"a" * 255
     for text in ("a" * 256, "é" * 128):
         with pytest.raises(LocalMisuse):

@@ -228,7 +228,7 @@ def test_every_version_that_was_ever_written_is_read(path: Path) -> None:
 
 
 def drawings() -> list[bytes]:
-    """The octets of the examples in the page."""
+    """The bytes of the examples in the page."""
     blocks = re.findall(r"```\n(.*?)```", PAGE.read_text(), re.DOTALL)
     lines = [re.findall(r"^\s*((?:[0-9a-f]{2} {1,2})+)", block, re.MULTILINE) for block in blocks]
     return [bytes.fromhex("".join(line).replace(" ", "")) for line in lines]
@@ -558,7 +558,7 @@ def test_any_name_is_kept(path: Path, name: str) -> None:
     assert catalog.snapshot() == {kind: [] for kind in KINDS}
 
 
-def test_names_that_look_alike_in_octets_are_different(catalog: CatalogFile) -> None:
+def test_names_that_look_alike_in_bytes_are_different(catalog: CatalogFile) -> None:
     alike = ["é", b"\xc3".decode("utf-8", "surrogateescape") + b"\xa9".decode("utf-8", "surrogateescape"), "e\u0301"]
     catalog.apply(1, [queue(name, id) for id, name in enumerate(alike, start=1)])
     assert names(catalog) == alike

@@ -1,4 +1,4 @@
-"""`check_folder` on folders written octet by octet: what is alive, what is damaged, what a crash may leave."""
+"""`check_folder` on folders written byte by byte: what is alive, what is damaged, what a crash may leave."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def test_rubbish_is_no_record(octets: bytes) -> None:
 
 
 def test_a_record_with_something_behind_it_is_refused() -> None:
-    with pytest.raises(CatalogDamaged, match="followed by 1 octets too many"):
+    with pytest.raises(CatalogDamaged, match="followed by 1 bytes too many"):
         decode_operation(encode_operation("vhost", ("/",), None) + b"x")
 
 

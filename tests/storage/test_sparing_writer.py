@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from warrenmq.journal.files import Data, Files
 from warrenmq.storage.sparing_writer import (
-    CACHED_OCTETS,
+    CACHED_BYTES,
     INTERPRETER_WAIT,
     LARGE_WRITE,
     SLOW_FOR,
@@ -103,11 +103,11 @@ def test_what_is_in_the_cache_is_let_go() -> None:
     files = Noted()
     writer = SparingWriter(files, files.clock)
     for pieces in (SMALL, LARGE):
-        writer.writev(3, pieces, CACHED_OCTETS)
-        writer.writev(3, pieces, CACHED_OCTETS + 7)
+        writer.writev(3, pieces, CACHED_BYTES)
+        writer.writev(3, pieces, CACHED_BYTES + 7)
     assert files.asked() == ["cached", "cached", "let go 7", "past", "past"]
     files.knows_how = False
-    writer.writev(3, LARGE, CACHED_OCTETS + 8)
+    writer.writev(3, LARGE, CACHED_BYTES + 8)
     assert files.asked() == ["cached", "let go 8"]
 
 

@@ -480,7 +480,7 @@ def test_transactions_are_whole_after_a_crash(start: Callable[..., Node]) -> Non
 
 
 def damage(node: Node, segment: int, page: int, in_head: bool = False) -> tuple[int, int]:
-    """Change an octet of a page; the positions in it."""
+    """Change a byte of a page; the positions in it."""
     path = os.path.join(node.store.folder, node.files[segment])
     files = Files()
     handle = files.open(path)
@@ -544,7 +544,7 @@ def test_a_segment_that_vanished_is_passed_over(node: Node) -> None:
     assert node.offsets() == [at for at in range(300) if not gone.first <= at < behind]
 
 
-@pytest.mark.parametrize("how", ["cut", "other octets"])
+@pytest.mark.parametrize("how", ["cut", "other bytes"])
 def test_a_torn_page_is_made_good_by_the_log(how: str, start: Callable[..., Node]) -> None:
     node = start()
     fill(node, 40)

@@ -10,7 +10,7 @@
     refuse      new connections are reset
 
 It knows where frames begin, so that damage can be of the kind that the receiver must notice (the type of a frame is
-changed): a flipped octet in a body or in a delivery tag is something that no client and no broker can find out.
+changed): a flipped byte in a body or in a delivery tag is something that no client and no broker can find out.
 
 Runs on an event loop in a thread of its own, which owns the sockets. The test gives orders and reads counters.
 """
@@ -45,7 +45,7 @@ Rewrite = Callable[[bytes], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing to go wrong with one connection: with what goes that way, after so many octets have passed in all."""
+    """One thing to go wrong with one connection: with what goes that way, after so many bytes have passed in all."""
 
     kind: str
     direction: str
@@ -54,7 +54,7 @@ class Fault:
 
 
 class Weather:
-    """Draws faults from a seed. `calm_octets` is how many octets pass between two of them, in the mean."""
+    """Draws faults from a seed. `calm_bytes` is how many bytes pass between two of them, in the mean."""
 
     KINDS = {
         "reset": 8,
@@ -65,15 +65,15 @@ class Weather:
         "swallow": 1,  # costs the client two heartbeats to find out
     }
 
-    def __init__(self, seed: int, calm_octets: int = 60_000, longest_delay: float = 0.2) -> None:
+    def __init__(self, seed: int, calm_bytes: int = 60_000, longest_delay: float = 0.2) -> None:
         self._random = random.Random(seed)
-        self._calm_octets = calm_octets
+        self._calm_bytes = calm_bytes
         self._longest_delay = longest_delay
 
     def draw(self) -> Fault | None:
         kind = self._random.choices(list(self.KINDS), list(self.KINDS.values()))[0]
         # One in eight comes early enough to hit the handshake or the replay of the topology.
-        mean = self._calm_octets if self._random.randrange(8) else 400
+        mean = self._calm_bytes if self._random.randrange(8) else 400
         return Fault(
             kind,
             self._random.choice(BOTH),
@@ -184,7 +184,7 @@ class Breaker:
             assert time.monotonic() < deadline, f"{self.connections_made} connections were made, not {count}"
             time.sleep(0.005)
 
-    def octets_passed(self, direction: str) -> int:
+    def bytes_passed(self, direction: str) -> int:
         """How much went this way on the connections that there are."""
         return sum(line.pipes[direction].passed for line in list(self._lines))
 
@@ -304,7 +304,7 @@ class _Line:
             pipe.spoils_next = True
 
     def strike(self, direction: str) -> None:
-        """Some octets passed: do what the weather has in store, if it is time."""
+        """Some bytes passed: do what the weather has in store, if it is time."""
         fault = self.fault
         if fault is None or fault.direction != direction or self._passed() < fault.after:
             return

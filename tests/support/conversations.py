@@ -26,9 +26,9 @@ from tests.support.wire_format import (
 class EditKind(IntEnum):
     """What one edit does to the frame at `place`, with `value`."""
 
-    SET_OCTET = 0  # in the payload
-    INSERT_OCTET = 1
-    REMOVE_OCTET = 2
+    SET_BYTE = 0  # in the payload
+    INSERT_BYTE = 1
+    REMOVE_BYTE = 2
     DROP_FRAME = 3
     REPEAT_FRAME = 4
     SWAP_WITH_NEXT = 5
@@ -36,7 +36,7 @@ class EditKind(IntEnum):
     SET_KIND = 7
     CUT_PAYLOAD = 8
     COPY_TO_END = 9
-    BREAK_OCTET = 10  # in the bytes on the wire, framing and all
+    BREAK_BYTE = 10  # in the bytes on the wire, framing and all
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +65,18 @@ def apply_edits(conversation: Iterable[Frame], edits: Iterable[Edit]) -> list[by
     frames = list(conversation)
     breaks = []
     for edit in edits:
-        if edit.kind is EditKind.BREAK_OCTET:
+        if edit.kind is EditKind.BREAK_BYTE:
             breaks.append(edit)
         elif frames:
             _edit_frames(frames, edit)
     pieces = [PROTOCOL_HEADER, *(pack_frame(frame.kind, frame.channel, frame.payload) for frame in frames)]
     for edit in breaks:
         index = edit.place % len(pieces)
-        pieces[index] = _with_octet(pieces[index], edit)
+        pieces[index] = _with_byte(pieces[index], edit)
     return pieces
 
 
-def _with_octet(octets: bytes, edit: Edit) -> bytes:
+def _with_byte(octets: bytes, edit: Edit) -> bytes:
     at = (edit.value >> 8) % len(octets)
     return octets[:at] + bytes((edit.value % 256,)) + octets[at + 1 :]
 
@@ -86,11 +86,11 @@ def _edit_frames(frames: list[Frame], edit: Edit) -> None:
     frame = frames[index]
     payload = frame.payload
     at = (edit.value >> 8) % (len(payload) or 1)
-    if edit.kind is EditKind.SET_OCTET and payload:
-        frames[index] = replace(frame, payload=_with_octet(payload, edit))
-    elif edit.kind is EditKind.INSERT_OCTET:
+    if edit.kind is EditKind.SET_BYTE and payload:
+        frames[index] = replace(frame, payload=_with_byte(payload, edit))
+    elif edit.kind is EditKind.INSERT_BYTE:
         frames[index] = replace(frame, payload=payload[:at] + bytes((edit.value % 256,)) + payload[at:])
-    elif edit.kind is EditKind.REMOVE_OCTET:
+    elif edit.kind is EditKind.REMOVE_BYTE:
         frames[index] = replace(frame, payload=payload[:at] + payload[at + 1 :])
     elif edit.kind is EditKind.CUT_PAYLOAD:
         frames[index] = replace(frame, payload=payload[:at])

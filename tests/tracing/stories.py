@@ -61,7 +61,7 @@ def simple_life(at: int, queue: str = "work", message_id: str | None = None, **c
     return told.enqueued(at + 1, queue).delivered(at + 101, queue, "worker").acked(at + 151, queue, "worker").events
 
 
-def octets_of(events: Iterable[Event]) -> bytes:
+def bytes_of(events: Iterable[Event]) -> bytes:
     """One batch."""
     rows = Rows()
     for event in events:
@@ -92,7 +92,7 @@ class MemoryLog:
         return len(self.batches)
 
     def append(self, events: Iterable[Event]) -> tuple[int, bytes, BatchNote]:
-        self.batches.append(octets_of(events))
+        self.batches.append(bytes_of(events))
         return len(self.batches) - 1, self.batches[-1], note_of(self.batches[-1])
 
     def delete(self) -> None:

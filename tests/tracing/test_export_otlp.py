@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.tracing.stories import SPAN_ID, TRACE_ID, Told, octets_of, simple_life
+from tests.tracing.stories import SPAN_ID, TRACE_ID, Told, bytes_of, simple_life
 from warrenmq.events import schema
 from warrenmq.events.schema import Event
 from warrenmq.tracing import export_otlp
@@ -85,7 +85,7 @@ def export(options: OtlpOptions, *batches: list[Event], exporter: OtlpExporter |
         used = exporter or OtlpExporter(options)
         used.start()
         for offset, batch in enumerate(batches):
-            used.batch_was_added(offset, octets_of(batch))
+            used.batch_was_added(offset, bytes_of(batch))
         await used.stop()
         return used
 
@@ -98,7 +98,7 @@ def exported_before_the_end(options: OtlpOptions, batch: list[Event]) -> OtlpExp
     async def run() -> OtlpExporter:
         exporter = OtlpExporter(options)
         exporter.start()
-        exporter.batch_was_added(0, octets_of(batch))
+        exporter.batch_was_added(0, bytes_of(batch))
         async with asyncio.timeout(30):
             while exporter.sent + exporter.dropped < 2:  # noqa: ASYNC110  # a thread counts
                 await asyncio.sleep(0.01)
@@ -223,7 +223,7 @@ def test_a_batch_that_is_damaged_is_left_out(collector: Collector, caplog: pytes
         exporter = OtlpExporter(OtlpOptions(collector.url))
         exporter.start()
         exporter.batch_was_added(0, b"nonsense")
-        exporter.batch_was_added(1, octets_of(simple_life(0)))
+        exporter.batch_was_added(1, bytes_of(simple_life(0)))
         await exporter.stop()
 
     asyncio.run(run())

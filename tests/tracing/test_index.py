@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.events import samples
-from tests.tracing.stories import BEGIN, octets_of, simple_life
+from tests.tracing.stories import BEGIN, bytes_of, simple_life
 from warrenmq.events import schema
 from warrenmq.events.codec import decode, encode
 from warrenmq.events.columns import ColumnWriter
@@ -59,7 +59,7 @@ def test_the_keys_of_a_batch_are_those_that_it_says_itself() -> None:
         events = [
             event for at in range(lives) for event in simple_life(100 * at, message_id=f"m{at % 7}", correlation_id="c")
         ]
-        batch = decode(octets_of(events))
+        batch = decode(bytes_of(events))
         assert keys_of(batch) == batch.key_hashes()
         moments = {uid_key(event.uid) for event in events}
         assert len(keys_of(batch)) == (lives and len(moments) + min(lives, 7) + 1)
@@ -101,7 +101,7 @@ def test_a_key_in_more_batches_than_a_page_has_room_for_is_found_in_all(tmp_path
 
 def test_a_real_batch_is_found_by_its_ids_and_names() -> None:
     events = simple_life(0, "work", "order-1") + simple_life(500, "other")
-    index = filled(None, note_of_stored(0, octets_of(simple_life(9_000))), note_of_stored(1, octets_of(events)))
+    index = filled(None, note_of_stored(0, bytes_of(simple_life(9_000))), note_of_stored(1, bytes_of(events)))
     assert index.find([uid_key(events[0].uid)]) == [1]
     assert index.find([key_hash(MESSAGE_ID_KEY, b"order-1")]) == [1]
     assert index.candidates(Wanted(names=frozenset({"qother"})), 2) == ([1], 0)
@@ -114,18 +114,18 @@ def test_a_real_batch_is_found_by_its_ids_and_names() -> None:
 
 
 def test_a_batch_that_cannot_be_read_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
-    index = filled(None, note_of_stored(0, b"nonsense"), note_of_stored(1, octets_of(simple_life(0))))
+    index = filled(None, note_of_stored(0, b"nonsense"), note_of_stored(1, bytes_of(simple_life(0))))
     assert index.next_offset == 2
     assert "cannot be read" in caplog.text
 
 
-def test_a_file_is_written_when_many_octets_are_noted_and_one_with_few_goes_on(tmp_path: Path) -> None:
-    index = Index(str(tmp_path), Files(), file_octets=2_500)
+def test_a_file_is_written_when_many_bytes_are_noted_and_one_with_few_goes_on(tmp_path: Path) -> None:
+    index = Index(str(tmp_path), Files(), file_bytes=2_500)
     for offset in range(4):
         index.add(note(offset, offset), index.next_offset)
     assert index.figures() == {"files": 1, "keys": 4, "open_batches": 1}
     index.seal()
-    again = Index(str(tmp_path), Files(), file_octets=2_500)
+    again = Index(str(tmp_path), Files(), file_bytes=2_500)
     again.load()
     assert again.figures() == {"files": 1, "keys": 4, "open_batches": 1}
     again.add(note(4, 4), 4)
@@ -220,7 +220,7 @@ def test_a_full_disk_leaves_no_file_of_that_name(tmp_path: Path) -> None:
     assert filled(tmp_path).next_offset == 0
 
 
-def test_every_damaged_octet_is_noticed(tmp_path: Path) -> None:
+def test_every_damaged_byte_is_noticed(tmp_path: Path) -> None:
     index = filled(tmp_path, *[note(offset, offset, names=frozenset({"qa"})) for offset in range(3)])
     path = tmp_path / names_in(tmp_path)[0]
     whole = path.read_bytes()

@@ -163,7 +163,7 @@ def test_what_has_just_happened_is_in_it_before_the_log_can_be_read() -> None:
 
 def test_a_batch_that_is_still_being_written_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower, "READ_AGAIN", 0.001)
-    monkeypatch.setattr(follower, "RECENT_OCTETS", 1)
+    monkeypatch.setattr(follower, "RECENT_BYTES", 1)
     lives = [simple_life(at * 1000, message_id=f"order-{at}") for at in range(3)]
 
     class Late(MemoryLog):
@@ -247,7 +247,7 @@ def test_an_index_of_another_log_is_built_again(tmp_path: Path, other: MemoryLog
 
 
 def damage(folder: Path) -> None:
-    """One octet of the only file in it."""
+    """One byte of the only file in it."""
     (path,) = folder.iterdir()
     data = path.read_bytes()
     path.write_bytes(data[:-9] + bytes([data[-9] ^ 0xFF]) + data[-8:])

@@ -63,7 +63,7 @@ def test_a_rule_that_makes_no_sense_is_refused(definition: dict[str, Any], why: 
 
 @pytest.mark.parametrize("name", ["", "x" * 256, "é" * 128])
 def test_a_rule_needs_a_name(name: str) -> None:
-    with pytest.raises(ValueError, match="a name of at most 255 octets"):
+    with pytest.raises(ValueError, match="a name of at most 255 bytes"):
         parse_rule(name, {})
 
 

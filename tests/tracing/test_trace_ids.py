@@ -67,7 +67,7 @@ def test_a_traceparent_that_is_none_is_passed_over(value: Any) -> None:
     assert (told.trace_id, told.span_id) == (None, None)
 
 
-def test_octets_that_are_no_text_are_replaced() -> None:
+def test_bytes_that_are_no_text_are_replaced() -> None:
     header = content_header(0, BasicProperties(message_id="cafe")).replace(b"cafe", b"caf\xe9")
     assert told_of(header).message_id == "caf\ufffd"
 

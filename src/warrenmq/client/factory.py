@@ -115,7 +115,7 @@ class ConnectionFactory:
       server, unless it is given its own; `close_timeout`: how long a close waits for the server's word;
     - `recovery`: a Recovery, or False; `unconfirmed`: whether publishes without the broker's word at the loss of a
       connection "fail", or are sent again ("resend");
-    - `output_limit`: octets not yet written, above which publishing waits; `work_limit`: deliveries not yet worked on,
+    - `output_limit`: bytes not yet written, above which publishing waits; `work_limit`: deliveries not yet worked on,
       above which reading waits; `max_body_size`: the largest body that is taken from the server;
     - `exception_handler(context, error, source)`: told what callbacks raise (default: logged); `metrics`: a collector;
       `tracing`: True or a Tracing, for OpenTelemetry (the extra `warrenmq[otel]`).
@@ -364,7 +364,7 @@ def _check_text(name: str, text: object, most: int | None) -> None:
     except UnicodeEncodeError:
         raise Misuse(f"{name} has characters that UTF-8 cannot say") from None
     if most is not None and size > most:
-        raise Misuse(f"{name} takes {size} octets, {most} at most can be sent")
+        raise Misuse(f"{name} takes {size} bytes, {most} at most can be sent")
 
 
 def _check_choices(factory: ConnectionFactory) -> None:

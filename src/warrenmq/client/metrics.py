@@ -42,8 +42,8 @@ class MetricsCollector:
     def channel_closed(self) -> None:
         """A channel has ended for good."""
 
-    def published(self, count: int, octets: int) -> None:
-        """Messages were handed to the link; `octets` are those of their bodies."""
+    def published(self, count: int, size: int) -> None:
+        """Messages were handed to the link; `size` is the total of their bodies in bytes."""
 
     def confirmed(self, count: int) -> None: ...
 
@@ -56,8 +56,8 @@ class MetricsCollector:
     def publish_lost(self, count: int) -> None:
         """The link or the channel ended before the broker's word on these messages."""
 
-    def delivered(self, count: int, octets: int) -> None:
-        """Messages came in, to consumers or by get; `octets` are those of their bodies."""
+    def delivered(self, count: int, size: int) -> None:
+        """Messages came in, to consumers or by get; `size` is the total of their bodies in bytes."""
 
     def acked(self, count: int) -> None:
         """Acknowledgements were sent; one that covers multiple deliveries counts once."""
@@ -80,13 +80,13 @@ class Counts:
     channels_opened: int = 0
     channels_closed: int = 0
     published: int = 0
-    published_octets: int = 0
+    published_bytes: int = 0
     confirmed: int = 0
     nacked: int = 0
     returned: int = 0
     publish_lost: int = 0
     delivered: int = 0
-    delivered_octets: int = 0
+    delivered_bytes: int = 0
     acked: int = 0
     rejected: int = 0
     callbacks_failed: int = 0
@@ -108,13 +108,13 @@ _FAMILIES = (
     ("connections_lost", "warren_client_connections_lost_total", "Times that a connection was lost."),
     ("connections_recovered", "warren_client_connections_recovered_total", "Times that a lost connection came back."),
     ("published", "warren_client_messages_published_total", "Messages published."),
-    ("published_octets", "warren_client_published_bytes_total", "Size of the published bodies."),
+    ("published_bytes", "warren_client_published_bytes_total", "Size of the published bodies."),
     ("confirmed", "warren_client_messages_confirmed_total", "Published messages that the broker confirmed."),
     ("nacked", "warren_client_messages_nacked_total", "Published messages that the broker refused."),
     ("returned", "warren_client_messages_returned_total", "Mandatory messages that came back."),
     ("publish_lost", "warren_client_messages_publish_lost_total", "Published messages whose fate is not known."),
     ("delivered", "warren_client_messages_delivered_total", "Messages received."),
-    ("delivered_octets", "warren_client_delivered_bytes_total", "Size of the received bodies."),
+    ("delivered_bytes", "warren_client_delivered_bytes_total", "Size of the received bodies."),
     ("acked", "warren_client_acks_total", "Acknowledgements sent."),
     ("rejected", "warren_client_rejects_total", "Negative acknowledgements sent."),
     ("callbacks_failed", "warren_client_callbacks_failed_total", "Callbacks that raised."),
@@ -125,7 +125,7 @@ class CountingMetrics(MetricsCollector):
     """Sums, for one connection or for many that share it.
 
     >>> metrics = CountingMetrics()
-    >>> metrics.published(2, octets=10)
+    >>> metrics.published(2, size=10)
     >>> metrics.confirmed(1)
     >>> metrics.counts().published, metrics.counts().confirmed
     (2, 1)
@@ -171,10 +171,10 @@ class CountingMetrics(MetricsCollector):
     def channel_closed(self) -> None:
         self._add("channels_closed", 1)
 
-    def published(self, count: int, octets: int) -> None:
+    def published(self, count: int, size: int) -> None:
         with self._lock:
             self._sums["published"] += count
-            self._sums["published_octets"] += octets
+            self._sums["published_bytes"] += size
 
     def confirmed(self, count: int) -> None:
         self._add("confirmed", count)
@@ -188,10 +188,10 @@ class CountingMetrics(MetricsCollector):
     def publish_lost(self, count: int) -> None:
         self._add("publish_lost", count)
 
-    def delivered(self, count: int, octets: int) -> None:
+    def delivered(self, count: int, size: int) -> None:
         with self._lock:
             self._sums["delivered"] += count
-            self._sums["delivered_octets"] += octets
+            self._sums["delivered_bytes"] += size
 
     def acked(self, count: int) -> None:
         self._add("acked", count)

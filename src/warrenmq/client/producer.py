@@ -26,7 +26,7 @@ from warrenmq.client.errors import ClientError, ConnectionClosed
 from warrenmq.client.factory import ConnectionFactory
 from warrenmq.client.own_channel import OwnChannel
 from warrenmq.client.sending import (
-    BACKLOG_OCTETS,
+    BACKLOG_BYTES,
     HELD_BACK_BY,
     Backlog,
     Body,
@@ -221,14 +221,14 @@ class OneWayProducer:
         longest: float = 30.0,
         jitter: float = 0.5,
         backlog: int = 10_000,
-        backlog_octets: int = BACKLOG_OCTETS,
+        backlog_bytes: int = BACKLOG_BYTES,
     ) -> None:
         self.exchange = exchange
         self.routing_key = routing_key
         self._retry = Retry(retries, interval, backoff, longest, jitter)
         self._own = OwnChannel(connection, lambda channel: None)
         self._call_timeout = self._own.factory.call_timeout
-        self._backlog = Backlog(backlog, backlog_octets, retries)
+        self._backlog = Backlog(backlog, backlog_bytes, retries)
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._emptier: threading.Thread | None = None

@@ -266,7 +266,7 @@ def raise_failure(results: Sequence[SendResult]) -> None:
             raise SendFailed(result, results) from result.error
 
 
-BACKLOG_OCTETS: Final = 64 * 1024 * 1024
+BACKLOG_BYTES: Final = 64 * 1024 * 1024
 
 # What keeps a one-way message back for now; whatever else goes wrong is for good, or the caller's mistake.
 HELD_BACK_BY: Final = (ConnectionLost, ConnectionFailed, CallTimedOut, ChannelClosed)
@@ -279,11 +279,11 @@ class Backlog:
     count failed rounds, not attempts of their own: when the first one cannot be sent, none can.
     """
 
-    __slots__ = ("_retries", "_round", "_waiting", "dropped", "most_messages", "most_octets", "octets", "sent")
+    __slots__ = ("_retries", "_round", "_waiting", "dropped", "most_bytes", "most_messages", "octets", "sent")
 
-    def __init__(self, most_messages: int, most_octets: int, retries: int) -> None:
+    def __init__(self, most_messages: int, most_bytes: int, retries: int) -> None:
         self.most_messages = most_messages
-        self.most_octets = most_octets
+        self.most_bytes = most_bytes
         self._retries = retries
         self._round = 0
         self._waiting: deque[tuple[int, Message]] = deque()
@@ -296,7 +296,7 @@ class Backlog:
 
     def add(self, message: Message) -> bool:
         """Hold the message back; False, and it is dropped, when there is no room."""
-        if len(self._waiting) >= self.most_messages or self.octets + message.octets > self.most_octets:
+        if len(self._waiting) >= self.most_messages or self.octets + message.octets > self.most_bytes:
             self.dropped += 1
             return False
         self._waiting.append((self._round, message))

@@ -311,7 +311,7 @@ def _header_name(value: Any, arguments: Mapping[str, Any]) -> str:
     if not isinstance(value, str):
         return _unacceptable(value)
     size = len(value.encode("utf-8", "surrogateescape"))
-    return "" if 0 < size <= 255 else '"expected the name of a header, of 1 to 255 octets"'
+    return "" if 0 < size <= 255 else '"expected the name of a header, of 1 to 255 bytes"'
 
 
 def _persistence(value: Any, arguments: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 A queue, a stream or an exchange with `x-message-deduplication` looks at one header of every message and remembers what
 it says, in one of two ways: the last so many ids, each for some time (`Window`), or the ids of what is in the queue
-(`Present`). An id is kept as 16 octets of BLAKE2b: among ten million ids two are taken for the same with odds of about
+(`Present`). An id is kept as 16 bytes of BLAKE2b: among ten million ids two are taken for the same with odds of about
 1 in 10^25. docs/deduplication.md is the user's side.
 
 Nothing here knows a clock or a file: the time is the turn's, and a `SeenStore` keeps what must last.

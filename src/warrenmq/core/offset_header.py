@@ -2,7 +2,7 @@
 
 A message of a stream gets it once, when it comes into memory for readers, however many of them there are. Neighbours
 mostly have the same properties: then they are looked into once, and the rest is copying. One of the files that know
-whether they are compiled (docs/decisions/0002), because C copies octets where Python joins pieces.
+whether they are compiled (docs/decisions/0002), because C copies bytes where Python joins pieces.
 
 Compiled when the package is built (offset_header.pxd).
 """

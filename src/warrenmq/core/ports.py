@@ -262,7 +262,7 @@ class CommitLog:
     def put_events(self, first: int, last: int, rows: bytes) -> None:
         """Keep rows of the event log with the turn that they are of, until `discard_events`: those with these numbers.
 
-        Octets that only the event log reads. What is said again takes the place of what was said before. Whoever has
+        Bytes that only the event log reads. What is said again takes the place of what was said before. Whoever has
         nothing to lose keeps nothing.
         """
 
@@ -289,7 +289,7 @@ class SeenStore:
         raise NotImplementedError
 
     def keep(self, id: bytes, number: int) -> None:
-        """Keep 16 octets; said again they are as new as if they were said for the first time."""
+        """Keep 16 bytes; said again they are as new as if they were said for the first time."""
         raise NotImplementedError
 
     def released(self) -> None:

@@ -1,6 +1,6 @@
 """What a message's own properties demand when it is published.
 
-Most messages demand nothing: `needs_inspection` tells by the property flags alone, so that they pay two octets.
+Most messages demand nothing: `needs_inspection` tells by the property flags alone, so that they pay two bytes.
 Compiled when the package is built (publish_rules.pxd).
 """
 

@@ -35,7 +35,7 @@ class Buffer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What a message says of its body: rows, nulls by column, buffers; at which octet it begins and ends."""
+    """What a message says of its body: rows, nulls by column, buffers; at which byte it begins and ends."""
 
     count: int
     lengths: list[int]
@@ -77,13 +77,13 @@ def batch_message(count: int, nulls: list[int], buffers: list[int], body_size: i
 
 
 def read_dictionary(data: bytes, at: int) -> Body:
-    """The dictionary whose message begins at this octet."""
+    """The dictionary whose message begins at this byte."""
     message, start = _read_message(data, at, _DICTIONARY_BATCH)
     return _read_batch(data, message, message.table(2).table(1), start)
 
 
 def read_batch(data: bytes, at: int) -> Body:
-    """The record batch whose message begins at this octet."""
+    """The record batch whose message begins at this byte."""
     message, start = _read_message(data, at, _RECORD_BATCH)
     return _read_batch(data, message, message.table(2), start)
 
@@ -152,10 +152,10 @@ def _read_message(data: bytes, at: int, kind: int) -> tuple[Table, int]:
     continuation, size = _PREFIX.unpack_from(data, at)
     at += _PREFIX.size
     if continuation != _CONTINUATION or not 0 < size <= len(data) - at:
-        raise BadEvents(f"no message of a batch at octet {at - _PREFIX.size}")
+        raise BadEvents(f"no message of a batch at byte {at - _PREFIX.size}")
     message = Table.root(data, at)
     if message.number(1, "B") != kind:
-        raise BadEvents(f"another message than expected in a batch at octet {at}")
+        raise BadEvents(f"another message than expected in a batch at byte {at}")
     return message, at + size
 
 
@@ -164,7 +164,7 @@ def _read_batch(data: bytes, message: Table, batch: Table, start: int) -> Body:
     nodes = batch.structs(1, 2)
     buffers = [Buffer(*pair) for pair in batch.structs(2, 2)]
     if not 0 <= size <= len(data) - start:
-        raise BadEvents(f"a batch ends before its body does: {size} octets from {start} on, of {len(data)}")
+        raise BadEvents(f"a batch ends before its body does: {size} bytes from {start} on, of {len(data)}")
     if any(buffer.at < 0 or buffer.size < 0 or buffer.at + buffer.size > size for buffer in buffers):
         raise BadEvents("a buffer lies outside of the body of its batch")
     lengths, nulls = [node[0] for node in nodes], [node[1] for node in nodes]

@@ -93,7 +93,7 @@ cdef class Batch:
     cdef int _i32(self, int column, Py_ssize_t row) noexcept nogil
     cdef int _i16(self, int column, Py_ssize_t row) noexcept nogil
     @cython.locals(octet=int)
-    cdef int _octet(self, int column, Py_ssize_t row) noexcept nogil
+    cdef int _byte(self, int column, Py_ssize_t row) noexcept nogil
 
 
 @cython.locals(size=Py_ssize_t)

@@ -19,9 +19,9 @@ except ImportError:
 
 if cython.compiled:
     from cython.cimports.libc.string import memcmp, memcpy
-    from cython.cimports.warrenmq.events.ids import hash_octets
+    from cython.cimports.warrenmq.events.ids import hash_bytes
 else:
-    from warrenmq.events.ids import hash_octets
+    from warrenmq.events.ids import hash_bytes
 
 from warrenmq.events.arrow import Body, number_of_buffers
 from warrenmq.events.columns import WIDTHS
@@ -125,7 +125,7 @@ class Batch:
             raise IndexError(f"a batch of {self.count} rows has no row {row}")
         return Event(
             self._i64(_TIME, row),
-            self._octet(_KIND, row),
+            self._byte(_KIND, row),
             self._i64(_UID, row),
             self._text(_MESSAGE_ID, row),
             self._long(_PUBLISH_TIME, row),
@@ -139,7 +139,7 @@ class Batch:
             self._int(_CHANNEL, row),
             self._int(_SIZE, row),
             self._int(_ATTEMPT, row),
-            self._octet(_REASON, row) if self._is_there(_REASON, row) else None,
+            self._byte(_REASON, row) if self._is_there(_REASON, row) else None,
             self._text(_CORRELATION_ID, row),
             self._text(_TRACE_ID, row),
             self._text(_SPAN_ID, row),
@@ -274,7 +274,7 @@ class Batch:
         by_code = _pointer_to(wanted)
         with cython.nogil:
             for row in range(self.count):
-                kept[row] &= by_code[self._octet(_KIND, row)]
+                kept[row] &= by_code[self._byte(_KIND, row)]
 
     def _keep_uids(self, marks: bytearray, column: int, wanted: bytes) -> None:
         """`wanted` are uids in ascending order, 8 bytes each."""
@@ -303,14 +303,14 @@ class Batch:
         return 4 * self.count if self._has_ids else self.count
 
     def hash_keys(self, found: bytearray) -> int:
-        """Put the hashes of all ids, a few more than once; gives the octets that they take."""
+        """Put the hashes of all ids, a few more than once; gives the bytes that they take."""
         size = _put_uid_keys(self._data, self._values[_UID], self.count, _changeable(found), bytearray(8 * _MET_GROUPS))
         return self._hash_ids(_changeable(found), size, bytearray(4 * _MET)) if self._has_ids else size
 
     def _hash_ids(self, out: Pointer, size: int, met: bytearray) -> int:
         """Rows of a message are known by its uid, if it was met lately: then only what differs from there is hashed."""
         rows = _changeable(met)
-        data = self._data  # in C, what is asked of self is read again after each octet that is written
+        data = self._data  # in C, what is asked of self is read again after each byte that is written
         uids = self._values[_UID]
         with cython.nogil:
             for row in range(self.count):
@@ -336,7 +336,7 @@ class Batch:
             is_as_long = self._texts[column] + self._i32(column, before + 1) - known == end - start
             if is_as_long and _is_repeated(self._data, known, start, end - start):
                 return size
-        _store_u64(out, size, hash_octets(space, self._data, start, end))
+        _store_u64(out, size, hash_bytes(space, self._data, start, end))
         return size + 8
 
     # These take some microseconds: to let go of the interpreter, and to wait for it again, takes longer.
@@ -400,13 +400,13 @@ class Batch:
     def _i16(self, column: int, row: int) -> int:
         return _load_i16(self._data, self._values[column] + 2 * row)
 
-    def _octet(self, column: int, row: int) -> int:
+    def _byte(self, column: int, row: int) -> int:
         octet: int = self._data[self._values[column] + row]
         return octet
 
 
 def uid_keys(octets: bytes, at: int, count: int) -> bytearray:
-    """The keys of so many uids that lie there, 8 octets each, a few more than once."""
+    """The keys of so many uids that lie there, 8 bytes each, a few more than once."""
     found = bytearray(8 * count)
     size = _put_uid_keys(_pointer_to(octets), at, count, _changeable(found), bytearray(8 * _MET_GROUPS))
     del found[size:]
@@ -414,7 +414,7 @@ def uid_keys(octets: bytes, at: int, count: int) -> bytearray:
 
 
 def _put_uid_keys(data: Pointer, uids: int, count: int, out: Pointer, met: bytearray) -> int:
-    """Messages that came together share a key, and most rows have one that was met lately. Gives the octets.
+    """Messages that came together share a key, and most rows have one that was met lately. Gives the bytes.
 
     Takes less than a tenth of a millisecond: to let go of the interpreter, and to wait for it again, takes longer.
     """

@@ -1,6 +1,6 @@
 cimport cython
 
-from warrenmq.events.row_blocks cimport BlockOfOctets, RowBlocks
+from warrenmq.events.row_blocks cimport BlockOfBytes, RowBlocks
 from warrenmq.events.row_reader cimport RowReader
 from warrenmq.events.rows cimport Rows
 
@@ -85,7 +85,7 @@ cdef class ColumnWriter:
     cdef Places _flags
     cdef Places _texts
     cdef Places _text_ends
-    cdef BlockOfOctets _scene_there
+    cdef BlockOfBytes _scene_there
     cdef Spare _spare
     cdef unsigned char _of_scenes_any
     cdef unsigned char _of_scenes_all
@@ -143,7 +143,7 @@ cdef class ColumnWriter:
     )
     cdef void _put_flags(self, RowBlocks blocks, Py_ssize_t row, Py_ssize_t count) noexcept nogil
     @cython.locals(number=int)
-    cdef void _put_octets(self, Py_ssize_t place, int first, Word octets) noexcept nogil
+    cdef void _put_bytes(self, Py_ssize_t place, int first, Word octets) noexcept nogil
     @cython.locals(there=int, throughout=int)
     cdef list _found_states(self)
     @cython.locals(words=Py_ssize_t, state=int)
@@ -170,7 +170,7 @@ cdef Word _word(Constant octets, Py_ssize_t at) noexcept nogil
 @cython.locals(found=Py_ssize_t, place=Py_ssize_t, octet=int)
 cdef Py_ssize_t _count_ones(Constant octets, Py_ssize_t at, Py_ssize_t words) noexcept nogil
 cdef void _clear(Octets out, Py_ssize_t at, Py_ssize_t size) noexcept nogil
-cdef void _copy_octets(
+cdef void _copy_bytes(
     Octets out, Py_ssize_t at, Constant source, Py_ssize_t source_at, Py_ssize_t size
 ) noexcept nogil
 cdef void _copy_values(Octets out, Py_ssize_t at, const void *source, Py_ssize_t size) noexcept nogil

@@ -31,7 +31,7 @@ from warrenmq.events.schema import COLUMNS, INT8, INT64, NAME, TEXT, TIME, colum
 
 Pointer: TypeAlias = Any  # in compiled code a pointer to numbers of some width, in plain Python a memoryview of them
 
-WIDTHS = {INT8: 1, NAME: 2, INT64: 8, TIME: 8}  # octets of a value; 4 for all others: numbers and ends of texts
+WIDTHS = {INT8: 1, NAME: 2, INT64: 8, TIME: 8}  # bytes of a value; 4 for all others: numbers and ends of texts
 MOST_NAMES = 0x7FFF
 
 _TIME = column_number("time")
@@ -60,7 +60,7 @@ _PRIORITY = column_number("priority")
 # Columns with nulls, in the order of the bits that say what is there: those of a scene, and those of the row itself.
 _OF_SCENES = (_VHOST, _EXCHANGE, _ROUTING_KEY, _QUEUE, _CONSUMER, _CONNECTION, _CHANNEL)
 _OF_ROWS = (_REASON, _PUBLISH_TIME, _ENQUEUE_TIME, _ATTEMPT, _SIZE, _DEPTH, _PRIORITY)  # as RowBlocks.there
-_FLAGGED = (*_OF_SCENES, None, *_OF_ROWS)  # an octet each
+_FLAGGED = (*_OF_SCENES, None, *_OF_ROWS)  # a byte each
 _TEXTS = (_MESSAGE_ID, _CORRELATION_ID, _TRACE_ID, _SPAN_ID)
 
 _IS_TEXT = bytes([column.type == TEXT for column in COLUMNS])
@@ -82,7 +82,7 @@ class Layout:
     """Where the buffers of each column lie in a batch whose body begins at `start`, by the states of its columns.
 
     `buffers` has place in the body and size of each, `size` is that of the body, `ends` are where buffers end that
-    share octets with no other. A column that is null throughout does: flags of zeros, ends of texts that are all 0, and
+    share bytes with no other. A column that is null throughout does: flags of zeros, ends of texts that are all 0, and
     for its values, which mean nothing, those of the column of times. `flags` and `values` are nowhere then. With
     `is_one_time` the columns of publish and enqueue times, too, have the values of the column of times.
     """
@@ -177,7 +177,7 @@ class ColumnWriter:
         "nulls",
     )
 
-    _held: Any  # the octets of the batch, and where they are
+    _held: Any  # the bytes of the batch, and where they are
     _out: Pointer
 
     def __init__(self) -> None:
@@ -229,7 +229,7 @@ class ColumnWriter:
         return [self._names[number].decode() for number in range(1, len(seen)) if seen[number]]
 
     def uids_at(self) -> int:
-        """Where in the batch the uids begin: 8 octets each, one of each row, 0 where it has no message."""
+        """Where in the batch the uids begin: 8 bytes each, one of each row, 0 where it has no message."""
         return self.layout.values[_UID]
 
     def finish(self, head: bytes, end: bytes) -> bytes:
@@ -237,8 +237,8 @@ class ColumnWriter:
         held = self._held
         if len(held) != len(head) + self.layout.size + len(end):
             raise ValueError("the head and the end of a batch have another size than was said, or it is finished")
-        _copy_octets(self._out, 0, head, 0, len(head))
-        _copy_octets(self._out, len(held) - len(end), end, 0, len(end))
+        _copy_bytes(self._out, 0, head, 0, len(head))
+        _copy_bytes(self._out, len(held) - len(end), end, 0, len(end))
         self._held = b""
         return bytes(held)
 
@@ -302,7 +302,7 @@ class ColumnWriter:
         Says whether all times of each row are the same.
         """
         layout = self.layout = Layout(self._states, self._is_one_time, self._count, text_sizes, head_size)
-        self._held = _new_octets(head_size + layout.size + end_size)
+        self._held = _new_bytes(head_size + layout.size + end_size)
         self._out = _start_of(self._held)
         for end in layout.ends:
             _clear(self._out, end - 8, 8)
@@ -408,7 +408,7 @@ class ColumnWriter:
         return _ints(self._spare, 0) if place == _NOWHERE else _ints(self._out, place + 4 * row)
 
     def _put_flags(self, blocks: RowBlocks, row: int, count: int) -> None:
-        """Which values of up to 64 rows are there: octets of rows in, octets of columns out."""
+        """Which values of up to 64 rows are there: bytes of rows in, bytes of columns out."""
         of_scenes_any, of_scenes_all = self._of_scenes_any, self._of_scenes_all
         of_rows_any, of_rows_all = self._of_rows_any, self._of_rows_all
         for at in range(count):
@@ -422,10 +422,10 @@ class ColumnWriter:
             self._scene_there[at] = blocks.there[at] = 0
         for start in range(0, count, 8):
             place = (row + start) >> 3
-            self._put_octets(place, 0, _turned(_word(self._scene_there, start)))
-            self._put_octets(place, 8, _turned(_word(blocks.there, start)))
+            self._put_bytes(place, 0, _turned(_word(self._scene_there, start)))
+            self._put_bytes(place, 8, _turned(_word(blocks.there, start)))
 
-    def _put_octets(self, place: int, first: int, octets: int) -> None:
+    def _put_bytes(self, place: int, first: int, octets: int) -> None:
         """One of each column that has flags."""
         for number in range(8):
             if self._flag_places[first + number] != _NOWHERE:
@@ -476,7 +476,7 @@ class ColumnWriter:
             return
         if size >= 0:
             self._flag(column, row)
-            _copy_octets(self._out, self._texts[column] + self._text_ends[column], reader.data, at, size)
+            _copy_bytes(self._out, self._texts[column] + self._text_ends[column], reader.data, at, size)
             self._text_ends[column] += size
         _ints(self._out, self._values[column])[row + 1] = self._text_ends[column]
 
@@ -493,7 +493,7 @@ class ColumnWriter:
 
 
 def _turned(octets: int) -> int:
-    """Eight octets as a square of bits, turned over: bit 3 of octet 5 becomes bit 5 of octet 3."""
+    """Eight bytes as a square of bits, turned over: bit 3 of byte 5 becomes bit 5 of byte 3."""
     moved = (octets ^ octets >> 7) & _BITS
     octets = octets ^ moved ^ moved << 7
     moved = (octets ^ octets >> 14) & _PAIRS
@@ -502,7 +502,7 @@ def _turned(octets: int) -> int:
     return octets ^ moved ^ moved << 28
 
 
-def _new_octets(size: int) -> Any:
+def _new_bytes(size: int) -> Any:
     """In C bytes that are not filled yet, and that nobody else has before they are."""
     if cython.compiled:
         return PyBytes_FromStringAndSize(cython.NULL, size)
@@ -580,7 +580,7 @@ def _clear(out: Pointer, at: int, size: int) -> None:
         out[at : at + size] = bytes(size)
 
 
-def _copy_octets(out: Pointer, at: int, source: Pointer, source_at: int, size: int) -> None:
+def _copy_bytes(out: Pointer, at: int, source: Pointer, source_at: int, size: int) -> None:
     if cython.compiled:
         memcpy(out + at, source + source_at, size)
     else:

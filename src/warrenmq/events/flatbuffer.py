@@ -33,14 +33,14 @@ class Builder:
         return self._put(struct.pack(f"<{1 + len(targets)}I", len(targets), *references), 4)
 
     def structs(self, count: int, octets: bytes) -> int:
-        """A vector of structs whose widest field has 8 octets."""
+        """A vector of structs whose widest field has 8 bytes."""
         self._align(len(octets), _ALIGNMENT)
         self._tail = octets + self._tail
         return self._put(_U32.pack(count), 4)
 
     def table(self, *fields: tuple[int, str, int]) -> int:
         """Fields as (slot, format, value): a format of struct, or "place"."""
-        # The widest first: behind the 4 octets at its start, each field is then aligned by itself.
+        # The widest first: behind the 4 bytes at its start, each field is then aligned by itself.
         widest_first = sorted(fields, key=_width_of, reverse=True)
         size = 4 + sum([_width_of(field) for field in fields])
         self._tail = bytes(-(len(self._tail) + size - 4) % _ALIGNMENT) + self._tail

@@ -67,12 +67,12 @@ def _read_scene(raw: bytes, at: int, names: dict[int, str | None]) -> tuple[Scen
         part, at = _read_varint(raw, at)
         parts.append(part)
     if any(number not in names for number in parts[:_NAMES]) or parts[_NAMES] >= _HIGHEST:
-        raise BadEvents(f"a raw form of events has a name without a text before octet {at}")
+        raise BadEvents(f"a raw form of events has a name without a text before byte {at}")
     return tuple(parts), at
 
 
 def _varint(value: int) -> bytes:
-    """Seven bits per octet, the low ones first."""
+    """Seven bits per byte, the low ones first."""
     octets = bytearray()
     while value >= 0x80:
         octets.append(value & 0x7F | 0x80)

@@ -22,6 +22,6 @@ cdef class UidClock:
 
 cpdef unsigned long long key_hash(unsigned long long space, bytes octets)
 @cython.locals(value="unsigned long long", at=Py_ssize_t)
-cdef unsigned long long hash_octets(
+cdef unsigned long long hash_bytes(
     unsigned long long space, const unsigned char *octets, Py_ssize_t start, Py_ssize_t end
 ) noexcept nogil

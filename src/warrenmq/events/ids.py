@@ -78,8 +78,8 @@ def parse_uid(text: str) -> int | None:
 
 
 def key_hash(space: int, octets: bytes) -> int:
-    """64 bits that stand for an id in the index: FNV-1a over the space and the octets, then mixed (docs/formats)."""
-    return hash_octets(space, octets, 0, len(octets))
+    """64 bits that stand for an id in the index: FNV-1a over the space and the bytes, then mixed (docs/formats)."""
+    return hash_bytes(space, octets, 0, len(octets))
 
 
 def uid_key(uid: int) -> int:
@@ -90,7 +90,7 @@ def uid_key(uid: int) -> int:
     return uid >> GROUP_BITS
 
 
-def hash_octets(space: int, octets: Pointer, start: int, end: int) -> int:
+def hash_bytes(space: int, octets: Pointer, start: int, end: int) -> int:
     """As key_hash, of a part; the masks do nothing in C, where numbers have 64 bits."""
     value = (_FNV_BASIS ^ space) * _FNV_PRIME & _MASK
     for at in range(start, end):

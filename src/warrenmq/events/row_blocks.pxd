@@ -5,7 +5,7 @@ from warrenmq.events.row_reader cimport RowReader
 ctypedef const unsigned char *Octets
 ctypedef long long BlockOfLongs[64]
 ctypedef int BlockOfInts[64]
-ctypedef unsigned char BlockOfOctets[64]
+ctypedef unsigned char BlockOfBytes[64]
 ctypedef unsigned char Marks[256]
 
 cdef int _BLOCK
@@ -41,9 +41,9 @@ cdef class RowBlocks:
     cdef BlockOfInts depths
     cdef BlockOfInts attempts
     cdef BlockOfInts priorities
-    cdef BlockOfOctets kinds
-    cdef BlockOfOctets reasons
-    cdef BlockOfOctets there
+    cdef BlockOfBytes kinds
+    cdef BlockOfBytes reasons
+    cdef BlockOfBytes there
     cdef Marks used_kinds
 
     @cython.locals(

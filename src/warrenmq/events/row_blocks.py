@@ -3,7 +3,7 @@
 
 `RowReader` gives one row after the other, with its texts; here are all parts but these, in arrays that stay in the
 processor's nearest memory. The rows must be sound: such as `Rows` has, which are written or checked there. Belongs to
-whoever made it; the octets must not change meanwhile. One of the files that know whether they are compiled
+whoever made it; the bytes must not change meanwhile. One of the files that know whether they are compiled
 (docs/decisions/0002), in the functions at the end. Compiled when the package is built (row_blocks.pxd).
 """
 
@@ -83,7 +83,7 @@ class RowBlocks:
     )
 
     def __init__(self, reader: RowReader) -> None:
-        self._held = reader  # and with it the octets
+        self._held = reader  # and with it the bytes
         self._data = self._held.data
         self._at = self._held.at
         self._data_end = self._held._data_end

@@ -2,7 +2,7 @@
 """Reads rows in their raw form, one after the other (docs/formats/events.md).
 
 A record of the raw form is one row, or two where the second follows from the first. `advance` needs no interpreter,
-so that a thread can turn rows into columns while the loop goes on. A reader belongs to whoever made it; the octets must
+so that a thread can turn rows into columns while the loop goes on. A reader belongs to whoever made it; the bytes must
 not change meanwhile. Compiled when the package is built (row_reader.pxd).
 """
 
@@ -278,9 +278,9 @@ def used_scenes(reader: RowReader, number_of_scenes: int) -> list[int]:
 def check_rows(reader: RowReader, count: int, scenes: "dict[int, tuple[int, ...]]") -> None:
     for _ in range(count):
         if not reader.advance() or not reader.numbers_fit():
-            raise BadEvents(f"a raw form of events is damaged at octet {reader.at}")
+            raise BadEvents(f"a raw form of events is damaged at byte {reader.at}")
         if reader.scene not in scenes:
-            raise BadEvents(f"a raw form of events has a scene that it does not tell of before octet {reader.at}")
+            raise BadEvents(f"a raw form of events has a scene that it does not tell of before byte {reader.at}")
     if reader.advance() or reader.is_damaged:
         raise BadEvents(f"a raw form of events goes on after its {count} rows")
 

@@ -159,4 +159,4 @@ cdef void _put_new(
 cdef void _put_u32(unsigned char *data, Py_ssize_t at, unsigned int value) noexcept
 cdef void _put_i64(unsigned char *data, Py_ssize_t at, long long value) noexcept
 @cython.locals(source="const unsigned char *")
-cdef void _put_octets(unsigned char *data, Py_ssize_t at, bytes octets, Py_ssize_t size) noexcept
+cdef void _put_bytes(unsigned char *data, Py_ssize_t at, bytes octets, Py_ssize_t size) noexcept

@@ -6,7 +6,7 @@ do with it (queue, key, consumer, ...) is a scene, a number in a row: few differ
 follows at once from the row before leaves out what they share.
 
 `Rows` belongs to the loop until `take`, whose result belongs to whoever gets it. Nothing here blocks. One of the files
-that know whether they are compiled (docs/decisions/0002), in the functions at the end: C copies octets, Python slices.
+that know whether they are compiled (docs/decisions/0002), in the functions at the end: C copies bytes, Python slices.
 Compiled when the package is built (rows.pxd).
 """
 
@@ -191,7 +191,7 @@ class Rows:
             event.time,
             event.uid,
             event.publish_time or 0,
-            make_texts(event.source_uid or 0, *[_octets(text) for text in ids]),
+            make_texts(event.source_uid or 0, *[_bytes(text) for text in ids]),
             event.enqueue_time or 0,
             -1 if event.size is None else event.size,
             -1 if event.depth is None else event.depth,
@@ -263,7 +263,7 @@ class Rows:
     def _end_record(self, time: int, flags: int, texts: bytes | None) -> None:
         """What comes behind a record that says all, and what is known of it."""
         if flags & _TEXTS and texts is not None:
-            _put_octets(self._data, self.size, texts, len(texts))
+            _put_bytes(self._data, self.size, texts, len(texts))
             self.size += len(texts)
             self.has_texts = True
         self._last_texts = texts
@@ -486,7 +486,7 @@ def _text(octets: bytes) -> str:
     return octets.decode("utf-8", "surrogateescape")
 
 
-def _octets(text: str | None) -> bytes | None:
+def _bytes(text: str | None) -> bytes | None:
     return None if text is None else clean_name(text).encode()
 
 
@@ -588,7 +588,7 @@ def _put_i64(data: Pointer, at: int, value: int) -> None:
     memcpy(data + at, cython.address(value), 8)
 
 
-def _put_octets(data: Pointer, at: int, octets: bytes, size: int) -> None:
+def _put_bytes(data: Pointer, at: int, octets: bytes, size: int) -> None:
     if cython.compiled:
         source: Pointer = octets
         memcpy(data + at, source, size)

@@ -2,7 +2,7 @@
 """Texts of events: names as events show them, and the ids of a message as they stand in its rows.
 
 What was no text on the wire is U+FFFD in events. One of the files that know whether they are compiled
-(docs/decisions/0002): C copies octets, Python packs them. Compiled when the package is built (texts.pxd).
+(docs/decisions/0002): C copies bytes, Python packs them. Compiled when the package is built (texts.pxd).
 """
 
 import struct

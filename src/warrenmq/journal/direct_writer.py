@@ -1,7 +1,7 @@
 # cython: boundscheck=False, wraparound=False, nonecheck=False, cdivision=True
 """Writes a file past the memory that the system keeps of files (O_DIRECT), and without the interpreter.
 
-For a large write that nobody reads soon: a page that is fresh in that memory takes 0.8 to 2 ns of CPU per octet, this
+For a large write that nobody reads soon: a page that is fresh in that memory takes 0.8 to 2 ns of CPU per byte, this
 way takes 0.1, and as much for the copy. The disk wants whole blocks from aligned memory, so what is written is copied
 to a stage first; what stands before the first whole block and behind the last one goes the usual way, through the same
 descriptor. All of it is one stretch without the interpreter: to get it back may take 5 ms each time under load.

@@ -19,7 +19,7 @@ class UnknownVersion(JournalError):
 
 
 class BadRecord(JournalError):
-    """Octets that are no message record."""
+    """Bytes that are no message record."""
 
     def __init__(self, offset: int, why: str) -> None:
         super().__init__(f"no message record at offset {offset}: {why}")

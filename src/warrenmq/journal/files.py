@@ -92,7 +92,7 @@ class Files:
         self.sync(handle)
 
     def read(self, handle: int, size: int, offset: int) -> bytes:
-        """That many octets, fewer at the end of the file."""
+        """That many bytes, fewer at the end of the file."""
         data = os.pread(handle, size, offset)
         if len(data) == size or not data:
             return data
@@ -162,7 +162,7 @@ class Files:
         return os.path.exists(path)
 
     def free_space(self, path: str) -> int:
-        """Octets that this process could still write."""
+        """Bytes that this process could still write."""
         state = os.statvfs(path)
         return state.f_bavail * state.f_frsize
 
@@ -193,7 +193,7 @@ class SystemFiles(Files):
                 return True
             self._knows_direct_writes = False
             self._idle_writers.clear()
-        return super().write_past_cache(handle, pieces, offset)  # all of it: the same octets in the same place
+        return super().write_past_cache(handle, pieces, offset)  # all of it: the same bytes in the same place
 
     def write_durably(self, handle: int, pieces: Sequence[Data], offset: int) -> None:
         if _DURABLY == 0 or not self._knows_durable_writes:

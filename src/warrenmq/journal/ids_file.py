@@ -1,6 +1,6 @@
 """The ids that one queue or exchange has seen, as a file: written once as a whole, and never changed.
 
-A head, and rows of 24 octets: 16 of the id and a number, oldest first. The commit log has the same rows. Drawn in
+A head, and rows of 24 bytes: 16 of the id and a number, oldest first. The commit log has the same rows. Drawn in
 docs/formats/ids.md.
 """
 

@@ -41,7 +41,7 @@ _FILE_HEAD = Struct("<8sIIQII")  # magic, version, salt, first sequence, 0, chec
 FILE_HEAD_SIZE = _FILE_HEAD.size
 _EPOCH_HEAD = Struct("<IIQQQII")  # magic, payload length, sequence, synced sequence, time in ms, salt, checksum
 EPOCH_HEAD_SIZE = _EPOCH_HEAD.size
-_SALT_AT = 32  # within an epoch's head; the checksum covers the head from octet 4 to 36, and the payload
+_SALT_AT = 32  # within an epoch's head; the checksum covers the head from byte 4 to 36, and the payload
 _END = bytes(EPOCH_HEAD_SIZE)
 _U32 = Struct("<I")
 _NAME = re.compile(r"(\d{20})\.log")
@@ -166,7 +166,7 @@ class LogWriter:
 
     @property
     def current_size(self) -> int:
-        """Octets in the file that is being written; 0 before the first epoch."""
+        """Bytes in the file that is being written; 0 before the first epoch."""
         return self._current.size if self._current is not None else 0
 
     def append(self, payload: Data, sequence: int, time_ms: int, durably: bool = False) -> None:
@@ -211,7 +211,7 @@ class LogWriter:
         if sequence != self.next_sequence:
             raise ValueError(f"epoch {sequence} cannot follow epoch {self.next_sequence - 1}")
         if len(payload) > PAYLOAD_MAX:
-            raise JournalError(f"an epoch of {len(payload)} octets is too long for the log")
+            raise JournalError(f"an epoch of {len(payload)} bytes is too long for the log")
         self._refuse_if_failed()
 
     def _head(self, current: LogFile, payload: Data, sequence: int, time_ms: int) -> bytes:
@@ -522,7 +522,7 @@ class LogScan:
 
 
 def read_log(files: Files, folder: str, progress: Callable[[int, int], None] | None = None) -> LogScan:
-    """A scan of the log in this folder, to be iterated. `progress` hears how many octets of how many were read."""
+    """A scan of the log in this folder, to be iterated. `progress` hears how many bytes of how many were read."""
     return LogScan(files, folder, progress)
 
 

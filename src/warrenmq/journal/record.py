@@ -63,7 +63,7 @@ def decode_at(data: Data, offset: int) -> Record:
     body_start = header_start + header_size
     end = body_start + body_size
     if end > len(data):
-        raise BadRecord(offset, f"it passes the end by {end - len(data)} octets")
+        raise BadRecord(offset, f"it passes the end by {end - len(data)} bytes")
     return Record(
         position,
         flags,
@@ -76,7 +76,7 @@ def decode_at(data: Data, offset: int) -> Record:
 
 
 def decode_all(data: Data) -> Iterator[Record]:
-    """Records one behind the other, to the last octet."""
+    """Records one behind the other, to the last byte."""
     offset = 0
     while offset < len(data):
         record = decode_at(data, offset)

@@ -23,9 +23,9 @@ from typing import Any
 from warrenmq.management.paging import in_microseconds
 
 VERSION = 1
-# What is kept: of one job, so many rows and octets of JSON; and so many jobs.
+# What is kept: of one job, so many rows and bytes of JSON; and so many jobs.
 MOST_ROWS = 10_000
-MOST_OCTETS = 4 * 1024 * 1024
+MOST_BYTES = 4 * 1024 * 1024
 MOST_JOBS = 32
 LONGEST_NAME = 64
 MOST_COLUMNS = 64
@@ -45,7 +45,7 @@ class NoAnswer(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`octets` is the row as JSON, `key` what tells it from others of its window."""
+    """`bytes` is the row as JSON, `key` what tells it from others of its window."""
 
     key: str
     octets: bytes
@@ -227,7 +227,7 @@ class Findings:
         self._drop_answered(answer)
         for row in answer.rows:
             self._put(row, answer)
-        while self.row_count > MOST_ROWS or self.octets > MOST_OCTETS:
+        while self.row_count > MOST_ROWS or self.octets > MOST_BYTES:
             self._drop_oldest()
 
     def _put(self, row: Row, answer: Answer) -> None:

@@ -100,7 +100,7 @@ def _read_answers(messages: Sequence[Message]) -> tuple[list[Answer], list[str]]
     complaints: list[str] = []
     for message in messages:
         if len(message.body) > LARGEST_MESSAGE:
-            complaints.append(f"it has {len(message.body)} octets, and {LARGEST_MESSAGE} are the most")
+            complaints.append(f"it has {len(message.body)} bytes, and {LARGEST_MESSAGE} are the most")
             continue
         try:
             answers.append(read_answer(message.body))

@@ -1,7 +1,7 @@
 """A made-up history of a shop's messages, with faults at known times: what the analysis must find.
 
 `make_history(messages, …)` gives the events as columns in the order of time, and the truth beside them. They become
-a table (`table`), batches as the broker writes them, octet by octet (`batches`), or messages of a broker's stream
+a table (`table`), batches as the broker writes them, byte by byte (`batches`), or messages of a broker's stream
 (`publish`). The same seed gives the same history. All of it is arrays: a million messages take some seconds.
 
 The default hour begins at 09:30: at 09:45 traffic is eightfold for a minute, from 09:50 one routing key fails always,
@@ -404,7 +404,7 @@ def _depths(columns: dict[str, Numbers]) -> Numbers:
 
 
 def _id_texts(prefix: str, numbers: Numbers) -> pa.StringArray:
-    """`m-00000017`: all of one length, so that the octets are one array of digits."""
+    """`m-00000017`: all of one length, so that the bytes are one array of digits."""
     digits = (numbers[:, None] // 10 ** np.arange(7, -1, -1) % 10 + ord("0")).astype(np.uint8)
     head = np.tile(np.frombuffer(prefix.encode(), np.uint8), (len(numbers), 1))
     octets = np.ascontiguousarray(np.concatenate([head, digits], axis=1))

@@ -1,6 +1,6 @@
 """Pieces: what a part of the events counts up to, small enough to be moved about, and how pieces become facts.
 
-A piece is a table of one kind and one place, packed as an Arrow stream: so Spark moves some rows of octets, however
+A piece is a table of one kind and one place, packed as an Arrow stream: so Spark moves some rows of bytes, however
 many events there were. All measures merge exactly and in any order (sums, least and greatest ones), so the pieces of a
 window are the same facts whatever parts the events were read in. In batch Spark brings the pieces of a place together
 (facts.facts_of); a --follow keeps them in its store (analysis/facts_store.py). Both use the functions here.

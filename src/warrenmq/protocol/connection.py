@@ -8,7 +8,7 @@ What comes once per message has a short way: given a `ContentHandler`, deliverie
 while `receive` runs, and no events.
 
 Bounded: what is held is one incomplete frame, and per channel that the caller opened one body of `max_body_size`; the
-names that were met last are kept between octets and text, so many that they do not grow with the traffic.
+names that were met last are kept between bytes and text, so many that they do not grow with the traffic.
 Contents are expected on open channels only. Compiled when the package is built (connection.pxd).
 """
 
@@ -99,7 +99,7 @@ class ContentHandler:
         header: bytes,
         body: bytes,
     ) -> None:
-        """basic.deliver. `header` is the payload of the content header frame: its properties begin at octet 12."""
+        """basic.deliver. `header` is the payload of the content header frame: its properties begin at byte 12."""
         raise NotImplementedError
 
     def on_confirm(self, channel: int, delivery_tag: int, multiple: bool, is_ack: bool) -> None:

@@ -1,6 +1,6 @@
 """The methods that carry a message to a client: deliver, get-ok, return.
 
-Apart from `methods.py` because names are taken here whatever their octets: a broker passes on what a publisher sent,
+Apart from `methods.py` because names are taken here whatever their bytes: a broker passes on what a publisher sent,
 and one routing key that is not UTF-8 must not cost the consumer its connection.
 """
 
@@ -16,7 +16,7 @@ ContentMethod: TypeAlias = spec.BasicDeliver | spec.BasicGetOk | spec.BasicRetur
 
 
 def decode_content_method(payload: bytes) -> ContentMethod:
-    """The method of a payload that came with a content; octets that are not UTF-8 become readable escapes."""
+    """The method of a payload that came with a content; bytes that are not UTF-8 become readable escapes."""
     index = int.from_bytes(payload[:4], "big")
     class_id, method_id = index >> 16, index & 0xFFFF
     reader = ValueReader(payload, 4, len(payload))
@@ -30,7 +30,7 @@ def decode_content_method(payload: bytes) -> ContentMethod:
         else:
             raise CommandInvalid("a server does not send this method", class_id, method_id)
         if reader.position != reader.end:
-            raise MalformedValue("octets left over after the last argument")
+            raise MalformedValue("bytes left over after the last argument")
     except MalformedValue as malformed:
         raise MalformedArguments(payload[4:], class_id, method_id) from malformed
     return method

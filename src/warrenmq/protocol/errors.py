@@ -23,7 +23,7 @@ from enum import Enum
 from typing import ClassVar
 
 _REPLY_TEXT_MAX = 255
-_SNIPPET_OCTETS = 16
+_SNIPPET_BYTES = 16
 _ESCAPES = {ord(raw): f"\\{name}" for raw, name in zip('\n\t\r\v\b\f\x1b"\\', 'ntrvbfe"\\', strict=True)}
 _PRINTABLE = frozenset((*range(0x20, 0x7F), *_ESCAPES))
 
@@ -50,12 +50,12 @@ class ProtocolError(Exception):
 
     @property
     def reply_text(self) -> str:
-        """The text of the close method: at most 255 octets, cut as RabbitMQ cuts it."""
+        """The text of the close method: at most 255 bytes, cut as RabbitMQ cuts it."""
         return clip_reply_text(f"{self.code_name} - {self.text}" if self.text else self.code_name)
 
 
 class FrameError(ProtocolError):
-    """Octets that are no frame, or a frame whose payload cannot be read."""
+    """Bytes that are no frame, or a frame whose payload cannot be read."""
 
     reply_code = 501
     code_name = "FRAME_ERROR"
@@ -76,7 +76,7 @@ class MalformedArguments(FrameError):
     """The arguments of a known method cannot be read."""
 
     def __init__(self, arguments: bytes, class_id: int, method_id: int) -> None:
-        # Each octet takes two characters or more: what is cut here could not have been in the reply text.
+        # Each byte takes two characters or more: what is cut here could not have been in the reply text.
         numbers = ",".join(map(str, arguments[:_REPLY_TEXT_MAX]))
         super().__init__(f"cannot decode <<{numbers}>>", class_id, method_id)
 
@@ -162,14 +162,14 @@ def clip_reply_text(text: str) -> str:
 
 
 def describe_payload(frame_type: int, payload: bytes) -> str:
-    """Name a frame at fault by its type and its first octets, as RabbitMQ words it."""
-    if len(payload) <= _SNIPPET_OCTETS:
-        return f"type {frame_type}, all octets = {_show_octets(payload)}"
-    return f"type {frame_type}, first {_SNIPPET_OCTETS} octets = {_show_octets(payload[:_SNIPPET_OCTETS])}"
+    """Name a frame at fault by its type and its first bytes, as RabbitMQ words it."""
+    if len(payload) <= _SNIPPET_BYTES:
+        return f"type {frame_type}, all octets = {_show_bytes(payload)}"
+    return f"type {frame_type}, first {_SNIPPET_BYTES} octets = {_show_bytes(payload[:_SNIPPET_BYTES])}"
 
 
-def _show_octets(octets: bytes) -> str:
-    """Write octets as Erlang prints a binary: as text where all of it is printable, else as numbers."""
+def _show_bytes(octets: bytes) -> str:
+    """Write bytes as Erlang prints a binary: as text where all of it is printable, else as numbers."""
     if octets and all(octet in _PRINTABLE for octet in octets):
         return f'<<"{octets.decode("ascii").translate(_ESCAPES)}">>'
     return f"<<{','.join(map(str, octets))}>>"

@@ -38,7 +38,7 @@ _CHANNEL_CLOSE_OK = spec.ChannelCloseOk.index
 _HEADER_MIN_SIZE = 14
 _FRAME_OVERHEAD = 8
 _ACK_SIZE = 13
-# Three short strings and a few octets: what is longer is no such method, and is not kept until its content comes.
+# Three short strings and a few bytes: what is longer is no such method, and is not kept until its content comes.
 _LONGEST_CONTENT_METHOD = 1024
 # Memory of a pending content beside its bytes: the object, its bytearray, its place in the table (sys.getsizeof).
 _PENDING_OVERHEAD = 300
@@ -86,7 +86,7 @@ class PendingContent:
     def __init__(self, method: bytes) -> None:
         self.method = method
         self.header: bytes | None = None
-        self.body = bytearray()  # not a list of pieces: a peer may send them one octet at a time
+        self.body = bytearray()  # not a list of pieces: a peer may send them one byte at a time
         self.missing = 0
         self.size = 0
 
@@ -278,7 +278,7 @@ class FrameReader:
             self._refuse_in_content(channel)
         if len(payload) > pending.missing:
             raise UnexpectedFrame(
-                f"content body is longer than announced by {len(payload) - pending.missing} octets",
+                f"content body is longer than announced by {len(payload) - pending.missing} bytes",
                 *_ids(pending.method),
             )
         pending.missing -= len(payload)

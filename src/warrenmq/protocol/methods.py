@@ -1,7 +1,7 @@
 """Methods between their classes and the payload of a method frame.
 
-A payload is the class id and method id, two octets each, then the arguments in wire order; neighbouring bits share an
-octet, the first one lowest (AMQP 0-9-1 §4.2.5.2). The classes and their fields stand in `spec.py`; this file only reads
+A payload is the class id and method id, two bytes each, then the arguments in wire order; neighbouring bits share an
+byte, the first one lowest (AMQP 0-9-1 §4.2.5.2). The classes and their fields stand in `spec.py`; this file only reads
 those tables, so a method added there needs nothing here.
 
 The per-message methods (publish, deliver, ack) have faster ways of their own in `output.py` and `connection.py`; this
@@ -90,7 +90,7 @@ def _read_arguments(method: type[Method], reader: ValueReader) -> list[Any]:
         if not name.startswith("reserved"):
             arguments.append(value)
     if reader.position != reader.end:
-        raise MalformedValue("octets left over after the last argument")
+        raise MalformedValue("bytes left over after the last argument")
     if malformed_text is not None:
         raise malformed_text
     return arguments

@@ -31,7 +31,7 @@ _KEPT_SCRATCHES = 32
 _FRAME_OVERHEAD = 8
 _DELIVER = 0x003C003C
 _SETTLING_FRAME = struct.Struct(">BHIIQBB")
-_SETTLING_SIZE = 13  # of ack, nack and reject alike: the ids, the tag, an octet of bits
+_SETTLING_SIZE = 13  # of ack, nack and reject alike: the ids, the tag, a byte of bits
 _ACK = 0x003C0050
 _CONTENT_START = struct.Struct(">IQ")  # class and weight, the body's size
 _CONTENT_START_SIZE = 12
@@ -82,7 +82,7 @@ class OutputBuffer:
         self.put_settling(channel, _ACK, delivery_tag, multiple)
 
     def put_settling(self, channel: int, index: int, delivery_tag: int, bits: int) -> None:
-        """basic.ack, nack or reject: methods that have a delivery tag and an octet of bits."""
+        """basic.ack, nack or reject: methods that have a delivery tag and a byte of bits."""
         if cython.compiled:
             total = _SETTLING_SIZE + _FRAME_OVERHEAD
             at = _write_head(self._reserve(total), 1, channel, _SETTLING_SIZE)

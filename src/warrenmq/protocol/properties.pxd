@@ -20,13 +20,13 @@ cdef int _CLUSTER_ID
 cdef int _FIRST
 cdef int _KNOWN
 cdef int _CONTINUATION
-cdef int _OCTETS
+cdef int _BYTES
 
 cdef int _FLAGS_AT
 cdef int _LIST_AT
 cdef int _STRING
 
-cdef tuple _OCTET
+cdef tuple _BYTE
 cdef object _pack_start
 
 
@@ -95,6 +95,6 @@ cdef int _flags_at(bytes data, Py_ssize_t offset) except -1
 cdef Py_ssize_t _place_of(bytes header, int flags, int wanted) except -1
 @cython.locals(size=Py_ssize_t, end=Py_ssize_t, length=cython.longlong)
 cdef Py_ssize_t _end_of(bytes header, Py_ssize_t place, int flag) except -1
-cdef int _octet_at(bytes header, Py_ssize_t place) except -1
+cdef int _byte_at(bytes header, Py_ssize_t place) except -1
 cdef object _read_property(ValueReader reader, int flag)
 cdef bytes _encode_octet(object value)

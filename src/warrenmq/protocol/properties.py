@@ -8,9 +8,9 @@ A *header* here is the payload of a content header frame, kept as it came from t
 
 `BasicProperties` with `decode` and `encode` is for those who want them all. The broker's own path asks the header for
 one property at a time, which steps over the ones before it and makes no object for them; and it changes a header by
-cutting and joining its octets, so that whatever was not named stays as the publisher wrote it, bit for bit.
+cutting and joining its bytes, so that whatever was not named stays as the publisher wrote it, bit for bit.
 
-Whatever the octets, reading raises nothing but MalformedProperties. `validate` is what makes sure of a header once;
+Whatever the bytes, reading raises nothing but MalformedProperties. `validate` is what makes sure of a header once;
 the single questions check only as far as they have to read.
 
 Compiled when the package is built (properties.pxd).
@@ -51,13 +51,13 @@ CLUSTER_ID = _CLUSTER_ID = 0x0004
 _FIRST = 0x8000
 _KNOWN = 0xFFFC
 _CONTINUATION = 0x0001  # another word of flags follows; AMQP 0-9-1 has no property for it
-_OCTETS = _DELIVERY_MODE | _PRIORITY  # the properties that are one octet
+_BYTES = _DELIVERY_MODE | _PRIORITY  # the properties that are one byte
 
 _FLAGS_AT = 12
 _LIST_AT = 14
 _STRING = 0x53  # the type of a string in a table
 
-_OCTET = tuple(bytes((value,)) for value in range(256))
+_BYTE = tuple(bytes((value,)) for value in range(256))
 _pack_start = Struct(">HHQ").pack
 
 _NAMES = (
@@ -177,7 +177,7 @@ class BasicProperties:
         if self.cluster_id is not None:
             flags |= _CLUSTER_ID
             parts.append(encode_shortstr(self.cluster_id))
-        parts[0] = _OCTET[flags >> 8] + _OCTET[flags & 255]
+        parts[0] = _BYTE[flags >> 8] + _BYTE[flags & 255]
         return b"".join(parts)
 
     def __eq__(self, other: object) -> bool:
@@ -202,7 +202,7 @@ def decode(data: bytes, offset: int = 0) -> BasicProperties:
     except MalformedValue as malformed:
         raise MalformedProperties(malformed.text) from malformed
     if reader.position != reader.end:
-        raise MalformedProperties("octets left over after the last property")
+        raise MalformedProperties("bytes left over after the last property")
     return properties
 
 
@@ -228,7 +228,7 @@ def validate(header: bytes) -> None:
             flags ^= flag
         flag >>= 1
     if place != len(header):
-        raise MalformedProperties("octets left over after the last property")
+        raise MalformedProperties("bytes left over after the last property")
 
 
 def _require_valid_table(header: bytes, start: int, end: int) -> None:
@@ -247,7 +247,7 @@ def delivery_mode(header: bytes) -> int:
     flags = _flags_at(header, _FLAGS_AT)
     if flags & _DELIVERY_MODE == 0:
         return 0
-    return _octet_at(header, _place_of(header, flags, _DELIVERY_MODE))
+    return _byte_at(header, _place_of(header, flags, _DELIVERY_MODE))
 
 
 def priority(header: bytes) -> int:
@@ -255,7 +255,7 @@ def priority(header: bytes) -> int:
     flags = _flags_at(header, _FLAGS_AT)
     if flags & _PRIORITY == 0:
         return -1
-    return _octet_at(header, _place_of(header, flags, _PRIORITY))
+    return _byte_at(header, _place_of(header, flags, _PRIORITY))
 
 
 def correlation_id(header: bytes) -> str | None:
@@ -382,7 +382,7 @@ def without_header(header: bytes, key: str) -> bytes:
 
 
 def _spliced(header: bytes, flag: int, value: bytes) -> bytes:
-    """The header with that property's octets in place of the old ones, if any; empty takes the property away."""
+    """The header with that property's bytes in place of the old ones, if any; empty takes the property away."""
     flags = _flags_at(header, _FLAGS_AT)
     start = end = _place_of(header, flags, flag)
     if flags & flag:
@@ -424,7 +424,7 @@ def _place_of(header: bytes, flags: int, wanted: int) -> int:
 def _end_of(header: bytes, place: int, flag: int) -> int:
     """Where the property that begins there ends."""
     size = len(header)
-    if flag & _OCTETS:
+    if flag & _BYTES:
         end = place + 1
     elif flag == _TIMESTAMP:
         end = place + 8
@@ -437,20 +437,20 @@ def _end_of(header: bytes, place: int, flag: int) -> int:
         length = length << 8 | header[place + 3]
         end = place + 4 + length
     else:
-        end = place + 1 + _octet_at(header, place)
+        end = place + 1 + _byte_at(header, place)
     if end > size:
         raise MalformedProperties("the property list is cut short")
     return end
 
 
-def _octet_at(header: bytes, place: int) -> int:
+def _byte_at(header: bytes, place: int) -> int:
     if place >= len(header):
         raise MalformedProperties("the property list is cut short")
     return header[place]
 
 
 def _read_property(reader: ValueReader, flag: int) -> Any:
-    if flag & _OCTETS:
+    if flag & _BYTES:
         return reader.read_octet()
     if flag == _TIMESTAMP:
         return reader.read_timestamp()
@@ -461,5 +461,5 @@ def _read_property(reader: ValueReader, flag: int) -> Any:
 
 def _encode_octet(value: int) -> bytes:
     if not 0 <= value <= 255:
-        raise LocalMisuse(f"delivery mode and priority are octets, not {value}")
-    return _OCTET[value]
+        raise LocalMisuse(f"delivery mode and priority are bytes, not {value}")
+    return _BYTE[value]

@@ -1,7 +1,7 @@
 cimport cython
 
 cdef int _ARRAY
-cdef int _UNSIGNED_OCTET
+cdef int _UNSIGNED_BYTE
 cdef int _DECIMAL
 cdef int _TABLE
 cdef int _INT
@@ -9,7 +9,7 @@ cdef int _LONG_UPPER
 cdef int _STRING
 cdef int _TIMESTAMP
 cdef int _VOID
-cdef int _OCTET
+cdef int _BYTE
 cdef int _DOUBLE
 cdef int _FLOAT
 cdef int _UNSIGNED_INT
@@ -113,6 +113,6 @@ cdef int _write_table(bytearray out, object table, int depth) except -1
 cdef int _write_array(bytearray out, object array, int depth) except -1
 cdef Py_ssize_t _open_length(bytearray out, int depth) except -1
 cdef int _write_value(bytearray out, object value, int depth) except -1
-cdef int _write_octets(bytearray out, int kind, object octets) except -1
+cdef int _write_bytes(bytearray out, int kind, object octets) except -1
 cdef int _write_int(bytearray out, object value) except -1
 cdef object _write_decimal(bytearray out, object value)

@@ -1,19 +1,19 @@
 # cython: boundscheck=False, wraparound=False, annotation_typing=False
-"""Strings, numbers and field tables, between octets and Python values.
+"""Strings, numbers and field tables, between bytes and Python values.
 
-| octet            | on the wire                  | in Python                                   | written for      |
+| byte             | on the wire                  | in Python                                   | written for      |
 | ---------------- | ---------------------------- | ------------------------------------------- | ---------------- |
 | t                | boolean                      | bool                                        | bool             |
 | b B s u I i l L  | integers (L signed, as there)| int                                         | int: I, else l   |
 | f d              | IEEE 754                     | float                                       | float: d         |
 | D                | scale, signed 32-bit value   | Decimal                                     | Decimal          |
 | S                | long string                  | str; LongString (bytes) where not UTF-8     | str, LongString  |
-| x                | octets                       | bytes                                       | bytes            |
+| x                | bytes                        | bytes                                       | bytes            |
 | A F V            | array, table, nothing        | list, dict, None                            | the same, tuple  |
 | T                | seconds since 1970, unsigned | datetime in UTC; Timestamp (int) beyond it  | datetime, Timestamp |
 
-What cannot be read raises MalformedValue, whatever the octets; what cannot be written raises LocalMisuse. No length is
-believed before it is compared with the octets that are there, and nesting stops at MAX_DEPTH.
+What cannot be read raises MalformedValue, whatever the bytes; what cannot be written raises LocalMisuse. No length is
+believed before it is compared with the bytes that are there, and nesting stops at MAX_DEPTH.
 
 Compiled when the package is built (values.pxd): indices are checked by `_require`, never by Python.
 """
@@ -30,7 +30,7 @@ from warrenmq.protocol.errors import LocalMisuse, MalformedText, MalformedValue
 MAX_DEPTH = 100
 
 _ARRAY = 0x41  # A
-_UNSIGNED_OCTET = 0x42  # B
+_UNSIGNED_BYTE = 0x42  # B
 _DECIMAL = 0x44  # D
 _TABLE = 0x46  # F
 _INT = 0x49  # I
@@ -38,7 +38,7 @@ _LONG_UPPER = 0x4C  # L
 _STRING = 0x53  # S
 _TIMESTAMP = 0x54  # T
 _VOID = 0x56  # V
-_OCTET = 0x62  # b
+_BYTE = 0x62  # b
 _DOUBLE = 0x64  # d
 _FLOAT = 0x66  # f
 _UNSIGNED_INT = 0x69  # i
@@ -50,7 +50,7 @@ _BYTES = 0x78  # x
 
 _LAST_DATETIME = 253402300799  # 9999-12-31T23:59:59Z
 
-_LENGTH_OCTETS = tuple(bytes((length,)) for length in range(256))
+_LENGTH_BYTES = tuple(bytes((length,)) for length in range(256))
 
 _unpack_float = Struct(">f").unpack_from
 _unpack_double = Struct(">d").unpack_from
@@ -76,7 +76,7 @@ class LongString(bytes):
 
 
 class ValueReader:
-    """A place in some octets, and the reading of values from there on; never beyond `end`."""
+    """A place in some bytes, and the reading of values from there on; never beyond `end`."""
 
     __slots__ = ("data", "end", "position")
 
@@ -126,7 +126,7 @@ class ValueReader:
             raise MalformedText from None
 
     def read_label(self) -> str:
-        """A table key or property: any octets are allowed, those that are not UTF-8 become readable escapes."""
+        """A table key or property: any bytes are allowed, those that are not UTF-8 become readable escapes."""
         start = self._pass(self.read_octet())
         return self.data[start : self.position].decode("utf-8", "backslashreplace")
 
@@ -143,7 +143,7 @@ class ValueReader:
         return self._read_table(0)
 
     def read_value(self) -> Any:
-        """A type octet and the value that it announces."""
+        """A type byte and the value that it announces."""
         return self._read_value(0)
 
     def skip_shortstr(self) -> None:
@@ -158,10 +158,10 @@ class ValueReader:
 
     def _require(self, count: int) -> None:
         if count < 0 or self.end - self.position < count:
-            raise MalformedValue(f"{count} octets announced, {self.end - self.position} there")
+            raise MalformedValue(f"{count} bytes announced, {self.end - self.position} there")
 
     def _pass(self, count: int) -> int:
-        """Go on by so many octets, and give where they begin."""
+        """Go on by so many bytes, and give where they begin."""
         self._require(count)
         start = self.position
         self.position = start + count
@@ -224,10 +224,10 @@ class ValueReader:
         return self._read_rare_value(kind)
 
     def _read_rare_value(self, kind: int) -> Any:
-        if kind == _OCTET:
+        if kind == _BYTE:
             number = self.read_octet()
             return number - 0x100 if number >= 0x80 else number
-        if kind == _UNSIGNED_OCTET:
+        if kind == _UNSIGNED_BYTE:
             return self.read_octet()
         if kind == _SHORT:
             number = self.read_short()
@@ -243,7 +243,7 @@ class ValueReader:
             unscaled = int.from_bytes(self.read_octets(4), "big", signed=True)
             # From its digits, because arithmetic would round to the caller's decimal context.
             return Decimal((unscaled < 0, tuple(map(int, str(abs(unscaled)))), -scale))
-        raise MalformedValue(f"no field type has the octet {kind:#04x}")
+        raise MalformedValue(f"no field type has the byte {kind:#04x}")
 
     def _skip_table(self, depth: int) -> None:
         outer = self.end
@@ -273,10 +273,10 @@ class ValueReader:
 
 
 def _fixed_width(kind: int) -> int:
-    """Octets of a value whose size its type tells."""
+    """Bytes of a value whose size its type tells."""
     if kind in (_INT, _UNSIGNED_INT, _FLOAT):
         return 4
-    if kind in (_BOOLEAN, _OCTET, _UNSIGNED_OCTET):
+    if kind in (_BOOLEAN, _BYTE, _UNSIGNED_BYTE):
         return 1
     if kind in (_LONG, _LONG_UPPER, _DOUBLE, _TIMESTAMP):
         return 8
@@ -286,7 +286,7 @@ def _fixed_width(kind: int) -> int:
         return 5
     if kind == _VOID:
         return 0
-    raise MalformedValue(f"no field type has the octet {kind:#04x}")
+    raise MalformedValue(f"no field type has the byte {kind:#04x}")
 
 
 def decode_table(data: bytes, offset: int, end: int) -> tuple[dict[str, Any], int]:
@@ -296,7 +296,7 @@ def decode_table(data: bytes, offset: int, end: int) -> tuple[dict[str, Any], in
 
 
 def decode_value(data: bytes, offset: int, end: int) -> tuple[Any, int]:
-    """The value that begins at the offset with its type octet, and where it ends."""
+    """The value that begins at the offset with its type byte, and where it ends."""
     reader = ValueReader(data, offset, end)
     return reader.read_value(), reader.position
 
@@ -324,7 +324,7 @@ def encode_table(table: Mapping[str, Any]) -> bytes:
 
 
 def encode_value(value: Any) -> bytes:
-    """The value with its type octet before it."""
+    """The value with its type byte before it."""
     out = bytearray()
     _write_value(out, value, 0)
     return bytes(out)
@@ -332,7 +332,7 @@ def encode_value(value: Any) -> bytes:
 
 def encode_shortstr(text: str) -> bytes:
     octets = _encode_short(text)
-    return _LENGTH_OCTETS[len(octets)] + octets
+    return _LENGTH_BYTES[len(octets)] + octets
 
 
 def encode_longstr(octets: bytes) -> bytes:
@@ -363,7 +363,7 @@ def _encode_text(text: str) -> bytes:
 def _encode_short(text: str) -> bytes:
     octets = _encode_text(text)
     if len(octets) > 255:
-        raise LocalMisuse(f"a short string holds 255 octets, not {len(octets)}: {text[:40]!r}...")
+        raise LocalMisuse(f"a short string holds 255 bytes, not {len(octets)}: {text[:40]!r}...")
     return octets
 
 
@@ -397,7 +397,7 @@ def _open_length(out: bytearray, depth: int) -> int:
 
 def _write_value(out: bytearray, value: Any, depth: int) -> None:
     if isinstance(value, str):
-        _write_octets(out, _STRING, _encode_text(value))
+        _write_bytes(out, _STRING, _encode_text(value))
     elif value is None:
         out.append(_VOID)
     elif isinstance(value, bool):
@@ -411,9 +411,9 @@ def _write_value(out: bytearray, value: Any, depth: int) -> None:
     elif isinstance(value, float):
         out += _pack_double(_DOUBLE, value)
     elif isinstance(value, LongString):
-        _write_octets(out, _STRING, value)
+        _write_bytes(out, _STRING, value)
     elif isinstance(value, bytes | bytearray):
-        _write_octets(out, _BYTES, value)
+        _write_bytes(out, _BYTES, value)
     elif isinstance(value, dict):
         out.append(_TABLE)
         _write_table(out, value, depth)
@@ -429,7 +429,7 @@ def _write_value(out: bytearray, value: Any, depth: int) -> None:
         raise LocalMisuse(f"a table cannot hold a value of type {type(value).__name__}")
 
 
-def _write_octets(out: bytearray, kind: int, octets: bytes | bytearray) -> None:
+def _write_bytes(out: bytearray, kind: int, octets: bytes | bytearray) -> None:
     out += _pack_tagged_length(kind, len(octets))
     out += octets
 

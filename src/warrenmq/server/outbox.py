@@ -74,7 +74,7 @@ class ConnectionOutbox(Outbox):
             self.is_congested = True
 
     def get_ok(self, channel: int, delivery_tag: int, redelivered: bool, message: Message, remaining: int) -> None:
-        # By hand: the address goes out as the publisher sent it, whatever octets it holds.
+        # By hand: the address goes out as the publisher sent it, whatever bytes it holds.
         method = (
             _GET_OK.pack(spec.BasicGetOk.index, delivery_tag, redelivered) + message.address + _LONG.pack(remaining)
         )
@@ -109,7 +109,7 @@ class ConnectionOutbox(Outbox):
         self._mark_dirty()
 
     def send_raw(self, frames: bytes) -> None:
-        """Octets ready made: the protocol header, a heartbeat."""
+        """Bytes ready made: the protocol header, a heartbeat."""
         self.buffer.put(frames)
         self._mark_dirty()
 

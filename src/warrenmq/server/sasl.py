@@ -144,7 +144,7 @@ class Authenticator:
 
 
 def _read_plain(response: bytes) -> tuple[str, str]:
-    """RFC 4616: authorization identity (unused), name and password behind a zero octet each."""
+    """RFC 4616: authorization identity (unused), name and password behind a zero byte each."""
     parts = response.split(b"\0")
     if len(parts) != 3 or parts[0]:
         raise SyntaxRefused("response to PLAIN is malformed")

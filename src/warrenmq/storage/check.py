@@ -133,7 +133,7 @@ class CheckReport:
 
 
 def check_folder(folder: str, progress: Progress | None = None, files: Files | None = None) -> CheckReport:
-    """Look at everything; `progress` hears what is read, and how many octets of how many are done."""
+    """Look at everything; `progress` hears what is read, and how many bytes of how many are done."""
     if not os.path.isdir(folder):
         raise CheckError(f"{folder} is not a folder")
     with _held(folder), ExitStack() as at_end:

@@ -56,7 +56,7 @@ def decode_operation(record: bytes) -> Operation:
     except (MalformedValue, KeyError, TypeError, AttributeError, ValueError) as error:
         raise CatalogDamaged(f"a definition in the log cannot be read: {type(error).__name__}: {error}") from None
     if end != len(record):
-        raise CatalogDamaged(f"a definition in the log is followed by {len(record) - end} octets too many")
+        raise CatalogDamaged(f"a definition in the log is followed by {len(record) - end} bytes too many")
     table = table_of(kind)
     table.require_key(key)
     if definition is None:
@@ -66,7 +66,7 @@ def decode_operation(record: bytes) -> Operation:
 
 
 def _pack(value: Any) -> Any:
-    """Arguments become octets of their own, so that they may be nested as deep as on the wire."""
+    """Arguments become bytes of their own, so that they may be nested as deep as on the wire."""
     if isinstance(value, str):
         return _text_or(LongString, value)
     return encode_arguments(value) if isinstance(value, dict) else value
@@ -81,16 +81,16 @@ def _unpack(value: Any) -> Any:
 # -- names and arguments ---------------------------------------------------------------------------------------------
 
 
-def _text_or(octets_type: type[bytes], text: str) -> str | bytes:
-    """The text itself, or as octets if it has lone surrogates; never two texts with the same outcome.
+def _text_or(bytes_type: type[bytes], text: str) -> str | bytes:
+    """The text itself, or as bytes if it has lone surrogates; never two texts with the same outcome.
 
-    Not with "surrogateescape": two escaped octets could together be the UTF-8 of another name.
+    Not with "surrogateescape": two escaped bytes could together be the UTF-8 of another name.
     """
     try:
         text.encode()
         return text
     except UnicodeEncodeError:
-        return octets_type(text.encode("utf-8", "surrogatepass"))
+        return bytes_type(text.encode("utf-8", "surrogatepass"))
 
 
 def encode_arguments(arguments: Mapping[str, Any]) -> bytes:
@@ -98,14 +98,14 @@ def encode_arguments(arguments: Mapping[str, Any]) -> bytes:
     try:
         return encode_table(arguments)
     except LocalMisuse:
-        # Octets that are no UTF-8 grow when they are read as the key of a table (ValueReader.read_label), so a key
+        # Bytes that are no UTF-8 grow when they are read as the key of a table (ValueReader.read_label), so a key
         # that came as a short string may be none any more.
         return encode_value(_spell(arguments))
 
 
 def decode_arguments(octets: bytes) -> dict[str, Any]:
     """What `encode_arguments` was given."""
-    # A table begins with its length; the type octet of an array would stand for more than a gigabyte there.
+    # A table begins with its length; the type byte of an array would stand for more than a gigabyte there.
     arguments: Any
     if octets[:1] == b"A":
         array, end = decode_value(octets, 0, len(octets))
@@ -113,7 +113,7 @@ def decode_arguments(octets: bytes) -> dict[str, Any]:
     else:
         arguments, end = decode_table(octets, 0, len(octets))
     if end != len(octets) or not isinstance(arguments, dict):
-        raise MalformedValue("octets that are no arguments")
+        raise MalformedValue("bytes that are no arguments")
     return arguments
 
 

@@ -246,7 +246,7 @@ def _record(data: bytes, offset: int) -> tuple[int, int, int]:
     position, flags, address_size, header_size, body_size = HEAD.unpack_from(data, offset)
     end: int = start + FIELDS_SIZE[flags] + address_size + header_size + body_size
     if end > len(data):
-        raise BadRecord(offset, f"it passes the end by {end - len(data)} octets")
+        raise BadRecord(offset, f"it passes the end by {end - len(data)} bytes")
     return position, flags, end
 
 

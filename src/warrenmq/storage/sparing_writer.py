@@ -1,7 +1,7 @@
 """Writes files that are written fast and seldom read (the event log), and spares the system's memory of files.
 
 They would push out all else there, and fresh pages may cost far more than those that come back (a write took 3 ns of
-CPU per octet on a virtual machine whose memory was never used before, 0.35 where it was). So a large write goes past
+CPU per byte on a virtual machine whose memory was never used before, 0.35 where it was). So a large write goes past
 that memory (0.2 ns), and of all that does not, the system is told not to keep it (0.7 ns).
 
 Past it, a write takes as long as the disk does, while the memory takes bursts: a disk that is slow is written to
@@ -16,7 +16,7 @@ from warrenmq.journal.files import Data, Files
 
 # A smaller write costs little, and would not keep a disk busy by itself.
 LARGE_WRITE = 256 * 1024
-# A disk that takes longer per octet (250 MB/s), and that so many times in a row, is slow. Getting the interpreter back
+# A disk that takes longer per byte (250 MB/s), and that so many times in a row, is slow. Getting the interpreter back
 # takes time, too, and so does a busy machine, which is no fault of the disk's.
 SLOW_FROM = 4e-9
 SLOW_IN_A_ROW = 3
@@ -24,7 +24,7 @@ INTERPRETER_WAIT = 0.010
 # So long a slow disk is written to through the memory, in seconds; then it is tried again.
 SLOW_FOR = 1.0
 # Behind a write through the memory so much stays in it.
-CACHED_OCTETS = 8 * 1024 * 1024
+CACHED_BYTES = 8 * 1024 * 1024
 
 
 class SparingWriter:
@@ -44,8 +44,8 @@ class SparingWriter:
                 return
         else:
             self._files.writev(handle, pieces, offset)
-        if offset > CACHED_OCTETS:
-            self._files.let_go(handle, offset - CACHED_OCTETS)
+        if offset > CACHED_BYTES:
+            self._files.let_go(handle, offset - CACHED_BYTES)
 
     def _write_past_cache(self, handle: int, pieces: Sequence[Data], offset: int, size: int) -> bool:
         began = self._clock()

@@ -30,7 +30,7 @@ log = logging.getLogger("warrenmq.tracing")
 SCOPE = "warrenmq"
 # Spans in one request.
 MOST_SPANS = 2_000
-# Octets of batches that may wait; above that they are dropped.
+# Bytes of batches that may wait; above that they are dropped.
 MOST_WAITING = 32 * 1024 * 1024
 # When nothing comes for so many seconds, publishes that have no confirm are over.
 QUIET = 1.0
@@ -74,7 +74,7 @@ class OtlpExporter:
     def __init__(self, options: OtlpOptions) -> None:
         self._options = options
         self._jobs: SimpleQueue[bytes | None] = SimpleQueue()
-        self._waiting = 0  # octets; the loop adds, the thread takes away
+        self._waiting = 0  # bytes; the loop adds, the thread takes away
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._is_stopping = threading.Event()

@@ -25,8 +25,8 @@ log = logging.getLogger("warrenmq.tracing")
 
 # Who asks waits so many seconds for an index that is behind.
 INDEX_PATIENCE = 10.0
-# The newest batches are kept, up to so many octets: one that was just appended cannot be read from the log at once.
-RECENT_OCTETS = 32 * 1024 * 1024
+# The newest batches are kept, up to so many bytes: one that was just appended cannot be read from the log at once.
+RECENT_BYTES = 32 * 1024 * 1024
 # Notes of new batches wait for so many, or for somebody who asks: a step costs more than what it does.
 NOTES_AT_ONCE = 16
 # And they wait in memory as long as they have no more keys together, each note counted as some; of what is behind that
@@ -254,7 +254,7 @@ class LogFollower:
         return [offset for offset in offsets if offset >= first], below if below > first else 0
 
     async def fetch(self, offset: int) -> bytes | None:
-        """The octets of a batch; None if it is no longer kept."""
+        """The bytes of a batch; None if it is no longer kept."""
         octets = self._recent.get(offset)
         if octets is not None:
             return octets
@@ -280,7 +280,7 @@ class _Recent:
     def __init__(self) -> None:
         self._identity: object = None
         self._batches: OrderedDict[int, bytes] = OrderedDict()
-        self._octets = 0
+        self._bytes = 0
         self._notes: OrderedDict[int, BatchNote] = OrderedDict()  # of those that are not in the index yet
         self._keys = 0
 
@@ -288,16 +288,16 @@ class _Recent:
         if identity is not self._identity:
             self._identity = identity
             self._batches.clear()
-            self._octets = 0
+            self._bytes = 0
             self._notes.clear()
             self._keys = 0
         if self._keys < MOST_KEYS:
             self._notes[offset] = note.at(offset)
             self._keys += KEYS_OF_A_NOTE + len(note.keys)
         self._batches[offset] = octets
-        self._octets += len(octets)
-        while self._octets > RECENT_OCTETS and len(self._batches) > 1:
-            self._octets -= len(self._batches.popitem(last=False)[1])
+        self._bytes += len(octets)
+        while self._bytes > RECENT_BYTES and len(self._batches) > 1:
+            self._bytes -= len(self._batches.popitem(last=False)[1])
 
     def get(self, offset: int) -> bytes | None:
         return self._batches.get(offset)

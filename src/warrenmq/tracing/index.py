@@ -44,24 +44,24 @@ from warrenmq.tracing.keys import keys_of, keys_of_uids
 
 log = logging.getLogger("warrenmq.tracing")
 
-# A file is written when the notes in memory have so many keys, or are of so many batches, or these have so many octets.
+# A file is written when the notes in memory have so many keys, or are of so many batches, or these have so many bytes.
 FILE_KEYS = 1_000_000
 FILE_BATCHES = 4096
-FILE_OCTETS = 512 * 1024 * 1024
+FILE_BYTES = 512 * 1024 * 1024
 
 # Where that fails, it is tried again after so many more batches.
 SEAL_AGAIN = 256
 # Each message that names its source has an event of this kind, and few messages do.
 MADE_FROM_ANOTHER = Selection(kinds=frozenset({schema.REPUBLISHED}))
 
-# Octets of a batch that it is known again by.
+# Bytes of a batch that it is known again by.
 KNOWN_BY = 16 * 1024
 
 _NO_KEYS = array("Q")
 
 
 def checksum_of(octets: bytes) -> int:
-    """By which a batch is known again: of its first octets, which hold its names and times."""
+    """By which a batch is known again: of its first bytes, which hold its names and times."""
     return crc32c(octets[:KNOWN_BY])
 
 
@@ -79,7 +79,7 @@ def note_of(octets: bytes, is_sound: bool = False) -> BatchNote:
 
 
 def note_of_written(rows: Rows, writer: ColumnWriter, octets: bytes) -> BatchNote:
-    """The same of rows that this writer has just made these octets of: much of it is known from there."""
+    """The same of rows that this writer has just made these bytes of: much of it is known from there."""
     if rows.has_texts:
         return note_of(octets, is_sound=True)
     names = [QUEUE + name for name in writer.used_names("queue")]
@@ -113,17 +113,17 @@ class Index:
         files: Files,
         file_keys: int = FILE_KEYS,
         file_batches: int = FILE_BATCHES,
-        file_octets: int = FILE_OCTETS,
+        file_bytes: int = FILE_BYTES,
     ) -> None:
         self._folder = folder
         self._files = files
         self._file_keys = file_keys
         self._file_batches = file_batches
-        self._file_octets = file_octets
+        self._file_bytes = file_bytes
         self._sealed: list[IndexFile] = []  # in order
         self._open: list[BatchNote] = []  # behind them
         self._open_keys = 0
-        self._open_octets = 0
+        self._open_bytes = 0
         self._seal_from = 0  # so many batches have to be there before a file is tried
         self.next_offset = 0
 
@@ -199,9 +199,9 @@ class Index:
         if after == self.next_offset and note.offset >= after:
             self._open.append(note)
             self._open_keys += len(note.keys)
-            self._open_octets += note.size
+            self._open_bytes += note.size
             self.next_offset = note.offset + 1
-            is_full = self._is_full(self._open_keys, len(self._open), self._open_octets)
+            is_full = self._is_full(self._open_keys, len(self._open), self._open_bytes)
             if is_full and len(self._open) >= self._seal_from:
                 self._try_to_seal()
         return self.next_offset
@@ -228,10 +228,10 @@ class Index:
         """These are in memory now, and no others."""
         self._open = notes
         self._open_keys = sum(len(note.keys) for note in notes)
-        self._open_octets = sum(note.size for note in notes)
+        self._open_bytes = sum(note.size for note in notes)
 
     def _is_full(self, keys: int, batches: int, octets: int) -> bool:
-        return keys >= self._file_keys or batches >= self._file_batches or octets >= self._file_octets
+        return keys >= self._file_keys or batches >= self._file_batches or octets >= self._file_bytes
 
     def _remove(self, paths: Iterable[str]) -> None:
         for path in paths:

@@ -32,12 +32,12 @@ PAGE_KEYS = 1024
 _KEY_SIZE = 12  # the hash, and the number of the batch in this file
 _PAGE_SIZE = PAGE_KEYS * _KEY_SIZE
 
-# Magic, version; first offset, least and greatest time, all kinds, batches, keys, octets of names, octets of notes,
+# Magic, version; first offset, least and greatest time, all kinds, batches, keys, bytes of names, bytes of notes,
 # checksum of the directory, checksum of names and notes; checksum of all that.
 _HEAD = Struct("<8sIQqqQIIIIIII")
 _HEAD_CHECKED = _HEAD.size - 4
 _U32 = Struct("<I")
-# Of one batch: offset since the first, least and greatest time, kinds, checksum of its octets, their number, end of its
+# Of one batch: offset since the first, least and greatest time, kinds, checksum of its bytes, their number, end of its
 # names.
 _NOTE = Struct("<IqqQIII")
 
@@ -58,8 +58,8 @@ class BatchNote:
     first_time: int
     last_time: int
     kinds: int  # a bit for each
-    checksum: int  # of its octets, to know it again
-    size: int  # the number of its octets
+    checksum: int  # of its bytes, to know it again
+    size: int  # the number of its bytes
     names: frozenset[str]  # queues and exchanges, with QUEUE or EXCHANGE before them
     keys: array[int]  # sorted
 
@@ -218,7 +218,7 @@ class IndexFile:
         self.next_offset = self.first_offset + self._offsets[-1] + 1
 
     def _read_offsets(self) -> tuple[array[int], int]:
-        """Of the batches, since the first; and how many octets all have. Checks names and notes on the way."""
+        """Of the batches, since the first; and how many bytes all have. Checks names and notes on the way."""
         _, records = self._read_names_and_notes()
         notes = list(_NOTE.iter_unpack(records[: self.batches * _NOTE.size]))
         return array("I", [note[0] for note in notes]), sum(note[5] for note in notes)

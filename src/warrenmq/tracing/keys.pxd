@@ -28,4 +28,4 @@ cdef bint _is_sorted(bytearray hashes) except -1
 cdef Py_ssize_t _drop_equal(bytearray hashes) except -1
 cdef Longs _longs(bytearray data) except NULL
 cdef Ints _ints(bytearray data) except NULL
-cdef Octets _octets(bytearray data) except NULL
+cdef Octets _bytes(bytearray data) except NULL

@@ -1,8 +1,8 @@
 # cython: boundscheck=False, wraparound=False, nonecheck=False, cdivision=True
 """Sorts the keys of a batch, and those of an index file, without the interpreter: the loop goes on meanwhile.
 
-A radix sort of octets, the least first: up to eight passes, each of which keeps the order of equal ones. So keys that
-are the same stay in the order of their batches. Uids of one batch agree in most octets, which then need no pass.
+A radix sort of bytes, the least first: up to eight passes, each of which keeps the order of equal ones. So keys that
+are the same stay in the order of their batches. Uids of one batch agree in most bytes, which then need no pass.
 Python's own sort holds the interpreter for a third of a second per million, and with a set before it for 3 ms per
 batch.
 
@@ -49,7 +49,7 @@ def _each_once(hashes: bytearray) -> "array[int]":
 
 
 def sort_keys(hashes: bytearray, numbers: bytearray) -> None:
-    """Sort the hashes (8 octets each, little endian), and the numbers (4 octets each) that belong to them along."""
+    """Sort the hashes (8 bytes each, little endian), and the numbers (4 bytes each) that belong to them along."""
     if len(hashes) // 8 != len(numbers) // 4:
         raise ValueError("each hash needs a number")
     if cython.compiled:
@@ -97,7 +97,7 @@ def _differing(hashes: Pointer, count: int) -> int:
 def _pass(
     from_hashes: Pointer, from_numbers: Pointer, to_hashes: Pointer, to_numbers: Pointer, count: int, shift: int
 ) -> None:
-    """Sort by one octet of the hashes."""
+    """Sort by one byte of the hashes."""
     memset(places, 0, 256 * 8)  # type: ignore[name-defined]  # noqa: F821  # an array of C, declared in keys.pxd
     for at in range(count):
         places[from_hashes[at] >> shift & 255] += 1  # type: ignore[name-defined]  # noqa: F821
@@ -135,12 +135,12 @@ def _drop_equal(hashes: bytearray) -> int:
 
 
 def _longs(data: bytearray) -> Pointer:
-    return cython.cast(cython.pointer(cython.ulonglong), _octets(data))
+    return cython.cast(cython.pointer(cython.ulonglong), _bytes(data))
 
 
 def _ints(data: bytearray) -> Pointer:
-    return cython.cast(cython.pointer(cython.uint), _octets(data))
+    return cython.cast(cython.pointer(cython.uint), _bytes(data))
 
 
-def _octets(data: bytearray) -> Pointer:
+def _bytes(data: bytearray) -> Pointer:
     return data

@@ -78,7 +78,7 @@ class EventLogOptions:
 class Handed:
     """Rows on their way, with numbers from `first` to `up_to`.
 
-    Encoded, they have `octets` and a `note`, or a `failure`.
+    Encoded, they have `bytes` and a `note`, or a `failure`.
     """
 
     __slots__ = ("failure", "first", "note", "octets", "rows", "size", "up_to")
@@ -298,7 +298,7 @@ class EventLog:
 
 
 def rows_without_batch(found: list[LoggedRows], stream: Stream | None) -> tuple[int, list[LoggedRows]]:
-    """Of the rows that the commit log had (first and last number, octets), those that are in no batch that can be read.
+    """Of the rows that the commit log had (first and last number, bytes), those that are in no batch that can be read.
 
     And the highest number of a row in a batch. Reads batches, the last first, as far as the log goes: after a power
     loss one may be damaged with whole ones behind it. Where retention has removed batches, rows from before the oldest

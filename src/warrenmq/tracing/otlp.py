@@ -1,4 +1,4 @@
-"""The wire format of OTLP: spans to the octets of an ExportTraceServiceRequest, and what the answer to one says.
+"""The wire format of OTLP: spans to the bytes of an ExportTraceServiceRequest, and what the answer to one says.
 
 Protocol Buffers, written by hand: it is one message with some twenty fields, and every collector reads it (JSON, the
 other form, not every one). So that exporting needs no package that the broker has not. Fields have the numbers of
@@ -47,12 +47,12 @@ def rejected_spans(answer: bytes) -> tuple[int, str]:
 
 
 def _span(span: OtelSpan) -> bytes:
-    parts = [_octets(1, span.trace_id), _octets(2, span.span_id)]
+    parts = [_bytes(1, span.trace_id), _bytes(2, span.span_id)]
     if span.parent_id:
-        parts.append(_octets(4, span.parent_id))
+        parts.append(_bytes(4, span.parent_id))
     parts += [_text(5, span.name), _number(6, span.kind), _time(7, span.begin), _time(8, span.end)]
     parts.append(_attributes(9, span.attributes))
-    parts += [_message(13, _octets(1, trace_id) + _octets(2, span_id)) for trace_id, span_id in span.links]
+    parts += [_message(13, _bytes(1, trace_id) + _bytes(2, span_id)) for trace_id, span_id in span.links]
     if span.failure is not None:
         parts.append(_message(15, _text(2, span.failure) + _number(3, _STATUS_ERROR)))
     return b"".join(parts)
@@ -73,14 +73,14 @@ def _value(value: Value) -> bytes:
 
 
 def _message(field: int, octets: bytes) -> bytes:
-    return _octets(field, octets)
+    return _bytes(field, octets)
 
 
 def _text(field: int, text: str) -> bytes:
-    return _octets(field, text.encode("utf-8", "replace"))
+    return _bytes(field, text.encode("utf-8", "replace"))
 
 
-def _octets(field: int, octets: bytes) -> bytes:
+def _bytes(field: int, octets: bytes) -> bytes:
     return _head(field, len(octets)) + octets
 
 

@@ -105,7 +105,7 @@ class TraceRule:
 def parse_rule(name: str, definition: Mapping[str, Any], is_fixed: bool = False) -> TraceRule:
     """Check what a person wrote; ValueError says in one line what is wrong with it."""
     if not name or len(name.encode("utf-8", "surrogatepass")) > NAME_MAX:
-        raise ValueError(f"a rule needs a name of at most {NAME_MAX} octets")
+        raise ValueError(f"a rule needs a name of at most {NAME_MAX} bytes")
     unknown = sorted(set(definition) - set(FIELDS))
     if unknown:
         raise ValueError(f"a rule has no {unknown[0]!r}; it has {', '.join(FIELDS)}")

@@ -168,7 +168,7 @@ class _Publish:
         event = self.event
         destination = event.exchange or DEFAULT_EXCHANGE
         attributes = _attributes(event, "publish", "send", destination) | _outcome(self.outcome)
-        parent = _octets(event.span_id)
+        parent = _bytes(event.span_id)
         return OtelSpan(
             trace_id_of(event),
             publish_id(event.uid),
@@ -185,7 +185,7 @@ class _Publish:
 
 def trace_id_of(event: Event) -> bytes:
     """The producer's, or one that is the message's own."""
-    return _octets(event.trace_id) or _digest(16, "trace", event.uid)
+    return _bytes(event.trace_id) or _digest(16, "trace", event.uid)
 
 
 def publish_id(uid: int) -> bytes:
@@ -210,7 +210,7 @@ def _wait_span(event: Event, begin: int) -> OtelSpan:
 
 def _deliver_span(delivered: Event, settled: Event) -> OtelSpan:
     queue = delivered.queue or ""
-    producer = _octets(delivered.span_id)
+    producer = _bytes(delivered.span_id)
     return OtelSpan(
         trace_id_of(delivered),
         _digest(8, "deliver", delivered.uid, delivered.vhost, queue, *_receiver(delivered), delivered.time),
@@ -264,7 +264,7 @@ def _receiver(event: Event) -> tuple[object, ...]:
     return event.connection, event.channel, event.consumer
 
 
-def _octets(digits: str | None) -> bytes:
+def _bytes(digits: str | None) -> bytes:
     return bytes.fromhex(digits) if digits else b""
 
 

@@ -7,7 +7,7 @@ cdef int _HEADERS
 cdef int _PRIORITY
 cdef int _CORRELATION_ID
 cdef int _MESSAGE_ID
-cdef int _OCTETS
+cdef int _BYTES
 cdef Py_ssize_t _LIST_AT
 cdef bytes _TRACEPARENT
 cdef bytes _SOURCE

@@ -12,9 +12,9 @@ except ImportError:
     from warrenmq.events.uncompiled import cython
 
 if cython.compiled:
-    from cython.cimports.warrenmq.events.ids import hash_octets
+    from cython.cimports.warrenmq.events.ids import hash_bytes
 else:
-    from warrenmq.events.ids import hash_octets
+    from warrenmq.events.ids import hash_bytes
 
 from warrenmq.events.ids import parse_traceparent, parse_uid
 from warrenmq.events.texts import make_texts
@@ -24,7 +24,7 @@ _HEADERS = 0x2000
 _PRIORITY = 0x0800
 _CORRELATION_ID = 0x0400
 _MESSAGE_ID = 0x0080
-_OCTETS = 0x1800  # delivery mode and priority are one octet
+_BYTES = 0x1800  # delivery mode and priority are one byte
 _LIST_AT = 14
 
 # A header of that name, as a field table has it: the key as a short string, then the type of a long string.
@@ -65,7 +65,7 @@ def sampling_hash(header: bytes, space: int) -> int:
     flags = header[12] << 8 | header[13]
     wanted = _MESSAGE_ID if flags & _MESSAGE_ID else _CORRELATION_ID
     at = _place_of(header, flags, wanted)
-    drawn: int = hash_octets(space, header, at + 1, at + 1 + header[at])
+    drawn: int = hash_bytes(space, header, at + 1, at + 1 + header[at])
     return drawn
 
 
@@ -81,7 +81,7 @@ def source_of(header: bytes) -> int:
 
 
 def _short_string(header: bytes, flags: int, wanted: int) -> bytes | None:
-    """The octets of one property that is a short string; None if it is not there."""
+    """The bytes of one property that is a short string; None if it is not there."""
     if flags & wanted == 0:
         return None
     at = _place_of(header, flags, wanted)
@@ -94,7 +94,7 @@ def _place_of(header: bytes, flags: int, wanted: int) -> int:
     flag = _CONTENT_TYPE
     while flag > wanted:
         if flags & flag:
-            if flag & _OCTETS:
+            if flag & _BYTES:
                 at += 1
             elif flag == _HEADERS:
                 at += 4 + (header[at] << 24 | header[at + 1] << 16 | header[at + 2] << 8 | header[at + 3])
@@ -105,9 +105,9 @@ def _place_of(header: bytes, flags: int, wanted: int) -> int:
 
 
 def _long_string(header: bytes, entry: bytes) -> bytes:
-    """The octets behind the name of a header; empty if there is none of that name.
+    """The bytes behind the name of a header; empty if there is none of that name.
 
-    Found by its octets: that is far cheaper than a decode, and who hides the name in another value fools only himself.
+    Found by its bytes: that is far cheaper than a decode, and who hides the name in another value fools only himself.
     """
     at = header.find(entry)
     if at < 0:

@@ -435,7 +435,7 @@ def test_reading_stops_while_the_worker_is_behind(connect: Connect, breaker: Bre
 
     connection.channel().consume(queue, callback, auto_ack=True)
     time.sleep(5.0)  # longer than a silent server is borne
-    passed = breaker.octets_passed(DOWN)
+    passed = breaker.bytes_passed(DOWN)
     assert passed < len(body) * 1000, "half of it was read although nobody works on it"
     assert lost.stays_empty(0)
     assert connection.is_open

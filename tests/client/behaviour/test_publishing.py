@@ -48,7 +48,7 @@ def fetch(channel: Any, queue: str) -> Any:
 
 
 def nack_instead(frame: bytes) -> bytes:
-    """Turn basic.ack into basic.nack: both have a tag and an octet of bits."""
+    """Turn basic.ack into basic.nack: both have a tag and a byte of bits."""
     is_ack = frame[0] == 1 and frame[7:11] == b"\x00\x3c\x00\x50"
     return frame[:10] + b"\x78" + frame[11:] if is_ack else frame
 

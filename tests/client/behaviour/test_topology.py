@@ -231,7 +231,7 @@ def test_names_in_any_script(channel: Any, name: Namer) -> None:
 
 
 @pytest.mark.parametrize("octets", [255, 256])
-def test_names_of_up_to_255_octets(connection: Any, octets: int) -> None:
+def test_names_of_up_to_255_bytes(connection: Any, octets: int) -> None:
     channel = connection.channel()
     queue = "ü" * ((octets - 1) // 2) + "x" * (octets - (octets - 1) // 2 * 2)
     assert len(queue.encode()) == octets

@@ -133,7 +133,7 @@ class Storm:
         seed: int,
         seconds: float,
         publishers: int = 4,
-        calm_octets: int = 60_000,
+        calm_bytes: int = 60_000,
         report: Callable[[str], None] | None = None,
     ) -> None:
         self._face = face
@@ -141,7 +141,7 @@ class Storm:
         self._seconds = seconds
         self._publishers = publishers
         self._report = report
-        self._breaker = Breaker(url, Weather(seed, calm_octets))
+        self._breaker = Breaker(url, Weather(seed, calm_bytes))
         self._random = random.Random(seed)
         self._calls = Calls()
         self._over = threading.Event()

@@ -111,7 +111,7 @@ def test_damage_is_one_frame_with_a_type_that_does_not_exist(ends: Ends) -> None
     assert received[1:] == frame(b"one")[1:] + frame(b"two")
 
 
-def test_held_octets_come_later_and_swallowed_ones_never(ends: Ends) -> None:
+def test_held_bytes_come_later_and_swallowed_ones_never(ends: Ends) -> None:
     client, server = ends.connect()
     ends.breaker.hold(UP)
     client.sendall(frame(b"held"))
@@ -141,7 +141,7 @@ def test_refused_connections_are_reset_until_calm(ends: Ends) -> None:
     ends.connect()
 
 
-def test_script_strikes_each_connection_after_so_many_octets(ends: Ends) -> None:
+def test_script_strikes_each_connection_after_so_many_bytes(ends: Ends) -> None:
     ends.breaker.weather = Script(Fault("end", UP, 8 + len(frame(b"1"))), Fault("reset", UP, 0))
     client, server = ends.connect()
     client.sendall(frame(b"1"))

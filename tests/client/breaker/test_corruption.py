@@ -1,4 +1,4 @@
-"""Octets that change anywhere on the way from the broker: every call ends, nothing breaks for good.
+"""Bytes that change anywhere on the way from the broker: every call ends, nothing breaks for good.
 
 What is answered may be wrong then (TCP has a checksum against that); but no thread dies of it, no call hangs, and in
 fair weather the connection is as good as new.
@@ -23,7 +23,7 @@ SOON = 0.4
 SHARE = 12  # one in so many frames is hit
 
 
-def test_any_octet_may_be_wrong(watch: Watch, breaker: Breaker) -> None:
+def test_any_byte_may_be_wrong(watch: Watch, breaker: Breaker) -> None:
     seed = int(os.environ.get("WARREN_TEST_SEED") or random.randrange(2**32))
     print("seed", seed)  # shown when the test fails
     draw = random.Random(seed)

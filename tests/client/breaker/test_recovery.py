@@ -406,9 +406,9 @@ def in_thread(attempt: Callable[[], Any]) -> Inbox:
 def test_call_that_waits_at_the_loss_raises(watched: Watched, breaker: Breaker) -> None:
     channel = watched.channel()
     breaker.hold(DOWN)
-    said = breaker.octets_passed(UP)
+    said = breaker.bytes_passed(UP)
     outcome = in_thread(lambda: channel.queue_declare("", exclusive=True, timeout=60))
-    eventually(lambda: breaker.octets_passed(UP) > said, "the call")
+    eventually(lambda: breaker.bytes_passed(UP) > said, "the call")
     assert outcome.stays_empty(0.1)
     breaker.refuse()
     breaker.reset()

@@ -111,7 +111,7 @@ def test_what_cannot_be_said_is_misuse_and_takes_no_number() -> None:
 
 
 @pytest.mark.parametrize("body", [b"\xc3\xa9", "\u00e9", bytearray(b"\xc3\xa9"), memoryview(b"\xc3\xa9")])
-def test_bodies_of_every_kind_become_octets(body: Any) -> None:
+def test_bodies_of_every_kind_become_bytes(body: Any) -> None:
     assert as_bytes(body) == b"\xc3\xa9"
 
 

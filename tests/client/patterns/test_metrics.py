@@ -21,7 +21,7 @@ def test_exposition_has_a_sample_and_a_type_for_each_family() -> None:
     metrics.connection_opened()
     metrics.channel_opened()
     metrics.channel_closed()
-    metrics.delivered(5, octets=50)
+    metrics.delivered(5, size=50)
     lines = metrics.exposition().splitlines()
     samples = dict(line.split() for line in lines if not line.startswith("#"))
     assert samples["warren_client_connections"] == "1"
@@ -38,11 +38,11 @@ def test_threads_do_not_lose_counts() -> None:
 
     def work() -> None:
         for _ in range(2000):
-            metrics.published(1, octets=3)
+            metrics.published(1, size=3)
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30)
-    assert (metrics.counts().published, metrics.counts().published_octets) == (16_000, 48_000)
+    assert (metrics.counts().published, metrics.counts().published_bytes) == (16_000, 48_000)

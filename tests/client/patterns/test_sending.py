@@ -160,7 +160,7 @@ def test_backlog_keeps_order_and_counts() -> None:
     assert (backlog.first().body, backlog.octets, backlog.sent) == (b"bb", 2, 1)
 
 
-def test_backlog_is_bounded_by_messages_and_by_octets() -> None:
+def test_backlog_is_bounded_by_messages_and_by_bytes() -> None:
     few = Backlog(1, 1000, retries=2)
     assert (few.add(Message(b"a")), few.add(Message(b"b")), few.dropped) == (True, False, 1)
     small = Backlog(100, 5, retries=2)

@@ -40,7 +40,7 @@ def test_nothing_that_was_sent_is_lost(
             handled.add(delivery.body)
 
     settings: dict[str, Any] = {"recovery": FAST, "connect_timeout": 3.0, "close_timeout": 3.0, "call_timeout": 5.0}
-    with Breaker(broker_url, Weather(seed, calm_octets=10_000, longest_delay=0.05)) as breaker:
+    with Breaker(broker_url, Weather(seed, calm_bytes=10_000, longest_delay=0.05)) as breaker:
         sending, serving = (open_in(connect, breaker.url, settings) for _ in range(2))
         patient = client.Retry(retries=10_000, interval=0.01, longest=0.1)
         handler = client.consumer(kept, concurrency=2)(handle)

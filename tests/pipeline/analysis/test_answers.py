@@ -46,7 +46,7 @@ def test_rows_hold_what_json_has() -> None:
     ]
 
 
-def test_a_job_that_answers_with_octets_is_told_so() -> None:
+def test_a_job_that_answers_with_bytes_is_told_so() -> None:
     with pytest.raises(TypeError, match="answers hold text, numbers, times"):
         plain_rows(pa.table({"octets": [b"x"]}))
 

@@ -24,7 +24,7 @@ def test_the_same_seed_gives_the_same_history(history):
 
 
 def test_batches_are_what_the_broker_writes(history):
-    """The decoder takes nothing but the octets of this schema."""
+    """The decoder takes nothing but the bytes of this schema."""
     rows = history.table().to_pylist()
     decoded = [event for body in history.batches() for event in decode(body).events()]
     assert len(decoded) == len(rows) == history.rows

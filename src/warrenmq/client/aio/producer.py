@@ -15,7 +15,7 @@ from warrenmq.client.errors import CallTimedOut, ClientError, ConnectionClosed
 from warrenmq.client.factory import ConnectionFactory
 from warrenmq.client.own_channel import AsyncOwnChannel
 from warrenmq.client.sending import (
-    BACKLOG_OCTETS,
+    BACKLOG_BYTES,
     HELD_BACK_BY,
     Backlog,
     Body,
@@ -179,14 +179,14 @@ class OneWayProducer:
         longest: float = 30.0,
         jitter: float = 0.5,
         backlog: int = 10_000,
-        backlog_octets: int = BACKLOG_OCTETS,
+        backlog_bytes: int = BACKLOG_BYTES,
     ) -> None:
         self.exchange = exchange
         self.routing_key = routing_key
         self._retry = Retry(retries, interval, backoff, longest, jitter)
         self._own = AsyncOwnChannel(connection, _as_it_is)
         self._call_timeout = self._own.factory.call_timeout
-        self._backlog = Backlog(backlog, backlog_octets, retries)
+        self._backlog = Backlog(backlog, backlog_bytes, retries)
         self._stopping = asyncio.Event()
         self._emptier: asyncio.Task[None] | None = None
         self._was_opened = False

@@ -421,7 +421,7 @@ class EngineConnection:
         self.state = State.OPEN
         self._recovery = None
         with self.gate.lock:
-            self.gate.kept_octets = 0
+            self.gate.kept_bytes = 0
         self._settled.set()
         self._flush()
         self.on_room()

@@ -17,7 +17,7 @@ cdef class Gate:
     cdef readonly dict lanes
     cdef readonly Py_ssize_t output_limit
     cdef readonly bint keeps
-    cdef public Py_ssize_t kept_octets
+    cdef public Py_ssize_t kept_bytes
     cdef public bint is_awake
     cdef readonly object wake
     cdef public object direct

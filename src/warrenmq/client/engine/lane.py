@@ -51,7 +51,7 @@ class Gate:
         "is_awake",
         "is_blocked",
         "keeps",
-        "kept_octets",
+        "kept_bytes",
         "lanes",
         "lock",
         "lost_reason",
@@ -71,7 +71,7 @@ class Gate:
         self.lanes: dict[int, Lane] = {}
         self.output_limit = output_limit
         self.keeps = keeps  # publishes without the broker's word are sent again on the next link
-        self.kept_octets = 0  # of what was published while there was no link
+        self.kept_bytes = 0  # of what was published while there was no link
         self.is_awake = False  # the loop is going to write
         # The link's way to write at once, under the lock; gives whether it did.
         self.direct: Callable[[], bool] | None = None
@@ -332,9 +332,9 @@ class Lane(Settler):
         gate = self.gate
         if not gate.keeps or self.is_transactional:
             raise gate.not_open()
-        if gate.kept_octets > gate.output_limit:
+        if gate.kept_bytes > gate.output_limit:
             return None
-        gate.kept_octets += len(body) + _MESSAGE_OVERHEAD
+        gate.kept_bytes += len(body) + _MESSAGE_OVERHEAD
         header = content_header(len(body), _PLAIN if properties is None else properties)
         message = (exchange, routing_key, header, body, mandatory)
         if self.is_confirming:
@@ -509,7 +509,7 @@ def _covers(settled: list[tuple[int, bool]], tag: int) -> bool:
 
 
 def as_bytes(body: Body) -> bytes:
-    """What a user may publish, as octets; text is UTF-8."""
+    """What a user may publish, as bytes; text is UTF-8."""
     if isinstance(body, str):
         return body.encode()
     if isinstance(body, (bytes, bytearray, memoryview)):

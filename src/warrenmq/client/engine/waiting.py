@@ -106,7 +106,7 @@ class Patience:
             if gate.final_reason is not None:
                 return False
             written = 0 if gate.protocol is None else gate.protocol.output_size
-            if max(written, gate.kept_octets) <= gate.output_limit and not self._is_paused():
+            if max(written, gate.kept_bytes) <= gate.output_limit and not self._is_paused():
                 return False
             gate.room_waiters.append(waiter)
         return True

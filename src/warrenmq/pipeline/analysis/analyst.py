@@ -208,7 +208,7 @@ class Analyst:
 
 
 class Memory:
-    """What was told of each window by one job, as digests: some octets stand for any number of rows."""
+    """What was told of each window by one job, as digests: some bytes stand for any number of rows."""
 
     def __init__(self) -> None:
         self._digests: dict[str, bytes] = {}

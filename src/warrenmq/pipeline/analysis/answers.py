@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 VERSION = 1
-LONGEST = 500_000  # octets of rows, and of windows, in a message: with its head it stays under a MiB
+LONGEST = 500_000  # bytes of rows, and of windows, in a message: with its head it stays under a MiB
 Row = dict[str, Any]
 
 

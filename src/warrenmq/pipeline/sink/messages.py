@@ -53,7 +53,7 @@ class RowMessages:
 
     def message(self, row: dict[str, Any]) -> OutMessage:
         options = self._options
-        body = _octets(row["value"]) if options.has_value else _json_body(row)
+        body = _bytes(row["value"]) if options.has_value else _json_body(row)
         exchange = options.exchange
         if exchange is None:
             exchange = (row.get("exchange") if options.has_value else None) or ""
@@ -88,7 +88,7 @@ class RowMessages:
         return f"{self._origin}/{digest.hex()}.{number}"
 
 
-def _octets(value: object) -> bytes:
+def _bytes(value: object) -> bytes:
     if isinstance(value, str):
         return value.encode()
     return b"" if value is None else bytes(value)  # type: ignore[call-overload]
@@ -117,7 +117,7 @@ def _properties(row: Mapping[str, Any]) -> client.Properties:
 
 
 def _headers(given: Any) -> dict[str, Any]:
-    """Of a map, or an array of structs with key and value; octets that are UTF-8 are sent as the text that they are."""
+    """Of a map, or an array of structs with key and value; bytes that are UTF-8 are sent as the text that they are."""
     if not given:
         return {}
     pairs = [(each["key"], each["value"]) if isinstance(each, Mapping) else each for each in given]

@@ -22,7 +22,7 @@ from warrenmq.pipeline.source.records import RecordBatches
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-MOST_OCTETS = 256 << 20  # of bodies in a batch
+MOST_BYTES = 256 << 20  # of bodies in a batch
 MOST_PREFETCH = 65535
 
 _TYPES: dict[str, pa.DataType] = {
@@ -83,7 +83,7 @@ def _take(consumer: client.Consumer, most: int, wait: float) -> list[client.Deli
         now = time.monotonic()
         deadline = now + wait if deadline is None else deadline
         # A queue that is filled slowly all the time gives what came within the wait.
-        if len(taken) >= most or octets >= MOST_OCTETS or now > deadline:
+        if len(taken) >= most or octets >= MOST_BYTES or now > deadline:
             break
     return taken
 

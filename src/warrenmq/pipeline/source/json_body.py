@@ -162,7 +162,7 @@ def _float(value: Any) -> float:
     return float(value)
 
 
-def _octets(value: Any) -> bytes:
+def _bytes(value: Any) -> bytes:
     try:
         return base64.b64decode(value, validate=True)
     except (TypeError, binascii.Error):
@@ -193,7 +193,7 @@ _SCALARS: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (
     (types.is_string, _text),
     (types.is_boolean, _truth),
     (types.is_floating, _float),
-    (types.is_binary, _octets),
+    (types.is_binary, _bytes),
     (types.is_date, _date),
     (lambda kind: types.is_timestamp(kind) and kind.tz is not None, _time),
     (types.is_timestamp, _time_without_zone),

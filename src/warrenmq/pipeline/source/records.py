@@ -1,6 +1,6 @@
 """Messages to rows of Arrow: the columns of a record, whatever its body is (payload raw and json).
 
-A batch is closed at so many rows or octets, so that large bodies do not gather. Types are exactly those of the schema
+A batch is closed at so many rows or bytes, so that large bodies do not gather. Types are exactly those of the schema
 that Spark was told: it accepts nothing else. One thread.
 """
 
@@ -19,7 +19,7 @@ from warrenmq.pipeline.source.filters import Condition
 from warrenmq.pipeline.source.json_body import JsonBody
 
 BATCH_ROWS = 4096
-BATCH_OCTETS = 8 << 20
+BATCH_BYTES = 8 << 20
 
 Getter = Callable[[int, client.Delivery], Any]
 
@@ -64,7 +64,7 @@ class RecordBatches:
                 continue
             rows.append([get(offset, delivery) for get in self._getters])
             octets += len(delivery.body)
-            if len(rows) >= BATCH_ROWS or octets >= BATCH_OCTETS:
+            if len(rows) >= BATCH_ROWS or octets >= BATCH_BYTES:
                 yield self._batch(rows)
                 rows = []
                 octets = 0
@@ -106,11 +106,11 @@ def _timestamp(_: int, delivery: client.Delivery) -> datetime | None:
 
 
 def _headers(_: int, delivery: client.Delivery) -> list[dict[str, Any]]:
-    return [{"key": name, "value": header_octets(value)} for name, value in delivery.headers.items() if name != OFFSET]
+    return [{"key": name, "value": header_bytes(value)} for name, value in delivery.headers.items() if name != OFFSET]
 
 
-def header_octets(value: object) -> bytes | None:
-    """A header as Spark gets it: texts in UTF-8, octets as they are, all else as JSON writes it."""
+def header_bytes(value: object) -> bytes | None:
+    """A header as Spark gets it: texts in UTF-8, bytes as they are, all else as JSON writes it."""
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, str):
