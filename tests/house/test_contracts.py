@@ -4,7 +4,9 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,9 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "warrenmq"
 DECLARATIONS = sorted(SOURCE.rglob("*.pxd"))
 LONGEST_FILE = 600
+
+# Who makes HTTP requests. management/ serves HTTP (a contract in pyproject.toml).
+HTTP_CLIENTS = {"cli/http.py", "pipeline/source/listing.py", "tracing/export_otlp.py"}
 
 
 def name_of(path: Path) -> str:
@@ -23,6 +28,32 @@ def test_imports_keep_to_the_contracts() -> None:
     lint = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
     outcome = subprocess.run([sys.executable, "-c", lint], capture_output=True, text=True, cwd=ROOT)
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+
+
+def test_cimports_keep_to_the_contracts() -> None:
+    cimports = {
+        (module_of(path), imported) for path in DECLARATIONS for imported in cimported_modules(path.read_text())
+    }
+    assert [pair for pair in sorted(cimports) if broken_contracts(*pair)] == []
+
+
+def test_a_cimport_against_the_contracts_is_found() -> None:
+    text = "cimport cython\nfrom warrenmq.core.turn cimport Turn\ncimport warrenmq.core.stats as stats\n"
+    assert cimported_modules(text) == ["warrenmq.core.turn", "warrenmq.core.stats"]
+    assert broken_contracts("warrenmq.core.turn", "warrenmq.storage.codec")  # upwards
+    assert broken_contracts("warrenmq.storage.codec", "warrenmq.tracing.recorder")  # to a neighbour
+    assert broken_contracts("warrenmq.client.delivery", "warrenmq.core.message")  # forbidden by a contract of its own
+    assert not broken_contracts("warrenmq.storage.codec", "warrenmq.core.message")
+
+
+def test_http_requests_are_made_in_three_modules() -> None:
+    wanted = re.compile(r"^\s*(?:from|import) (?:http|httpx|requests|urllib\.(?:request|error))\b", re.MULTILINE)
+    assert {name_of(path) for path in SOURCE.rglob("*.py") if wanted.search(path.read_text())} == HTTP_CLIENTS
+
+
+def test_contributing_shows_the_layers_of_the_contract() -> None:
+    drawn = " > ".join(" ".join(layer.split()) for layer in contracts_of_type("layers")[0]["layers"])
+    assert drawn in " ".join((ROOT / "CONTRIBUTING.md").read_text().split())
 
 
 @pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=name_of)
@@ -49,7 +80,7 @@ def test_every_module_with_declarations_is_listed_as_hot_and_no_other() -> None:
     )
     assert isinstance(hot, ast.Dict)
     listed = [ast.literal_eval(key) for key in hot.keys if key is not None]
-    assert sorted(listed) == sorted(name_of(path.with_suffix("")).replace("/", ".") for path in DECLARATIONS)
+    assert sorted(f"warrenmq.{name}" for name in listed) == sorted(module_of(path) for path in DECLARATIONS)
 
 
 def test_declaration_parser_reads_what_cython_reads() -> None:
@@ -68,6 +99,36 @@ cdef class Point(Base):
 cpdef int helper(str a)
 """
     assert declared_classes(text) == {"Point": {"x", "y", "name", "_table"}}
+
+
+def contracts_of_type(kind: str) -> list[dict[str, Any]]:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    return [each for each in settings["tool"]["importlinter"]["contracts"] if each["type"] == kind]
+
+
+def broken_contracts(importer: str, imported: str) -> list[str]:
+    """The names of the import contracts that forbid this import."""
+    layers = [re.split(r"\s*\|\s*", layer) for layer in contracts_of_type("layers")[0]["layers"]]
+    levels = {package: level for level, packages in enumerate(layers) for package in packages}
+    source, target = importer.split(".")[1], imported.split(".")[1]
+    broken = ["layers"] if source != target and levels[source] >= levels[target] else []
+    for contract in contracts_of_type("forbidden"):
+        if contains(contract["source_modules"], importer) and contains(contract["forbidden_modules"], imported):
+            broken.append(contract["name"])
+    return broken
+
+
+def contains(packages: list[str], module: str) -> bool:
+    return any(f"{module}.".startswith(f"{package}.") for package in packages)
+
+
+def module_of(path: Path) -> str:
+    return "warrenmq." + name_of(path.with_suffix("")).replace("/", ".")
+
+
+def cimported_modules(text: str) -> list[str]:
+    """The modules of this package that a .pxd cimports."""
+    return re.findall(r"^(?:from|cimport) (warrenmq\.[\w.]+)", text, re.MULTILINE)
 
 
 def declared_classes(text: str) -> dict[str, set[str]]:
