@@ -12,7 +12,7 @@ import pytest
 
 from tests.storage.driver import Kept, QuickFiles
 from tests.support.client import Client
-from tests.support.traced import eventually
+from tests.support.waiting import wait_until
 from warrenmq.client import Properties, connect
 from warrenmq.core.stream import Stream
 from warrenmq.embedded import Broker
@@ -70,7 +70,7 @@ def test_a_real_broker_goes_on_and_counts_it(tmp_path: Path, caplog: pytest.LogC
                 channel.publish("", "orders", b"%08d" % number + b"." * 60, Properties(delivery_mode=2))
             channel.wait_for_confirms()
             # Pages are written soon after the confirms.
-            eventually(lambda: segments_of(folder) and pages_of(segments_of(folder)[0])[-1].last > 150)
+            wait_until(lambda: segments_of(folder) and pages_of(segments_of(folder)[0])[-1].last > 150)
             page = spoil_middle_page(folder)
             lost = set(range(page.first, page.last + 1))
             found = []

@@ -12,15 +12,15 @@ import resource
 import socket
 import struct
 import termios
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.support.process import BrokerProcess
+from tests.support.waiting import wait_until
 from tests.support.wire import WireConnection
 
 pytestmark = pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs Linux")
@@ -60,13 +60,6 @@ def limit_of(broker: BrokerProcess, open_files: int) -> None:
     """Let the process have so many descriptors from now on."""
     hard = resource.prlimit(broker.process.pid, resource.RLIMIT_NOFILE)[1]
     resource.prlimit(broker.process.pid, resource.RLIMIT_NOFILE, (open_files, hard))
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def is_short(broker: BrokerProcess) -> bool:

@@ -17,7 +17,8 @@ import pytest
 
 from tests.adversity.test_full_disk import SIZE, publish_until_blocked, read_from_either, small_disk
 from tests.adversity.test_kill import SMALL
-from tests.support.traced import TracedProcess, eventually, live_once, segments_of_event_log
+from tests.support.traced import TracedProcess, live_once, segments_of_event_log
+from tests.support.waiting import wait_until
 from tests.support.wire import ChannelRefusal, WireChannel, WireConnection
 from warrenmq.events import schema
 
@@ -189,7 +190,7 @@ def test_a_disk_that_is_really_full(small_disk: Path, tmp_path: Path) -> None:
                 channel = reader.channel()
                 for _ in range(5):
                     assert channel.get("q") is not None
-                eventually(lambda: broker.says("the disk is short of room"))
+                wait_until(lambda: broker.says("the disk is short of room"))
                 assert broker.tracing()["dropped"] > 0
                 ballast.unlink()
                 answers = {read_from_either(connection) for _ in range(2)}

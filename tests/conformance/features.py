@@ -6,24 +6,16 @@ expires, and waits until it arrives (`let_pass`).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tests.support.waiting import wait_until
 from tests.support.wire import WireChannel
 from tests.support.wire_format import Content
 
 DEADLINE = 20.0
 LONG_MS = 600_000  # no test takes this long
-
-
-def wait_until(holds: Callable[[], bool], what: str) -> None:
-    """Ask the broker again and again until it holds."""
-    deadline = time.monotonic() + DEADLINE
-    while not holds():
-        assert time.monotonic() < deadline, f"{what} did not happen within {DEADLINE} s"
-        time.sleep(0.005)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,13 @@ messages that were held by a channel that is gone, connections of a broker that 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 
 import pytest
 
 from tests.conformance.conftest import Connect, Namer
-from tests.support.wire import PATIENCE, Address, ChannelRefusal, Refusal, WireChannel, WireConnection
+from tests.support.waiting import wait_until
+from tests.support.wire import Address, ChannelRefusal, Refusal, WireChannel, WireConnection
 
 HEARS_CANCEL = {"consumer_cancel_notify": True}
 
@@ -28,11 +28,8 @@ class Observer:
         return self._finds("exchange.declare", exchange=exchange)
 
     def waits_until_gone(self, finds: Callable[[str], bool], thing: str) -> None:
-        """A broker may tidy up after it has answered: look until it is done, within reason."""
-        deadline = time.monotonic() + PATIENCE
-        while finds(thing):
-            assert time.monotonic() < deadline, f"{thing} is still there"
-            time.sleep(0.01)
+        """A broker may clean up after it has replied."""
+        wait_until(lambda: not finds(thing), f"{thing} is gone")
 
     def _finds(self, method: str, **thing: str) -> bool:
         channel = self.connection.channel(7)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.conformance.cases import AcceptedCase, RefusedCase, Step, call, declare_queue, label_of
 from tests.conformance.conftest import Connect, Namer
+from tests.support.waiting import let_time_pass
 from tests.support.wire import Refusal, WireChannel
 from tests.support.wire_format import Content, Tagged
 
@@ -367,7 +368,7 @@ def test_a_number_ahead_is_waited_for(channel: WireChannel, stream: str, connect
 
 def test_a_time_leaves_out_what_is_older(channel: WireChannel, stream: str, connect: Connect) -> None:
     fill(channel, stream, b"old")
-    time.sleep(2.1)  # the brokers look at their own clocks, in seconds
+    let_time_pass(2.1)  # the brokers read their own clocks, in seconds
     moment = int(time.time())
     fill(channel, stream, b"new")
     assert read(connect, stream, Tagged("T", moment)).content().body == b"new"

@@ -131,6 +131,16 @@ def cimported_modules(text: str) -> list[str]:
     return re.findall(r"^(?:from|cimport) (warrenmq\.[\w.]+)", text, re.MULTILINE)
 
 
+def sleeps(text: str) -> list[str]:
+    """Calls of `sleep` that wait for more than the next turn of a loop."""
+    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    return [
+        ast.unparse(call)
+        for call in calls
+        if ast.unparse(call.func).split(".")[-1] == "sleep" and [ast.unparse(each) for each in call.args] != ["0"]
+    ]
+
+
 def declared_classes(text: str) -> dict[str, set[str]]:
     """Class name -> attribute names, of a .pxd."""
     classes: dict[str, set[str]] = {}

@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any
 
 import celery
 import pika
 import pytest
+
+from tests.support.waiting import wait_until
 
 from .cable import Cable
 from .celery_app import add, app, echo, fail, succeed_at_attempt, total, wait_for_release
@@ -25,13 +27,6 @@ ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0
 
 pytestmark = pytest.mark.timeout(300)
-
-
-def until(is_so: Callable[[], Any], what: str) -> None:
-    deadline = monotonic() + PATIENCE
-    while not is_so():
-        assert monotonic() < deadline, f"waited in vain for {what}"
-        sleep(0.05)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +80,7 @@ class Workers:
             start_new_session=True,
         )
         self._started.append(Worker(name, process))
-        until(lambda: app.control.ping(destination=[name], timeout=1), f"the worker, which logs to {log}")
+        wait_until(lambda: app.control.ping(destination=[name], timeout=1), f"the worker, which logs to {log}")
         return self._started[-1]
 
     def end_all(self) -> None:
@@ -183,7 +178,7 @@ class TestWithAWorker:
 
     def test_task_acknowledged_late_runs_once_when_nothing_fails(self, tmp_path: Path) -> None:
         result = wait_for_release.delay(str(tmp_path))
-        until(lambda: list(tmp_path.glob("begun.*")), "the task to begin")
+        wait_until(lambda: list(tmp_path.glob("begun.*")), "the task to begin")
         (tmp_path / "release").touch()
         assert result.get(timeout=PATIENCE) is False
 
@@ -198,10 +193,10 @@ def test_task_of_a_killed_worker_is_run_by_another(workers: Workers, tmp_path: P
     workers.end_all()
     doomed = workers.start(concurrency=1)
     result = wait_for_release.delay(str(tmp_path))
-    until(lambda: list(tmp_path.glob("begun.*")), "the task to begin")
+    wait_until(lambda: list(tmp_path.glob("begun.*")), "the task to begin")
     end(doomed.process, signal.SIGKILL)
     heir = workers.start(concurrency=1)
-    until(lambda: len(list(tmp_path.glob("begun.*"))) == 2, "the task to begin again")
+    wait_until(lambda: len(list(tmp_path.glob("begun.*"))) == 2, "the task to begin again")
     (tmp_path / "release").touch()
     assert result.get(timeout=PATIENCE) is True
     end(heir.process, signal.SIGTERM)
@@ -213,6 +208,6 @@ def test_worker_comes_back_after_its_connection_was_cut(workers: Workers, cable:
     assert add.delay(1, 2).get(timeout=PATIENCE) == 3
     made = cable.connections_made
     cable.cut()
-    until(lambda: cable.connections_made > made, "the worker to connect again")
+    wait_until(lambda: cable.connections_made > made, "the worker to connect again")
     assert add.delay(3, 4).get(timeout=PATIENCE) == 7
     end(cut_off.process, signal.SIGTERM)

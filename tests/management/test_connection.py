@@ -17,6 +17,7 @@ import uvicorn
 
 from tests.management.fakes import FakeNode
 from tests.support.loops import on_a_loop
+from tests.support.waiting import let_time_pass, until
 from warrenmq.management.connection import HttpConnection
 from warrenmq.management.options import HttpOptions
 from warrenmq.management.server import HttpServer
@@ -121,9 +122,7 @@ async def test_a_trickle_of_bytes_does_not_extend_the_deadline(before: bytes) ->
         reader, writer = await connect(port)
         writer.write(before)
         end = asyncio.create_task(read_to_end(reader))
-        while not end.done():
-            writer.write(b"x")
-            await asyncio.sleep(0.02)
+        await until(lambda: end.done() or writer.write(b"x"), interval=0.02)
         assert await end == b""
         writer.close()
 
@@ -197,7 +196,7 @@ async def test_a_response_that_takes_long_is_not_cut_off() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         for _ in range(8):
-            await asyncio.sleep(0.25)
+            await asyncio.to_thread(let_time_pass, GENTLE.read_seconds / 4)
             await send({"type": "http.response.body", "body": b".", "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
@@ -215,6 +214,6 @@ async def test_a_client_that_reads_slowly_gets_all_of_its_response() -> None:
         async with asyncio.timeout(LIMIT):
             while data := await reader.read(1 << 20):
                 size += len(data)
-                await asyncio.sleep(0.005)
+                await asyncio.to_thread(let_time_pass, 0.005)
         writer.close()
     assert size > 100_000_000

@@ -11,7 +11,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 import warrenmq
-from tests.support.traced import eventually
+from tests.support.waiting import wait_until
 
 DEAD = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
 
@@ -108,7 +108,7 @@ def test_messages_that_leave_a_queue_are_counted_by_reason(
 ) -> None:
     before = scrape(broker)
     kill(channel, {})
-    assert eventually(lambda: counts(broker, before, **{dropped(reason): 2}))
+    assert wait_until(lambda: counts(broker, before, **{dropped(reason): 2}))
 
 
 @pytest.mark.parametrize(("reason", "kill"), REASONS.items())
@@ -117,29 +117,29 @@ def test_those_that_another_queue_takes_are_counted_as_dead_letters(
 ) -> None:
     before = scrape(broker)
     kill(channel, DEAD)
-    assert eventually(lambda: counts(broker, before, **{dropped(reason): 2, dead_lettered(reason): 2}))
+    assert wait_until(lambda: counts(broker, before, **{dropped(reason): 2, dead_lettered(reason): 2}))
 
 
 def test_those_that_no_queue_takes_are_not(broker: warrenmq.Broker, channel: BlockingChannel) -> None:
     channel.queue_declare("other", arguments={"x-max-length": 0, "x-overflow": "reject-publish"})
     before = scrape(broker)
     reject_two(channel, {"x-dead-letter-exchange": "amq.topic"})
-    assert eventually(lambda: counts(broker, before, **{dropped("rejected"): 2}))
+    assert wait_until(lambda: counts(broker, before, **{dropped("rejected"): 2}))
     channel.queue_delete("q")
     reject_two(channel, DEAD | {"x-dead-letter-routing-key": "other"})
     more = {dropped("rejected"): 4, "publishes_rejected_total": 2}
-    assert eventually(lambda: counts(broker, before, **more))
+    assert wait_until(lambda: counts(broker, before, **more))
 
 
 def test_publishes_that_a_full_queue_rejects(broker: warrenmq.Broker, channel: BlockingChannel) -> None:
     before = scrape(broker)
     channel.queue_declare("q", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
     publish(channel, count=3)
-    assert eventually(lambda: counts(broker, before, publishes_rejected_total=2))
+    assert wait_until(lambda: counts(broker, before, publishes_rejected_total=2))
     channel.queue_declare("other", arguments=DEAD | {"x-max-length": 1, "x-overflow": "reject-publish-dlx"})
     publish(channel, "other", count=3)
     more = {"publishes_rejected_total": 4, dead_lettered("maxlen"): 2}
-    assert eventually(lambda: counts(broker, before, **more))
+    assert wait_until(lambda: counts(broker, before, **more))
 
 
 def test_dead_letters_that_would_go_around_for_ever(broker: warrenmq.Broker, channel: BlockingChannel) -> None:
@@ -148,7 +148,7 @@ def test_dead_letters_that_would_go_around_for_ever(broker: warrenmq.Broker, cha
     channel.queue_declare("other", arguments=DEAD | {"x-dead-letter-routing-key": "q", "x-message-ttl": 1})
     publish(channel)
     more = {dropped("expired"): 2, dead_lettered("expired"): 1, "dead_letter_cycles_total": 1}
-    assert eventually(lambda: counts(broker, before, **more))
+    assert wait_until(lambda: counts(broker, before, **more))
 
 
 def test_channels_that_are_closed_for_a_delivery_that_is_not_acked(
@@ -161,7 +161,7 @@ def test_channels_that_are_closed_for_a_delivery_that_is_not_acked(
     with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
         other = connection.channel()
         other.basic_consume("q", lambda *_: None)
-        assert eventually(lambda: counts(broker, before, consumer_timeouts_total=1))
+        assert wait_until(lambda: counts(broker, before, consumer_timeouts_total=1))
 
 
 def test_memory_of_the_index_of_expiring_messages_and_of_histories(
@@ -176,10 +176,10 @@ def test_memory_of_the_index_of_expiring_messages_and_of_histories(
     assert (memory("expiry"), memory("history")) == (0, 0)
     channel.queue_declare("q")
     publish(channel, count=10, expiration="100000")
-    assert eventually(lambda: memory("expiry") == 120)
+    assert wait_until(lambda: memory("expiry") == 120)
     channel.exchange_declare("recent", "x-recent-history")
     channel.basic_publish("recent", "", b"body")
-    assert eventually(lambda: memory("history") > 0)
+    assert wait_until(lambda: memory("history") > 0)
     channel.exchange_delete("recent")
     channel.queue_delete("q")
-    assert eventually(lambda: memory("expiry") == memory("history") == 0)
+    assert wait_until(lambda: memory("expiry") == memory("history") == 0)

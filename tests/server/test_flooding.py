@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-import time
 
 import pytest
 
 from tests.support.dialogue import Dialogue
 from tests.support.loops import on_a_loop
 from tests.support.socketless import SocketlessServer
+from tests.support.waiting import let_time_pass
 from tests.support.wire import PATIENCE, Address, WireConnection
 from tests.support.wire_format import pack_publish
 from warrenmq.core.broker import Broker
@@ -132,7 +132,7 @@ async def test_another_is_answered_before_the_flood_is_over() -> None:
         has_begun.set()
         assert has_asked.wait(PATIENCE)
         if "other" not in broker.vhosts["/"].queues:
-            time.sleep(0.006)  # what fanning out a piece may take; the client fills the socket again meanwhile
+            let_time_pass(0.006)  # what fanning out a piece may take; the client fills the socket again meanwhile
         elif not read_at_answer:
             read_at_answer.append(broker.stats.bytes_in)
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import base64
 import json
 import re
-import threading
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from tests.support.process import BrokerProcess
+from tests.support.waiting import wait_until
 from tests.support.wire import WireChannel
 from warrenmq.events import schema
 
@@ -35,7 +33,7 @@ class TracedProcess(BrokerProcess):
 
     def ready(self) -> Self:
         super().ready()
-        found = eventually(lambda: re.search(r"HTTP on (http://[^ ]+): ", self.log()[self._known :]))
+        found = wait_until(lambda: re.search(r"HTTP on (http://[^ ]+): ", self.log()[self._known :]))
         self.url = found[1]
         return self
 
@@ -70,16 +68,6 @@ class TracedProcess(BrokerProcess):
         status, answer = self.ask(f"/api/traces/{message_id}")
         assert status in (200, 404), answer
         return [event["kind"] for event in answer["events"]] if status == 200 else []
-
-
-def eventually(ask: Callable[[], Found | None]) -> Found:
-    """The first answer that is something."""
-    pause = threading.Event()
-    deadline = time.monotonic() + LIMIT
-    while not (found := ask()):
-        assert time.monotonic() < deadline, "it never came"
-        pause.wait(0.05)
-    return found
 
 
 def live_once(channel: WireChannel, message_id: str, queue: str = "q") -> None:

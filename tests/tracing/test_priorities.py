@@ -14,8 +14,9 @@ import pytest
 from tests.events.samples import FIRST_VERSION
 from tests.support.client import PERSISTENT, ClientChannel, advance
 from tests.support.disk import RecordingFiles
-from tests.support.traced import TracedProcess, eventually
+from tests.support.traced import TracedProcess
 from tests.support.tracing import TracedBroker, story
+from tests.support.waiting import wait_until
 from tests.tracing.test_event_log import TracedLife, a_disk
 from warrenmq.events import schema
 from warrenmq.events.schema import Event
@@ -134,7 +135,7 @@ def events_of(broker: TracedProcess, message_id: str, last: str) -> list[dict[st
         events = answer["events"] if status == 200 else []
         return events if any(event["kind"] == last for event in events) else None
 
-    return eventually(ask)
+    return wait_until(ask)
 
 
 def priorities_in(broker: TracedProcess, queue: str) -> dict[str, int | None]:
@@ -178,7 +179,7 @@ def test_a_client_sees_it_in_api_and_command_also_after_a_restart(tmp_path: Path
         method, properties, _ = channel.basic_get("jobs")
         assert (properties.message_id, properties.priority) == ("urgent", 7)
         channel.basic_reject(method.delivery_tag, requeue=False)
-        method, properties, _ = eventually(lambda: [*filter(None, channel.basic_get("dead"))])
+        method, properties, _ = wait_until(lambda: [*filter(None, channel.basic_get("dead"))])
         assert properties.priority == 7
         channel.basic_ack(method.delivery_tag)
         events = events_of(broker, "urgent", "acked")
