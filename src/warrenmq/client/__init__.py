@@ -17,8 +17,13 @@ This is the blocking face; `warrenmq.client.aio` has the same names for asyncio.
 from warrenmq.client.blocking.channel import Channel
 from warrenmq.client.blocking.connection import Connection, connect
 from warrenmq.client.blocking.consumer import Consumer
+from warrenmq.client.blocking.producer import OneWayProducer, SyncProducer
+from warrenmq.client.blocking.pull import PullConsumer
+from warrenmq.client.blocking.rpc import RpcClient
+from warrenmq.client.blocking.service import Service, run
 from warrenmq.client.confirms import Confirmation
 from warrenmq.client.delivery import Delivery, Returned
+from warrenmq.client.delivery_batch import DeliveryBatch
 from warrenmq.client.engine.channel import QueueState
 from warrenmq.client.engine.connection import RecoveryEvent
 from warrenmq.client.errors import (
@@ -49,18 +54,14 @@ from warrenmq.client.errors import (
 from warrenmq.client.factory import ConnectionFactory, Recovery
 from warrenmq.client.handling import Handler, Reject, Reply, Requeue, consumer
 from warrenmq.client.metrics import CountingMetrics, MetricsCollector
-from warrenmq.client.producer import OneWayProducer, SyncProducer
-from warrenmq.client.pull import Batch, PullConsumer
-from warrenmq.client.rpc import RpcClient, RpcTimeout
-from warrenmq.client.sending import Message, Retry, SendFailed, SendResult
-from warrenmq.client.service import Service, run
+from warrenmq.client.pending_calls import RpcTimeout
+from warrenmq.client.sending import OutgoingMessage, Retry, SendFailed, SendResult
 from warrenmq.client.url import TlsFiles
 from warrenmq.protocol.properties import BasicProperties as Properties
 
 __all__ = [
     "AccessRefused",
     "AuthenticationFailed",
-    "Batch",
     "CallTimedOut",
     "Channel",
     "ChannelClosed",
@@ -78,9 +79,9 @@ __all__ = [
     "ContentTooLarge",
     "CountingMetrics",
     "Delivery",
+    "DeliveryBatch",
     "Handler",
     "MalformedMessage",
-    "Message",
     "MetricsCollector",
     "Misuse",
     "Nacked",
@@ -88,6 +89,7 @@ __all__ = [
     "NoRoute",
     "NotFound",
     "OneWayProducer",
+    "OutgoingMessage",
     "PreconditionFailed",
     "Properties",
     "PublishFailed",

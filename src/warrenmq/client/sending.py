@@ -44,7 +44,7 @@ Outcome = Literal["confirmed", "sent", "queued", "dropped", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class OutgoingMessage:
     """A message for `send_many` that differs from the producer's settings; None takes the producer's."""
 
     body: Body
@@ -53,7 +53,7 @@ class Message:
     exchange: str | None = None
 
     @property
-    def octets(self) -> int:
+    def size(self) -> int:
         return len(self.body)
 
 
@@ -81,7 +81,7 @@ class SendResult:
 PERSISTENT: Final = 2
 
 
-def stamped(message: Message) -> tuple[Message, str]:
+def stamped(message: OutgoingMessage) -> tuple[OutgoingMessage, str]:
     """The message as a producer sends it, and its id: persistent, with an id and the time, where its owner set none.
 
     Done once per message: what is sent again has the same id.
@@ -98,7 +98,7 @@ def stamped(message: Message) -> tuple[Message, str]:
             message_id=message_id,
             timestamp=Timestamp(time()) if given.timestamp is None else given.timestamp,
         )
-    return Message(message.body, properties, message.routing_key, message.exchange), message_id
+    return OutgoingMessage(message.body, properties, message.routing_key, message.exchange), message_id
 
 
 class SendFailed(ClientError):
@@ -208,7 +208,7 @@ class Try:
 
     __slots__ = ("_sending", "_until", "channel", "confirmation", "error", "message", "result")
 
-    def __init__(self, message: Message, retry: Retry, timeout: float | None) -> None:
+    def __init__(self, message: OutgoingMessage, retry: Retry, timeout: float | None) -> None:
         self.message, message_id = stamped(message)
         self._sending = Sending(retry, timeout, message_id)
         self._until = 0.0  # when this attempt is over
@@ -279,31 +279,31 @@ class Backlog:
     count failed rounds, not attempts of their own: when the first one cannot be sent, none can.
     """
 
-    __slots__ = ("_retries", "_round", "_waiting", "dropped", "most_bytes", "most_messages", "octets", "sent")
+    __slots__ = ("_retries", "_round", "_waiting", "dropped", "max_bytes", "max_messages", "sent", "size")
 
-    def __init__(self, most_messages: int, most_bytes: int, retries: int) -> None:
-        self.most_messages = most_messages
-        self.most_bytes = most_bytes
+    def __init__(self, max_messages: int, max_bytes: int, retries: int) -> None:
+        self.max_messages = max_messages
+        self.max_bytes = max_bytes
         self._retries = retries
         self._round = 0
-        self._waiting: deque[tuple[int, Message]] = deque()
-        self.octets = 0
+        self._waiting: deque[tuple[int, OutgoingMessage]] = deque()
+        self.size = 0
         self.sent = 0
         self.dropped = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, message: Message) -> bool:
+    def add(self, message: OutgoingMessage) -> bool:
         """Hold the message back; False, and it is dropped, when there is no room."""
-        if len(self._waiting) >= self.most_messages or self.octets + message.octets > self.most_bytes:
+        if len(self._waiting) >= self.max_messages or self.size + message.size > self.max_bytes:
             self.dropped += 1
             return False
         self._waiting.append((self._round, message))
-        self.octets += message.octets
+        self.size += message.size
         return True
 
-    def first(self) -> Message:
+    def first(self) -> OutgoingMessage:
         return self._waiting[0][1]
 
     def first_sent(self) -> None:
@@ -335,16 +335,16 @@ class Backlog:
     def drop_all(self) -> int:
         dropped = len(self._waiting)
         self._waiting.clear()
-        self.octets = 0
+        self.size = 0
         self.dropped += dropped
         return dropped
 
     def _remove_first(self) -> None:
         if self._waiting:
-            self.octets -= self._waiting.popleft()[1].octets
+            self.size -= self._waiting.popleft()[1].size
 
 
-def kept_copy(message: Message) -> Message:
+def kept_copy(message: OutgoingMessage) -> OutgoingMessage:
     """The message as it is now, whatever its owner does with body and properties meanwhile; raises where it is none."""
     properties = None if message.properties is None else copied(message.properties)
     try:
@@ -354,7 +354,7 @@ def kept_copy(message: Message) -> Message:
             encode_shortstr(name or "")
     except LocalMisuse as misuse:
         raise Misuse(str(misuse)) from misuse
-    return Message(as_bytes(message.body), properties, message.routing_key, message.exchange)
+    return OutgoingMessage(as_bytes(message.body), properties, message.routing_key, message.exchange)
 
 
 def copied(properties: BasicProperties | None, **changes: Any) -> BasicProperties:

@@ -59,7 +59,7 @@ def nack_instead(frame: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("given", "sent"),
     [
-        (b"octets", b"octets"),
+        (b"bytes", b"bytes"),
         ("grüße", "grüße".encode()),
         (bytearray(b"array"), b"array"),
         (memoryview(b"a view of it")[2:6], b"view"),

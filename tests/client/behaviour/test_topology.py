@@ -230,12 +230,12 @@ def test_names_in_any_script(channel: Any, name: Namer) -> None:
     assert (delivery.exchange, delivery.routing_key) == (exchange, key)
 
 
-@pytest.mark.parametrize("octets", [255, 256])
-def test_names_of_up_to_255_bytes(connection: Any, octets: int) -> None:
+@pytest.mark.parametrize("length", [255, 256])
+def test_names_of_up_to_255_bytes(connection: Any, length: int) -> None:
     channel = connection.channel()
-    queue = "ü" * ((octets - 1) // 2) + "x" * (octets - (octets - 1) // 2 * 2)
-    assert len(queue.encode()) == octets
-    if octets == 255:
+    queue = "ü" * ((length - 1) // 2) + "x" * (length - (length - 1) // 2 * 2)
+    assert len(queue.encode()) == length
+    if length == 255:
         assert channel.queue_declare(queue, exclusive=True).queue == queue
         return
     with pytest.raises(client.Misuse):

@@ -60,7 +60,7 @@ def ends() -> Iterator[Ends]:
 def is_ended(peer: socket.socket) -> str:
     """How the other side ended: "end" or "reset"."""
     try:
-        return "end" if peer.recv(1) == b"" else "octets"
+        return "end" if peer.recv(1) == b"" else "data"
     except ConnectionResetError:
         return "reset"
 

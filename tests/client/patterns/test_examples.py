@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "client-patterns.md"
-MODULES = ["handling", "metrics", "producer", "pull", "rpc", "sending", "service", "transaction"]
+MODULES = ["handling", "metrics", "sending"] + [
+    f"blocking.{name}" for name in ("producer", "pull", "rpc", "service", "transaction")
+]
 
 
 @pytest.mark.parametrize("name", MODULES)

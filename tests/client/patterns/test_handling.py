@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from warrenmq.client.delivery import Delivery, Settler
+from warrenmq.client.delivery_batch import PullBuffer
 from warrenmq.client.errors import ChannelClosed, CloseReason, Misuse
 from warrenmq.client.handling import Handler, Reject, Reply, Requeue, consumer, reply_for, settle, verdict_after
 from warrenmq.client.parking import parked_properties
-from warrenmq.client.pull import Pulled
 from warrenmq.protocol.properties import BasicProperties, content_header
 
 
@@ -271,8 +271,8 @@ def test_answer_that_is_no_body_is_misuse(notes: Notes) -> None:
 # -- batches
 
 
-def pulled(notes: Notes, tags: range) -> Pulled:
-    made = Pulled()
+def pulled(notes: Notes, tags: range) -> PullBuffer:
+    made = PullBuffer()
     for tag in tags:
         made.add(delivery(notes, tag))
     return made

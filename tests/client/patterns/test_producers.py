@@ -48,7 +48,7 @@ def test_address_of_a_message_may_differ_from_the_producers(
 ) -> None:
     with make(face, "SyncProducer", connection, "no such exchange", "nowhere") as producer:
         producer.send(b"1", exchange="", routing_key=queue)
-        producer.send_many([client.Message(b"2", exchange="", routing_key=queue)])
+        producer.send_many([client.OutgoingMessage(b"2", exchange="", routing_key=queue)])
     assert bodies_in(channel, queue) == [b"1", b"2"]
 
 
@@ -82,7 +82,7 @@ def test_unroutable_is_retried_on_wish(face: Any, connection: Any, channel: Any,
 def test_failure_is_a_result_on_wish(face: Any, connection: Any, queue: str) -> None:
     with make(face, "SyncProducer", connection, raises=False) as producer:
         good, bad = producer.send_many(
-            [client.Message(b"1", routing_key=queue), client.Message(b"2", routing_key="no")]
+            [client.OutgoingMessage(b"1", routing_key=queue), client.OutgoingMessage(b"2", routing_key="no")]
         )
     assert (good.ok, bad.ok, bad.outcome) == (True, False, "failed")
 
@@ -104,8 +104,8 @@ def test_refused_exchange_fails_and_the_producer_lives_on(face: Any, connection:
 
 
 def test_refused_message_does_not_take_others_with_it(face: Any, connection: Any, channel: Any, queue: str) -> None:
-    batch = [client.Message(b"%d" % number) for number in range(20)]
-    batch[7] = client.Message(b"bad", exchange="no such exchange")
+    batch = [client.OutgoingMessage(b"%d" % number) for number in range(20)]
+    batch[7] = client.OutgoingMessage(b"bad", exchange="no such exchange")
     with make(face, "SyncProducer", connection, routing_key=queue, raises=False, **QUICK) as producer:
         results = producer.send_many(batch)
     # The bad one goes down with the channel a second time, and so may those that were sent after it; none is in doubt.
@@ -226,7 +226,10 @@ def test_threads_share_a_producer(face: Any, connection: Any, channel: Any, queu
 def test_one_way_message_goes_out(face: Any, connection: Any, channel: Any, queue: str) -> None:
     with make(face, "OneWayProducer", connection, routing_key=queue) as producer:
         assert producer.send(b"1").outcome == "sent"
-        assert [result.outcome for result in producer.send_many([b"2", client.Message(b"3")])] == ["sent", "sent"]
+        assert [result.outcome for result in producer.send_many([b"2", client.OutgoingMessage(b"3")])] == [
+            "sent",
+            "sent",
+        ]
         assert (producer.sent, producer.queued, producer.dropped) == (3, 0, 0)
     eventually(lambda: count_of(channel, queue) == 3, "all arrived")
     assert bodies_in(channel, queue) == [b"1", b"2", b"3"]
@@ -333,7 +336,10 @@ def test_messages_are_persistent_with_an_id_and_the_time(
 ) -> None:
     earliest = int(time.time())
     with make(face, kind, connection, routing_key=queue) as producer:
-        results = [producer.send(b"1"), *producer.send_many([b"2", client.Message(b"3", client.Properties(type="t"))])]
+        results = [
+            producer.send(b"1"),
+            *producer.send_many([b"2", client.OutgoingMessage(b"3", client.Properties(type="t"))]),
+        ]
     arrived = [eventually(lambda: channel.get(queue, auto_ack=True)).properties for _ in range(3)]
     assert [each.message_id for each in arrived] == [each.message_id for each in results]
     assert len({each.message_id for each in results}) == 3

@@ -25,7 +25,7 @@ from warrenmq.client.errors import (
 )
 from warrenmq.client.sending import (
     Backlog,
-    Message,
+    OutgoingMessage,
     Retry,
     SendFailed,
     Sending,
@@ -90,7 +90,7 @@ def test_loss_that_came_of_a_refusal_counts_as_one() -> None:
     class Refused:
         close_reason = NO_EXCHANGE.reason
 
-    attempt = Try(Message(b""), STEADY, None)
+    attempt = Try(OutgoingMessage(b""), STEADY, None)
     attempt.begin(30)
     attempt.channel = Refused()
     assert attempt.failed(PublishLost("no word will come"), is_alone=True) is None
@@ -153,18 +153,22 @@ def test_outcomes_that_are_ok() -> None:
 def test_backlog_keeps_order_and_counts() -> None:
     backlog = Backlog(10, 1000, retries=2)
     for body in (b"a", b"bb"):
-        assert backlog.add(Message(body))
-    assert (len(backlog), backlog.octets) == (2, 3)
+        assert backlog.add(OutgoingMessage(body))
+    assert (len(backlog), backlog.size) == (2, 3)
     assert backlog.first().body == b"a"
     backlog.first_sent()
-    assert (backlog.first().body, backlog.octets, backlog.sent) == (b"bb", 2, 1)
+    assert (backlog.first().body, backlog.size, backlog.sent) == (b"bb", 2, 1)
 
 
 def test_backlog_is_bounded_by_messages_and_by_bytes() -> None:
     few = Backlog(1, 1000, retries=2)
-    assert (few.add(Message(b"a")), few.add(Message(b"b")), few.dropped) == (True, False, 1)
+    assert (few.add(OutgoingMessage(b"a")), few.add(OutgoingMessage(b"b")), few.dropped) == (True, False, 1)
     small = Backlog(100, 5, retries=2)
-    assert (small.add(Message(b"1234")), small.add(Message(b"56")), small.add(Message(b"7"))) == (True, False, True)
+    assert (
+        small.add(OutgoingMessage(b"1234")),
+        small.add(OutgoingMessage(b"56")),
+        small.add(OutgoingMessage(b"7")),
+    ) == (True, False, True)
     assert small.dropped == 1
 
 
@@ -174,38 +178,38 @@ def fail_round(backlog: Backlog) -> int:
 
 def test_message_is_dropped_after_its_own_number_of_failed_rounds() -> None:
     backlog = Backlog(10, 1000, retries=2)
-    backlog.add(Message(b"early"))
+    backlog.add(OutgoingMessage(b"early"))
     assert fail_round(backlog) == 0
-    backlog.add(Message(b"late"))
+    backlog.add(OutgoingMessage(b"late"))
     assert fail_round(backlog) == 0
     assert fail_round(backlog) == 1
     assert backlog.first().body == b"late"
     assert fail_round(backlog) == 1
-    assert (len(backlog), backlog.dropped, backlog.octets) == (0, 2, 0)
+    assert (len(backlog), backlog.dropped, backlog.size) == (0, 2, 0)
 
 
 def test_bad_message_is_dropped_alone_and_all_are_when_it_is_over() -> None:
     backlog = Backlog(10, 1000, retries=2)
     for body in (b"bad", b"good", b"better"):
-        backlog.add(Message(body))
+        backlog.add(OutgoingMessage(body))
     assert backlog.failed(Misuse("no such header"), is_last=False) == 1
     assert backlog.first().body == b"good"
     assert backlog.failed(ConnectionClosed(CloseReason("client")), is_last=False) == 2
-    assert (len(backlog), backlog.dropped, backlog.octets) == (0, 3, 0)
+    assert (len(backlog), backlog.dropped, backlog.size) == (0, 3, 0)
     assert backlog.failed(Misuse("after close"), is_last=True) == 0
 
 
 def test_what_is_held_back_does_not_change_under_its_owners_hands() -> None:
     body, properties = bytearray(b"then"), client.Properties(headers={"a": 1}, type="then")
-    kept = kept_copy(Message(body, properties, "key", "exchange"))
+    kept = kept_copy(OutgoingMessage(body, properties, "key", "exchange"))
     body[:] = b"now!"
     properties.type = "now"
     (properties.headers or {})["a"] = 2
-    assert kept == Message(b"then", client.Properties(headers={"a": 1}, type="then"), "key", "exchange")
+    assert kept == OutgoingMessage(b"then", client.Properties(headers={"a": 1}, type="then"), "key", "exchange")
     with pytest.raises(Misuse):
-        kept_copy(Message(b"", client.Properties(priority=300)))
+        kept_copy(OutgoingMessage(b"", client.Properties(priority=300)))
     with pytest.raises(Misuse):
-        kept_copy(Message(b"", None, "k" * 256))
+        kept_copy(OutgoingMessage(b"", None, "k" * 256))
 
 
 def test_names_are_the_clients() -> None:
@@ -217,7 +221,7 @@ def test_names_are_the_clients() -> None:
 
 def late_word(word: ClientError | None) -> Try:
     """A message whose word came after its attempt had timed out, and before that was noted."""
-    attempt = Try(Message(b""), STEADY, None)
+    attempt = Try(OutgoingMessage(b""), STEADY, None)
     attempt.begin(0.05)
     attempt.confirmation = Confirmation(tag=7)
     attempt.confirmation.settle(word, [])

@@ -9,8 +9,9 @@ import pytest
 
 from tests.client.behaviour.faces import eventually
 from tests.support.breaker import Breaker
+from warrenmq.client.aio.transaction import Transaction as AsyncTransaction
+from warrenmq.client.blocking.transaction import Transaction
 from warrenmq.client.errors import ConnectionLost, Misuse
-from warrenmq.client.transaction import AsyncTransaction, Transaction
 
 from .making import count_of
 

@@ -18,13 +18,14 @@ b'hello'
 
 from warrenmq.client.aio.channel import Channel
 from warrenmq.client.aio.connection import Connection, connect
-from warrenmq.client.aio.consuming import Consumer
+from warrenmq.client.aio.consumer import Consumer
 from warrenmq.client.aio.producer import OneWayProducer, SyncProducer
 from warrenmq.client.aio.pull import PullConsumer
 from warrenmq.client.aio.rpc import RpcClient
 from warrenmq.client.aio.service import Service, run
 from warrenmq.client.confirms import Confirmation
 from warrenmq.client.delivery import Delivery, Returned
+from warrenmq.client.delivery_batch import DeliveryBatch
 from warrenmq.client.engine.channel import QueueState
 from warrenmq.client.engine.connection import RecoveryEvent
 from warrenmq.client.errors import (
@@ -55,16 +56,14 @@ from warrenmq.client.errors import (
 from warrenmq.client.factory import ConnectionFactory, Recovery
 from warrenmq.client.handling import Handler, Reject, Reply, Requeue, consumer
 from warrenmq.client.metrics import CountingMetrics, MetricsCollector
-from warrenmq.client.pull import Batch
-from warrenmq.client.rpc import RpcTimeout
-from warrenmq.client.sending import Message, Retry, SendFailed, SendResult
+from warrenmq.client.pending_calls import RpcTimeout
+from warrenmq.client.sending import OutgoingMessage, Retry, SendFailed, SendResult
 from warrenmq.client.url import TlsFiles
 from warrenmq.protocol.properties import BasicProperties as Properties
 
 __all__ = [
     "AccessRefused",
     "AuthenticationFailed",
-    "Batch",
     "CallTimedOut",
     "Channel",
     "ChannelClosed",
@@ -82,9 +81,9 @@ __all__ = [
     "ContentTooLarge",
     "CountingMetrics",
     "Delivery",
+    "DeliveryBatch",
     "Handler",
     "MalformedMessage",
-    "Message",
     "MetricsCollector",
     "Misuse",
     "Nacked",
@@ -92,6 +91,7 @@ __all__ = [
     "NoRoute",
     "NotFound",
     "OneWayProducer",
+    "OutgoingMessage",
     "PreconditionFailed",
     "Properties",
     "PublishFailed",

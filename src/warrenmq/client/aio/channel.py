@@ -11,14 +11,14 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from warrenmq.client.aio.consuming import Consumer
+from warrenmq.client.aio.consumer import Consumer
+from warrenmq.client.aio.transaction import Transaction
 from warrenmq.client.aio.worker import Inbox
 from warrenmq.client.confirms import Confirmation
 from warrenmq.client.delivery import Delivery, Returned
 from warrenmq.client.engine.channel import EngineChannel, QueueState
 from warrenmq.client.engine.lane import Body
 from warrenmq.client.errors import CloseReason
-from warrenmq.client.transaction import AsyncTransaction
 from warrenmq.protocol.properties import BasicProperties
 
 if TYPE_CHECKING:
@@ -322,12 +322,12 @@ class Channel:
     async def tx_rollback(self, *, timeout: float | None = None) -> None:
         await self._engine_channel.tx_rollback(timeout=timeout)
 
-    def transaction(self) -> AsyncTransaction:
+    def transaction(self) -> Transaction:
         """`async with channel.transaction():` commits at the end of the block, or rolls back if it raises.
 
         The channel stays transactional: publishing and settling outside a block raises Misuse from then on.
         """
-        return AsyncTransaction(self)
+        return Transaction(self)
 
     @property
     def transaction_open(self) -> bool:

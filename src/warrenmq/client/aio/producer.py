@@ -11,15 +11,15 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from warrenmq.client.aio.dedicated_channel import DedicatedChannel
 from warrenmq.client.errors import CallTimedOut, ClientError, ConnectionClosed
 from warrenmq.client.factory import ConnectionFactory
-from warrenmq.client.own_channel import AsyncOwnChannel
 from warrenmq.client.sending import (
     BACKLOG_BYTES,
     HELD_BACK_BY,
     Backlog,
     Body,
-    Message,
+    OutgoingMessage,
     Retry,
     SendResult,
     Try,
@@ -63,7 +63,7 @@ class SyncProducer:
         self.timeout = timeout
         self.raises = raises
         self._retry = Retry(retries, interval, backoff, longest, jitter, retry_unroutable)
-        self._own = AsyncOwnChannel(connection, lambda channel: channel.confirm_select())
+        self._own = DedicatedChannel(connection, lambda channel: channel.confirm_select())
         self.attempt_timeout = self._own.factory.call_timeout if attempt_timeout is None else attempt_timeout
         self._stopping = asyncio.Event()
         self._under_way = 0
@@ -78,15 +78,17 @@ class SyncProducer:
         timeout: float | None = None,
     ) -> SendResult:
         """Send one message and wait until the broker has it; raises SendFailed when it is given up."""
-        return (await self._send_all([Message(body, properties, routing_key, exchange)], timeout))[0]
+        return (await self._send_all([OutgoingMessage(body, properties, routing_key, exchange)], timeout))[0]
 
-    async def send_many(self, messages: Iterable[Body | Message], *, timeout: float | None = None) -> list[SendResult]:
+    async def send_many(
+        self, messages: Iterable[Body | OutgoingMessage], *, timeout: float | None = None
+    ) -> list[SendResult]:
         """Send all, wait once for all; a result for each, in order.
 
         Those that have to be sent again go after the others.
         """
         return await self._send_all(
-            [each if isinstance(each, Message) else Message(each) for each in messages], timeout
+            [each if isinstance(each, OutgoingMessage) else OutgoingMessage(each) for each in messages], timeout
         )
 
     async def close(self) -> None:
@@ -104,7 +106,7 @@ class SyncProducer:
 
     # -- the attempts ------------------------------------------------------------------------------------------------
 
-    async def _send_all(self, messages: Sequence[Message], timeout: float | None) -> list[SendResult]:
+    async def _send_all(self, messages: Sequence[OutgoingMessage], timeout: float | None) -> list[SendResult]:
         whole = self.timeout if timeout is None else timeout
         tries = [Try(message, self._retry, whole) for message in messages]
         self._under_way += len(tries)
@@ -184,7 +186,7 @@ class OneWayProducer:
         self.exchange = exchange
         self.routing_key = routing_key
         self._retry = Retry(retries, interval, backoff, longest, jitter)
-        self._own = AsyncOwnChannel(connection, _as_it_is)
+        self._own = DedicatedChannel(connection, _as_it_is)
         self._call_timeout = self._own.factory.call_timeout
         self._backlog = Backlog(backlog, backlog_bytes, retries)
         self._stopping = asyncio.Event()
@@ -215,11 +217,13 @@ class OneWayProducer:
         exchange: str | None = None,
     ) -> SendResult:
         """Send, or hold back, or drop."""
-        return await self._send(Message(body, properties, routing_key, exchange))
+        return await self._send(OutgoingMessage(body, properties, routing_key, exchange))
 
-    async def send_many(self, messages: Iterable[Body | Message]) -> list[SendResult]:
+    async def send_many(self, messages: Iterable[Body | OutgoingMessage]) -> list[SendResult]:
         """Send all, in order; a result for each."""
-        return [await self._send(each if isinstance(each, Message) else Message(each)) for each in messages]
+        return [
+            await self._send(each if isinstance(each, OutgoingMessage) else OutgoingMessage(each)) for each in messages
+        ]
 
     async def flush(self, timeout: float | None = None) -> bool:
         """Wait until nothing is held back; False when the time (the factory's call_timeout) was too short."""
@@ -253,7 +257,7 @@ class OneWayProducer:
         if not self._own.owns_connection:
             await self._own.get(self._call_timeout)
 
-    async def _send(self, given: Message) -> SendResult:
+    async def _send(self, given: OutgoingMessage) -> SendResult:
         if not self._was_opened:
             await self._open()
         message, message_id = stamped(given)
@@ -272,7 +276,7 @@ class OneWayProducer:
         self._backlog.sent += 1
         return SendResult("sent", message_id=message_id)
 
-    async def _publish(self, channel: Channel, message: Message, timeout: float) -> None:
+    async def _publish(self, channel: Channel, message: OutgoingMessage, timeout: float) -> None:
         await channel.publish(
             self.exchange if message.exchange is None else message.exchange,
             self.routing_key if message.routing_key is None else message.routing_key,
@@ -281,7 +285,7 @@ class OneWayProducer:
             timeout=timeout,
         )
 
-    def _hold_back(self, message: Message, message_id: str) -> SendResult:
+    def _hold_back(self, message: OutgoingMessage, message_id: str) -> SendResult:
         if self._stopping.is_set() or self._own.is_over:
             self._backlog.dropped += 1
             return SendResult("dropped", attempts=0, message_id=message_id)

@@ -6,15 +6,13 @@ import asyncio
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from warrenmq.client.delivery_batch import DeliveryBatch, PullBuffer
 from warrenmq.client.errors import ClientError, CloseReason, ConsumerCancelled, Misuse, channel_error
-from warrenmq.client.pull import Batch, Pulled
 
 if TYPE_CHECKING:
     from warrenmq.client.aio.channel import Channel
     from warrenmq.client.aio.connection import Connection
     from warrenmq.client.delivery import Delivery
-
-__all__ = ["Batch", "PullConsumer"]
 
 
 class PullConsumer:
@@ -33,7 +31,7 @@ class PullConsumer:
         self._prefetch = prefetch
         self._arguments = arguments
         self._arrived = asyncio.Event()
-        self._pulled = Pulled()
+        self._pulled = PullBuffer()
         self._channel: Channel | None = None
 
     async def start(self) -> None:
@@ -47,7 +45,7 @@ class PullConsumer:
             await self.close()
             raise
 
-    async def pull(self, max_messages: int = 100, timeout: float | None = None) -> Batch:
+    async def pull(self, max_messages: int = 100, timeout: float | None = None) -> DeliveryBatch:
         """What is there, up to `max_messages`; waits for the first one up to the time-out, then the batch is empty.
 
         Raises when nothing can come any more: the broker cancelled the consumer, or the channel was closed.

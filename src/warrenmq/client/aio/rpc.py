@@ -7,12 +7,11 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from warrenmq.client.aio.dedicated_channel import DedicatedChannel
 from warrenmq.client.errors import ClientError, CloseReason, ConnectionLost
-from warrenmq.client.own_channel import AsyncOwnChannel
-from warrenmq.client.rpc import (
+from warrenmq.client.pending_calls import (
     REPLY_TO,
     PendingCalls,
-    RpcTimeout,
     closed_error,
     forgetful,
     last_life_lost,
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from warrenmq.client.delivery import Delivery
     from warrenmq.client.sending import Body
 
-__all__ = ["RpcClient", "RpcTimeout"]
-
 
 class RpcClient:
     """Calls that wait for an answer: `answer = await rpc.call("", "double", "21")`. See warrenmq.client.RpcClient."""
@@ -42,7 +39,7 @@ class RpcClient:
         self._must_consume_anew = not connection.factory.recovery.topology  # then no recovery brings the consumer back
         self._consumed_in = 0
         self._calls: PendingCalls[asyncio.Future[Delivery]] = PendingCalls()
-        self._own = AsyncOwnChannel(connection, self._prepare)
+        self._own = DedicatedChannel(connection, self._prepare)
         self._listener = forgetful(self._life_changed)
         connection.add_recovery_listener(self._listener)
 

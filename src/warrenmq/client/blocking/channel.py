@@ -12,12 +12,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from warrenmq.client.blocking.consumer import Consumer
+from warrenmq.client.blocking.transaction import Transaction
 from warrenmq.client.blocking.worker import Inbox, Worker
 from warrenmq.client.confirms import Confirmation
 from warrenmq.client.delivery import Delivery, Returned
 from warrenmq.client.engine.channel import QueueState
 from warrenmq.client.errors import ClientError, CloseReason, ConnectionClosed, Misuse
-from warrenmq.client.transaction import Transaction
 from warrenmq.protocol.properties import BasicProperties
 
 if TYPE_CHECKING:

@@ -22,15 +22,15 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
+from warrenmq.client.blocking.dedicated_channel import DedicatedChannel
 from warrenmq.client.errors import ClientError, ConnectionClosed
 from warrenmq.client.factory import ConnectionFactory
-from warrenmq.client.own_channel import OwnChannel
 from warrenmq.client.sending import (
     BACKLOG_BYTES,
     HELD_BACK_BY,
     Backlog,
     Body,
-    Message,
+    OutgoingMessage,
     Retry,
     SendResult,
     Try,
@@ -94,7 +94,7 @@ class SyncProducer:
         self.timeout = timeout
         self.raises = raises
         self._retry = Retry(retries, interval, backoff, longest, jitter, retry_unroutable)
-        self._own = OwnChannel(connection, lambda channel: channel.confirm_select())
+        self._own = DedicatedChannel(connection, lambda channel: channel.confirm_select())
         self.attempt_timeout = self._own.factory.call_timeout if attempt_timeout is None else attempt_timeout
         self._stopping = threading.Event()
         self._lock = threading.Lock()
@@ -110,14 +110,18 @@ class SyncProducer:
         timeout: float | None = None,
     ) -> SendResult:
         """Send one message and wait until the broker has it; raises SendFailed when it is given up."""
-        return self._send_all([Message(body, properties, routing_key, exchange)], timeout)[0]
+        return self._send_all([OutgoingMessage(body, properties, routing_key, exchange)], timeout)[0]
 
-    def send_many(self, messages: Iterable[Body | Message], *, timeout: float | None = None) -> list[SendResult]:
+    def send_many(
+        self, messages: Iterable[Body | OutgoingMessage], *, timeout: float | None = None
+    ) -> list[SendResult]:
         """Send all, wait once for all; a result for each, in order.
 
         Those that have to be sent again go after the others.
         """
-        return self._send_all([each if isinstance(each, Message) else Message(each) for each in messages], timeout)
+        return self._send_all(
+            [each if isinstance(each, OutgoingMessage) else OutgoingMessage(each) for each in messages], timeout
+        )
 
     def close(self) -> None:
         """Give up what is still being tried, and close the channel."""
@@ -134,7 +138,7 @@ class SyncProducer:
 
     # -- the attempts ------------------------------------------------------------------------------------------------
 
-    def _send_all(self, messages: Sequence[Message], timeout: float | None) -> list[SendResult]:
+    def _send_all(self, messages: Sequence[OutgoingMessage], timeout: float | None) -> list[SendResult]:
         whole = self.timeout if timeout is None else timeout
         tries = [Try(message, self._retry, whole) for message in messages]
         self._count(len(tries))
@@ -226,7 +230,7 @@ class OneWayProducer:
         self.exchange = exchange
         self.routing_key = routing_key
         self._retry = Retry(retries, interval, backoff, longest, jitter)
-        self._own = OwnChannel(connection, lambda channel: None)
+        self._own = DedicatedChannel(connection, lambda channel: None)
         self._call_timeout = self._own.factory.call_timeout
         self._backlog = Backlog(backlog, backlog_bytes, retries)
         self._changed = threading.Condition()
@@ -259,11 +263,11 @@ class OneWayProducer:
         exchange: str | None = None,
     ) -> SendResult:
         """Send, or hold back, or drop; never waits."""
-        return self._send(Message(body, properties, routing_key, exchange))
+        return self._send(OutgoingMessage(body, properties, routing_key, exchange))
 
-    def send_many(self, messages: Iterable[Body | Message]) -> list[SendResult]:
+    def send_many(self, messages: Iterable[Body | OutgoingMessage]) -> list[SendResult]:
         """Send all, in order; a result for each."""
-        return [self._send(each if isinstance(each, Message) else Message(each)) for each in messages]
+        return [self._send(each if isinstance(each, OutgoingMessage) else OutgoingMessage(each)) for each in messages]
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until nothing is held back; False when the time (the factory's call_timeout) was too short."""
@@ -292,7 +296,7 @@ class OneWayProducer:
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
-    def _send(self, given: Message) -> SendResult:
+    def _send(self, given: OutgoingMessage) -> SendResult:
         message, message_id = stamped(given)
         channel = self._own.current
         if channel is None or self._backlog:
@@ -309,7 +313,7 @@ class OneWayProducer:
             self._backlog.sent += 1
         return SendResult("sent", message_id=message_id)
 
-    def _publish(self, channel: Channel, message: Message, timeout: float) -> None:
+    def _publish(self, channel: Channel, message: OutgoingMessage, timeout: float) -> None:
         channel.publish(
             self.exchange if message.exchange is None else message.exchange,
             self.routing_key if message.routing_key is None else message.routing_key,
@@ -323,7 +327,7 @@ class OneWayProducer:
             self._backlog.dropped += 1
         return SendResult("dropped", error=error, message_id=message_id)
 
-    def _hold_back(self, message: Message, message_id: str) -> SendResult:
+    def _hold_back(self, message: OutgoingMessage, message_id: str) -> SendResult:
         with self._changed:
             if self._stopping.is_set() or self._own.is_over:
                 self._backlog.dropped += 1
@@ -354,7 +358,7 @@ class OneWayProducer:
                 pauses.reset()
                 self._first_sent(channel)
 
-    def _first(self) -> Message | None:
+    def _first(self) -> OutgoingMessage | None:
         """The message that has waited longest; None: there is none, and the thread is to end."""
         with self._changed:
             if self._backlog:

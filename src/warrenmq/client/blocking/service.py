@@ -24,6 +24,7 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from warrenmq.client.blocking.producer import SyncProducer
 from warrenmq.client.errors import ClientError, CloseReason, ConnectionClosed, ConnectionFailed, Misuse, Unroutable
 from warrenmq.client.factory import ConnectionFactory, waiting_factory
 from warrenmq.client.handling import (
@@ -38,7 +39,6 @@ from warrenmq.client.handling import (
     verdict_after,
 )
 from warrenmq.client.parking import log_not_parked, log_parked, parked_properties
-from warrenmq.client.producer import SyncProducer
 from warrenmq.client.sending import Retry, SendFailed
 
 if TYPE_CHECKING:

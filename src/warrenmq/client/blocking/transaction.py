@@ -26,16 +26,6 @@ class _TransactionalChannel(Protocol):
     def tx_rollback(self) -> None: ...
 
 
-class _AsyncTransactionalChannel(Protocol):
-    """What the block needs of an asyncio channel."""
-
-    transaction_open: bool
-
-    async def tx_select(self) -> None: ...
-    async def tx_commit(self) -> None: ...
-    async def tx_rollback(self) -> None: ...
-
-
 class Transaction:
     """`with channel.transaction(): ...`
 
@@ -76,36 +66,7 @@ class Transaction:
             _report(failure)
 
 
-class AsyncTransaction:
-    """`async with channel.transaction(): ...`"""
-
-    __slots__ = ("_channel",)
-
-    def __init__(self, channel: _AsyncTransactionalChannel) -> None:
-        self._channel = channel
-
-    async def __aenter__(self) -> None:
-        _begin(self._channel)
-        try:
-            await self._channel.tx_select()
-        except BaseException:
-            self._channel.transaction_open = False
-            raise
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._channel.transaction_open = False
-        if error is None:
-            await self._channel.tx_commit()
-            return
-        try:
-            await self._channel.tx_rollback()
-        except ClientError as failure:
-            _report(failure)
-
-
-def _begin(channel: _TransactionalChannel | _AsyncTransactionalChannel) -> None:
+def _begin(channel: _TransactionalChannel) -> None:
     if channel.transaction_open:
         raise Misuse("a transaction is open on this channel: AMQP has no transaction inside another")
     channel.transaction_open = True

@@ -1,0 +1,148 @@
+"""Remote calls over messages, blocking: `RpcClient`. Answers arrive on the channel's worker."""
+
+from __future__ import annotations
+
+from concurrent import futures
+from time import monotonic, sleep
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from warrenmq.client.blocking.dedicated_channel import DedicatedChannel
+from warrenmq.client.errors import ClientError, CloseReason, ConnectionLost
+from warrenmq.client.pending_calls import (
+    REPLY_TO,
+    PendingCalls,
+    closed_error,
+    forgetful,
+    last_life_lost,
+    lost,
+    no_answer,
+    recovery_pauses,
+    remaining,
+    request_properties,
+)
+from warrenmq.protocol.properties import BasicProperties
+
+if TYPE_CHECKING:
+    from warrenmq.client.blocking.channel import Channel
+    from warrenmq.client.blocking.connection import Connection
+    from warrenmq.client.delivery import Delivery
+    from warrenmq.client.sending import Body
+
+
+class RpcClient:
+    """Calls that wait for an answer.
+
+    >>> from warrenmq import client
+    >>> from warrenmq.client.blocking.service import Service, consumer
+    >>> @consumer("double", setup=lambda channel: channel.queue_declare("double", auto_delete=True))
+    ... def double(delivery):
+    ...     return str(2 * int(delivery.body))
+    >>> with client.connect(url) as connection, Service(connection, double), RpcClient(connection) as rpc:
+    ...     rpc.call("", "double", "21").body
+    b'42'
+
+    A request that no queue takes raises Unroutable at once; no answer within the time-out, RpcTimeout. When the
+    connection is lost, the calls under way raise ConnectionLost, and new ones wait for the recovery. An answer that
+    comes too late is dropped and counted in `late_replies`. Thread-safe; many calls may be under way.
+    """
+
+    def __init__(self, connection: Connection, *, timeout: float | None = None) -> None:
+        self.timeout = connection.factory.call_timeout if timeout is None else timeout
+        self._connection = connection
+        self._must_consume_anew = not connection.factory.recovery.topology  # then no recovery brings the consumer back
+        self._consumed_in = 0
+        self._calls: PendingCalls[futures.Future[Delivery]] = PendingCalls()
+        self._own = DedicatedChannel(connection, self._prepare)
+        self._listener = forgetful(self._life_changed)
+        connection.add_recovery_listener(self._listener)
+
+    @property
+    def late_replies(self) -> int:
+        return self._calls.late_replies
+
+    def call(
+        self,
+        exchange: str,
+        routing_key: str,
+        body: Body,
+        properties: BasicProperties | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Delivery:
+        """Send a request and wait for its answer."""
+        deadline = monotonic() + (self.timeout if timeout is None else timeout)
+        waiter: futures.Future[Delivery] = futures.Future()
+        correlation_id = self._send(exchange, routing_key, body, properties, waiter, deadline)
+        try:
+            return waiter.result(remaining(deadline))
+        except futures.TimeoutError as late:
+            if isinstance(late, ClientError):
+                raise
+            raise no_answer(exchange, routing_key) from None
+        finally:
+            self._calls.forget(correlation_id)
+
+    def close(self) -> None:
+        """Close the channel; calls under way raise."""
+        self._connection.remove_recovery_listener(self._listener)
+        self._own.close()
+        self._calls.fail(ConnectionLost("the RPC client was closed"))
+
+    def __enter__(self) -> RpcClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _send(
+        self,
+        exchange: str,
+        routing_key: str,
+        body: Body,
+        properties: BasicProperties | None,
+        waiter: futures.Future[Delivery],
+        deadline: float,
+    ) -> str:
+        """Publish the request, waiting for a recovery if there is one; its correlation id."""
+        pauses = recovery_pauses()
+        while True:
+            channel = self._own.get(remaining(deadline))
+            if self._must_consume_anew and channel.life != self._consumed_in:
+                channel.close()
+                continue
+            correlation_id = self._calls.add(waiter, channel.life)
+            request = request_properties(properties, correlation_id)
+            try:
+                if not self._connection.is_open:
+                    raise lost()  # where unconfirmed publishes are resent it would be kept, with no way back
+                channel.publish(exchange, routing_key, body, request, mandatory=True, timeout=remaining(deadline))
+                return correlation_id
+            except ConnectionLost:
+                self._calls.forget(correlation_id)
+                pause = pauses.next()
+                if monotonic() + pause >= deadline:
+                    raise
+                sleep(pause)
+            except BaseException:
+                self._calls.forget(correlation_id)
+                raise
+
+    # -- what the channel tells --------------------------------------------------------------------------------------
+
+    def _prepare(self, channel: Channel) -> None:
+        channel.add_return_listener(self._calls.returned)
+        channel.add_close_listener(self._channel_closed)
+        self._consumed_in = channel.life
+        channel.consume(REPLY_TO, self._calls.answered, auto_ack=True)
+
+    def _life_changed(self) -> None:
+        channel = self._own.current
+        if channel is not None:
+            self._calls.fail(lost(), last_life_lost(channel.life, self._connection.is_open))
+
+    def _channel_closed(self, reason: CloseReason) -> None:
+        if reason.is_final:
+            self._calls.fail(closed_error(reason))
