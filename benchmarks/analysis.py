@@ -29,13 +29,15 @@ from rich.table import Table
 
 from warrenmq.events import schema
 from warrenmq.pipeline import jobs
-from warrenmq.pipeline.analysis.answering import answered
 from warrenmq.pipeline.facts import facts_of
-from warrenmq.pipeline.history import POISON_KEY, History, Truth, make_history
+from warrenmq.pipeline.jobs.answering import answered
 from warrenmq.pipeline.jobs.latency import PERCENTS
 from warrenmq.pipeline.jobs.tables import numbers, since
-from warrenmq.pipeline.session import make_session
-from warrenmq.pipeline.settings import Settings
+from warrenmq.pipeline.options import Settings
+from warrenmq.pipeline.spark.session import make_session
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from tests.support.history import POISON_KEY, History, Truth, make_history
 
 Result = TypeVar("Result")
 Answers = dict[str, list[dict[str, Any]]]

@@ -37,13 +37,15 @@ from warrenmq.pipeline import facts, jobs
 from warrenmq.pipeline.analysis.batch import Batch
 from warrenmq.pipeline.analysis.collectors import counting_from, standard
 from warrenmq.pipeline.analysis.event_log import EventLog
-from warrenmq.pipeline.analysis.facts_store import FactsStore
 from warrenmq.pipeline.analysis.follow import Follow, FollowOptions
-from warrenmq.pipeline.analysis.times import Range, floor, iso, moment_of
-from warrenmq.pipeline.history import NO_FAULTS, START, History, make_history
-from warrenmq.pipeline.pieces import pieces_in
-from warrenmq.pipeline.session import make_session
-from warrenmq.pipeline.settings import Settings
+from warrenmq.pipeline.count.partials import pieces_in
+from warrenmq.pipeline.merge.facts_store import FactsStore
+from warrenmq.pipeline.options import Settings
+from warrenmq.pipeline.spark.session import make_session
+from warrenmq.pipeline.times import Range, floor, iso, moment_of
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from tests.support.history import NO_FAULTS, START, History, make_history
 
 # What is asked for: (measure, at least or at most, target)
 TARGETS = {

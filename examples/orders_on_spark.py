@@ -86,7 +86,7 @@ def main() -> None:
     parser.add_argument("--checkpoint", help="where Spark keeps how far it is (a folder of its own if not given)")
     arguments = parser.parse_args()
 
-    from warrenmq.pipeline.session import make_session
+    from warrenmq.pipeline.spark.session import make_session
 
     place_orders(arguments.url, arguments.orders)
     spark = make_session("local[*]", "orders")

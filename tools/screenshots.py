@@ -2,7 +2,7 @@
 
     .venv/bin/python tools/screenshots.py [--into docs/images] [--messages 20000]
 
-A made-up hour of a shop with known faults (`warrenmq.pipeline.history`) is put into the event log, `warren analyze`
+A made-up hour of a shop with known faults (`tests.support.history`) is put into the event log, `warren analyze`
 runs over it, and the pages and the report are photographed. Needs Spark, Java, Playwright and Chromium.
 """
 
@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import warrenmq
-from warrenmq.pipeline.history import make_history
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
+from tests.support.history import make_history  # noqa: E402
 from tests.ui.conftest import CHROMIUM  # noqa: E402
 from tools.png_palette import shrink  # noqa: E402
 

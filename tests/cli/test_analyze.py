@@ -15,8 +15,8 @@ from rich.console import Console
 import warrenmq
 from warrenmq.cli.analyze import NO_EVENTS, NOT_DONE, Wanted, analyze
 from warrenmq.cli.analyze_view import duration, progress_text, progress_view, show_anomalies, show_findings
-from warrenmq.pipeline import session
 from warrenmq.pipeline.analysis.progress import Progress
+from warrenmq.pipeline.spark import session
 
 NOWHERE = "amqp://127.0.0.1:1"
 WINDOW = {"window_start": "2026-11-16T10:00:00.000000Z", "window_end": "2026-11-16T10:00:10.000000Z", "vhost": "/"}

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from warrenmq.pipeline.java import NoJava
-from warrenmq.pipeline.session import QUICK_START_OPTIONS, SparkMissing, make_session
+from warrenmq.pipeline.spark.java import NoJava
+from warrenmq.pipeline.spark.session import QUICK_START_OPTIONS, SparkMissing, make_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,8 +10,8 @@ import pytest
 from tests.management.findings import BEGIN, SECOND, iso, shop
 from tests.ui.conftest import LIMIT_MS
 from tests.ui.test_analysis_page import EVIL, needs_plotly
-from warrenmq.pipeline import report
-from warrenmq.pipeline.report import write_report
+from warrenmq.pipeline.publish import report
+from warrenmq.pipeline.publish.report import write_report
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Route

@@ -27,11 +27,11 @@ from warrenmq.cli.analyze_view import progress_view, show_anomalies, show_findin
 from warrenmq.cli.console import NoPassword, credentials, output_console
 from warrenmq.cli.printable import printable
 from warrenmq.client.url import format_url
-from warrenmq.pipeline.analysis.times import Range, Unreadable, interval, iso, parse_length, range_of
+from warrenmq.pipeline.times import Range, Unreadable, interval, iso, parse_length, range_of
 
 if TYPE_CHECKING:
     from warrenmq.pipeline.jobs.job import Job
-    from warrenmq.pipeline.settings import Settings
+    from warrenmq.pipeline.options import Settings
 
 ANSWERED, NO_EVENTS, NOT_DONE = 0, 1, 2
 EVENTS_STREAM = "warren.events"
@@ -129,8 +129,8 @@ def _factory(wanted: Wanted) -> client.ConnectionFactory:
 
 
 def _require_spark() -> None:
-    from warrenmq.pipeline.java import NoJava, find_java
-    from warrenmq.pipeline.session import SparkMissing, require_spark
+    from warrenmq.pipeline.spark.java import NoJava, find_java
+    from warrenmq.pipeline.spark.session import SparkMissing, require_spark
 
     try:
         require_spark()
@@ -140,7 +140,7 @@ def _require_spark() -> None:
 
 
 def _settings(window: str) -> Settings:
-    from warrenmq.pipeline.settings import Settings
+    from warrenmq.pipeline.options import Settings
 
     try:
         return Settings(window=window)
@@ -206,12 +206,12 @@ def _batch(
     settings: Settings,
     jobs: tuple[Job, ...],
 ) -> None:
-    from warrenmq.pipeline.analysis.answers import Run, document_of
     from warrenmq.pipeline.analysis.batch import Batch
     from warrenmq.pipeline.analysis.collectors import standard
     from warrenmq.pipeline.analysis.event_log import EventLog
-    from warrenmq.pipeline.analysis.parquet import write_parquet
     from warrenmq.pipeline.analysis.progress import FINISHED, Progress, status_answer
+    from warrenmq.pipeline.publish.answers import Run, document_of
+    from warrenmq.pipeline.publish.parquet import write_parquet
 
     run = Run(str(uuid.uuid4()), "batch")
     documents: list[dict[str, Any]] = []
@@ -286,7 +286,7 @@ def _follow(
 def _session(wanted: Wanted, factory: client.ConnectionFactory) -> AbstractContextManager[Any]:
     """Spark, whose processes find the URL in their environment."""
     from warrenmq.pipeline.analysis.event_log import URL_VARIABLE
-    from warrenmq.pipeline.session import running_session
+    from warrenmq.pipeline.spark.session import running_session
 
     secret = {URL_VARIABLE: format_url(factory, with_password=True)}
     return running_session(wanted.master, "warren analyze", _spark_settings(wanted.conf), secret)
@@ -295,7 +295,7 @@ def _session(wanted: Wanted, factory: client.ConnectionFactory) -> AbstractConte
 @contextmanager
 def _written(wanted: Wanted, factory: client.ConnectionFactory) -> Iterator[Callable[..., object]]:
     """What takes documents: the broker, or nobody with --no-publish."""
-    from warrenmq.pipeline.analysis.results import ResultWriter
+    from warrenmq.pipeline.publish.results import ResultWriter
 
     if not wanted.publish:
         yield lambda *documents: None
@@ -307,7 +307,7 @@ def _written(wanted: Wanted, factory: client.ConnectionFactory) -> Iterator[Call
 @contextmanager
 def _plain_failures() -> Iterator[None]:
     """One line instead of a traceback for what can go wrong without a bug."""
-    from warrenmq.pipeline.analysis.failures import AnalysisFailed, plain_failures
+    from warrenmq.pipeline.failures import AnalysisFailed, plain_failures
 
     try:
         with plain_failures():
@@ -350,7 +350,7 @@ def _about(factory: client.ConnectionFactory, covers: Range, settings: Settings,
 
 
 def _write_report(path: Path, documents: list[dict[str, Any]], about: dict[str, str]) -> None:
-    from warrenmq.pipeline.report import write_report
+    from warrenmq.pipeline.publish.report import write_report
 
     write_report(path, documents, about)
     print(f"Report: {path}")

@@ -6,8 +6,8 @@ messages took: exact counts in logarithmic buckets), `priority` (how long those 
 that were published more than once) and `session` (what happened to the messages of one correlation id). No key is null.
 
 All measures merge exactly and in any order, so facts are the same whatever parts the events were read in: events are
-counted where they are read (counting.py), and what that gives (pieces.py) is put together by window. Facts of a window
-may come in parts, which add up (`part`).
+counted where they are read (count_events.py), and what that gives (partials.py) is put together by window. Facts of a
+window may come in parts, which add up (`part`).
 
 Nothing is owned here: DataFrames and tables go in and come out.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from warrenmq.pipeline.settings import Settings
+    from warrenmq.pipeline.options import Settings
 
 STEP, KEY, TIME, PRIORITY, MESSAGE, SESSION = "step", "key", "time", "priority", "message", "session"
 ALL = frozenset({STEP, KEY, TIME, PRIORITY, MESSAGE, SESSION})
@@ -84,33 +84,33 @@ def facts_of(events: DataFrame, settings: Settings, wanted: Collection[str] = AL
 
     Of routing keys and sessions at most `settings.kept` per window and group.
     """
-    from warrenmq.pipeline import counting, pieces
+    from warrenmq.pipeline.count import count_events, partials
 
-    chosen = counting.Counting.of(settings, wanted, counting.SHELVES)
+    chosen = count_events.Counting.of(settings, wanted, count_events.SHELVES)
 
     def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return counting.count_events(batches, chosen)
+        return count_events.count_events(batches, chosen)
 
-    known = [name for name in counting.COLUMNS if name in events.columns]
-    return facts_of_pieces(events.select(*known).mapInArrow(count, pieces.DDL), settings)
+    known = [name for name in count_events.COLUMNS if name in events.columns]
+    return facts_of_pieces(events.select(*known).mapInArrow(count, partials.DDL), settings)
 
 
 def facts_of_pieces(found: DataFrame, settings: Settings) -> DataFrame:
     """The facts that pieces make, those of one place together."""
-    from warrenmq.pipeline import counting, pieces
+    from warrenmq.pipeline.count import count_events, partials
 
     def together(key: tuple[Any, ...], rows: pa.Table) -> pa.Table:
-        return counting.facts_of_place(pieces.pieces_in(rows), settings)
+        return count_events.facts_of_place(partials.pieces_in(rows), settings)
 
-    wanted = found.where(sf.col("kind") != pieces.SEEN)
+    wanted = found.where(sf.col("kind") != partials.SEEN)
     return wanted.groupBy("kind", "place").applyInArrow(together, SCHEMA)
 
 
 def facts_table(events: pa.Table, settings: Settings, wanted: Collection[str] = ALL) -> pa.Table:
     """The same of a table of events, in this process."""
-    from warrenmq.pipeline import counting
+    from warrenmq.pipeline.count import count_events
 
-    return counting.facts_table(events, settings, wanted)
+    return count_events.facts_table(events, settings, wanted)
 
 
 def roll_up(facts: DataFrame, window: str) -> DataFrame:

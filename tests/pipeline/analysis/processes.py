@@ -19,12 +19,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.support.history import History
 from warrenmq import client
 from warrenmq.events import schema
-from warrenmq.pipeline.analysis.results import STREAM_NAME
-from warrenmq.pipeline.history import History
-from warrenmq.pipeline.java import find_java
-from warrenmq.pipeline.session import QUICK_START_OPTIONS
+from warrenmq.pipeline.publish.results import STREAM_NAME
+from warrenmq.pipeline.spark.java import find_java
+from warrenmq.pipeline.spark.session import QUICK_START_OPTIONS
 
 LIMIT = 420.0  # a loaded machine takes its time; nothing here waits for longer
 

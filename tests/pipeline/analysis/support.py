@@ -12,12 +12,13 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from warrenmq.events import schema
-from warrenmq.pipeline import facts, pieces
-from warrenmq.pipeline.counting import Counting, count_events
+from warrenmq.pipeline import facts
+from warrenmq.pipeline.count import partials
+from warrenmq.pipeline.count.count_events import Counting, count_events
+from warrenmq.pipeline.count.partials import Piece
 from warrenmq.pipeline.jobs.job import Job, arrow_job, for_all_windows
 from warrenmq.pipeline.jobs.tables import TEXT, WHOLE, WINDOW, WINDOW_COLUMNS, joined, put, totals, where
-from warrenmq.pipeline.pieces import Piece
-from warrenmq.pipeline.settings import Settings
+from warrenmq.pipeline.options import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,14 +66,14 @@ class ParquetEvents:
 
 
 def _counted(events: DataFrame, counting: Counting) -> DataFrame:
-    return events.mapInArrow(lambda batches: count_events(batches, counting), pieces.DDL)
+    return events.mapInArrow(lambda batches: count_events(batches, counting), partials.DDL)
 
 
 def pieces_of(rows: Sequence[dict[str, Any]], settings: Settings, wanted: Iterable[str] = facts.ALL) -> list[Piece]:
     """What a micro-batch with these events brings."""
     table = pa.Table.from_pylist(list(rows), EVENTS)
     found = pa.Table.from_batches(count_events(table.to_batches(), Counting.of(settings, wanted)))
-    return pieces.pieces_in(found)
+    return partials.pieces_in(found)
 
 
 def count_job(needs: Iterable[str] = ("step",)) -> Job:

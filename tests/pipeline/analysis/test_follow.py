@@ -22,10 +22,10 @@ from warrenmq.client import ConnectionFailed
 from warrenmq.events import schema
 from warrenmq.pipeline.analysis.batch import Batch
 from warrenmq.pipeline.analysis.collectors import standard
-from warrenmq.pipeline.analysis.failures import FollowFailed, OtherCheckpoint
 from warrenmq.pipeline.analysis.follow import Follow, FollowOptions
-from warrenmq.pipeline.analysis.times import Range, parse_length
-from warrenmq.pipeline.settings import Settings
+from warrenmq.pipeline.failures import FollowFailed, OtherCheckpoint
+from warrenmq.pipeline.options import Settings
+from warrenmq.pipeline.times import Range, parse_length
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -126,8 +126,8 @@ def test_a_query_that_fails_again_and_again_ends_the_follow_with_the_reason(
     spark: SparkSession, events: ParquetEvents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events.add(publishes(1, 1))
-    monkeypatch.setattr("warrenmq.pipeline.analysis.queries.FIRST_PAUSE", 0.01)
-    monkeypatch.setattr("warrenmq.pipeline.analysis.queries.FAILURES", 2)
+    monkeypatch.setattr("warrenmq.pipeline.analysis.restarts.FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("warrenmq.pipeline.analysis.restarts.FAILURES", 2)
     heard = Heard()
     following = follow(spark, events, tmp_path / "checkpoint", heard)
 

@@ -24,16 +24,16 @@ from tests.pipeline.analysis.processes import (
     wait_until,
 )
 from tests.pipeline.analysis.support import kept_rows
+from tests.support.history import START, History, make_history
 from warrenmq.events import schema
 from warrenmq.pipeline import jobs
 from warrenmq.pipeline.analysis.batch import Batch
 from warrenmq.pipeline.analysis.collectors import standard
 from warrenmq.pipeline.analysis.event_log import EventLog
 from warrenmq.pipeline.analysis.follow import Follow, FollowOptions
-from warrenmq.pipeline.analysis.results import ResultWriter
-from warrenmq.pipeline.analysis.times import Range, iso
-from warrenmq.pipeline.history import START, History, make_history
-from warrenmq.pipeline.settings import Settings
+from warrenmq.pipeline.options import Settings
+from warrenmq.pipeline.publish.results import ResultWriter
+from warrenmq.pipeline.times import Range, iso
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

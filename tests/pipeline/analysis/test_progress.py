@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from warrenmq.pipeline.analysis.answers import Run
-from warrenmq.pipeline.analysis.failures import reason_of
 from warrenmq.pipeline.analysis.progress import Progress, Tracker, messages_in, status_answer
+from warrenmq.pipeline.failures import reason_of
+from warrenmq.pipeline.publish.answers import Run
 
 
 def report(start: Any, end: Any, latest: Any) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def test_the_reason_of_a_failure_is_the_last_line_of_the_python_side() -> None:
 Python streaming data source perform planPartitions: Traceback (most recent call last):
   File "reader.py", line 10, in partitions
     raise DataLost(...)
-warrenmq.pipeline.source.errors.DataLost: offsets 3 to 7 of stream warren.events are gone
+warrenmq.pipeline.errors.DataLost: offsets 3 to 7 of stream warren.events are gone
  SQLSTATE: 38000
 \tat org.apache.spark.Foo.bar(Foo.scala:1)
 Caused by: java.lang.IllegalStateException: something else

@@ -12,9 +12,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from tests.pipeline.jobs.rows import at, fact, fact_table
 from warrenmq.pipeline import jobs
-from warrenmq.pipeline.analysis.times import microseconds_of
 from warrenmq.pipeline.jobs.tables import since
-from warrenmq.pipeline.settings import Settings
+from warrenmq.pipeline.options import Settings
+from warrenmq.pipeline.times import microseconds_of
 
 SETTINGS = Settings(
     baseline_windows=12, consumer_windows=8, stuck_after=30.0, keyed_window="10 seconds", depth_limit=500, top=3, kept=4

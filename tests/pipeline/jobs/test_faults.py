@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from tests.support.history import NO_FAULTS, POISON_KEY, START, make_history
 from warrenmq.events import schema
-from warrenmq.pipeline.history import NO_FAULTS, POISON_KEY, START, make_history
-from warrenmq.pipeline.settings import Settings
+from warrenmq.pipeline.options import Settings
 
 pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'warrenmq[spark]'")
 

@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.support.history import NO_FAULTS, POISON_KEY, make_history
 from warrenmq import Broker, client
 from warrenmq.events import schema
 from warrenmq.events.codec import decode
-from warrenmq.pipeline.history import NO_FAULTS, POISON_KEY, make_history
 
 
 @pytest.fixture(scope="module")

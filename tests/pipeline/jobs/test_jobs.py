@@ -8,7 +8,7 @@ from tests.pipeline.jobs.rows import at, event_table, fact, fact_table, message
 from warrenmq.events.ids import uid_text
 from warrenmq.pipeline import jobs
 from warrenmq.pipeline.facts import facts_table
-from warrenmq.pipeline.settings import Settings
+from warrenmq.pipeline.options import Settings
 
 SETTINGS = Settings()
 

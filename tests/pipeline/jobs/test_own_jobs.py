@@ -11,11 +11,11 @@ import pytest
 pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'warrenmq[spark]'")
 
 from tests.pipeline.jobs.rows import at, fact, fact_table
+from tests.support.history import make_history
 from warrenmq import Broker
-from warrenmq.pipeline.analysis.answering import answered
-from warrenmq.pipeline.history import make_history
-from warrenmq.pipeline.session import small_tables
-from warrenmq.pipeline.settings import Settings
+from warrenmq.pipeline.jobs.answering import answered
+from warrenmq.pipeline.options import Settings
+from warrenmq.pipeline.spark.session import small_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,10 +17,10 @@ from warrenmq.events.codec import encode
 from warrenmq.events.rows import Rows
 from warrenmq.events.schema import Event
 from warrenmq.pipeline import jobs
-from warrenmq.pipeline.counting import Counting, count_events, facts_of_place
+from warrenmq.pipeline.count.count_events import Counting, count_events, facts_of_place
+from warrenmq.pipeline.count.partials import SEEN, Piece, pieces_in
 from warrenmq.pipeline.facts import ALL, PRIORITY, TIME, facts_table
-from warrenmq.pipeline.pieces import SEEN, Piece, pieces_in
-from warrenmq.pipeline.settings import Settings
+from warrenmq.pipeline.options import Settings
 from warrenmq.pipeline.source.arrow_body import batches_in
 
 SETTINGS = Settings()

@@ -15,13 +15,14 @@ from tests.support.client import advance
 from tests.support.tracing import TracedBroker
 from warrenmq.events import schema
 from warrenmq.events.ids import uid_text
-from warrenmq.pipeline import jobs, legs
-from warrenmq.pipeline.coded import chunks_of
-from warrenmq.pipeline.counting import COLUMNS
+from warrenmq.pipeline import jobs
+from warrenmq.pipeline.count import processing_times
+from warrenmq.pipeline.count.count_events import COLUMNS
+from warrenmq.pipeline.count.event_arrays import chunks_of
 from warrenmq.pipeline.facts import facts_table
-from warrenmq.pipeline.jobs.holding import states_of
+from warrenmq.pipeline.jobs.outstanding import states_of
 from warrenmq.pipeline.jobs.tables import where
-from warrenmq.pipeline.settings import Settings
+from warrenmq.pipeline.options import Settings
 
 SETTINGS = Settings()
 TTL = 1_000
@@ -214,8 +215,8 @@ def test_a_consumer_no_longer_holds_what_came_back_too_often(traced, channel, is
     [state] = states_of(where(facts_of(rows), fact="step"), SETTINGS)
     assert (state.delivered, state.settled, state.outstanding) == ((2, 1, 1) if is_nacked else (2, 2, 0))
     [chunk] = chunks_of(event_table(rows).to_batches(), COLUMNS)
-    ends = legs.ends_of(chunk)
-    _, held = legs.paired_with_held(ends.slice(0, 0), ends, SETTINGS.window_us)
+    ends = processing_times.ends_of(chunk)
+    _, held = processing_times.paired_with_held(ends.slice(0, 0), ends, SETTINGS.window_us)
     assert held.num_rows == state.outstanding
 
 

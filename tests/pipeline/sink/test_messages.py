@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from warrenmq.pipeline.errors import BadOption, PipelineError
 from warrenmq.pipeline.source.access import Access
-from warrenmq.pipeline.source.errors import BadOption, PipelineError
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'warrenmq[spark]'")
 

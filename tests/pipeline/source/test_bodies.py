@@ -15,7 +15,7 @@ from tests.events.samples import FIRST_VERSION
 from warrenmq.events import schema as events
 from warrenmq.events.codec import encode
 from warrenmq.events.rows import Rows
-from warrenmq.pipeline.source.errors import BadPayload
+from warrenmq.pipeline.errors import BadPayload
 from warrenmq.pipeline.source.filters import parse_filter
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'warrenmq[spark]'")

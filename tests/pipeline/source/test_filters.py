@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warrenmq.pipeline.source.errors import BadOption
+from warrenmq.pipeline.errors import BadOption
 from warrenmq.pipeline.source.filters import Condition, parse_filter
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'warrenmq[spark]'")

@@ -6,9 +6,9 @@ import pickle
 
 import pytest
 
+from warrenmq.pipeline.errors import BadOption
 from warrenmq.pipeline.source.access import Access
 from warrenmq.pipeline.source.columns import EVENT_COLUMNS, check_filter_fields, check_names, schema_of
-from warrenmq.pipeline.source.errors import BadOption
 from warrenmq.pipeline.source.options import OPTIONS, ReadOptions, parse_read_options
 from warrenmq.pipeline.source.places import EARLIEST, LATEST, Moment, Places
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.pipeline.source.brokers import channel_to, publish
 from warrenmq import Broker, client
-from warrenmq.pipeline.source.errors import DataLost
+from warrenmq.pipeline.errors import DataLost
 from warrenmq.pipeline.source.options import parse_read_options
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'warrenmq[spark]'")

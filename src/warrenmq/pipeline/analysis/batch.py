@@ -13,21 +13,21 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from warrenmq.pipeline.analysis.answering import SIDE_BY_SIDE, answer_of, answered, answered_by_spark
-from warrenmq.pipeline.analysis.answers import Answer, plain_rows
 from warrenmq.pipeline.analysis.collectors import Collector, counting_between, needs_of, window_of
 from warrenmq.pipeline.analysis.event_log import Events
 from warrenmq.pipeline.analysis.progress import Progress, Tell
-from warrenmq.pipeline.analysis.times import Range, moment_of, starts_between, widened
 from warrenmq.pipeline.facts import facts_of_pieces
-from warrenmq.pipeline.session import small_tables
+from warrenmq.pipeline.jobs.answering import SIDE_BY_SIDE, answer_of, answered, answered_by_spark
+from warrenmq.pipeline.publish.answers import Answer, plain_rows
+from warrenmq.pipeline.spark.session import small_tables
+from warrenmq.pipeline.times import Range, moment_of, starts_between, widened
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from warrenmq.pipeline.jobs.job import Job
-    from warrenmq.pipeline.settings import Settings
+    from warrenmq.pipeline.options import Settings
 
 COUNTED = "step"  # the facts in which every event counts once
 FEW_FACTS = 300_000  # some hundred megabytes in the driver at most

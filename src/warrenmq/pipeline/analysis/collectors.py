@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from warrenmq.pipeline.analysis.times import Range, floor, microseconds_of, widened
+from warrenmq.pipeline.times import Range, floor, microseconds_of, widened
 
 if TYPE_CHECKING:
-    from warrenmq.pipeline.counting import Counting
+    from warrenmq.pipeline.count.count_events import Counting
     from warrenmq.pipeline.jobs.job import Job
-    from warrenmq.pipeline.settings import Settings
+    from warrenmq.pipeline.options import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def window_of(job: Job, collectors: Iterable[Collector], settings: Settings) -> 
 
 def counting_from(start: datetime, wanted: Iterable[str], settings: Settings) -> Counting:
     """Everything from the window on that this moment is in."""
-    from warrenmq.pipeline.counting import Counting
+    from warrenmq.pipeline.count.count_events import Counting
 
     begin, keyed = (microseconds_of(floor(start, length(settings))) for length in (window_length, keyed_length))
     return replace(Counting.of(settings, wanted), start=begin, keyed_start=keyed)
@@ -68,7 +68,7 @@ def counting_from(start: datetime, wanted: Iterable[str], settings: Settings) ->
 
 def counting_between(covers: Range, wanted: Iterable[str], settings: Settings) -> Counting:
     """What is in a range, widened to whole windows."""
-    from warrenmq.pipeline.counting import SHELVES, Counting
+    from warrenmq.pipeline.count.count_events import SHELVES, Counting
 
     windows, keyed = (widened(covers, length(settings)) for length in (window_length, keyed_length))
     return replace(

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from warrenmq.events import schema
-from warrenmq.pipeline.analysis.times import iso, moment_of
+from warrenmq.pipeline.times import iso, moment_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from warrenmq.pipeline.counting import Counting
+    from warrenmq.pipeline.count.count_events import Counting
 
 # The name tells Spark to hide the value wherever it shows an environment.
 URL_VARIABLE = "WARRENMQ_URL_SECRET"
@@ -59,7 +59,7 @@ class EventLog:
 
 def _source(spark: SparkSession) -> str:
     """The name of the source that counts, made known to this session."""
-    from warrenmq.pipeline.source.counted import CountedEvents
+    from warrenmq.pipeline.count.datasource import CountedEvents
 
     spark.dataSource.register(CountedEvents)
     return CountedEvents.name()

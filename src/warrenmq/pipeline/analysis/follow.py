@@ -24,12 +24,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warrenmq.client import ClientError
-from warrenmq.pipeline.analysis.analyst import Analyst, Told
-from warrenmq.pipeline.analysis.answers import Run, document_of
 from warrenmq.pipeline.analysis.collectors import Collector, counting_from, needed, needs_of
 from warrenmq.pipeline.analysis.event_log import Events
-from warrenmq.pipeline.analysis.facts_store import FactsStore
-from warrenmq.pipeline.analysis.failures import FollowFailed, OtherCheckpoint, reason_of
+from warrenmq.pipeline.analysis.incremental import Analyst, Told
 from warrenmq.pipeline.analysis.progress import (
     FAILED,
     FINISHED,
@@ -40,17 +37,20 @@ from warrenmq.pipeline.analysis.progress import (
     listener_for,
     status_answer,
 )
-from warrenmq.pipeline.analysis.queries import FAILURES, KeptQuery
-from warrenmq.pipeline.analysis.times import Range, iso, moment_of
-from warrenmq.pipeline.pieces import pieces_in
-from warrenmq.pipeline.session import small_tables
+from warrenmq.pipeline.analysis.restarts import FAILURES, KeptQuery
+from warrenmq.pipeline.count.partials import pieces_in
+from warrenmq.pipeline.failures import FollowFailed, OtherCheckpoint, reason_of
+from warrenmq.pipeline.merge.facts_store import FactsStore
+from warrenmq.pipeline.publish.answers import Run, document_of
+from warrenmq.pipeline.spark.session import small_tables
+from warrenmq.pipeline.times import Range, iso, moment_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from warrenmq.pipeline.jobs.job import Job
-    from warrenmq.pipeline.settings import Settings
+    from warrenmq.pipeline.options import Settings
 
 HEARTBEAT = 5.0
 RESTING = 0.25  # until jobs that rest are looked at again

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from warrenmq.pipeline.analysis.answers import Answer, Run
-from warrenmq.pipeline.analysis.times import iso
+from warrenmq.pipeline.publish.answers import Answer, Run
+from warrenmq.pipeline.times import iso
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryListener

@@ -13,8 +13,9 @@ import pyarrow as pa
 from warrenmq.events.ids import uid_text
 from warrenmq.pipeline.facts import KEY, STEP, TIME
 from warrenmq.pipeline.jobs import consumers
-from warrenmq.pipeline.jobs.holding import State, states_of
+from warrenmq.pipeline.jobs.detection import MEASURES, Point, find_changes, is_poison, sentence
 from warrenmq.pipeline.jobs.job import VHOST, arrow_job
+from warrenmq.pipeline.jobs.outstanding import State, states_of
 from warrenmq.pipeline.jobs.series import Series, key_points, series_of
 from warrenmq.pipeline.jobs.tables import (
     REAL,
@@ -28,8 +29,7 @@ from warrenmq.pipeline.jobs.tables import (
     to_time,
     where,
 )
-from warrenmq.pipeline.jobs.unusual import MEASURES, Point, find_changes, is_poison, sentence
-from warrenmq.pipeline.settings import Settings
+from warrenmq.pipeline.options import Settings
 
 KEYS = ("window_start", "vhost", "what", "name", "measure")
 COLUMNS = (

@@ -32,7 +32,7 @@ from warrenmq.pipeline.jobs.tables import (
     totals,
     where,
 )
-from warrenmq.pipeline.settings import Settings
+from warrenmq.pipeline.options import Settings
 
 KEYS = ("window_start", "vhost", "queue")
 COLUMNS = (

@@ -12,8 +12,8 @@ from collections import defaultdict
 import pyarrow as pa
 
 from warrenmq.pipeline.facts import STEP
-from warrenmq.pipeline.jobs.holding import State, states_of
 from warrenmq.pipeline.jobs.job import VHOST, arrow_job
+from warrenmq.pipeline.jobs.outstanding import State, states_of
 from warrenmq.pipeline.jobs.tables import (
     FLAG,
     REAL,
@@ -27,7 +27,7 @@ from warrenmq.pipeline.jobs.tables import (
     to_time,
     where,
 )
-from warrenmq.pipeline.settings import Settings
+from warrenmq.pipeline.options import Settings
 
 KEYS = ("window_start", "vhost", "queue", "consumer", "connection", "channel")
 COLUMNS = WINDOW_COLUMNS | {

@@ -19,7 +19,7 @@ from warrenmq.pipeline.jobs.tables import (
     totals,
     where,
 )
-from warrenmq.pipeline.settings import Settings
+from warrenmq.pipeline.options import Settings
 
 KEYS = ("window_start", "vhost", "source_kind", "source", "target_kind", "target")
 COLUMNS = (

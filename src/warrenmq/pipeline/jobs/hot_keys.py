@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from warrenmq.pipeline.facts import KEY, STEP
+from warrenmq.pipeline.jobs.detection import POISON_LEAST, POISON_RATIO
 from warrenmq.pipeline.jobs.job import arrow_job, for_all_windows
 from warrenmq.pipeline.jobs.kinds import FAILURES, PUBLISHES, SENDINGS, is_failed_delivery, once
 from warrenmq.pipeline.jobs.tables import (
@@ -28,8 +29,7 @@ from warrenmq.pipeline.jobs.tables import (
     totals,
     where,
 )
-from warrenmq.pipeline.jobs.unusual import POISON_LEAST, POISON_RATIO
-from warrenmq.pipeline.settings import Settings
+from warrenmq.pipeline.options import Settings
 
 KEYS = ("window_start", "vhost", "exchange", "routing_key")
 COLUMNS = WINDOW_COLUMNS | {

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from warrenmq.pipeline.jobs.tables import Columns, shaped, since
-from warrenmq.pipeline.settings import Settings
+from warrenmq.pipeline.options import Settings
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,10 +9,10 @@ from __future__ import annotations
 import pyarrow as pa
 
 from warrenmq.pipeline.facts import END_TO_END, PROCESSING, TIME, WAITING
-from warrenmq.pipeline.jobs.durations import Durations, durations_of
 from warrenmq.pipeline.jobs.job import arrow_job, for_all_windows
+from warrenmq.pipeline.jobs.percentiles import Durations, durations_of
 from warrenmq.pipeline.jobs.tables import REAL, TEXT, WHOLE, WINDOW_COLUMNS, Row, by_vhost, table_of, to_time, where
-from warrenmq.pipeline.settings import Settings
+from warrenmq.pipeline.options import Settings
 
 KEYS = ("window_start", "vhost", "queue")
 TIMES = (END_TO_END, WAITING, PROCESSING)

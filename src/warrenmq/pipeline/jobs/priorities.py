@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from warrenmq.pipeline.facts import PRIORITY, TIME, WAITING
-from warrenmq.pipeline.jobs.durations import Durations, bucket_values, durations_of
 from warrenmq.pipeline.jobs.job import VHOST, arrow_job
+from warrenmq.pipeline.jobs.percentiles import Durations, bucket_values, durations_of
 from warrenmq.pipeline.jobs.tables import (
     REAL,
     TEXT,
@@ -37,7 +37,7 @@ from warrenmq.pipeline.jobs.tables import (
     totals,
     where,
 )
-from warrenmq.pipeline.settings import Settings
+from warrenmq.pipeline.options import Settings
 
 KEYS = ("window_start", "vhost", "queue", "priority")
 PERCENTS = (50, 99)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from warrenmq.pipeline.jobs.durations import durations_of
+from warrenmq.pipeline.jobs.detection import Point
 from warrenmq.pipeline.jobs.kinds import FAILURES, PUBLISHES, SENDINGS, is_failed_delivery, once
+from warrenmq.pipeline.jobs.percentiles import durations_of
 from warrenmq.pipeline.jobs.tables import columns_of, joined, put, totals, where
-from warrenmq.pipeline.jobs.unusual import Point
 
 LEAST_DURATIONS = 10  # a percentile of fewer is chance
 

@@ -21,7 +21,7 @@ from warrenmq.pipeline.jobs.tables import (
     uid_texts,
     where,
 )
-from warrenmq.pipeline.settings import Settings
+from warrenmq.pipeline.options import Settings
 
 KEYS = ("window_start", "vhost", "exchange", "routing_key")
 COLUMNS = WINDOW_COLUMNS | {

@@ -15,8 +15,8 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from warrenmq import client
+from warrenmq.pipeline.errors import PipelineError
 from warrenmq.pipeline.sink.options import PROPERTY_COLUMNS, WriteOptions
-from warrenmq.pipeline.source.errors import PipelineError
 
 if TYPE_CHECKING:
     import pyarrow as pa

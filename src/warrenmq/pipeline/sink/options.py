@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from warrenmq.pipeline.errors import BadOption
 from warrenmq.pipeline.source.access import ACCESS_OPTIONS, Access
-from warrenmq.pipeline.source.errors import BadOption
 from warrenmq.pipeline.source.options import flag, known_options, positive
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from warrenmq import client
+from warrenmq.pipeline.errors import PipelineError
 from warrenmq.pipeline.sink.messages import OutMessage, RowMessages
 from warrenmq.pipeline.sink.options import WriteOptions, parse_write_options
-from warrenmq.pipeline.source.errors import PipelineError
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from warrenmq import client
 from warrenmq.client.backoff import Backoff
-from warrenmq.pipeline.source.errors import BadOption, BrokerUnreachable
+from warrenmq.pipeline.errors import BadOption, BrokerUnreachable
 
 log = logging.getLogger("warrenmq.pipeline")
 

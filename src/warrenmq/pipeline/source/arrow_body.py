@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from warrenmq import client
 from warrenmq.events import schema as events
+from warrenmq.pipeline.errors import BadPayload
 from warrenmq.pipeline.source.columns import ARROW_EXTRAS, KIND_NAME, REASON_NAME
-from warrenmq.pipeline.source.errors import BadPayload
 from warrenmq.pipeline.source.filters import Condition
 
 JOINED_ROWS = 8192

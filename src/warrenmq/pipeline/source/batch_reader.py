@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from warrenmq.pipeline.errors import DataLost
 from warrenmq.pipeline.source.broker import StreamAsker
 from warrenmq.pipeline.source.decoding import batches_of, least_records
-from warrenmq.pipeline.source.errors import DataLost
 from warrenmq.pipeline.source.listing import streams_of
 from warrenmq.pipeline.source.options import ReadOptions
 from warrenmq.pipeline.source.places import EARLIEST, Places

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from warrenmq import client
+from warrenmq.pipeline.errors import NotAStream
 from warrenmq.pipeline.source.access import Access, Link
-from warrenmq.pipeline.source.errors import NotAStream
 from warrenmq.pipeline.source.places import EARLIEST, LATEST, Moment, Place
 
 OFFSET = "x-stream-offset"

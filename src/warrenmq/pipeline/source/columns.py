@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from warrenmq.events import schema as events
-from warrenmq.pipeline.source.errors import BadOption
+from warrenmq.pipeline.errors import BadOption
 from warrenmq.pipeline.source.options import ReadOptions
 
 HEADERS_TYPE = "array<struct<key: string, value: binary>>"

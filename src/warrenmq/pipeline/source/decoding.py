@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from warrenmq.pipeline.source.options import ReadOptions
+from warrenmq.pipeline.source.range_reader import PREFETCH_BATCHES, PREFETCH_MESSAGES, read_range
 from warrenmq.pipeline.source.ranges import LEAST_BATCHES, LEAST_MESSAGES, Range
-from warrenmq.pipeline.source.reading import PREFETCH_BATCHES, PREFETCH_MESSAGES, read_range
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from warrenmq import client
+from warrenmq.pipeline.errors import BadOption, NotAStream
 from warrenmq.pipeline.source.broker import OFFSET
 from warrenmq.pipeline.source.columns import QUEUE_COLUMNS
-from warrenmq.pipeline.source.errors import BadOption, NotAStream
 from warrenmq.pipeline.source.records import RecordBatches
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from warrenmq.pipeline.source.errors import BadOption
+from warrenmq.pipeline.errors import BadOption
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from warrenmq import client
-from warrenmq.pipeline.source.errors import BadPayload
+from warrenmq.pipeline.errors import BadPayload
 
 Convert = Callable[[Any], Any]
 

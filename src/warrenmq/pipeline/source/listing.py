@@ -12,7 +12,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-from warrenmq.pipeline.source.errors import BadOption, BrokerUnreachable, NotAStream
+from warrenmq.pipeline.errors import BadOption, BrokerUnreachable, NotAStream
 from warrenmq.pipeline.source.options import ReadOptions
 
 TIMEOUT = 10.0

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from warrenmq.events.schema import STREAM_NAME
+from warrenmq.pipeline.errors import BadOption
 from warrenmq.pipeline.source.access import ACCESS_OPTIONS, Access
-from warrenmq.pipeline.source.errors import BadOption
 from warrenmq.pipeline.source.filters import Condition, parse_filter
 from warrenmq.pipeline.source.places import EARLIEST, LATEST, Places, parse_places, parse_time
 

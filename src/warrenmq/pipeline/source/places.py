@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TypeAlias
 
-from warrenmq.pipeline.source.errors import BadOption
+from warrenmq.pipeline.errors import BadOption
 
 EARLIEST = "earliest"
 LATEST = "latest"

@@ -21,10 +21,10 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from warrenmq.pipeline.errors import DataLost
 from warrenmq.pipeline.source.batch_reader import RangePartition
 from warrenmq.pipeline.source.broker import StreamAsker
 from warrenmq.pipeline.source.decoding import batches_of, least_records
-from warrenmq.pipeline.source.errors import DataLost
 from warrenmq.pipeline.source.listing import streams_of
 from warrenmq.pipeline.source.options import ReadOptions
 from warrenmq.pipeline.source.places import LATEST, Places

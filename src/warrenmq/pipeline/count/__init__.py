@@ -1,0 +1,1 @@
+"""Count: events of the log to partial aggregates, in the process that reads them."""

@@ -1,0 +1,1 @@
+"""Merge: partial aggregates of a window to facts, over time."""
