@@ -16,7 +16,7 @@ from tests.management.serving import served
 from warrenmq.cli.trace_view import duration
 from warrenmq.events import schema
 from warrenmq.events.ids import uid_text
-from warrenmq.tracing.biography import Biography, tell
+from warrenmq.tracing.biography import Biography, build_biography
 from warrenmq.tracing.rules import TraceRule
 
 WIDE = "受注"
@@ -110,7 +110,7 @@ def test_a_consumer_that_the_broker_was_killed_under_is_marked_as_lost() -> None
 
 def test_what_still_waits_is_drawn_as_far_as_the_loss_of_another() -> None:
     events = killed_story().events[:3]
-    lost = tell([*events[:2], replace(events[1], queue="billing"), events[2]], began=events[0].time + 50_000)
+    lost = build_biography([*events[:2], replace(events[1], queue="billing"), events[2]], began=events[0].time + 50_000)
     assert lost is not None
     out = told("order-18", stories=(lost,))
     assert re.search(r"^ billing +░{60,}$", out, re.MULTILINE), out

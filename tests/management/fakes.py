@@ -14,7 +14,7 @@ from warrenmq.events.schema import Event
 from warrenmq.management.ports import Origin
 from warrenmq.management.view import NodeView
 from warrenmq.storage.memory_store import MemoryStorage
-from warrenmq.tracing.biography import Biography, tell
+from warrenmq.tracing.biography import Biography, build_biography
 from warrenmq.tracing.rules import TraceRule, parse_rule
 from warrenmq.tracing.search import TracePage, TraceQuery, TracingUnavailable, summarize
 
@@ -215,7 +215,7 @@ class Telling:
 
 def begun(events: Sequence[Event]) -> Biography:
     """What these events tell, be it a whole story or not."""
-    biography = tell(events)
+    biography = build_biography(events)
     assert biography is not None
     return biography
 

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from tests.tracing.stories import BEGIN, Told, simple_life
 from warrenmq.events import schema
 from warrenmq.events.schema import Event
-from warrenmq.tracing.biography import LOST, Biography, Leg, Span, tell
+from warrenmq.tracing.biography import LOST, Biography, Leg, Span, build_biography
 
 
 def told(events: list[Event]) -> Biography:
-    biography = tell(events)
+    biography = build_biography(events)
     assert biography is not None
     return biography
 
@@ -65,7 +65,7 @@ def test_the_story_of_a_fanout_a_requeue_a_second_consumer_an_ack_and_a_republis
 
 def test_an_event_that_the_log_has_twice_counts_once() -> None:
     events = fanned_out()
-    assert tell(events + events[3:9] + events[-2:]) == tell(events)
+    assert build_biography(events + events[3:9] + events[-2:]) == build_biography(events)
 
 
 def test_the_order_of_the_log_counts_and_not_the_clock() -> None:
@@ -76,7 +76,7 @@ def test_the_order_of_the_log_counts_and_not_the_clock() -> None:
 
 
 def test_nothing_is_no_biography() -> None:
-    assert tell([]) is None
+    assert build_biography([]) is None
 
 
 def test_a_message_that_still_waits_is_not_complete() -> None:
@@ -198,7 +198,7 @@ def test_readers_of_a_stream_are_lost_with_the_broker_too() -> None:
 
 
 def biography_since(events: list[Event], began: int) -> Biography:
-    biography = tell(events, began=BEGIN + began)
+    biography = build_biography(events, began=BEGIN + began)
     assert biography is not None
     return biography
 
@@ -243,7 +243,7 @@ def test_a_purge_that_did_not_concern_it_is_not_told() -> None:
     }
     for case, events in cases.items():
         assert [event.uid for event in told(events).events if event.uid == 0] == [], case
-    assert tell([purge(1)]) is None
+    assert build_biography([purge(1)]) is None
 
 
 def test_a_stream_gives_a_message_to_many_at_once() -> None:
@@ -262,7 +262,7 @@ def test_a_stream_gives_a_message_to_many_at_once() -> None:
 
 
 def test_what_was_left_out_makes_it_incomplete() -> None:
-    biography = tell(simple_life(0), is_all=False)
+    biography = build_biography(simple_life(0), is_all=False)
     assert biography is not None
     assert not biography.is_complete
 

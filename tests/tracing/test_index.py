@@ -21,7 +21,7 @@ from warrenmq.events.schema import Event
 from warrenmq.journal.files import Files
 from warrenmq.tracing import index as index_module
 from warrenmq.tracing.index import Index, note_of, note_of_stored, note_of_written
-from warrenmq.tracing.index_file import BadIndex, BatchNote, IndexFile, Wanted, kind_bit, write
+from warrenmq.tracing.index_file import BadIndex, BatchNote, IndexFile, IndexQuery, kind_bit, write
 from warrenmq.tracing.keys import keys_of, sort_keys
 
 
@@ -104,13 +104,13 @@ def test_a_real_batch_is_found_by_its_ids_and_names() -> None:
     index = filled(None, note_of_stored(0, bytes_of(simple_life(9_000))), note_of_stored(1, bytes_of(events)))
     assert index.find([uid_key(events[0].uid)]) == [1]
     assert index.find([key_hash(MESSAGE_ID_KEY, b"order-1")]) == [1]
-    assert index.candidates(Wanted(names=frozenset({"qother"})), 2) == ([1], 0)
-    assert index.candidates(Wanted(names=frozenset({"qwork", "eorders"})), 2) == ([1, 0], 0)
-    assert index.candidates(Wanted(names=frozenset({"qorders"})), 2) == ([], 0)
-    assert index.candidates(Wanted(start=BEGIN + 8_000), 2) == ([0], 0)
-    assert index.candidates(Wanted(end=BEGIN), 2) == ([], 0)
-    assert index.candidates(Wanted(kind=schema.ACKED), 2) == ([1, 0], 0)
-    assert index.candidates(Wanted(kind=schema.DROPPED), 2) == ([], 0)
+    assert index.candidates(IndexQuery(names=frozenset({"qother"})), 2) == ([1], 0)
+    assert index.candidates(IndexQuery(names=frozenset({"qwork", "eorders"})), 2) == ([1, 0], 0)
+    assert index.candidates(IndexQuery(names=frozenset({"qorders"})), 2) == ([], 0)
+    assert index.candidates(IndexQuery(start=BEGIN + 8_000), 2) == ([0], 0)
+    assert index.candidates(IndexQuery(end=BEGIN), 2) == ([], 0)
+    assert index.candidates(IndexQuery(kind=schema.ACKED), 2) == ([1, 0], 0)
+    assert index.candidates(IndexQuery(kind=schema.DROPPED), 2) == ([], 0)
 
 
 def test_a_batch_that_cannot_be_read_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
@@ -133,7 +133,7 @@ def test_a_file_is_written_when_many_bytes_are_noted_and_one_with_few_goes_on(tm
     assert again.figures() == {"files": 2, "keys": 6, "open_batches": 0}
 
 
-def all_candidates(index: Index, wanted: Wanted, below: int) -> list[int]:
+def all_candidates(index: Index, wanted: IndexQuery, below: int) -> list[int]:
     found: list[int] = []
     while below:
         some, below = index.candidates(wanted, below)
@@ -146,17 +146,17 @@ def test_batches_by_time_kind_and_name_come_last_first(tmp_path: Path, has_disk:
     names = [frozenset({"qa"}), frozenset({"qb", "ex"}), frozenset({"qa", "ex"})]
     notes = [note(offset, offset, kinds=kind_bit(offset % 5), names=names[offset % 3]) for offset in range(20)]
     index = filled(tmp_path if has_disk else None, *notes)
-    assert all_candidates(index, Wanted(), 20) == list(range(19, -1, -1))
-    assert all_candidates(index, Wanted(), 8) == list(range(7, -1, -1))
-    assert all_candidates(index, Wanted(start=3_500, end=7_000), 20) == [6, 5, 4, 3]
-    assert all_candidates(index, Wanted(kind=2), 20) == [17, 12, 7, 2]
-    assert all_candidates(index, Wanted(names=frozenset({"qa", "ex"})), 20) == [17, 14, 11, 8, 5, 2]
-    assert all_candidates(index, Wanted(names=frozenset({"qnobody"})), 20) == []
+    assert all_candidates(index, IndexQuery(), 20) == list(range(19, -1, -1))
+    assert all_candidates(index, IndexQuery(), 8) == list(range(7, -1, -1))
+    assert all_candidates(index, IndexQuery(start=3_500, end=7_000), 20) == [6, 5, 4, 3]
+    assert all_candidates(index, IndexQuery(kind=2), 20) == [17, 12, 7, 2]
+    assert all_candidates(index, IndexQuery(names=frozenset({"qa", "ex"})), 20) == [17, 14, 11, 8, 5, 2]
+    assert all_candidates(index, IndexQuery(names=frozenset({"qnobody"})), 20) == []
 
 
 def test_a_kind_of_a_far_later_broker_is_not_missed() -> None:
     index = filled(None, note(0, kinds=kind_bit(100)))
-    assert all_candidates(index, Wanted(kind=100), 1) == [0]
+    assert all_candidates(index, IndexQuery(kind=100), 1) == [0]
 
 
 def test_files_are_taken_up_again(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_files_are_taken_up_again(tmp_path: Path) -> None:
     assert second.next_offset == 8
     assert second.newest() == (7, 49)
     assert [second.find([key]) for key in range(8)] == [[key] for key in range(8)]
-    assert all_candidates(second, Wanted(), 8) == all_candidates(first, Wanted(), 8)
+    assert all_candidates(second, IndexQuery(), 8) == all_candidates(first, IndexQuery(), 8)
 
 
 def test_a_file_that_is_not_full_goes_on_after_a_start(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from tests.tracing.test_event_log import TracedLife, a_disk, durable_queue
 from warrenmq.events import schema
 from warrenmq.events.codec import decode
 from warrenmq.events.schema import Event
-from warrenmq.tracing.biography import tell
+from warrenmq.tracing.biography import build_biography
 
 COUNT = 60
 
@@ -44,7 +44,7 @@ def test_every_message_that_was_dropped_is_told_of_and_counted_once(is_deleted: 
     assert (at_once.queue, at_once.depth) == ("q", paged)
     assert len(dropped) - 1 + paged == COUNT
     for number in range(COUNT):
-        biography = tell([event for event in events if event.message_id == str(number) or event is at_once])
+        biography = build_biography([event for event in events if event.message_id == str(number) or event is at_once])
         assert biography is not None
         assert [leg.outcome for leg in biography.legs] == ["dropped"]
         assert [event.kind for event in biography.events].count(schema.DROPPED) == 1

@@ -14,7 +14,7 @@ from warrenmq.core.dead_letter import MAX_DEATHS, RETRY_MS
 from warrenmq.core.queue import Queue
 from warrenmq.events import schema
 from warrenmq.events.schema import Event, reason_name
-from warrenmq.tracing.biography import Biography, tell
+from warrenmq.tracing.biography import Biography, build_biography
 from warrenmq.tracing.spans import OtelSpan, SpanMaker
 
 TTL = 1_000
@@ -55,7 +55,7 @@ def told(events: list[Event]) -> list[str]:
 
 
 def biography_of(events: list[Event]) -> Biography:
-    found = tell(events)
+    found = build_biography(events)
     assert found is not None
     return found
 

@@ -16,7 +16,7 @@ from warrenmq.events.batch import Batch
 from warrenmq.events.ids import uid_text
 from warrenmq.events.schema import Event
 from warrenmq.tracing import follower, reader
-from warrenmq.tracing.biography import Biography, tell
+from warrenmq.tracing.biography import Biography, build_biography
 from warrenmq.tracing.reader import Traces
 from warrenmq.tracing.search import TracingBusy, TracingUnavailable
 from warrenmq.tracing.turns import ReadLimits
@@ -116,7 +116,7 @@ def test_a_purge_that_dropped_it_with_many_others_is_found() -> None:
     assert biography is not None
     assert list(biography.events) == [*waiting, purge(5_000)]
     assert (biography.legs[0].outcome, biography.is_complete) == ("dropped", True)
-    assert biography_in(log, "order-2") == tell(later)
+    assert biography_in(log, "order-2") == build_biography(later)
 
 
 def test_a_purge_between_two_lives_of_a_message_is_found() -> None:

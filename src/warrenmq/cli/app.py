@@ -117,7 +117,7 @@ def trace(
 
     Exits with 0 if there is something to tell, 1 if nothing is kept, 2 if the broker cannot be asked.
     """
-    from warrenmq.cli.trace import trace as tell
+    from warrenmq.cli.trace import trace as run_trace
 
     options = {
         "correlation_id": correlation_id,
@@ -132,7 +132,7 @@ def trace(
         "limit": limit,
     }
     wanted = {name: str(value) for name, value in options.items() if value is not None}
-    raise typer.Exit(tell(message_id, wanted, url, user, as_json))
+    raise typer.Exit(run_trace(message_id, wanted, url, user, as_json))
 
 
 policy_app = typer.Typer(

@@ -20,7 +20,7 @@ from warrenmq.cli.http import AskError, BrokerHttp
 from warrenmq.cli.printable import printable
 from warrenmq.cli.trace_view import show_biography, show_found
 
-TOLD, NOTHING, NOT_ASKED = 0, 1, 2
+FOUND, NOT_FOUND, FAILED = 0, 1, 2
 DEFAULT_LIMIT = 50
 
 
@@ -32,45 +32,45 @@ def trace(message_id: str | None, wanted: dict[str, str], url: str, user: str, a
         if message_id is not None and wanted:
             raise AskError("give a message id, or what to look for, not both")
         if message_id is not None:
-            return _tell(broker, message_id, as_json, console)
+            return _show_one(broker, message_id, as_json, console)
         return _find(broker, _in_utc(wanted), as_json, console)
     except (AskError, NoPassword) as error:
         print(f"warren: {printable(str(error))}", file=sys.stderr)
-        return NOT_ASKED
+        return FAILED
 
 
-def _tell(broker: BrokerHttp, message_id: str, as_json: bool, console: Console) -> int:
+def _show_one(broker: BrokerHttp, message_id: str, as_json: bool, console: Console) -> int:
     try:
         biography = broker.get("/api/traces/" + quote(message_id, safe="", errors="surrogateescape"))
     except AskError as error:
         if error.status != 404:
             raise
         print(f"warren: {printable(str(error))}", file=sys.stderr)
-        _tell_how_to_switch_on(broker, broker.get("/api/trace-rules")["tracing"])
-        return NOTHING
+        _explain_how_to_enable(broker, broker.get("/api/trace-rules")["tracing"])
+        return NOT_FOUND
     if as_json:
         print(json.dumps(biography, indent=2))
     else:
         show_biography(biography, console)
-    return TOLD
+    return FOUND
 
 
 def _find(broker: BrokerHttp, wanted: dict[str, str], as_json: bool, console: Console) -> int:
-    found = _all_found(broker, wanted)
+    found = _fetch_all(broker, wanted)
     if as_json:
         print(json.dumps(found, indent=2))
     elif len(found["traces"]) == 1:
-        return _tell(broker, found["traces"][0]["uid"], as_json, console)
+        return _show_one(broker, found["traces"][0]["uid"], as_json, console)
     elif found["traces"]:
         show_found(found, console)
     if not found["traces"]:
         print("warren: no message that is kept fits", file=sys.stderr)
-        _tell_how_to_switch_on(broker, found["tracing"])
-        return NOTHING
-    return TOLD
+        _explain_how_to_enable(broker, found["tracing"])
+        return NOT_FOUND
+    return FOUND
 
 
-def _all_found(broker: BrokerHttp, wanted: dict[str, str]) -> dict[str, Any]:
+def _fetch_all(broker: BrokerHttp, wanted: dict[str, str]) -> dict[str, Any]:
     """As many as are wanted: the broker answers in parts, so that none takes long."""
     found: dict[str, Any] = broker.get("/api/traces", wanted)
     limit = int(wanted.get("limit", DEFAULT_LIMIT))
@@ -82,7 +82,7 @@ def _all_found(broker: BrokerHttp, wanted: dict[str, str]) -> dict[str, Any]:
     return found
 
 
-def _tell_how_to_switch_on(broker: BrokerHttp, tracing: dict[str, Any]) -> None:
+def _explain_how_to_enable(broker: BrokerHttp, tracing: dict[str, Any]) -> None:
     if tracing.get("failure"):
         print(f"The event log has failed: {printable(tracing['failure'])}", file=sys.stderr)
     elif not tracing.get("enabled", True):

@@ -1,4 +1,4 @@
-"""Draws biographies in a terminal: a lane for each queue, then every event. Good in 80 columns.
+"""Draws biographies in a terminal: a row for each queue, then every event. Good in 80 columns.
 
 Everything that comes from messages is made printable first (printable.py).
 """
@@ -20,14 +20,14 @@ from rich.text import Text
 from warrenmq.cli.printable import printable, shortened
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-WIDEST = 120
+MAX_WIDTH = 120
 # Durations below so many seconds: their unit, and the smaller one for what is left over.
 LONG_UNITS: tuple[tuple[float, int, str, int, str], ...] = (
     (3_600, 60, "min", 1, "s"),
     (86_400, 3_600, "h", 60, "min"),
     (math.inf, 86_400, "d", 3_600, "h"),
 )
-LONGEST_LANE_NAME = 20
+MAX_ROW_NAME = 20
 PUBLISHER = "publisher"
 LOST = "lost"
 # One event tells that all that waited on disk is gone; with other reasons a part of it is.
@@ -84,7 +84,7 @@ ASCII_SIGNS = Signs(".", "=", "o", "+", "x", "~", "?")
 
 
 @dataclass
-class Lane:
+class TimelineRow:
     """What happened in one queue, or on the publisher's side; times are microseconds since the first event."""
 
     name: str
@@ -94,9 +94,9 @@ class Lane:
 
 def show_biography(biography: dict[str, Any], console: Console) -> None:
     signs = Signs() if console.encoding.lower().startswith("utf") else ASCII_SIGNS
-    width = min(console.width, WIDEST)
+    width = min(console.width, MAX_WIDTH)
     console.print(_heading(biography, width))
-    console.print(_lanes_text(lanes_of(biography), signs, width))
+    console.print(_timeline(timeline_rows(biography), signs, width))
     console.print(_events_table(biography["events"], signs, width))
     if any(span["outcome"] == LOST for leg in biography["legs"] for span in leg["spans"]):
         console.print(Text("The broker ended while a consumer had it: for how long is not known.", style="yellow"))
@@ -110,7 +110,7 @@ def show_biography(biography: dict[str, Any], console: Console) -> None:
 
 def show_found(found: dict[str, Any], console: Console) -> None:
     """A table of messages."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, width=min(console.width, WIDEST))
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, width=min(console.width, MAX_WIDTH))
     table.add_column("first event", no_wrap=True)
     table.add_column("message", ratio=3, overflow="fold")
     table.add_column("queues", ratio=2, no_wrap=True, overflow="ellipsis")
@@ -165,42 +165,42 @@ def _joined(parts: Iterable[str], width: int) -> list[str]:
     return lines
 
 
-def lanes_of(biography: dict[str, Any]) -> list[Lane]:
-    """The publisher's lane, then one for each queue, in the order in which the message came there."""
+def timeline_rows(biography: dict[str, Any]) -> list[TimelineRow]:
+    """The publisher's row, then one for each queue, in the order in which the message came there."""
     begin = microseconds(biography["events"][0]["time"])
     spans = [span for leg in biography["legs"] for span in leg["spans"]]
     known = [each["time"] for each in biography["events"]] + [span["end"] for span in spans if span["end"] is not None]
     last = max(map(microseconds, known))
-    lanes: dict[str, Lane] = {}
+    rows: dict[str, TimelineRow] = {}
     for event in biography["events"]:
         name = event.get("queue", PUBLISHER)
         # To a consumer that does not ack, a delivery is the end.
         kind = "acked" if event.get("reason") == "auto_ack" else event["kind"]
-        lanes.setdefault(name, Lane(name)).events.append((kind, microseconds(event["time"]) - begin))
+        rows.setdefault(name, TimelineRow(name)).events.append((kind, microseconds(event["time"]) - begin))
     for leg in biography["legs"]:
-        lane = lanes.setdefault(leg["queue"], Lane(leg["queue"]))
+        row = rows.setdefault(leg["queue"], TimelineRow(leg["queue"]))
         for span in leg["spans"]:
             end = last if span["end"] is None else microseconds(span["end"])  # one that goes on ends at the edge
             is_lost = span["outcome"] == LOST
-            lane.spans.append((LOST if is_lost else span["kind"], microseconds(span["begin"]) - begin, end - begin))
+            row.spans.append((LOST if is_lost else span["kind"], microseconds(span["begin"]) - begin, end - begin))
             if is_lost:
-                lane.events.append((LOST, end - begin))
-    return list(lanes.values())
+                row.events.append((LOST, end - begin))
+    return list(rows.values())
 
 
-def _lanes_text(lanes: list[Lane], signs: Signs, width: int) -> Text:
-    name_width = min(LONGEST_LANE_NAME, max(cell_len(printable(lane.name)) for lane in lanes))
+def _timeline(rows: list[TimelineRow], signs: Signs, width: int) -> Text:
+    name_width = min(MAX_ROW_NAME, max(cell_len(printable(row.name)) for row in rows))
     columns = width - name_width - 3
-    length = max([at for lane in lanes for _, at in lane.events] + [end for lane in lanes for _, _, end in lane.spans])
+    length = max([at for row in rows for _, at in row.events] + [end for row in rows for _, _, end in row.spans])
     text = Text("\n")
-    for lane in lanes:
-        name = shortened(lane.name, name_width)
+    for row in rows:
+        name = shortened(row.name, name_width)
         text.append(" " + name + " " * (name_width - cell_len(name) + 1), style="bold")
-        text.append(_drawn(lane, signs, columns, length)).append("\n")
+        text.append(_drawn(row, signs, columns, length)).append("\n")
     total = duration(length)
     text.append(" " * (name_width + 2) + "0" + total.rjust(columns - 1), style="dim")
     text.append("\n ")
-    drawn = {"waiting", "processing"} | {kind for lane in lanes for kind, _, _ in lane.spans}
+    drawn = {"waiting", "processing"} | {kind for row in rows for kind, _, _ in row.spans}
     for kind in [kind for kind in ("waiting", "processing", LOST) if kind in drawn]:
         text.append(signs.of_span(kind) * 2, style=STYLES[kind]).append(f" {kind}   ", style="dim")
     text.append(signs.ok, style=STYLES["ok"]).append(" done   ", style="dim")
@@ -209,19 +209,19 @@ def _lanes_text(lanes: list[Lane], signs: Signs, width: int) -> Text:
     return text
 
 
-def _drawn(lane: Lane, signs: Signs, columns: int, length: int) -> Text:
+def _drawn(row: TimelineRow, signs: Signs, columns: int, length: int) -> Text:
     """One row of the drawing: spans first, then events over them, the last of each place on top."""
     cells: list[tuple[str, str]] = [(" ", "")] * columns
 
     def column(at: int) -> int:
         return min(columns - 1, at * (columns - 1) // length) if length else 0
 
-    for kind, begin, end in lane.spans:
+    for kind, begin, end in row.spans:
         sign = signs.of_span(kind)
         for place in range(column(begin), column(end) + 1):
             cells[place] = (sign, STYLES[kind])
-    for kind, at in lane.events:
-        if group(kind) != "info" or not lane.spans:
+    for kind, at in row.events:
+        if group(kind) != "info" or not row.spans:
             cells[column(at)] = (signs.of(kind), f"bold {STYLES[group(kind)]}")
     return Text.assemble(*cells)
 

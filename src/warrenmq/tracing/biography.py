@@ -100,15 +100,15 @@ class Biography:
     is_truncated: bool = False  # there are more events, which were left out to save work
 
 
-def tell(events: Iterable[Event], is_all: bool = True, began: int = 0) -> Biography | None:
+def build_biography(events: Iterable[Event], is_all: bool = True, began: int = 0) -> Biography | None:
     """The biography that these events are; None if there are none.
 
     `is_all`: nothing was left out to save work. `began`: when this life of the broker began, in us; no consumer has
     anything of before.
     """
-    teller = Teller()
-    teller.add(events)
-    return teller.biography(teller.legs(began), is_all)
+    builder = BiographyBuilder()
+    builder.add(events)
+    return builder.biography(builder.legs(began), is_all)
 
 
 def _is_complete(events: Sequence[Event], legs: Sequence[Leg]) -> bool:
@@ -120,7 +120,7 @@ def _is_complete(events: Sequence[Event], legs: Sequence[Leg]) -> bool:
     return uids == begun and uids <= placed | nowhere and all(leg.is_over for leg in legs)
 
 
-class Teller:
+class BiographyBuilder:
     """Takes events in their order, as many at a time as the caller likes. `story` are those that belong to it."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar
 
 from warrenmq.journal.files import Files
 from warrenmq.tracing.index import Index, checksum_of, note_of_stored
-from warrenmq.tracing.index_file import BadIndex, BatchNote, Wanted
+from warrenmq.tracing.index_file import BadIndex, BatchNote, IndexQuery
 from warrenmq.tracing.search import TracingUnavailable
 
 log = logging.getLogger("warrenmq.tracing")
@@ -247,7 +247,7 @@ class LogFollower:
         first = self.source.first_offset
         return [offset for offset in await self.do(lambda: self.index.find(wanted)) if offset >= first]
 
-    async def candidates(self, wanted: Wanted, below: int) -> tuple[list[int], int]:
+    async def candidates(self, wanted: IndexQuery, below: int) -> tuple[list[int], int]:
         """As `Index.candidates`."""
         first = self.source.first_offset
         offsets, below = await self.do(lambda: self.index.candidates(wanted, below))

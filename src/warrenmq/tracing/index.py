@@ -36,7 +36,7 @@ from warrenmq.tracing.index_file import (
     BadIndex,
     BatchNote,
     IndexFile,
-    Wanted,
+    IndexQuery,
     kinds_mask,
     write,
 )
@@ -256,7 +256,7 @@ class Index:
         found.update(note.offset for note in self._open if any(_has(note, key) for key in wanted))
         return sorted(found)
 
-    def candidates(self, wanted: Wanted, below: int) -> tuple[list[int], int]:
+    def candidates(self, wanted: IndexQuery, below: int) -> tuple[list[int], int]:
         """Some offsets below this one of batches that may have what is wanted, the last first; and where to go on.
 
         That is 0 when there are no more. BadIndex as in `find`.
@@ -294,5 +294,5 @@ def _has(note: BatchNote, key: int) -> bool:
     return at < len(note.keys) and note.keys[at] == key
 
 
-def _may_have(note: BatchNote, wanted: Wanted) -> bool:
+def _may_have(note: BatchNote, wanted: IndexQuery) -> bool:
     return wanted.may_be_in(note.first_time, note.last_time, note.kinds) and wanted.names <= note.names

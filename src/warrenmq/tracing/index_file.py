@@ -69,7 +69,7 @@ class BatchNote:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class IndexQuery:
     """Which batches are of interest; what is None says nothing. Times: start <= time < end."""
 
     start: int | None = None
@@ -234,7 +234,7 @@ class IndexFile:
             page += 1
         return found
 
-    def candidates(self, wanted: Wanted, below: int) -> list[int]:
+    def candidates(self, wanted: IndexQuery, below: int) -> list[int]:
         """The offsets below this one of the batches that may have what is wanted, the last first."""
         if not wanted.may_be_in(self.first_time, self.last_time, self.kinds):
             return []

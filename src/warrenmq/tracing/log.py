@@ -75,7 +75,7 @@ class EventLogOptions:
         return found
 
 
-class Handed:
+class PendingBatch:
     """Rows on their way, with numbers from `first` to `up_to`.
 
     Encoded, they have `bytes` and a `note`, or a `failure`.
@@ -117,13 +117,13 @@ class EventLog:
         self._broker = broker
         self._recorder = recorder
         self._options = options or EventLogOptions()
-        self._waiting: deque[Handed] = deque()  # in order, the oldest first
+        self._waiting: deque[PendingBatch] = deque()  # in order, the oldest first
         self._thread: _Encoder | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._flush_later: asyncio.TimerHandle | None = None
         self._is_overloaded = False
         self._complained_at = -COMPLAINT_INTERVAL
-        self._flushing: deque[tuple[Handed, asyncio.Future[None]]] = deque()  # who waits, and for which rows
+        self._flushing: deque[tuple[PendingBatch, asyncio.Future[None]]] = deque()  # who waits, and for which rows
         self.waiting_bytes = 0  # of rows and of batches that are not written yet
         self.waiting_rows = 0
         self.kept = 0  # rows, since the start
@@ -183,16 +183,16 @@ class EventLog:
         if not self.is_keeping:
             self._drop(rows.count, up_to, "the disk is short of room")
             return
-        handed = Handed(rows, first, up_to)
-        self._waiting.append(handed)
+        pending = PendingBatch(rows, first, up_to)
+        self._waiting.append(pending)
         self.waiting_rows += rows.count
-        self.waiting_bytes += handed.size
+        self.waiting_bytes += pending.size
         self._judge_load()
         if self._thread is not None:
-            self._thread.submit(handed)
+            self._thread.submit(pending)
         else:
-            handed.encode(ColumnWriter())
-            self._encoded(handed)
+            pending.encode(ColumnWriter())
+            self._encoded(pending)
 
     def _judge_load(self) -> None:
         is_overloaded = self.waiting_bytes > (WAITING_LIMIT // 2 if self._is_overloaded else WAITING_LIMIT)
@@ -202,41 +202,41 @@ class EventLog:
 
     # -- batches go out ----------------------------------------------------------------------------------------------
 
-    def _encoded(self, handed: Handed) -> None:
+    def _encoded(self, pending: PendingBatch) -> None:
         """On the loop: the oldest that waits is a batch now."""
-        assert handed is self._waiting[0]
+        assert pending is self._waiting[0]
         self._waiting.popleft()
-        self.waiting_rows -= handed.rows.count
-        self.waiting_bytes -= handed.size
+        self.waiting_rows -= pending.rows.count
+        self.waiting_bytes -= pending.size
         self._judge_load()
-        if handed.octets is None or handed.note is None:
-            self._drop(handed.rows.count, handed.up_to, handed.failure or "")
+        if pending.octets is None or pending.note is None:
+            self._drop(pending.rows.count, pending.up_to, pending.failure or "")
         elif not self.is_keeping:
-            self._drop(handed.rows.count, handed.up_to, "the disk is short of room")
+            self._drop(pending.rows.count, pending.up_to, "the disk is short of room")
         else:
-            self._publish(handed, handed.octets, handed.note)
-        self._recorder.rows.reuse(handed.rows)
-        while self._flushing and self._flushing[0][0] is handed:
+            self._publish(pending, pending.octets, pending.note)
+        self._recorder.rows.reuse(pending.rows)
+        while self._flushing and self._flushing[0][0] is pending:
             done = self._flushing.popleft()[1]
             if not done.done():
                 done.set_result(None)
 
-    def _publish(self, handed: Handed, octets: bytes, note: BatchNote) -> None:
+    def _publish(self, pending: PendingBatch, octets: bytes, note: BatchNote) -> None:
         try:
             stream = self._find_or_declare()
         except BrokerError as refusal:
-            self._drop(handed.rows.count, handed.up_to, f"{schema.STREAM_NAME} cannot be declared: {refusal}")
+            self._drop(pending.rows.count, pending.up_to, f"{schema.STREAM_NAME} cannot be declared: {refusal}")
             return
         if stream is None:
-            self._drop(handed.rows.count, handed.up_to, f"{schema.STREAM_NAME} is a queue, not a stream")
+            self._drop(pending.rows.count, pending.up_to, f"{schema.STREAM_NAME} is a queue, not a stream")
             return
         self.schedule_turn()
         size = len(octets)
         self.waiting_bytes += size
         offset = stream.enqueue_apart(
-            make_message(_ADDRESS, _header_of(handed, octets), octets), lambda: self._written(size)
+            make_message(_ADDRESS, _header_of(pending, octets), octets), lambda: self._written(size)
         )
-        self.kept += handed.rows.count
+        self.kept += pending.rows.count
         self.failure = None
         for tell in self.on_batch:
             try:
@@ -273,14 +273,14 @@ class EventLog:
 
     # -- what must not be forgotten ----------------------------------------------------------------------------------
 
-    def say_again(self) -> None:
+    def relog(self) -> None:
         """The commit log is about to forget epochs: what is in no batch yet goes into the open one."""
         if not self.is_keeping:
             return
         commit_log = self._broker.storage.log
-        for handed in self._waiting:
-            commit_log.put_events(handed.first, handed.up_to, handed.rows.to_bytes())
-        self._recorder.say_again()
+        for pending in self._waiting:
+            commit_log.put_events(pending.first, pending.up_to, pending.rows.to_bytes())
+        self._recorder.relog()
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -329,7 +329,7 @@ def _numbers_of_batches(stream: Stream | None) -> Iterator[tuple[int, int]]:
             yield first, last
 
 
-def read_rows(raws: list[bytes]) -> Rows:
+def parse_logged_rows(raws: list[bytes]) -> Rows:
     """Rows that were in no batch when the broker ended, in order."""
     rows = Rows()
     for raw in raws:
@@ -342,14 +342,14 @@ def read_rows(raws: list[bytes]) -> Rows:
     return rows
 
 
-def _header_of(handed: Handed, octets: bytes) -> bytes:
+def _header_of(pending: PendingBatch, octets: bytes) -> bytes:
     headers = {
         schema.HEADER_VERSION: schema.VERSION,
-        schema.HEADER_ROWS: handed.rows.count,
-        schema.HEADER_FIRST: handed.rows.first_time,
-        schema.HEADER_LAST: handed.rows.last_time,
-        schema.HEADER_FROM: handed.first,
-        schema.HEADER_TO: handed.up_to,
+        schema.HEADER_ROWS: pending.rows.count,
+        schema.HEADER_FIRST: pending.rows.first_time,
+        schema.HEADER_LAST: pending.rows.last_time,
+        schema.HEADER_FROM: pending.first,
+        schema.HEADER_TO: pending.up_to,
     }
     return content_header(
         len(octets), BasicProperties(content_type=schema.CONTENT_TYPE, headers=headers, delivery_mode=2)
@@ -405,17 +405,17 @@ class EventReader:
 
 
 class _Encoder:
-    """The thread. Owned by the loop; the thread touches nothing but what it was handed."""
+    """The thread. Owned by the loop; the thread touches nothing but the jobs in its queue."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, done: Callable[[Handed], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, done: Callable[[PendingBatch], None]) -> None:
         self._loop = loop
         self._done = done
-        self._jobs: SimpleQueue[Handed | None] = SimpleQueue()
+        self._jobs: SimpleQueue[PendingBatch | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="warren-events", daemon=True)
         self._thread.start()
 
-    def submit(self, handed: Handed) -> None:
-        self._jobs.put(handed)
+    def submit(self, pending: PendingBatch) -> None:
+        self._jobs.put(pending)
 
     def stop(self) -> None:
         """Blocks until the thread has ended: not for the loop."""
@@ -424,9 +424,9 @@ class _Encoder:
 
     def _run(self) -> None:
         writer = ColumnWriter()
-        while (handed := self._jobs.get()) is not None:
-            handed.encode(writer)
-            self._loop.call_soon_threadsafe(self._done, handed)
+        while (pending := self._jobs.get()) is not None:
+            pending.encode(writer)
+            self._loop.call_soon_threadsafe(self._done, pending)
 
 
 def _ignore(_: bool) -> None:

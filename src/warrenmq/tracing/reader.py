@@ -24,10 +24,10 @@ from warrenmq.events.errors import BadEvents
 from warrenmq.events.ids import MESSAGE_ID_KEY, key_hash, parse_uid, uid_key
 from warrenmq.events.schema import Event
 from warrenmq.journal.files import Files, SystemFiles
-from warrenmq.tracing.biography import Biography, Leg, Teller
+from warrenmq.tracing.biography import Biography, BiographyBuilder, Leg
 from warrenmq.tracing.follower import BatchSource, LogFollower
 from warrenmq.tracing.index import MADE_FROM_ANOTHER
-from warrenmq.tracing.index_file import QUEUE, BadIndex, BatchNote, Wanted
+from warrenmq.tracing.index_file import QUEUE, BadIndex, BatchNote, IndexQuery
 from warrenmq.tracing.search import (
     Cursor,
     Place,
@@ -235,11 +235,11 @@ class _Biographer:
             if not uids and not message_ids:
                 break
             await self._look_for(frozenset(uids), frozenset(message_ids))
-        teller = await self._tell()
-        for (vhost, queue), since in teller.waiting_since().items():
+        builder = await self._build()
+        for (vhost, queue), since in builder.waiting_since().items():
             if await self._look_for_removals(vhost, queue, since):
-                teller = await self._tell()
-        return await self._finish(teller)
+                builder = await self._build()
+        return await self._finish(builder)
 
     async def _look_for(self, uids: frozenset[int], message_ids: frozenset[str]) -> None:
         keys = {uid_key(uid) for uid in uids}
@@ -275,7 +275,7 @@ class _Biographer:
 
     async def _look_for_removals_of(self, kind: int, vhost: str, queue: str, since: int) -> None:
         wanted = Selection(kinds=frozenset({kind}), uids=_NO_MESSAGE, vhost=vhost, queue=queue)
-        batches = Wanted(since, None, kind, frozenset({QUEUE + queue}))
+        batches = IndexQuery(since, None, kind, frozenset({QUEUE + queue}))
         below = self._follower.source.next_offset
         while below:
             offsets, below = await self._follower.candidates(batches, below)
@@ -293,20 +293,20 @@ class _Biographer:
         if event.message_id is not None:
             self._message_ids.setdefault(event.message_id, False)
 
-    async def _tell(self) -> Teller:
-        teller = Teller()
+    async def _build(self) -> BiographyBuilder:
+        builder = BiographyBuilder()
         places = sorted(self._found)
         for some in _slices(places, EVENTS_AT_ONCE):
             events = [self._found[place] for place in some]
-            await self._follower.do(partial(teller.add, events))
-        return teller
+            await self._follower.do(partial(builder.add, events))
+        return builder
 
-    async def _finish(self, teller: Teller) -> Biography | None:
+    async def _finish(self, builder: BiographyBuilder) -> Biography | None:
         legs: list[Leg] = []
-        while len(legs) < teller.leg_count:
-            legs += await self._follower.do(partial(teller.legs, self._began, len(legs), EVENTS_AT_ONCE))
+        while len(legs) < builder.leg_count:
+            legs += await self._follower.do(partial(builder.legs, self._began, len(legs), EVENTS_AT_ONCE))
         is_all = not self._batches.has_left_out and not self._has_more_to_look_for()
-        return await self._follower.do(lambda: teller.biography(legs, is_all))
+        return await self._follower.do(lambda: builder.biography(legs, is_all))
 
     def _has_more_to_look_for(self) -> bool:
         return not all(self._uids.values()) or not all(self._message_ids.values())

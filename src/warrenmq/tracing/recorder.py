@@ -425,7 +425,7 @@ class Recorder(EventSink):
             self.commit_log.put_events(self._logged + 1, last, raw)
             self._logged = last
 
-    def say_again(self) -> None:
+    def relog(self) -> None:
         """Put all rows into the open epoch, also those that were put into one before."""
         if self.rows.count:
             self.rows.unlogged()

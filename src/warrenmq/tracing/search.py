@@ -18,7 +18,7 @@ from typing import NamedTuple
 from warrenmq.events.batch import Batch, Selection
 from warrenmq.events.ids import CORRELATION_ID_KEY, TRACE_ID_KEY, key_hash
 from warrenmq.events.schema import Event
-from warrenmq.tracing.index_file import EXCHANGE, QUEUE, Wanted
+from warrenmq.tracing.index_file import EXCHANGE, QUEUE, IndexQuery
 
 
 class TracingUnavailable(OSError):
@@ -111,10 +111,10 @@ def parse_cursor(text: str, next_offset: int) -> Cursor:
     return Cursor(top, Place(offset, row))
 
 
-def wanted_batches(query: TraceQuery) -> Wanted:
+def wanted_batches(query: TraceQuery) -> IndexQuery:
     """What the index can say about batches that fit."""
     names = [prefix + name for prefix, name in ((QUEUE, query.queue), (EXCHANGE, query.exchange)) if name is not None]
-    return Wanted(query.start, query.end, query.kind, frozenset(names))
+    return IndexQuery(query.start, query.end, query.kind, frozenset(names))
 
 
 def wanted_keys(query: TraceQuery) -> list[int]:

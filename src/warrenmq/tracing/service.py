@@ -19,7 +19,7 @@ from warrenmq.events.ids import EPOCH_MS, UidClock
 from warrenmq.events.rows import Rows
 from warrenmq.tracing.export_otlp import OtlpExporter, OtlpOptions
 from warrenmq.tracing.firehose import Firehose
-from warrenmq.tracing.log import EventLog, EventLogOptions, read_rows, rows_without_batch
+from warrenmq.tracing.log import EventLog, EventLogOptions, parse_logged_rows, rows_without_batch
 from warrenmq.tracing.reader import Traces
 from warrenmq.tracing.recorder import Recorder
 from warrenmq.tracing.rules import RuleBook, TraceRule
@@ -69,13 +69,13 @@ class Tracing:
         self.recorder.connect(self.rules, self.firehose, self.log, broker.storage.log, uids, numbered)
         self.rules.on_change = self.firehose.on_change = self.recorder.rules_changed
         broker.storage.log.on_epoch_end = self.recorder.end_epoch
-        broker.storage.log.on_trim = self.log.say_again
+        broker.storage.log.on_trim = self.log.relog
 
     def _recover(self, stream: Stream | None) -> int:
         """Take what the commit log alone has. Gives the highest number of a row so far."""
         in_log, found = self._in_log
         in_batches, found = rows_without_batch(found, stream)
-        self._recovered = read_rows([rows for _, _, rows in found])
+        self._recovered = parse_logged_rows([rows for _, _, rows in found])
         self._recovered_from = min([first for first, _, _ in found], default=0)
         self._in_log = 0, []
         return max(in_log, in_batches)
