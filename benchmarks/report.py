@@ -41,8 +41,8 @@ DISK_HEADINGS = (
     "share",
 )
 DISK_NOTE = (
-    "The disk alone: records of the same size into preallocated blocks, one fdatasync for all that may be in flight, "
-    "nothing else to do. `share` is how much of its messages per second WarrenMQ reaches."
+    "The disk alone: records of the same size written to preallocated blocks, one fdatasync for all that may be in flight. "
+    "`share` is WarrenMQ's throughput divided by that."
 )
 
 
@@ -141,7 +141,7 @@ def disk_table_of(report: Report) -> Table | None:
     lines = _disk_lines(report)
     if not lines:
         return None
-    table = Table(title="durable rows beside the disk", title_justify="left", box=SIMPLE_HEAD, caption_justify="left")
+    table = Table(title="durable rows compared with the disk", title_justify="left", box=SIMPLE_HEAD, caption_justify="left")
     for heading in DISK_HEADINGS:
         table.add_column(heading, justify="left" if heading == "workload" else "right")
     for line in lines:
@@ -184,8 +184,8 @@ def disturbance(report: Report) -> str:
     repeated, disturbed = sum(row.repeated for row in rows), sum(row.disturbed for row in rows)
     if not repeated:
         return ""
-    kept = f", and {disturbed} that stayed disturbed were kept: read the table with care" if disturbed else ""
-    return f"Other processes kept the machine busy: {repeated} runs were repeated{kept}."
+    kept = f"; {disturbed} runs stayed disturbed" if disturbed else ""
+    return f"Other processes used the machine: {repeated} runs were repeated{kept}."
 
 
 def markdown_of(report: Report) -> str:
@@ -201,15 +201,14 @@ def markdown_of(report: Report) -> str:
     names = (OURS, REFERENCE, *others)
     headings = ["workload", "unit", *(LABELS.get(name, name) for name in names), "ratio", "target", "cpu us/msg", ""]
     lines = [
-        "# Measured",
+        "# Results",
         "",
         f"{report.machine['date']}: {brokers}. {machine.sentence(report.machine)}; "
         "brokers and load generator share the machine.",
         f"Medians of {report.pace['rounds']:.0f} interleaved runs of {report.pace['duration']:g} s after "
-        f"{report.pace['warmup']:g} s of warm-up, [lowest-highest]. Ratios are WarrenMQ to RabbitMQ, more is better "
-        "(for latency and memory: how many times less). `cpu us/msg` is the broker's CPU time per message, "
-        "WarrenMQ / RabbitMQ. Where RabbitMQ takes long (a queue to be filled, a broker to be "
-        "started) it has one run.",
+        f"{report.pace['warmup']:g} s of warm-up, [lowest-highest]. Ratio: WarrenMQ / RabbitMQ, higher is better "
+        "(latency and memory: RabbitMQ / WarrenMQ). `cpu us/msg`: the broker's CPU time per message, "
+        "WarrenMQ / RabbitMQ. RabbitMQ has one run where it is slow (filling queues, starting brokers).",
         "",
         "| " + " | ".join(headings) + " |",
         "|" + " --- |" * len(headings),
@@ -219,7 +218,7 @@ def markdown_of(report: Report) -> str:
         columns = [row.title, row.unit, *cells, _ratio_text(row), row.target, _cpu_text(row), row.verdict]
         lines.append("| " + " | ".join(columns) + " |")
     if disk_lines := _disk_lines(report):
-        lines += ["", "## Durable rows beside the disk", "", DISK_NOTE, ""]
+        lines += ["", "## Durable rows compared with the disk", "", DISK_NOTE, ""]
         lines += ["| " + " | ".join(DISK_HEADINGS) + " |", "|" + " --- |" * len(DISK_HEADINGS)]
         lines += ["| " + " | ".join(line) + " |" for line in disk_lines]
     if note := disturbance(report):
