@@ -205,7 +205,7 @@ def show(console: Console, life: Life) -> None:
 def write(lives: list[Life]) -> None:
     told = machine.describe()
     page = [
-        "# Measured with a backlog",
+        "# Results with a backlog",
         "",
         f"{told['date']}: {machine.sentence(told)}. WarrenMQ alone, default settings, a data folder on disk. Start "
         "times include the interpreter and its imports (the first line shows them alone). "

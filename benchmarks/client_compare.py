@@ -383,7 +383,7 @@ def main(arguments: list[str]) -> int:
 def _write(told: ClientReport, name: str) -> None:
     """Keep the report as results/NAME.json and results/NAME.md."""
     described = machine.describe()
-    page = ["# Measured", "", f"{described['date']}, {machine.sentence(described)}.", "", *markdown_of(told)]
+    page = ["# Results", "", f"{described['date']}, {machine.sentence(described)}.", "", *markdown_of(told)]
     report.RESULTS.mkdir(exist_ok=True)
     (report.RESULTS / f"{name}.json").write_text(json.dumps({"machine": described, **asdict(told)}, indent=2) + "\n")
     (report.RESULTS / f"{name}.md").write_text("\n".join(page) + "\n")

@@ -41,8 +41,8 @@ DISK_HEADINGS = (
     "share",
 )
 DISK_NOTE = (
-    "The disk alone: records of the same size written to preallocated blocks, one fdatasync for all that may be in flight. "
-    "`share` is WarrenMQ's throughput divided by that."
+    "The disk alone: records of the same size written to preallocated blocks, one fdatasync for all that may be in "
+    "flight. `share` is WarrenMQ's throughput divided by that."
 )
 
 
@@ -141,7 +141,7 @@ def disk_table_of(report: Report) -> Table | None:
     lines = _disk_lines(report)
     if not lines:
         return None
-    table = Table(title="durable rows compared with the disk", title_justify="left", box=SIMPLE_HEAD, caption_justify="left")
+    table = Table(title="durable rows and the disk", title_justify="left", box=SIMPLE_HEAD, caption_justify="left")
     for heading in DISK_HEADINGS:
         table.add_column(heading, justify="left" if heading == "workload" else "right")
     for line in lines:

@@ -170,7 +170,7 @@ def show(console: Console, outcome: Outcome) -> None:
 def write(outcomes: Iterable[Outcome]) -> None:
     told = machine.describe()
     page = [
-        "# Measured with many connections, queues and bindings",
+        "# Results with many connections, queues and bindings",
         "",
         f"{told['date']}: {machine.sentence(told)}.",
     ]
