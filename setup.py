@@ -76,12 +76,12 @@ HOT_MODULES = {
     "events.rows": FAST,  # 12 %, tracing
     "events.row_blocks": FAST,  # 22 %, tracing
     "events.columns": FAST,  # 13 %, tracing
-    "events.scene_finder": FAST,  # 9.0 %, tracing
+    "events.context_cache": FAST,  # 9.0 %, tracing
     "tracing.recorder": FAST,  # 7.6 %, tracing
     "events.batch": SMALL,  # 1.5 %, tracing; searches read every row with it
     "events.ids": SMALL,  # 1.1 %, tracing
     "events.row_reader": SMALL,  # called from events.columns for each row
-    "events.texts": SMALL,  # called from events.rows for each row
+    "events.message_ids": SMALL,  # called from events.rows for each row
     "tracing.keys": SMALL,  # sorts the keys of the index
     "tracing.trace_ids": SMALL,  # 0.6 %, tracing
     # Client: benchmarks/client_compare.py measures it beside other clients.

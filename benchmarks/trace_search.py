@@ -35,7 +35,7 @@ from warrenmq.core.message import address_of
 from warrenmq.events import schema
 from warrenmq.events.codec import decode
 from warrenmq.events.ids import UidClock, uid_text
-from warrenmq.events.rows import Rows, Trace
+from warrenmq.events.rows import Rows, TracedMessage
 from warrenmq.node import INDEX, Node, NodeOptions
 from warrenmq.tracing.index import note_of_stored
 from warrenmq.tracing.reader import Traces
@@ -91,7 +91,7 @@ class Lives:
         queue = RARE if self.number % RARE_EVERY == 0 else self._chance.choice(QUEUES)
         message_id = f"{self._chance.getrandbits(128):032x}-{self.number & 0xFFF:03x}"
         uid = self._uids.next(self._now)
-        trace = Trace(uid, self._now, 0, message_id.encode(), b"basket-%d" % (self.number // 4), None, None)
+        trace = TracedMessage(uid, self._now, 0, message_id.encode(), b"basket-%d" % (self.number // 4), None, None)
         address = address_of("orders", queue)
         rows.add(schema.PUBLISHED, self._now, trace, address, "/", None, None, "publisher", 1, 0, 200, 0, 0, -1)
         rows.add(schema.ROUTED, self._now + 1, trace, address, "/", None, None, "publisher", 1, 0, 200, 0, 0, -1)

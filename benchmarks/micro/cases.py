@@ -22,9 +22,9 @@ from warrenmq.core.exchange import Route
 from warrenmq.core.message import Message, address_of
 from warrenmq.core.ports import Outbox
 from warrenmq.core.routing import DirectMatcher, TopicMatcher
-from warrenmq.events.batch import Selection
+from warrenmq.events.batch import RowFilter
 from warrenmq.events.codec import decode, encode
-from warrenmq.events.rows import Rows, Trace
+from warrenmq.events.rows import Rows, TracedMessage
 from warrenmq.events.schema import ACKED, DELIVERED, ENQUEUED, PUBLISHED
 from warrenmq.protocol import methods, spec
 from warrenmq.protocol.connection import ClientConnection, ContentHandler
@@ -253,7 +253,7 @@ def encode_events() -> Case:
 
 def find_events() -> Case:
     batch = encode(some_events(BATCH))
-    wanted = Selection(time_from=1, time_to=2, queue="orders")
+    wanted = RowFilter(time_from=1, time_to=2, queue="orders")
     return Case("look for a time and queue, per event", BATCH, lambda: decode(batch).select(wanted))
 
 
@@ -262,7 +262,7 @@ def some_events(count: int) -> Rows:
     rows = Rows()
     now, address, connection = 1_700_000_000_000_000, address_of("", "orders"), "127.0.0.1:50001 -> 127.0.0.1:5672"
     for number in range(count // 4):
-        trace = Trace(number + 1, now, 0, b"6f1c0a3e-2a57-4a8f-9d3a-0123456789ab")
+        trace = TracedMessage(number + 1, now, 0, b"6f1c0a3e-2a57-4a8f-9d3a-0123456789ab")
         rows.add(PUBLISHED, now, trace, address, "/", None, None, connection, 1, 0, 16, 0, 0, -1)
         rows.add(ENQUEUED, now, trace, address, "/", "orders", None, None, 0, now, 16, 0, 0, 1)
         rows.add(DELIVERED, now, trace, address, "/", "orders", "ctag", connection, 1, now, 16, 1, 0, 0)

@@ -12,7 +12,7 @@ import pytest
 
 import warrenmq
 from warrenmq import client
-from warrenmq.events.batch import Batch
+from warrenmq.events.batch import EventBatch
 from warrenmq.tracing import reader
 from warrenmq.tracing.turns import ReadLimits
 
@@ -127,7 +127,7 @@ def test_a_popular_message_id_does_not_stall_the_broker(monkeypatch: pytest.Monk
     decoded: list[int] = []
     decode = reader._events
 
-    def counting(offset: int, batch: Batch, rows: Sequence[int]) -> reader.Life:
+    def counting(offset: int, batch: EventBatch, rows: Sequence[int]) -> reader.Life:
         decoded.append(len(rows))
         return decode(offset, batch, rows)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from warrenmq.events import schema
 from warrenmq.events.codec import encode
 from warrenmq.events.ids import EPOCH_MS
-from warrenmq.events.rows import Rows, Trace
+from warrenmq.events.rows import Rows, TracedMessage
 from warrenmq.events.schema import Event
 
 FOLDERS = Path(__file__).resolve().parents[1] / "fixtures" / "events"
@@ -23,7 +23,7 @@ FIRST_VERSION = FOLDERS / "v1"
 
 names = st.none() | st.sampled_from(["", "/", "orders", "aufträge", "注文"]) | st.text(max_size=20)
 ids = st.none() | st.text(max_size=40)
-codes = st.integers(1, schema.HIGHEST_CODE)
+codes = st.integers(1, schema.MAX_CODE)
 times = st.integers(1, 253_402_300_799_999_999)  # until the year 9999, where Python's datetime ends
 uids = st.integers(0, (1 << 63) - 1)
 numbers = st.integers(0, (1 << 31) - 1)
@@ -71,7 +71,7 @@ BEGIN = (EPOCH_MS + 31_556_926_000) * 1000
 UID = 31_556_926_000 << 22
 IDS = (b"order-17", b"basket-4", b"4bf92f3577b34da6a3ce929d0e0e4736", b"00f067aa0ba902b7")
 PRIORITY = 7
-TRACE = Trace(UID, BEGIN, 0, *IDS, PRIORITY)
+TRACE = TracedMessage(UID, BEGIN, 0, *IDS, PRIORITY)
 ADDRESS = b"\x04logs\x04info"
 
 
@@ -79,9 +79,9 @@ def fixture_rows() -> Rows:
     """A message from its publisher to its ack, and a connection that is lost."""
     rows = Rows()
     publisher, consumer = "127.0.0.1:50001 -> 127.0.0.1:5672", "127.0.0.1:50002 -> 127.0.0.1:5672"
-    sent = rows.scene_of(ADDRESS, "/", None, None, publisher, 1)
-    rows.put(schema.PUBLISHED, 0, True, sent, BEGIN, UID, BEGIN, TRACE.texts, 0, 200, -1, 0, PRIORITY)
-    rows.put_brief(schema.ENQUEUED, 0, rows.scene_of(ADDRESS, "/", "q", None, None, 0), 1, 0)
+    sent = rows.context_of(ADDRESS, "/", None, None, publisher, 1)
+    rows.put(schema.PUBLISHED, 0, True, sent, BEGIN, UID, BEGIN, TRACE.message_ids, 0, 200, -1, 0, PRIORITY)
+    rows.put_short(schema.ENQUEUED, 0, rows.context_of(ADDRESS, "/", "q", None, None, 0), 1, 0)
     rows.add(schema.DELIVERED, BEGIN + 900, TRACE, ADDRESS, "/", "q", "c1", consumer, 2, BEGIN, 200, 1, 0, 0)
     rows.add_event(
         schema.CONNECTION_CLOSED, BEGIN + 1000, vhost="/", connection=publisher, reason=schema.R_CONNECTION_CLOSED

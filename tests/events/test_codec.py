@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.events.samples import BEGIN, FIRST_VERSION, FIXTURE_EVENTS, UID, events, fixture_rows, rows_of
 from warrenmq.events import ids, schema
 from warrenmq.events.arrow import schema_message
-from warrenmq.events.batch import Selection
+from warrenmq.events.batch import RowFilter
 from warrenmq.events.codec import SCHEMA, decode, encode, summary
 from warrenmq.events.errors import BadEvents
 from warrenmq.events.rows import Rows
@@ -89,7 +89,7 @@ SETS = ("kinds", "uids", "source_uids")
 @given(st.lists(events(), max_size=20), st.data())
 @settings(deadline=None)
 def test_select_gives_the_rows_that_agree(told: list[Event], data: st.DataObject) -> None:
-    fields = data.draw(st.sets(st.sampled_from([*Selection.__dataclass_fields__]), max_size=2))
+    fields = data.draw(st.sets(st.sampled_from([*RowFilter.__dataclass_fields__]), max_size=2))
     example = data.draw(st.sampled_from(told)) if told else Event(1, 1, 1)
     criteria: dict[str, Any] = {}
     for field in fields:
@@ -101,9 +101,9 @@ def test_select_gives_the_rows_that_agree(told: list[Event], data: st.DataObject
         else:
             criteria[field] = getattr(example, field)
     batch = decode(encode(rows_of(told)))
-    found = batch.select(Selection(**criteria))
+    found = batch.select(RowFilter(**criteria))
     assert found == [row for row, event in enumerate(told) if agrees(event, criteria)]
-    assert batch.select(Selection(**criteria), 2) == found[:2]
+    assert batch.select(RowFilter(**criteria), 2) == found[:2]
     assert batch.uids(found) == [told[row].uid for row in found]
 
 
@@ -168,11 +168,11 @@ def test_summary_tells_what_a_batch_is_about(told: list[Event]) -> None:
 def test_rows_that_are_asked_for_are_given() -> None:
     batch = decode(encode(fixture_rows()))
     assert batch.events([4, 0]) == [FIXTURE_EVENTS[4], FIXTURE_EVENTS[0]]
-    assert batch.select(Selection(queue="q", kinds=frozenset([schema.ACKED]), uids=frozenset([UID]))) == [5]
-    assert batch.select(Selection(time_from=BEGIN, time_to=BEGIN + 1000)) == [0, 1, 2, 3]
-    assert batch.select(Selection(time_from=BEGIN + 1, time_to=BEGIN + 901)) == [3]
-    assert batch.select(Selection(time_to=BEGIN + 900)) == [0, 1, 2]
-    assert batch.select(Selection(queue="nobody's")) == []
+    assert batch.select(RowFilter(queue="q", kinds=frozenset([schema.ACKED]), uids=frozenset([UID]))) == [5]
+    assert batch.select(RowFilter(time_from=BEGIN, time_to=BEGIN + 1000)) == [0, 1, 2, 3]
+    assert batch.select(RowFilter(time_from=BEGIN + 1, time_to=BEGIN + 901)) == [3]
+    assert batch.select(RowFilter(time_to=BEGIN + 900)) == [0, 1, 2]
+    assert batch.select(RowFilter(queue="nobody's")) == []
     for row in (-1, 6):
         with pytest.raises(IndexError):
             batch.event(row)
@@ -210,7 +210,7 @@ def test_damaged_batch_is_refused_or_still_a_batch(data: st.DataObject) -> None:
         return
     assert len(batch.events()) == batch.count
     batch.key_hashes()
-    batch.select(Selection(message_id="order-17", queue="q"))
+    batch.select(RowFilter(message_id="order-17", queue="q"))
     summary(bytes(octets))
 
 

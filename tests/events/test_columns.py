@@ -39,13 +39,13 @@ def test_columns_gain_and_lose_their_nulls() -> None:
 @pytest.mark.parametrize("before", range(BLOCK - 3, BLOCK + 2))
 def test_what_follows_from_the_row_before_may_be_in_the_next_block(before: int) -> None:
     rows = Rows()
-    sent = rows.scene_of(b"\0\1q", "/", None, None, "one", 1)
-    kept = rows.scene_of(b"\0\1q", "/", "q", None, None, 0)
+    sent = rows.context_of(b"\0\1q", "/", None, None, "one", 1)
+    kept = rows.context_of(b"\0\1q", "/", "q", None, None, 0)
     for number in range(before):
         rows.put(schema.PUBLISHED, 0, False, sent, BEGIN + number, UID + number, BEGIN, None, 0, number - 1, -1, 0, 9)
     rows.put(schema.PUBLISHED, 0, True, sent, BEGIN + 1000, UID + 1000, BEGIN + 1000, None, 0, 16, -1, 0, 255)
-    rows.put_brief(schema.ENQUEUED, 0, kept, 3, 0)
-    rows.put_brief(schema.DELIVERED, schema.R_AUTO_ACK, kept, 0, 1)
+    rows.put_short(schema.ENQUEUED, 0, kept, 3, 0)
+    rows.put_short(schema.DELIVERED, schema.R_AUTO_ACK, kept, 0, 1)
     found = decode(encode(rows)).events()
     assert found == rows.events()
     assert [event.kind for event in found[before:]] == [1, 2, 5, 6]
@@ -56,12 +56,12 @@ def test_what_follows_from_the_row_before_may_be_in_the_next_block(before: int) 
 @pytest.mark.parametrize("before", range(BLOCK - 4, BLOCK + 2))
 def test_what_is_passed_on_at_once_may_reach_into_the_next_block(before: int) -> None:
     rows = Rows()
-    sent, came, handed = (rows.scene_of(b"\0\1q", "/", queue, None, "one", 1) for queue in (None, "came", "handed"))
+    sent, came, handed = (rows.context_of(b"\0\1q", "/", queue, None, "one", 1) for queue in (None, "came", "handed"))
     for number in range(before):
-        rows.put_new(False, sent, BEGIN + number, UID + number, None, number, 0)
+        rows.put_published(False, sent, BEGIN + number, UID + number, None, number, 0)
     for number in (1000, 2000):
-        rows.put_new(True, sent, BEGIN + number, UID + number, None, 16, number // 1000)
-        rows.put_passed(came, handed, 1)
+        rows.put_published(True, sent, BEGIN + number, UID + number, None, 16, number // 1000)
+        rows.put_direct_delivery(came, handed, 1)
     found = decode(encode(rows)).events()
     assert found == rows.events()
     assert [event.priority for event in found] == [None] * before + [1] * 4 + [2] * 4
@@ -76,10 +76,10 @@ def test_what_is_passed_on_at_once_may_reach_into_the_next_block(before: int) ->
 def passed_on(count: int, later: int = 0) -> Rows:
     """So many messages that were passed on at once, and a delivery that was `later`."""
     rows = Rows()
-    sent, came, handed = (rows.scene_of(b"\0\1q", "/", queue, None, "one", 1) for queue in (None, "came", "handed"))
+    sent, came, handed = (rows.context_of(b"\0\1q", "/", queue, None, "one", 1) for queue in (None, "came", "handed"))
     for number in range(count):
-        rows.put_new(True, sent, BEGIN + number, UID + number, None, 16, 0)
-        rows.put_passed(came, handed, 1)
+        rows.put_published(True, sent, BEGIN + number, UID + number, None, 16, 0)
+        rows.put_direct_delivery(came, handed, 1)
     if later:
         rows.put(schema.DELIVERED, 0, False, handed, BEGIN + later, UID, BEGIN, None, BEGIN, 16, 0, 1, 0)
     rows.add_event(schema.QUEUE_DECLARED, BEGIN, vhost="/", queue="q")
@@ -122,10 +122,12 @@ def test_priorities_that_nobody_has_take_no_room() -> None:
 
 def test_rows_of_one_scene_and_of_many_are_as_told() -> None:
     rows = Rows()
-    scenes = [rows.scene_of(b"\1x\1%c" % (65 + number % 26), "/", f"q{number}", None, "c", 9) for number in range(50)]
+    contexts = [
+        rows.context_of(b"\1x\1%c" % (65 + number % 26), "/", f"q{number}", None, "c", 9) for number in range(50)
+    ]
     for number in range(5 * BLOCK):
-        scene = scenes[7] if number < 2 * BLOCK else scenes[number % 50]
-        rows.put(schema.ACKED, 0, False, scene, BEGIN + number, UID + number, BEGIN, None, BEGIN, 1, number, 1, 0)
+        context = contexts[7] if number < 2 * BLOCK else contexts[number % 50]
+        rows.put(schema.ACKED, 0, False, context, BEGIN + number, UID + number, BEGIN, None, BEGIN, 1, number, 1, 0)
     assert decode(encode(rows)).events() == rows.events()
 
 
@@ -134,13 +136,13 @@ def test_rows_of_one_scene_and_of_many_are_as_told() -> None:
 def test_the_writer_knows_what_is_in_the_batch(told: list[Event]) -> None:
     writer = ColumnWriter()
     rows = rows_of(told)
-    rows.scene_of(b"\5never\0", "/", "never", None, None, 0)  # of no row
+    rows.context_of(b"\5never\0", "/", "never", None, None, 0)  # of no row
     octets = encode(rows, writer)
     batch = decode(octets)
     assert writer.used_kinds() == batch.used_kinds()
     assert writer.used_names("queue") == batch.used_names("queue")
     assert writer.used_names("exchange") == batch.used_names("exchange")
-    uids = struct.unpack_from(f"<{rows.count}q", octets, writer.uids_at())
+    uids = struct.unpack_from(f"<{rows.count}q", octets, writer.uids_offset())
     assert list(uids) == [event.uid for event in told]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.events.samples import FILES, FIRST_VERSION, FIRST_VERSION_EVENTS, FIXTURE_EVENTS, FOLDER, fixture_rows
 from warrenmq.events import schema
-from warrenmq.events.batch import Selection
+from warrenmq.events.batch import RowFilter
 from warrenmq.events.codec import decode, encode, summary
 from warrenmq.events.rows import Rows
 from warrenmq.events.schema import Event
@@ -43,7 +43,7 @@ def test_every_event_of_the_message_has_its_priority() -> None:
 
 def test_a_batch_of_the_first_version_is_searched() -> None:
     batch = decode((FIRST_VERSION / "batch.arrow").read_bytes())
-    assert batch.select(Selection(message_id="order-17", queue="q")) == [2, 3, 5]
+    assert batch.select(RowFilter(message_id="order-17", queue="q")) == [2, 3, 5]
     assert batch.key_hashes() == decode(encode(fixture_rows())).key_hashes()
     assert summary((FIRST_VERSION / "batch.arrow").read_bytes()) == summary((FOLDER / "batch.arrow").read_bytes())
 

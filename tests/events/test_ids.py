@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from warrenmq.events.ids import (
     EPOCH_MS,
-    HIGHEST_UID,
+    MAX_UID,
     MESSAGE_ID_KEY,
     UidClock,
     key_hash,
@@ -21,7 +21,7 @@ from warrenmq.events.ids import (
 
 NOW_US = (EPOCH_MS + 1_000_000_000) * 1000
 TRACE_ID, SPAN_ID = b"4bf92f3577b34da6a3ce929d0e0e4736", b"00f067aa0ba902b7"
-uids = st.integers(0, HIGHEST_UID)
+uids = st.integers(0, MAX_UID)
 
 
 @given(st.lists(st.integers(0, 1 << 55), min_size=1), st.integers(0, 63))
@@ -30,7 +30,7 @@ def test_uids_grow_whatever_the_clock_does(clock: list[int], node: int) -> None:
     source = UidClock(node=node)
     given = [source.next(now) for now in clock]
     assert given == sorted(set(given))
-    assert given[-1] == source.last <= HIGHEST_UID
+    assert given[-1] == source.last <= MAX_UID
     assert all(uid & 63 == node for uid in given)
 
 
@@ -61,14 +61,14 @@ def test_number_of_a_broker_has_six_bits() -> None:
 
 
 @given(uids, uids)
-@example(0, HIGHEST_UID)
+@example(0, MAX_UID)
 @settings(deadline=None)
 def test_texts_sort_as_the_numbers_do(one: int, other: int) -> None:
     assert (uid_text(one) < uid_text(other)) == (one < other)
 
 
 @given(uids)
-@example(HIGHEST_UID)
+@example(MAX_UID)
 @settings(deadline=None)
 def test_text_is_read_again_in_either_case(uid: int) -> None:
     text = uid_text(uid)

@@ -13,13 +13,15 @@ from tests.events.samples import ADDRESS, BEGIN, FIXTURE_EVENTS, TRACE, UID, eve
 from warrenmq.events import schema
 from warrenmq.events.codec import decode, encode
 from warrenmq.events.errors import BadEvents
-from warrenmq.events.row_reader import IS_NEW, IS_PASSED
-from warrenmq.events.rows import Rows, Trace, clean_name
+from warrenmq.events.message_ids import pack_message_ids
+from warrenmq.events.row_reader import DELIVERED_FOLLOWS, IS_PUBLISHED
+from warrenmq.events.rows import Rows, TracedMessage, clean_name
 from warrenmq.events.schema import Event
-from warrenmq.events.texts import make_texts
 
 
-def add(rows: Rows, trace: Trace | None, time: int = BEGIN, queue: str | None = "q", address: bytes = ADDRESS) -> None:
+def add(
+    rows: Rows, trace: TracedMessage | None, time: int = BEGIN, queue: str | None = "q", address: bytes = ADDRESS
+) -> None:
     rows.add(schema.ENQUEUED, time, trace, address, "/", queue, None, None, 0, 0, -1, 0, 0, -1)
 
 
@@ -43,14 +45,14 @@ def test_raw_form_gives_the_same_rows(told: list[Event]) -> None:
 @given(st.lists(st.tuples(st.integers(0, 2), st.booleans()), max_size=30))
 @settings(deadline=None)
 def test_what_is_logged_piece_by_piece_is_the_whole(steps: list[tuple[int, bool]]) -> None:
-    traces = [Trace(number + 1, BEGIN, 0, b"id-%d" % number) for number in range(2)]
+    traces = [TracedMessage(number + 1, BEGIN, 0, b"id-%d" % number) for number in range(2)]
     rows, logged = Rows(), Rows()
     for number, is_end_of_turn in steps:
         add(rows, traces[number] if number < 2 else None, queue=f"q{number}")
         if is_end_of_turn:
-            assert logged.extend(rows.unlogged() or b"") > 0
-            assert rows.unlogged() is None
-    rest = rows.unlogged()
+            assert logged.extend(rows.take_unlogged() or b"") > 0
+            assert rows.take_unlogged() is None
+    rest = rows.take_unlogged()
     if rest is not None:
         logged.extend(rest)
     assert logged.events() == rows.events()
@@ -127,7 +129,7 @@ def test_more_names_than_are_found_by_their_objects() -> None:
 def test_names_and_ids_that_are_no_text_are_shown_as_such() -> None:
     rows = Rows()
     no_text = b"\xff\xfe".decode("utf-8", "surrogateescape")
-    add(rows, Trace(1, BEGIN, 0, b"a\xff", "ü".encode(), None, None), queue=no_text, address=b"\0\2\xff\xfe")
+    add(rows, TracedMessage(1, BEGIN, 0, b"a\xff", "ü".encode(), None, None), queue=no_text, address=b"\0\2\xff\xfe")
     (event,) = rows.events()
     assert (event.queue, event.routing_key, event.message_id, event.correlation_id) == ("��",) * 2 + ("a�", "ü")
     assert clean_name(no_text) == event.queue
@@ -153,7 +155,7 @@ def test_times_and_uids_have_64_bits(number: int) -> None:
 def test_take_leaves_nothing_behind() -> None:
     rows = fixture_rows()
     taken = rows.take()
-    assert (rows.count, rows.size, rows.events(), rows.names(), rows.unlogged()) == (0, 0, [], [b""], None)
+    assert (rows.count, rows.size, rows.events(), rows.names(), rows.take_unlogged()) == (0, 0, [], [b""], None)
     add(rows, TRACE, BEGIN + 9)
     assert taken.events() == FIXTURE_EVENTS
     assert [event.time for event in rows.events()] == [BEGIN + 9]
@@ -161,19 +163,19 @@ def test_take_leaves_nothing_behind() -> None:
 
 def test_what_was_taken_before_it_was_logged_can_still_be_logged() -> None:
     rows = fixture_rows()
-    raw = rows.unlogged()
+    raw = rows.take_unlogged()
     assert raw is not None
     add(rows, TRACE)
-    piece = rows.take().unlogged()
+    piece = rows.take().take_unlogged()
     assert piece is not None
     assert Rows.from_bytes(piece).count == 1
 
 
 def test_rows_grow_beyond_their_first_memory() -> None:
     rows = Rows()
-    trace = Trace(1, BEGIN, 0, b"x" * 5000)
+    trace = TracedMessage(1, BEGIN, 0, b"x" * 5000)
     for number in range(300):
-        add(rows, Trace(number, BEGIN, 0, b"x" * 5000), BEGIN + number)
+        add(rows, TracedMessage(number, BEGIN, 0, b"x" * 5000), BEGIN + number)
         add(rows, trace, BEGIN + number)
     assert rows.size > 3_000_000
     assert [event.time for event in rows.events()] == [BEGIN + number for number in range(300) for _ in range(2)]
@@ -192,9 +194,9 @@ def test_raw_form_names_of_many_scenes_only_what_its_rows_use(before: int, is_na
     rows = Rows()
     for number in range(before):
         add(rows, TRACE, queue=f"first{number}")
-    rows.unlogged()
+    rows.take_unlogged()
     add(rows, TRACE, queue="second")
-    raw = rows.unlogged()
+    raw = rows.take_unlogged()
     assert raw is not None
     assert b"second" in raw
     assert b"order-17" in raw
@@ -236,11 +238,11 @@ def test_raw_form_of_another_version_is_refused() -> None:
 
 def test_a_brief_row_shares_message_and_time_with_the_row_before() -> None:
     rows = Rows()
-    sent = rows.scene_of(b"\0\1q", "/", None, None, "publisher", 1)
-    handed = rows.scene_of(b"\0\1q", "/", "q", "tag", "consumer", 2)
+    sent = rows.context_of(b"\0\1q", "/", None, None, "publisher", 1)
+    handed = rows.context_of(b"\0\1q", "/", "q", "tag", "consumer", 2)
     rows.put(schema.PUBLISHED, 0, True, sent, 1000, 7, 1000, None, 0, 200, -1, 0, 5)
-    rows.put_brief(schema.ENQUEUED, 0, handed, 3, 0)
-    rows.put_brief(schema.DELIVERED, schema.R_AUTO_ACK, handed, 0, 255)
+    rows.put_short(schema.ENQUEUED, 0, handed, 3, 0)
+    rows.put_short(schema.DELIVERED, schema.R_AUTO_ACK, handed, 0, 255)
     *_, enqueued, delivered = Rows.from_bytes(rows.to_bytes()).events()
     assert rows.events()[2:] == [enqueued, delivered]
     for event in (enqueued, delivered):
@@ -254,16 +256,16 @@ def test_a_brief_row_shares_message_and_time_with_the_row_before() -> None:
 def passed_on(texts: bytes | None = None) -> Rows:
     """Two messages, each published, routed, enqueued and delivered at once."""
     rows = Rows()
-    sent = rows.scene_of(b"\0\1q", "/", None, None, "publisher", 1)
-    came = rows.scene_of(b"\0\1q", "/", "q", None, None, 0)
-    handed = rows.scene_of(b"\0\1q", "/", "q", "tag", "consumer", 2)
+    sent = rows.context_of(b"\0\1q", "/", None, None, "publisher", 1)
+    came = rows.context_of(b"\0\1q", "/", "q", None, None, 0)
+    handed = rows.context_of(b"\0\1q", "/", "q", "tag", "consumer", 2)
     for uid in (7, 8):
-        rows.put_new(True, sent, 1000 * uid, uid, texts, 200, uid - 7)
-        rows.put_passed(came, handed, 1)
+        rows.put_published(True, sent, 1000 * uid, uid, texts, 200, uid - 7)
+        rows.put_direct_delivery(came, handed, 1)
     return rows
 
 
-@pytest.mark.parametrize("texts", [None, make_texts(3, b"one", None, None, None)])
+@pytest.mark.parametrize("texts", [None, pack_message_ids(3, b"one", None, None, None)])
 def test_a_message_that_is_passed_on_at_once_is_two_records_and_four_rows(texts: bytes | None) -> None:
     rows = passed_on(texts)
     told = rows.events()
@@ -292,9 +294,9 @@ def test_short_records_are_as_drawn() -> None:
     drawing = page.read_text().split("is two short records and four rows:")[1].split("```")[1]
     lines = re.findall(r"^ +\d+  ((?:[0-9a-f]{2} )+) ", drawing, re.MULTILINE)
     rows = Rows()
-    sent, came, handed = (rows.scene_of(ADDRESS, "/", queue, None, None, 0) for queue in (None, "q", "r"))
-    rows.put_new(True, sent, BEGIN, UID, None, 200, 7)
-    rows.put_passed(came, handed, 1)
+    sent, came, handed = (rows.context_of(ADDRESS, "/", queue, None, None, 0) for queue in (None, "q", "r"))
+    rows.put_published(True, sent, BEGIN, UID, None, 200, 7)
+    rows.put_direct_delivery(came, handed, 1)
     assert rows.to_bytes().endswith(bytes.fromhex("".join(lines)))
     assert len(bytes.fromhex("".join(lines))) == rows.size
 
@@ -305,10 +307,10 @@ def test_short_records_that_are_cut_or_misplaced_are_refused() -> None:
         with pytest.raises(BadEvents):
             Rows.from_bytes(raw[:size])
     last = len(raw) - 16  # the flags are its third byte
-    for flags in (IS_PASSED, IS_PASSED | IS_NEW, IS_NEW, 0):
+    for flags in (DELIVERED_FOLLOWS, DELIVERED_FOLLOWS | IS_PUBLISHED, IS_PUBLISHED, 0):
         with pytest.raises(BadEvents):
             Rows.from_bytes(raw[: last + 2] + bytes((flags,)) + raw[last + 3 :])
-    with pytest.raises(BadEvents, match="a scene that it does not tell of"):
+    with pytest.raises(BadEvents, match="a context that it does not tell of"):
         Rows.from_bytes(raw[:-4] + b"\x09\0\0\0")
 
 
@@ -320,5 +322,5 @@ def test_memory_that_is_used_again_shows_nothing_of_before() -> None:
             rows.add_event(schema.QUEUE_DECLARED, 1_000 * number + at, vhost="/", queue=f"q{number}")
         taken = rows.take()
         rounds.append([(event.time, event.queue) for event in taken.events()])
-        rows.reuse(taken)
+        rows.recycle(taken)
     assert rounds == [[(1_000 * n + at, f"q{n}") for at in range(50 - n)] for n in range(8)]

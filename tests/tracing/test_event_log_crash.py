@@ -11,7 +11,7 @@ from tests.support.client import PERSISTENT
 from tests.support.disk import RecordingFiles
 from tests.tracing.test_event_log import TracedLife, a_disk, durable_queue
 from warrenmq.events import schema
-from warrenmq.events.rows import FULL_NAMES
+from warrenmq.events.rows import NAME_LIMIT
 from warrenmq.journal.segment_file import FILE_HEAD_SIZE, PAGE_HEAD_SIZE, parse_page_head
 from warrenmq.protocol import properties
 
@@ -161,7 +161,7 @@ def test_so_many_names_that_one_batch_cannot_have_them_are_in_several() -> None:
     channel.declare_exchange("e", "fanout")
     channel.bind("e", channel.declare("q"))
     recorder = life.traced.tracing.recorder
-    for number in range(FULL_NAMES + 10):
+    for number in range(NAME_LIMIT + 10):
         channel.publish(b"", f"key-{number}", "e")
         if number % 1000 == 999:
             life.broker.end_turn()

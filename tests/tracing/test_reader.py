@@ -12,7 +12,7 @@ import pytest
 
 from tests.tracing.stories import BEGIN, MemoryLog, Stored, Told, simple_life
 from warrenmq.events import schema
-from warrenmq.events.batch import Batch
+from warrenmq.events.batch import EventBatch
 from warrenmq.events.ids import uid_text
 from warrenmq.events.schema import Event
 from warrenmq.tracing import follower, reader
@@ -431,7 +431,7 @@ class Counted:
         self.on_step: Callable[[], object] = lambda: None
         decode = reader._events
 
-        def counting(offset: int, batch: Batch, rows: Sequence[int]) -> reader.Life:
+        def counting(offset: int, batch: EventBatch, rows: Sequence[int]) -> reader.Life:
             self.events += len(rows)
             self.largest_step = max(self.largest_step, len(rows))
             self.on_step()

@@ -12,7 +12,7 @@ import pytest
 
 from tests.tracing.stories import BEGIN, TRACE_ID, MemoryLog, Told, simple_life
 from warrenmq.events import schema
-from warrenmq.events.batch import Batch
+from warrenmq.events.batch import EventBatch
 from warrenmq.events.ids import UidClock, uid_key, uid_text
 from warrenmq.events.schema import Event
 from warrenmq.tracing import reader
@@ -258,7 +258,7 @@ def test_the_work_of_a_search_is_bounded_and_each_message_is_found_once(
     decoded = [0]
     decode = reader._events
 
-    def counting(offset: int, batch: Batch, rows: Sequence[int]) -> reader.Life:
+    def counting(offset: int, batch: EventBatch, rows: Sequence[int]) -> reader.Life:
         decoded[-1] += len(rows)
         return decode(offset, batch, rows)
 

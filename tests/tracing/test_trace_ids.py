@@ -21,8 +21,8 @@ names = st.text(st.characters(codec="utf-8"), max_size=40)
 def told_of(header: bytes) -> Event:
     """A row of a message with this header."""
     rows = Rows()
-    scene = rows.scene_of(None, None, None, None, None, 0)
-    rows.put(1, 0, False, scene, 1, 1, 1, texts_of(header), 0, -1, -1, 0, priority_of(header))
+    context = rows.context_of(None, None, None, None, None, 0)
+    rows.put(1, 0, False, context, 1, 1, 1, texts_of(header), 0, -1, -1, 0, priority_of(header))
     return rows.events()[0]
 
 

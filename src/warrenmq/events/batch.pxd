@@ -36,7 +36,7 @@ cdef int _PRIORITY
 
 
 @cython.final
-cdef class Batch:
+cdef class EventBatch:
     cdef bytes _held
     cdef Octets _data
     cdef list _names
@@ -65,7 +65,7 @@ cdef class Batch:
     cdef _keep_uids(self, bytearray marks, int column, bytes wanted)
     @cython.locals(kept=Changeable, text=Octets, size=Py_ssize_t, row=Py_ssize_t, start=int)
     cdef _keep_text(self, bytearray marks, int column, bytes wanted)
-    cpdef Py_ssize_t most_keys(self)
+    cpdef Py_ssize_t max_keys(self)
     @cython.locals(size=Py_ssize_t)
     cpdef Py_ssize_t hash_keys(self, bytearray found) except -1
     @cython.locals(

@@ -70,7 +70,7 @@ _LEAST, _GREATEST = -(1 << 63), (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class RowFilter:
     """Which rows are wanted: those that agree with all that is not None. Times: time_from <= time < time_to."""
 
     time_from: int | None = None
@@ -89,7 +89,7 @@ class Selection:
     connection: str | None = None
 
 
-class Batch:
+class EventBatch:
     """`count` is the number of its rows. It has the first `columns` of all columns: those of its version."""
 
     __slots__ = (
@@ -106,7 +106,7 @@ class Batch:
         "count",
     )
 
-    def __init__(self, data: bytes, body: Body, names: list[str], columns: int, is_sound: bool = False) -> None:
+    def __init__(self, data: bytes, body: Body, names: list[str], columns: int, is_trusted: bool = False) -> None:
         self._held = data
         self._data = _pointer_to(data)
         self._names = names
@@ -117,7 +117,7 @@ class Batch:
         self._find_places(body, columns)  # which checks that there is a number of nulls for each column
         self._has_priorities = columns > _PRIORITY  # from version 2 on
         self._has_ids = any(body.nulls[column] < body.count for column in (_MESSAGE_ID, _CORRELATION_ID, _TRACE_ID))
-        if not is_sound:
+        if not is_trusted:
             self._check_columns(columns)
 
     def event(self, row: int) -> Event:
@@ -158,7 +158,7 @@ class Batch:
             raise IndexError(f"a batch of {self.count} rows does not have all of these")
         return [self._i64(_UID, row) for row in rows]
 
-    def select(self, wanted: Selection, most: int = -1) -> list[int]:
+    def select(self, wanted: RowFilter, most: int = -1) -> list[int]:
         """The numbers of the rows that are wanted, in order; the first `most` of them, if that is not negative."""
         marks = bytearray(b"\1") * self.count
         if wanted.time_from is not None or wanted.time_to is not None:
@@ -185,7 +185,7 @@ class Batch:
 
     def key_hashes(self) -> "array[int]":
         """The hashes of all ids that its rows can be found by (`uid_key`, `key_hash`), sorted, each once."""
-        found = bytearray(8 * self.most_keys())
+        found = bytearray(8 * self.max_keys())
         size = self.hash_keys(found)
         hashes = array("Q")
         hashes.frombytes(memoryview(found)[:size])
@@ -298,7 +298,7 @@ class Batch:
                 elif kept[row]:
                     kept[row] = _is_text(self._data, self._texts[column] + start, text, size)
 
-    def most_keys(self) -> int:
+    def max_keys(self) -> int:
         """It has no more than so many."""
         return 4 * self.count if self._has_ids else self.count
 

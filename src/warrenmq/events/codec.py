@@ -20,7 +20,7 @@ from warrenmq.events.arrow import (
     read_dictionary,
     schema_message,
 )
-from warrenmq.events.batch import Batch
+from warrenmq.events.batch import EventBatch
 from warrenmq.events.columns import ColumnWriter
 from warrenmq.events.errors import BadEvents
 from warrenmq.events.rows import Rows
@@ -54,10 +54,10 @@ def encode(rows: Rows, writer: ColumnWriter | None = None) -> bytes:
     return writer.finish(head, END_OF_STREAM)
 
 
-def decode(data: bytes, is_sound: bool = False) -> Batch:
+def decode(data: bytes, is_trusted: bool = False) -> EventBatch:
     """The columns of a batch, where they lie. BadEvents: it is damaged, or of a version that is not known.
 
-    `is_sound`: the caller has just encoded it, and what is in its columns need not be checked.
+    `is_trusted`: the caller has just encoded it, and what is in its columns need not be checked.
     """
     version = next((known for known, schema in _SCHEMAS.items() if data.startswith(schema)), None)
     if version is None:
@@ -65,7 +65,7 @@ def decode(data: bytes, is_sound: bool = False) -> Batch:
     try:
         names = read_dictionary(data, len(_SCHEMAS[version]))
         columns = NUMBER_OF_COLUMNS[version]
-        return Batch(data, read_batch(data, names.end), _decode_names(data, names), columns, is_sound)
+        return EventBatch(data, read_batch(data, names.end), _decode_names(data, names), columns, is_trusted)
     except (struct.error, ValueError, OverflowError) as problem:
         raise BadEvents(f"a batch of events is damaged: {problem}") from problem
 
@@ -75,7 +75,7 @@ def summary(data: bytes) -> Summary:
     return summary_of(decode(data))
 
 
-def summary_of(batch: Batch) -> Summary:
+def summary_of(batch: EventBatch) -> Summary:
     return Summary(
         batch.count,
         *batch.time_range(),

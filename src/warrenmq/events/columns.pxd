@@ -73,7 +73,7 @@ cdef class ColumnWriter:
     cdef list _used_kinds
     cdef list _names
     cdef bytearray _stages
-    cdef Py_ssize_t _number_of_scenes
+    cdef Py_ssize_t _number_of_contexts
     cdef Shorts _staged
     cdef Ints _staged_channels
     cdef Octets _there
@@ -85,10 +85,10 @@ cdef class ColumnWriter:
     cdef Places _flags
     cdef Places _texts
     cdef Places _text_ends
-    cdef BlockOfBytes _scene_there
+    cdef BlockOfBytes _context_bits
     cdef Spare _spare
-    cdef unsigned char _of_scenes_any
-    cdef unsigned char _of_scenes_all
+    cdef unsigned char _of_contexts_any
+    cdef unsigned char _of_contexts_all
     cdef unsigned char _of_rows_any
     cdef unsigned char _of_rows_all
     cdef readonly Layout layout
@@ -97,15 +97,15 @@ cdef class ColumnWriter:
     @cython.locals(is_one_time=bint)
     cpdef write(self, Rows rows, Py_ssize_t head_size, Py_ssize_t end_size)
     cpdef list used_kinds(self)
-    @cython.locals(seen=bytearray, part=int, scene=Py_ssize_t, number=Py_ssize_t)
+    @cython.locals(seen=bytearray, part=int, context=Py_ssize_t, number=Py_ssize_t)
     cpdef list used_names(self, str column)
-    cpdef Py_ssize_t uids_at(self)
+    cpdef Py_ssize_t uids_offset(self)
     cpdef bytes finish(self, bytes head, bytes end)
     @cython.locals(
-        count=Py_ssize_t, octets=Octets, names=Shorts, channels=Ints, there=Octets, number=Py_ssize_t, scene=tuple,
+        count=Py_ssize_t, octets=Octets, names=Shorts, channels=Ints, there=Octets, number=Py_ssize_t, context=tuple,
         bits=int, part=int, value=int,
     )
-    cdef _set_stages(self, list scenes)
+    cdef _set_stages(self, list contexts)
     cdef list _measure_texts(self, Rows rows)
     @cython.locals(
         first=Py_ssize_t, second=Py_ssize_t, third=Py_ssize_t, fourth=Py_ssize_t, no_first=Py_ssize_t,
@@ -124,13 +124,13 @@ cdef class ColumnWriter:
         self, int column, Py_ssize_t width, Py_ssize_t row, Py_ssize_t count, const void *source
     ) noexcept nogil
     @cython.locals(
-        first=int, differing=int, at=Py_ssize_t, scene=Py_ssize_t, names=Shorts, channels_of=Ints, there_of=Octets,
+        first=int, differing=int, at=Py_ssize_t, context=Py_ssize_t, names=Shorts, channels_of=Ints, there_of=Octets,
         used=Octets, vhosts=Shorts, exchanges=Shorts, routing_keys=Shorts, queues=Shorts, consumers=Shorts,
         connections=Shorts, channels=Ints,
     )
-    cdef void _put_scenes(self, RowBlocks blocks, Py_ssize_t row, Py_ssize_t count) noexcept nogil
+    cdef void _put_contexts(self, RowBlocks blocks, Py_ssize_t row, Py_ssize_t count) noexcept nogil
     @cython.locals(at=Py_ssize_t, there="unsigned char", channel=int, channels=Ints)
-    cdef void _put_scene(self, Py_ssize_t scene, Py_ssize_t row, Py_ssize_t count) noexcept nogil
+    cdef void _put_context(self, Py_ssize_t context, Py_ssize_t row, Py_ssize_t count) noexcept nogil
     @cython.locals(at=Py_ssize_t, names=Shorts)
     cdef void _fill(self, int column, Py_ssize_t row, Py_ssize_t count, short name) noexcept nogil
     @cython.locals(place=Py_ssize_t)
@@ -138,8 +138,8 @@ cdef class ColumnWriter:
     @cython.locals(place=Py_ssize_t)
     cdef Ints _ints_of(self, int column, Py_ssize_t row) noexcept nogil
     @cython.locals(
-        at=Py_ssize_t, start=Py_ssize_t, place=Py_ssize_t, of_scenes_any="unsigned char",
-        of_scenes_all="unsigned char", of_rows_any="unsigned char", of_rows_all="unsigned char",
+        at=Py_ssize_t, start=Py_ssize_t, place=Py_ssize_t, of_contexts_any="unsigned char",
+        of_contexts_all="unsigned char", of_rows_any="unsigned char", of_rows_all="unsigned char",
     )
     cdef void _put_flags(self, RowBlocks blocks, Py_ssize_t row, Py_ssize_t count) noexcept nogil
     @cython.locals(number=int)

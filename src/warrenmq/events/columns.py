@@ -23,8 +23,8 @@ if cython.compiled:
 
 from warrenmq.events.arrow import padded
 from warrenmq.events.errors import BadEvents
-from warrenmq.events.glossary import Scene
 from warrenmq.events.row_blocks import BLOCK, RowBlocks
+from warrenmq.events.row_header import EventContext
 from warrenmq.events.row_reader import RowReader
 from warrenmq.events.rows import Rows
 from warrenmq.events.schema import COLUMNS, INT8, INT64, NAME, TEXT, TIME, column_number
@@ -32,7 +32,7 @@ from warrenmq.events.schema import COLUMNS, INT8, INT64, NAME, TEXT, TIME, colum
 Pointer: TypeAlias = Any  # in compiled code a pointer to numbers of some width, in plain Python a memoryview of them
 
 WIDTHS = {INT8: 1, NAME: 2, INT64: 8, TIME: 8}  # bytes of a value; 4 for all others: numbers and ends of texts
-MOST_NAMES = 0x7FFF
+MAX_NAMES = 0x7FFF
 
 _TIME = column_number("time")
 _KIND = column_number("kind")
@@ -57,11 +57,11 @@ _SOURCE_UID = column_number("source_uid")
 _DEPTH = column_number("depth")
 _PRIORITY = column_number("priority")
 
-# Columns with nulls, in the order of the bits that say what is there: those of a scene, and those of the row itself.
-_OF_SCENES = (_VHOST, _EXCHANGE, _ROUTING_KEY, _QUEUE, _CONSUMER, _CONNECTION, _CHANNEL)
-_OF_ROWS = (_REASON, _PUBLISH_TIME, _ENQUEUE_TIME, _ATTEMPT, _SIZE, _DEPTH, _PRIORITY)  # as RowBlocks.there
-_FLAGGED = (*_OF_SCENES, None, *_OF_ROWS)  # a byte each
-_TEXTS = (_MESSAGE_ID, _CORRELATION_ID, _TRACE_ID, _SPAN_ID)
+# Columns with nulls, in the order of the bits that say what is there: those of a context, and those of the row itself.
+_CONTEXT_COLUMNS = (_VHOST, _EXCHANGE, _ROUTING_KEY, _QUEUE, _CONSUMER, _CONNECTION, _CHANNEL)
+_ROW_COLUMNS = (_REASON, _PUBLISH_TIME, _ENQUEUE_TIME, _ATTEMPT, _SIZE, _DEPTH, _PRIORITY)  # as RowBlocks.there
+_FLAGGED = (*_CONTEXT_COLUMNS, None, *_ROW_COLUMNS)  # a byte each
+_ID_COLUMNS = (_MESSAGE_ID, _CORRELATION_ID, _TRACE_ID, _SPAN_ID)
 
 _IS_TEXT = bytes([column.type == TEXT for column in COLUMNS])
 _WIDTHS = bytes([WIDTHS.get(column.type, 4) for column in COLUMNS])
@@ -149,19 +149,19 @@ class ColumnWriter:
     """
 
     __slots__ = (
+        "_context_bits",
         "_count",
         "_flag_places",
         "_flags",
         "_held",
         "_is_one_time",
         "_names",
-        "_number_of_scenes",
+        "_number_of_contexts",
+        "_of_contexts_all",
+        "_of_contexts_any",
         "_of_rows_all",
         "_of_rows_any",
-        "_of_scenes_all",
-        "_of_scenes_any",
         "_out",
-        "_scene_there",
         "_spare",
         "_staged",
         "_staged_channels",
@@ -183,7 +183,7 @@ class ColumnWriter:
     def __init__(self) -> None:
         self._count = 0
         self._names: list[bytes] = []
-        self._number_of_scenes = 0
+        self._number_of_contexts = 0
         self._states = [NO_NULLS for _ in COLUMNS]
         self._is_one_time = False
         self._used_kinds: list[int] = []
@@ -194,16 +194,16 @@ class ColumnWriter:
             self._flag_places, self._flags, self._values, self._texts, self._text_ends = (
                 [0] * len(COLUMNS) for _ in range(5)
             )
-            self._scene_there = bytearray(BLOCK)
+            self._context_bits = bytearray(BLOCK)
             self._spare = bytearray(4 * BLOCK)  # where names and channels go to that are nowhere
 
     def write(self, rows: Rows, head_size: int, end_size: int) -> None:
         """Write all rows, with room for a head and an end. BadEvents: they have too many names."""
         self._names = rows.names()
-        if len(self._names) > MOST_NAMES:
+        if len(self._names) > MAX_NAMES:
             raise BadEvents(f"{len(self._names)} names are too many for a batch")
         self._count = rows.count
-        self._set_stages(rows.scenes())
+        self._set_stages(rows.contexts())
         text_sizes = self._measure_texts(rows)
         is_one_time = self._write_rows(rows, text_sizes, head_size, end_size)
         states = self._found_states()
@@ -211,7 +211,7 @@ class ColumnWriter:
             self._states = states
             self._is_one_time = is_one_time
             self._write_rows(rows, text_sizes, head_size, end_size)
-        if rows.has_texts:
+        if rows.has_message_ids:
             self._write_texts(rows.reader())
         self._count_nulls()
 
@@ -222,13 +222,13 @@ class ColumnWriter:
     def used_names(self, column: str) -> list[str]:
         """The names that rows have in this column, each once."""
         seen = bytearray(len(self._names))
-        part = _OF_SCENES.index(column_number(column))
-        for scene in range(self._number_of_scenes):
-            if self._used[scene] and self._there[scene] >> part & 1:
-                seen[self._staged[8 * scene + part] + 1] = 1
+        part = _CONTEXT_COLUMNS.index(column_number(column))
+        for context in range(self._number_of_contexts):
+            if self._used[context] and self._there[context] >> part & 1:
+                seen[self._staged[8 * context + part] + 1] = 1
         return [self._names[number].decode() for number in range(1, len(seen)) if seen[number]]
 
-    def uids_at(self) -> int:
+    def uids_offset(self) -> int:
         """Where in the batch the uids begin: 8 bytes each, one of each row, 0 where it has no message."""
         return self.layout.values[_UID]
 
@@ -242,10 +242,10 @@ class ColumnWriter:
         self._held = b""
         return bytes(held)
 
-    def _set_stages(self, scenes: list[Scene]) -> None:
-        """Scenes as the columns have them: six names and a channel; a name that is none is 0, as the first one is."""
-        count = len(scenes)
-        self._number_of_scenes = count
+    def _set_stages(self, contexts: list[EventContext]) -> None:
+        """Contexts as the columns have them: six names and a channel; a name that is none is 0, as the first one is."""
+        count = len(contexts)
+        self._number_of_contexts = count
         self._stages = bytearray(18 * count + 16)
         octets = _start_of(self._stages)
         self._staged = names = _shorts(octets, 0)
@@ -253,10 +253,10 @@ class ColumnWriter:
         self._there = there = _bytes(octets, 16 * count)
         self._used = _bytes(octets, 17 * count)
         for number in range(count):
-            scene = scenes[number]
+            context = contexts[number]
             bits = 0
             for part in range(7):
-                value = scene[part]
+                value = context[part]
                 if value:
                     bits |= 1 << part
                     if part < 6:
@@ -269,12 +269,12 @@ class ColumnWriter:
         """The sizes of texts by column; sets the states of these columns, and of the sources."""
         sizes = [0] * _NUMBER_OF_COLUMNS
         nulls = [self._count] * 5
-        if rows.has_texts:
+        if rows.has_message_ids:
             sizes_and_nulls = self._sum_texts(rows.reader())
             nulls = sizes_and_nulls[4:]
-            for number, column in enumerate(_TEXTS):
+            for number, column in enumerate(_ID_COLUMNS):
                 sizes[column] = sizes_and_nulls[number]
-        for column, found in zip((*_TEXTS, _SOURCE_UID), nulls, strict=True):
+        for column, found in zip((*_ID_COLUMNS, _SOURCE_UID), nulls, strict=True):
             self._states[column] = NO_NULLS if found == 0 else ALL_NULLS if found == self._count else SOME_NULLS
             self.nulls[column] = found
         return sizes
@@ -312,8 +312,8 @@ class ColumnWriter:
             self._values[number] = layout.values[number]
         for bit, column in enumerate(_FLAGGED):
             self._flag_places[bit] = _NOWHERE if column is None else layout.flags[column]
-        self._of_scenes_any = self._of_rows_any = 0
-        self._of_scenes_all = self._of_rows_all = 255
+        self._of_contexts_any = self._of_rows_any = 0
+        self._of_contexts_all = self._of_rows_all = 255
         blocks = RowBlocks(rows.reader())
         row = 0
         with cython.nogil:
@@ -322,7 +322,7 @@ class ColumnWriter:
                 if count == 0 or row + count > self._count:
                     break
                 self._put_values(blocks, row, count)
-                self._put_scenes(blocks, row, count)
+                self._put_contexts(blocks, row, count)
                 self._put_flags(blocks, row, count)
                 row += count
         if row != self._count or count != 0:
@@ -347,14 +347,14 @@ class ColumnWriter:
         if place != _NOWHERE:
             _copy_values(self._out, place + width * row, source, width * count)
 
-    def _put_scenes(self, blocks: RowBlocks, row: int, count: int) -> None:
-        """What the scenes of the rows say, and which of them there are."""
-        first = blocks.scenes[0]
+    def _put_contexts(self, blocks: RowBlocks, row: int, count: int) -> None:
+        """What the contexts of the rows say, and which of them there are."""
+        first = blocks.contexts[0]
         differing = 0
         for at in range(count):
-            differing |= blocks.scenes[at] ^ first
+            differing |= blocks.contexts[at] ^ first
         if differing == 0:
-            self._put_scene(first, row, count)
+            self._put_context(first, row, count)
             return
         names, channels_of, there_of, used = self._staged, self._staged_channels, self._there, self._used
         vhosts = self._shorts_of(_VHOST, row)
@@ -365,33 +365,33 @@ class ColumnWriter:
         connections = self._shorts_of(_CONNECTION, row)
         channels = self._ints_of(_CHANNEL, row)
         for at in range(count):
-            scene = blocks.scenes[at]
-            used[scene] = 1
-            self._scene_there[at] = there_of[scene]
-            channels[at] = channels_of[4 * scene + 3]
-            scene *= 8
-            vhosts[at] = names[scene]
-            exchanges[at] = names[scene + 1]
-            routing_keys[at] = names[scene + 2]
-            queues[at] = names[scene + 3]
-            consumers[at] = names[scene + 4]
-            connections[at] = names[scene + 5]
+            context = blocks.contexts[at]
+            used[context] = 1
+            self._context_bits[at] = there_of[context]
+            channels[at] = channels_of[4 * context + 3]
+            context *= 8
+            vhosts[at] = names[context]
+            exchanges[at] = names[context + 1]
+            routing_keys[at] = names[context + 2]
+            queues[at] = names[context + 3]
+            consumers[at] = names[context + 4]
+            connections[at] = names[context + 5]
 
-    def _put_scene(self, scene: int, row: int, count: int) -> None:
-        """The same for rows of one scene, as those of a burst often are."""
-        self._used[scene] = 1
-        there = self._there[scene]
-        channel = self._staged_channels[4 * scene + 3]
+    def _put_context(self, context: int, row: int, count: int) -> None:
+        """The same for rows of one context, as those of a burst often are."""
+        self._used[context] = 1
+        there = self._there[context]
+        channel = self._staged_channels[4 * context + 3]
         channels = self._ints_of(_CHANNEL, row)
         for at in range(count):
-            self._scene_there[at] = there
+            self._context_bits[at] = there
             channels[at] = channel
-        self._fill(_VHOST, row, count, self._staged[8 * scene])
-        self._fill(_EXCHANGE, row, count, self._staged[8 * scene + 1])
-        self._fill(_ROUTING_KEY, row, count, self._staged[8 * scene + 2])
-        self._fill(_QUEUE, row, count, self._staged[8 * scene + 3])
-        self._fill(_CONSUMER, row, count, self._staged[8 * scene + 4])
-        self._fill(_CONNECTION, row, count, self._staged[8 * scene + 5])
+        self._fill(_VHOST, row, count, self._staged[8 * context])
+        self._fill(_EXCHANGE, row, count, self._staged[8 * context + 1])
+        self._fill(_ROUTING_KEY, row, count, self._staged[8 * context + 2])
+        self._fill(_QUEUE, row, count, self._staged[8 * context + 3])
+        self._fill(_CONSUMER, row, count, self._staged[8 * context + 4])
+        self._fill(_CONNECTION, row, count, self._staged[8 * context + 5])
 
     def _fill(self, column: int, row: int, count: int, name: int) -> None:
         names = self._shorts_of(column, row)
@@ -409,20 +409,20 @@ class ColumnWriter:
 
     def _put_flags(self, blocks: RowBlocks, row: int, count: int) -> None:
         """Which values of up to 64 rows are there: bytes of rows in, bytes of columns out."""
-        of_scenes_any, of_scenes_all = self._of_scenes_any, self._of_scenes_all
+        of_contexts_any, of_contexts_all = self._of_contexts_any, self._of_contexts_all
         of_rows_any, of_rows_all = self._of_rows_any, self._of_rows_all
         for at in range(count):
-            of_scenes_any |= self._scene_there[at]
-            of_scenes_all &= self._scene_there[at]
+            of_contexts_any |= self._context_bits[at]
+            of_contexts_all &= self._context_bits[at]
             of_rows_any |= blocks.there[at]
             of_rows_all &= blocks.there[at]
-        self._of_scenes_any, self._of_scenes_all = of_scenes_any, of_scenes_all
+        self._of_contexts_any, self._of_contexts_all = of_contexts_any, of_contexts_all
         self._of_rows_any, self._of_rows_all = of_rows_any, of_rows_all
         for at in range(count, _BLOCK):
-            self._scene_there[at] = blocks.there[at] = 0
+            self._context_bits[at] = blocks.there[at] = 0
         for start in range(0, count, 8):
             place = (row + start) >> 3
-            self._put_bytes(place, 0, _turned(_word(self._scene_there, start)))
+            self._put_bytes(place, 0, _turned(_word(self._context_bits, start)))
             self._put_bytes(place, 8, _turned(_word(blocks.there, start)))
 
     def _put_bytes(self, place: int, first: int, octets: int) -> None:
@@ -434,8 +434,8 @@ class ColumnWriter:
     def _found_states(self) -> list[int]:
         """What the columns turned out to have."""
         states = list(self._states)
-        there = self._of_scenes_any | self._of_rows_any << 8
-        throughout = self._of_scenes_all | self._of_rows_all << 8
+        there = self._of_contexts_any | self._of_rows_any << 8
+        throughout = self._of_contexts_all | self._of_rows_all << 8
         for bit, column in enumerate(_FLAGGED):
             if column is not None:
                 states[column] = NO_NULLS if throughout >> bit & 1 else SOME_NULLS if there >> bit & 1 else ALL_NULLS
@@ -453,7 +453,7 @@ class ColumnWriter:
 
     def _write_texts(self, reader: RowReader) -> None:
         """Ids and source: most rows have none, and then this is left out."""
-        for column in (*_TEXTS, _SOURCE_UID):
+        for column in (*_ID_COLUMNS, _SOURCE_UID):
             self._flags[column] = self.layout.flags[column]
             self._texts[column] = self.layout.texts[column]
             self._text_ends[column] = 0

@@ -12,7 +12,7 @@ Pointer: TypeAlias = Any  # a const unsigned char * in compiled code
 
 EPOCH_MS = 1_577_836_800_000  # 2020-01-01 UTC
 NODES = 64
-HIGHEST_UID = (1 << 63) - 1
+MAX_UID = (1 << 63) - 1
 
 MESSAGE_ID_KEY = 2
 CORRELATION_ID_KEY = 3
@@ -74,7 +74,7 @@ def parse_uid(text: str) -> int | None:
         if value is None:
             return None
         uid = uid << 5 | value
-    return uid if uid <= HIGHEST_UID else None
+    return uid if uid <= MAX_UID else None
 
 
 def key_hash(space: int, octets: bytes) -> int:

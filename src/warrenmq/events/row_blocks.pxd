@@ -9,15 +9,15 @@ ctypedef unsigned char BlockOfBytes[64]
 ctypedef unsigned char Marks[256]
 
 cdef int _BLOCK
-cdef int _TEXTS
-cdef int _IS_ROUTED
-cdef int _BRIEF
-cdef int _IS_PASSED
-cdef int _IS_NEW
-cdef Py_ssize_t _RECORD_SIZE
-cdef Py_ssize_t _BRIEF_SIZE
-cdef Py_ssize_t _PASSED_SIZE
-cdef Py_ssize_t _NEW_SIZE
+cdef int _HAS_IDS
+cdef int _ROUTED_FOLLOWS
+cdef int _IS_SHORT
+cdef int _DELIVERED_FOLLOWS
+cdef int _IS_PUBLISHED
+cdef Py_ssize_t _FULL_SIZE
+cdef Py_ssize_t _SHORT_SIZE
+cdef Py_ssize_t _DIRECT_SIZE
+cdef Py_ssize_t _PUBLISHED_SIZE
 cdef int _ROUTED
 cdef int _DELIVERED
 cdef int _AUTO_ACK
@@ -30,13 +30,13 @@ cdef class RowBlocks:
     cdef Py_ssize_t _at
     cdef Py_ssize_t _data_end
     cdef int _following
-    cdef int _following_scene
+    cdef int _second_context
     cdef long long apart
     cdef BlockOfLongs times
     cdef BlockOfLongs uids
     cdef BlockOfLongs publish_times
     cdef BlockOfLongs enqueue_times
-    cdef BlockOfInts scenes
+    cdef BlockOfInts contexts
     cdef BlockOfInts sizes
     cdef BlockOfInts depths
     cdef BlockOfInts attempts
@@ -48,7 +48,7 @@ cdef class RowBlocks:
 
     @cython.locals(
         data=Octets, at=Py_ssize_t, end=Py_ssize_t, row=Py_ssize_t, last=Py_ssize_t, time="long long", uid="long long",
-        publish_time="long long", enqueue_time="long long", scene="unsigned int", size="unsigned int",
+        publish_time="long long", enqueue_time="long long", context="unsigned int", size="unsigned int",
         depth="unsigned int", attempt="unsigned int", priority=int, kind=int, reason=int, flags=int, there=int, size_there=int,
     )
     cdef Py_ssize_t read(self) noexcept nogil

@@ -19,15 +19,15 @@ if cython.compiled:
     from cython.cimports.libc.string import memcpy
 
 from warrenmq.events.row_reader import (
-    BRIEF,
-    BRIEF_RECORD,
-    IS_NEW,
-    IS_PASSED,
-    IS_ROUTED,
-    NEW_RECORD,
-    PASSED_RECORD,
-    RECORD,
-    TEXTS,
+    DELIVERED_FOLLOWS,
+    DIRECT_RECORD,
+    FULL_RECORD,
+    HAS_IDS,
+    IS_PUBLISHED,
+    IS_SHORT,
+    PUBLISHED_RECORD,
+    ROUTED_FOLLOWS,
+    SHORT_RECORD,
     RowReader,
 )
 from warrenmq.events.schema import DELIVERED, R_AUTO_ACK, ROUTED
@@ -37,15 +37,15 @@ Pointer: TypeAlias = Any  # a const unsigned char * in compiled code, bytes or a
 BLOCK = 64  # rows: a word of flags
 
 _BLOCK = BLOCK  # the same as C integers
-_TEXTS = TEXTS
-_IS_ROUTED = IS_ROUTED
-_BRIEF = BRIEF
-_IS_PASSED = IS_PASSED
-_IS_NEW = IS_NEW
-_RECORD_SIZE = RECORD.size
-_BRIEF_SIZE = BRIEF_RECORD.size
-_PASSED_SIZE = PASSED_RECORD.size
-_NEW_SIZE = NEW_RECORD.size
+_HAS_IDS = HAS_IDS
+_ROUTED_FOLLOWS = ROUTED_FOLLOWS
+_IS_SHORT = IS_SHORT
+_DELIVERED_FOLLOWS = DELIVERED_FOLLOWS
+_IS_PUBLISHED = IS_PUBLISHED
+_FULL_SIZE = FULL_RECORD.size
+_SHORT_SIZE = SHORT_RECORD.size
+_DIRECT_SIZE = DIRECT_RECORD.size
+_PUBLISHED_SIZE = PUBLISHED_RECORD.size
 _ROUTED = ROUTED
 _DELIVERED = DELIVERED
 _AUTO_ACK = R_AUTO_ACK
@@ -64,17 +64,17 @@ class RowBlocks:
         "_data",
         "_data_end",
         "_following",
-        "_following_scene",
         "_held",
+        "_second_context",
         "apart",
         "attempts",
+        "contexts",
         "depths",
         "enqueue_times",
         "kinds",
         "priorities",
         "publish_times",
         "reasons",
-        "scenes",
         "sizes",
         "there",
         "times",
@@ -88,11 +88,11 @@ class RowBlocks:
         self._at = self._held.at
         self._data_end = self._held._data_end
         self._following = 0  # the second row of a record begins the next block
-        self._following_scene = 0
+        self._second_context = 0
         self.apart = 0
         if not cython.compiled:  # arrays of C have their places already
             self.times, self.uids, self.publish_times, self.enqueue_times = (array("q", [0] * BLOCK) for _ in range(4))
-            self.scenes, self.sizes, self.depths, self.attempts, self.priorities = (
+            self.contexts, self.sizes, self.depths, self.attempts, self.priorities = (
                 array("i", [0] * BLOCK) for _ in range(5)
             )
             self.kinds, self.reasons, self.there = (bytearray(BLOCK) for _ in range(3))
@@ -114,20 +114,20 @@ class RowBlocks:
         if self._following != 0:
             self._follow(last, 0)
             row = 1
-        while row < _BLOCK and end - at >= _BRIEF_SIZE:
+        while row < _BLOCK and end - at >= _SHORT_SIZE:
             kind = data[at]
             reason = data[at + 1]
             flags = data[at + 2]
-            scene = _get_u32(data, at + 4)
-            if flags & _BRIEF:
+            context = _get_u32(data, at + 4)
+            if flags & _IS_SHORT:
                 enqueue_time = time
                 depth = _get_u32(data, at + 8)
                 attempt = data[at + 3]
-                at += _BRIEF_SIZE
-                if flags & _IS_PASSED:
-                    self._following_scene = _get_u32(data, at)
-                    at += _PASSED_SIZE - _BRIEF_SIZE
-            elif flags & _IS_NEW:
+                at += _SHORT_SIZE
+                if flags & _DELIVERED_FOLLOWS:
+                    self._second_context = _get_u32(data, at)
+                    at += _DIRECT_SIZE - _SHORT_SIZE
+            elif flags & _IS_PUBLISHED:
                 time = _get_i64(data, at + 8)
                 uid = _get_i64(data, at + 16)
                 publish_time = time
@@ -138,10 +138,10 @@ class RowBlocks:
                 attempt = 0
                 size_there = 16 if size != 0 else 0
                 size -= 1 if size != 0 else 0
-                at += _NEW_SIZE
-                if flags & _TEXTS:
+                at += _PUBLISHED_SIZE
+                if flags & _HAS_IDS:
                     at = _behind_texts(data, at, end)
-            elif end - at >= _RECORD_SIZE:
+            elif end - at >= _FULL_SIZE:
                 time = _get_i64(data, at + 8)
                 uid = _get_i64(data, at + 16)
                 publish_time = _get_i64(data, at + 24)
@@ -154,8 +154,8 @@ class RowBlocks:
                 self.apart |= time ^ enqueue_time if enqueue_time != 0 else 0
                 size_there = 16 if size != 0 else 0
                 size -= 1 if size != 0 else 0
-                at += _RECORD_SIZE
-                if flags & _TEXTS:
+                at += _FULL_SIZE
+                if flags & _HAS_IDS:
                     at = _behind_texts(data, at, end)
             else:
                 break
@@ -167,7 +167,7 @@ class RowBlocks:
             self.uids[row] = uid
             self.publish_times[row] = publish_time
             self.enqueue_times[row] = enqueue_time
-            self.scenes[row] = scene
+            self.contexts[row] = context
             self.sizes[row] = size
             self.depths[row] = depth - (1 if depth != 0 else 0)
             self.attempts[row] = attempt
@@ -177,8 +177,8 @@ class RowBlocks:
             self.reasons[row] = reason
             self.there[row] = there
             row += 1
-            if flags & (_IS_ROUTED | _IS_PASSED):
-                self._following = flags & (_IS_ROUTED | _IS_PASSED)
+            if flags & (_ROUTED_FOLLOWS | _DELIVERED_FOLLOWS):
+                self._following = flags & (_ROUTED_FOLLOWS | _DELIVERED_FOLLOWS)
                 if row == _BLOCK:
                     break
                 self._follow(row - 1, row)
@@ -194,8 +194,8 @@ class RowBlocks:
         self.enqueue_times[to] = self.enqueue_times[row]
         self.sizes[to] = self.sizes[row]
         self.priorities[to] = self.priorities[row]
-        if self._following & _IS_ROUTED:
-            self.scenes[to] = self.scenes[row]
+        if self._following & _ROUTED_FOLLOWS:
+            self.contexts[to] = self.contexts[row]
             self.depths[to] = self.depths[row]
             self.attempts[to] = self.attempts[row]
             self.kinds[to] = _ROUTED
@@ -203,7 +203,7 @@ class RowBlocks:
             self.reasons[to] = self.reasons[row]
             self.there[to] = self.there[row]
         else:
-            self.scenes[to] = self._following_scene
+            self.contexts[to] = self._second_context
             self.depths[to] = 0
             self.attempts[to] = 1
             self.kinds[to] = _DELIVERED

@@ -2,20 +2,20 @@ cimport cython
 
 ctypedef const unsigned char *Octets
 
-cdef int _TEXTS
-cdef int _SAME_TEXTS
-cdef int _IS_ROUTED
-cdef int _BRIEF
-cdef int _IS_PASSED
-cdef int _IS_NEW
-cdef Py_ssize_t _RECORD_SIZE
-cdef Py_ssize_t _BRIEF_SIZE
-cdef Py_ssize_t _PASSED_SIZE
-cdef Py_ssize_t _NEW_SIZE
+cdef int _HAS_IDS
+cdef int _SAME_IDS
+cdef int _ROUTED_FOLLOWS
+cdef int _IS_SHORT
+cdef int _DELIVERED_FOLLOWS
+cdef int _IS_PUBLISHED
+cdef Py_ssize_t _FULL_SIZE
+cdef Py_ssize_t _SHORT_SIZE
+cdef Py_ssize_t _DIRECT_SIZE
+cdef Py_ssize_t _PUBLISHED_SIZE
 cdef int _ROUTED
 cdef int _DELIVERED
 cdef int _AUTO_ACK
-cdef int _HIGHEST_CODE
+cdef int _MAX_CODE
 cdef long long _HIGHEST
 
 
@@ -26,13 +26,13 @@ cdef class RowReader:
     cdef readonly Py_ssize_t at
     cdef Py_ssize_t _data_end
     cdef int _following
-    cdef Py_ssize_t _following_scene
+    cdef Py_ssize_t _second_context
     cdef readonly bint is_damaged
     cdef bint has_message
     cdef int flags
     cdef readonly int kind
     cdef readonly int reason
-    cdef readonly Py_ssize_t scene
+    cdef readonly Py_ssize_t context
     cdef readonly long long time
     cdef readonly long long attempt
     cdef readonly int priority
@@ -66,8 +66,8 @@ cdef class RowReader:
 
 
 @cython.locals(used=list, seen=bytearray)
-cpdef list used_scenes(RowReader reader, Py_ssize_t number_of_scenes)
-cpdef check_rows(RowReader reader, Py_ssize_t count, dict scenes)
+cpdef list used_contexts(RowReader reader, Py_ssize_t number_of_contexts)
+cpdef check_rows(RowReader reader, Py_ssize_t count, dict contexts)
 @cython.locals(changeable=bytearray, constant=bytes)
 cdef Octets _pointer_to(object data) except NULL
 @cython.locals(value="long long")

@@ -18,41 +18,41 @@ if cython.compiled:
     from cython.cimports.libc.string import memcpy
 
 from warrenmq.events.errors import BadEvents
-from warrenmq.events.schema import DELIVERED, HIGHEST_CODE, R_AUTO_ACK, ROUTED, Event
+from warrenmq.events.schema import DELIVERED, MAX_CODE, R_AUTO_ACK, ROUTED, Event
 
 Pointer: TypeAlias = Any  # a const unsigned char * in compiled code, bytes or a bytearray in plain Python
 
 # Flags of a record.
-TEXTS = 1  # ids and source stand behind it
-SAME_TEXTS = 2  # they are those of the record before
-IS_ROUTED = 4  # another row follows, of the kind "routed"
-BRIEF = 8  # a short record: time, message and size are those of the one before, and it was enqueued right then
-IS_PASSED = 16  # a brief one; another row follows, "delivered", in the scene that stands behind
-IS_NEW = 32  # a short record: it was published at that time, and has no place in a queue yet
+HAS_IDS = 1  # ids and source stand behind it
+SAME_IDS = 2  # they are those of the record before
+ROUTED_FOLLOWS = 4  # another row follows, of the kind "routed"
+IS_SHORT = 8  # a short record: time, message and size are those of the one before, and it was enqueued right then
+DELIVERED_FOLLOWS = 16  # a brief one; another row follows, "delivered", in the context that stands behind
+IS_PUBLISHED = 32  # a short record: it was published at that time, and has no place in a queue yet
 
-# Kind, reason, flags, priority, scene, time, uid, publish time, enqueue time, size + 1, depth + 1, attempt: 0 is null.
-RECORD = struct.Struct("<BBBBIqqqqIII")
-# Kind, reason, flags, attempt, scene, depth + 1.
-BRIEF_RECORD = struct.Struct("<BBBBII")
-# The same, and the scene of the delivery.
-PASSED_RECORD = struct.Struct("<BBBBIII")
-# Kind, reason, flags, priority, scene, time, uid, size + 1.
-NEW_RECORD = struct.Struct("<BBBBIqqI")
+# Kind, reason, flags, priority, context, time, uid, publish and enqueue time, size + 1, depth + 1, attempt: 0 is null.
+FULL_RECORD = struct.Struct("<BBBBIqqqqIII")
+# Kind, reason, flags, attempt, context, depth + 1.
+SHORT_RECORD = struct.Struct("<BBBBII")
+# The same, and the context of the delivery.
+DIRECT_RECORD = struct.Struct("<BBBBIII")
+# Kind, reason, flags, priority, context, time, uid, size + 1.
+PUBLISHED_RECORD = struct.Struct("<BBBBIqqI")
 
-_TEXTS = TEXTS  # the same as C integers
-_SAME_TEXTS = SAME_TEXTS
-_IS_ROUTED = IS_ROUTED
-_BRIEF = BRIEF
-_IS_PASSED = IS_PASSED
-_IS_NEW = IS_NEW
-_RECORD_SIZE = RECORD.size
-_BRIEF_SIZE = BRIEF_RECORD.size
-_PASSED_SIZE = PASSED_RECORD.size
-_NEW_SIZE = NEW_RECORD.size
+_HAS_IDS = HAS_IDS  # the same as C integers
+_SAME_IDS = SAME_IDS
+_ROUTED_FOLLOWS = ROUTED_FOLLOWS
+_IS_SHORT = IS_SHORT
+_DELIVERED_FOLLOWS = DELIVERED_FOLLOWS
+_IS_PUBLISHED = IS_PUBLISHED
+_FULL_SIZE = FULL_RECORD.size
+_SHORT_SIZE = SHORT_RECORD.size
+_DIRECT_SIZE = DIRECT_RECORD.size
+_PUBLISHED_SIZE = PUBLISHED_RECORD.size
 _ROUTED = ROUTED
 _DELIVERED = DELIVERED
 _AUTO_ACK = R_AUTO_ACK
-_HIGHEST_CODE = HIGHEST_CODE
+_MAX_CODE = MAX_CODE
 _HIGHEST = 1 << 31  # of numbers with 31 bits, plus 1
 
 _I64 = struct.Struct("<q")
@@ -62,16 +62,17 @@ _U32 = struct.Struct("<I")
 class RowReader:
     """The row that `advance` came to, part by part; 0 is null, and -1 for sizes and depth.
 
-    `scene` is a number, texts are places in `data`.
+    `context` is a number, texts are places in `data`.
     """
 
     __slots__ = (
         "_data_end",
         "_following",
-        "_following_scene",
         "_held",
+        "_second_context",
         "at",
         "attempt",
+        "context",
         "correlation_id_at",
         "correlation_id_size",
         "data",
@@ -86,7 +87,6 @@ class RowReader:
         "priority",
         "publish_time",
         "reason",
-        "scene",
         "size",
         "source_uid",
         "span_id_at",
@@ -104,8 +104,8 @@ class RowReader:
         self.data = _pointer_to(data)
         self.at = at
         self._data_end = end
-        self._following = 0  # IS_ROUTED or IS_PASSED: the second row of a record comes next
-        self._following_scene = 0
+        self._following = 0  # ROUTED_FOLLOWS or DELIVERED_FOLLOWS: the second row of a record comes next
+        self._second_context = 0
         self.has_message = False
         self.is_damaged = False
         self._forget_texts()
@@ -117,75 +117,75 @@ class RowReader:
             return True
         if self.at >= self._data_end:
             return False
-        if self._data_end - self.at < _BRIEF_SIZE:
+        if self._data_end - self.at < _SHORT_SIZE:
             return self._damaged()
         data = self.data
         at = self.at
         self.kind = data[at]
         self.reason = data[at + 1]
         self.flags = data[at + 2]
-        self.scene = _get_u32(data, at + 4)
-        if self.flags & _BRIEF:
+        self.context = _get_u32(data, at + 4)
+        if self.flags & _IS_SHORT:
             if not self.has_message:
                 return self._damaged()
             self.depth = _get_u32(data, at + 8) - 1
             self.attempt = data[at + 3]
             self.enqueue_time = self.time
-            self.at = at + _BRIEF_SIZE
-            if self.flags & _IS_PASSED:
-                if self._data_end - at < _PASSED_SIZE:
+            self.at = at + _SHORT_SIZE
+            if self.flags & _DELIVERED_FOLLOWS:
+                if self._data_end - at < _DIRECT_SIZE:
                     return self._damaged()
-                self._following_scene = _get_u32(data, at + 12)
-                self.at = at + _PASSED_SIZE
+                self._second_context = _get_u32(data, at + 12)
+                self.at = at + _DIRECT_SIZE
         else:
-            if self._data_end - at < (_NEW_SIZE if self.flags & _IS_NEW else _RECORD_SIZE):
+            if self._data_end - at < (_PUBLISHED_SIZE if self.flags & _IS_PUBLISHED else _FULL_SIZE):
                 return self._damaged()
             self.time = _get_i64(data, at + 8)
             self.uid = _get_i64(data, at + 16)
             self.priority = data[at + 3]
-            if self.flags & _IS_NEW:
+            if self.flags & _IS_PUBLISHED:
                 self.publish_time = self.time
                 self.size = _get_u32(data, at + 24) - 1
                 self.enqueue_time = 0
                 self.depth = -1
                 self.attempt = 0
-                self.at = at + _NEW_SIZE
+                self.at = at + _PUBLISHED_SIZE
             else:
                 self.publish_time = _get_i64(data, at + 24)
                 self.enqueue_time = _get_i64(data, at + 32)
                 self.size = _get_u32(data, at + 40) - 1
                 self.depth = _get_u32(data, at + 44) - 1
                 self.attempt = _get_u32(data, at + 48)
-                self.at = at + _RECORD_SIZE
-            if self.flags & _TEXTS:
+                self.at = at + _FULL_SIZE
+            if self.flags & _HAS_IDS:
                 self._read_texts()
-            elif self.flags & _SAME_TEXTS == 0:
+            elif self.flags & _SAME_IDS == 0:
                 self._forget_texts()
             elif not self.has_message:
                 return self._damaged()
             self.has_message = True
-            if self.flags & _IS_PASSED:
+            if self.flags & _DELIVERED_FOLLOWS:
                 return self._damaged()
-        self._following = self.flags & (_IS_ROUTED | _IS_PASSED)
-        if self.is_damaged or self.kind > _HIGHEST_CODE or self.reason > _HIGHEST_CODE:
+        self._following = self.flags & (_ROUTED_FOLLOWS | _DELIVERED_FOLLOWS)
+        if self.is_damaged or self.kind > _MAX_CODE or self.reason > _MAX_CODE:
             return self._damaged()
         return True
 
     def _follow(self) -> None:
         """Go to the second row of a record."""
-        if self._following & _IS_ROUTED:
+        if self._following & _ROUTED_FOLLOWS:
             self.kind = _ROUTED
         else:
             self.kind = _DELIVERED
             self.reason = _AUTO_ACK
-            self.scene = self._following_scene
+            self.context = self._second_context
             self.attempt = 1
             self.depth = 0
         self._following = 0
 
-    def event(self, names: "list[str | None]", scenes: "list[tuple[int, ...]]") -> Event:
+    def event(self, names: "list[str | None]", contexts: "list[tuple[int, ...]]") -> Event:
         """The row as a value."""
-        vhost, exchange, routing_key, queue, consumer, connection, channel = scenes[self.scene]
+        vhost, exchange, routing_key, queue, consumer, connection, channel = contexts[self.context]
         return Event(
             time=self.time,
             kind=self.kind,
@@ -264,23 +264,23 @@ class RowReader:
         return False
 
 
-def used_scenes(reader: RowReader, number_of_scenes: int) -> list[int]:
-    """The numbers of all scenes in the rows that follow, each once."""
+def used_contexts(reader: RowReader, number_of_contexts: int) -> list[int]:
+    """The numbers of all contexts in the rows that follow, each once."""
     used: list[int] = []
-    seen = bytearray(number_of_scenes)
+    seen = bytearray(number_of_contexts)
     while reader.advance():
-        if not seen[reader.scene]:
-            seen[reader.scene] = 1
-            used.append(reader.scene)
+        if not seen[reader.context]:
+            seen[reader.context] = 1
+            used.append(reader.context)
     return used
 
 
-def check_rows(reader: RowReader, count: int, scenes: "dict[int, tuple[int, ...]]") -> None:
+def check_rows(reader: RowReader, count: int, contexts: "dict[int, tuple[int, ...]]") -> None:
     for _ in range(count):
         if not reader.advance() or not reader.numbers_fit():
             raise BadEvents(f"a raw form of events is damaged at byte {reader.at}")
-        if reader.scene not in scenes:
-            raise BadEvents(f"a raw form of events has a scene that it does not tell of before byte {reader.at}")
+        if reader.context not in contexts:
+            raise BadEvents(f"a raw form of events has a context that it does not tell of before byte {reader.at}")
     if reader.advance() or reader.is_damaged:
         raise BadEvents(f"a raw form of events goes on after its {count} rows")
 

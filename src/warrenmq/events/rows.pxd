@@ -1,35 +1,35 @@
 cimport cython
 
-from warrenmq.events.row_reader cimport RowReader, check_rows, used_scenes
-from warrenmq.events.scene_finder cimport SceneFinder
-from warrenmq.events.texts cimport make_texts
+from warrenmq.events.row_reader cimport RowReader, check_rows, used_contexts
+from warrenmq.events.context_cache cimport ContextCache
+from warrenmq.events.message_ids cimport pack_message_ids
 
 cdef Py_ssize_t _FIRST_CAPACITY
 cdef Py_ssize_t _KEPT_CAPACITY
 cdef Py_ssize_t _SPARES
 cdef long long _HIGHEST
 cdef int _CODES
-cdef int _TEXTS
-cdef int _SAME_TEXTS
-cdef int _IS_ROUTED
-cdef int _BRIEF
-cdef int _IS_PASSED
-cdef int _IS_NEW
-cdef Py_ssize_t _RECORD_SIZE
-cdef Py_ssize_t _BRIEF_SIZE
-cdef Py_ssize_t _PASSED_SIZE
-cdef Py_ssize_t _NEW_SIZE
+cdef int _HAS_IDS
+cdef int _SAME_IDS
+cdef int _ROUTED_FOLLOWS
+cdef int _IS_SHORT
+cdef int _DELIVERED_FOLLOWS
+cdef int _IS_PUBLISHED
+cdef Py_ssize_t _FULL_SIZE
+cdef Py_ssize_t _SHORT_SIZE
+cdef Py_ssize_t _DIRECT_SIZE
+cdef Py_ssize_t _PUBLISHED_SIZE
 cdef int _PUBLISHED
 cdef int _ENQUEUED
 cdef Py_ssize_t _FULL_NAMES
-cdef Py_ssize_t _FEW_SCENES
+cdef Py_ssize_t _FEW_CONTEXTS
 
 
 @cython.final
-cdef class Trace:
+cdef class TracedMessage:
     cdef readonly long long uid
     cdef readonly long long publish_time
-    cdef readonly bytes texts
+    cdef readonly bytes message_ids
     cdef readonly int priority
 
 
@@ -41,11 +41,11 @@ cdef class Rows:
     cdef Py_ssize_t _capacity
     cdef list _names
     cdef dict _numbers
-    cdef list _scenes
-    cdef dict _scene_numbers
-    cdef readonly SceneFinder finder
-    cdef tuple _glossary
-    cdef bytes _last_texts
+    cdef list _contexts
+    cdef dict _context_numbers
+    cdef readonly ContextCache context_cache
+    cdef tuple _row_header
+    cdef bytes _last_message_ids
     cdef Py_ssize_t _logged_size
     cdef Py_ssize_t _logged_count
     cdef readonly Py_ssize_t size
@@ -53,13 +53,13 @@ cdef class Rows:
     cdef readonly long long first_time
     cdef readonly long long last_time
     cdef readonly long long time
-    cdef readonly bint has_texts
+    cdef readonly bint has_message_ids
 
     cpdef add(
         self,
         int kind,
         long long time,
-        Trace trace,
+        TracedMessage trace,
         bytes address,
         str vhost,
         str queue,
@@ -78,11 +78,11 @@ cdef class Rows:
         int kind,
         int reason,
         bint is_routed,
-        Py_ssize_t scene,
+        Py_ssize_t context,
         long long time,
         long long uid,
         long long publish_time,
-        bytes texts,
+        bytes message_ids,
         long long enqueue_time,
         long long size,
         long long depth,
@@ -90,29 +90,29 @@ cdef class Rows:
         int priority,
     )
     @cython.locals(data="unsigned char *", room=Py_ssize_t, flags=int)
-    cpdef put_new(
-        self, bint is_routed, Py_ssize_t scene, long long time, long long uid, bytes texts, long long size,
+    cpdef put_published(
+        self, bint is_routed, Py_ssize_t context, long long time, long long uid, bytes message_ids, long long size,
         int priority,
     )
-    cdef _end_record(self, long long time, int flags, bytes texts)
+    cdef _end_record(self, long long time, int flags, bytes message_ids)
     @cython.locals(data="unsigned char *")
-    cpdef put_brief(self, int kind, int reason, Py_ssize_t scene, long long depth, int attempt)
+    cpdef put_short(self, int kind, int reason, Py_ssize_t context, long long depth, int attempt)
     @cython.locals(data="unsigned char *")
-    cpdef put_passed(self, Py_ssize_t came, Py_ssize_t scene, long long depth)
+    cpdef put_direct_delivery(self, Py_ssize_t came, Py_ssize_t context, long long depth)
     @cython.locals(key_at=Py_ssize_t, exchange=Py_ssize_t, routing_key=Py_ssize_t)
-    cpdef Py_ssize_t scene_of(
+    cpdef Py_ssize_t context_of(
         self, bytes address, str vhost, str queue, str consumer, str connection, int channel
     ) except -1
     cpdef bint is_full(self, Py_ssize_t count) except -1
     @cython.locals(taken=Rows)
     cpdef Rows take(self)
-    cpdef reuse(self, Rows rows)
-    cpdef bytes unlogged(self)
+    cpdef recycle(self, Rows rows)
+    cpdef bytes take_unlogged(self)
     @cython.locals(reader=RowReader)
     cpdef Py_ssize_t extend(self, bytes raw) except -1
     cpdef RowReader reader(self)
     cpdef list names(self)
-    cpdef list scenes(self)
+    cpdef list contexts(self)
     @cython.locals(reader=RowReader)
     cpdef list events(self)
     cdef _begin(self)
@@ -122,7 +122,7 @@ cdef class Rows:
     cdef bytes _raw_from(self, Py_ssize_t start, Py_ssize_t count)
 
 
-cdef bytes _texts_of(RowReader reader)
+cdef bytes _pack_ids_of(RowReader reader)
 cdef long long _limited(long long value) noexcept
 cdef void _put_record(
     unsigned char *data,
@@ -131,7 +131,7 @@ cdef void _put_record(
     int reason,
     int flags,
     int priority,
-    unsigned int scene,
+    unsigned int context,
     long long time,
     long long uid,
     long long publish_time,
@@ -140,18 +140,18 @@ cdef void _put_record(
     unsigned int depth,
     unsigned int attempt,
 ) noexcept
-cdef void _put_brief(
-    unsigned char *data, Py_ssize_t at, int kind, int reason, unsigned int scene, unsigned int depth, int attempt
+cdef void _put_short(
+    unsigned char *data, Py_ssize_t at, int kind, int reason, unsigned int context, unsigned int depth, int attempt
 ) noexcept
-cdef void _put_passed(
-    unsigned char *data, Py_ssize_t at, unsigned int came, unsigned int scene, unsigned int depth
+cdef void _put_direct(
+    unsigned char *data, Py_ssize_t at, unsigned int came, unsigned int context, unsigned int depth
 ) noexcept
-cdef void _put_new(
+cdef void _put_published(
     unsigned char *data,
     Py_ssize_t at,
     int flags,
     int priority,
-    unsigned int scene,
+    unsigned int context,
     long long time,
     long long uid,
     unsigned int size,

@@ -2,7 +2,7 @@
 """Events as the loop gathers them: rows in one growing buffer, in the raw form that docs/formats/events.md draws.
 
 The raw form is also what the commit log keeps, so handing rows to it is a copy. Where something happened and who had to
-do with it (queue, key, consumer, ...) is a scene, a number in a row: few differ, and they are written once. What
+do with it (queue, key, consumer, ...) is a context, a number in a row: few differ, and they are written once. What
 follows at once from the row before leaves out what they share.
 
 `Rows` belongs to the loop until `take`, whose result belongs to whoever gets it. Nothing here blocks. One of the files
@@ -20,25 +20,25 @@ except ImportError:
 if cython.compiled:
     from cython.cimports.libc.string import memcpy
 
-from warrenmq.events.glossary import Glossary, Scene, make_glossary, make_head, read_head
+from warrenmq.events.context_cache import ContextCache
+from warrenmq.events.message_ids import clean_name, pack_message_ids
+from warrenmq.events.row_header import EventContext, RowHeader, encode_header, make_row_header, read_header
 from warrenmq.events.row_reader import (
-    BRIEF,
-    BRIEF_RECORD,
-    IS_NEW,
-    IS_PASSED,
-    IS_ROUTED,
-    NEW_RECORD,
-    PASSED_RECORD,
-    RECORD,
-    SAME_TEXTS,
-    TEXTS,
+    DELIVERED_FOLLOWS,
+    DIRECT_RECORD,
+    FULL_RECORD,
+    HAS_IDS,
+    IS_PUBLISHED,
+    IS_SHORT,
+    PUBLISHED_RECORD,
+    ROUTED_FOLLOWS,
+    SAME_IDS,
+    SHORT_RECORD,
     RowReader,
     check_rows,
-    used_scenes,
+    used_contexts,
 )
-from warrenmq.events.scene_finder import SceneFinder
-from warrenmq.events.schema import ENQUEUED, HIGHEST_CODE, PUBLISHED, Event
-from warrenmq.events.texts import clean_name, make_texts
+from warrenmq.events.schema import ENQUEUED, MAX_CODE, PUBLISHED, Event
 
 Pointer: TypeAlias = Any  # an unsigned char * in compiled code, a bytearray or bytes in plain Python
 
@@ -46,32 +46,32 @@ _FIRST_CAPACITY = 256 * 1024
 _KEPT_CAPACITY = 4 * 1024 * 1024
 _SPARES = 4  # buffers of that size at most that are kept: the thread that encodes may be some batches behind
 _HIGHEST = 0x7FFF_FFFF  # of the columns with 32 bits
-_CODES = HIGHEST_CODE
-# To look which of so few scenes are told of takes ten times as long as to tell all of them, as the last time.
-_FEW_SCENES = 16
+_CODES = MAX_CODE
+# To look which of so few contexts are told of takes ten times as long as to tell all of them, as the last time.
+_FEW_CONTEXTS = 16
 # A batch numbers its names with 16 bits, and one more row may bring six.
-FULL_NAMES = 32_000
+NAME_LIMIT = 32_000
 
 # Flags and sizes of a record (row_reader.py), as C integers.
-_TEXTS = TEXTS
-_SAME_TEXTS = SAME_TEXTS
-_IS_ROUTED = IS_ROUTED
-_BRIEF = BRIEF
-_IS_PASSED = IS_PASSED
-_IS_NEW = IS_NEW
-_RECORD_SIZE = RECORD.size
-_BRIEF_SIZE = BRIEF_RECORD.size
-_PASSED_SIZE = PASSED_RECORD.size
-_NEW_SIZE = NEW_RECORD.size
+_HAS_IDS = HAS_IDS
+_SAME_IDS = SAME_IDS
+_ROUTED_FOLLOWS = ROUTED_FOLLOWS
+_IS_SHORT = IS_SHORT
+_DELIVERED_FOLLOWS = DELIVERED_FOLLOWS
+_IS_PUBLISHED = IS_PUBLISHED
+_FULL_SIZE = FULL_RECORD.size
+_SHORT_SIZE = SHORT_RECORD.size
+_DIRECT_SIZE = DIRECT_RECORD.size
+_PUBLISHED_SIZE = PUBLISHED_RECORD.size
 _PUBLISHED = PUBLISHED
 _ENQUEUED = ENQUEUED
-_FULL_NAMES = FULL_NAMES
+_FULL_NAMES = NAME_LIMIT
 
 
-class Trace:
-    """What all rows of one message have in common; `texts` are its ids and its source as they stand in a row."""
+class TracedMessage:
+    """The fields that all rows of one message share; `message_ids` are packed as in a row."""
 
-    __slots__ = ("priority", "publish_time", "texts", "uid")
+    __slots__ = ("message_ids", "priority", "publish_time", "uid")
 
     def __init__(
         self,
@@ -86,34 +86,33 @@ class Trace:
     ) -> None:
         self.uid = uid
         self.publish_time = publish_time
-        self.texts = make_texts(source_uid, message_id, correlation_id, trace_id, span_id)
+        self.message_ids = pack_message_ids(source_uid, message_id, correlation_id, trace_id, span_id)
         self.priority = priority
 
 
 class Rows:
     """Rows in the order they were added. `size` is the memory they take.
-
-    `time` is that of the last one; 0 where the next must not refer to it, and has to say all (`put`, `put_new`).
-    `finder` knows scenes of these rows by the objects that they are of.
+    `time` is that of the last one; 0 where the next must not refer to it, and has to say all (`put`, `put_published`).
+    `context_cache` knows contexts of these rows by the objects that they are of.
     """
 
     __slots__ = (
         "_capacity",
+        "_context_numbers",
+        "_contexts",
         "_data",
         "_expected",
-        "_glossary",
-        "_last_texts",
+        "_last_message_ids",
         "_logged_count",
         "_logged_size",
         "_names",
         "_numbers",
-        "_scene_numbers",
-        "_scenes",
+        "_row_header",
         "_spares",
+        "context_cache",
         "count",
-        "finder",
         "first_time",
-        "has_texts",
+        "has_message_ids",
         "last_time",
         "size",
         "time",
@@ -123,23 +122,21 @@ class Rows:
     size: int
     first_time: int
     last_time: int
-    _last_texts: bytes | None
+    _last_message_ids: bytes | None
     _logged_count: int
     _logged_size: int
 
     def __init__(self) -> None:
         self._spares: list[bytearray] = []
         self._expected = _FIRST_CAPACITY  # what rows take: to begin with less would cost a copy
-        self.finder = SceneFinder()
+        self.context_cache = ContextCache()
         self._begin()
-
-    # -- one more row ------------------------------------------------------------------------------------------------
 
     def add(
         self,
         kind: int,
         time: int,
-        trace: Trace | None,
+        trace: TracedMessage | None,
         address: bytes | None,
         vhost: str | None,
         queue: str | None,
@@ -152,22 +149,21 @@ class Rows:
         reason: int,
         depth: int,
     ) -> None:
-        """One more row. `address` is exchange and routing key as two wire short strings.
+        """Add a row; `address`: exchange and routing key as two short strings.
 
-        None is null, and so is 0 for channel, enqueue_time, attempt and reason, and -1 for size and depth.
+        Null is None, 0 for channel, enqueue_time, attempt and reason, and -1 for size and depth.
         """
-        scene = self.scene_of(address, vhost, queue, consumer, connection, channel)
-        if trace is None:
-            trace = _NO_MESSAGE
+        context = self.context_of(address, vhost, queue, consumer, connection, channel)
+        trace = trace or _NO_MESSAGE
         self.put(
             kind,
             reason,
             False,
-            scene,
+            context,
             time,
             trace.uid,
             trace.publish_time,
-            trace.texts,
+            trace.message_ids,
             enqueue_time,
             size,
             depth,
@@ -187,11 +183,11 @@ class Rows:
             event.kind,
             event.reason or 0,
             False,
-            self._scene((*[self._number_of(name) for name in names], _limited(event.channel or 0))),
+            self._context_number((*[self._number_of(name) for name in names], _limited(event.channel or 0))),
             event.time,
             event.uid,
             event.publish_time or 0,
-            make_texts(event.source_uid or 0, *[_bytes(text) for text in ids]),
+            pack_message_ids(event.source_uid or 0, *[_bytes(text) for text in ids]),
             event.enqueue_time or 0,
             -1 if event.size is None else event.size,
             -1 if event.depth is None else event.depth,
@@ -204,27 +200,24 @@ class Rows:
         kind: int,
         reason: int,
         is_routed: bool,
-        scene: int,
+        context: int,
         time: int,
         uid: int,
         publish_time: int,
-        texts: bytes | None,
+        message_ids: bytes | None,
         enqueue_time: int,
         size: int,
         depth: int,
         attempt: int,
         priority: int,
     ) -> None:
-        """One more row in a scene that is known; or two, the second of the kind "routed".
-
-        Null is as in `add`, and 0 for the priority, which is not over 255.
-        """
-        room = _RECORD_SIZE if texts is None else _RECORD_SIZE + len(texts)
+        """Add a row, or two: the second is `routed`. Nulls as in `add`; priority: 0 to 255, 0 is null."""
+        room = _FULL_SIZE if message_ids is None else _FULL_SIZE + len(message_ids)
         if self.size + room > self._capacity:
             self._grow(room)
-        flags = _IS_ROUTED if is_routed else 0
-        if texts is not None:
-            flags |= _SAME_TEXTS if texts is self._last_texts and self.time != 0 else _TEXTS
+        flags = _ROUTED_FOLLOWS if is_routed else 0
+        if message_ids is not None:
+            flags |= _SAME_IDS if message_ids is self._last_message_ids and self.time != 0 else _HAS_IDS
         data: Pointer = self._data
         _put_record(
             data,
@@ -233,7 +226,7 @@ class Rows:
             reason & _CODES,
             flags,
             priority,
-            scene,
+            context,
             time,
             uid,
             publish_time,
@@ -242,64 +235,59 @@ class Rows:
             _limited(depth) + 1 if depth >= 0 else 0,
             _limited(attempt),
         )
-        self.size += _RECORD_SIZE
-        self._end_record(time, flags, texts)
+        self.size += _FULL_SIZE
+        self._end_record(time, flags, message_ids)
 
-    def put_new(
-        self, is_routed: bool, scene: int, time: int, uid: int, texts: bytes | None, size: int, priority: int
+    def put_published(
+        self, is_routed: bool, context: int, time: int, uid: int, message_ids: bytes | None, size: int, priority: int
     ) -> None:
         """The row of a message that is published now; or two, the second of the kind "routed"."""
-        room = _NEW_SIZE if texts is None else _NEW_SIZE + len(texts)
+        room = _PUBLISHED_SIZE if message_ids is None else _PUBLISHED_SIZE + len(message_ids)
         if self.size + room > self._capacity:
             self._grow(room)
-        flags = _IS_NEW | _IS_ROUTED if is_routed else _IS_NEW
-        if texts is not None:
-            flags |= _TEXTS
+        flags = _IS_PUBLISHED | _ROUTED_FOLLOWS if is_routed else _IS_PUBLISHED
+        if message_ids is not None:
+            flags |= _HAS_IDS
         data: Pointer = self._data
-        _put_new(data, self.size, flags, priority, scene, time, uid, _limited(size) + 1)
-        self.size += _NEW_SIZE
-        self._end_record(time, flags, texts)
+        _put_published(data, self.size, flags, priority, context, time, uid, _limited(size) + 1)
+        self.size += _PUBLISHED_SIZE
+        self._end_record(time, flags, message_ids)
 
-    def _end_record(self, time: int, flags: int, texts: bytes | None) -> None:
+    def _end_record(self, time: int, flags: int, message_ids: bytes | None) -> None:
         """What comes behind a record that says all, and what is known of it."""
-        if flags & _TEXTS and texts is not None:
-            _put_bytes(self._data, self.size, texts, len(texts))
-            self.size += len(texts)
-            self.has_texts = True
-        self._last_texts = texts
+        if flags & _HAS_IDS and message_ids is not None:
+            _put_bytes(self._data, self.size, message_ids, len(message_ids))
+            self.size += len(message_ids)
+            self.has_message_ids = True
+        self._last_message_ids = message_ids
         self.time = time
         if time < self.first_time or self.count == 0:
             self.first_time = time
         if time > self.last_time or self.count == 0:
             self.last_time = time
-        self.count += 2 if flags & _IS_ROUTED else 1
+        self.count += 2 if flags & _ROUTED_FOLLOWS else 1
 
-    def put_brief(self, kind: int, reason: int, scene: int, depth: int, attempt: int) -> None:
-        """One more row, of the same message and time as the one before; it came to the queue right then.
-
-        The attempt is not over 255.
-        """
-        if self.size + _BRIEF_SIZE > self._capacity:
-            self._grow(_BRIEF_SIZE)
+    def put_short(self, kind: int, reason: int, context: int, depth: int, attempt: int) -> None:
+        """Add a row of the same message and time as the last one, enqueued at that time; attempt: up to 255."""
+        if self.size + _SHORT_SIZE > self._capacity:
+            self._grow(_SHORT_SIZE)
         data: Pointer = self._data
-        _put_brief(
-            data, self.size, kind & _CODES, reason & _CODES, scene, _limited(depth) + 1 if depth >= 0 else 0, attempt
+        _put_short(
+            data, self.size, kind & _CODES, reason & _CODES, context, _limited(depth) + 1 if depth >= 0 else 0, attempt
         )
-        self.size += _BRIEF_SIZE
+        self.size += _SHORT_SIZE
         self.count += 1
 
-    def put_passed(self, came: int, scene: int, depth: int) -> None:
+    def put_direct_delivery(self, came: int, context: int, depth: int) -> None:
         """Two rows of the same message and time as the one before: it came to a queue, and was delivered by that."""
-        if self.size + _PASSED_SIZE > self._capacity:
-            self._grow(_PASSED_SIZE)
+        if self.size + _DIRECT_SIZE > self._capacity:
+            self._grow(_DIRECT_SIZE)
         data: Pointer = self._data
-        _put_passed(data, self.size, came, scene, _limited(depth) + 1)
-        self.size += _PASSED_SIZE
+        _put_direct(data, self.size, came, context, _limited(depth) + 1)
+        self.size += _DIRECT_SIZE
         self.count += 2
 
-    # -- scenes ------------------------------------------------------------------------------------------------------
-
-    def scene_of(
+    def context_of(
         self,
         address: bytes | None,
         vhost: str | None,
@@ -308,20 +296,20 @@ class Rows:
         connection: str | None,
         channel: int,
     ) -> int:
-        """The number of this scene."""
+        """The number of this context."""
         exchange = routing_key = 0
         if address is not None:
             key_at = 1 + address[0]
             exchange = self._number_of(_text(address[1:key_at]))
             routing_key = self._number_of(_text(address[key_at + 1 :]))
         others = [self._number_of(name) for name in (vhost, queue, consumer, connection)]
-        return self._scene((others[0], exchange, routing_key, *others[1:], _limited(channel)))
+        return self._context_number((others[0], exchange, routing_key, *others[1:], _limited(channel)))
 
-    def _scene(self, scene: Scene) -> int:
-        number = self._scene_numbers.get(scene)
+    def _context_number(self, context: EventContext) -> int:
+        number = self._context_numbers.get(context)
         if number is None:
-            number = self._scene_numbers[scene] = len(self._scenes)
-            self._scenes.append(scene)
+            number = self._context_numbers[context] = len(self._contexts)
+            self._contexts.append(context)
         return number
 
     def _number_of(self, name: str | None) -> int:
@@ -338,8 +326,6 @@ class Rows:
         self._numbers[name] = number
         return number
 
-    # -- all rows ----------------------------------------------------------------------------------------------------
-
     def is_full(self, count: int) -> bool:
         """Whether there are so many, or as many names as a batch can have."""
         return self.count >= count or len(self._names) >= _FULL_NAMES
@@ -353,11 +339,11 @@ class Rows:
         taken._capacity = self._capacity
         taken._names = self._names
         taken._numbers = self._numbers
-        taken._scenes = self._scenes
-        taken._scene_numbers = self._scene_numbers
-        taken.finder = SceneFinder()  # what the loop's own objects are found by stays here, and goes
-        taken._glossary = self._glossary
-        taken._last_texts = None
+        taken._contexts = self._contexts
+        taken._context_numbers = self._context_numbers
+        taken.context_cache = ContextCache()  # what the loop's own objects are found by stays here, and goes
+        taken._row_header = self._row_header
+        taken._last_message_ids = None
         taken._logged_size = self._logged_size
         taken._logged_count = self._logged_count
         taken.size = self.size
@@ -365,19 +351,19 @@ class Rows:
         taken.first_time = self.first_time
         taken.last_time = self.last_time
         taken.time = 0
-        taken.has_texts = self.has_texts
+        taken.has_message_ids = self.has_message_ids
         self._expected = min(self._capacity, _KEPT_CAPACITY)
         self._begin()
         return taken
 
-    def reuse(self, rows: "Rows") -> None:
+    def recycle(self, rows: "Rows") -> None:
         """Take the memory of rows that nobody reads any more: fresh memory has to be zeroed, and costs page faults."""
         if rows._capacity <= _KEPT_CAPACITY and len(self._spares) < _SPARES:
             self._spares.append(rows._data)
         rows._data = bytearray()
         rows._capacity = rows.size = 0
 
-    def unlogged(self) -> bytes | None:
+    def take_unlogged(self) -> bytes | None:
         """The raw form of what was added since the last call; None: nothing was."""
         if self._logged_count == self.count:
             return None
@@ -399,11 +385,11 @@ class Rows:
 
     def extend(self, raw: bytes) -> int:
         """Add the rows of a raw form and give their number. BadEvents: it is damaged, and nothing was added."""
-        count, names, scenes, at = read_head(raw)
-        check_rows(RowReader(raw, at, len(raw)), count, scenes)
+        count, names, contexts, at = read_header(raw)
+        check_rows(RowReader(raw, at, len(raw)), count, contexts)
         known = {
-            number: self._scene((*[self._number_of(names[name]) for name in scene[:6]], scene[6]))
-            for number, scene in scenes.items()
+            number: self._context_number((*[self._number_of(names[name]) for name in context[:6]], context[6]))
+            for number, context in contexts.items()
         }
         reader = RowReader(raw, at, len(raw))
         while reader.advance():
@@ -411,11 +397,11 @@ class Rows:
                 reader.kind,
                 reader.reason,
                 False,
-                known[reader.scene],
+                known[reader.context],
                 reader.time,
                 reader.uid,
                 reader.publish_time,
-                _texts_of(reader),
+                _pack_ids_of(reader),
                 reader.enqueue_time,
                 reader.size,
                 reader.depth,
@@ -432,9 +418,9 @@ class Rows:
         """By number; number 0 stands for no name."""
         return self._names
 
-    def scenes(self) -> list[Scene]:
+    def contexts(self) -> list[EventContext]:
         """By number."""
-        return self._scenes
+        return self._contexts
 
     def events(self) -> list[Event]:
         found = []
@@ -442,7 +428,7 @@ class Rows:
         names += [name.decode() for name in self._names[1:]]
         reader = self.reader()
         while reader.advance():
-            found.append(reader.event(names, self._scenes))
+            found.append(reader.event(names, self._contexts))
         return found
 
     def _begin(self) -> None:
@@ -450,11 +436,11 @@ class Rows:
         self._capacity = len(self._data)
         self._names: list[bytes] = [b""]
         self._numbers: dict[Any, int] = {None: 0}
-        self._scenes: list[Scene] = []
-        self._scene_numbers: dict[Scene, int] = {}
-        self.finder.clear()
-        self._glossary: Glossary | None = None  # of all scenes so far
-        self._last_texts = None
+        self._contexts: list[EventContext] = []
+        self._context_numbers: dict[EventContext, int] = {}
+        self.context_cache.clear()
+        self._row_header: RowHeader | None = None  # of all contexts so far
+        self._last_message_ids = None
         self._logged_size = 0
         self._logged_count = 0
         self.size = 0
@@ -462,7 +448,7 @@ class Rows:
         self.first_time = 0
         self.last_time = 0
         self.time = 0
-        self.has_texts = False
+        self.has_message_ids = False
 
     def _grow(self, needed: int) -> None:
         grown = bytearray(max(2 * self._capacity, self.size + needed))
@@ -471,15 +457,15 @@ class Rows:
         self._capacity = len(grown)
 
     def _raw_from(self, start: int, count: int) -> bytes:
-        """The head, the names and scenes that are used from here on (or all), and the rows as they are."""
-        if count < len(self._scenes) and len(self._scenes) > _FEW_SCENES:
-            used = used_scenes(RowReader(self._data, start, self.size), len(self._scenes))
-            glossary = make_glossary(self._names, self._scenes, used)
+        """The head, the names and contexts that are used from here on (or all), and the rows as they are."""
+        if count < len(self._contexts) and len(self._contexts) > _FEW_CONTEXTS:
+            used = used_contexts(RowReader(self._data, start, self.size), len(self._contexts))
+            row_header = make_row_header(self._names, self._contexts, used)
         else:  # written once for many times
-            if self._glossary is None or self._glossary[1] != len(self._scenes):
-                self._glossary = make_glossary(self._names, self._scenes, list(range(len(self._scenes))))
-            glossary = self._glossary
-        return b"".join((make_head(count, glossary), memoryview(self._data)[start : self.size]))
+            if self._row_header is None or self._row_header[1] != len(self._contexts):
+                self._row_header = make_row_header(self._names, self._contexts, list(range(len(self._contexts))))
+            row_header = self._row_header
+        return b"".join((encode_header(count, row_header), memoryview(self._data)[start : self.size]))
 
 
 def _text(octets: bytes) -> str:
@@ -490,8 +476,8 @@ def _bytes(text: str | None) -> bytes | None:
     return None if text is None else clean_name(text).encode()
 
 
-def _texts_of(reader: RowReader) -> bytes | None:
-    return make_texts(
+def _pack_ids_of(reader: RowReader) -> bytes | None:
+    return pack_message_ids(
         reader.source_uid,
         reader.octets(reader.message_id_at, reader.message_id_size),
         reader.octets(reader.correlation_id_at, reader.correlation_id_size),
@@ -513,7 +499,7 @@ def _put_record(
     reason: int,
     flags: int,
     priority: int,
-    scene: int,
+    context: int,
     time: int,
     uid: int,
     publish_time: int,
@@ -527,7 +513,7 @@ def _put_record(
         data[at + 1] = reason
         data[at + 2] = flags
         data[at + 3] = priority
-        _put_u32(data, at + 4, scene)
+        _put_u32(data, at + 4, context)
         _put_i64(data, at + 8, time)
         _put_i64(data, at + 16, uid)
         _put_i64(data, at + 24, publish_time)
@@ -536,48 +522,63 @@ def _put_record(
         _put_u32(data, at + 44, depth)
         _put_u32(data, at + 48, attempt)
     else:
-        RECORD.pack_into(
-            data, at, kind, reason, flags, priority, scene, time, uid, publish_time, enqueue_time, size, depth, attempt
+        FULL_RECORD.pack_into(
+            data,
+            at,
+            kind,
+            reason,
+            flags,
+            priority,
+            context,
+            time,
+            uid,
+            publish_time,
+            enqueue_time,
+            size,
+            depth,
+            attempt,
         )
 
 
-def _put_brief(data: Pointer, at: int, kind: int, reason: int, scene: int, depth: int, attempt: int) -> None:
+def _put_short(data: Pointer, at: int, kind: int, reason: int, context: int, depth: int, attempt: int) -> None:
     if cython.compiled:
         data[at] = kind
         data[at + 1] = reason
-        data[at + 2] = _BRIEF
+        data[at + 2] = _IS_SHORT
         data[at + 3] = attempt
-        _put_u32(data, at + 4, scene)
+        _put_u32(data, at + 4, context)
         _put_u32(data, at + 8, depth)
     else:
-        BRIEF_RECORD.pack_into(data, at, kind, reason, _BRIEF, attempt, scene, depth)
+        SHORT_RECORD.pack_into(data, at, kind, reason, _IS_SHORT, attempt, context, depth)
 
 
-def _put_passed(data: Pointer, at: int, came: int, scene: int, depth: int) -> None:
+def _put_direct(data: Pointer, at: int, came: int, context: int, depth: int) -> None:
     if cython.compiled:
         data[at] = _ENQUEUED
         data[at + 1] = 0
-        data[at + 2] = _BRIEF | _IS_PASSED
+        data[at + 2] = _IS_SHORT | _DELIVERED_FOLLOWS
         data[at + 3] = 0
         _put_u32(data, at + 4, came)
         _put_u32(data, at + 8, depth)
-        _put_u32(data, at + 12, scene)
+        _put_u32(data, at + 12, context)
     else:
-        PASSED_RECORD.pack_into(data, at, _ENQUEUED, 0, _BRIEF | _IS_PASSED, 0, came, depth, scene)
+        DIRECT_RECORD.pack_into(data, at, _ENQUEUED, 0, _IS_SHORT | _DELIVERED_FOLLOWS, 0, came, depth, context)
 
 
-def _put_new(data: Pointer, at: int, flags: int, priority: int, scene: int, time: int, uid: int, size: int) -> None:
+def _put_published(
+    data: Pointer, at: int, flags: int, priority: int, context: int, time: int, uid: int, size: int
+) -> None:
     if cython.compiled:
         data[at] = _PUBLISHED
         data[at + 1] = 0
         data[at + 2] = flags
         data[at + 3] = priority
-        _put_u32(data, at + 4, scene)
+        _put_u32(data, at + 4, context)
         _put_i64(data, at + 8, time)
         _put_i64(data, at + 16, uid)
         _put_u32(data, at + 24, size)
     else:
-        NEW_RECORD.pack_into(data, at, _PUBLISHED, 0, flags, priority, scene, time, uid, size)
+        PUBLISHED_RECORD.pack_into(data, at, _PUBLISHED, 0, flags, priority, context, time, uid, size)
 
 
 def _put_u32(data: Pointer, at: int, value: int) -> None:
@@ -596,4 +597,4 @@ def _put_bytes(data: Pointer, at: int, octets: bytes, size: int) -> None:
         data[at : at + size] = octets
 
 
-_NO_MESSAGE = Trace(0, 0)
+_NO_MESSAGE = TracedMessage(0, 0)

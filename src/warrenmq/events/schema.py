@@ -138,7 +138,7 @@ REASON_NAMES = {
 }
 REASON_CODES = {name: code for code, name in REASON_NAMES.items()}
 
-HIGHEST_CODE = 127  # they are int8 on disk
+MAX_CODE = 127  # they are int8 on disk
 
 
 def kind_name(code: int) -> str:

@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from crc32c import crc32c
 
 from warrenmq.events import schema
-from warrenmq.events.batch import Batch, Selection
+from warrenmq.events.batch import EventBatch, RowFilter
 from warrenmq.events.codec import decode
 from warrenmq.events.columns import ColumnWriter
 from warrenmq.events.errors import BadEvents
@@ -52,7 +52,7 @@ FILE_BYTES = 512 * 1024 * 1024
 # Where that fails, it is tried again after so many more batches.
 SEAL_AGAIN = 256
 # Each message that names its source has an event of this kind, and few messages do.
-MADE_FROM_ANOTHER = Selection(kinds=frozenset({schema.REPUBLISHED}))
+MADE_FROM_ANOTHER = RowFilter(kinds=frozenset({schema.REPUBLISHED}))
 
 # Bytes of a batch that it is known again by.
 KNOWN_BY = 16 * 1024
@@ -65,9 +65,9 @@ def checksum_of(octets: bytes) -> int:
     return crc32c(octets[:KNOWN_BY])
 
 
-def note_of(octets: bytes, is_sound: bool = False) -> BatchNote:
-    """What the index has to know of a batch, whose offset is not known yet. `is_sound`: see `decode`. BadEvents."""
-    batch = decode(octets, is_sound)
+def note_of(octets: bytes, is_trusted: bool = False) -> BatchNote:
+    """What the index has to know of a batch, whose offset is not known yet. `is_trusted`: see `decode`. BadEvents."""
+    batch = decode(octets, is_trusted)
     names = [QUEUE + name for name in batch.used_names("queue")]
     names += [EXCHANGE + name for name in batch.used_names("exchange")]
     kinds = batch.used_kinds()
@@ -80,11 +80,11 @@ def note_of(octets: bytes, is_sound: bool = False) -> BatchNote:
 
 def note_of_written(rows: Rows, writer: ColumnWriter, octets: bytes) -> BatchNote:
     """The same of rows that this writer has just made these bytes of: much of it is known from there."""
-    if rows.has_texts:
-        return note_of(octets, is_sound=True)
+    if rows.has_message_ids:
+        return note_of(octets, is_trusted=True)
     names = [QUEUE + name for name in writer.used_names("queue")]
     names += [EXCHANGE + name for name in writer.used_names("exchange")]
-    keys = keys_of_uids(octets, writer.uids_at(), rows.count)
+    keys = keys_of_uids(octets, writer.uids_offset(), rows.count)
     times, kinds = (rows.first_time, rows.last_time), kinds_mask(writer.used_kinds())
     return BatchNote(0, *times, kinds, checksum_of(octets), len(octets), frozenset(names), keys)
 
@@ -98,7 +98,7 @@ def note_of_stored(offset: int, octets: bytes) -> BatchNote:
         return BatchNote(offset, 0, 0, 0, checksum_of(octets), len(octets), frozenset(), _NO_KEYS)
 
 
-def _keys_of_sources(batch: Batch) -> list[int]:
+def _keys_of_sources(batch: EventBatch) -> list[int]:
     """A message that another was made from leads to that as well."""
     made = batch.events(batch.select(MADE_FROM_ANOTHER))
     return [uid_key(event.source_uid) for event in made if event.source_uid is not None]

@@ -1,6 +1,6 @@
 cimport cython
 
-from warrenmq.events.batch cimport Batch
+from warrenmq.events.batch cimport EventBatch
 
 ctypedef unsigned char *Octets
 ctypedef unsigned long long *Longs
@@ -9,7 +9,7 @@ ctypedef Py_ssize_t Places[256]
 
 
 @cython.locals(size=Py_ssize_t)
-cpdef keys_of(Batch batch)
+cpdef keys_of(EventBatch batch)
 cpdef sort_keys(bytearray hashes, bytearray numbers)
 @cython.locals(
     from_hashes=Longs, from_numbers=Ints, to_hashes=Longs, to_numbers=Ints, count=Py_ssize_t, shift=int,

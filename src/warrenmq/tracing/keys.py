@@ -20,16 +20,16 @@ except ImportError:
 if cython.compiled:
     from cython.cimports.libc.string import memcpy, memset
 
-from warrenmq.events.batch import Batch, uid_keys
+from warrenmq.events.batch import EventBatch, uid_keys
 
 Pointer: TypeAlias = Any
 
 
-def keys_of(batch: Batch) -> "array[int]":
-    """As `Batch.key_hashes`."""
+def keys_of(batch: EventBatch) -> "array[int]":
+    """As `EventBatch.key_hashes`."""
     if not cython.compiled:
         return batch.key_hashes()
-    hashes = bytearray(8 * batch.most_keys())
+    hashes = bytearray(8 * batch.max_keys())
     size = batch.hash_keys(hashes)  # what key_hashes itself begins with
     del hashes[size:]
     return _each_once(hashes)

@@ -215,7 +215,7 @@ class EventLog:
             self._drop(pending.rows.count, pending.up_to, "the disk is short of room")
         else:
             self._publish(pending, pending.octets, pending.note)
-        self._recorder.rows.reuse(pending.rows)
+        self._recorder.rows.recycle(pending.rows)
         while self._flushing and self._flushing[0][0] is pending:
             done = self._flushing.popleft()[1]
             if not done.done():

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TypeVar
 
 from warrenmq.events import schema
-from warrenmq.events.batch import Batch, Selection
+from warrenmq.events.batch import EventBatch, RowFilter
 from warrenmq.events.codec import decode
 from warrenmq.events.errors import BadEvents
 from warrenmq.events.ids import MESSAGE_ID_KEY, key_hash, parse_uid, uid_key
@@ -127,7 +127,7 @@ class _Batches:
         self.limits = limits
         self._clock = clock
         self._deadline = clock() + seconds
-        self._held: OrderedDict[int, Batch | None] = OrderedDict()
+        self._held: OrderedDict[int, EventBatch | None] = OrderedDict()
         self._opened = 0
         self.events_left = limits.events
         self.has_left_out = False  # events that belong to the answer
@@ -137,7 +137,7 @@ class _Batches:
         """Whether the answer has to do with what it has."""
         return self.events_left <= 0 or self._opened >= self.limits.batches or self._is_late()
 
-    async def open(self, offset: int) -> Batch | None:
+    async def open(self, offset: int) -> EventBatch | None:
         """None if it is no longer kept, or damaged."""
         if offset in self._held:
             self._held.move_to_end(offset)
@@ -150,7 +150,7 @@ class _Batches:
             self._held.popitem(last=False)
         return batch
 
-    async def select(self, offset: int, wanted: Sequence[Selection], known: Container[Place] = ()) -> Life:
+    async def select(self, offset: int, wanted: Sequence[RowFilter], known: Container[Place] = ()) -> Life:
         """The events in a batch that one of these wants, in order, as many as may be decoded; not those that are known.
 
         One more row than that is looked at, to know whether any is left out.
@@ -169,11 +169,11 @@ class _Batches:
             self.has_left_out = True
         return await self.decode(offset, batch, unknown[: self.events_left])
 
-    async def rows(self, batch: Batch, wanted: Selection) -> list[int]:
+    async def rows(self, batch: EventBatch, wanted: RowFilter) -> list[int]:
         most = self.limits.events + 1
         return await self.follower.do(lambda: batch.select(wanted, most))
 
-    async def decode(self, offset: int, batch: Batch, rows: Sequence[int]) -> Life:
+    async def decode(self, offset: int, batch: EventBatch, rows: Sequence[int]) -> Life:
         """These rows as events."""
         life: Life = []
         self.events_left -= len(rows)
@@ -194,14 +194,14 @@ class _Batches:
         return self._clock() > self._deadline
 
 
-def _decode(octets: bytes) -> Batch | None:
+def _decode(octets: bytes) -> EventBatch | None:
     try:
         return decode(octets)
     except BadEvents:  # the index has said so when it came by
         return None
 
 
-def _events(offset: int, batch: Batch, rows: Sequence[int]) -> Life:
+def _events(offset: int, batch: EventBatch, rows: Sequence[int]) -> Life:
     return [(Place(offset, row), batch.event(row)) for row in rows]
 
 
@@ -244,9 +244,9 @@ class _Biographer:
     async def _look_for(self, uids: frozenset[int], message_ids: frozenset[str]) -> None:
         keys = {uid_key(uid) for uid in uids}
         keys |= {key_hash(MESSAGE_ID_KEY, text.encode("utf-8", "replace")) for text in message_ids}
-        wanted = [Selection(message_id=text) for text in message_ids]
+        wanted = [RowFilter(message_id=text) for text in message_ids]
         if uids:
-            wanted.append(Selection(uids=uids))
+            wanted.append(RowFilter(uids=uids))
         offsets = await self._batches.find(list(keys))
         for offset in offsets:
             if self._batches.is_exhausted:
@@ -274,7 +274,7 @@ class _Biographer:
         return len(self._found) > before
 
     async def _look_for_removals_of(self, kind: int, vhost: str, queue: str, since: int) -> None:
-        wanted = Selection(kinds=frozenset({kind}), uids=_NO_MESSAGE, vhost=vhost, queue=queue)
+        wanted = RowFilter(kinds=frozenset({kind}), uids=_NO_MESSAGE, vhost=vhost, queue=queue)
         batches = IndexQuery(since, None, kind, frozenset({QUEUE + queue}))
         below = self._follower.source.next_offset
         while below:
@@ -382,7 +382,7 @@ class _Searcher:
         else:
             self._place = Place(offset, 0)
 
-    async def _newest(self, batch: Batch, rows: list[int]) -> list[tuple[int, int]]:
+    async def _newest(self, batch: EventBatch, rows: list[int]) -> list[tuple[int, int]]:
         """Take rows off the end, as far as messages are still wanted: the last row of each, with its uid."""
         most = self._query.limit + 1 - len(self._found)
         some = rows[-ROWS_AT_ONCE:]
@@ -395,7 +395,7 @@ class _Searcher:
                 found[uid] = row
         return [(row, uid) for uid, row in found.items()]
 
-    async def _take(self, offset: int, batch: Batch, rows: list[tuple[int, int]]) -> None:
+    async def _take(self, offset: int, batch: EventBatch, rows: list[tuple[int, int]]) -> None:
         if self._query.cursor is not None:
             shown = await self._shown_before(frozenset(uid for _, uid in rows))
             rows = [(row, uid) for row, uid in rows if uid not in shown]
@@ -418,7 +418,9 @@ class _Searcher:
                     shown.update(await self._follower.do(partial(batch.uids, some)))
         return shown
 
-    async def _lives_of(self, offset: int, batch: Batch, rows: list[tuple[int, int]]) -> dict[int, dict[Place, Event]]:
+    async def _lives_of(
+        self, offset: int, batch: EventBatch, rows: list[tuple[int, int]]
+    ) -> dict[int, dict[Place, Event]]:
         """The events of these messages, at least those of these rows."""
         uids = frozenset(uid for _, uid in rows)
         lives: dict[int, dict[Place, Event]] = {uid: {} for uid in uids}
@@ -427,6 +429,6 @@ class _Searcher:
         for at in await self._batches.find(list({uid_key(uid) for uid in uids})):
             if self._batches.is_exhausted:
                 break
-            for place, event in await self._batches.select(at, [Selection(uids=uids)]):
+            for place, event in await self._batches.select(at, [RowFilter(uids=uids)]):
                 lives[event.uid][place] = event
         return lives

@@ -65,7 +65,7 @@ cdef class Recorder(EventSink):
 
     @cython.locals(publisher=Channel, way=Route, plan=Plan)
     cpdef published(self, object channel, object route, Message message, list queues)
-    @cython.locals(now="long long", uid="long long", is_new=bint, scene=Py_ssize_t)
+    @cython.locals(now="long long", uid="long long", is_new=bint, context=Py_ssize_t)
     cdef _begin(self, Message message, Channel publisher, bint is_routed)
     @cython.locals(plan=Plan)
     cdef Plan _make_plan(self, Channel publisher, Route way, list queues)
@@ -79,30 +79,30 @@ cdef class Recorder(EventSink):
     cdef unsigned long long _chance_of_64_bits(self) noexcept
     @cython.locals(publisher=Channel)
     cpdef message_event(self, int kind, Message message, object channel, int reason)
-    @cython.locals(rows=Rows, scene=Py_ssize_t)
-    cdef Py_ssize_t _scene_of_publisher(self, bytes address, Channel publisher) except -1
+    @cython.locals(rows=Rows, context=Py_ssize_t)
+    cdef Py_ssize_t _publisher_context(self, bytes address, Channel publisher) except -1
     cdef _put(
-        self, int kind, int reason, Py_ssize_t scene, long long now, Message message, long long depth, int attempt
+        self, int kind, int reason, Py_ssize_t context, long long now, Message message, long long depth, int attempt
     )
-    @cython.locals(place=Queue, now="long long", rows=Rows, address=bytes, scene=Py_ssize_t)
+    @cython.locals(place=Queue, now="long long", rows=Rows, address=bytes, context=Py_ssize_t)
     cpdef enqueued(self, Message message, object queue, long long depth)
     @cython.locals(now="long long")
     cpdef resume(self)
     @cython.locals(rows=Rows)
     cdef bint _is_at(self, long long now, Message message) except -1
     @cython.locals(
-        place=Queue, message=Message, address=bytes, known=object, scene=Py_ssize_t
+        place=Queue, message=Message, address=bytes, known=object, context=Py_ssize_t
     )
     cpdef place_event(self, int kind, QueuedMessage entry, object queue, object who, int reason)
-    @cython.locals(place=Queue, rows=Rows, scene=Py_ssize_t, now="long long")
+    @cython.locals(place=Queue, rows=Rows, context=Py_ssize_t, now="long long")
     cpdef passed(self, Message message, object queue, object consumer)
     @cython.locals(depth="long long", now="long long")
-    cdef _tell(self, int kind, int reason, Py_ssize_t scene, Message message, Queue place, int attempts)
+    cdef _tell(self, int kind, int reason, Py_ssize_t context, Message message, Queue place, int attempts)
     @cython.locals(
         rows=Rows, tag=str, connection=str, number=int, receiver=object, consumer=Consumer, channel=Channel,
-        scene=Py_ssize_t, before=Py_ssize_t,
+        context=Py_ssize_t, before=Py_ssize_t,
     )
-    cdef Py_ssize_t _scene_of_place(
+    cdef Py_ssize_t _queue_context(
         self, bytes address, Queue place, object holder, object who, object known
     ) except -1
     @cython.locals(now="long long")

@@ -191,10 +191,10 @@ class Recorder(EventSink):
         is_new = not is_republished(message.header)
         if is_routed and is_new:
             self.routed = uid
-        scene = self._scene_of_publisher(message.address, publisher)
-        self.rows.put_new(is_routed and is_new, scene, now, uid, self._texts, message.size, self._priority)
+        context = self._publisher_context(message.address, publisher)
+        self.rows.put_published(is_routed and is_new, context, now, uid, self._texts, message.size, self._priority)
         if not is_new:
-            self._put(_REPUBLISHED, 0, scene, now, message, -1, 0)
+            self._put(_REPUBLISHED, 0, context, now, message, -1, 0)
 
     def _make_plan(self, publisher: Channel, way: Route, queues: list[Queue]) -> Plan:
         assert self._rules is not None
@@ -253,19 +253,19 @@ class Recorder(EventSink):
         if kind != _ROUTED:
             self._now = self._read_clock()
         self.has_news = True
-        self._put(kind, reason, self._scene_of_publisher(message.address, publisher), self._now, message, -1, 0)
+        self._put(kind, reason, self._publisher_context(message.address, publisher), self._now, message, -1, 0)
 
-    def _scene_of_publisher(self, address: bytes, publisher: Channel) -> int:
+    def _publisher_context(self, address: bytes, publisher: Channel) -> int:
         rows = self.rows
-        scene = rows.finder.find(address, publisher, None)
-        if scene < 0:
-            scene = rows.scene_of(
+        context = rows.context_cache.find(address, publisher, None)
+        if context < 0:
+            context = rows.context_of(
                 address, publisher.vhost_name, None, None, publisher.connection_name, publisher.number
             )
-            rows.finder.note(scene, -1, address, publisher, None)
-        return scene
+            rows.context_cache.add(context, -1, address, publisher, None)
+        return context
 
-    def _put(self, kind: int, reason: int, scene: int, now: int, message: Message, depth: int, attempt: int) -> None:
+    def _put(self, kind: int, reason: int, context: int, now: int, message: Message, depth: int, attempt: int) -> None:
         if message.uid != self._told:
             self._told = message.uid  # most events are of the same message as the one before
             self._texts = texts_of(message.header)
@@ -274,7 +274,7 @@ class Recorder(EventSink):
             kind,
             reason,
             False,
-            scene,
+            context,
             now,
             message.uid,
             message.publish_time,
@@ -294,14 +294,14 @@ class Recorder(EventSink):
         self.has_news = True
         rows = self.rows
         address = message.address
-        scene = rows.finder.find(address, place, None)
-        if scene < 0:
-            scene = rows.scene_of(address, place.vhost, place.name, None, None, 0)
-            rows.finder.note(scene, -1, address, place, None)
+        context = rows.context_cache.find(address, place, None)
+        if context < 0:
+            context = rows.context_of(address, place.vhost, place.name, None, None, 0)
+            rows.context_cache.add(context, -1, address, place, None)
         if self._is_at(now, message):
-            rows.put_brief(_ENQUEUED, 0, scene, depth, 0)
+            rows.put_short(_ENQUEUED, 0, context, depth, 0)
         else:
-            self._put(_ENQUEUED, 0, scene, now, message, depth, 0)
+            self._put(_ENQUEUED, 0, context, now, message, depth, 0)
 
     def resume(self) -> None:
         now = self._read_clock()
@@ -320,10 +320,10 @@ class Recorder(EventSink):
         address = message.address
         # Where somebody has to do with it, the consumer it was handed to says it all: that belongs to one channel.
         known = who if who is None or entry.consumer is None else entry.consumer
-        scene = -1 if known is None else self.rows.finder.find(address, place, known)
-        if scene < 0:
-            scene = self._scene_of_place(address, place, entry.consumer, who, known)
-        self._tell(kind, reason, scene, message, place, entry.attempts)
+        context = -1 if known is None else self.rows.context_cache.find(address, place, known)
+        if context < 0:
+            context = self._queue_context(address, place, entry.consumer, who, known)
+        self._tell(kind, reason, context, message, place, entry.attempts)
 
     def passed(self, message: Message, queue: object, consumer: object) -> None:
         place: Queue = queue  # type: ignore[assignment]
@@ -332,24 +332,24 @@ class Recorder(EventSink):
             message.enqueue_time = now
         self.has_news = True
         rows = self.rows
-        scene = rows.finder.find(message.address, place, consumer)
-        if scene < 0:
-            scene = self._scene_of_place(message.address, place, None, consumer, consumer)
+        context = rows.context_cache.find(message.address, place, consumer)
+        if context < 0:
+            context = self._queue_context(message.address, place, None, consumer, consumer)
         if self._is_at(now, message):
-            rows.put_passed(rows.finder.before, scene, 1)
+            rows.put_direct_delivery(rows.context_cache.enqueue_context, context, 1)
         else:
-            self._put(_ENQUEUED, 0, rows.finder.before, now, message, 1, 0)
-            self._put(_DELIVERED, _AUTO_ACK, scene, now, message, 0, 1)
+            self._put(_ENQUEUED, 0, rows.context_cache.enqueue_context, now, message, 1, 0)
+            self._put(_DELIVERED, _AUTO_ACK, context, now, message, 0, 1)
 
-    def _tell(self, kind: int, reason: int, scene: int, message: Message, place: Queue, attempts: int) -> None:
+    def _tell(self, kind: int, reason: int, context: int, message: Message, place: Queue, attempts: int) -> None:
         """A row about the message in one queue."""
         self.has_news = True
         depth = place.backlog.waiting if isinstance(place, ClassicQueue) else -1
         now = self._read_clock()
         if self._is_at(now, message) and attempts <= _BRIEF_ATTEMPTS:
-            self.rows.put_brief(kind, reason, scene, depth, attempts)
+            self.rows.put_short(kind, reason, context, depth, attempts)
         else:
-            self._put(kind, reason, scene, now, message, depth, attempts)
+            self._put(kind, reason, context, now, message, depth, attempts)
 
     def _read_clock(self) -> int:
         """Microseconds since 1970, a few too early at most."""
@@ -361,7 +361,7 @@ class Recorder(EventSink):
         self._read_at = now
         return now
 
-    def _scene_of_place(self, address: bytes, place: Queue, holder: object, who: object, known: object) -> int:
+    def _queue_context(self, address: bytes, place: Queue, holder: object, who: object, known: object) -> int:
         """One that was not found; it will be by `known`, if that is not None."""
         rows = self.rows
         tag: str | None = None
@@ -379,11 +379,11 @@ class Recorder(EventSink):
             channel: Channel = receiver  # type: ignore[assignment]
             connection = channel.connection_name
             number = channel.number
-        scene = rows.scene_of(address, place.vhost, place.name, tag, connection, number)
+        context = rows.context_of(address, place.vhost, place.name, tag, connection, number)
         if known is not None:
-            before = rows.scene_of(address, place.vhost, place.name, None, None, 0)
-            rows.finder.note(scene, before, address, place, known)
-        return scene
+            before = rows.context_of(address, place.vhost, place.name, None, None, 0)
+            rows.context_cache.add(context, before, address, place, known)
+        return context
 
     def tapped(self, entry: QueuedMessage, queue: object, who: object) -> None:
         assert self._firehose is not None
@@ -419,7 +419,7 @@ class Recorder(EventSink):
         if self.commit_log.work == self._work:
             return
         self._work = self.commit_log.work
-        raw = self.rows.unlogged()
+        raw = self.rows.take_unlogged()
         if raw is not None and self._log is not None and self._log.is_keeping:
             last = self.numbered + self.rows.count
             self.commit_log.put_events(self._logged + 1, last, raw)
@@ -428,7 +428,7 @@ class Recorder(EventSink):
     def relog(self) -> None:
         """Put all rows into the open epoch, also those that were put into one before."""
         if self.rows.count:
-            self.rows.unlogged()
+            self.rows.take_unlogged()
             self._logged = self.numbered + self.rows.count
             self.commit_log.put_events(self.numbered + 1, self._logged, self.rows.to_bytes())
 

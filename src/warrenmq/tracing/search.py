@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from warrenmq.events.batch import Batch, Selection
+from warrenmq.events.batch import EventBatch, RowFilter
 from warrenmq.events.ids import CORRELATION_ID_KEY, TRACE_ID_KEY, key_hash
 from warrenmq.events.schema import Event
 from warrenmq.tracing.index_file import EXCHANGE, QUEUE, IndexQuery
@@ -124,21 +124,21 @@ def wanted_keys(query: TraceQuery) -> list[int]:
 
 
 def fitting_rows(
-    batch: Batch, query: TraceQuery, before: int | None = None, uids: frozenset[int] | None = None
+    batch: EventBatch, query: TraceQuery, before: int | None = None, uids: frozenset[int] | None = None
 ) -> list[int]:
     """The rows that fit, in order; only those before this one, and of these messages."""
     rows = _select(batch, query, uids)
     return rows if before is None else rows[: bisect_left(rows, before)]
 
 
-def _select(batch: Batch, query: TraceQuery, uids: frozenset[int] | None) -> list[int]:
+def _select(batch: EventBatch, query: TraceQuery, uids: frozenset[int] | None) -> list[int]:
     vhosts = [query.vhost] if query.vhosts is None else sorted(query.vhosts)
     if query.vhosts is not None and query.vhost is not None:
         vhosts = [query.vhost] if query.vhost in query.vhosts else []
     kinds = None if query.kind is None else frozenset({query.kind})
     rows: list[int] = []
     for vhost in vhosts:
-        selection = Selection(
+        selection = RowFilter(
             time_from=query.start,
             time_to=query.end,
             kinds=kinds,

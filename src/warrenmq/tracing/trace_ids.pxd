@@ -1,6 +1,6 @@
 cimport cython
 
-from warrenmq.events.texts cimport make_texts
+from warrenmq.events.message_ids cimport pack_message_ids
 
 cdef int _CONTENT_TYPE
 cdef int _HEADERS

@@ -17,7 +17,7 @@ else:
     from warrenmq.events.ids import hash_bytes
 
 from warrenmq.events.ids import parse_traceparent, parse_uid
-from warrenmq.events.texts import make_texts
+from warrenmq.events.message_ids import pack_message_ids
 
 _CONTENT_TYPE = 0x8000
 _HEADERS = 0x2000
@@ -51,7 +51,7 @@ def texts_of(header: bytes) -> bytes | None:
         if ids is not None:
             trace_id, span_id = ids
         source = source_of(header)
-    return make_texts(source, message_id, correlation_id, trace_id, span_id)
+    return pack_message_ids(source, message_id, correlation_id, trace_id, span_id)
 
 
 def priority_of(header: bytes) -> int:

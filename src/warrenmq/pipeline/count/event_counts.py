@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
     Truths = NDArray[np.bool_]
 
-_CODES = range(schema.HIGHEST_CODE + 1)
+_CODES = range(schema.MAX_CODE + 1)
 _KIND_NAMES = pa.array([schema.kind_name(code) for code in _CODES], pa.string())
 _REASON_NAMES = pa.array([schema.reason_name(code) if code else "" for code in _CODES], pa.string())
 

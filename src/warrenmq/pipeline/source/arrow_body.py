@@ -110,6 +110,6 @@ def _decoded(column: pa.Array) -> pa.Array:
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
-_CODES = range(events.HIGHEST_CODE + 1)
+_CODES = range(events.MAX_CODE + 1)
 _KIND_NAMES = pa.array([events.kind_name(code) for code in _CODES], pa.string())
 _REASON_NAMES = pa.array([events.reason_name(code) for code in _CODES], pa.string())

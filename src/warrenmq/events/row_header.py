@@ -1,4 +1,4 @@
-"""The head of the raw form of rows: how many there are, and the names and scenes that they speak of by numbers.
+"""The head of the raw form of rows: how many there are, and the names and contexts that they speak of by numbers.
 
 docs/formats/events.md draws it. Written once for many rows, and read at a start.
 """
@@ -9,36 +9,36 @@ from typing import TypeAlias
 from warrenmq.events.errors import BadEvents
 from warrenmq.events.schema import NUMBER_OF_COLUMNS, VERSION
 
-Scene: TypeAlias = tuple[int, ...]  # six names by their numbers (0 is none), in the order of columns, and a channel
-Glossary: TypeAlias = tuple[int, int, bytes]  # how many names and scenes, and both as they stand in the raw form
+EventContext: TypeAlias = tuple[int, ...]  # numbers of six names (0: null) in column order, and the channel
+RowHeader: TypeAlias = tuple[int, int, bytes]  # how many names and contexts, and both as they stand in the raw form
 
-_HEAD = struct.Struct("<BIII")  # version, rows, names, scenes
+_HEAD = struct.Struct("<BIII")  # version, rows, names, contexts
 _NAMES = 6
 _PARTS = _NAMES + 1
 _HIGHEST = 1 << 31  # of a channel, plus 1
 
 
-def make_glossary(names: list[bytes], scenes: list[Scene], told: list[int]) -> Glossary:
-    """Of all names and scenes by number, these scenes and the names in them."""
-    used = dict.fromkeys([name for scene in told for name in scenes[scene][:_NAMES] if name])
+def make_row_header(names: list[bytes], contexts: list[EventContext], told: list[int]) -> RowHeader:
+    """Of all names and contexts by number, these contexts and the names in them."""
+    used = dict.fromkeys([name for context in told for name in contexts[context][:_NAMES] if name])
     pieces: list[bytes] = []
     for number in used:
         name = names[number]
         pieces += (_varint(number), _varint(len(name)), name)
     for number in told:
         pieces.append(_varint(number))
-        pieces += [_varint(part) for part in scenes[number]]
+        pieces += [_varint(part) for part in contexts[number]]
     return len(used), len(told), b"".join(pieces)
 
 
-def make_head(count: int, glossary: Glossary) -> bytes:
+def encode_header(count: int, row_header: RowHeader) -> bytes:
     """What stands in front of so many rows."""
-    named, staged, octets = glossary
+    named, staged, octets = row_header
     return _HEAD.pack(VERSION, count, named, staged) + octets
 
 
-def read_head(raw: bytes) -> tuple[int, dict[int, str | None], dict[int, Scene], int]:
-    """The number of rows, names and scenes by number, and where the rows begin."""
+def read_header(raw: bytes) -> tuple[int, dict[int, str | None], dict[int, EventContext], int]:
+    """The number of rows, names and contexts by number, and where the rows begin."""
     try:
         version, count, named, staged = _HEAD.unpack_from(raw)
         if version not in NUMBER_OF_COLUMNS:  # in version 1 a message has no priority: that byte is 0 there
@@ -52,16 +52,16 @@ def read_head(raw: bytes) -> tuple[int, dict[int, str | None], dict[int, Scene],
                 raise BadEvents("a raw form of events ends within its names")
             names[number] = raw[at : at + size].decode()
             at += size
-        scenes: dict[int, Scene] = {}
+        contexts: dict[int, EventContext] = {}
         for _ in range(staged):
             number, at = _read_varint(raw, at)
-            scenes[number], at = _read_scene(raw, at, names)
+            contexts[number], at = _read_context(raw, at, names)
     except (struct.error, IndexError, UnicodeDecodeError) as problem:
         raise BadEvents(f"the head of a raw form of events is damaged: {problem}") from problem
-    return count, names, scenes, at
+    return count, names, contexts, at
 
 
-def _read_scene(raw: bytes, at: int, names: dict[int, str | None]) -> tuple[Scene, int]:
+def _read_context(raw: bytes, at: int, names: dict[int, str | None]) -> tuple[EventContext, int]:
     parts = []
     for _ in range(_PARTS):
         part, at = _read_varint(raw, at)

@@ -2,7 +2,7 @@
 """Texts of events: names as events show them, and the ids of a message as they stand in its rows.
 
 What was no text on the wire is U+FFFD in events. One of the files that know whether they are compiled
-(docs/decisions/0002): C copies bytes, Python packs them. Compiled when the package is built (texts.pxd).
+(docs/decisions/0002): C copies bytes, Python packs them. Compiled when the package is built (message_ids.pxd).
 """
 
 import struct
@@ -23,7 +23,7 @@ _SOURCE = struct.Struct("<q")
 _SIZE = struct.Struct("<I")
 
 
-def make_texts(
+def pack_message_ids(
     source_uid: int,
     message_id: bytes | None,
     correlation_id: bytes | None,
@@ -37,14 +37,14 @@ def make_texts(
         message_id, correlation_id = _clean(message_id), _clean(correlation_id)
         trace_id, span_id = _clean(trace_id), _clean(span_id)
         size = 24 + _size_of(message_id) + _size_of(correlation_id) + _size_of(trace_id) + _size_of(span_id)
-        texts: bytes = PyBytes_FromStringAndSize(cython.NULL, size)
-        data: Pointer = texts
+        packed: bytes = PyBytes_FromStringAndSize(cython.NULL, size)
+        data: Pointer = packed
         memcpy(data, cython.address(source_uid), 8)
         at = _put_text(data, 8, message_id)
         at = _put_text(data, at, correlation_id)
         at = _put_text(data, at, trace_id)
         _put_text(data, at, span_id)
-        return texts
+        return packed
     else:
         pieces = [_SOURCE.pack(source_uid)]
         for text in (message_id, correlation_id, trace_id, span_id):

@@ -1,8 +1,8 @@
 cimport cython
 
 
-@cython.locals(texts=bytes, data="unsigned char *", at=Py_ssize_t, size=Py_ssize_t)
-cpdef bytes make_texts(
+@cython.locals(packed=bytes, data="unsigned char *", at=Py_ssize_t, size=Py_ssize_t)
+cpdef bytes pack_message_ids(
     long long source_uid, bytes message_id, bytes correlation_id, bytes trace_id, bytes span_id
 )
 cdef bytes _clean(bytes text)
