@@ -88,7 +88,7 @@ HOT_MODULES = {
     "protocol.connection": SMALL,
     "client.confirms": SMALL,
     "client.delivery": SMALL,
-    "client.engine.lane": SMALL,
+    "client.engine.channel_state": SMALL,
 }
 # Functions that Cython would otherwise repeat in every module.
 SHARED_MODULE = "warrenmq._cython_shared"

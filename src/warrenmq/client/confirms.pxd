@@ -9,7 +9,7 @@ cdef int _UNCONFIRMED
 @cython.final
 @cython.freelist(1024)
 cdef class Confirmation:
-    cdef object _patience
+    cdef object _waits
     cdef object _error
     cdef list _waiters
     cdef public tuple message
@@ -22,7 +22,7 @@ cdef class Confirmation:
 
 @cython.final
 cdef class Unconfirmed:
-    cdef object _patience
+    cdef object _waits
     cdef dict _waiting
     cdef list _barriers
     cdef unsigned long long _lowest

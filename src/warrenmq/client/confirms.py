@@ -17,7 +17,7 @@ from warrenmq.client.errors import ClientError, Misuse, Nacked, Unroutable
 
 if TYPE_CHECKING:
     from warrenmq.client.delivery import Returned
-    from warrenmq.client.engine.waiting import Patience
+    from warrenmq.client.engine.publish_waits import PublishWaits
 
 log = logging.getLogger("warrenmq.client")
 
@@ -37,10 +37,10 @@ class Confirmation:
     Outside confirm mode the broker sends no confirms: waiting for one raises Misuse at once. The tag is 0 then.
     """
 
-    __slots__ = ("_error", "_patience", "_waiters", "message", "state", "tag")
+    __slots__ = ("_error", "_waiters", "_waits", "message", "state", "tag")
 
-    def __init__(self, patience: "Patience | None" = None, tag: int = 0) -> None:
-        self._patience = patience
+    def __init__(self, waits: "PublishWaits | None" = None, tag: int = 0) -> None:
+        self._waits = waits
         self._error: ClientError | None = None
         self._waiters: list[Callable[[], object]] | None = None
         self.message: Message | None = None
@@ -54,7 +54,7 @@ class Confirmation:
     def result(self, timeout: float | None = None) -> None:
         """Wait for the broker's yes; raises Nacked, Unroutable, PublishLost, or CallTimedOut."""
         if self.state == _PENDING:
-            self._patience.block(self, timeout)  # type: ignore[union-attr]
+            self._waits.block(self, timeout)  # type: ignore[union-attr]
         if self._error is not None:
             raise self._error
         self._require_confirming()
@@ -62,26 +62,26 @@ class Confirmation:
     def exception(self, timeout: float | None = None) -> ClientError | None:
         """Wait for the broker's word; gives what `result` would raise, except for a time-out, which it raises."""
         if self.state == _PENDING:
-            self._patience.block(self, timeout)  # type: ignore[union-attr]
+            self._waits.block(self, timeout)  # type: ignore[union-attr]
         self._require_confirming()
         return self._error
 
     def add_done_callback(self, callback: Callable[["Confirmation"], object]) -> None:
         """Call it with this confirmation when the word has come: on the channel's worker, or at once if it is there."""
         self._require_confirming()
-        if self.state == _PENDING and self._patience.call_when_done(self, callback):  # type: ignore[union-attr]
+        if self.state == _PENDING and self._waits.call_when_done(self, callback):  # type: ignore[union-attr]
             return
         try:
             callback(self)
         except Exception as error:  # the user's code
-            if self._patience is not None:
-                self._patience.report("confirm callback", error)
+            if self._waits is not None:
+                self._waits.report("confirm callback", error)
             else:
                 log.exception("a callback of %r raised", self)
 
     def __await__(self) -> Generator[Any, None, None]:
         if self.state == _PENDING:
-            yield from self._patience.wait(self).__await__()  # type: ignore[union-attr]
+            yield from self._waits.wait(self).__await__()  # type: ignore[union-attr]
         if self._error is not None:
             raise self._error
         self._require_confirming()
@@ -138,10 +138,10 @@ def make_unconfirmed() -> Confirmation:
 class Unconfirmed:
     """The publishes of one channel that have no word yet, by the number that the broker gives them on this link."""
 
-    __slots__ = ("_barriers", "_lowest", "_next", "_offset", "_patience", "_resent", "_waiting", "bad")
+    __slots__ = ("_barriers", "_lowest", "_next", "_offset", "_resent", "_waiting", "_waits", "bad")
 
-    def __init__(self, patience: "Patience") -> None:
-        self._patience = patience
+    def __init__(self, waits: "PublishWaits") -> None:
+        self._waits = waits
         self._waiting: dict[int, Confirmation] = {}
         self._barriers: list[tuple[int, Confirmation]] = []
         self._lowest = 1  # nothing below it waits
@@ -168,7 +168,7 @@ class Unconfirmed:
         number = self._next
         self._next = number + 1
         confirmation = Confirmation.__new__(Confirmation)
-        confirmation._patience = self._patience
+        confirmation._waits = self._waits
         confirmation._error = None
         confirmation._waiters = None
         confirmation.message = message
@@ -221,7 +221,7 @@ class Unconfirmed:
 
     def add_barrier(self) -> Confirmation:
         """Something to wait for that comes when everything published so far has its word."""
-        barrier = Confirmation(self._patience, self.next_tag - 1)
+        barrier = Confirmation(self._waits, self.next_tag - 1)
         if self._waiting:
             self._barriers.append((self._next - 1, barrier))
         else:

@@ -6,8 +6,8 @@ cdef class Settler:
     cpdef bint nack(self, unsigned long long tag, bint multiple=*, bint requeue=*) except -1
     cpdef bint reject(self, unsigned long long tag, bint requeue=*) except -1
     cpdef bint is_stale(self, unsigned long long tag) except -1
-    cpdef bint is_undone(self, unsigned long long tag) except -1
-    cpdef face(self)
+    cpdef bint is_rolled_back(self, unsigned long long tag) except -1
+    cpdef facade(self)
 
 
 @cython.final

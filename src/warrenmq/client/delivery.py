@@ -20,7 +20,7 @@ _FLAGS_AT = 12
 
 
 class Settler:
-    """Who takes the word on a delivery: the channel it came by (see engine/lane.py). Any thread may call."""
+    """Who takes the word on a delivery: the channel it came by (see engine/channel_state.py). Any thread may call."""
 
     __slots__ = ()
 
@@ -37,11 +37,11 @@ class Settler:
     def is_stale(self, tag: int) -> bool:
         raise NotImplementedError
 
-    def is_undone(self, tag: int) -> bool:
+    def is_rolled_back(self, tag: int) -> bool:
         """Whether a rollback undid what was said of the tag."""
         return False
 
-    def face(self) -> Any:
+    def facade(self) -> Any:
         """The channel as the user knows it."""
         raise NotImplementedError
 
@@ -111,7 +111,7 @@ class Delivery:
     @property
     def channel(self) -> Any:
         """The channel that it came by."""
-        return self._settler.face()
+        return self._settler.facade()
 
     @property
     def is_stale(self) -> bool:
@@ -121,7 +121,7 @@ class Delivery:
     @property
     def is_settled(self) -> bool:
         """Whether it was acked, nacked or rejected; False again when that was in a transaction that was rolled back."""
-        return self._is_settled and not self._settler.is_undone(self.delivery_tag)
+        return self._is_settled and not self._settler.is_rolled_back(self.delivery_tag)
 
     def ack(self, multiple: bool = False) -> bool:
         """Done with it. False: nothing was said, because the link it came by was lost meanwhile."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 from uuid import uuid4
 
 from warrenmq.client.backoff import Backoff
-from warrenmq.client.engine.lane import as_bytes
+from warrenmq.client.engine.channel_state import as_bytes
 from warrenmq.client.errors import (
     CallTimedOut,
     ChannelClosed,

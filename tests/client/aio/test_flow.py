@@ -51,7 +51,7 @@ async def test_reading_pauses_while_the_worker_is_behind_and_goes_on_after(url: 
 
         await channel.consume(queue, slow, auto_ack=True)
         await until(lambda: is_paused(connection))
-        sink = channel._engine_channel.sink
+        sink = channel._engine_channel.work_queue
         assert sink is not None
         most = sink.pending()
         for _ in range(20):
@@ -112,8 +112,8 @@ async def test_publish_waits_for_room_and_gives_up_in_time(url: str) -> None:
             with pytest.raises(CallTimedOut):
                 for _ in range(10_000):
                     await channel.publish("", "nowhere", b"x" * 50_000, timeout=0.1)
-            assert connection._engine.gate.protocol is not None
-            assert connection._engine.gate.protocol.output_size < 300_000
+            assert connection._engine.shared.protocol is not None
+            assert connection._engine.shared.protocol.output_size < 300_000
             with pytest.raises(CallTimedOut):
                 await channel.publish("", "nowhere", b"x", timeout=0)
             breaker.calm()
@@ -133,7 +133,7 @@ async def test_publish_that_waits_for_room_hears_of_the_end(url: str) -> None:
                     await channel.publish("", "nowhere", b"x" * 50_000)
 
             publisher = asyncio.ensure_future(publish())
-            await until(lambda: bool(connection._engine.gate.room_waiters))
+            await until(lambda: bool(connection._engine.shared.writable_callbacks))
             await connection.close(timeout=0.1)
             with pytest.raises(ConnectionClosed):
                 await publisher

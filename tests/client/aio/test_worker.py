@@ -11,7 +11,7 @@ import pytest
 from tests.support.loops import on_a_loop
 from warrenmq.client.aio.worker import Inbox, Worker
 from warrenmq.client.delivery import Delivery, Settler
-from warrenmq.client.engine.consumers import Notice
+from warrenmq.client.engine.consumers import Notification
 from warrenmq.client.errors import ConsumerCancelled
 
 LIMIT = 30.0
@@ -25,7 +25,7 @@ class Engine:
         self.factory = SimpleNamespace(close_timeout=0.2)
         self.reports: list[tuple[str, BaseException, object]] = []
         self.dropped: list[object] = []
-        self.sinks = SimpleNamespace(drop=self.dropped.append)
+        self.work_queues = SimpleNamespace(drop=self.dropped.append)
 
     def report(self, context: str, error: BaseException, source: object) -> None:
         self.reports.append((context, error, source))
@@ -52,7 +52,7 @@ async def test_callbacks_plain_and_async_run_in_order_one_at_a_time() -> None:
         seen.append(("end", each.delivery_tag))
 
     worker.put([delivery(1, slow), delivery(2, lambda each: seen.append(each.delivery_tag))])
-    worker.put([Notice("notice", None, seen.append, 3)])
+    worker.put([Notification("notice", None, seen.append, 3)])
     worker.stop(is_cancel=True)
     assert await worker.ended()
     assert seen == [("begin", 1), ("end", 1), 2, 3]
@@ -88,7 +88,11 @@ async def test_at_the_end_notices_are_run_and_what_cannot_be_settled_is_dropped(
         seen.append(each.delivery_tag)
 
     worker.put(
-        [delivery(1, note), delivery(2, note, auto_ack=True), Notice("close callback", None, seen.append, "closed")]
+        [
+            delivery(1, note),
+            delivery(2, note, auto_ack=True),
+            Notification("close callback", None, seen.append, "closed"),
+        ]
     )
     worker.stop()
     await worker.ended()
@@ -105,7 +109,7 @@ async def test_callback_that_waits_for_the_workers_end_does_not_wait_for_itself(
         worker.stop()
         answers.append(await worker.ended())
 
-    worker.put([Notice("close", None, close)])
+    worker.put([Notification("close", None, close)])
     await asyncio.sleep(0.01)
     assert answers == [False]
     assert await worker.ended()
@@ -123,7 +127,7 @@ async def test_callback_that_never_ends_is_cancelled_in_the_end() -> None:
             fate.append("cancelled")
             raise
 
-    worker.put([Notice("long", None, for_ever)])
+    worker.put([Notification("long", None, for_ever)])
     await asyncio.sleep(0)
     worker.stop()
     assert await worker.ended()
@@ -134,7 +138,7 @@ async def test_callback_that_never_ends_is_cancelled_in_the_end() -> None:
 async def test_callbacks_that_never_wait_leave_the_loop_time_to_breathe() -> None:
     worker, _ = make_worker()
     seen: list[int] = []
-    worker.put([Notice("n", None, seen.append, number) for number in range(1000)])
+    worker.put([Notification("n", None, seen.append, number) for number in range(1000)])
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert 0 < len(seen) < 1000
@@ -154,7 +158,7 @@ async def test_full_worker_says_when_it_is_drained() -> None:
         worker.is_full = False
 
     worker.on_drained = on_drained
-    worker.put([Notice("n", None, lambda: None) for _ in range(20)])
+    worker.put([Notification("n", None, lambda: None) for _ in range(20)])
     worker.stop()
     await worker.ended()
     assert drained == [5]

@@ -117,7 +117,7 @@ def test_waiting_publish_ends_with_its_channel(publisher: Any, valve: Valve) -> 
     channel = publisher.channel()
     stop(channel, valve)
     publishing = InThread(channel.publish, "amq.fanout", "", b"x")
-    eventually(lambda: engine_of(publisher).gate.room_waiters, "the publish waits")
+    eventually(lambda: engine_of(publisher).shared.writable_callbacks, "the publish waits")
     channel.close()
     with pytest.raises(client.ChannelClosed):
         publishing.result()

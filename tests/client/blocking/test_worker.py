@@ -11,7 +11,7 @@ import pytest
 
 from warrenmq.client.blocking.worker import Inbox, Worker
 from warrenmq.client.delivery import Delivery, Settler
-from warrenmq.client.engine.consumers import Notice
+from warrenmq.client.engine.consumers import Notification
 from warrenmq.client.errors import ClientError
 
 LIMIT = 30.0
@@ -49,7 +49,7 @@ def test_callbacks_run_in_order_on_one_thread() -> None:
     for first in range(0, 1000, 10):
         worker.put([delivery(first + each, callback) for each in range(10)])
     done = threading.Event()
-    worker.put([Notice("test", None, done.set)])
+    worker.put([Notification("test", None, done.set)])
     assert done.wait(LIMIT)
     worker.stop()
     worker.join(LIMIT)
@@ -67,7 +67,7 @@ def test_what_a_callback_raises_is_reported_and_ends_nothing(error: BaseExceptio
         raise error
 
     failing = delivery(1, callback)
-    worker.put([failing, Notice("test", None, done.set)])
+    worker.put([failing, Notification("test", None, done.set)])
     assert done.wait(LIMIT)
     worker.stop()
     worker.join(LIMIT)
@@ -86,10 +86,10 @@ def test_after_a_stop_only_what_cannot_come_again_is_run() -> None:
     def callback(each: Delivery) -> None:
         seen.append(each.delivery_tag)
 
-    worker.put([Notice("test", None, hold)])
+    worker.put([Notification("test", None, hold)])
     assert held.wait(LIMIT)
     worker.put(
-        [delivery(1, callback), delivery(2, callback, auto_ack=True), Notice("test", None, seen.append, "notice")]
+        [delivery(1, callback), delivery(2, callback, auto_ack=True), Notification("test", None, seen.append, "notice")]
     )
     assert worker.pending() == 3
     worker.stop()
@@ -107,7 +107,7 @@ def test_a_callback_may_wait_for_its_own_end() -> None:
         worker.join(LIMIT)
         done.set()
 
-    worker.put([Notice("test", None, end)])
+    worker.put([Notification("test", None, end)])
     assert done.wait(LIMIT)
     worker.join(LIMIT)
     assert not worker.is_alive

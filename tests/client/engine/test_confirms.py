@@ -73,13 +73,13 @@ def test_only_who_is_waited_for_is_woken() -> None:
     ledger = make_ledger()
     first, second = ledger.add(None), ledger.add(None)
     calls: list[str] = []
-    assert second.add_waiter(lambda: calls.append("woken"))
-    woken: list[Confirmation] = []
-    ledger.settle(2, True, True, woken)
-    assert woken == [second]
+    assert second.add_waiter(lambda: calls.append("to_wake"))
+    to_wake: list[Confirmation] = []
+    ledger.settle(2, True, True, to_wake)
+    assert to_wake == [second]
     assert first.done()
     second.wake()
-    assert calls == ["woken"]
+    assert calls == ["to_wake"]
     assert not second.add_waiter(lambda: calls.append("too late"))
 
 

@@ -33,7 +33,7 @@ class Notes(Settler):
     def is_stale(self, tag: int) -> bool:
         return tag < 5
 
-    def face(self) -> Any:
+    def facade(self) -> Any:
         return "the channel"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from warrenmq.client.engine.lane import Ear, Gate, Lane
+from warrenmq.client.engine.channel_state import ChannelState, LinkListener, SharedConnection
 from warrenmq.protocol import methods, spec
 from warrenmq.protocol.connection import ClientConnection
 from warrenmq.protocol.frames import FrameHandler, FrameReader
@@ -18,31 +18,31 @@ FRAME_MAX = 131072
 class Server:
     """What one link's server says. Nothing is sent anywhere: `say` gives it to the client at once."""
 
-    def __init__(self, gate: Gate) -> None:
-        self.ear = Ear(gate)
-        self.protocol = ClientConnection(ClientHandshake("PLAIN", b""), 0.0, hearer=self.ear)
+    def __init__(self, shared: SharedConnection) -> None:
+        self.listener = LinkListener(shared)
+        self.protocol = ClientConnection(ClientHandshake("PLAIN", b""), 0.0, hearer=self.listener)
         self.say(0, spec.ConnectionStart(0, 9, {}, b"PLAIN", b"en_US"))
         self.say(0, spec.ConnectionTune(10, FRAME_MAX, 0))
         self.say(0, spec.ConnectionOpenOk())
-        self.ear.events.clear()
-        gate.protocol = self.protocol
+        self.listener.events.clear()
+        shared.protocol = self.protocol
         self.said()
 
-    def open(self, lane: Lane) -> None:
+    def open(self, state: ChannelState) -> None:
         """The channel is open here, and may publish."""
-        self.protocol.send_method(lane.number, spec.ChannelOpen())
-        self.say(lane.number, spec.ChannelOpenOk())
+        self.protocol.send_method(state.number, spec.ChannelOpen())
+        self.say(state.number, spec.ChannelOpenOk())
         self.said()
-        lane.go_up(self.protocol)
-        lane.begin_publishing()
+        state.attach(self.protocol)
+        state.resume_publishing()
 
     def say(self, channel: int, method: spec.Method) -> None:
         output = OutputBuffer(FRAME_MAX, ScratchPool())
         output.put_method(channel, methods.encode(method))
         self._hear(output)
 
-    def deliver(self, lane: Lane, tag: int, consumer: str = "c", body: bytes = b"body") -> None:
-        self.say_content(lane.number, spec.BasicDeliver(consumer, tag, False, "", "key"), body)
+    def deliver(self, state: ChannelState, tag: int, consumer: str = "c", body: bytes = b"body") -> None:
+        self.say_content(state.number, spec.BasicDeliver(consumer, tag, False, "", "key"), body)
 
     def say_content(self, channel: int, method: spec.Method, body: bytes, header: bytes | None = None) -> None:
         output = OutputBuffer(FRAME_MAX, ScratchPool())
@@ -54,10 +54,10 @@ class Server:
     def said(self) -> list[Any]:
         """The client's methods since the last time; a publish as its body."""
         heard = _Heard()
-        octets = b"".join(self.protocol.take_output(0.0))
-        if octets[:4] == b"AMQP":
-            octets = octets[8:]
-        FrameReader(heard, FRAME_MAX).receive(octets, len(octets))
+        data = b"".join(self.protocol.take_output(0.0))
+        if data[:4] == b"AMQP":
+            data = data[8:]
+        FrameReader(heard, FRAME_MAX).receive(data, len(data))
         return heard.things
 
     def _hear(self, output: OutputBuffer) -> None:

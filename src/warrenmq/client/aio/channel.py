@@ -17,7 +17,7 @@ from warrenmq.client.aio.worker import Inbox
 from warrenmq.client.confirms import Confirmation
 from warrenmq.client.delivery import Delivery, Returned
 from warrenmq.client.engine.channel import EngineChannel, QueueState
-from warrenmq.client.engine.lane import Body
+from warrenmq.client.engine.channel_state import Body
 from warrenmq.client.errors import CloseReason
 from warrenmq.protocol.properties import BasicProperties
 
@@ -49,10 +49,10 @@ class Channel:
     def __init__(self, connection: Connection, engine_channel: EngineChannel) -> None:
         self.connection = connection
         self._engine_channel = engine_channel
-        self._lane = engine_channel.lane
+        self._state = engine_channel.state
         self._tracing = connection.factory.tracing
         self._burst = 0
-        engine_channel.face = self
+        engine_channel.facade = self
 
     # -- exchanges ---------------------------------------------------------------------------------------------------
 
@@ -181,7 +181,7 @@ class Channel:
             await asyncio.sleep(0)
         if self._tracing is not None:
             return await self._publish_traced(exchange, routing_key, body, properties, mandatory, timeout)
-        confirmation = self._lane.publish(exchange, routing_key, body, properties, mandatory)
+        confirmation = self._state.publish(exchange, routing_key, body, properties, mandatory)
         if confirmation is None:
             return await self._publish_later(exchange, routing_key, body, properties, mandatory, timeout)
         return confirmation
@@ -198,8 +198,8 @@ class Channel:
         loop = self.connection._engine.loop
         deadline = loop.time() + (self.connection.factory.call_timeout if timeout is None else timeout)
         while True:
-            await self._engine_channel.patience.wait_for_room(deadline - loop.time())
-            confirmation = self._lane.publish(exchange, routing_key, body, properties, mandatory)
+            await self._engine_channel.waits.wait_until_writable(deadline - loop.time())
+            confirmation = self._state.publish(exchange, routing_key, body, properties, mandatory)
             if confirmation is not None:
                 return confirmation
 
@@ -215,7 +215,7 @@ class Channel:
         assert self._tracing is not None
         span = self._tracing.publishing(exchange, routing_key, body, properties)
         try:
-            confirmation = self._lane.publish(exchange, routing_key, body, span.properties, mandatory)
+            confirmation = self._state.publish(exchange, routing_key, body, span.properties, mandatory)
             if confirmation is None:
                 confirmation = await self._publish_later(
                     exchange, routing_key, body, span.properties, mandatory, timeout
@@ -237,7 +237,7 @@ class Channel:
     @property
     def next_publish_tag(self) -> int:
         """The tag that the next publish gets; 0 outside confirm mode."""
-        return self._lane.next_publish_tag
+        return self._state.next_publish_tag
 
     # -- consuming ---------------------------------------------------------------------------------------------------
 
@@ -281,7 +281,7 @@ class Channel:
             self._engine_channel.consume,
             queue,
             callback,
-            sink=inbox,
+            work_queue=inbox,
             consumer_tag=consumer_tag,
             auto_ack=auto_ack,
             exclusive=exclusive,
@@ -298,14 +298,14 @@ class Channel:
 
     def ack(self, delivery: Delivery | int, multiple: bool = False) -> bool:
         """Done with it (`multiple`: and with all before it). False: it is of an earlier life, and nothing was said."""
-        return self._lane.ack(self._lane.tag_of(delivery), multiple)
+        return self._state.ack(self._state.tag_of(delivery), multiple)
 
     def nack(self, delivery: Delivery | int, multiple: bool = False, requeue: bool = True) -> bool:
         """Give it back, or drop it (it is dead-lettered where the queue says so)."""
-        return self._lane.nack(self._lane.tag_of(delivery), multiple, requeue)
+        return self._state.nack(self._state.tag_of(delivery), multiple, requeue)
 
     def reject(self, delivery: Delivery | int, requeue: bool = True) -> bool:
-        return self._lane.reject(self._lane.tag_of(delivery), requeue)
+        return self._state.reject(self._state.tag_of(delivery), requeue)
 
     async def recover(self, requeue: bool = True, *, timeout: float | None = None) -> None:
         """Have everything unsettled on this channel delivered again."""
@@ -374,7 +374,7 @@ class Channel:
     @property
     def is_blocked(self) -> bool:
         """The server has paused publishing on this channel by channel.flow: publishes wait."""
-        return self._lane.is_paused
+        return self._state.is_paused
 
     @property
     def number(self) -> int:
@@ -383,7 +383,7 @@ class Channel:
     @property
     def life(self) -> int:
         """Grows by one with each connection that the channel lives on."""
-        return self._lane.life
+        return self._state.life
 
     @property
     def is_open(self) -> bool:

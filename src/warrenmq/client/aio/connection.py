@@ -9,7 +9,7 @@ from typing import Any, Unpack
 from warrenmq.client.aio.channel import Channel
 from warrenmq.client.aio.worker import Worker
 from warrenmq.client.engine.connection import EngineConnection, RecoveryEvent
-from warrenmq.client.engine.listeners import ignore
+from warrenmq.client.engine.listener_list import do_nothing
 from warrenmq.client.errors import CloseReason
 from warrenmq.client.factory import ConnectionFactory, Settings, as_factory
 from warrenmq.client.url import Address
@@ -20,7 +20,7 @@ class Connection:
 
     def __init__(self, factory: ConnectionFactory) -> None:
         self._engine = EngineConnection(factory, Worker)
-        self._engine.face = self
+        self._engine.facade = self
 
     async def channel(self, timeout: float | None = None) -> Channel:
         """Open a channel."""
@@ -44,7 +44,7 @@ class Connection:
     def channels(self) -> dict[int, Channel]:
         """The open channels by their numbers."""
         channels = self._engine.channels
-        return {number: each.face for number, each in channels.items() if each.is_open}
+        return {number: each.facade for number, each in channels.items() if each.is_open}
 
     @property
     def is_open(self) -> bool:
@@ -84,13 +84,13 @@ class Connection:
     # -- listeners: plain or async, run by the connection's worker ---------------------------------------------------
 
     def add_blocked_listener(
-        self, on_blocked: Callable[[str], object], on_unblocked: Callable[[], object] = ignore
+        self, on_blocked: Callable[[str], object], on_unblocked: Callable[[], object] = do_nothing
     ) -> None:
         """Told when the server stops reading publishers, with its reason, and when it goes on."""
         self._engine.blocked_listeners.add((on_blocked, on_unblocked))
 
     def remove_blocked_listener(
-        self, on_blocked: Callable[[str], object], on_unblocked: Callable[[], object] = ignore
+        self, on_blocked: Callable[[str], object], on_unblocked: Callable[[], object] = do_nothing
     ) -> bool:
         """Return False if this pair was not there."""
         return self._engine.blocked_listeners.remove((on_blocked, on_unblocked))

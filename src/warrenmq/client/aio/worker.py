@@ -14,7 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from warrenmq.client.delivery import Delivery
-from warrenmq.client.engine.consumers import Item, Notice, Sink
+from warrenmq.client.engine.consumers import Item, Notification, WorkQueue
 from warrenmq.client.errors import ClientError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _BREATH = 64
 
 
-class Worker(Sink):
+class Worker(WorkQueue):
     """The task that runs the callbacks of one channel, or the listeners of one connection."""
 
     has_task = True
@@ -76,7 +76,7 @@ class Worker(Sink):
                 if count % _BREATH == 0:
                     await asyncio.sleep(0)
             if self._is_stopping:
-                self._engine.sinks.drop(self)
+                self._engine.work_queues.drop(self)
                 return
             self._idle = self._engine.loop.create_future()
             await self._idle
@@ -94,10 +94,10 @@ class Worker(Sink):
             self._report(item, error)
 
     def _report(self, item: Item, error: BaseException) -> None:
-        self._engine.report(item.context, error, item.source if isinstance(item, Notice) else item.consumer)
+        self._engine.report(item.context, error, item.source if isinstance(item, Notification) else item.consumer)
 
 
-class Inbox(Sink):
+class Inbox(WorkQueue):
     """What came for one consumer that is iterated."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""A channel for any thread: the hot calls go straight to the engine's lane, all others over to the loop.
+"""A channel for any thread: the hot calls go straight to the engine's channel state, all others over to the loop.
 
 No state of its own but what the user may set; the engine's channel owns the rest, and outlives lost connections.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from warrenmq.client.blocking.connection import Connection
     from warrenmq.client.engine.channel import EngineChannel
-    from warrenmq.client.engine.lane import Body
+    from warrenmq.client.engine.channel_state import Body
 
 Arguments = Mapping[str, Any]
 Result = TypeVar("Result")
@@ -42,11 +42,11 @@ class Channel:
     def __init__(self, connection: Connection, engine_channel: EngineChannel) -> None:
         self.connection = connection
         self._engine_channel = engine_channel
-        self._lane = engine_channel.lane
+        self._state = engine_channel.state
         self._thread = connection._thread
         self._tracing = connection.factory.tracing
         self._call_timeout = connection.factory.call_timeout
-        engine_channel.face = self
+        engine_channel.facade = self
 
     # -- exchanges ---------------------------------------------------------------------------------------------------
 
@@ -186,7 +186,7 @@ class Channel:
         """
         if self._tracing is not None:
             return self._publish_traced(exchange, routing_key, body, properties, mandatory, timeout)
-        confirmation = self._lane.publish(exchange, routing_key, body, properties, mandatory)
+        confirmation = self._state.publish(exchange, routing_key, body, properties, mandatory)
         if confirmation is None:
             return self._publish_patiently(exchange, routing_key, body, properties, mandatory, timeout)
         return confirmation
@@ -203,8 +203,8 @@ class Channel:
         """There was no room: wait for some and try again, as other threads wait for it too."""
         deadline = time.monotonic() + (self._call_timeout if timeout is None else timeout)
         while True:
-            self._engine_channel.patience.block_for_room(deadline - time.monotonic())
-            confirmation = self._lane.publish(exchange, routing_key, body, properties, mandatory)
+            self._engine_channel.waits.block_until_writable(deadline - time.monotonic())
+            confirmation = self._state.publish(exchange, routing_key, body, properties, mandatory)
             if confirmation is not None:
                 return confirmation
 
@@ -220,7 +220,7 @@ class Channel:
         assert self._tracing is not None
         span = self._tracing.publishing(exchange, routing_key, body, properties)
         try:
-            confirmation = self._lane.publish(exchange, routing_key, body, span.properties, mandatory)
+            confirmation = self._state.publish(exchange, routing_key, body, span.properties, mandatory)
             if confirmation is None:
                 confirmation = self._publish_patiently(exchange, routing_key, body, span.properties, mandatory, timeout)
         except BaseException as error:
@@ -240,7 +240,7 @@ class Channel:
     @property
     def next_publish_tag(self) -> int:
         """The tag that the next publish gets in confirm mode; 0 outside of it."""
-        return self._lane.next_publish_tag
+        return self._state.next_publish_tag
 
     # -- consuming ---------------------------------------------------------------------------------------------------
 
@@ -288,7 +288,7 @@ class Channel:
             self._engine_channel.consume(
                 queue,
                 callback,
-                sink=inbox,
+                work_queue=inbox,
                 consumer_tag=consumer_tag,
                 auto_ack=auto_ack,
                 exclusive=exclusive,
@@ -309,14 +309,14 @@ class Channel:
 
     def ack(self, delivery: Delivery | int, multiple: bool = False) -> bool:
         """Done with it (`multiple`: and with all before it). False: it is of an earlier life, and nothing was said."""
-        return self._lane.ack(self._lane.tag_of(delivery), multiple)
+        return self._state.ack(self._state.tag_of(delivery), multiple)
 
     def nack(self, delivery: Delivery | int, multiple: bool = False, requeue: bool = True) -> bool:
         """Give it back, or drop it (it is dead-lettered where the queue says so)."""
-        return self._lane.nack(self._lane.tag_of(delivery), multiple, requeue)
+        return self._state.nack(self._state.tag_of(delivery), multiple, requeue)
 
     def reject(self, delivery: Delivery | int, requeue: bool = True) -> bool:
-        return self._lane.reject(self._lane.tag_of(delivery), requeue)
+        return self._state.reject(self._state.tag_of(delivery), requeue)
 
     def recover(self, requeue: bool = True, *, timeout: float | None = None) -> None:
         """Have everything unsettled on this channel delivered again."""
@@ -388,7 +388,7 @@ class Channel:
     @property
     def is_blocked(self) -> bool:
         """The server has paused publishing on this channel by channel.flow: publishes wait."""
-        return self._lane.is_paused
+        return self._state.is_paused
 
     @property
     def number(self) -> int:
@@ -397,7 +397,7 @@ class Channel:
     @property
     def life(self) -> int:
         """Grows with each new connection to the server that the channel lives on."""
-        return self._lane.life
+        return self._state.life
 
     @property
     def is_open(self) -> bool:
@@ -417,7 +417,7 @@ class Channel:
                 self._thread.call(self._engine_channel.close(reply_code, reply_text, timeout=limit), limit)
         except ConnectionClosed:
             pass  # the connection ended, and the channel with it
-        worker = self._engine_channel.sink
+        worker = self._engine_channel.work_queue
         if isinstance(worker, Worker):
             worker.join(deadline - time.monotonic())
 

@@ -15,8 +15,8 @@ from warrenmq.client.blocking.channel import Channel, _require_plain
 from warrenmq.client.blocking.io_thread import IoThread
 from warrenmq.client.blocking.worker import Worker
 from warrenmq.client.engine.connection import EngineConnection, RecoveryEvent
-from warrenmq.client.engine.consumers import Sink
-from warrenmq.client.engine.listeners import ignore
+from warrenmq.client.engine.consumers import WorkQueue
+from warrenmq.client.engine.listener_list import do_nothing
 from warrenmq.client.errors import ClientError, CloseReason, ConnectionClosed
 from warrenmq.client.factory import ConnectionFactory, Settings, as_factory
 
@@ -62,7 +62,7 @@ class Connection:
     @property
     def channels(self) -> Mapping[int, Channel]:
         """The open ones by number, as they are now."""
-        return {number: each.face for number, each in list(self._engine.channels.items()) if each.is_open}
+        return {number: each.facade for number, each in list(self._engine.channels.items()) if each.is_open}
 
     # -- state -------------------------------------------------------------------------------------------------------
 
@@ -113,7 +113,7 @@ class Connection:
     # -- listeners: called on a worker thread of the connection's own ------------------------------------------------
 
     def add_blocked_listener(
-        self, on_blocked: Callable[[str], object], on_unblocked: Callable[[], object] = ignore
+        self, on_blocked: Callable[[str], object], on_unblocked: Callable[[], object] = do_nothing
     ) -> None:
         """Told when the server stops taking publishes (with its reason), and when it takes them again."""
         _require_plain(on_blocked)
@@ -121,7 +121,7 @@ class Connection:
         self._engine.blocked_listeners.add((on_blocked, on_unblocked))
 
     def remove_blocked_listener(
-        self, on_blocked: Callable[[str], object], on_unblocked: Callable[[], object] = ignore
+        self, on_blocked: Callable[[str], object], on_unblocked: Callable[[], object] = do_nothing
     ) -> bool:
         """Return False if this pair was not there."""
         return self._engine.blocked_listeners.remove((on_blocked, on_unblocked))
@@ -200,8 +200,8 @@ class Connection:
         io_thread.remember(self)
 
     async def _begin(self, timeout: float | None) -> None:
-        self._engine = EngineConnection(self._given, self._make_sink)
-        self._engine.face = self
+        self._engine = EngineConnection(self._given, self._make_work_queue)
+        self._engine.facade = self
         self._thread.rename(f"warren-client-{self.name}")
         await self._engine.connect(timeout)
         self._thread.spawn(self._end_with_engine())
@@ -214,7 +214,7 @@ class Connection:
     async def _open_channel(self, limit: float) -> Channel:
         return Channel(self, await self._engine.channel(limit))
 
-    def _make_sink(self, what: str, engine: EngineConnection) -> Sink:
+    def _make_work_queue(self, what: str, engine: EngineConnection) -> WorkQueue:
         """On the loop: the engine has something for callbacks that have no thread yet."""
         self._workers = [worker for worker in self._workers if worker.is_alive]
         worker = Worker(f"warren-client-{self.name}-{what}", engine)
@@ -240,7 +240,7 @@ class Connection:
             worker.join(deadline - time.monotonic())
 
     def abandon(self) -> None:
-        self._engine.gate.abandon()
+        self._engine.shared.abandon()
 
 
 # Even a close with no time left lets threads end that are ending.

@@ -97,7 +97,7 @@ class Consumer:
 async def _give_back(engine_consumer: EngineConsumer, inbox: Inbox) -> None:
     """Requeue what the consumer has not read: the broker delivers it to others."""
     if not engine_consumer.auto_ack:
-        engine_consumer.channel.give_back(delivery.delivery_tag for delivery in inbox.take_rest())
+        engine_consumer.channel.requeue(delivery.delivery_tag for delivery in inbox.take_rest())
 
 
 def _give_up(thread: IoThread, engine_channel: EngineChannel, engine_consumer: EngineConsumer, inbox: Inbox) -> None:

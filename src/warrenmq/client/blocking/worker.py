@@ -15,14 +15,14 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from warrenmq.client.delivery import Delivery
-from warrenmq.client.engine.consumers import Item, Notice, Sink
+from warrenmq.client.engine.consumers import Item, Notification, WorkQueue
 from warrenmq.client.errors import ClientError
 
 if TYPE_CHECKING:
     from warrenmq.client.engine.connection import EngineConnection
 
 
-class Worker(Sink):
+class Worker(WorkQueue):
     """The thread that runs the callbacks of one channel, or the listeners of one connection."""
 
     def __init__(self, name: str, engine: EngineConnection) -> None:
@@ -71,12 +71,14 @@ class Worker(Sink):
                 try:
                     item.run()
                 except BaseException as error:  # noqa: BLE001 - the user's code; even SystemExit ends no worker
-                    self._engine.report(item.context, error, item.source if isinstance(item, Notice) else item.consumer)
+                    self._engine.report(
+                        item.context, error, item.source if isinstance(item, Notification) else item.consumer
+                    )
             if self.is_full and self._items.qsize() <= self.resume_at:
                 self.on_drained()
 
 
-class Inbox(Sink):
+class Inbox(WorkQueue):
     """What came for one consumer that is iterated."""
 
     def __init__(self) -> None:

@@ -2,7 +2,7 @@
 
 Every call here is one method and its reply; what it changed is noted in the connection's topology, so that it comes
 back after a loss. A call that is made while the connection is being recovered waits for that. What any thread may do
-without the loop is in engine/lane.py.
+without the loop is in engine/channel_state.py.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from warrenmq.client.confirms import Confirmation
 from warrenmq.client.delivery import Delivery, Returned
-from warrenmq.client.engine.calls import Calls
-from warrenmq.client.engine.consumers import EngineConsumer, Notice, Sink
-from warrenmq.client.engine.declaring import Arguments, Declaring, QueueState
-from warrenmq.client.engine.lane import Inbox, Lane
-from warrenmq.client.engine.listeners import Listeners
+from warrenmq.client.engine.channel_state import ChannelState, DeliveryBuffer
+from warrenmq.client.engine.consumers import EngineConsumer, Notification, WorkQueue
+from warrenmq.client.engine.listener_list import ListenerList
+from warrenmq.client.engine.pending_calls import PendingCalls
+from warrenmq.client.engine.topology_calls import Arguments, QueueState, TopologyCalls
 from warrenmq.client.errors import (
     CallTimedOut,
     ChannelClosed,
@@ -39,17 +39,17 @@ if TYPE_CHECKING:
 __all__ = ["EngineChannel", "QueueState"]
 
 
-class EngineChannel(Declaring):
-    """One channel. `face` is what the user holds: deliveries name it as theirs."""
+class EngineChannel(TopologyCalls):
+    """One channel. `facade` is what the user holds: deliveries name it as theirs."""
 
     def __init__(self, engine: EngineConnection, number: int) -> None:
         self.engine = engine
         self.number = number
-        self.face: Any = self
-        self.patience = engine.make_patience(self._run_confirm_callback, self._report)
-        self.lane = self.patience.lane = Lane(engine.gate, number, self.patience, self)
-        self.calls = Calls()
-        self.sink: Sink | None = None
+        self.facade: Any = self
+        self.waits = engine.make_waits(self._run_confirm_callback, self._report)
+        self.state = self.waits.state = ChannelState(engine.shared, number, self.waits, self)
+        self.pending_calls = PendingCalls()
+        self.work_queue: WorkQueue | None = None
         self.has_opened = False
         self.is_closing = False
         self.refusal: ChannelClosed | None = None  # the server closed it while it was being restored
@@ -57,13 +57,15 @@ class EngineChannel(Declaring):
         self.prefetch: tuple[int, int] = (0, 0)  # count and size, for consumers from now on
         self.channel_prefetch: tuple[int, int] | None = None
         self._is_in_transaction = False  # a transaction block is open
-        self._selects_by_hand = False  # the user called tx_select, and keeps track of transactions without blocks
+        self._selects_by_hand = (
+            False  # the user called tx_select, and tracks transactions itself
+        )
         self._tag_prefix = f"warren-{secrets.token_hex(4)}"
         self._next_tag = 1
-        self.return_listeners: Listeners[Callable[[Returned], object]] = Listeners()
-        self.confirm_listeners: Listeners[Callable[[int, bool, bool], object]] = Listeners()
+        self.return_listeners: ListenerList[Callable[[Returned], object]] = ListenerList()
+        self.confirm_listeners: ListenerList[Callable[[int, bool, bool], object]] = ListenerList()
         # Told of every loss of the connection, and of the channel's end: `is_final` tells which.
-        self.close_listeners: Listeners[Callable[[CloseReason], object]] = Listeners()
+        self.close_listeners: ListenerList[Callable[[CloseReason], object]] = ListenerList()
 
     # -- any thread --------------------------------------------------------------------------------------------------
 
@@ -74,17 +76,17 @@ class EngineChannel(Declaring):
 
     @property
     def close_reason(self) -> CloseReason | None:
-        return self.lane.close_reason or self.engine.gate.final_reason
+        return self.state.close_reason or self.engine.shared.final_reason
 
     @property
     def life(self) -> int:
         """Grows with each link that the channel lives on."""
-        return self.lane.life
+        return self.state.life
 
     @property
     def needs_transaction(self) -> bool:
         """It was made transactional by a block: what is published and settled has to be inside one."""
-        return self.lane.is_transactional and not self._selects_by_hand
+        return self.state.is_transactional and not self._selects_by_hand
 
     @property
     def transaction_open(self) -> bool:
@@ -94,65 +96,67 @@ class EngineChannel(Declaring):
     @transaction_open.setter
     def transaction_open(self, is_open: bool) -> None:
         self._is_in_transaction = is_open
-        self._review_fence()
+        self._review_transaction()
 
-    def _review_fence(self) -> None:
-        with self.engine.gate.lock:
-            self.lane.set_fence(self.needs_transaction and not self._is_in_transaction)
+    def _review_transaction(self) -> None:
+        with self.engine.shared.lock:
+            self.state.set_outside_transaction(self.needs_transaction and not self._is_in_transaction)
 
     def add_confirm_listener(self, listener: Callable[[int, bool, bool], object]) -> None:
         self.confirm_listeners.add(listener)
-        self.lane.has_confirm_listeners = True
+        self.state.has_confirm_listeners = True
 
     def remove_confirm_listener(self, listener: Callable[[int, bool, bool], object]) -> bool:
         was_there = self.confirm_listeners.remove(listener)
-        self.lane.has_confirm_listeners = bool(self.confirm_listeners)
+        self.state.has_confirm_listeners = bool(self.confirm_listeners)
         return was_there
 
     # -- opening and calling -----------------------------------------------------------------------------------------
 
     async def open(self) -> None:
         """On a link for the first time, or again after a loss."""
-        await self.ask(spec.ChannelOpen(), spec.ChannelOpenOk, on_late_reply=self._close_late)
-        protocol = self.engine.gate.protocol
+        await self.request(spec.ChannelOpen(), spec.ChannelOpenOk, on_late_reply=self._close_late)
+        protocol = self.engine.shared.protocol
         if protocol is None:
-            raise self.engine.gate.not_open()
-        with self.engine.gate.lock:
-            if self.lane.close_reason is None:
-                self.lane.go_up(protocol)
+            raise self.engine.shared.not_open()
+        with self.engine.shared.lock:
+            if self.state.close_reason is None:
+                self.state.attach(protocol)
             if not self.has_opened:
-                self.lane.begin_publishing()
+                self.state.resume_publishing()
         self.has_opened = True
 
     def _close_late(self, reply: object) -> None:
         """The server opened it when nobody waited any more."""
-        self.calls.begin(spec.ChannelCloseOk, on_late_reply=lambda _: self.engine.forget(self)).cancel()
-        self.engine.tell(self.number, spec.ChannelClose(spec.REPLY_SUCCESS, ""))
+        self.pending_calls.begin(spec.ChannelCloseOk, on_late_reply=lambda _: self.engine.forget(self)).cancel()
+        self.engine.send(self.number, spec.ChannelClose(spec.REPLY_SUCCESS, ""))
 
-    async def ask(self, method: spec.Method, *expects: type, on_late_reply: Callable[[Any], None] | None = None) -> Any:
+    async def request(
+        self, method: spec.Method, *expects: type, on_late_reply: Callable[[Any], None] | None = None
+    ) -> Any:
         """Send on the present link, and wait for the reply."""
-        return await self.engine.ask(self.calls, self.number, method, *expects, on_late_reply=on_late_reply)
+        return await self.engine.request(self.pending_calls, self.number, method, *expects, on_late_reply=on_late_reply)
 
     async def call(self, timeout: float | None, method: spec.Method, *expects: type) -> Any:
         """As any of the user's calls: waits for a recovery, and has a deadline."""
-        return await self.engine.within(timeout, method.name, self._ask_when_ready(method, *expects))
+        return await self.engine.with_deadline(timeout, method.name, self._ask_when_ready(method, *expects))
 
     async def _ask_when_ready(
         self, method: spec.Method, *expects: type, on_late_reply: Callable[[Any], None] | None = None
     ) -> Any:
         await self._ready()
-        return await self.ask(method, *expects, on_late_reply=on_late_reply)
+        return await self.request(method, *expects, on_late_reply=on_late_reply)
 
     async def _ready(self) -> None:
         self.require_open()
-        await self.engine.ready()
+        await self.engine.wait_ready()
         self.require_open()
 
     def require_open(self) -> None:
-        if self.lane.close_reason is not None:
-            raise channel_error(self.lane.close_reason)
-        if self.engine.gate.final_reason is not None:
-            raise ConnectionClosed(self.engine.gate.final_reason)
+        if self.state.close_reason is not None:
+            raise channel_error(self.state.close_reason)
+        if self.engine.shared.final_reason is not None:
+            raise ConnectionClosed(self.engine.shared.final_reason)
 
     # -- consuming ---------------------------------------------------------------------------------------------------
 
@@ -172,34 +176,34 @@ class EngineChannel(Declaring):
 
     async def get(self, queue: str, *, auto_ack: bool = False, timeout: float | None = None) -> Delivery | None:
         method = spec.BasicGet(self.queue_name(queue), auto_ack)
-        late = None if auto_ack else self._give_back
+        late = None if auto_ack else self._requeue_late
         asking = self._ask_when_ready(method, spec.BasicGetOk, spec.BasicGetEmpty, on_late_reply=late)
-        reply = await self.engine.within(timeout, method.name, asking)
+        reply = await self.engine.with_deadline(timeout, method.name, asking)
         return reply if isinstance(reply, Delivery) else None
 
-    def _give_back(self, reply: object) -> None:
+    def _requeue_late(self, reply: object) -> None:
         """A message came for a `get` that nobody waits for any more."""
         if isinstance(reply, Delivery):
-            self.give_back([reply.delivery_tag])
+            self.requeue([reply.delivery_tag])
 
-    def give_back(self, tags: Iterable[int]) -> None:
+    def requeue(self, tags: Iterable[int]) -> None:
         """Requeue deliveries that the user will not settle; between transaction blocks in a transaction of their own.
 
         No publish of the user's can get into that one: a block begins with a call on this loop.
         """
         for tag in tags:
-            self.lane.give_back(tag)
-        if self.lane.is_fenced and self.lane.undecided and self.lane.protocol is not None:
-            self.lane.end_transaction(False)
-            self.calls.begin(spec.TxCommitOk).cancel()
-            self.engine.tell(self.number, spec.TxCommit())
+            self.state.requeue(tag)
+        if self.state.is_outside_transaction and self.state.uncommitted and self.state.protocol is not None:
+            self.state.end_transaction(False)
+            self.pending_calls.begin(spec.TxCommitOk).cancel()
+            self.engine.send(self.number, spec.TxCommit())
 
     async def consume(
         self,
         queue: str,
         callback: Callable[[Delivery], object] | None = None,
         *,
-        sink: Sink | None = None,
+        work_queue: WorkQueue | None = None,
         consumer_tag: str = "",
         auto_ack: bool = False,
         exclusive: bool = False,
@@ -208,14 +212,28 @@ class EngineChannel(Declaring):
         on_cancel: Callable[..., object] | None = None,
         timeout: float | None = None,
     ) -> EngineConsumer:
-        """Deliveries go to the callback on the channel's sink, or to a sink of the consumer's own."""
+        """Deliveries go to the callback on the channel's work_queue, or to a work_queue of the consumer's own."""
         tag = consumer_tag or self._make_tag()
-        inbox = self.lane.inbox if sink is None else Inbox(self.lane, self.engine.sinks.adopt(sink))
+        buffer = (
+            self.state.buffer
+            if work_queue is None
+            else DeliveryBuffer(self.state, self.engine.work_queues.add(work_queue))
+        )
         consumer = EngineConsumer(
-            self, queue, tag, callback, sink, inbox, on_cancel, auto_ack, exclusive, no_local, dict(arguments or {})
+            self,
+            queue,
+            tag,
+            callback,
+            work_queue,
+            buffer,
+            on_cancel,
+            auto_ack,
+            exclusive,
+            no_local,
+            dict(arguments or {}),
         )
         try:
-            await self.engine.within(timeout, "basic.consume", self._begin_consumer(consumer))
+            await self.engine.with_deadline(timeout, "basic.consume", self._begin_consumer(consumer))
         except BaseException as error:
             self._drop_unconfirmed(consumer, error)
             raise
@@ -226,11 +244,11 @@ class EngineChannel(Declaring):
 
     async def _begin_consumer(self, consumer: EngineConsumer) -> None:
         await self._ready()
-        if consumer.tag in self.lane.consumers:
+        if consumer.tag in self.state.consumers:
             raise Misuse(f"the channel has a consumer {consumer.tag!r} already")
         consumer.prefetch = self.prefetch
         # Before the reply: the first deliveries come with it. After the wait: a replay subscribes all that are there.
-        self.lane.consumers[consumer.tag] = consumer
+        self.state.consumers[consumer.tag] = consumer
         await self.subscribe(consumer)
 
     async def subscribe(self, consumer: EngineConsumer) -> None:
@@ -246,7 +264,7 @@ class EngineChannel(Declaring):
             consumer.arguments,
         )
         consumer.is_subscribed = True
-        await self.ask(method, spec.BasicConsumeOk, on_late_reply=self._cancel_late)
+        await self.request(method, spec.BasicConsumeOk, on_late_reply=self._cancel_late)
 
     def _make_tag(self) -> str:
         tag = f"{self._tag_prefix}-{self._next_tag}"
@@ -257,20 +275,20 @@ class EngineChannel(Declaring):
         """A consume that came to nothing. If its reply may still come, what it brings goes back to the broker."""
         consumer.is_active = False
         is_answered = isinstance(error, ClientError) and not isinstance(error, CallTimedOut)
-        if (is_answered or not consumer.is_subscribed) and self.lane.consumers.get(consumer.tag) is consumer:
-            del self.lane.consumers[consumer.tag]
-        consumer.inbox = None
-        if consumer.sink is not None:
-            consumer.sink.stop()
-            self.engine.sinks.discard(consumer.sink)
+        if (is_answered or not consumer.is_subscribed) and self.state.consumers.get(consumer.tag) is consumer:
+            del self.state.consumers[consumer.tag]
+        consumer.buffer = None
+        if consumer.work_queue is not None:
+            consumer.work_queue.stop()
+            self.engine.work_queues.discard(consumer.work_queue)
 
     def _cancel_late(self, reply: spec.BasicConsumeOk) -> None:
-        self.engine.tell(self.number, spec.BasicCancel(reply.consumer_tag, True))
-        self.lane.consumers.pop(reply.consumer_tag, None)
+        self.engine.send(self.number, spec.BasicCancel(reply.consumer_tag, True))
+        self.state.consumers.pop(reply.consumer_tag, None)
 
     async def cancel(self, consumer: EngineConsumer | str, *, timeout: float | None = None) -> None:
         """Ask for no more; what has come is still given out. Nothing happens if it is gone already."""
-        found = self.lane.consumers.get(consumer if isinstance(consumer, str) else consumer.tag)
+        found = self.state.consumers.get(consumer if isinstance(consumer, str) else consumer.tag)
         if found is None or not found.is_active:
             return
         await self.call(timeout, spec.BasicCancel(found.tag), spec.BasicCancelOk)
@@ -281,13 +299,13 @@ class EngineChannel(Declaring):
         if not consumer.is_active:
             return
         consumer.is_active = False
-        self.lane.consumers.pop(consumer.tag, None)
+        self.state.consumers.pop(consumer.tag, None)
         self.engine.topology.remove_consumer(self.number, consumer.tag)
         if isinstance(error, ConsumerCancelled) and consumer.on_cancel is not None:
             self.notify("cancel callback", consumer.on_cancel, consumer)
-        if consumer.sink is not None:
-            consumer.sink.stop(error, is_cancel=is_cancel)
-            self.engine.sinks.discard(consumer.sink)
+        if consumer.work_queue is not None:
+            consumer.work_queue.stop(error, is_cancel=is_cancel)
+            self.engine.work_queues.discard(consumer.work_queue)
 
     async def recover(self, requeue: bool = True, *, timeout: float | None = None) -> None:
         await self.call(timeout, spec.BasicRecover(requeue), spec.BasicRecoverOk)
@@ -295,66 +313,66 @@ class EngineChannel(Declaring):
     # -- confirms and transactions -----------------------------------------------------------------------------------
 
     async def confirm_select(self, *, timeout: float | None = None) -> None:
-        if self.lane.is_confirming:
+        if self.state.is_confirming:
             return
-        if self.lane.is_transactional:
+        if self.state.is_transactional:
             raise Misuse("the channel is in tx mode: it cannot have confirms")
-        await self.engine.within(timeout, "confirm.select", self._select_confirms())
+        await self.engine.with_deadline(timeout, "confirm.select", self._select_confirms())
 
     async def _select_confirms(self) -> None:
         await self._ready()
         # What is published from here on is numbered by the broker, before its reply: nothing awaits in between.
-        self.lane.is_confirming = True
-        await self.ask(spec.ConfirmSelect(), spec.ConfirmSelectOk)
+        self.state.is_confirming = True
+        await self.request(spec.ConfirmSelect(), spec.ConfirmSelectOk)
 
     async def wait_for_confirms(self, timeout: float | None = None) -> None:
         """Until everything published so far has the broker's word; raises the first that was no yes."""
-        if not self.lane.is_confirming:
+        if not self.state.is_confirming:
             raise Misuse("the channel is not in confirm mode: call confirm_select first")
-        with self.engine.gate.lock:
-            barrier = self.lane.ledger.add_barrier()
+        with self.engine.shared.lock:
+            barrier = self.state.ledger.add_barrier()
         if not barrier.done():
-            await self.patience.wait(barrier, timeout)
-        with self.engine.gate.lock:
-            bad = self.lane.ledger.take_bad()
+            await self.waits.wait(barrier, timeout)
+        with self.engine.shared.lock:
+            bad = self.state.ledger.take_bad()
         if bad is not None:
             raise bad
         self.require_open()
 
     async def tx_select(self, *, timeout: float | None = None) -> None:
-        if self.lane.is_confirming:
+        if self.state.is_confirming:
             raise Misuse("the channel is in confirm mode: it cannot have transactions")
-        await self.engine.within(timeout, "tx.select", self._select_transactions())
+        await self.engine.with_deadline(timeout, "tx.select", self._select_transactions())
 
     async def _select_transactions(self) -> None:
         await self._ready()
-        was_transactional, self.lane.is_transactional = self.lane.is_transactional, True
+        was_transactional, self.state.is_transactional = self.state.is_transactional, True
         if not self._is_in_transaction:
             self._selects_by_hand = True
         try:
             # If no reply comes in time the server may have done it: the channel counts as transactional then.
-            await self.ask(spec.TxSelect(), spec.TxSelectOk)
+            await self.request(spec.TxSelect(), spec.TxSelectOk)
         except ConnectionLost:
-            self.lane.is_transactional = was_transactional
+            self.state.is_transactional = was_transactional
             raise
         finally:
-            self._review_fence()
-        self.lane.lost_transaction = False
+            self._review_transaction()
+        self.state.lost_transaction = False
 
     async def tx_commit(self, *, timeout: float | None = None) -> None:
         """Raises ConnectionLost, once, when a loss of the connection undid what there was to commit."""
-        await self.engine.within(timeout, "tx.commit", self._ready())
-        if self.lane.lost_transaction:
+        await self.engine.with_deadline(timeout, "tx.commit", self._ready())
+        if self.state.lost_transaction:
             await self.tx_rollback(timeout=timeout)  # what came after the loss is half of it
-            reason = self.engine.gate.lost_reason
-            raise ConnectionLost("the transaction was undone by the loss of the connection", reason)
+            reason = self.engine.shared.lost_reason
+            raise ConnectionLost("the transaction was rolled_back by the loss of the connection", reason)
         await self.call(timeout, spec.TxCommit(), spec.TxCommitOk)
-        self.lane.end_transaction(False)
+        self.state.end_transaction(False)
 
     async def tx_rollback(self, *, timeout: float | None = None) -> None:
         await self.call(timeout, spec.TxRollback(), spec.TxRollbackOk)
-        self.lane.end_transaction(True)
-        self.lane.lost_transaction = False
+        self.state.end_transaction(True)
+        self.state.lost_transaction = False
 
     # -- what the server says ----------------------------------------------------------------------------------------
 
@@ -368,20 +386,20 @@ class EngineChannel(Declaring):
         elif isinstance(method, spec.BasicCancel):
             self._on_cancel(method)
         elif isinstance(method, spec.ChannelFlow):
-            self.engine.tell(self.number, spec.ChannelFlowOk(method.active))
+            self.engine.send(self.number, spec.ChannelFlowOk(method.active))
             if method.active:
-                self.engine.on_room()
+                self.engine.on_writable()
         else:
-            self.calls.answer(method, type(method))
+            self.pending_calls.answer(method, type(method))
 
     def _on_content(self, event: events.ContentReceived) -> None:
         method = event.method
         if not isinstance(method, spec.BasicGetOk):
             return
-        with self.engine.gate.lock:
-            tag = self.lane.note_tag(method.delivery_tag)
+        with self.engine.shared.lock:
+            tag = self.state.to_client_tag(method.delivery_tag)
         delivery = Delivery(
-            self.lane,
+            self.state,
             None,
             "",
             tag,
@@ -394,13 +412,13 @@ class EngineChannel(Declaring):
         )
         if self.engine.metrics is not None:
             self.engine.metrics.delivered(1, len(event.body))
-        self.calls.answer(delivery, spec.BasicGetOk)
+        self.pending_calls.answer(delivery, spec.BasicGetOk)
 
     def _on_cancel(self, method: spec.BasicCancel) -> None:
         """The server ended a consumer."""
         if not method.no_wait:
-            self.engine.tell(self.number, spec.BasicCancelOk(method.consumer_tag))
-        consumer = self.lane.consumers.get(method.consumer_tag)
+            self.engine.send(self.number, spec.BasicCancelOk(method.consumer_tag))
+        consumer = self.state.consumers.get(method.consumer_tag)
         if consumer is not None:
             self.end_consumer(consumer, ConsumerCancelled(consumer.tag), is_cancel=True)
 
@@ -414,17 +432,17 @@ class EngineChannel(Declaring):
 
     def on_lost(self, reason: CloseReason, *, is_news: bool) -> None:
         """The link is gone; the channel is to come back, unless this is the end. Not news: one of a recovery's own."""
-        self.calls.fail(ConnectionLost(f"the connection was lost: {reason}", reason))
+        self.pending_calls.fail(ConnectionLost(f"the connection was lost: {reason}", reason))
         if not self.is_open:
             self.engine.forget(self)  # its opening or closing was under way, and is over
             return
         if reason.is_final:
             return  # `on_connection_end` follows
-        for consumer in list(self.lane.consumers.values()):
+        for consumer in list(self.state.consumers.values()):
             consumer.is_subscribed = False
             if not consumer.is_active:
-                del self.lane.consumers[consumer.tag]
-        if not self.engine.gate.keeps:
+                del self.state.consumers[consumer.tag]
+        if not self.engine.shared.resends_unconfirmed:
             self._fail_unconfirmed(PublishLost(f"the connection was lost before the broker's word: {reason}"))
         if is_news:
             self._notify_close(reason)
@@ -435,14 +453,14 @@ class EngineChannel(Declaring):
         self._end(reason, ConnectionClosed(reason), error)
 
     def _on_close(self, method: spec.ChannelClose) -> None:
-        """The server closed the channel; the lane heard of it already."""
+        """The server closed the channel; the state heard of it already."""
         reason = CloseReason("server", method.reply_code, method.reply_text, method.class_id, method.method_id)
         error = channel_error(reason)
-        if self.lane.is_restoring:
-            if not self.engine.gate.keeps:
+        if self.state.is_restoring:
+            if not self.engine.shared.resends_unconfirmed:
                 self._fail_unconfirmed(PublishLost(f"the channel was closed before the broker's word: {reason}"))
             self.refusal = error
-            self.calls.fail(error)
+            self.pending_calls.fail(error)
         elif not self.is_closing:
             self.engine.forget(self)
             self._end(reason, error, error)
@@ -457,12 +475,12 @@ class EngineChannel(Declaring):
             return
         self.is_closing = True
         reason = CloseReason("client", reply_code, reply_text)
-        is_on_link = self.lane.protocol is not None or self.lane.is_restoring
-        with self.engine.gate.lock:
-            self.lane.shut(reason)
+        is_on_link = self.state.protocol is not None or self.state.is_restoring
+        with self.engine.shared.lock:
+            self.state.close(reason)
         try:
             if is_on_link:
-                await self.engine.within(timeout, "channel.close", self._say_close(reply_code, reply_text))
+                await self.engine.with_deadline(timeout, "channel.close", self._send_close(reply_code, reply_text))
             self.engine.forget(self)
         except CallTimedOut:
             pass  # for us it is closed; its number is used again when the server has answered
@@ -470,62 +488,62 @@ class EngineChannel(Declaring):
             self.engine.forget(self)  # so the server has closed it as well
         finally:
             self._end(reason, channel_error(reason), None)
-        if self.sink is not None:
-            await self.engine.sinks.retire(self.sink)
+        if self.work_queue is not None:
+            await self.engine.work_queues.wait_ended(self.work_queue)
 
-    async def _say_close(self, reply_code: int, reply_text: str) -> None:
-        if self.lane.is_restoring:
-            await self.engine.ready()  # the replay stops at this channel's next step, which may have opened it
+    async def _send_close(self, reply_code: int, reply_text: str) -> None:
+        if self.state.is_restoring:
+            await self.engine.wait_ready()  # the replay stops at this channel's next step, which may have opened it
         method = spec.ChannelClose(reply_code, reply_text)
         # From here on nothing is heard on this channel but its close-ok: what waits for another reply waits in vain.
-        self.calls.fail(channel_error(CloseReason("client", reply_code, reply_text)))
-        await self.ask(method, spec.ChannelCloseOk, on_late_reply=lambda _: self.engine.forget(self))
+        self.pending_calls.fail(channel_error(CloseReason("client", reply_code, reply_text)))
+        await self.request(method, spec.ChannelCloseOk, on_late_reply=lambda _: self.engine.forget(self))
 
     def end_refused(self, error: ClientError, reason: CloseReason) -> None:
         """The broker does not let it come back."""
-        with self.engine.gate.lock:
-            self.lane.shut(reason)
+        with self.engine.shared.lock:
+            self.state.close(reason)
         self.engine.forget(self)
         self._end(reason, error, error)
 
     def _end(self, reason: CloseReason, error: ClientError, iteration_error: ClientError | None) -> None:
         if self._has_ended:
             return
-        self.calls.fail(error)
+        self.pending_calls.fail(error)
         self._fail_unconfirmed(PublishLost(f"no word of the broker will come: {reason}"))
-        for consumer in list(self.lane.consumers.values()):
+        for consumer in list(self.state.consumers.values()):
             self.end_consumer(consumer, iteration_error)
         self.engine.topology.remove_channel(self.number)
         self._notify_close(reason)
         self._has_ended = True
-        if self.sink is not None:
-            self.sink.stop()
-            self.engine.sinks.discard(self.sink)
+        if self.work_queue is not None:
+            self.work_queue.stop()
+            self.engine.work_queues.discard(self.work_queue)
         if self.engine.metrics is not None and self.has_opened:
             self.engine.metrics.channel_closed()
 
     def _fail_unconfirmed(self, error: PublishLost) -> None:
-        woken: list[Confirmation] = []
-        with self.engine.gate.lock:
-            count = self.lane.fail_unconfirmed(error, woken)
-        for confirmation in woken:
+        to_wake: list[Confirmation] = []
+        with self.engine.shared.lock:
+            count = self.state.fail_unconfirmed(error, to_wake)
+        for confirmation in to_wake:
             confirmation.wake()
-        self.engine.sinks.review()
+        self.engine.work_queues.review()
         if count and self.engine.metrics is not None:
             self.engine.metrics.publish_lost(count)
 
     # -- the user's code ---------------------------------------------------------------------------------------------
 
-    def need_sink(self) -> Sink:
+    def get_work_queue(self) -> WorkQueue:
         """The channel's worker, made when the first thing comes for it."""
-        if self.sink is None:
-            self.sink = self.lane.inbox.sink = self.engine.make_sink(f"channel-{self.number}")
-        return self.sink
+        if self.work_queue is None:
+            self.work_queue = self.state.buffer.work_queue = self.engine.make_work_queue(f"channel-{self.number}")
+        return self.work_queue
 
     def notify(self, context: str, callback: Callable[..., object], *arguments: object) -> None:
         if self._has_ended:
             return
-        self.need_sink().put([Notice(context, self.face, callback, *arguments)])
+        self.get_work_queue().put([Notification(context, self.facade, callback, *arguments)])
 
     def _notify_close(self, reason: CloseReason) -> None:
         for listener in self.close_listeners:
@@ -535,7 +553,7 @@ class EngineChannel(Declaring):
         self.notify("confirm callback", callback, confirmation)
 
     def _report(self, context: str, error: BaseException) -> None:
-        self.engine.report(context, error, self.face)
+        self.engine.report(context, error, self.facade)
 
     def __repr__(self) -> str:
         return f"<channel {self.number} of {self.engine!r}>"

@@ -20,15 +20,15 @@ from functools import partial
 from typing import Any, TypeVar
 
 from warrenmq.client.engine import recovery
-from warrenmq.client.engine.calls import Calls
 from warrenmq.client.engine.channel import EngineChannel
-from warrenmq.client.engine.consumers import Notice, Sink
-from warrenmq.client.engine.lane import Ear, Gate, Inbox
+from warrenmq.client.engine.channel_state import DeliveryBuffer, LinkListener, SharedConnection
+from warrenmq.client.engine.consumers import Notification, WorkQueue
 from warrenmq.client.engine.link import Link
-from warrenmq.client.engine.listeners import Listeners
+from warrenmq.client.engine.listener_list import ListenerList
+from warrenmq.client.engine.pending_calls import PendingCalls
+from warrenmq.client.engine.publish_waits import PublishWaits
 from warrenmq.client.engine.recovery import RecoveryEvent
-from warrenmq.client.engine.sinks import Sinks
-from warrenmq.client.engine.waiting import Patience
+from warrenmq.client.engine.work_queues import WorkQueues
 from warrenmq.client.errors import (
     AuthenticationFailed,
     ClientError,
@@ -51,7 +51,7 @@ log = logging.getLogger("warrenmq.client")
 _numbers = itertools.count(1)
 
 T = TypeVar("T")
-MakeSink = Callable[[str, "EngineConnection"], Sink]
+MakeWorkQueue = Callable[[str, "EngineConnection"], WorkQueue]
 
 
 def _make_name() -> str:
@@ -70,38 +70,40 @@ class State(Enum):
 
 
 class EngineConnection:
-    """One connection as the user means it. `face` is what the user holds, for the exception handler."""
+    """One connection as the user means it. `facade` is what the user holds, for the exception handler."""
 
-    def __init__(self, factory: ConnectionFactory, make_sink: MakeSink) -> None:
+    def __init__(self, factory: ConnectionFactory, make_work_queue: MakeWorkQueue) -> None:
         self.factory = factory if factory.name else factory.with_(name=_make_name())
         self.loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
-        self.face: Any = self
+        self.facade: Any = self
         self.state = State.NEW
         self.metrics = factory.metrics
-        self.gate = Gate(factory.output_limit, factory.unconfirmed == "resend", self._wake, factory.metrics)
-        self.sinks = Sinks(factory.work_limit, self._is_awaited, self._set_reading, self._from_any_thread)
-        self.patience = self.make_patience(self._run_callback, self._report_own)
+        self.shared = SharedConnection(
+            factory.output_limit, factory.unconfirmed == "resend", self._schedule_flush, factory.metrics
+        )
+        self.work_queues = WorkQueues(factory.work_limit, self._is_awaited, self._set_reading, self._from_any_thread)
+        self.waits = self.make_waits(self._run_callback, self._report_own)
         self.topology = Topology()
         self.channels: dict[int, EngineChannel] = {}
         self.address: Address | None = None
         self.server_properties: dict[str, Any] = {}
         self.close_reason: CloseReason | None = None
-        self._make_sink = make_sink
-        self._sink: Sink | None = None
+        self._make_work_queue = make_work_queue
+        self._work_queue: WorkQueue | None = None
         self._link: Link | None = None
-        self._calls = Calls()
-        self._settled = asyncio.Event()  # set unless the connection is being recovered
+        self._pending_calls = PendingCalls()
+        self._not_recovering = asyncio.Event()  # set unless the connection is being recovered
         self._recovery: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
-        self._errands: set[asyncio.Task[None]] = set()
+        self._background_tasks: set[asyncio.Task[None]] = set()
         self._ending: asyncio.Task[None] | None = None
         self._ended = asyncio.Event()
-        self.blocked_listeners: Listeners[tuple[Callable[[str], object], Callable[[], object]]] = Listeners()
+        self.blocked_listeners: ListenerList[tuple[Callable[[str], object], Callable[[], object]]] = ListenerList()
         # Told of every loss, and of the end: `is_final` tells which.
-        self.close_listeners: Listeners[Callable[[CloseReason], object]] = Listeners()
-        self.recovery_listeners: Listeners[Callable[[RecoveryEvent], object]] = Listeners()
-        self.renamed_listeners: Listeners[Callable[[str, str], object]] = Listeners()
+        self.close_listeners: ListenerList[Callable[[CloseReason], object]] = ListenerList()
+        self.recovery_listeners: ListenerList[Callable[[RecoveryEvent], object]] = ListenerList()
+        self.renamed_listeners: ListenerList[Callable[[str, str], object]] = ListenerList()
 
     # -- any thread --------------------------------------------------------------------------------------------------
 
@@ -120,7 +122,7 @@ class EngineConnection:
 
     @property
     def is_blocked(self) -> bool:
-        return self.gate.is_blocked
+        return self.shared.is_blocked
 
     @property
     def name(self) -> str | None:
@@ -150,12 +152,12 @@ class EngineConnection:
             self._give_up_connecting()
             if isinstance(late, ClientError):
                 raise
-            raise ConnectionFailed(f"no connection within {timeout} seconds") from None
+            raise ConnectionFailed(f"no connection with_deadline {timeout} seconds") from None
         except BaseException:
             self._give_up_connecting()
             raise
         self.state = State.OPEN
-        self._settled.set()
+        self._not_recovering.set()
         if self.metrics is not None:
             self.metrics.connection_opened()
 
@@ -181,7 +183,7 @@ class EngineConnection:
         tls = self.factory.tls_context()
         failures: list[tuple[str, Exception]] = []
         for address in self.factory.addresses:
-            link = Link(self, self.factory, self.gate)
+            link = Link(self, self.factory, self.shared)
             try:
                 opened = await link.open(address, tls)
                 if link.end_reason is not None:
@@ -200,20 +202,20 @@ class EngineConnection:
         self._link = link
         self.address = address
         self.server_properties = opened.server_properties
-        with self.gate.lock:
-            self.gate.protocol = link.protocol
-            self.gate.direct = link.write_directly
-            self.gate.is_awake = False
+        with self.shared.lock:
+            self.shared.protocol = link.protocol
+            self.shared.write_directly = link.write_directly
+            self.shared.is_flush_scheduled = False
 
     # -- channels ----------------------------------------------------------------------------------------------------
 
     async def channel(self, timeout: float | None = None) -> EngineChannel:
-        return await self.within(timeout, "channel.open", self._open_channel())
+        return await self.with_deadline(timeout, "channel.open", self._open_channel())
 
     async def _open_channel(self) -> EngineChannel:
-        await self.ready()
+        await self.wait_ready()
         channel = EngineChannel(self, self.free_number())
-        self.adopt(channel)
+        self.add(channel)
         try:
             await channel.open()
         except ClientError:
@@ -231,26 +233,26 @@ class EngineConnection:
                 return number
         raise Misuse(f"all {limit} channels of the connection are in use")
 
-    def adopt(self, channel: EngineChannel) -> None:
+    def add(self, channel: EngineChannel) -> None:
         self.channels[channel.number] = channel
-        self.gate.lanes[channel.number] = channel.lane
+        self.shared.channel_states[channel.number] = channel.state
 
     def forget(self, channel: EngineChannel) -> None:
         """It is no channel of ours any more: its number may be used again."""
         if self.channels.get(channel.number) is channel:
             del self.channels[channel.number]
-            del self.gate.lanes[channel.number]
+            del self.shared.channel_states[channel.number]
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
-    async def ready(self) -> None:
+    async def wait_ready(self) -> None:
         """Wait until the connection is not being recovered; raises if it has ended."""
         while self.state is State.RECOVERING:
-            await self._settled.wait()
+            await self._not_recovering.wait()
         if self.state is not State.OPEN:
             raise ConnectionClosed(self.close_reason or CloseReason("client", 0, self.state.value))
 
-    async def within(self, timeout: float | None, what: str, work: Awaitable[T]) -> T:
+    async def with_deadline(self, timeout: float | None, what: str, work: Awaitable[T]) -> T:
         """The work, with one deadline for all of it."""
         seconds = self.factory.call_timeout if timeout is None else timeout
         try:
@@ -259,11 +261,11 @@ class EngineConnection:
         except TimeoutError as error:
             if isinstance(error, ClientError):
                 raise
-            raise self.patience.timed_out(f"{what}: no answer within {seconds} seconds") from None
+            raise self.waits.timed_out(f"{what}: no answer with_deadline {seconds} seconds") from None
 
-    async def ask(
+    async def request(
         self,
-        calls: Calls,
+        calls: PendingCalls,
         channel: int,
         method: spec.Method,
         *expects: type,
@@ -271,101 +273,103 @@ class EngineConnection:
     ) -> Any:
         """Send a method, wait for its reply. Ends at the latest with the link; the time-out is the caller's."""
         if self._link is None:
-            raise self.gate.not_open()
+            raise self.shared.not_open()
         future = calls.begin(*expects, on_late_reply=on_late_reply)
         try:
             self._link.send(channel, method)
         except LocalMisuse as misuse:
             calls.withdraw(future)
             raise Misuse(str(misuse)) from misuse
-        self.sinks.begin_wait()
+        self.work_queues.begin_wait()
         try:
             return await future
         finally:
-            self.sinks.end_wait()
+            self.work_queues.end_wait()
 
-    def tell(self, channel: int, method: spec.Method) -> None:
+    def send(self, channel: int, method: spec.Method) -> None:
         """Send a method that has no reply, if there is a link."""
         if self._link is not None and not self._link.has_ended:
             self._link.send(channel, method)
 
     async def update_secret(self, secret: str | bytes, reason: str = "", timeout: float | None = None) -> None:
         """Give the server a new secret, such as a fresh token; the next link logs in with the factory's password."""
-        octets = secret.encode() if isinstance(secret, str) else secret
-        method = spec.ConnectionUpdateSecret(octets, reason)
-        await self.within(timeout, "connection.update-secret", self._update_secret(method))
+        data = secret.encode() if isinstance(secret, str) else secret
+        method = spec.ConnectionUpdateSecret(data, reason)
+        await self.with_deadline(timeout, "connection.update-secret", self._update_secret(method))
 
     async def _update_secret(self, method: spec.ConnectionUpdateSecret) -> None:
-        await self.ready()
-        await self.ask(self._calls, 0, method, spec.ConnectionUpdateSecretOk)
+        await self.wait_ready()
+        await self.request(self._pending_calls, 0, method, spec.ConnectionUpdateSecretOk)
         self.factory = self.factory.with_(password=method.new_secret.decode())
 
     # -- what the link says ------------------------------------------------------------------------------------------
 
-    def on_heard(self, link: Link) -> None:
+    def on_received(self, link: Link) -> None:
         """Hand on what was collected under the lock."""
-        ear = link.ear
-        if ear.inboxes:
-            inboxes, ear.inboxes = ear.inboxes, []
-            for inbox in inboxes:
-                self._hand_over(inbox)
-        if ear.woken:
-            woken, ear.woken = ear.woken, []
-            for confirmation in woken:
+        listener = link.listener
+        if listener.filled_buffers:
+            filled_buffers, listener.filled_buffers = listener.filled_buffers, []
+            for buffer in filled_buffers:
+                self._hand_over(buffer)
+        if listener.to_wake:
+            to_wake, listener.to_wake = listener.to_wake, []
+            for confirmation in to_wake:
                 confirmation.wake()
-            self.sinks.review()
-        if ear.returns or ear.confirm_notices or ear.strays:
-            self._hand_over_rarities(ear)
-        if self.metrics is not None and (ear.confirmed or ear.nacked):
-            self._count_confirms(ear)
-        if ear.events:
-            heard, ear.events = ear.events, []
+            self.work_queues.review()
+        if listener.returns or listener.confirm_notifications or listener.orphans:
+            self._hand_over_rarities(listener)
+        if self.metrics is not None and (listener.confirmed or listener.nacked):
+            self._count_confirms(listener)
+        if listener.events:
+            heard, listener.events = listener.events, []
             for event in heard:
                 self._on_event(event)
 
-    def _hand_over(self, inbox: Inbox) -> None:
-        items, inbox.items = inbox.items, []
+    def _hand_over(self, buffer: DeliveryBuffer) -> None:
+        items, buffer.items = buffer.items, []
         if self.metrics is not None:
-            self.metrics.delivered(len(items), sum(len(item.body) for item in items if not isinstance(item, Notice)))
-        sink = inbox.sink
-        if sink is None:
-            sink = inbox.lane.channel.need_sink()
-        sink.put(items)
-        self.sinks.check(sink)
+            self.metrics.delivered(
+                len(items), sum(len(item.body) for item in items if not isinstance(item, Notification))
+            )
+        work_queue = buffer.work_queue
+        if work_queue is None:
+            work_queue = buffer.state.channel.get_work_queue()
+        work_queue.put(items)
+        self.work_queues.check(work_queue)
 
-    def _hand_over_rarities(self, ear: Ear) -> None:
-        returns, ear.returns = ear.returns, []
-        for lane, returned in returns:
+    def _hand_over_rarities(self, listener: LinkListener) -> None:
+        returns, listener.returns = listener.returns, []
+        for state, returned in returns:
             if self.metrics is not None:
                 self.metrics.returned()
-            lane.channel.on_return(returned)
-        notices, ear.confirm_notices = ear.confirm_notices, []
-        for lane, tag, multiple, is_ack in notices:
-            lane.channel.on_confirm(tag, multiple, is_ack)
-        strays, ear.strays = ear.strays, []
-        for lane, tag in strays:
-            lane.channel.give_back([tag])
+            state.channel.on_return(returned)
+        notices, listener.confirm_notifications = listener.confirm_notifications, []
+        for state, tag, multiple, is_ack in notices:
+            state.channel.on_confirm(tag, multiple, is_ack)
+        orphans, listener.orphans = listener.orphans, []
+        for state, tag in orphans:
+            state.channel.requeue([tag])
 
-    def _count_confirms(self, ear: Ear) -> None:
+    def _count_confirms(self, listener: LinkListener) -> None:
         assert self.metrics is not None
-        if ear.confirmed:
-            self.metrics.confirmed(ear.confirmed)
-        if ear.nacked:
-            self.metrics.nacked(ear.nacked)
-        ear.confirmed = ear.nacked = 0
+        if listener.confirmed:
+            self.metrics.confirmed(listener.confirmed)
+        if listener.nacked:
+            self.metrics.nacked(listener.nacked)
+        listener.confirmed = listener.nacked = 0
 
     def _on_event(self, event: events.Event) -> None:
         if isinstance(event, (events.MethodReceived, events.ContentReceived)):
             if event.channel == 0:
-                self._calls.answer(event.method, type(event.method))
+                self._pending_calls.answer(event.method, type(event.method))
             elif (channel := self.channels.get(event.channel)) is not None:
                 channel.on_event(event)
         elif isinstance(event, events.Blocked):
-            self.gate.is_blocked = True
+            self.shared.is_blocked = True
             for on_blocked, _ in self.blocked_listeners:
                 self.notify("blocked callback", on_blocked, event.reason)
         elif isinstance(event, events.Unblocked):
-            self.gate.is_blocked = False
+            self.shared.is_blocked = False
             for _, on_unblocked in self.blocked_listeners:
                 self.notify("unblocked callback", on_unblocked)
 
@@ -380,24 +384,24 @@ class EngineConnection:
             self.metrics.connection_lost()
         recovers = self.factory.recovery.enabled and self.state is State.OPEN
         reason = replace(reason, is_final=self.state is State.OPEN and not recovers)
-        self.gate.lost_reason = reason
-        self._calls.fail(ConnectionLost(f"the connection was lost: {reason}", reason))
+        self.shared.lost_reason = reason
+        self._pending_calls.fail(ConnectionLost(f"the connection was lost: {reason}", reason))
         for channel in list(self.channels.values()):
             channel.on_lost(reason, is_news=recovers)
         if recovers:
             self.state = State.RECOVERING
-            self._settled.clear()
+            self._not_recovering.clear()
             self.notify_close(reason)
             self._recovery = self.loop.create_task(recovery.recover(self, reason), name="warren-client-recovery")
             self._recovery.add_done_callback(self._on_recovery_done)
         elif self.state is State.OPEN:
             self.finish(reason)
-        self.on_room()
+        self.on_writable()
 
-    def on_room(self) -> None:
+    def on_writable(self) -> None:
         """Let those try again who wait for room in the output."""
-        with self.gate.lock:
-            waiters, self.gate.room_waiters = self.gate.room_waiters, []
+        with self.shared.lock:
+            waiters, self.shared.writable_callbacks = self.shared.writable_callbacks, []
         for waiter in waiters:
             waiter()
 
@@ -405,7 +409,7 @@ class EngineConnection:
 
     def require_link(self) -> None:
         if self._link is None:
-            raise self.gate.not_open()
+            raise self.shared.not_open()
 
     def _on_recovery_done(self, task: asyncio.Task[None]) -> None:
         """A bug is not hidden: it ends the connection."""
@@ -420,12 +424,12 @@ class EngineConnection:
             return  # the user closed in this very moment, and that wins
         self.state = State.OPEN
         self._recovery = None
-        with self.gate.lock:
-            self.gate.kept_bytes = 0
-        self._settled.set()
+        with self.shared.lock:
+            self.shared.offline_bytes = 0
+        self._not_recovering.set()
         self._flush()
-        self.on_room()
-        self.sinks.review()
+        self.on_writable()
+        self.work_queues.review()
         if self.metrics is not None:
             self.metrics.connection_recovered()
         self.notify_recovery(event)
@@ -446,16 +450,16 @@ class EngineConnection:
 
     # -- the user's code ---------------------------------------------------------------------------------------------
 
-    def make_sink(self, what: str) -> Sink:
-        return self.sinks.adopt(self._make_sink(what, self))
+    def make_work_queue(self, what: str) -> WorkQueue:
+        return self.work_queues.add(self._make_work_queue(what, self))
 
     def notify(self, context: str, callback: Callable[..., object], *arguments: object) -> None:
         """Have the user's code called, on the worker of the connection's own listeners."""
         if self._ending is not None:
             return
-        if self._sink is None:
-            self._sink = self.make_sink("listeners")
-        self._sink.put([Notice(context, self.face, callback, *arguments)])
+        if self._work_queue is None:
+            self._work_queue = self.make_work_queue("listeners")
+        self._work_queue.put([Notification(context, self.facade, callback, *arguments)])
 
     def notify_close(self, reason: CloseReason) -> None:
         for listener in self.close_listeners:
@@ -463,13 +467,13 @@ class EngineConnection:
 
     # -- from other threads ------------------------------------------------------------------------------------------
 
-    def make_patience(
+    def make_waits(
         self, run_callback: Callable[[Callable[..., object], Any], None], report: Callable[[str, BaseException], None]
-    ) -> Patience:
+    ) -> PublishWaits:
         timeout = self.factory.call_timeout
-        return Patience(self.gate, self.loop, timeout, self.sinks.review_soon, run_callback, report)
+        return PublishWaits(self.shared, self.loop, timeout, self.work_queues.review_soon, run_callback, report)
 
-    def _wake(self) -> None:
+    def _schedule_flush(self) -> None:
         """There is something to be written, and the loop does not know."""
         if threading.get_ident() == self._thread_id:
             self.loop.call_soon(self._flush)
@@ -478,7 +482,7 @@ class EngineConnection:
 
     def _is_awaited(self) -> bool:
         """Whether anybody waits for a confirm."""
-        return self.gate.waited > 0
+        return self.shared.awaited_confirms > 0
 
     def _set_reading(self, is_reading: bool) -> None:
         if self._link is None:
@@ -499,8 +503,8 @@ class EngineConnection:
     def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         if not self.is_closed:
             task = self.loop.create_task(work(), name="warren-client-errand")
-            self._errands.add(task)
-            task.add_done_callback(self._errands.discard)
+            self._background_tasks.add(task)
+            task.add_done_callback(self._background_tasks.discard)
 
     def _from_any_thread(self, call: Callable[[], None]) -> None:
         try:
@@ -512,7 +516,7 @@ class EngineConnection:
         self.notify("callback", callback, argument)
 
     def _report_own(self, context: str, error: BaseException) -> None:
-        self.report(context, error, self.face)
+        self.report(context, error, self.facade)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -527,7 +531,7 @@ class EngineConnection:
             self._closing = self.loop.create_task(self._close(reason, seconds), name="warren-client-close")
         if self._closing is not None:
             await asyncio.shield(self._closing)
-        if await self.sinks.retire_all():
+        if await self.work_queues.wait_all_ended():
             await self._ended.wait()
 
     async def wait_ended(self) -> None:
@@ -540,12 +544,12 @@ class EngineConnection:
         self.close_reason = reason
         if self._recovery is not None:
             self._recovery.cancel()
-        with self.gate.lock:
-            self.gate.final_reason = reason
-            for lane in self.gate.lanes.values():
-                lane.go_down()
-        self._settled.set()
-        self.on_room()
+        with self.shared.lock:
+            self.shared.final_reason = reason
+            for state in self.shared.channel_states.values():
+                state.detach()
+        self._not_recovering.set()
+        self.on_writable()
 
     async def _close(self, reason: CloseReason, timeout: float) -> None:
         if self._recovery is not None:
@@ -553,7 +557,7 @@ class EngineConnection:
             self._recovery = None
         link = self._link
         if link is not None:
-            link.say_close(reason.reply_code, reason.reply_text)
+            link.begin_close(reason.reply_code, reason.reply_text)
             await asyncio.wait((link.closed,), timeout=timeout)
             await link.abort()
         self._link = None
@@ -563,24 +567,24 @@ class EngineConnection:
         """The connection has ended for good."""
         self.state = State.CLOSED
         self.close_reason = reason
-        with self.gate.lock:
-            self.gate.final_reason = reason
-        self._calls.fail(ConnectionClosed(reason))
+        with self.shared.lock:
+            self.shared.final_reason = reason
+        self._pending_calls.fail(ConnectionClosed(reason))
         for channel in list(self.channels.values()):
             channel.on_connection_end(reason)
         self.notify_close(reason)
-        if self._sink is not None:
-            self._sink.stop()
-        self._settled.set()
-        self.on_room()
+        if self._work_queue is not None:
+            self._work_queue.stop()
+        self._not_recovering.set()
+        self.on_writable()
         if self.metrics is not None:
             self.metrics.connection_closed()
         self._ending = self.loop.create_task(self._end(), name="warren-client-end")
 
     async def _end(self) -> None:
-        if self._errands:
-            await asyncio.wait(self._errands)  # the end has failed whatever they wait for
-        await self.sinks.retire_all()
+        if self._background_tasks:
+            await asyncio.wait(self._background_tasks)  # the end has failed whatever they wait for
+        await self.work_queues.wait_all_ended()
         self._ended.set()
 
     def __repr__(self) -> str:

@@ -1,10 +1,10 @@
-"""Consumers, and the way of deliveries and notices from the loop to the user's code.
+"""Consumers, and the way of deliveries and notifications from the loop to the user's code.
 
-A sink is where they leave the loop: the ordered worker of a channel, of the connection's own listeners, or the queue
-behind an iteration. The faces bring their sinks; the engine only puts items there, a batch per socket read, and stops
-reading the socket while one of them is full.
+Items leave the loop through a work queue: the ordered worker of a channel or of the connection's own listeners, or the
+queue behind an iterator. The two APIs implement it. The engine only puts items there, one batch per socket read, and
+stops reading the socket while a work queue is full.
 
-Owned by the connection's loop, but for what is said to be for any thread.
+Owned by the connection's loop, except where a docstring says "any thread".
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from warrenmq.client.delivery import Delivery
 
 if TYPE_CHECKING:
     from warrenmq.client.engine.channel import EngineChannel
-    from warrenmq.client.engine.lane import Inbox
+    from warrenmq.client.engine.channel_state import DeliveryBuffer
     from warrenmq.client.errors import ClientError
 
 
-class Notice:
+class Notification:
     """Something for the user's code that is no delivery: a return, a confirm, a cancel, a close, a recovery."""
 
     __slots__ = ("_arguments", "_callback", "context", "source")
@@ -32,17 +32,17 @@ class Notice:
         self._arguments = arguments
 
     def run(self) -> Any:
-        """Call the user's code; gives what it gives."""
+        """PendingCall the user's code; gives what it gives."""
         return self._callback(*self._arguments)
 
 
-Item: TypeAlias = Delivery | Notice
+Item: TypeAlias = Delivery | Notification
 
 
-class Sink:
-    """Where items leave the loop, in order. A face implements it."""
+class WorkQueue:
+    """Where items leave the loop, in order. A facade implements it."""
 
-    # Set by the engine when `pending` has passed the limit. A sink that finds it set and has `resume_at` items or
+    # Set by the engine when `pending` has passed the limit. A work_queue that finds it set and has `resume_at` items or
     # fewer left calls `on_drained`, from any thread.
     is_full = False
     resume_at = 0
@@ -72,23 +72,23 @@ class Sink:
 
 
 class EngineConsumer:
-    """One consumer, over all links. `inbox` None: nobody wants its deliveries, they go back to the broker."""
+    """One consumer, over all links. `buffer` None: nobody wants its deliveries, they go back to the broker."""
 
     __slots__ = (
         "arguments",
         "auto_ack",
+        "buffer",
         "callback",
         "channel",
         "exclusive",
-        "inbox",
         "is_active",
         "is_subscribed",
         "no_local",
         "on_cancel",
         "prefetch",
         "queue",
-        "sink",
         "tag",
+        "work_queue",
     )
 
     def __init__(
@@ -97,8 +97,8 @@ class EngineConsumer:
         queue: str,
         tag: str,
         callback: Callable[[Delivery], object] | None,
-        sink: Sink | None,
-        inbox: Inbox,
+        work_queue: WorkQueue | None,
+        buffer: DeliveryBuffer,
         on_cancel: Callable[..., object] | None,
         auto_ack: bool,
         exclusive: bool,
@@ -109,8 +109,8 @@ class EngineConsumer:
         self.queue = queue
         self.tag = tag
         self.callback = callback
-        self.sink = sink
-        self.inbox: Inbox | None = inbox
+        self.work_queue = work_queue
+        self.buffer: DeliveryBuffer | None = buffer
         self.on_cancel = on_cancel
         self.auto_ack = auto_ack
         self.exclusive = exclusive

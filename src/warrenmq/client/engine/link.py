@@ -1,8 +1,8 @@
-"""One TCP life of a connection: from connecting to an address to the end of its socket, and nothing beyond.
+"""One TCP connection to one address, from connect to the end of its socket.
 
-The link moves bytes between the socket and the ClientConnection, keeps the heartbeats, and hands what was heard to its
-owner (engine/connection.py) when the lock is released. It belongs to the loop; the ClientConnection is touched under
-the gate's lock only, because other threads encode into its output.
+The link moves bytes between the socket and the ClientConnection, sends and checks heartbeats, and passes what it
+received to its owner (engine/connection.py) after releasing the lock. It belongs to the loop; the ClientConnection is
+used only under the shared lock, because other threads encode into its output.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import socket
 import ssl
 from typing import Protocol, cast
 
-from warrenmq.client.engine.lane import Ear, Gate, reason_of
+from warrenmq.client.engine.channel_state import LinkListener, SharedConnection, reason_of
 from warrenmq.client.errors import AuthenticationFailed, CloseReason, ConnectionFailed
 from warrenmq.client.factory import ConnectionFactory
 from warrenmq.client.url import Address
@@ -34,23 +34,23 @@ _LINGER = 1.0
 class LinkOwner(Protocol):
     """Who made the link. Called on the loop, without the lock."""
 
-    def on_heard(self, link: Link) -> None:
-        """The link's ear has something."""
+    def on_received(self, link: Link) -> None:
+        """The link's listener has something."""
 
     def on_lost(self, link: Link, reason: CloseReason) -> None:
         """An open link has ended, once; `link.closed` follows when the socket is gone."""
 
-    def on_room(self) -> None:
+    def on_writable(self) -> None:
         """Output was written."""
 
 
 class Link(asyncio.Protocol):
     """The protocol of one socket."""
 
-    def __init__(self, owner: LinkOwner, factory: ConnectionFactory, gate: Gate) -> None:
+    def __init__(self, owner: LinkOwner, factory: ConnectionFactory, shared: SharedConnection) -> None:
         self._owner = owner
         self._factory = factory
-        self._gate = gate
+        self._shared = shared
         self._loop = asyncio.get_running_loop()
         self._handshake = ClientHandshake(
             factory.mechanism,
@@ -59,9 +59,9 @@ class Link(asyncio.Protocol):
             factory.wanted_tuning(),
             factory.told_properties(),
         )
-        self.ear = Ear(gate)
+        self.listener = LinkListener(shared)
         self.protocol = ClientConnection(
-            self._handshake, self._loop.time(), max_body_size=factory.max_body_size, hearer=self.ear
+            self._handshake, self._loop.time(), max_body_size=factory.max_body_size, hearer=self.listener
         )
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -92,7 +92,7 @@ class Link(asyncio.Protocol):
                 opened = await self._opened
         except TimeoutError:
             await self.abort()
-            raise ConnectionFailed(f"no answer within {self._factory.connect_timeout} seconds") from None
+            raise ConnectionFailed(f"no answer with_deadline {self._factory.connect_timeout} seconds") from None
         except (OSError, UnicodeError) as error:  # ssl.SSLError, socket.gaierror and ConnectionFailed are OSErrors
             await self.abort()
             if isinstance(error, ConnectionFailed):
@@ -115,19 +115,19 @@ class Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._is_silence_excused = False
-        with self._gate.lock:
+        with self._shared.lock:
             self.protocol.receive(data, self._loop.time())
         self._hand_over()
 
     def eof_received(self) -> bool:
-        with self._gate.lock:
+        with self._shared.lock:
             self.protocol.receive_end()
         self._hand_over()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._network_error = exc
-        with self._gate.lock:
+        with self._shared.lock:
             self.protocol.receive_end()
         self._hand_over()
         if self._linger is not None:
@@ -143,7 +143,7 @@ class Link(asyncio.Protocol):
     def resume_reading(self) -> None:
         if self._is_reading_paused and self._transport is not None:
             self._is_reading_paused = False
-            with self._gate.lock:
+            with self._shared.lock:
                 self.protocol.excuse_silence(self._loop.time())
             if not self._transport.is_closing():
                 self._transport.resume_reading()
@@ -153,7 +153,7 @@ class Link(asyncio.Protocol):
         if self.protocol.output_size:
             self.flush()
         ended = None
-        heard, self.ear.events = self.ear.events, []
+        heard, self.listener.events = self.listener.events, []
         rest: list[events.Event] = []
         for event in heard:
             if isinstance(event, events.Opened):
@@ -163,8 +163,8 @@ class Link(asyncio.Protocol):
                 ended = event
             else:
                 rest.append(event)
-        self.ear.events = rest
-        self._owner.on_heard(self)
+        self.listener.events = rest
+        self._owner.on_received(self)
         if ended is not None:
             self._end(ended)
 
@@ -174,9 +174,9 @@ class Link(asyncio.Protocol):
         """Give the socket what was said so far, unless it has more than enough already."""
         if self._is_clogged or self._transport is None:
             return
-        gate = self._gate
-        with gate.lock:
-            gate.is_awake = False
+        shared = self._shared
+        with shared.lock:
+            shared.is_flush_scheduled = False
             chunks = self.protocol.take_output(self._loop.time())
             if self._unsent:
                 chunks.insert(0, self._unsent)
@@ -185,8 +185,8 @@ class Link(asyncio.Protocol):
             # than `pause_writing`.
             if chunks and not self._transport.is_closing():
                 self._transport.writelines(chunks)
-        if gate.room_waiters:
-            self._owner.on_room()
+        if shared.writable_callbacks:
+            self._owner.on_writable()
 
     def write_directly(self) -> bool:
         """Write what was said from whichever thread calls, if the socket takes it; under the lock."""
@@ -195,14 +195,14 @@ class Link(asyncio.Protocol):
             return False
         if self.protocol.output_size > _DIRECT_MAX:
             return False
-        octets = b"".join(self.protocol.take_output(self._loop.time()))
+        data = b"".join(self.protocol.take_output(self._loop.time()))
         try:
-            sent = self._socket.send(octets)
+            sent = self._socket.send(data)
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError:
             return True  # the link is broken, as the loop is about to find out
-        self._unsent = octets[sent:]
+        self._unsent = data[sent:]
         return not self._unsent
 
     def _open_direct_way(self) -> None:
@@ -218,7 +218,7 @@ class Link(asyncio.Protocol):
         self._socket.setblocking(False)
 
     def _close_direct_way(self) -> None:
-        with self._gate.lock:
+        with self._shared.lock:
             if self._socket is not None:
                 self._socket.close()
                 self._socket = None
@@ -232,14 +232,14 @@ class Link(asyncio.Protocol):
 
     def send(self, channel: int, method: spec.Method) -> None:
         """A method without content; raises LocalMisuse where it cannot be said."""
-        with self._gate.lock:
+        with self._shared.lock:
             self.protocol.send_method(channel, method)
         self.flush()
 
     # -- time --------------------------------------------------------------------------------------------------------
 
     def _arm_timer(self) -> None:
-        with self._gate.lock:
+        with self._shared.lock:
             deadline = self.protocol.next_deadline()
         if deadline is not None and not self.has_ended:
             self._timer_due = max(deadline, self._loop.time() + 0.001)
@@ -248,7 +248,7 @@ class Link(asyncio.Protocol):
     def _on_timer(self) -> None:
         now = self._loop.time()
         is_late = now - self._timer_due > _LATE_TIMER
-        with self._gate.lock:
+        with self._shared.lock:
             if self._is_reading_paused or (is_late and not self._is_silence_excused):
                 self._is_silence_excused = True
                 self.protocol.excuse_silence(now)
@@ -258,9 +258,9 @@ class Link(asyncio.Protocol):
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
-    def say_close(self, reply_code: int, reply_text: str) -> None:
+    def begin_close(self, reply_code: int, reply_text: str) -> None:
         """Begin the goodbye; `closed` comes when it is over."""
-        with self._gate.lock:
+        with self._shared.lock:
             self.protocol.close(reply_code, reply_text)
         self.resume_reading()
         self._hand_over()

@@ -87,7 +87,7 @@ class _Replay:
         self._wants_topology = connection.factory.recovery.topology
         self._scratch: EngineChannel | None = None
         # A broker drops a connection that says nothing for two heartbeats: until then it may hold what was ours alone.
-        self._patience_ends = connection.loop.time() + 2 * connection.factory.heartbeat + 1
+        self._retry_until = connection.loop.time() + 2 * connection.factory.heartbeat + 1
 
     async def run(self) -> None:
         if self._wants_topology:
@@ -153,25 +153,27 @@ class _Replay:
         while True:
             channel = await self._need_scratch()
             try:
-                return await self._within(method.name, channel.ask(method, expects))
+                return await self._with_deadline(method.name, channel.request(method, expects))
             except ChannelClosed as error:
                 self._drop_scratch()
-                if not (is_exclusive and isinstance(error, ResourceLocked) and await self._may_wait()):
+                if not (is_exclusive and isinstance(error, ResourceLocked) and await self._wait_to_retry()):
                     self._connection.report("recovery", error, record)
                     return None
 
     async def _need_scratch(self) -> EngineChannel:
         if self._scratch is None:
             channel = EngineChannel(self._connection, self._connection.free_number())
-            channel.lane.is_restoring = True  # an error closes it, and that is all
-            self._connection.adopt(channel)
+            channel.state.is_restoring = True  # an error closes it, and that is all
+            self._connection.add(channel)
             self._scratch = channel
-            await self._within("channel.open", channel.ask(spec.ChannelOpen(), spec.ChannelOpenOk))
+            await self._with_deadline("channel.open", channel.request(spec.ChannelOpen(), spec.ChannelOpenOk))
         return self._scratch
 
     async def _close_scratch(self) -> None:
         if self._scratch is not None:
-            await self._within("channel.close", self._scratch.ask(spec.ChannelClose(200, ""), spec.ChannelCloseOk))
+            await self._with_deadline(
+                "channel.close", self._scratch.request(spec.ChannelClose(200, ""), spec.ChannelCloseOk)
+            )
 
     def _drop_scratch(self) -> None:
         channel, self._scratch = self._scratch, None
@@ -183,16 +185,16 @@ class _Replay:
     async def _restore(self, channel: EngineChannel) -> None:
         """Bring it back; begun again without the consumer that the broker refused, if it refused one."""
         if not self._wants_topology:
-            for consumer in list(channel.lane.consumers.values()):
+            for consumer in list(channel.state.consumers.values()):
                 channel.end_consumer(consumer, ConsumerCancelled(consumer.tag))
-        channel.lane.is_restoring = True
+        channel.state.is_restoring = True
         try:
             while not await self._restore_once(channel):
                 pass
         except _ClosedMeanwhile:
             pass
         finally:
-            channel.lane.is_restoring = False
+            channel.state.is_restoring = False
 
     async def _restore_once(self, channel: EngineChannel) -> bool:
         """False: begin again."""
@@ -201,7 +203,7 @@ class _Replay:
         try:
             await self._restore_modes(channel)
             prefetch = 0, 0  # what a new channel has: no limit
-            for consumer in list(channel.lane.consumers.values()):
+            for consumer in list(channel.state.consumers.values()):
                 if consumer.is_active:
                     prefetch = await self._restore_prefetch(channel, prefetch, consumer.prefetch)
                     await self._step(channel, "basic.consume", channel.subscribe(consumer))
@@ -217,27 +219,27 @@ class _Replay:
         reason = error.reason
         is_consume = (reason.class_id << 16 | reason.method_id) == spec.BasicConsume.index
         if consumer is None or not is_consume:
-            self._connection.report("recovery", error, channel.face)
+            self._connection.report("recovery", error, channel.facade)
             channel.end_refused(error, reason)
             return True
         is_held = consumer.exclusive and isinstance(error, AccessRefused)
-        if not (is_held and await self._may_wait()):
+        if not (is_held and await self._wait_to_retry()):
             self._connection.report("recovery", error, consumer)
             channel.end_consumer(consumer, ConsumerCancelled(consumer.tag))
         return False
 
     async def _restore_modes(self, channel: EngineChannel) -> None:
-        lane = channel.lane
+        state = channel.state
         await self._step(channel, "channel.open", channel.open())
         if channel.channel_prefetch is not None:
             count, size = channel.channel_prefetch
-            await self._step(channel, "basic.qos", channel.ask(spec.BasicQos(size, count, True), spec.BasicQosOk))
-        if lane.is_confirming:
-            await self._step(channel, "confirm.select", channel.ask(spec.ConfirmSelect(), spec.ConfirmSelectOk))
-        if lane.is_transactional:
-            await self._step(channel, "tx.select", channel.ask(spec.TxSelect(), spec.TxSelectOk))
-        with self._connection.gate.lock:
-            lane.begin_publishing()
+            await self._step(channel, "basic.qos", channel.request(spec.BasicQos(size, count, True), spec.BasicQosOk))
+        if state.is_confirming:
+            await self._step(channel, "confirm.select", channel.request(spec.ConfirmSelect(), spec.ConfirmSelectOk))
+        if state.is_transactional:
+            await self._step(channel, "tx.select", channel.request(spec.TxSelect(), spec.TxSelectOk))
+        with self._connection.shared.lock:
+            state.resume_publishing()
 
     async def _restore_prefetch(
         self, channel: EngineChannel, present: tuple[int, int], wanted: tuple[int, int]
@@ -245,12 +247,12 @@ class _Replay:
         """Prefetch of the consumers that begin after it."""
         if wanted != present:
             count, size = wanted
-            await self._step(channel, "basic.qos", channel.ask(spec.BasicQos(size, count, False), spec.BasicQosOk))
+            await self._step(channel, "basic.qos", channel.request(spec.BasicQos(size, count, False), spec.BasicQosOk))
         return wanted
 
     async def _step(self, channel: EngineChannel, what: str, work: Awaitable[Any]) -> None:
         """One call of a channel's restoring; the user may close the channel meanwhile."""
-        await self._within(what, work)
+        await self._with_deadline(what, work)
         self._connection.require_link()
         if channel.is_closing:
             raise _ClosedMeanwhile
@@ -259,12 +261,12 @@ class _Replay:
 
     # -- both --------------------------------------------------------------------------------------------------------
 
-    async def _within(self, what: str, work: Awaitable[Any]) -> Any:
-        return await self._connection.within(None, what, work)
+    async def _with_deadline(self, what: str, work: Awaitable[Any]) -> Any:
+        return await self._connection.with_deadline(None, what, work)
 
-    async def _may_wait(self) -> bool:
+    async def _wait_to_retry(self) -> bool:
         """Whether it is worth asking again; waits a little then."""
-        if self._connection.loop.time() >= self._patience_ends:
+        if self._connection.loop.time() >= self._retry_until:
             return False
         await asyncio.sleep(_HELD_INTERVAL)
         return True

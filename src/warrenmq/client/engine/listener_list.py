@@ -13,11 +13,11 @@ from typing import Generic, TypeVar
 L = TypeVar("L")
 
 
-def ignore() -> None:
+def do_nothing() -> None:
     """Does nothing."""
 
 
-class Listeners(Generic[L]):
+class ListenerList(Generic[L]):
     """Callbacks, in order. One that was added twice is called twice, and removed one at a time."""
 
     __slots__ = ("_listeners", "_lock")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.client.engine.wire import Server
-from warrenmq.client.engine.lane import Gate, Inbox, Lane, as_bytes
+from warrenmq.client.engine.channel_state import ChannelState, DeliveryBuffer, SharedConnection, as_bytes
 from warrenmq.client.errors import (
     ChannelClosed,
     CloseReason,
@@ -25,44 +25,44 @@ LOST = CloseReason("network", 0, "cut", is_final=False)
 
 
 class Consumer:
-    """As much of a consumer as a lane asks for."""
+    """As much of a consumer as a state asks for."""
 
-    def __init__(self, inbox: Inbox | None) -> None:
-        self.inbox = inbox
+    def __init__(self, buffer: DeliveryBuffer | None) -> None:
+        self.buffer = buffer
 
 
 class Connection:
-    """A gate, one lane, and a link to lose."""
+    """A shared, one state, and a link to lose."""
 
-    def __init__(self, keeps: bool = False, output_limit: int = 1 << 20) -> None:
+    def __init__(self, resends_unconfirmed: bool = False, output_limit: int = 1 << 20) -> None:
         self.wakes = 0
-        self.gate = Gate(output_limit, keeps, self._wake, None)
-        self.lane = Lane(self.gate, 1, NOBODY, None)
-        self.gate.lanes[1] = self.lane
+        self.shared = SharedConnection(output_limit, resends_unconfirmed, self._schedule_flush, None)
+        self.state = ChannelState(self.shared, 1, NOBODY, None)
+        self.shared.channel_states[1] = self.state
         self.server = self.connect()
 
     def connect(self) -> Server:
-        self.server = Server(self.gate)
-        self.server.open(self.lane)
+        self.server = Server(self.shared)
+        self.server.open(self.state)
         return self.server
 
     def lose(self) -> None:
         self.server.protocol.receive_end()
 
     def confirm(self) -> None:
-        self.lane.is_confirming = True
+        self.state.is_confirming = True
 
-    def consume(self) -> Inbox:
-        self.lane.consumers["c"] = Consumer(self.lane.inbox)  # type: ignore[assignment]
-        return self.lane.inbox
+    def consume(self) -> DeliveryBuffer:
+        self.state.consumers["c"] = Consumer(self.state.buffer)  # type: do_nothing[assignment]
+        return self.state.buffer
 
     def tags(self) -> list[int]:
-        items: list[Any] = self.lane.inbox.items
-        self.lane.inbox.items = []
-        self.server.ear.inboxes = []
+        items: list[Any] = self.state.buffer.items
+        self.state.buffer.items = []
+        self.server.listener.filled_buffers = []
         return [each.delivery_tag for each in items]
 
-    def _wake(self) -> None:
+    def _schedule_flush(self) -> None:
         self.wakes += 1
 
 
@@ -72,42 +72,42 @@ class Connection:
 def test_publish_wakes_the_loop_once_until_it_has_written() -> None:
     connection = Connection()
     for body in (b"1", b"2"):
-        connection.lane.publish("", "key", body)
+        connection.state.publish("", "key", body)
     assert connection.wakes == 1
     assert connection.server.said() == [b"1", b"2"]
-    connection.gate.is_awake = False
-    connection.lane.publish("", "key", b"3")
+    connection.shared.is_flush_scheduled = False
+    connection.state.publish("", "key", b"3")
     assert connection.wakes == 2
 
 
 def test_publishes_are_numbered_in_confirm_mode_only() -> None:
     connection = Connection()
-    assert connection.lane.next_publish_tag == 0
-    assert connection.lane.publish("", "key", b"x").tag == 0
+    assert connection.state.next_publish_tag == 0
+    assert connection.state.publish("", "key", b"x").tag == 0
     connection.confirm()
-    assert connection.lane.next_publish_tag == 1
-    assert [connection.lane.publish("", "key", b"x").tag for _ in range(3)] == [1, 2, 3]
+    assert connection.state.next_publish_tag == 1
+    assert [connection.state.publish("", "key", b"x").tag for _ in range(3)] == [1, 2, 3]
 
 
 def test_no_room_means_nothing_is_done() -> None:
     connection = Connection(output_limit=100)
     connection.confirm()
-    assert connection.lane.publish("", "key", b"x" * 200) is not None
-    assert connection.lane.publish("", "key", b"y") is None
-    assert connection.lane.next_publish_tag == 2
+    assert connection.state.publish("", "key", b"x" * 200) is not None
+    assert connection.state.publish("", "key", b"y") is None
+    assert connection.state.next_publish_tag == 2
     assert connection.server.said() == [b"x" * 200]
-    assert connection.lane.publish("", "key", b"y") is not None
+    assert connection.state.publish("", "key", b"y") is not None
 
 
 def test_what_cannot_be_said_is_misuse_and_takes_no_number() -> None:
     connection = Connection()
     connection.confirm()
     with pytest.raises(Misuse):
-        connection.lane.publish("", "k" * 256, b"x")
+        connection.state.publish("", "k" * 256, b"x")
     with pytest.raises(Misuse):
-        connection.lane.publish("", "key", 5)  # type: ignore[arg-type]
-    assert connection.lane.next_publish_tag == 1
-    assert not connection.gate.lock.locked()
+        connection.state.publish("", "key", 5)  # type: do_nothing[arg-type]
+    assert connection.state.next_publish_tag == 1
+    assert not connection.shared.lock.locked()
 
 
 @pytest.mark.parametrize("body", [b"\xc3\xa9", "\u00e9", bytearray(b"\xc3\xa9"), memoryview(b"\xc3\xa9")])
@@ -123,15 +123,15 @@ def test_direct_way_is_taken_by_who_has_nothing_else_outstanding() -> None:
         written.append(connection.server.said())
         return True
 
-    connection.gate.direct = write
-    connection.lane.publish("", "key", b"1")
-    connection.lane.publish("", "key", b"2")
+    connection.shared.write_directly = write
+    connection.state.publish("", "key", b"1")
+    connection.state.publish("", "key", b"2")
     assert written == [[b"1"]]
     assert connection.wakes == 1
-    connection.gate.is_awake = False
+    connection.shared.is_flush_scheduled = False
     connection.server.said()
     connection.server.say(1, spec.BasicAck(2, True))
-    connection.lane.publish("", "key", b"3")
+    connection.state.publish("", "key", b"3")
     assert written == [[b"1"], [b"3"]]
 
 
@@ -142,14 +142,14 @@ def test_publish_without_a_link_is_refused() -> None:
     connection = Connection()
     connection.lose()
     with pytest.raises(ConnectionLost):
-        connection.lane.publish("", "key", b"x")
+        connection.state.publish("", "key", b"x")
 
 
 def test_publish_without_a_link_is_kept_where_wanted_and_bounded() -> None:
-    connection = Connection(keeps=True, output_limit=1000)
+    connection = Connection(resends_unconfirmed=True, output_limit=1000)
     connection.lose()
     kept = 0
-    while connection.lane.publish("", "key", b"%d" % kept) is not None:
+    while connection.state.publish("", "key", b"%d" % kept) is not None:
         kept += 1
         assert kept < 100
     server = connection.connect()
@@ -157,15 +157,15 @@ def test_publish_without_a_link_is_kept_where_wanted_and_bounded() -> None:
 
 
 def test_unconfirmed_publishes_are_sent_again_in_order_with_their_tags() -> None:
-    connection = Connection(keeps=True)
+    connection = Connection(resends_unconfirmed=True)
     connection.confirm()
-    before = [connection.lane.publish("", "key", b"%d" % number) for number in range(3)]
+    before = [connection.state.publish("", "key", b"%d" % number) for number in range(3)]
     connection.server.say(1, spec.BasicAck(1, False))
     connection.lose()
-    between = connection.lane.publish("", "key", b"3")
+    between = connection.state.publish("", "key", b"3")
     server = connection.connect()
     assert server.said() == [b"1", b"2", b"3"]
-    after = connection.lane.publish("", "key", b"4")
+    after = connection.state.publish("", "key", b"4")
     assert [each.tag for each in (*before, between, after)] == [1, 2, 3, 4, 5]
     server.say(1, spec.BasicAck(3, True))
     assert between.done()
@@ -175,41 +175,41 @@ def test_unconfirmed_publishes_are_sent_again_in_order_with_their_tags() -> None
 def test_loss_fails_what_is_not_kept() -> None:
     connection = Connection()
     connection.confirm()
-    confirmation = connection.lane.publish("", "key", b"x")
+    confirmation = connection.state.publish("", "key", b"x")
     connection.lose()
-    connection.lane.fail_unconfirmed(PublishLost("lost"), [])
+    connection.state.fail_unconfirmed(PublishLost("lost"), [])
     assert isinstance(confirmation.exception(), PublishLost)
-    assert connection.lane.next_publish_tag == 2
+    assert connection.state.next_publish_tag == 2
 
 
 def test_publish_in_a_transaction_is_never_kept() -> None:
-    connection = Connection(keeps=True)
-    connection.lane.is_transactional = True
+    connection = Connection(resends_unconfirmed=True)
+    connection.state.is_transactional = True
     connection.lose()
-    assert connection.lane.lost_transaction
+    assert connection.state.lost_transaction
     with pytest.raises(ConnectionLost):
-        connection.lane.publish("", "key", b"x")
+        connection.state.publish("", "key", b"x")
 
 
 def test_closed_channel_and_closed_connection_say_so() -> None:
     connection = Connection()
-    connection.lane.shut(CloseReason("server", 404, "NOT_FOUND"))
-    for call in (lambda: connection.lane.publish("", "key", b"x"), lambda: connection.lane.ack(1)):
+    connection.state.close(CloseReason("server", 404, "NOT_FOUND"))
+    for call in (lambda: connection.state.publish("", "key", b"x"), lambda: connection.state.ack(1)):
         with pytest.raises(ChannelClosed):
             call()
     other = Connection()
     other.lose()
-    other.gate.final_reason = CloseReason("client", 200, "Goodbye")
-    for call in (lambda: other.lane.publish("", "key", b"x"), lambda: other.lane.ack(1)):
+    other.shared.final_reason = CloseReason("client", 200, "Goodbye")
+    for call in (lambda: other.state.publish("", "key", b"x"), lambda: other.state.ack(1)):
         with pytest.raises(ConnectionClosed):
             call()
 
 
 def test_connection_of_another_process_is_misuse() -> None:
     connection = Connection()
-    connection.gate.lock.acquire()  # by a thread that this process does not have
-    connection.gate.abandon()
-    for call in (lambda: connection.lane.publish("", "key", b"x"), lambda: connection.lane.ack(1)):
+    connection.shared.lock.acquire()  # by a thread that this process does not have
+    connection.shared.abandon()
+    for call in (lambda: connection.state.publish("", "key", b"x"), lambda: connection.state.ack(1)):
         with pytest.raises(Misuse):
             call()
 
@@ -221,48 +221,48 @@ def test_tags_are_never_seen_twice() -> None:
     connection = Connection()
     connection.consume()
     for tag in (1, 2, 3):
-        connection.server.deliver(connection.lane, tag)
+        connection.server.deliver(connection.state, tag)
     assert connection.tags() == [1, 2, 3]
     connection.lose()
     connection.connect()
     for tag in (1, 2):
-        connection.server.deliver(connection.lane, tag)
+        connection.server.deliver(connection.state, tag)
     assert connection.tags() == [4, 5]
 
 
 def test_tag_of_an_earlier_life_is_not_said() -> None:
     connection = Connection()
     connection.consume()
-    connection.server.deliver(connection.lane, 1)
+    connection.server.deliver(connection.state, 1)
     connection.lose()
-    lane = connection.lane
-    assert [lane.ack(1), lane.nack(1), lane.reject(1), lane.ack(1, True)] == [False] * 4
+    state = connection.state
+    assert [state.ack(1), state.nack(1), state.reject(1), state.ack(1, True)] == [False] * 4
     server = connection.connect()
-    server.deliver(lane, 1)
-    assert lane.is_stale(1)
-    assert not lane.is_stale(2)
-    assert [lane.ack(1), lane.nack(1), lane.reject(1), lane.ack(1, True)] == [False] * 4
+    server.deliver(state, 1)
+    assert state.is_stale(1)
+    assert not state.is_stale(2)
+    assert [state.ack(1), state.nack(1), state.reject(1), state.ack(1, True)] == [False] * 4
     assert server.said() == []
-    assert lane.ack(2)
+    assert state.ack(2)
     assert server.said() == [(1, 1, False)]
 
 
 def test_zero_and_multiple_mean_all_of_this_life() -> None:
     connection = Connection()
     connection.consume()
-    connection.server.deliver(connection.lane, 1)
+    connection.server.deliver(connection.state, 1)
     connection.lose()
     server = connection.connect()
-    server.deliver(connection.lane, 1)
-    assert connection.lane.ack(0) is False
-    assert connection.lane.ack(0, True) is True
+    server.deliver(connection.state, 1)
+    assert connection.state.ack(0) is False
+    assert connection.state.ack(0, True) is True
     assert server.said() == [(1, 0, True)]
 
 
 def test_nack_and_reject_reach_the_wire() -> None:
     connection = Connection()
-    connection.lane.nack(3, True, False)
-    connection.lane.reject(4)
+    connection.state.nack(3, True, False)
+    connection.state.reject(4)
     nack, reject = connection.server.said()
     assert (nack.delivery_tag, nack.multiple, nack.requeue) == (3, True, False)
     assert (reject.delivery_tag, reject.requeue) == (4, True)
@@ -270,25 +270,25 @@ def test_nack_and_reject_reach_the_wire() -> None:
 
 def test_deliveries_to_nobody_are_dropped_and_to_a_consumer_given_up_go_back() -> None:
     connection = Connection()
-    connection.lane.consumers["c"] = Consumer(None)  # type: ignore[assignment]
-    connection.server.deliver(connection.lane, 1, consumer="unknown")
-    connection.server.deliver(connection.lane, 2)
-    assert connection.server.ear.strays == [(connection.lane, 2)]
-    assert connection.server.ear.inboxes == []
+    connection.state.consumers["c"] = Consumer(None)  # type: do_nothing[assignment]
+    connection.server.deliver(connection.state, 1, consumer="unknown")
+    connection.server.deliver(connection.state, 2)
+    assert connection.server.listener.orphans == [(connection.state, 2)]
+    assert connection.server.listener.filled_buffers == []
 
 
 def test_one_inbox_is_handed_over_once_per_read() -> None:
     connection = Connection()
-    inbox = connection.consume()
+    buffer = connection.consume()
     for tag in (1, 2):
-        connection.server.deliver(connection.lane, tag)
-    assert connection.server.ear.inboxes == [inbox]
+        connection.server.deliver(connection.state, tag)
+    assert connection.server.listener.filled_buffers == [buffer]
 
 
 @pytest.mark.parametrize("tag", [-1, 1 << 64, "1", None, 1.5])
 def test_what_is_no_tag_is_misuse(tag: Any) -> None:
     with pytest.raises(Misuse):
-        Connection().lane.tag_of(tag)
+        Connection().state.tag_of(tag)
 
 
 # -- what takes effect while the lock is held
@@ -297,37 +297,37 @@ def test_what_is_no_tag_is_misuse(tag: Any) -> None:
 def test_return_before_the_ack_fails_the_publish() -> None:
     connection = Connection()
     connection.confirm()
-    confirmation = connection.lane.publish("", "key", b"x", None, True)
+    confirmation = connection.state.publish("", "key", b"x", None, True)
     method = spec.BasicReturn(312, "NO_ROUTE", "", "key")
     connection.server.say_content(1, method, b"x", content_header(1, BasicProperties()))
     connection.server.say(1, spec.BasicAck(1, False))
     assert isinstance(confirmation.exception(), Unroutable)
-    assert len(connection.server.ear.returns) == 1
+    assert len(connection.server.listener.returns) == 1
 
 
 def test_channel_closed_by_the_server_takes_no_more() -> None:
     connection = Connection()
     connection.server.say(1, spec.ChannelClose(404, "NOT_FOUND - no exchange", 60, 40))
     with pytest.raises(ChannelClosed):
-        connection.lane.publish("", "key", b"x")
+        connection.state.publish("", "key", b"x")
 
 
 def test_channel_closed_while_it_is_restored_is_not_closed_for_good() -> None:
     connection = Connection()
-    connection.lane.is_restoring = True
+    connection.state.is_restoring = True
     connection.server.say(1, spec.ChannelClose(404, "NOT_FOUND - no queue", 60, 20))
-    assert connection.lane.close_reason is None
-    assert connection.lane.protocol is None
+    assert connection.state.close_reason is None
+    assert connection.state.protocol is None
 
 
 def test_confirm_listeners_hear_tags_as_users_know_them() -> None:
     connection = Connection()
     connection.confirm()
-    connection.lane.has_confirm_listeners = True
-    connection.lane.publish("", "key", b"x")
+    connection.state.has_confirm_listeners = True
+    connection.state.publish("", "key", b"x")
     connection.lose()
-    connection.lane.fail_unconfirmed(PublishLost(str(LOST)), [])
+    connection.state.fail_unconfirmed(PublishLost(str(LOST)), [])
     server = connection.connect()
-    connection.lane.publish("", "key", b"x")
+    connection.state.publish("", "key", b"x")
     server.say(1, spec.BasicAck(1, False))
-    assert server.ear.confirm_notices == [(connection.lane, 2, False, True)]
+    assert server.listener.confirm_notifications == [(connection.state, 2, False, True)]

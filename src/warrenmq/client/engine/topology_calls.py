@@ -27,7 +27,7 @@ class QueueState:
     consumer_count: int
 
 
-class Declaring:
+class TopologyCalls:
     """The part of a channel that changes what the broker has. `call` sends a method and waits for its reply."""
 
     engine: EngineConnection
@@ -44,7 +44,7 @@ class Declaring:
     async def exchange_declare(
         self,
         exchange: str,
-        type: str = "direct",
+        type: str = "write_directly",
         *,
         passive: bool = False,
         durable: bool = False,

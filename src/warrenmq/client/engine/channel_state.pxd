@@ -11,18 +11,18 @@ cdef Py_ssize_t _MESSAGE_OVERHEAD
 
 
 @cython.final
-cdef class Gate:
+cdef class SharedConnection:
     cdef readonly object lock
     cdef public ClientConnection protocol
-    cdef readonly dict lanes
+    cdef readonly dict channel_states
     cdef readonly Py_ssize_t output_limit
-    cdef readonly bint keeps
-    cdef public Py_ssize_t kept_bytes
-    cdef public bint is_awake
-    cdef readonly object wake
-    cdef public object direct
-    cdef public list room_waiters
-    cdef public Py_ssize_t waited
+    cdef readonly bint resends_unconfirmed
+    cdef public Py_ssize_t offline_bytes
+    cdef public bint is_flush_scheduled
+    cdef readonly object schedule_flush
+    cdef public object write_directly
+    cdef public list writable_callbacks
+    cdef public Py_ssize_t awaited_confirms
     cdef public bint is_blocked
     cdef public object lost_reason
     cdef public object final_reason
@@ -31,19 +31,19 @@ cdef class Gate:
 
 
 @cython.final
-cdef class Inbox:
-    cdef readonly object lane
-    cdef public object sink
+cdef class DeliveryBuffer:
+    cdef readonly object state
+    cdef public object work_queue
     cdef public list items
 
 
-cdef class Lane(Settler):
-    cdef readonly Gate gate
+cdef class ChannelState(Settler):
+    cdef readonly SharedConnection shared
     cdef readonly int number
     cdef readonly object channel
     cdef readonly ClientConnection protocol
     cdef readonly bint is_ready
-    cdef readonly bint is_fenced
+    cdef readonly bint is_outside_transaction
     cdef readonly bint is_paused
     cdef readonly bint is_publishing
     cdef public bint is_restoring
@@ -51,46 +51,46 @@ cdef class Lane(Settler):
     cdef public bint is_transactional
     cdef public bint lost_transaction
     cdef public bint has_confirm_listeners
-    cdef readonly list undecided
-    cdef readonly list undone
+    cdef readonly list uncommitted
+    cdef readonly list rolled_back
     cdef readonly Unconfirmed ledger
-    cdef readonly list kept
+    cdef readonly list offline_publishes
     cdef readonly unsigned long long tag_offset
-    cdef readonly unsigned long long last_seen
+    cdef readonly unsigned long long last_client_tag
     cdef readonly long long life
     cdef readonly dict consumers
-    cdef readonly Inbox inbox
+    cdef readonly DeliveryBuffer buffer
     cdef readonly object close_reason
 
-    @cython.locals(octets=bytes, gate=Gate, is_asleep=bint, protocol=ClientConnection, confirmation=Confirmation)
+    @cython.locals(data=bytes, shared=SharedConnection, must_schedule=bint, protocol=ClientConnection, confirmation=Confirmation)
     cpdef publish(
         self, exchange, routing_key, body, BasicProperties properties=*, bint mandatory=*
     )
-    @cython.locals(gate=Gate, is_asleep=bint, protocol=ClientConnection)
+    @cython.locals(shared=SharedConnection, must_schedule=bint, protocol=ClientConnection)
     cpdef bint ack(self, unsigned long long tag, bint multiple=*) except -1
-    @cython.locals(gate=Gate, is_asleep=bint, protocol=ClientConnection, wire_tag="unsigned long long")
-    cdef bint _refuse(self, unsigned long long tag, bint multiple, bint requeue, bint is_reject, bint ignores_fence) except -1
-    cpdef bint is_undone(self, unsigned long long tag) except -1
+    @cython.locals(shared=SharedConnection, must_schedule=bint, protocol=ClientConnection, wire_tag="unsigned long long")
+    cdef bint _refuse(self, unsigned long long tag, bint multiple, bint requeue, bint is_reject, bint is_internal) except -1
+    cpdef bint is_rolled_back(self, unsigned long long tag) except -1
     cdef _require_usable(self)
     cdef _review_publishing(self)
-    @cython.locals(seen_tag="unsigned long long")
-    cpdef unsigned long long note_tag(self, unsigned long long wire_tag)
-    @cython.locals(gate=Gate)
+    @cython.locals(client_tag="unsigned long long")
+    cpdef unsigned long long to_client_tag(self, unsigned long long wire_tag)
+    @cython.locals(shared=SharedConnection)
     cdef _publish_later(self, exchange, routing_key, bytes body, BasicProperties properties, bint mandatory)
 
 
-cdef class Ear(ContentHandler):
-    cdef readonly Gate gate
-    cdef public list inboxes
-    cdef public list woken
+cdef class LinkListener(ContentHandler):
+    cdef readonly SharedConnection shared
+    cdef public list filled_buffers
+    cdef public list to_wake
     cdef public list events
     cdef public list returns
-    cdef public list confirm_notices
-    cdef public list strays
+    cdef public list confirm_notifications
+    cdef public list orphans
     cdef public Py_ssize_t confirmed
     cdef public Py_ssize_t nacked
 
-    @cython.locals(lane=Lane, inbox=Inbox, seen_tag="unsigned long long")
+    @cython.locals(state=ChannelState, buffer=DeliveryBuffer, client_tag="unsigned long long")
     cpdef on_deliver(
         self,
         int channel,
@@ -102,6 +102,6 @@ cdef class Ear(ContentHandler):
         bytes header,
         bytes body,
     )
-    @cython.locals(lane=Lane)
+    @cython.locals(state=ChannelState)
     cpdef on_confirm(self, int channel, unsigned long long delivery_tag, bint multiple, bint is_ack)
     cpdef on_event(self, object event)

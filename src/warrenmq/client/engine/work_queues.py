@@ -1,7 +1,7 @@
-"""The sinks of one connection, and when their fullness stops the reading of the socket.
+"""The work queues of one connection, and backpressure: when the socket is not read.
 
-Reading pauses while a sink has more than the limit, and goes on when it has half of it. It never pauses while anybody
-waits for what the server will say: that could be the very thing on which the full worker waits.
+Reading pauses while a work queue holds more than the limit, and resumes when it is down to half. It never pauses while
+a caller waits for the server: the full worker may depend on that reply.
 
 Owned by the connection's loop.
 """
@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from warrenmq.client.engine.consumers import Sink
+from warrenmq.client.engine.consumers import WorkQueue
 
 
-class Sinks:
+class WorkQueues:
     """`from_any_thread` has the loop call something; `set_reading` pauses the socket or lets it go on."""
 
     __slots__ = ("_all", "_from_any_thread", "_full", "_is_awaited", "_limit", "_set_reading", "_waits")
@@ -30,25 +30,25 @@ class Sinks:
         self._is_awaited = is_awaited
         self._set_reading = set_reading
         self._from_any_thread = from_any_thread
-        self._all: set[Sink] = set()
-        self._full: set[Sink] = set()
+        self._all: set[WorkQueue] = set()
+        self._full: set[WorkQueue] = set()
         self._waits = 0
 
-    def adopt(self, sink: Sink) -> Sink:
-        sink.resume_at = self._limit // 2
-        sink.on_drained = partial(self._from_any_thread, partial(self._on_drained, sink))
-        self._all.add(sink)
-        return sink
+    def add(self, work_queue: WorkQueue) -> WorkQueue:
+        work_queue.resume_at = self._limit // 2
+        work_queue.on_drained = partial(self._from_any_thread, partial(self._on_drained, work_queue))
+        self._all.add(work_queue)
+        return work_queue
 
-    def check(self, sink: Sink) -> None:
+    def check(self, work_queue: WorkQueue) -> None:
         """It was given something: is that too much?"""
-        if sink.is_full or sink.pending() <= self._limit:
+        if work_queue.is_full or work_queue.pending() <= self._limit:
             return
-        sink.is_full = True
-        self._full.add(sink)
+        work_queue.is_full = True
+        self._full.add(work_queue)
         self.review()
-        if sink.pending() <= sink.resume_at:  # it was quicker than we
-            self._on_drained(sink)
+        if work_queue.pending() <= work_queue.resume_at:  # it was quicker than we
+            self._on_drained(work_queue)
 
     # -- waits -------------------------------------------------------------------------------------------------------
 
@@ -73,38 +73,38 @@ class Sinks:
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
-    def discard(self, sink: Sink) -> None:
+    def discard(self, work_queue: WorkQueue) -> None:
         """It was stopped, and who stopped it does not wait for its end."""
-        self._forget_full(sink)
-        if not sink.has_task:
-            self._all.discard(sink)
+        self._forget_full(work_queue)
+        if not work_queue.has_task:
+            self._all.discard(work_queue)
 
-    def drop(self, sink: Sink) -> None:
+    def drop(self, work_queue: WorkQueue) -> None:
         """Its task is about to end."""
-        self._forget_full(sink)
-        self._all.discard(sink)
+        self._forget_full(work_queue)
+        self._all.discard(work_queue)
 
-    async def retire(self, sink: Sink) -> bool:
+    async def wait_ended(self, work_queue: WorkQueue) -> bool:
         """It was stopped: wait for its end; False: it is its own user code that asks."""
-        self._forget_full(sink)
-        has_ended = await sink.ended()
+        self._forget_full(work_queue)
+        has_ended = await work_queue.ended()
         if has_ended:
-            self._all.discard(sink)
+            self._all.discard(work_queue)
         return has_ended
 
-    async def retire_all(self) -> bool:
+    async def wait_all_ended(self) -> bool:
         """Wait for the user's code that runs just now; False: it is itself who asks."""
-        ended = [await self.retire(sink) for sink in list(self._all)]
+        ended = [await self.wait_ended(work_queue) for work_queue in list(self._all)]
         return all(ended)
 
-    def _on_drained(self, sink: Sink) -> None:
-        if sink.is_full and sink.pending() <= sink.resume_at:
-            self._forget_full(sink)
+    def _on_drained(self, work_queue: WorkQueue) -> None:
+        if work_queue.is_full and work_queue.pending() <= work_queue.resume_at:
+            self._forget_full(work_queue)
 
-    def _forget_full(self, sink: Sink) -> None:
-        sink.is_full = False
-        if sink in self._full:
-            self._full.discard(sink)
+    def _forget_full(self, work_queue: WorkQueue) -> None:
+        work_queue.is_full = False
+        if work_queue in self._full:
+            self._full.discard(work_queue)
             if self._full:
                 self.review()
             else:

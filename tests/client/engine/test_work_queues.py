@@ -7,14 +7,14 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.loops import on_a_loop
-from warrenmq.client.engine.consumers import Item, Sink
-from warrenmq.client.engine.sinks import Sinks
+from warrenmq.client.engine.consumers import Item, WorkQueue
+from warrenmq.client.engine.work_queues import WorkQueues
 
 LIMIT = 10
 
 
-class Pile(Sink):
-    """A sink of a given height."""
+class Pile(WorkQueue):
+    """A work_queue of a given height."""
 
     def __init__(self, has_task: bool = False) -> None:
         self.height = 0
@@ -32,19 +32,19 @@ class Pile(Sink):
 
 
 class Reading:
-    """Sinks of a connection, and whether it reads."""
+    """WorkQueues of a connection, and whether it reads."""
 
     def __init__(self) -> None:
         self.is_reading = True
         self.is_awaited = False
         self.soon: list[Callable[[], None]] = []
-        self.sinks = Sinks(LIMIT, lambda: self.is_awaited, self._set, self.soon.append)
+        self.work_queues = WorkQueues(LIMIT, lambda: self.is_awaited, self._set, self.soon.append)
 
     def pile(self, height: int = 0) -> Pile:
         pile = Pile()
-        self.sinks.adopt(pile)
+        self.work_queues.add(pile)
         pile.height = height
-        self.sinks.check(pile)
+        self.work_queues.check(pile)
         return pile
 
     def run_soon(self) -> None:
@@ -64,7 +64,7 @@ def test_reading_pauses_above_the_limit_and_goes_on_at_half(reading: Reading) ->
     pile = reading.pile(LIMIT)
     assert reading.is_reading
     pile.height = LIMIT + 1
-    reading.sinks.check(pile)
+    reading.work_queues.check(pile)
     assert not reading.is_reading
     pile.height = LIMIT // 2 + 1
     pile.on_drained()
@@ -83,18 +83,18 @@ def test_one_full_sink_is_enough(reading: Reading) -> None:
     first.on_drained()
     reading.run_soon()
     assert not reading.is_reading
-    reading.sinks.discard(second)
+    reading.work_queues.discard(second)
     assert reading.is_reading
 
 
 def test_reading_goes_on_while_a_call_waits(reading: Reading) -> None:
-    reading.sinks.begin_wait()
+    reading.work_queues.begin_wait()
     reading.pile(LIMIT + 1)
     assert reading.is_reading
-    reading.sinks.begin_wait()
-    reading.sinks.end_wait()
+    reading.work_queues.begin_wait()
+    reading.work_queues.end_wait()
     assert reading.is_reading
-    reading.sinks.end_wait()
+    reading.work_queues.end_wait()
     assert not reading.is_reading
 
 
@@ -102,19 +102,19 @@ def test_reading_goes_on_while_a_confirm_is_waited_for(reading: Reading) -> None
     reading.pile(LIMIT + 1)
     assert not reading.is_reading
     reading.is_awaited = True
-    reading.sinks.review_soon()
+    reading.work_queues.review_soon()
     reading.run_soon()
     assert reading.is_reading
     reading.is_awaited = False
-    reading.sinks.review()
+    reading.work_queues.review()
     assert not reading.is_reading
 
 
 def test_sink_that_drains_before_it_is_called_full_is_not_waited_for(reading: Reading) -> None:
     pile = reading.pile()
     heights = iter((LIMIT + 1, 0, 0))
-    pile.pending = lambda: next(heights)  # type: ignore[method-assign]
-    reading.sinks.check(pile)
+    pile.pending = lambda: next(heights)  # type: do_nothing[method-assign]
+    reading.work_queues.check(pile)
     assert reading.is_reading
 
 
@@ -123,9 +123,9 @@ async def test_end_waits_for_all_but_for_who_asks() -> None:
     reading = Reading()
     own, other = Pile(has_task=True), Pile(has_task=True)
     for pile in (own, other):
-        reading.sinks.adopt(pile)
+        reading.work_queues.add(pile)
     own.answer = False
-    assert not await reading.sinks.retire_all()
+    assert not await reading.work_queues.wait_all_ended()
     own.answer = True
-    assert await reading.sinks.retire_all()
-    assert await reading.sinks.retire_all()
+    assert await reading.work_queues.wait_all_ended()
+    assert await reading.work_queues.wait_all_ended()

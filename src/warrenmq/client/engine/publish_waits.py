@@ -1,7 +1,7 @@
-"""How callers wait: for the broker's word on a publish, and for room in the output. No wait is without an end.
+"""How publishers wait: for a confirm, or until the output is writable. Every wait has a time-out.
 
-`block` and `block_for_room` are for threads; `wait` and `wait_for_room` for coroutines, of any event loop. While
-anybody waits, the connection goes on reading, even if its workers are behind: what is waited for has to come in.
+`block` and `block_until_writable` are for threads; `wait` and `wait_until_writable` for coroutines of any event loop.
+While a caller waits the connection keeps reading, even if its workers are behind: the confirm has to come in.
 """
 
 from __future__ import annotations
@@ -16,34 +16,43 @@ from warrenmq.client.errors import CallTimedOut, ConnectionBlocked, Misuse
 
 if TYPE_CHECKING:
     from warrenmq.client.confirms import Confirmation
-    from warrenmq.client.engine.lane import Gate, Lane
+    from warrenmq.client.engine.channel_state import ChannelState, SharedConnection
 
 # As long as a lock can wait.
 _LONGEST = threading.TIMEOUT_MAX
 
 
-class Patience:
-    """The waits of one channel; its connection's all share the gate."""
+class PublishWaits:
+    """The waits of one channel; its connection's all share the shared."""
 
-    __slots__ = ("_gate", "_loop", "_review_reading", "_run_callback", "_thread_id", "call_timeout", "lane", "report")
+    __slots__ = (
+        "_loop",
+        "_review_reading",
+        "_run_callback",
+        "_shared",
+        "_thread_id",
+        "call_timeout",
+        "report",
+        "state",
+    )
 
     def __init__(
         self,
-        gate: Gate,
+        shared: SharedConnection,
         loop: asyncio.AbstractEventLoop,
         call_timeout: float,
         review_reading: Callable[[], None],
         run_callback: Callable[[Callable[[Confirmation], object], Confirmation], None],
         report: Callable[[str, BaseException], None],
     ) -> None:
-        self._gate = gate
+        self._shared = shared
         self._loop = loop
         self._thread_id = threading.get_ident()  # it is made on the loop
         self._review_reading = review_reading
         self._run_callback = run_callback
         self.report = report  # told what a callback raised that was called at once
         self.call_timeout = call_timeout
-        self.lane: Lane | None = None  # the channel's, set by it
+        self.state: ChannelState | None = None  # the channel's, set by it
 
     # -- the broker's word -------------------------------------------------------------------------------------------
 
@@ -68,22 +77,22 @@ class Patience:
         return self._add_waiter(confirmation, partial(self._run_callback, callback, confirmation))
 
     def _add_waiter(self, confirmation: Confirmation, waiter: Callable[[], object]) -> bool:
-        with self._gate.lock:
-            is_waiting = confirmation.add_waiter(partial(self._wake, waiter))
+        with self._shared.lock:
+            is_waiting = confirmation.add_waiter(partial(self._schedule_flush, waiter))
             if is_waiting:
-                self._gate.waited += 1
+                self._shared.awaited_confirms += 1
         if is_waiting:
             self._review_reading()
         return is_waiting
 
-    def _wake(self, waiter: Callable[[], object]) -> None:
-        with self._gate.lock:
-            self._gate.waited -= 1
+    def _schedule_flush(self, waiter: Callable[[], object]) -> None:
+        with self._shared.lock:
+            self._shared.awaited_confirms -= 1
         waiter()
 
     # -- room in the output ------------------------------------------------------------------------------------------
 
-    def block_for_room(self, timeout: float | None) -> None:
+    def block_until_writable(self, timeout: float | None) -> None:
         """Hold this thread until a publish may be tried again."""
         if threading.get_ident() == self._thread_id:
             raise Misuse("to wait here would stop the connection's own event loop")
@@ -92,7 +101,7 @@ class Patience:
         if self._add_room_waiter(waiter.release) and not waiter.acquire(timeout=self._seconds(timeout)):
             raise self.timed_out("the message could not be written in time")
 
-    async def wait_for_room(self, timeout: float | None = None) -> None:
+    async def wait_until_writable(self, timeout: float | None = None) -> None:
         """The same for a coroutine."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
@@ -101,24 +110,24 @@ class Patience:
 
     def _add_room_waiter(self, waiter: Callable[[], None]) -> bool:
         """False: there is room by now, or nothing to wait for; the next try tells."""
-        gate = self._gate
-        with gate.lock:
-            if gate.final_reason is not None:
+        shared = self._shared
+        with shared.lock:
+            if shared.final_reason is not None:
                 return False
-            written = 0 if gate.protocol is None else gate.protocol.output_size
-            if max(written, gate.kept_bytes) <= gate.output_limit and not self._is_paused():
+            written = 0 if shared.protocol is None else shared.protocol.output_size
+            if max(written, shared.offline_bytes) <= shared.output_limit and not self._is_paused():
                 return False
-            gate.room_waiters.append(waiter)
+            shared.writable_callbacks.append(waiter)
         return True
 
     def _is_paused(self) -> bool:
         """Whether the server has paused publishing on this channel by channel.flow."""
-        return self.lane is not None and self.lane.is_paused
+        return self.state is not None and self.state.is_paused
 
     # -- both --------------------------------------------------------------------------------------------------------
 
     def timed_out(self, text: str) -> CallTimedOut:
-        if self._gate.is_blocked:
+        if self._shared.is_blocked:
             return ConnectionBlocked(f"{text}: the server blocks publishers")
         if self._is_paused():
             return ConnectionBlocked(f"{text}: the server has paused this channel (channel.flow)")
