@@ -16,7 +16,7 @@ from warrenmq.client.delivery import Delivery, Returned
 from warrenmq.client.engine.channel_state import ChannelState, DeliveryBuffer
 from warrenmq.client.engine.consumers import EngineConsumer, Notification, WorkQueue
 from warrenmq.client.engine.listener_list import ListenerList
-from warrenmq.client.engine.pending_calls import PendingCalls
+from warrenmq.client.engine.pending_replies import PendingReplies
 from warrenmq.client.engine.topology_calls import Arguments, QueueState, TopologyCalls
 from warrenmq.client.errors import (
     CallTimedOut,
@@ -48,7 +48,7 @@ class EngineChannel(TopologyCalls):
         self.facade: Any = self
         self.waits = engine.make_waits(self._run_confirm_callback, self._report)
         self.state = self.waits.state = ChannelState(engine.shared, number, self.waits, self)
-        self.pending_calls = PendingCalls()
+        self.replies = PendingReplies()
         self.work_queue: WorkQueue | None = None
         self.has_opened = False
         self.is_closing = False
@@ -57,9 +57,7 @@ class EngineChannel(TopologyCalls):
         self.prefetch: tuple[int, int] = (0, 0)  # count and size, for consumers from now on
         self.channel_prefetch: tuple[int, int] | None = None
         self._is_in_transaction = False  # a transaction block is open
-        self._selects_by_hand = (
-            False  # the user called tx_select, and tracks transactions itself
-        )
+        self._selects_by_hand = False  # the user called tx_select, and tracks transactions itself
         self._tag_prefix = f"warren-{secrets.token_hex(4)}"
         self._next_tag = 1
         self.return_listeners: ListenerList[Callable[[Returned], object]] = ListenerList()
@@ -128,14 +126,14 @@ class EngineChannel(TopologyCalls):
 
     def _close_late(self, reply: object) -> None:
         """The server opened it when nobody waited any more."""
-        self.pending_calls.begin(spec.ChannelCloseOk, on_late_reply=lambda _: self.engine.forget(self)).cancel()
+        self.replies.begin(spec.ChannelCloseOk, on_late_reply=lambda _: self.engine.forget(self)).cancel()
         self.engine.send(self.number, spec.ChannelClose(spec.REPLY_SUCCESS, ""))
 
     async def request(
         self, method: spec.Method, *expects: type, on_late_reply: Callable[[Any], None] | None = None
     ) -> Any:
         """Send on the present link, and wait for the reply."""
-        return await self.engine.request(self.pending_calls, self.number, method, *expects, on_late_reply=on_late_reply)
+        return await self.engine.request(self.replies, self.number, method, *expects, on_late_reply=on_late_reply)
 
     async def call(self, timeout: float | None, method: spec.Method, *expects: type) -> Any:
         """As any of the user's calls: waits for a recovery, and has a deadline."""
@@ -195,7 +193,7 @@ class EngineChannel(TopologyCalls):
             self.state.requeue(tag)
         if self.state.is_outside_transaction and self.state.uncommitted and self.state.protocol is not None:
             self.state.end_transaction(False)
-            self.pending_calls.begin(spec.TxCommitOk).cancel()
+            self.replies.begin(spec.TxCommitOk).cancel()
             self.engine.send(self.number, spec.TxCommit())
 
     async def consume(
@@ -390,7 +388,7 @@ class EngineChannel(TopologyCalls):
             if method.active:
                 self.engine.on_writable()
         else:
-            self.pending_calls.answer(method, type(method))
+            self.replies.answer(method, type(method))
 
     def _on_content(self, event: events.ContentReceived) -> None:
         method = event.method
@@ -412,7 +410,7 @@ class EngineChannel(TopologyCalls):
         )
         if self.engine.metrics is not None:
             self.engine.metrics.delivered(1, len(event.body))
-        self.pending_calls.answer(delivery, spec.BasicGetOk)
+        self.replies.answer(delivery, spec.BasicGetOk)
 
     def _on_cancel(self, method: spec.BasicCancel) -> None:
         """The server ended a consumer."""
@@ -432,7 +430,7 @@ class EngineChannel(TopologyCalls):
 
     def on_lost(self, reason: CloseReason, *, is_news: bool) -> None:
         """The link is gone; the channel is to come back, unless this is the end. Not news: one of a recovery's own."""
-        self.pending_calls.fail(ConnectionLost(f"the connection was lost: {reason}", reason))
+        self.replies.fail(ConnectionLost(f"the connection was lost: {reason}", reason))
         if not self.is_open:
             self.engine.forget(self)  # its opening or closing was under way, and is over
             return
@@ -460,7 +458,7 @@ class EngineChannel(TopologyCalls):
             if not self.engine.shared.resends_unconfirmed:
                 self._fail_unconfirmed(PublishLost(f"the channel was closed before the broker's word: {reason}"))
             self.refusal = error
-            self.pending_calls.fail(error)
+            self.replies.fail(error)
         elif not self.is_closing:
             self.engine.forget(self)
             self._end(reason, error, error)
@@ -496,7 +494,7 @@ class EngineChannel(TopologyCalls):
             await self.engine.wait_ready()  # the replay stops at this channel's next step, which may have opened it
         method = spec.ChannelClose(reply_code, reply_text)
         # From here on nothing is heard on this channel but its close-ok: what waits for another reply waits in vain.
-        self.pending_calls.fail(channel_error(CloseReason("client", reply_code, reply_text)))
+        self.replies.fail(channel_error(CloseReason("client", reply_code, reply_text)))
         await self.request(method, spec.ChannelCloseOk, on_late_reply=lambda _: self.engine.forget(self))
 
     def end_refused(self, error: ClientError, reason: CloseReason) -> None:
@@ -509,7 +507,7 @@ class EngineChannel(TopologyCalls):
     def _end(self, reason: CloseReason, error: ClientError, iteration_error: ClientError | None) -> None:
         if self._has_ended:
             return
-        self.pending_calls.fail(error)
+        self.replies.fail(error)
         self._fail_unconfirmed(PublishLost(f"no word of the broker will come: {reason}"))
         for consumer in list(self.state.consumers.values()):
             self.end_consumer(consumer, iteration_error)

@@ -25,7 +25,7 @@ from warrenmq.client.engine.channel_state import DeliveryBuffer, LinkListener, S
 from warrenmq.client.engine.consumers import Notification, WorkQueue
 from warrenmq.client.engine.link import Link
 from warrenmq.client.engine.listener_list import ListenerList
-from warrenmq.client.engine.pending_calls import PendingCalls
+from warrenmq.client.engine.pending_replies import PendingReplies
 from warrenmq.client.engine.publish_waits import PublishWaits
 from warrenmq.client.engine.recovery import RecoveryEvent
 from warrenmq.client.engine.work_queues import WorkQueues
@@ -92,7 +92,7 @@ class EngineConnection:
         self._make_work_queue = make_work_queue
         self._work_queue: WorkQueue | None = None
         self._link: Link | None = None
-        self._pending_calls = PendingCalls()
+        self._replies = PendingReplies()
         self._not_recovering = asyncio.Event()  # set unless the connection is being recovered
         self._recovery: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -265,7 +265,7 @@ class EngineConnection:
 
     async def request(
         self,
-        calls: PendingCalls,
+        calls: PendingReplies,
         channel: int,
         method: spec.Method,
         *expects: type,
@@ -299,7 +299,7 @@ class EngineConnection:
 
     async def _update_secret(self, method: spec.ConnectionUpdateSecret) -> None:
         await self.wait_ready()
-        await self.request(self._pending_calls, 0, method, spec.ConnectionUpdateSecretOk)
+        await self.request(self._replies, 0, method, spec.ConnectionUpdateSecretOk)
         self.factory = self.factory.with_(password=method.new_secret.decode())
 
     # -- what the link says ------------------------------------------------------------------------------------------
@@ -361,7 +361,7 @@ class EngineConnection:
     def _on_event(self, event: events.Event) -> None:
         if isinstance(event, (events.MethodReceived, events.ContentReceived)):
             if event.channel == 0:
-                self._pending_calls.answer(event.method, type(event.method))
+                self._replies.answer(event.method, type(event.method))
             elif (channel := self.channels.get(event.channel)) is not None:
                 channel.on_event(event)
         elif isinstance(event, events.Blocked):
@@ -385,7 +385,7 @@ class EngineConnection:
         recovers = self.factory.recovery.enabled and self.state is State.OPEN
         reason = replace(reason, is_final=self.state is State.OPEN and not recovers)
         self.shared.lost_reason = reason
-        self._pending_calls.fail(ConnectionLost(f"the connection was lost: {reason}", reason))
+        self._replies.fail(ConnectionLost(f"the connection was lost: {reason}", reason))
         for channel in list(self.channels.values()):
             channel.on_lost(reason, is_news=recovers)
         if recovers:
@@ -569,7 +569,7 @@ class EngineConnection:
         self.close_reason = reason
         with self.shared.lock:
             self.shared.final_reason = reason
-        self._pending_calls.fail(ConnectionClosed(reason))
+        self._replies.fail(ConnectionClosed(reason))
         for channel in list(self.channels.values()):
             channel.on_connection_end(reason)
         self.notify_close(reason)

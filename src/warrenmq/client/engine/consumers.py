@@ -32,7 +32,7 @@ class Notification:
         self._arguments = arguments
 
     def run(self) -> Any:
-        """PendingCall the user's code; gives what it gives."""
+        """Call the user's code; gives what it gives."""
         return self._callback(*self._arguments)
 
 

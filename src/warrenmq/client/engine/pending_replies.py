@@ -16,7 +16,7 @@ from typing import Any
 from warrenmq.client.errors import ClientError
 
 
-class PendingCall:
+class PendingReply:
     """One call: the kinds of reply that answer it, the future of who waits, and what to do with a reply too late."""
 
     __slots__ = ("expects", "future", "on_late_reply")
@@ -29,18 +29,18 @@ class PendingCall:
         self.on_late_reply = on_late_reply
 
 
-class PendingCalls:
+class PendingReplies:
     """The calls that are under way on one channel."""
 
     __slots__ = ("_line",)
 
     def __init__(self) -> None:
-        self._line: deque[PendingCall] = deque()
+        self._line: deque[PendingReply] = deque()
 
     def begin(self, *expects: type, on_late_reply: Callable[[Any], None] | None = None) -> asyncio.Future[Any]:
         """Join the line, before the method is sent."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._line.append(PendingCall(expects, future, on_late_reply))
+        self._line.append(PendingReply(expects, future, on_late_reply))
         return future
 
     def withdraw(self, future: asyncio.Future[Any]) -> None:
