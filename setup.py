@@ -48,7 +48,7 @@ HOT_MODULES = {
     "core.ledger": FAST,  # 3.9 %, confirms
     "core.exchange": FAST,  # its routes are read for each publish, from C
     "core.stream": SMALL,  # 11 %, streams
-    "core.offset_header": SMALL,  # 5.4 %, streams
+    "core.number_header": SMALL,  # 5.4 %, streams
     "core.stream_filter": SMALL,  # looks at every message that a filtered reader passes over
     "core.publish_rules": SMALL,  # called from core.channel for each publish
     "core.routing.topic": SMALL,  # a publish whose route is not cached

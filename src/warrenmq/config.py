@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from warrenmq import __version__
-from warrenmq.core.arguments import LONGEST_MS, parse_age
+from warrenmq.core.arguments import MAX_DURATION_MS, parse_age
 from warrenmq.core.durability import EXPECTED as DURABILITIES
 from warrenmq.core.durability import parse_durability
 from warrenmq.core.limits import Limits
@@ -316,7 +316,7 @@ class Settings:
     max_exchanges: int = setting(100_000, number_or_none)
     max_bindings: int = setting(1_000_000, number_or_none)
     consumer_max_per_channel: int = setting(10_000, number_or_none)
-    consumer_timeout: int = setting(0, whole_number(0, LONGEST_MS, "a number of milliseconds (0 = none)"))
+    consumer_timeout: int = setting(0, whole_number(0, MAX_DURATION_MS, "a number of milliseconds (0 = none)"))
     memory_limit: int = setting("60%", memory)
     disk_free_limit: int = setting("50MB", size_or_none)
     durability: str = setting("fsync", durability)

@@ -225,7 +225,7 @@ class Node:
         clock = SteadyClock()
         self.broker = broker = Broker(storage, self.tracing.recorder, clock(), self.options.limits)
         self.tracing.attach(broker)
-        for line in broker.warnings:
+        for line in broker.recovery_warnings:
             log.warning("%s", line)
         broker.users.add(server.default_user, server.default_pass, (ADMINISTRATOR,))
         broker.users.grant(server.default_user, None, EVERYTHING, EVERYTHING, EVERYTHING)

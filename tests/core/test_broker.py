@@ -276,7 +276,7 @@ class Diary(EventSink):
     def enqueued(self, message: Message, queue: Any, depth: int) -> None:
         self.messages.append(("enqueued", message.body, queue.name))
 
-    def place_event(self, kind: int, entry: QueuedMessage, queue: Any, who: object, reason: int) -> None:
+    def queue_event(self, kind: int, entry: QueuedMessage, queue: Any, who: object, reason: int) -> None:
         self.messages.append((schema.kind_name(kind), entry.message.body, queue.name))
 
     def resource_event(self, kind: int, vhost: str, fields: dict[str, Any]) -> None:

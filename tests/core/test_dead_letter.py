@@ -150,7 +150,7 @@ def test_a_headers_exchange_sees_the_new_headers(channel: ClientChannel) -> None
 
 def test_without_their_exchange_dead_letters_are_dropped(channel: ClientChannel, broker: Broker) -> None:
     said: list[str] = []
-    broker.remarks.on_remark = said.append
+    broker.warning_log.on_warning = said.append
     queue = channel.declare("q", arguments={"x-dead-letter-exchange": "later"})
     channel.publish_all("ab", "q")
     reject(channel, queue)

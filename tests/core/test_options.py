@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.client import Client, ClientChannel, make_broker
 from tests.support.streams import ManualClock, StreamStorage, declare_stream
-from warrenmq.core.deduplication import Settings
+from warrenmq.core.deduplication import DeduplicationOptions
 from warrenmq.core.durability import Durability
 from warrenmq.core.options import ExchangeOptions, QueueOptions, exchange_options, queue_options
 from warrenmq.core.queue import Queue
@@ -31,14 +31,14 @@ from warrenmq.core.queue import Queue
             },
             QueueOptions("stream", max_length_bytes=10, max_age_ms=2000, segment_bytes=5),
         ),
-        ({"x-message-deduplication": True}, QueueOptions(deduplication=Settings(size=0))),
+        ({"x-message-deduplication": True}, QueueOptions(deduplication=DeduplicationOptions(size=0))),
         (
             {"x-message-deduplication": True, "x-cache-size": "7", "x-cache-persistence": "memory"},
-            QueueOptions(deduplication=Settings(size=7, is_kept=False)),
+            QueueOptions(deduplication=DeduplicationOptions(size=7, is_kept=False)),
         ),
         (
             {"x-queue-type": "stream", "x-message-deduplication": True},
-            QueueOptions("stream", deduplication=Settings()),
+            QueueOptions("stream", deduplication=DeduplicationOptions()),
         ),
     ],
 )
@@ -55,8 +55,12 @@ def test_a_durable_queue_is_durable() -> None:
     [
         ("direct", {}, ExchangeOptions()),
         ("direct", {"alternate-exchange": "x"}, ExchangeOptions("x")),
-        ("topic", {"x-message-deduplication": True, "x-cache-ttl": 5}, ExchangeOptions(None, Settings(ttl_ms=5))),
-        ("x-message-deduplication", {}, ExchangeOptions(None, Settings())),
+        (
+            "topic",
+            {"x-message-deduplication": True, "x-cache-ttl": 5},
+            ExchangeOptions(None, DeduplicationOptions(ttl_ms=5)),
+        ),
+        ("x-message-deduplication", {}, ExchangeOptions(None, DeduplicationOptions())),
     ],
 )
 def test_arguments_of_an_exchange(type: str, arguments: dict[str, Any], options: ExchangeOptions) -> None:

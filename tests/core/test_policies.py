@@ -290,7 +290,7 @@ def test_limits_of_streams_are_those_of_the_policy_and_an_operator_policy_never_
 
 def test_at_least_once_needs_a_quorum_queue_that_rejects_publishes(broker: Broker, vhost: VHost) -> None:
     heard: list[str] = []
-    broker.remarks.on_remark = heard.append
+    broker.warning_log.on_warning = heard.append
     queue = declare(vhost, "q", "quorum", dead_letter_exchange="x", dead_letter_strategy="at-least-once")
     assert not queue.options.is_dead_letter_kept
     assert "falls back to dead-letter-strategy at-most-once" in heard[0]
@@ -436,7 +436,7 @@ def test_operator_policies_allow_limits_and_no_more(policies: Policies, key: str
 
 def test_keys_of_clusters_are_accepted_with_a_remark(broker: Broker, policies: Policies) -> None:
     heard: list[str] = []
-    broker.remarks.on_remark = heard.append
+    broker.warning_log.on_warning = heard.append
     definition = {"ha-mode": "exactly", "ha-params": 2, "queue-mode": "lazy", "max-length": 5}
     assert policies.set("mirrored", "", definition)
     assert heard == ["policy 'mirrored' in vhost '/' has keys without effect: ha-mode, ha-params, queue-mode"]
@@ -493,7 +493,7 @@ def test_a_kept_policy_that_is_not_valid_stays_listed_and_applies_to_nothing() -
     make_broker(storage)
     storage.catalog.save("policy", ("/", "odd"), {"vhost": "/", "name": "odd", "arguments": kept})
     broker = make_broker(storage)
-    assert "policy 'odd' in vhost '/' is not valid and not applied" in broker.warnings[0]
+    assert "policy 'odd' in vhost '/' is not valid and not applied" in broker.recovery_warnings[0]
     vhost = broker.vhosts["/"]
     assert declare(vhost, "q").options.max_length is None
     assert [policy.name for policy in vhost.policies.list()] == ["odd"]

@@ -21,7 +21,7 @@ def asked(channel: ClientChannel, queue: Queue) -> str:
 
 
 def test_a_question_carries_the_address_of_its_channel(channel: ClientChannel, queue: Queue) -> None:
-    address = channel.wait_for_replies()
+    address = channel.start_replies()
     assert address.startswith(ADDRESS_PREFIX)
     assert asked(channel, queue) == address
     assert asked(channel, queue) == address
@@ -30,8 +30,8 @@ def test_a_question_carries_the_address_of_its_channel(channel: ClientChannel, q
 def test_an_answer_reaches_the_channel_that_asked(
     broker: Broker, client: Client, channel: ClientChannel, other: ClientChannel, queue: Queue
 ) -> None:
-    channel.wait_for_replies("tag")
-    client.channel().wait_for_replies("tag")
+    channel.start_replies("tag")
+    client.channel().start_replies("tag")
     other.publish(b"!", asked(channel, queue), mandatory=True, correlation_id="7")
     (answer,) = channel.deliveries()
     assert (answer.consumer, answer.tag, answer.body, answer.redelivered) == ("tag", 1, b"!", False)
@@ -43,7 +43,7 @@ def test_an_answer_reaches_the_channel_that_asked(
 def test_answers_and_other_deliveries_count_tags_together(
     channel: ClientChannel, other: ClientChannel, queue: Queue
 ) -> None:
-    address = channel.wait_for_replies("replies")
+    address = channel.start_replies("replies")
     channel.consume(queue, "work")
     other.publish(b"1", address)
     other.publish(b"2", "q")
@@ -55,7 +55,7 @@ def test_answers_and_other_deliveries_count_tags_together(
 
 
 def test_another_reply_to_is_left_alone(channel: ClientChannel, queue: Queue) -> None:
-    channel.wait_for_replies()
+    channel.start_replies()
     channel.publish(b"?", "q", reply_to="my.own.queue")
     got = channel.get(queue)
     assert got is not None
@@ -71,7 +71,7 @@ def test_asking_without_waiting_for_answers_is_refused(channel: ClientChannel, q
 def test_answers_to_a_channel_that_stopped_waiting_come_back(
     broker: Broker, client: Client, channel: ClientChannel, other: ClientChannel, end: str
 ) -> None:
-    address = channel.wait_for_replies("tag")
+    address = channel.start_replies("tag")
     if end == "cancel":
         channel.core.cancel("tag")
     elif end == "close":
@@ -85,16 +85,16 @@ def test_answers_to_a_channel_that_stopped_waiting_come_back(
 
 
 def test_a_channel_can_wait_again_under_a_new_address(channel: ClientChannel) -> None:
-    first = channel.wait_for_replies("tag")
+    first = channel.start_replies("tag")
     channel.core.cancel("tag")
-    assert channel.wait_for_replies("tag") != first
+    assert channel.start_replies("tag") != first
 
 
 def test_the_tag_of_the_reply_consumer_is_used_once(channel: ClientChannel, queue: Queue) -> None:
     channel.consume(queue, "taken")
     with pytest.raises(NotAllowed, match="attempt to reuse consumer tag 'taken'"):
-        channel.wait_for_replies("taken")
-    channel.wait_for_replies("replies")
+        channel.start_replies("taken")
+    channel.start_replies("replies")
     with pytest.raises(NotAllowed, match="attempt to reuse consumer tag 'replies'"):
         channel.consume(queue, "replies")
 
@@ -102,7 +102,7 @@ def test_the_tag_of_the_reply_consumer_is_used_once(channel: ClientChannel, queu
 def test_an_answer_that_finds_the_socket_full_is_dropped(
     broker: Broker, client: Client, channel: ClientChannel, other: ClientChannel
 ) -> None:
-    address = channel.wait_for_replies()
+    address = channel.start_replies()
     client.outbox.is_congested = True
     other.publish(b"!", address)
     client.outbox.drain()
@@ -113,7 +113,7 @@ def test_an_answer_that_finds_the_socket_full_is_dropped(
 def test_answers_can_be_confirmed_and_held_in_transactions(
     broker: Broker, channel: ClientChannel, other: ClientChannel
 ) -> None:
-    address = channel.wait_for_replies()
+    address = channel.start_replies()
     other.core.select_transactions()
     other.publish(b"!", address)
     assert channel.deliveries() == []
@@ -125,7 +125,7 @@ def test_answers_can_be_confirmed_and_held_in_transactions(
 def test_an_answer_committed_after_nobody_waits_any_more_comes_back(
     channel: ClientChannel, other: ClientChannel, end: str
 ) -> None:
-    address = channel.wait_for_replies("tag")
+    address = channel.start_replies("tag")
     other.core.select_transactions()
     other.publish(b"!", address, mandatory=True)
     if end == "cancel":

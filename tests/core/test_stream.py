@@ -694,7 +694,7 @@ class Journal(EventSink):
     def enqueued(self, message: Message, queue: object, depth: int) -> None:
         self.heard.append(("enqueued", message.body))
 
-    def place_event(self, kind: int, entry: QueuedMessage, queue: object, who: object, reason: int) -> None:
+    def queue_event(self, kind: int, entry: QueuedMessage, queue: object, who: object, reason: int) -> None:
         self.heard.append((schema.kind_name(kind), entry.message.body))
 
 

@@ -14,7 +14,7 @@ from warrenmq.core.consumer import Consumer
 from warrenmq.core.errors import PreconditionFailed
 from warrenmq.core.queue import Queue
 from warrenmq.core.stream import Stream
-from warrenmq.core.stream_offsets import MOST_TAGS
+from warrenmq.core.stream_offsets import MAX_TAGS
 
 TRACKED = {"x-stream-automatic-offset-tracking": True}
 
@@ -233,13 +233,13 @@ def test_the_tag_that_was_idle_longest_makes_room(broker: Broker, channel: Clien
         reader.ack(1)
         reader.close()
 
-    for at in range(MOST_TAGS):
+    for at in range(MAX_TAGS):
         read_one(f"tag {at}")
-    assert len(stored(stream)) == MOST_TAGS
+    assert len(stored(stream)) == MAX_TAGS
     read_one("tag 0")
     before = broker.stats.definition_bytes
     read_one("new 00")
-    assert len(stored(stream)) == MOST_TAGS
+    assert len(stored(stream)) == MAX_TAGS
     assert "tag 0" in stored(stream)
     assert "tag 1" not in stored(stream)
     assert broker.stats.definition_bytes == before + 1
@@ -250,7 +250,7 @@ def test_the_tag_that_was_idle_longest_makes_room(broker: Broker, channel: Clien
 
 
 def test_more_consumers_at_once_than_can_be_remembered_are_refused(channel: ClientChannel, stream: Queue) -> None:
-    for at in range(MOST_TAGS):
+    for at in range(MAX_TAGS):
         track(channel, stream, f"tag {at}")
     with pytest.raises(PreconditionFailed) as refusal:
         track(channel, stream, "one more")

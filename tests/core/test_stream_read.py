@@ -119,7 +119,7 @@ def test_what_cannot_be_read_is_skipped(slow: StreamStorage, slow_channel: Clien
     assert reader.pages == [(3, [])]
     reader.read(1)
     (read,) = reader.stream.reads
-    read.page_is_here(1, [])
+    read.page_arrived(1, [])
     assert reader.pages == [(3, []), (2, [])], "the reader gets on, whatever the store answers"
 
 

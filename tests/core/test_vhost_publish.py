@@ -128,7 +128,7 @@ def test_a_queue_drops_duplicates(vhost: VHost, channel: ClientChannel) -> None:
 
 
 def test_an_answer_reaches_the_channel_that_waits_for_it(vhost: VHost, channel: ClientChannel) -> None:
-    address = channel.wait_for_replies()
+    address = channel.start_replies()
     assert publish(vhost, "1", address) == DELIVERED
     assert channel.bodies() == "1"
     assert publish(vhost, "1", address + "x") == UNROUTED
@@ -182,7 +182,7 @@ def test_immediate_is_not_implemented(vhost: VHost) -> None:
 
 
 def test_routes_to_reply_addresses_are_not_kept(vhost: VHost, channel: ClientChannel) -> None:
-    address = channel.wait_for_replies()
+    address = channel.start_replies()
     route = vhost.find_route(b"method", "", address, b"", False, False)
     assert [queue.name for queue in route.queues or []] == [address]
     assert not vhost.routes
@@ -203,7 +203,7 @@ def test_nothing_is_delivered_in_the_middle_of_a_settlement(
 
 
 def test_an_answer_waits_for_the_end_of_the_turn_too(vhost: VHost, channel: ClientChannel) -> None:
-    address = channel.wait_for_replies()
+    address = channel.start_replies()
     for body in "12":
         assert publish(vhost, body, address, settling=True) == QUEUED
     assert channel.client.outbox.said == []

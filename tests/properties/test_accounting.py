@@ -79,7 +79,7 @@ class World:
             "commit": core.commit,
             "rollback": core.rollback,
             "confirm": core.select_confirms,
-            "ask": lambda: channel.wait_for_replies(f"replies {number}") if core.reply_queue is None else None,
+            "ask": lambda: channel.start_replies(f"replies {number}") if core.reply_queue is None else None,
             "answer": lambda: channel.publish(b"!", next(iter(self.broker.reply_queues), "nobody")),
             "bind": lambda: channel.bind("amq.fanout", self._queue(channel, name)),
             "unbind": lambda: channel.unbind("amq.fanout", self._queue(channel, name)),

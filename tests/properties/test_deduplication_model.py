@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.support.client import Client, ClientChannel, make_broker, waiting
-from warrenmq.core.deduplication import Present, Window
+from warrenmq.core.deduplication import QueuedIds, RecentIds
 from warrenmq.core.queue import Queue
 
 ids = st.integers(0, 9).map(lambda number: b"%016d" % number)
@@ -19,7 +19,7 @@ class WindowModel(RuleBasedStateMachine):
     @initialize(size=st.integers(1, 6))
     def begin(self, size: int) -> None:
         self.size = size
-        self.window = Window(size)
+        self.window = RecentIds(size)
         self.seen: list[tuple[bytes, int, bool]] = []  # id, when its time is up (0: never), kept; oldest first
         self.now_ms = 1
 
@@ -66,7 +66,7 @@ TestWindow = WindowModel.TestCase
 
 @given(st.lists(st.tuples(ids, st.sampled_from([1, 2, 5]))))
 def test_ids_with_little_time_that_come_again_and_again_do_not_fill_the_memory(met: list[tuple[bytes, int]]) -> None:
-    window = Window(1000)
+    window = RecentIds(1000)
     window.add(b"for ever........", 0, True, 0)
     now_ms = 1
     for _ in range(20):
@@ -79,7 +79,7 @@ def test_ids_with_little_time_that_come_again_and_again_do_not_fill_the_memory(m
 
 
 def test_an_id_of_a_later_message_stays_when_the_earlier_one_goes() -> None:
-    present = Present()
+    present = QueuedIds()
     present.add(b"a", 1, True)
     present.add(b"a", 5, True)
     assert present.remove(b"a", 1) is False

@@ -184,7 +184,7 @@ class PagedMessages(RuleBasedStateMachine):
         for position in positions:
             del self.waiting[position]
         if positions:
-            self.backlog.paged_in([], len(positions), sum(len(body_of(position)) for position in positions))
+            self.backlog.add_page([], len(positions), sum(len(body_of(position)) for position in positions))
 
     @rule(every=st.integers(1, 9), is_dead=st.booleans())
     def fetch(self, every: int, is_dead: bool) -> None:

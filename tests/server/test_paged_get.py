@@ -44,7 +44,7 @@ class PagedStore(MessageStore):
         assert self.is_reading
         self.is_reading = False
         page, self.entries = self.entries[lost : lost + count], self.entries[lost + count :]
-        self.backlog.paged_in(page, lost)
+        self.backlog.add_page(page, lost)
 
 
 class PagedStorage(MemoryStorage):

@@ -181,7 +181,7 @@ def older_folder() -> MemoryStorage:
 def test_names_of_an_older_version_go_on_working_with_a_warning() -> None:
     server = SocketlessServer(storage=older_folder())
     server.broker.users.add("guest", "guest", [])
-    assert [line for line in server.broker.warnings if "reserved prefix 'warren.*'" in line] == [
+    assert [line for line in server.broker.recovery_warnings if "reserved prefix 'warren.*'" in line] == [
         f"{kind} 'warren.foo' in vhost '/' has a name under the reserved prefix 'warren.*': "
         "it works, but once deleted it cannot be declared again"
         for kind in ("queue", "exchange")
@@ -199,10 +199,10 @@ def test_names_of_an_older_version_go_on_working_with_a_warning() -> None:
 def test_bindings_of_an_older_version_to_streams_of_the_broker_are_removed_for_good() -> None:
     storage = older_folder()
     server = SocketlessServer(storage=storage)
-    assert sum("is removed" in line for line in server.broker.warnings) == 2
+    assert sum("is removed" in line for line in server.broker.recovery_warnings) == 2
     publish(server, "", "amq.fanout")
     assert (count(server, EVENTS), count(server, ANALYSIS)) == (0, 0)
-    assert not [line for line in Broker(storage).warnings if "is removed" in line]
+    assert not [line for line in Broker(storage).recovery_warnings if "is removed" in line]
 
 
 def test_a_queue_that_has_the_event_logs_name_can_be_deleted_by_an_administrator() -> None:

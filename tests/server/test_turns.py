@@ -169,7 +169,7 @@ def test_input_is_handled_at_the_time_it_came() -> None:
     line.send(pack_publish(1, b"1", None, routing_key="s"))
     store = server.broker.vhosts["/"].queues["s"].store
     assert isinstance(store, StreamStore)
-    assert store.newest_ms() == server.now_ms()
+    assert store.last_append_ms() == server.now_ms()
 
 
 def test_all_answers_of_a_turn_go_out_in_one_write() -> None:

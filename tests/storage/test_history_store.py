@@ -140,7 +140,7 @@ def test_no_queue_is_seen_and_none_can_take_its_name(kept: Slow) -> None:
     kept.publish([1], exchange="h")
     kept.restart()
     assert kept.channel.vhost.queues == {}
-    assert kept.broker.warnings == []
+    assert kept.broker.recovery_warnings == []
     with pytest.raises(AccessRefused, match="reserved prefix"):
         kept.channel.declare("warren.history.h", durable=True)
 

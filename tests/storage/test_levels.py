@@ -90,7 +90,7 @@ def test_each_level_keeps_its_own_messages(kept: Kept, clean: bool) -> None:
     kept.settle()
     kept.restart(clean)
     assert kept.storage.report == []
-    assert kept.storage.levels_of("/", "q") == [3, 9]
+    assert kept.storage.stored_levels("/", "q") == [3, 9]
     three, nine = Level(kept.storage, 3), Level(kept.storage, 9)
     assert (three.numbers(), nine.numbers()) == ([3, 5], [2, 4])
     assert (three.backlog.next_position, nine.backlog.next_position) == (6, 5)
@@ -103,8 +103,8 @@ def test_a_level_that_was_never_asked_for_costs_nothing(kept: Kept) -> None:
     kept.declare("other")
     kept.checkpoint()
     kept.restart()
-    assert kept.storage.levels_of("/", "q") == [3]
-    assert kept.storage.levels_of("/", "other") == []
+    assert kept.storage.stored_levels("/", "q") == [3]
+    assert kept.storage.stored_levels("/", "other") == []
     numbers = [kept.store("q").number, Level(kept.storage, 3).store.number, kept.store("other").number]
     assert numbers == [1, 2, 3]
     assert sorted(path.name for path in (kept.folder / "queues").iterdir()) == ["2"]
@@ -130,7 +130,7 @@ def test_a_queue_is_deleted_with_its_levels(kept: Kept, clean: bool) -> None:
     kept.settle()
     assert list((kept.folder / "queues").iterdir()) == []
     kept.restart(clean)
-    assert kept.storage.levels_of("/", "q") == []
+    assert kept.storage.stored_levels("/", "q") == []
     kept.declare(**ARGUMENTS)
     three = Level(kept.storage, 3)
     assert three.numbers() == []
@@ -154,7 +154,7 @@ def test_levels_of_a_queue_that_is_not_durable_are_paged_apart_and_gone_with_it(
     folders = {level.store.folder for level in levels}
     assert len(folders) == 3
     assert all(Path(folder).exists() for folder in folders)
-    assert kept.storage.levels_of("/", "t") == []
+    assert kept.storage.stored_levels("/", "t") == []
     for level in levels:
         level.backlog.delete()
     kept.settle()
@@ -201,7 +201,7 @@ def test_an_old_queue_with_priorities_that_were_ignored_gets_levels_when_they_ar
     kept.declare("neighbour")
     kept.settle()
     kept.restart(clean=False)
-    assert kept.storage.levels_of("/", "q") == []
+    assert kept.storage.stored_levels("/", "q") == []
     nine = Level(kept.storage, 9)
     nine.put(7)
     assert nine.store.number not in (kept.store("q").number, kept.store("neighbour").number)
@@ -217,7 +217,7 @@ def test_ids_of_messages_that_left_a_level_are_forgotten(kept: Kept) -> None:
     seen: Any = storage.seen_store("queue", "/", "once")
     for number in (10, 11):
         level.put(number)
-        seen.keep(b"%016d" % number, number)
+        seen.save(b"%016d" % number, number)
     level.drop(10)
     kept.settle()
     kept.crash()
@@ -233,7 +233,7 @@ def test_memory_storage_has_levels(kept: Kept) -> None:
     Level(storage, 0).put(1)
     Level(storage, 5).put(2, 3)
     Level(storage, 6)
-    assert storage.levels_of("/", "q") == [5]
+    assert storage.stored_levels("/", "q") == [5]
     assert (Level(storage, 0).numbers(), Level(storage, 5).numbers()) == ([1], [2, 3])
 
 
@@ -258,7 +258,7 @@ def test_power_loss_leaves_whole_epochs_of_all_levels(seed: int) -> None:
     life.settle()
     for crash in history.crashes(choice, 25, 2):
         after = Life(RecordingFiles(crash.disk.after_kill()))
-        known = after.storage.levels_of("/", "q")
+        known = after.storage.stored_levels("/", "q")
         assert known in ([], [1, 2, 3])
         found = [[number // 3 for number in Level(after.storage, level).numbers()] for level in known]
         assert all(each == found[0] for each in found), (crash.after, found)

@@ -78,7 +78,7 @@ def on_disk(kept: Kept) -> list[int]:
 def forget_first(kept: Kept, is_due: Any = always, name: str = "q") -> tuple[int, int]:
     """As a queue does: the caller counts."""
     count, size = kept.store(name).forget_first_pages(is_due)
-    kept.queue(name).backlog.parts()[-1].paged_in([], count, size)
+    kept.queue(name).backlog.parts()[-1].add_page([], count, size)
     return count, size
 
 
@@ -86,7 +86,7 @@ def forget(kept: Kept, positions: Iterable[int]) -> None:
     for position in positions:
         size = len(body_of(position))
         assert kept.store().forget_paged(position, size)
-        kept.queue().backlog.paged_in([], 1, size)
+        kept.queue().backlog.add_page([], 1, size)
 
 
 def fetch(store: MessageStore, positions: list[int]) -> list[list[QueuedMessage]]:
@@ -275,7 +275,7 @@ def test_a_transient_queue_forgets_without_a_log(tmp_path: Path) -> None:
     store = kept.store("t")
     last = kept.queue("t").backlog.next_position - 200
     assert store.forget_paged(last, len(body_of(last)))
-    kept.queue("t").backlog.paged_in([], 1, len(body_of(last)))
+    kept.queue("t").backlog.add_page([], 1, len(body_of(last)))
     assert forget_first(kept, Limit(100), "t")[0] > 0
     assert kept.storage.log.work == work
     assert not any(segment.unwritten_marks for segment in store.segments.all)
@@ -639,7 +639,7 @@ def test_a_folder_of_format_5_is_read_and_its_pages_are_forgotten(tmp_path: Path
     kept.checkpoint()
     kept.restart(clean=False)
     assert kept.storage.report == []
-    assert kept.storage.levels_of("/", "q") == []
+    assert kept.storage.stored_levels("/", "q") == []
     assert kept.queue().backlog.body_bytes == sum(len(body_of(each)) for each in [*waiting, *range(320, 520)])
     assert kept.drain() == [*waiting, *range(320, 520)]
 
@@ -652,7 +652,7 @@ def test_each_level_of_a_queue_forgets_its_own(tmp_path: Path) -> None:
     high.put(*range(1, 600, 2))
     kept.settle()
     count, size = low.store.forget_first_pages(always)
-    low.backlog.paged_in([], count, size)
+    low.backlog.add_page([], count, size)
     assert count > 100
     kept.settle()
     kept.restart(clean=False)
@@ -687,12 +687,12 @@ def test_a_crash_leaves_what_was_there_after_some_turn(seed: int) -> None:
                 waiting += range(first, backlog.next_position)
             elif do < 0.6:
                 count, size = backlog.store.forget_first_pages(Limit(choice.randint(1, 60)))
-                backlog.paged_in([], count, size)
+                backlog.add_page([], count, size)
                 waiting = [position for position in waiting if position not in paged[:count]]
             elif do < 0.8:
                 for position in choice.sample(paged, min(len(paged), 10)):
                     assert backlog.store.forget_paged(position, len(body_of(position)))
-                    backlog.paged_in([], 1, len(body_of(position)))
+                    backlog.add_page([], 1, len(body_of(position)))
                     waiting.remove(position)
             else:
                 entry = backlog.take()

@@ -11,7 +11,7 @@ from tests.storage.driver import Kept
 from tests.support.client import ClientChannel
 from tests.support.streams import offsets
 from warrenmq.core.stream import Stream
-from warrenmq.core.stream_offsets import MOST_TAGS
+from warrenmq.core.stream_offsets import MAX_TAGS
 from warrenmq.journal.errors import BadRecord
 from warrenmq.storage.check import check_folder
 from warrenmq.storage.codec import OFFSET
@@ -153,14 +153,14 @@ def test_a_deleted_stream_leaves_no_offsets(kept: Kept) -> None:
 
 
 def test_tags_that_made_room_stay_forgotten(kept: Kept) -> None:
-    for at in range(MOST_TAGS + 5):
+    for at in range(MAX_TAGS + 5):
         channel = kept.channel.client.channel()
         channel.consume(kept.queue("s"), f"tag {at}", prefetch=1, arguments=TRACKED)
         kept.settle()
         channel.ack(1)
         channel.close()
     kept.settle()
-    expected = {f"tag {at}": 1 for at in range(5, MOST_TAGS + 5)}
+    expected = {f"tag {at}": 1 for at in range(5, MAX_TAGS + 5)}
     assert stored(kept) == expected
     for clean in (False, True):
         kept.restart(clean)

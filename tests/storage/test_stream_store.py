@@ -745,11 +745,11 @@ def test_records_have_the_time_of_the_first_turn_of_their_epoch(start: Callable[
     clock.pass_seconds(5)
     node.channel.publish(b"third", "s")  # waits with the second for the committer
     node.settle()
-    assert node.store.newest_ms() == begin + 5000
+    assert node.store.last_append_ms() == begin + 5000
     node.crash()
     clock.pass_seconds(5)
     node = start()
-    assert node.store.newest_ms() == begin + 5000
+    assert node.store.last_append_ms() == begin + 5000
 
 
 def test_a_stream_that_is_deleted_leaves_no_timers(node: Node, clock: ManualClock) -> None:

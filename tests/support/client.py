@@ -137,10 +137,10 @@ class ClientChannel:
         self.core.start(consumer)
         return consumer
 
-    def wait_for_replies(self, tag: str = "replies") -> str:
+    def start_replies(self, tag: str = "replies") -> str:
         """Consume by direct reply-to; the address that answers go to."""
         reply_queue = ReplyQueue(self.core, tag)
-        self.core.wait_for_replies(reply_queue)
+        self.core.start_replies(reply_queue)
         return reply_queue.name
 
     def get(self, queue: Queue, *, no_ack: bool = True) -> Got | None:

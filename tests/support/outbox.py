@@ -117,16 +117,16 @@ class RecordingOutbox(Outbox):
     def get_ok(self, channel: int, delivery_tag: int, redelivered: bool, message: Message, remaining: int) -> None:
         self.said.append(Got(channel, delivery_tag, bool(redelivered), message, remaining))
 
-    def returned(self, channel: int, reply_code: int, reply_text: str, message: Message) -> None:
+    def return_message(self, channel: int, reply_code: int, reply_text: str, message: Message) -> None:
         self.said.append(Returned(channel, reply_code, reply_text, message))
 
     def confirm(self, channel: int, delivery_tag: int, multiple: bool) -> None:
         self.said.append(Confirmed(channel, delivery_tag, bool(multiple)))
 
-    def refuse(self, channel: int, delivery_tag: int, multiple: bool) -> None:
+    def nack(self, channel: int, delivery_tag: int, multiple: bool) -> None:
         self.said.append(Nacked(channel, delivery_tag, bool(multiple)))
 
-    def cancelled(self, channel: int, consumer_tag: str) -> None:
+    def cancel_consumer(self, channel: int, consumer_tag: str) -> None:
         self.said.append(Cancelled(channel, consumer_tag))
 
     def close_channel(self, channel: int, refusal: BrokerError, cause: str) -> None:

@@ -77,7 +77,7 @@ class SlowStreamStore(MemoryStreamStore):
     def commit(self) -> None:
         """All that was appended is safe now."""
         assert self._stream is not None
-        self._stream.readable_up_to(self._appended)
+        self._stream.make_readable(self._appended)
 
 
 class StreamStorage(MemoryStorage):

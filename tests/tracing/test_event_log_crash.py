@@ -150,7 +150,7 @@ def test_what_others_publish_there_keeps_its_place() -> None:
     stream: Any = life.broker.vhosts["/"].queues[schema.STREAM_NAME]
     bodies = life._read_stream(stream)
     assert [body == b"not a batch" for body in bodies] == [False, True, False]
-    first = [properties.headers(message.header) or {} for message in stream.store.newest()]
+    first = [properties.headers(message.header) or {} for message in stream.store.read_backwards()]
     assert [schema.HEADER_TO in headers for headers in first] == [True, False, True]
 
 

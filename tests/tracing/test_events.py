@@ -195,7 +195,7 @@ def test_a_purge_and_the_end_of_a_queue(traced: TracedBroker, channel: ClientCha
 
 
 def test_an_answer_by_direct_reply_to(traced: TracedBroker, channel: ClientChannel) -> None:
-    address = channel.wait_for_replies()
+    address = channel.start_replies()
     channel.publish(b"", address)
     assert story(traced.events()) == ["published", "routed", f"enqueued {address}", f"delivered {address}"]
 

@@ -82,7 +82,7 @@ _NOT_FOR_CLASSIC = frozenset(
 
 _NOT_FOR = {"classic": _NOT_FOR_CLASSIC, "quorum": _NOT_FOR_QUORUM, "stream": _NOT_FOR_STREAM}
 
-LONGEST_MS = 315_360_000_000  # ten years, RabbitMQ's limit for a time
+MAX_DURATION_MS = 315_360_000_000  # ten years, RabbitMQ's limit for a time
 LARGEST_STREAM_SEGMENT = 3_000_000_000
 
 _AGE = re.compile("([0-9]{1,18})([YMDhms])")
@@ -218,7 +218,7 @@ def _count(value: Any, arguments: Mapping[str, Any]) -> str:
 
 
 def _ttl(value: Any, arguments: Mapping[str, Any]) -> str:
-    return _count(value, arguments) or (f"{{value_too_large,{value}}}" if value > LONGEST_MS else "")
+    return _count(value, arguments) or (f"{{value_too_large,{value}}}" if value > MAX_DURATION_MS else "")
 
 
 def _expiry(value: Any, arguments: Mapping[str, Any]) -> str:

@@ -297,7 +297,7 @@ class Backlog:
         self.waiting += len(entries)
         for entry in entries:
             if self.counts_attempts and entry.epoch > 0:
-                self.store.returned(entry)  # type: ignore[union-attr]
+                self.store.save_attempts(entry)  # type: ignore[union-attr]
             self.body_bytes += entry.message.size
             self._window_bytes += entry.message.footprint()
 
@@ -489,7 +489,7 @@ class Backlog:
         if self._tail_bytes:
             self._page_out_tail(self._tail_bytes)
 
-    def paged_in(self, entries: list[QueuedMessage], lost: int = 0, lost_bytes: int = 0) -> None:
+    def add_page(self, entries: list[QueuedMessage], lost: int = 0, lost_bytes: int = 0) -> None:
         """Take the next page from the store; `lost` messages could not be read, `lost_bytes` in all."""
         size = self._take_in(entries)
         for entry in entries:
@@ -499,14 +499,14 @@ class Backlog:
         self._window_bytes += size
         self._entries.extend(entries)
         self._count_paged(-len(entries))
-        self.paged_are_gone(lost, lost_bytes)
+        self.remove_paged(lost, lost_bytes)
         if self.expiry is not None:
             self.expiry.read_back(entries)
         if self._on_page is not None:
             self._on_page()
         self._notify_page_waiters()
 
-    def paged_are_gone(self, count: int, size: int) -> None:
+    def remove_paged(self, count: int, size: int) -> None:
         """This many messages that were on disk only are gone, with `size` bytes of bodies: the store has done it."""
         self._count_gone(count, size)
         self._count_paged(-count)
@@ -527,7 +527,7 @@ class Backlog:
         """Forget one message that is on disk only, with a body of `size` bytes; False if there is none."""
         if self.paged == 0 or not self.store.forget_paged(position, size):  # type: ignore[union-attr]
             return False
-        self.paged_are_gone(1, size)
+        self.remove_paged(1, size)
         return True
 
     def forget_first_pages(self, is_due: Callable[[int, int, int], bool]) -> tuple[int, int]:
@@ -537,7 +537,7 @@ class Backlog:
         assert self.store is not None
         count, size = self.store.forget_first_pages(is_due)
         if count:
-            self.paged_are_gone(count, size)
+            self.remove_paged(count, size)
         return count, size
 
     def needs_page(self) -> bool:
@@ -585,14 +585,14 @@ class Backlog:
 
     def _enter(self, message: Message) -> None:
         """The message is held here, too."""
-        if message.places != 0:
+        if message.queue_count != 0:
             self.stats.shared_bytes += message.shared_size()
-        message.places += 1
+        message.queue_count += 1
 
     def _leave(self, message: Message) -> None:
         """The message is not held here any more."""
-        message.places -= 1
-        if message.places != 0:
+        message.queue_count -= 1
+        if message.queue_count != 0:
             self.stats.shared_bytes -= message.shared_size()
 
 

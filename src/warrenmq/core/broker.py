@@ -19,7 +19,6 @@ from warrenmq.core.limits import Limits
 from warrenmq.core.login_limit import LoginLimit
 from warrenmq.core.policies import OPERATOR_POLICY, POLICY
 from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, Catalog, EventSink, Storage
-from warrenmq.core.remarks import Remarks
 from warrenmq.core.reply_to import ReplyQueue
 from warrenmq.core.stats import Stats
 from warrenmq.core.stream import Stream
@@ -27,6 +26,7 @@ from warrenmq.core.timers import Timers
 from warrenmq.core.turn import Turn
 from warrenmq.core.users import Users
 from warrenmq.core.vhost import VHost
+from warrenmq.core.warning_log import WarningLog
 
 if TYPE_CHECKING:
     from warrenmq.core.channel import Channel
@@ -48,12 +48,12 @@ class Broker:
         self.limits = limits or Limits()
         self.turn = Turn(now_ms)
         self.timers = Timers()
-        self.remarks = Remarks(self.turn)
+        self.warning_log = WarningLog(self.turn)
         storage.begin(self.turn, self.timers)
         self.catalog: Catalog = TurnCatalog(self)
         self.events = events or EventSink()
         self.stats = Stats()
-        storage.count_in(self.stats)
+        storage.count_memory_in(self.stats)
         storage.log.on_written = self.log_has_written
         storage.log.on_durable = self.log_has_synced
         self.users = Users()
@@ -69,7 +69,7 @@ class Broker:
         self.failure: str | None = None  # why the log can keep nothing any more
         self.on_failure: Callable[[str], None] | None = None
         self.connections: dict[Connection, None] = {}  # those that have opened a virtual host, the oldest first
-        self.warnings: list[str] = []  # about what was restored, for the log
+        self.recovery_warnings: list[str] = []  # about what was restored, for the log
         self._restore()
         if not self.vhosts:
             self.add_vhost(DEFAULT_VHOST)
@@ -126,11 +126,11 @@ class Broker:
 
     def _warn_of_reserved_names(self, vhost: VHost) -> None:
         for kind, names in (("queue", vhost.queues), ("exchange", vhost.exchanges)):
-            self.warnings += [
+            self.recovery_warnings += [
                 f"{kind} '{name}' in vhost '{vhost.name}' has a name under the reserved prefix '{reserved.PREFIX}*': "
                 "it works, but once deleted it cannot be declared again"
                 for name in names
-                if reserved.is_reserved(name) and not (kind == "queue" and reserved.is_own(vhost.name, name))
+                if reserved.is_reserved(name) and not (kind == "queue" and reserved.is_system_stream(vhost.name, name))
             ]
 
     # -- the turn ----------------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ class Broker:
                     turn.lost.append(consumer)  # delete-ok comes first
                 else:
                     consumer.channel.consumer_lost(consumer)
-        if self.events.has_news:
+        if self.events.has_events:
             self.events.end_turn()
         log = self.storage.log
         if turn.pending_replies and any(level == SYNCED for level, _ in turn.pending_replies.values()):

@@ -180,7 +180,7 @@ class Channel:
         """Return whether a queue rejected it."""
         rejected = 0
         if queues:
-            if message.uid != 0 and message.uid != self.events.routed:
+            if message.uid != 0 and message.uid != self.events.routed_uid:
                 self.events.message_event(_ROUTED, message, self, 0)
             for queue in queues:
                 outcome = queue.enqueue(message)
@@ -221,7 +221,7 @@ class Channel:
             self.stats.returned += 1
             if message.uid != 0:
                 self.events.message_event(schema.RETURNED, message, self, schema.R_NO_ROUTE)
-            self.outbox.returned(self.number, NO_ROUTE, "NO_ROUTE", message)
+            self.outbox.return_message(self.number, NO_ROUTE, "NO_ROUTE", message)
 
     def note_published(self) -> None:
         """Give the publish its confirm number, to be answered when the turn's work is safe."""
@@ -297,7 +297,7 @@ class Channel:
                 if self.traced is not None:
                     self._untrace(end, False)
                 self.nacked += end - begin + 1
-                self.outbox.refuse(self.number, end, end > begin)
+                self.outbox.nack(self.number, end, end > begin)
                 first = end + 1
         if tag >= first:
             self._confirm(first, tag)
@@ -356,7 +356,7 @@ class Channel:
         if consumer is not None:
             self._detach(consumer, schema.R_CLIENT)
 
-    def wait_for_replies(self, reply_queue: "ReplyQueue") -> None:
+    def start_replies(self, reply_queue: "ReplyQueue") -> None:
         """Take answers that are published to the address from now on."""
         if reply_queue.tag in self.consumers:
             raise NotAllowed(f"attempt to reuse consumer tag '{reply_queue.tag}'")
@@ -375,7 +375,7 @@ class Channel:
         if self.consumers.get(consumer.tag) is consumer:
             del self.consumers[consumer.tag]
             consumer.unpark()
-            self.outbox.cancelled(self.number, consumer.tag)
+            self.outbox.cancel_consumer(self.number, consumer.tag)
             self._tell_consumer(schema.CONSUMER_CLOSED, consumer, schema.R_QUEUE_DELETED)
 
     def _detach(self, consumer: Consumer, reason: int) -> None:
@@ -440,7 +440,7 @@ class Channel:
             self.acked += 1
             queue: Queue = entry.queue  # type: ignore[assignment]
             if entry.message.uid != 0:
-                self.events.place_event(_ACKED, entry, queue, self, 0)
+                self.events.queue_event(_ACKED, entry, queue, self, 0)
             queue.settle(entry)
             if self.ledger.parked:
                 wake_channel(self.ledger)
@@ -488,7 +488,7 @@ class Channel:
         for entry in entries:
             queue: Queue = entry.queue  # type: ignore[assignment]
             if entry.message.uid != 0:
-                self.events.place_event(_ACKED, entry, queue, self, 0)
+                self.events.queue_event(_ACKED, entry, queue, self, 0)
             queue.settle(entry)
         wake_channel(self.ledger)
 
@@ -497,7 +497,7 @@ class Channel:
         for entry in entries:
             if entry.message.uid != 0:
                 queue: Queue = entry.queue  # type: ignore[assignment]
-                self.events.place_event(kind, entry, queue, self, 0)
+                self.events.queue_event(kind, entry, queue, self, 0)
         if requeue:
             self._requeue_all(entries, schema.R_CLIENT)
         else:
@@ -534,7 +534,7 @@ class Channel:
         self._require_returnable(transaction.refused_deliveries(), transaction.held_deliveries())
         self.turn_level = transaction.settled_level()
         transaction.apply(self)
-        self.broker.storage.log.transaction_is_said()
+        self.broker.storage.log.end_transaction()
         if self.rejected:
             self.rejected = None
             raise PreconditionFailed("partial tx completion")  # as RabbitMQ; the rest of it stays committed

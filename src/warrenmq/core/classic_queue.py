@@ -101,7 +101,7 @@ class ClassicQueue(Queue):
         def open_store(level: int) -> MessageStore | None:
             return storage.message_store(vhost, name, options, level) if level else store
 
-        levels = storage.levels_of(vhost, name)
+        levels = storage.stored_levels(vhost, name)
         return PriorityBacklog(self.stats, self.is_durable, self._page_arrived, max_priority, open_store, levels)
 
     def apply(self, options: QueueOptions) -> None:
@@ -186,7 +186,7 @@ class ClassicQueue(Queue):
         letters = self.dead_letters if limit.dead_letters else None
         if message.uid != 0:
             kind = _DROPPED if letters is None else schema.DEAD_LETTERED
-            self.events.place_event(kind, enqueue_as(message, 0), self, None, schema.R_REFUSED)
+            self.events.queue_event(kind, enqueue_as(message, 0), self, None, schema.R_REFUSED)
         if letters is not None:
             letters.publish(message, _MAXLEN)
         return REJECTED
@@ -201,9 +201,9 @@ class ClassicQueue(Queue):
             # Settled by being sent: there is nothing to keep.
             self.stats.delivered += 1
             if message.uid != 0:
-                self.events.passed(message, self, consumer)
+                self.events.direct_delivery(message, self, consumer)
             if self.is_tapped:
-                self.events.tapped(enqueue_as(message, position), self, consumer)
+                self.events.firehose_delivery(enqueue_as(message, position), self, consumer)
             consumer.deliver_no_ack(message, False)
             if self.deduplication is not None:
                 return DELIVERED | self.deduplication.note_passed(backlog.keeps and message.is_persistent())
@@ -229,7 +229,7 @@ class ClassicQueue(Queue):
         """Drop a message whose id was here before; its confirm waits until that one is safe."""
         self.stats.deduplicated += 1
         if message.uid != 0:
-            self.events.place_event(_DROPPED, enqueue_as(message, self.backlog.next_position), self, None, _DUPLICATE)
+            self.events.queue_event(_DROPPED, enqueue_as(message, self.backlog.next_position), self, None, _DUPLICATE)
         return DROPPED | (self.durability_level if self.backlog.keeps and message.is_persistent() else NOTHING)
 
     def restore(self) -> None:
@@ -366,11 +366,11 @@ class ClassicQueue(Queue):
         if entry.message.uid == 0:
             return
         if reason == _EXPIRED:
-            self.events.place_event(schema.EXPIRED, entry, self, who, reason)
+            self.events.queue_event(schema.EXPIRED, entry, self, who, reason)
         if self.dead_letters is not None:
-            self.events.place_event(schema.DEAD_LETTERED, entry, self, who, reason)
+            self.events.queue_event(schema.DEAD_LETTERED, entry, self, who, reason)
         elif reason != _EXPIRED:
-            self.events.place_event(_DROPPED, entry, self, who, reason)
+            self.events.queue_event(_DROPPED, entry, self, who, reason)
 
     def drop_again(self, entry: QueuedMessage, reason: int) -> None:
         """Dead-letter a message that no queue has taken so far."""
@@ -378,7 +378,7 @@ class ClassicQueue(Queue):
             self.dead_letters.publish_or_hold(entry, reason, True)
             return
         if entry.message.uid != 0:
-            self.events.place_event(_DROPPED, entry, self, None, reason)
+            self.events.queue_event(_DROPPED, entry, self, None, reason)
         self.discard(entry)
 
     def needs_bodies(self) -> bool:
@@ -454,7 +454,7 @@ class ClassicQueue(Queue):
         self.requeued += len(entries)
         for entry in entries:
             if entry.message.uid != 0:
-                self.events.place_event(_REQUEUED, entry, self, who, reason)
+                self.events.queue_event(_REQUEUED, entry, self, who, reason)
             entry.redelivered = True
         if self.is_deleted:
             for entry in entries:
@@ -507,7 +507,7 @@ class ClassicQueue(Queue):
             self.deduplication.left_behind(store.last_read if self.unacked_count else -1)
         self.backlog.drop_all()
         for entry in traced:  # now that the queue is as deep as it will be
-            self.events.place_event(_DROPPED, entry, self, None, reason)
+            self.events.queue_event(_DROPPED, entry, self, None, reason)
         if paged != 0 and self.events.is_watching:
             # Reading them back for their events would be too slow: one event stands for all of them.
             self.events.resource_event(_DROPPED, self.vhost, {"queue": self.name, "reason": reason, "depth": paged})

@@ -155,7 +155,7 @@ class DeadLetters:
             try:
                 letter.route = self._vhost.find_own_route(self._exchange, letter.routing_key)
             except NotFound:
-                self._vhost.broker.remarks.tell(
+                self._vhost.broker.warning_log.warn(
                     "dead-letter exchange",
                     f"queue '{self._queue.name}' in vhost '{self._vhost.name}' has the dead-letter exchange "
                     f"'{self._exchange}', which does not exist: its dead letters are dropped",
@@ -182,12 +182,12 @@ class DeadLetters:
     def _enqueue(self, message: Message, queues: list[Queue], deaths: list[Death]) -> int:
         outcome = UNROUTED
         if message.uid != 0:
-            self._queue.events.resume()
+            self._queue.events.advance_clock()
         for queue in queues:
             if is_cycle(queue.name, deaths):
                 self._stats.dead_letter_cycles += 1
                 if message.uid != 0:
-                    queue.events.place_event(schema.DROPPED, enqueue_as(message, 0), queue, None, schema.R_CYCLE)
+                    queue.events.queue_event(schema.DROPPED, enqueue_as(message, 0), queue, None, schema.R_CYCLE)
                 outcome = combine(outcome, DROPPED)
             else:
                 outcome = combine(outcome, queue.enqueue(message))
@@ -205,7 +205,7 @@ class DeadLetters:
         if message.uid != 0:
             told = make_message(address, message.header, message.body)
             told.uid, told.publish_time, told.enqueue_time = message.uid, message.publish_time, message.enqueue_time
-            self._queue.events.place_event(kind, enqueue_as(told, 0), self._queue, None, reason)
+            self._queue.events.queue_event(kind, enqueue_as(told, 0), self._queue, None, reason)
 
     def _letter_of(self, message: Message, reason: int) -> _Letter:
         second = self._turn.now_ms // 1000

@@ -1,8 +1,8 @@
 """Deduplication: a message whose id was seen before is dropped.
 
 A queue, a stream or an exchange with `x-message-deduplication` looks at one header of every message and remembers what
-it says, in one of two ways: the last so many ids, each for some time (`Window`), or the ids of what is in the queue
-(`Present`). An id is kept as 16 bytes of BLAKE2b: among ten million ids two are taken for the same with odds of about
+it says, in one of two ways: the last so many ids, each for some time (`RecentIds`), or the ids of what is in the queue
+(`QueuedIds`). An id is kept as 16 bytes of BLAKE2b: among ten million ids two are taken for the same with odds of about
 1 in 10^25. docs/deduplication.md is the user's side.
 
 Nothing here knows a clock or a file: the time is the turn's, and a `SeenStore` keeps what must last.
@@ -43,7 +43,7 @@ _HEADERS = 0x2000
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class DeduplicationOptions:
     """What the arguments of a queue or exchange ask for. `size` 0: the ids of what is in the queue."""
 
     header: str = HEADER
@@ -74,7 +74,7 @@ class SeenIds:
         return newest
 
 
-class Window(SeenIds):
+class RecentIds(SeenIds):
     """The last `size` ids, each until its time is up (its number; 0: never)."""
 
     __slots__ = ("_again", "_has_times", "_order", "size")
@@ -124,7 +124,7 @@ class Window(SeenIds):
         return self._order[0]
 
 
-class Present(SeenIds):
+class QueuedIds(SeenIds):
     """The ids of the messages in a queue; the number of each is the position of its message."""
 
     __slots__ = ()
@@ -170,15 +170,15 @@ class Deduplication:
         "_window",
     )
 
-    def __init__(self, settings: Settings, store: SeenStore | None, turn: Turn, stats: Stats) -> None:
+    def __init__(self, settings: DeduplicationOptions, store: SeenStore | None, turn: Turn, stats: Stats) -> None:
         self._header = settings.header
         self._default_ttl_ms = settings.ttl_ms
         self._store = store
         self._turn = turn
         self._stats = stats
         self._counted = 0  # ids that are in `Stats.id_bytes`
-        self._window = Window(settings.size) if settings.size else None
-        self._in_queue = None if settings.size else Present()
+        self._window = RecentIds(settings.size) if settings.size else None
+        self._in_queue = None if settings.size else QueuedIds()
         name = settings.header.encode("utf-8", "surrogateescape")
         self._marker = bytes((len(name),)) + name  # a field table has its key like this
         self._id: bytes | None = None  # of the message that was asked about last
@@ -225,7 +225,7 @@ class Deduplication:
             self._in_queue.add(id, position, is_kept)
         self._count(len(self.ids))
         if is_kept:
-            self._store.keep(id, number)  # type: ignore[union-attr]
+            self._store.save(id, number)  # type: ignore[union-attr]
 
     def note_passed(self, is_kept: bool) -> int:
         """The same for one that was settled by being sent, so it never was in the queue. Gives what to wait for."""
@@ -239,14 +239,14 @@ class Deduplication:
         if self._in_queue is not None:
             id = self._read(header)
             if id is not None and self._in_queue.remove(id, position) and self._store is not None:
-                self._store.released()
+                self._store.ids_removed()
             self._count(len(self._in_queue))
 
     def left_behind(self, position: int) -> None:
         """So did all messages behind this position."""
         if self._in_queue is not None:
             if self._in_queue.remove_behind(position) and self._store is not None:
-                self._store.released()
+                self._store.ids_removed()
             self._count(len(self._in_queue))
 
     def delete(self) -> None:

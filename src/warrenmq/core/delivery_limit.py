@@ -10,7 +10,7 @@ Owned by the loop thread.
 from __future__ import annotations
 
 from warrenmq.core.message import Message, QueuedMessage
-from warrenmq.core.offset_header import OffsetHeader
+from warrenmq.core.number_header import NumberHeader
 
 HEADER = "x-delivery-count"
 
@@ -22,7 +22,7 @@ class DeliveryLimit:
 
     def __init__(self, limit: int | None) -> None:
         self.limit = limit
-        self._header = OffsetHeader(HEADER)
+        self._header = NumberHeader(HEADER)
 
     def stamp(self, entry: QueuedMessage) -> Message:
         """Return the message as it is delivered now: with the number of deliveries before this one, if any."""

@@ -14,7 +14,7 @@ from warrenmq.core.deduplication import Deduplication
 from warrenmq.core.options import ExchangeOptions, exchange_options
 from warrenmq.core.ports import NO_SAMPLER, RouteSampler
 from warrenmq.core.queue import Queue
-from warrenmq.core.reserved import is_own
+from warrenmq.core.reserved import is_system_stream
 from warrenmq.core.routing import Matcher, Traits, make_matcher
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def collect_queues(
         destinations: dict[Any, None] = {}
         for key in keys if current.matcher.uses_all_keys else keys[:1]:
             if current.name == DEFAULT_EXCHANGE:
-                if key in queues and not is_own(queues[key].vhost, key):
+                if key in queues and not is_system_stream(queues[key].vhost, key):
                     destinations[queues[key]] = None
             else:
                 current.matcher.match(key, traits, destinations)

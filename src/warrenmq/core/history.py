@@ -36,7 +36,7 @@ def name_of_store(exchange: str) -> str:
 class History:
     """The last `length` messages. `next_position` is that of the next one in the store.
 
-    After a restart some are on disk only until the store has read them (`paged_in`): replays wait for that.
+    After a restart some are on disk only until the store has read them (`add_page`): replays wait for that.
     """
 
     __slots__ = (
@@ -119,7 +119,7 @@ class History:
     def page_out_tail(self) -> None:
         """Nothing leaves memory."""
 
-    def paged_in(self, entries: list[QueuedMessage], lost: int = 0, lost_bytes: int = 0) -> None:
+    def add_page(self, entries: list[QueuedMessage], lost: int = 0, lost_bytes: int = 0) -> None:
         """Take the next page from the store; `lost` messages could not be read."""
         for entry in entries:
             self._enter(entry)
@@ -143,16 +143,16 @@ class History:
         message = entry.message
         self.held_bytes += message.footprint()
         self._stats.held_bytes += message.footprint()
-        if message.places:
+        if message.queue_count:
             self._stats.shared_bytes += message.shared_size()
-        message.places += 1
+        message.queue_count += 1
 
     def _leave(self, entry: QueuedMessage) -> None:
         message = entry.message
         self.held_bytes -= message.footprint()
         self._stats.held_bytes -= message.footprint()
-        message.places -= 1
-        if message.places:
+        message.queue_count -= 1
+        if message.queue_count:
             self._stats.shared_bytes -= message.shared_size()
 
 

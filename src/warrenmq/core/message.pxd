@@ -13,7 +13,7 @@ cdef class Message:
     cdef readonly bytes body
     cdef readonly unsigned int size
     cdef unsigned int _header_size
-    cdef public int places
+    cdef public int queue_count
     cdef public bint has_deaths
     cdef public bytes blind_keys
     cdef public long long ttl_ms

@@ -1,7 +1,7 @@
-"""A message, and a message standing in one queue.
+"""A message, and its entry in one queue.
 
-A message is what a publisher sent, as it came from the wire: nothing in it is decoded until somebody asks.
-One message may stand in many queues; its place in each of them is a `QueuedMessage`.
+A message is stored as it came from the wire; nothing in it is decoded before it is needed. A message in several queues
+is one `Message` with one `QueuedMessage` for each queue.
 
 Compiled when the package is built (message.pxd).
 """
@@ -14,7 +14,7 @@ except ImportError:
 from warrenmq.protocol import properties
 from warrenmq.protocol.properties import BasicProperties, delivery_mode
 
-# What one waiting message costs beside its header and body: two objects, two bytes headers and a place in the queue.
+# Memory of one waiting message besides its header and body: two objects, two bytes headers and a slot in the queue.
 # Measured with benchmarks/run.py (row "bytes per queued message").
 MESSAGE_OVERHEAD = 240
 
@@ -25,20 +25,20 @@ _OVERHEAD = MESSAGE_OVERHEAD
 _PERSISTENT = PERSISTENT
 
 
-@cython.freelist(1024)  # in message.pxd these would say nothing, without a word
+@cython.freelist(1024)  # Cython silently ignores these decorators in message.pxd
 @cython.cclass
 class Message:
-    """What a publisher sent. Never changes, but for what the event sink notes on one that is traced.
+    """What a publisher sent. Immutable, except for the tracing fields and `queue_count`.
 
-    `address` is the exchange and routing key as two wire short strings, just as publish, deliver, get-ok and return
-    carry them; `header` is the payload of the content header frame. `uid` is 0 unless its events are kept, which is
-    decided once, when it is published: then it is the broker's own id of it. `publish_time` and `enqueue_time` are when
-    it came to the broker and to its queues, in us since 1970. `places` is the number of queues that hold it in memory,
-    which the backlogs count. `size` is that of the body: where many messages wait, the
-    processor has to fetch each object anew, and to ask the body for its length would cost more than all else. `ttl_ms`
-    is its expiration, -1 if it has none; only the publish sets it. `blind_keys` are the routing keys of its header BCC,
-    which was removed, as wire short strings: they count when it is dead-lettered. `has_deaths`: the broker has
-    dead-lettered it, and wrote its header `x-death`.
+    `address` is the exchange and the routing key as two wire short strings, as publish, deliver, get-ok and return
+    carry them; `header` is the payload of the content header frame. `size` is the length of the body: with many waiting
+    messages each object is a cache miss, and `len(body)` would be one more. `queue_count` is the number of queues that
+    hold the message in memory. `ttl_ms` is its expiration, -1 for none; only publish sets it. `blind_keys` are the
+    routing keys of BCC, a header that is removed, as wire short strings: dead-lettering needs them. `has_deaths`: the
+    broker dead-lettered the message and wrote its `x-death` header.
+
+    Tracing: `uid` is the broker's id of a traced message, assigned at publish, and 0 otherwise. `publish_time` and
+    `enqueue_time` are in us since 1970.
     """
 
     __slots__ = (
@@ -49,8 +49,8 @@ class Message:
         "enqueue_time",
         "has_deaths",
         "header",
-        "places",
         "publish_time",
+        "queue_count",
         "size",
         "ttl_ms",
         "uid",
@@ -62,7 +62,7 @@ class Message:
         self.body = body
         self.size = len(body)
         self._header_size = len(header)
-        self.places = 0
+        self.queue_count = 0
         self.blind_keys = b""
         self.has_deaths = False
         self.ttl_ms = -1
@@ -86,11 +86,11 @@ class Message:
         return delivery_mode(self.header) == _PERSISTENT
 
     def footprint(self) -> int:
-        """Bytes of memory that the message takes while it waits."""
+        """Return the bytes of memory that the message takes while it waits."""
         return self.size + self._header_size + _OVERHEAD
 
     def shared_size(self) -> int:
-        """Return the part of its footprint that all its places share: the header and the body."""
+        """Return the part of its footprint that all its queue_count share: the header and the body."""
         return self.size + self._header_size
 
 
@@ -98,12 +98,11 @@ class Message:
 @cython.freelist(1024)
 @cython.cclass
 class QueuedMessage:
-    """A message's place in one queue: its position never changes, so a requeue finds the place again.
+    """A message in one queue. Its position never changes, so a requeued message returns to its old position.
 
-    `queue` and `consumer` are set only while it is delivered and unacked (consumer None: fetched with basic.get).
-    `epoch` is the one of the commit log that keeps it; 0 for what is in memory alone, -1 for a transient message that
-    was paged out: its page has to hear when it is gone. `attempts` counts its deliveries. `expires_ms` is when it
-    expires, in ms since 1970; 0: never.
+    `queue` and `consumer` are set only while it is unacked (consumer None: fetched with basic.get). `epoch` is the
+    epoch of the commit log that stores it; 0: in memory only; -1: a transient message that was paged out, whose page
+    must be told when it is removed. `attempts` counts deliveries. `expires_ms` is in ms since 1970; 0: never.
     """
 
     __slots__ = ("attempts", "consumer", "epoch", "expires_ms", "message", "position", "queue", "redelivered")
@@ -120,7 +119,7 @@ class QueuedMessage:
 
 
 def make_message(address: bytes, header: bytes, body: bytes) -> Message:
-    """As Message(...), without the detour over a Python call when compiled.
+    """Create a Message without a Python call when compiled.
 
     With `enqueue_as`: 0.62 -> 0.57 us of broker CPU per 16 B message, medians of 4 interleaved runs on a busy machine.
     """
@@ -130,7 +129,7 @@ def make_message(address: bytes, header: bytes, body: bytes) -> Message:
     message.body = body
     message.size = len(body)
     message._header_size = len(header)
-    message.places = 0
+    message.queue_count = 0
     message.blind_keys = b""
     message.has_deaths = False
     message.ttl_ms = -1
@@ -141,7 +140,7 @@ def make_message(address: bytes, header: bytes, body: bytes) -> Message:
 
 
 def enqueue_as(message: Message, position: int) -> QueuedMessage:
-    """As QueuedMessage(...), in the same way."""
+    """Create a QueuedMessage in the same way."""
     entry = QueuedMessage.__new__(QueuedMessage)
     entry.message = message
     entry.position = position
@@ -155,7 +154,7 @@ def enqueue_as(message: Message, position: int) -> QueuedMessage:
 
 
 def address_of(exchange: str, routing_key: str) -> bytes:
-    """The two short strings that publish, deliver, get-ok and return share."""
+    """Encode exchange and routing key as publish, deliver, get-ok and return carry them."""
     name = exchange.encode("utf-8", "surrogateescape")
     key = routing_key.encode("utf-8", "surrogateescape")
     return bytes((len(name),)) + name + bytes((len(key),)) + key

@@ -14,7 +14,7 @@ from typing import Any
 
 from warrenmq.core import deduplication
 from warrenmq.core.arguments import parse_age, queue_type_of
-from warrenmq.core.deduplication import Settings
+from warrenmq.core.deduplication import DeduplicationOptions
 from warrenmq.core.durability import Durability, parse_durability
 from warrenmq.core.history import DEFAULT_LENGTH, LENGTH_ARGUMENT
 from warrenmq.core.routing import CONSISTENT_HASH, RECENT_HISTORY
@@ -40,7 +40,7 @@ class QueueOptions:
     type: str = CLASSIC
     is_durable: bool = False
     durability: Durability | None = None  # how safe a confirmed message is; None: as the broker's
-    deduplication: Settings | None = None
+    deduplication: DeduplicationOptions | None = None
     message_ttl_ms: int | None = None
     unused_ms: int | None = None  # x-expires: the queue is deleted when it is unused for this long
     max_length: int | None = None
@@ -62,7 +62,7 @@ class ExchangeOptions:
     """None: not set. `alternate` names the exchange that takes what finds no queue."""
 
     alternate: str | None = None
-    deduplication: Settings | None = None
+    deduplication: DeduplicationOptions | None = None
     hash_header: str | None = None  # of x-consistent-hash: the header or the property that is hashed
     hash_property: str | None = None
     history_length: int = 0  # of x-recent-history: how many messages it keeps
@@ -147,12 +147,12 @@ def alternate_of(arguments: Mapping[str, Any]) -> str | None:
     return alternate if isinstance(alternate, str) else None
 
 
-def _deduplication(arguments: Mapping[str, Any], forgets_with_message: bool = False) -> Settings | None:
+def _deduplication(arguments: Mapping[str, Any], forgets_with_message: bool = False) -> DeduplicationOptions | None:
     """`forgets_with_message`: without a size and a time, an id counts while its message is in the queue."""
     if arguments.get(deduplication.ENABLED) is not True:
         return None
     has_window = deduplication.SIZE in arguments or deduplication.TTL in arguments or not forgets_with_message
-    return Settings(
+    return DeduplicationOptions(
         str(arguments.get(deduplication.HEADER, deduplication.HEADER)),
         int(arguments.get(deduplication.SIZE, deduplication.DEFAULT_SIZE)) if has_window else 0,
         int(arguments.get(deduplication.TTL, 0)),

@@ -1,7 +1,7 @@
 """Regular expressions that users write: permissions, trace rules.
 
 They run in RE2, whose time is linear in the length of the text, and never in `re`, where one pattern can stop the
-broker for hours. Pattern, program and text are bounded, so a search takes 4 ms at worst on a text of `LONGEST_TEXT`
+broker for hours. Pattern, program and text are bounded, so a search takes 4 ms at worst on a text of `MAX_TEXT_BYTES`
 bytes, and less than 1 ms on a name. RE2 has no backreferences and no look-around; its `\\d` and `\\w` are ASCII.
 
 RE2 is imported with the first expression: that takes 10 ms, and most brokers have none but `.*`.
@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
-LONGEST_PATTERN = 1_000
-LONGEST_TEXT = 1_024
+MAX_PATTERN_LENGTH = 1_000
+MAX_TEXT_BYTES = 1_024
 EVERYTHING = ".*"
 
 _MEMORY = 1 << 17  # bytes of one compiled expression: about 2,000 instructions
@@ -33,18 +33,18 @@ class Pattern:
         self._prefix = _literal_prefix(text)  # most names do not have it, and RE2 takes 1 us to say so
 
     def matches(self, text: str) -> bool:
-        """Whether it matches anywhere in the text. A text above LONGEST_TEXT bytes matches only `.*` and "" """
+        """Whether it matches anywhere in the text. A text above MAX_TEXT_BYTES bytes matches only `.*` and "" """
         if self._expression is None:
             return True
         if not text.startswith(self._prefix):
             return False
         encoded = _encode(text)
-        return len(encoded) <= LONGEST_TEXT and self._expression.search(encoded) is not None
+        return len(encoded) <= MAX_TEXT_BYTES and self._expression.search(encoded) is not None
 
 
 def _compile(text: str) -> Any:
-    if len(text) > LONGEST_PATTERN:
-        raise ValueError(f"it has {len(text)} characters, at most {LONGEST_PATTERN} are allowed")
+    if len(text) > MAX_PATTERN_LENGTH:
+        raise ValueError(f"it has {len(text)} characters, at most {MAX_PATTERN_LENGTH} are allowed")
     import re2
 
     options = re2.Options()

@@ -307,7 +307,7 @@ class Policies:
         self._vhost.broker.catalog.save(_kind(is_operator), (policy.vhost, name), saved)
         book.put(policy)
         if ignored := keys_without_effect(policy.definition):
-            self._vhost.broker.remarks.tell(
+            self._vhost.broker.warning_log.warn(
                 "policy", f"{_describe(policy, is_operator)} has keys without effect: {', '.join(ignored)}"
             )
         self._changed(is_operator, old, policy)
@@ -336,7 +336,7 @@ class Policies:
         policy, reason = restore_policy(definition, is_operator)
         self._book(is_operator).put(policy)
         if reason:
-            self._vhost.broker.warnings.append(
+            self._vhost.broker.recovery_warnings.append(
                 f"{_describe(policy, is_operator)} is not valid and not applied: {reason}"
             )
         self._changed(is_operator, None, policy)
@@ -437,7 +437,7 @@ class Policies:
         if queue.options.is_dead_letter_kept or queue.options.dead_letter_exchange is None:
             return
         if in_force.queue_arguments(queue.arguments).get("x-dead-letter-strategy") == "at-least-once":
-            self._vhost.broker.remarks.tell(
+            self._vhost.broker.warning_log.warn(
                 "dead-letter-strategy",
                 f"queue '{queue.name}' in vhost '{queue.vhost}' falls back to dead-letter-strategy at-most-once: "
                 "at-least-once needs overflow reject-publish",

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from warrenmq.core.arguments import LARGEST_STREAM_SEGMENT, LONGEST_MS, parse_age
+from warrenmq.core.arguments import LARGEST_STREAM_SEGMENT, MAX_DURATION_MS, parse_age
 from warrenmq.core.options import (
     CLASSIC,
     DROP_HEAD,
@@ -98,16 +98,16 @@ def _without_effect(
 
 KEYS: Mapping[str, Key] = {
     "alternate-exchange": Key("alternate exchange name", _is_text),
-    "consumer-timeout": _limit("consumer timeout", _number(0, LONGEST_MS)),
+    "consumer-timeout": _limit("consumer timeout", _number(0, MAX_DURATION_MS)),
     "dead-letter-exchange": Key("dead letter exchange name", _is_text, not_for=_NOT_STREAM),
     "dead-letter-routing-key": Key("dead letter routing key", _is_text, not_for=_NOT_STREAM),
     "dead-letter-strategy": Key("dead letter strategy", _one_of("at-most-once", "at-least-once"), not_for=_ONLY_QUORUM),
     "delivery-limit": _limit("delivery limit", _number(-LARGEST), _ONLY_QUORUM),
-    "expires": _limit("queue expiry", _number(1, LONGEST_MS), _NOT_STREAM),
+    "expires": _limit("queue expiry", _number(1, MAX_DURATION_MS), _NOT_STREAM),
     "max-age": Key("max age", _is_age, POLICY, _ONLY_STREAM),
     "max-length": _limit("maximum length", _number(0), _NOT_STREAM),
     "max-length-bytes": _limit("maximum length in bytes", _number(0)),
-    "message-ttl": _limit("message TTL", _number(0, LONGEST_MS), _NOT_STREAM),
+    "message-ttl": _limit("message TTL", _number(0, MAX_DURATION_MS), _NOT_STREAM),
     "overflow": Key(
         "overflow value",
         _one_of(DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX),

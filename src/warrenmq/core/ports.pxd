@@ -8,10 +8,10 @@ cdef class Outbox:
 
     cpdef deliver(self, int channel, bytes consumer_tag, unsigned long long delivery_tag, bint redelivered, Message message)
     cpdef get_ok(self, int channel, unsigned long long delivery_tag, bint redelivered, Message message, Py_ssize_t remaining)
-    cpdef returned(self, int channel, int reply_code, str reply_text, Message message)
+    cpdef return_message(self, int channel, int reply_code, str reply_text, Message message)
     cpdef confirm(self, int channel, unsigned long long delivery_tag, bint multiple)
-    cpdef refuse(self, int channel, unsigned long long delivery_tag, bint multiple)
-    cpdef cancelled(self, int channel, str consumer_tag)
+    cpdef nack(self, int channel, unsigned long long delivery_tag, bint multiple)
+    cpdef cancel_consumer(self, int channel, str consumer_tag)
 
 
 cdef class PageSizes:
@@ -32,7 +32,7 @@ cdef class MessageStore:
 
     cpdef append(self, QueuedMessage entry)
     cpdef forget(self, QueuedMessage entry)
-    cpdef returned(self, QueuedMessage entry)
+    cpdef save_attempts(self, QueuedMessage entry)
     cpdef page_out(self, list entries)
     cpdef page_in(self)
 
@@ -43,16 +43,16 @@ cdef class RouteSampler:
 
 cdef class EventSink:
     cdef public bint is_watching
-    cdef public bint has_news
-    cdef public long long routed
+    cdef public bint has_events
+    cdef public long long routed_uid
 
     cpdef published(self, object channel, object route, Message message, list queues)
     cpdef message_event(self, int kind, Message message, object channel, int reason)
     cpdef enqueued(self, Message message, object queue, long long depth)
-    cpdef resume(self)
-    cpdef place_event(self, int kind, QueuedMessage entry, object queue, object who, int reason)
-    cpdef passed(self, Message message, object queue, object consumer)
-    cpdef tapped(self, QueuedMessage entry, object queue, object who)
+    cpdef advance_clock(self)
+    cpdef queue_event(self, int kind, QueuedMessage entry, object queue, object who, int reason)
+    cpdef direct_delivery(self, Message message, object queue, object consumer)
+    cpdef firehose_delivery(self, QueuedMessage entry, object queue, object who)
     cpdef resource_event(self, int kind, str vhost, dict fields)
     cpdef end_turn(self)
 

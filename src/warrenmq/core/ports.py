@@ -47,7 +47,7 @@ class Outbox:
         """basic.get-ok."""
         raise NotImplementedError
 
-    def returned(self, channel: int, reply_code: int, reply_text: str, message: "Message") -> None:
+    def return_message(self, channel: int, reply_code: int, reply_text: str, message: "Message") -> None:
         """basic.return."""
         raise NotImplementedError
 
@@ -55,11 +55,11 @@ class Outbox:
         """basic.ack to a publisher."""
         raise NotImplementedError
 
-    def refuse(self, channel: int, delivery_tag: int, multiple: bool) -> None:
+    def nack(self, channel: int, delivery_tag: int, multiple: bool) -> None:
         """basic.nack to a publisher."""
         raise NotImplementedError
 
-    def cancelled(self, channel: int, consumer_tag: str) -> None:
+    def cancel_consumer(self, channel: int, consumer_tag: str) -> None:
         """basic.cancel: the queue of this consumer is gone."""
         raise NotImplementedError
 
@@ -96,7 +96,7 @@ class MessageStore:
     """Keeps messages of one queue outside of memory: the persistent ones of a durable queue, and what does not fit.
 
     `append` and `forget` belong to the open epoch of the commit log. What is paged out comes back page by page, in
-    order, through `Backlog.paged_in`. The confirm of a stored message waits for `durability_level`. `is_reading`:
+    order, through `Backlog.add_page`. The confirm of a stored message waits for `durability_level`. `is_reading`:
     a page was requested and has not arrived yet. `last_position` is the last one on disk; everything up to `last_read`
     is in memory, and what is paged out stands behind it.
     """
@@ -122,7 +122,7 @@ class MessageStore:
         """Forget a stored message that was settled or dropped."""
         raise NotImplementedError
 
-    def returned(self, entry: "QueuedMessage") -> None:
+    def save_attempts(self, entry: "QueuedMessage") -> None:
         """Keep how often a stored message was delivered: it came back."""
 
     def page_out(self, entries: "list[QueuedMessage]") -> None:
@@ -162,7 +162,7 @@ class MessageStore:
 
         Calls `receive` once, later, on the loop, with those that were found, unless the queue is deleted before. Some
         may be gone by then, or in memory: `forget_paged` then returns False. A read of other pages goes on meanwhile.
-        Messages of a damaged page are taken from the backlog (`Backlog.paged_in`).
+        Messages of a damaged page are taken from the backlog (`Backlog.add_page`).
         """
         receive([])
 
@@ -256,7 +256,7 @@ class CommitLog:
         elif has_written and self.on_written is not None:
             self.on_written()
 
-    def transaction_is_said(self) -> None:
+    def end_transaction(self) -> None:
         """All of a transaction was said; its epoch is still open."""
 
     def put_events(self, first: int, last: int, rows: bytes) -> None:
@@ -288,11 +288,11 @@ class SeenStore:
         """These are all ids that are remembered."""
         raise NotImplementedError
 
-    def keep(self, id: bytes, number: int) -> None:
+    def save(self, id: bytes, number: int) -> None:
         """Keep 16 bytes; said again they are as new as if they were said for the first time."""
         raise NotImplementedError
 
-    def released(self) -> None:
+    def ids_removed(self) -> None:
         """Some that are kept were forgotten with their messages, about which the message store has heard."""
 
     def recover(self) -> "Iterable[tuple[bytes, int]]":
@@ -335,7 +335,7 @@ class Storage:
         """Called by the broker before it asks for anything: the turn has the time of all that is to come."""
         self.log.turn = turn
 
-    def count_in(self, stats: "Stats") -> None:
+    def count_memory_in(self, stats: "Stats") -> None:
         """Add what is on its way to the disk to the bytes held in memory: the memory alarm must see it."""
 
     def pending_bytes(self) -> int:
@@ -349,7 +349,7 @@ class Storage:
         """
         raise NotImplementedError
 
-    def levels_of(self, vhost: str, queue: str) -> list[int]:
+    def stored_levels(self, vhost: str, queue: str) -> list[int]:
         """The levels above 0 of a durable queue that have a store, ascending: a start asks for the store of each."""
         return []
 
@@ -394,16 +394,16 @@ class EventSink:
 
     `is_watching`: some message may be traced, or the firehose is open: the sink must see every publish that its sampler
     for the route does not skip.
-    `has_news`: something was told since the last `end_turn`.
+    `has_events`: something was told since the last `end_turn`.
     `routed`: the uid of the message that was said to be routed when it was published; that need not be told again.
     """
 
-    __slots__ = ("has_news", "is_watching", "routed")
+    __slots__ = ("has_events", "is_watching", "routed_uid")
 
     def __init__(self) -> None:
         self.is_watching = False
-        self.has_news = False
-        self.routed = 0
+        self.has_events = False
+        self.routed_uid = 0
 
     def published(self, channel: "Channel", route: "Route", message: "Message", queues: "list[Queue]") -> None:
         """A message came in, and goes to these queues: decide whether it is traced."""
@@ -414,22 +414,22 @@ class EventSink:
     def enqueued(self, message: "Message", queue: "Queue", depth: int) -> None:
         """A traced message joins a queue, and with it so many wait there; notes the time in it."""
 
-    def resume(self) -> None:
+    def advance_clock(self) -> None:
         """The broker itself is about to put a traced message into queues: it joins them now, not when it was published.
 
         No two calls have the same time, so that two copies in one queue can be told apart by when they came.
         """
 
-    def place_event(self, kind: int, entry: "QueuedMessage", queue: "Queue", who: object, reason: int) -> None:
+    def queue_event(self, kind: int, entry: "QueuedMessage", queue: "Queue", who: object, reason: int) -> None:
         """Something happened to a traced message in one queue: delivered, acked, requeued, dropped, ...
 
         `who` is the consumer or the channel that it has to do with, None if there is none.
         """
 
-    def passed(self, message: "Message", queue: "Queue", consumer: "Consumer") -> None:
+    def direct_delivery(self, message: "Message", queue: "Queue", consumer: "Consumer") -> None:
         """A traced message came to a queue where none waits, and was delivered and settled by that."""
 
-    def tapped(self, entry: "QueuedMessage", queue: "Queue", who: object) -> None:
+    def firehose_delivery(self, entry: "QueuedMessage", queue: "Queue", who: object) -> None:
         """A message left a queue that somebody listens to, by the firehose, traced or not."""
 
     def resource_event(self, kind: int, vhost: str, fields: "dict[str, Any]") -> None:
@@ -455,7 +455,7 @@ class OffsetStore:
         """
         raise NotImplementedError
 
-    def keep(self, tag: str, position: int) -> None:
+    def save(self, tag: str, position: int) -> None:
         raise NotImplementedError
 
     def forget(self, tag: str) -> None:
@@ -470,7 +470,7 @@ class StreamStore:
     """Keeps all messages of one stream, until its limits of size and age remove them.
 
     It notifies the stream of what was removed (`Stream.forget_before`) and, unless `durability_level` is NOTHING, of
-    what readers may have (`Stream.readable_up_to`). Positions are offsets: they begin with 0, and none is left out.
+    what readers may have (`Stream.make_readable`). Positions are offsets: they begin with 0, and none is left out.
     `first_position` is the first one that is still kept, `offsets` tells how far tracked consumers have come.
     """
 
@@ -518,11 +518,11 @@ class StreamStore:
         """
         raise NotImplementedError
 
-    def newest_ms(self) -> int:
+    def last_append_ms(self) -> int:
         """The time of the last append; 0 if it is not known."""
         return 0
 
-    def append_apart(self, entry: "QueuedMessage", done: "Callable[[], None]") -> None:
+    def append_unlogged(self, entry: "QueuedMessage", done: "Callable[[], None]") -> None:
         """Keep a message past the commit log: a crash may take it as long as it is not written.
 
         Then `done` is called, on the loop, and readers may have it.
@@ -530,6 +530,6 @@ class StreamStore:
         self.append(entry)
         done()
 
-    def newest(self) -> "Iterator[Message]":
+    def read_backwards(self) -> "Iterator[Message]":
         """Its messages, the last first. Blocks: for a start."""
         raise NotImplementedError

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from warrenmq.core.arguments import LONGEST_MS
+from warrenmq.core.arguments import MAX_DURATION_MS
 from warrenmq.core.errors import PreconditionFailed
 from warrenmq.core.routing.erlang_text import field_type
 from warrenmq.protocol import properties
@@ -122,7 +122,7 @@ def _require_valid_expiration(expiration: str | None) -> None:
         fault = f'{{leftover_string,"{text[number.end() :]}"}}'
     elif int(number[0]) < 0:
         fault = f"{{value_negative,{int(number[0])}}}"
-    elif int(number[0]) > LONGEST_MS:
+    elif int(number[0]) > MAX_DURATION_MS:
         fault = f"{{value_too_large,{int(number[0])}}}"
     else:
         return

@@ -191,9 +191,9 @@ class Queue:
     def tell_delivered(self, entry: QueuedMessage, who: object, is_settled: bool) -> None:
         """Emit the event of a delivery to a consumer, or to the channel of a basic.get."""
         if entry.message.uid != 0:
-            self.events.place_event(_DELIVERED, entry, self, who, _AUTO_ACK if is_settled else 0)
+            self.events.queue_event(_DELIVERED, entry, self, who, _AUTO_ACK if is_settled else 0)
         if self.is_tapped:
-            self.events.tapped(entry, self, who)
+            self.events.firehose_delivery(entry, self, who)
 
     # -- consumers ---------------------------------------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ def is_reserved(name: str) -> bool:
     return name.startswith(PREFIX) and not name.startswith(_OPEN_PREFIX)
 
 
-def is_own(vhost: str, queue: str) -> bool:
+def is_system_stream(vhost: str, queue: str) -> bool:
     """Whether a queue of this name is a stream of the broker."""
     return queue in _WRITERS and vhost == VHOST
 
@@ -49,6 +49,6 @@ def allows(queue: str, action: str, tags: Set[str]) -> bool:
     return not tags.isdisjoint(writers | READERS if action == "read" else writers)
 
 
-def is_fit(is_durable: bool, arguments: Mapping[str, Any]) -> bool:
+def can_be_declared(is_durable: bool, arguments: Mapping[str, Any]) -> bool:
     """Whether a stream of the broker may be declared like this."""
     return is_durable and arguments.get("x-queue-type") == "stream"

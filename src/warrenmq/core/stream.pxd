@@ -3,7 +3,7 @@ cimport cython
 from warrenmq.core.consumer cimport Consumer
 from warrenmq.core.ledger cimport Ledger
 from warrenmq.core.message cimport Message, QueuedMessage, enqueue_as
-from warrenmq.core.offset_header cimport OffsetHeader
+from warrenmq.core.number_header cimport NumberHeader
 from warrenmq.core.ports cimport StreamStore
 from warrenmq.core.queue cimport Queue
 from warrenmq.core.stream_filter cimport StreamFilter
@@ -56,12 +56,12 @@ cdef class Stream(Queue):
     cdef Cursor _asking
     cdef list _tail
     cdef long long _tail_first
-    cdef OffsetHeader _offset_header
+    cdef NumberHeader _offset_header
     cdef readonly object offsets
 
     @cython.locals(position="long long")
     cpdef int enqueue(self, Message message) except -1
-    cpdef readable_up_to(self, long long end)
+    cpdef make_readable(self, long long end)
     cpdef forget_before(self, long long first)
     @cython.locals(size=Py_ssize_t)
     cdef _add_to_tail(self, Message message, long long position)

@@ -18,8 +18,8 @@ from warrenmq.core.arguments import parse_age
 from warrenmq.core.consumer import Consumer
 from warrenmq.core.errors import NotImplementedHere, PreconditionFailed
 from warrenmq.core.message import Message, QueuedMessage, enqueue_as
-from warrenmq.core.offset_header import NAME as OFFSET_ARGUMENT
-from warrenmq.core.offset_header import OffsetHeader
+from warrenmq.core.number_header import NAME as OFFSET_ARGUMENT
+from warrenmq.core.number_header import NumberHeader
 from warrenmq.core.options import QueueOptions
 from warrenmq.core.outcome import DROPPED, QUEUED
 from warrenmq.core.ports import NOTHING, EventSink, StreamStore
@@ -28,7 +28,7 @@ from warrenmq.core.routing.erlang_text import field_type, term
 from warrenmq.core.stats import Stats
 from warrenmq.core.stream_filter import StreamFilter, make_filter
 from warrenmq.core.stream_filter import find_fault as find_fault_of_filter
-from warrenmq.core.stream_offsets import MOST_TAGS, Progress, StreamOffsets, is_tracked
+from warrenmq.core.stream_offsets import MAX_TAGS, ConsumerOffset, StreamOffsets, is_tracked
 from warrenmq.core.stream_offsets import find_fault as find_fault_of_tracking
 from warrenmq.core.stream_read import PendingRead
 from warrenmq.core.turn import Turn
@@ -75,7 +75,7 @@ class Cursor:
         self.stream = stream
         self.consumer = consumer
         self.filter: StreamFilter | None = make_filter(consumer.arguments)
-        self.progress: Progress | None = None
+        self.progress: ConsumerOffset | None = None
         self.position = -1
         self.first = 0
         self.messages: list[Message] | None = None
@@ -169,7 +169,7 @@ class Stream(Queue):
         self._tail: list[Message] = []  # the newest, from this position on:
         self._tail_first = 0
         self._tail_bytes = 0
-        self._offset_header = OffsetHeader()
+        self._offset_header = NumberHeader()
         self.offsets: StreamOffsets | None = None  # from the first tracked consumer on
 
     def apply(self, options: QueueOptions) -> None:
@@ -189,7 +189,7 @@ class Stream(Queue):
         if self.deduplication is not None and self.deduplication.has_seen(message.header):
             self.stats.deduplicated += 1
             if message.uid != 0:
-                self.events.place_event(_DROPPED, enqueue_as(message, self.next_position), self, None, _DUPLICATE)
+                self.events.queue_event(_DROPPED, enqueue_as(message, self.next_position), self, None, _DUPLICATE)
             return DROPPED | self.durability_level
         position = self.next_position
         self.next_position = position + 1
@@ -210,8 +210,8 @@ class Stream(Queue):
                 self.make_due()
         return QUEUED | self.durability_level
 
-    def enqueue_apart(self, message: Message, done: Callable[[], None]) -> int:
-        """Append a message past the commit log (StreamStore.append_apart). Gives its offset."""
+    def enqueue_unlogged(self, message: Message, done: Callable[[], None]) -> int:
+        """Append a message past the commit log (StreamStore.append_unlogged). Gives its offset."""
         position = self.next_position
         self.next_position = position + 1
         self.stats.ready += 1
@@ -219,12 +219,12 @@ class Stream(Queue):
             self._add_to_tail(message, position)
         else:
             self._tail_first = position + 1
-        self.store.append_apart(enqueue_as(message, position), done)
+        self.store.append_unlogged(enqueue_as(message, position), done)
         if self.durability_level == NOTHING:
-            self.readable_up_to(position + 1)
+            self.make_readable(position + 1)
         return position
 
-    def readable_up_to(self, end: int) -> None:
+    def make_readable(self, end: int) -> None:
         """The store's word: what stands before this position is as safe as was promised."""
         if end > self.readable:
             self.readable = end
@@ -417,7 +417,7 @@ class Stream(Queue):
             return
         read = PendingRead(self, offset, receive)
         self.reads[read] = None
-        self.store.read(offset, read.page_is_here)
+        self.store.read(offset, read.page_arrived)
 
     # -- settling ----------------------------------------------------------------------------------------------------
 
@@ -470,7 +470,7 @@ class Stream(Queue):
         if fault is not None:
             raise PreconditionFailed(f"invalid arg '{fault[0]}' for {self._named()}: {fault[1]}")
         if self.offsets is not None and is_tracked(arguments) and not self.offsets.has_room():
-            raise PreconditionFailed(f"{self._named()} tracks the offsets of {MOST_TAGS} consumers at most")
+            raise PreconditionFailed(f"{self._named()} tracks the offsets of {MAX_TAGS} consumers at most")
 
     def add_consumer(self, consumer: Consumer) -> None:
         """Let it read from where it asked to."""

@@ -4,7 +4,7 @@ A consumer with `x-stream-automatic-offset-tracking` (LavinMQ's name) that comes
 it has acked. What counts is the first position that was delivered and not acked: acks may come in any order, and after
 a crash some messages may come again, but none is left out. Each step is in the epoch of its ack.
 
-`MOST_TAGS` are remembered for a stream: a further one takes the place of the tag that was idle the longest. Retention
+`MAX_TAGS` are remembered for a stream: a further one takes the place of the tag that was idle the longest. Retention
 takes the offsets with their messages.
 
 Owned by the loop thread.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from warrenmq.core.stream import Cursor
 
 TRACKING = "x-stream-automatic-offset-tracking"
-MOST_TAGS = 256
+MAX_TAGS = 256
 
 
 def is_tracked(arguments: dict[str, Any]) -> bool:
@@ -43,7 +43,7 @@ def find_fault(arguments: dict[str, Any]) -> tuple[str, str] | None:
     return TRACKING, f"{{unacceptable_type,{field_type(value)}}}"
 
 
-class Progress:
+class ConsumerOffset:
     """How far one tracked consumer has come."""
 
     __slots__ = ("_acked", "_cursor", "_unacked", "is_over", "tag")
@@ -79,7 +79,7 @@ class StreamOffsets:
     def __init__(self, store: OffsetStore, stats: Stats) -> None:
         self._store = store
         self._stats = stats
-        self._progress: dict[Consumer, Progress] = {}
+        self._progress: dict[Consumer, ConsumerOffset] = {}
         self.stored = store.open()
         self._stats.definition_bytes += sum(map(_size_of, self.stored))
 
@@ -91,11 +91,11 @@ class StreamOffsets:
 
     def has_room(self) -> bool:
         """Whether one more consumer can be tracked without forgetting another one."""
-        return len(self._progress) < MOST_TAGS
+        return len(self._progress) < MAX_TAGS
 
-    def begin(self, consumer: Consumer, cursor: Cursor) -> Progress:
+    def begin(self, consumer: Consumer, cursor: Cursor) -> ConsumerOffset:
         """Track this consumer from now on."""
-        progress = self._progress[consumer] = Progress(consumer.tag, cursor)
+        progress = self._progress[consumer] = ConsumerOffset(consumer.tag, cursor)
         position = self.stored.pop(consumer.tag, None)
         if position is not None:
             self.stored[consumer.tag] = position
@@ -116,10 +116,10 @@ class StreamOffsets:
     def _keep(self, tag: str, position: int) -> None:
         if tag not in self.stored:
             self._stats.definition_bytes += _size_of(tag)
-            if len(self.stored) >= MOST_TAGS:
+            if len(self.stored) >= MAX_TAGS:
                 self._forget_oldest()
         self.stored[tag] = position
-        self._store.keep(tag, position)
+        self._store.save(tag, position)
 
     def _forget_oldest(self) -> None:
         used = {progress.tag for progress in self._progress.values()}

@@ -29,7 +29,7 @@ class PendingRead:
         self._offset = offset
         self._receive = receive
 
-    def page_is_here(self, first: int, messages: list[Message]) -> None:
+    def page_arrived(self, first: int, messages: list[Message]) -> None:
         """Pass on what is readable of the store's page, unless the stream was deleted meanwhile."""
         if self not in self._stream.reads:
             return

@@ -114,7 +114,7 @@ class Users:
         # RabbitMQ knows the default exchange by this name where permissions are concerned.
         checked = "amq.default" if kind == "exchange" and not resource else resource
         is_allowed = permission is not None and permission.allows(action, checked)
-        if kind == "queue" and reserved.is_own(vhost, checked):
+        if kind == "queue" and reserved.is_system_stream(vhost, checked):
             is_allowed = is_allowed and reserved.allows(checked, action, self.tags(name))
         if not is_allowed:
             raise AccessRefused(f"{action} access to {kind} '{checked}' in vhost '{vhost}' refused for user '{name}'")

@@ -25,7 +25,7 @@ from warrenmq.core.arguments import (
 from warrenmq.core.binding import Binding, BindingIndex, Destination, make_binding
 from warrenmq.core.classic_queue import ClassicQueue
 from warrenmq.core.consumer_timeout import keep_to_timeout
-from warrenmq.core.deduplication import Deduplication, Settings
+from warrenmq.core.deduplication import Deduplication, DeduplicationOptions
 from warrenmq.core.equivalence import require_same_arguments, require_same_flag
 from warrenmq.core.errors import (
     AccessRefused,
@@ -143,7 +143,7 @@ class VHost:
         self._require_not_internal(source)
         if is_immediate:
             raise NotImplementedHere("immediate=true")
-        if exchange == DEFAULT_EXCHANGE and reserved.is_own(self.name, routing_key):
+        if exchange == DEFAULT_EXCHANGE and reserved.is_system_stream(self.name, routing_key):
             queue = self.queues.get(routing_key)  # not kept: the caller checks the user's tags for every publish
             return Route(source, routing_key, address, is_mandatory, [] if queue is None else [queue])
         route = self.make_route(source, routing_key, address, is_mandatory)
@@ -248,25 +248,24 @@ class VHost:
         self.exchanges[exchange.name] = exchange
         self.policies.adopt(exchange)
         self.broker.stats.definition_bytes += size_of_exchange(exchange)
-        settings = exchange.options.deduplication
-        if settings is not None:
-            exchange.deduplication = self._deduplication(settings, "exchange", exchange.name, exchange.is_durable)
-        if exchange.options.history_length:
+        name, options, is_durable = exchange.name, exchange.options, exchange.is_durable
+        if options.deduplication is not None:
+            exchange.deduplication = self._make_deduplication(options.deduplication, "exchange", name, is_durable)
+        if options.history_length:
             store = None
-            if exchange.is_durable:
-                options = QueueOptions(is_durable=True)
-                store = self.broker.storage.message_store(self.name, history.name_of_store(exchange.name), options)
-            exchange.history = history.History(exchange.options.history_length, self.broker.stats, store)
+            if is_durable:
+                name = history.name_of_store(name)
+                store = self.broker.storage.message_store(self.name, name, QueueOptions(is_durable=True))
+            exchange.history = history.History(options.history_length, self.broker.stats, store)
         if exchange.notes_messages:
             self.noting[exchange] = None
 
-    def _deduplication(
-        self, settings: Settings, kind: str, name: str, is_durable: bool, durability_level: int | None = None
+    def _make_deduplication(
+        self, options: DeduplicationOptions, kind: str, name: str, is_durable: bool, level: int | None = None
     ) -> Deduplication:
         storage = self.broker.storage
-        is_kept = is_durable and settings.is_kept
-        store = storage.seen_store(kind, self.name, name, durability_level) if is_kept else None
-        return Deduplication(settings, store, self.broker.turn, self.broker.stats)
+        store = storage.seen_store(kind, self.name, name, level) if is_durable and options.is_kept else None
+        return Deduplication(options, store, self.broker.turn, self.broker.stats)
 
     def delete_exchange(self, name: str, if_unused: bool) -> None:
         """Remove the exchange with its bindings; a name that does not exist is fine."""
@@ -359,9 +358,9 @@ class VHost:
         """403 for a new queue under the broker's prefix, unless it is a stream of the broker, and a stream."""
         if not reserved.is_reserved(name):
             return
-        if not reserved.is_own(self.name, name):
+        if not reserved.is_system_stream(self.name, name):
             raise AccessRefused(f"queue name '{name}' contains reserved prefix '{reserved.PREFIX}*'")
-        if not reserved.is_fit(is_durable, arguments):
+        if not reserved.can_be_declared(is_durable, arguments):
             raise AccessRefused(f"queue name '{name}' is reserved for a durable stream")
 
     def _make_queue(
@@ -390,7 +389,7 @@ class VHost:
                 self,
             )
         if options.deduplication is not None:
-            queue.deduplication = self._deduplication(
+            queue.deduplication = self._make_deduplication(
                 options.deduplication, "queue", name, is_durable, queue.durability_level
             )
         queue.restore()
@@ -410,7 +409,7 @@ class VHost:
         if queue is None:
             return 0
         self._require_access(queue, connection)
-        if name == schema.STREAM_NAME and reserved.is_own(self.name, name) and isinstance(queue, Stream):
+        if name == schema.STREAM_NAME and reserved.is_system_stream(self.name, name) and isinstance(queue, Stream):
             raise AccessRefused(f"deletion of system {self._named('queue', name)} not allowed")
         if if_unused and queue.consumers:
             raise PreconditionFailed(f"{self._named('queue', name)} in use")
@@ -457,7 +456,7 @@ class VHost:
     def bind(self, source: str, destination: Destination, key: str, arguments: dict[str, Any]) -> None:
         """Lead messages from an exchange to a queue or another exchange; the same binding again changes nothing."""
         exchange = self.exchange(source)
-        if self._is_own(destination):
+        if self._is_system_stream(destination):
             raise AccessRefused(f"binding of system {self._named('queue', destination.name)} not allowed")
         try:
             validate_binding(exchange.type, key, arguments)
@@ -487,7 +486,7 @@ class VHost:
         turn = self.broker.turn
         was_settling, turn.is_settling = turn.is_settling, True
         if message.uid != 0:
-            self.broker.events.resume()
+            self.broker.events.advance_clock()
         try:
             if isinstance(binding.destination, Queue):
                 binding.destination.enqueue(message)
@@ -496,9 +495,9 @@ class VHost:
         finally:
             turn.is_settling = was_settling
 
-    def _is_own(self, destination: Destination) -> bool:
+    def _is_system_stream(self, destination: Destination) -> bool:
         """Whether this is a stream of the broker."""
-        return isinstance(destination, Queue) and reserved.is_own(self.name, destination.name)
+        return isinstance(destination, Queue) and reserved.is_system_stream(self.name, destination.name)
 
     def unbind(
         self,
@@ -573,9 +572,9 @@ class VHost:
         destination = kinds[definition["destination_type"]][definition["destination"]]
         source = self.exchanges[definition["source"]]
         binding = make_binding(source, destination, definition["routing_key"], definition["arguments"])
-        if self._is_own(destination):  # an older version allowed it
+        if self._is_system_stream(destination):  # an older version allowed it
             self.broker.catalog.delete("binding", definitions.binding_key(self.name, binding))
-            self.broker.warnings.append(
+            self.broker.recovery_warnings.append(
                 f"the binding of {self._named('queue', destination.name)} to exchange '{source.name}' is removed: "
                 "clients cannot bind streams of the broker"
             )

@@ -133,11 +133,11 @@ def _require_own_site(request: Request) -> None:
     """Refuse what a page of another site makes a browser send."""
     site = request.headers.get("Sec-Fetch-Site")
     if site is not None:
-        is_own = site in ("same-origin", "none")
+        is_system_stream = site in ("same-origin", "none")
     else:
         origin = request.headers.get("Origin")
-        is_own = origin is None or urlsplit(origin).netloc == request.headers.get("Host")
-    if not is_own:
+        is_system_stream = origin is None or urlsplit(origin).netloc == request.headers.get("Host")
+    if not is_system_stream:
         raise Forbidden("this request comes from a page of another site")
 
 

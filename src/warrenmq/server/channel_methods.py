@@ -18,7 +18,7 @@ from warrenmq.core.options import alternate_of
 from warrenmq.core.ports import NOTHING, CommitLog
 from warrenmq.core.publish_rules import ADDRESS_PREFIX, DIRECT_REPLY_TO
 from warrenmq.core.reply_to import ReplyQueue
-from warrenmq.core.reserved import is_own
+from warrenmq.core.reserved import is_system_stream
 from warrenmq.core.routing.topic import find_odd_word
 from warrenmq.core.stream import Stream
 from warrenmq.core.stream_offsets import TRACKING, is_tracked
@@ -146,7 +146,7 @@ class ChannelMethods:
             return
         is_durable = False
         if method.passive:
-            if is_own(self._vhost.name, name):
+            if is_system_stream(self._vhost.name, name):
                 self._require("read", "queue", name)
             queue = self._vhost.queue(name, self._connection)
             queue.use()
@@ -252,7 +252,7 @@ class ChannelMethods:
         if self.channel.reply_queue is not None:
             raise PreconditionFailed("reply consumer already set")
         tag = method.consumer_tag or _generate_tag()
-        self.channel.wait_for_replies(ReplyQueue(self.channel, tag))
+        self.channel.start_replies(ReplyQueue(self.channel, tag))
         if not method.no_wait:
             self._answer(spec.BasicConsumeOk(tag))
 
@@ -328,7 +328,7 @@ class ChannelMethods:
             self._answer(method)
 
     def _remark(self, kind: str, text: str) -> None:
-        self._session.broker.remarks.tell(kind, text)
+        self._session.broker.warning_log.warn(kind, text)
 
     def _remark_on_key(self, source: str, key: str) -> None:
         if self._vhost.exchange(source).type == "topic" and (word := find_odd_word(key)) is not None:

@@ -106,7 +106,7 @@ class AmqpServer:
         self._clock = clock
         self.options = options
         self.authenticator = Authenticator(broker.users, options.loopback_users, broker.login_limit)
-        broker.remarks.on_remark = partial(log.warning, "%s")
+        broker.warning_log.on_warning = partial(log.warning, "%s")
         self.alarms = Alarms(broker.stats, options.memory_limit, options.max_message_size)
         self.pool = ScratchPool()
         self.receive_buffer = bytearray(max(RECEIVE_BUFFER, 2 * (options.frame_max + 8)))

@@ -23,9 +23,9 @@ cdef class ConnectionOutbox(Outbox):
 
     cpdef deliver(self, int channel, bytes consumer_tag, unsigned long long delivery_tag, bint redelivered, Message message)
     cpdef get_ok(self, int channel, unsigned long long delivery_tag, bint redelivered, Message message, Py_ssize_t remaining)
-    cpdef returned(self, int channel, int reply_code, str reply_text, Message message)
+    cpdef return_message(self, int channel, int reply_code, str reply_text, Message message)
     cpdef confirm(self, int channel, unsigned long long delivery_tag, bint multiple)
-    cpdef refuse(self, int channel, unsigned long long delivery_tag, bint multiple)
-    cpdef cancelled(self, int channel, str consumer_tag)
+    cpdef nack(self, int channel, unsigned long long delivery_tag, bint multiple)
+    cpdef cancel_consumer(self, int channel, str consumer_tag)
     cdef _mark_dirty(self)
     cpdef flush(self)

@@ -81,7 +81,7 @@ class ConnectionOutbox(Outbox):
         self.buffer.put_content(channel, method, message.header, message.body)
         self._mark_dirty()
 
-    def returned(self, channel: int, reply_code: int, reply_text: str, message: Message) -> None:
+    def return_message(self, channel: int, reply_code: int, reply_text: str, message: Message) -> None:
         method = _RETURN.pack(spec.BasicReturn.index, reply_code) + encode_shortstr(reply_text) + message.address
         self.buffer.put_content(channel, method, message.header, message.body)
         self._mark_dirty()
@@ -90,10 +90,10 @@ class ConnectionOutbox(Outbox):
         self.buffer.put_ack(channel, delivery_tag, multiple)
         self._mark_dirty()
 
-    def refuse(self, channel: int, delivery_tag: int, multiple: bool) -> None:
+    def nack(self, channel: int, delivery_tag: int, multiple: bool) -> None:
         self.send(channel, spec.BasicNack(delivery_tag, multiple))
 
-    def cancelled(self, channel: int, consumer_tag: str) -> None:
+    def cancel_consumer(self, channel: int, consumer_tag: str) -> None:
         if self.notifies_cancel:
             self.send(channel, spec.BasicCancel(consumer_tag, no_wait=True))
 

@@ -18,7 +18,7 @@ from warrenmq.core.channel import Channel
 from warrenmq.core.connection import Connection
 from warrenmq.core.errors import AccessRefused, BrokerError, NotAllowed
 from warrenmq.core.exchange import DEFAULT_EXCHANGE, Route
-from warrenmq.core.reserved import is_own
+from warrenmq.core.reserved import is_system_stream
 from warrenmq.core.vhost import VHost
 from warrenmq.events import schema
 from warrenmq.protocol import methods, spec
@@ -122,7 +122,7 @@ class Session:
         address, exchange, key = _read_address(method)
         flags = method[-1]
         assert self.vhost is not None
-        if exchange == DEFAULT_EXCHANGE and is_own(self.vhost.name, key):
+        if exchange == DEFAULT_EXCHANGE and is_system_stream(self.vhost.name, key):
             self.broker.users.require(self.user, self.vhost.name, "write", "queue", key)
         return self.vhost.find_route(method, exchange, key, address, bool(flags & _MANDATORY), bool(flags & _IMMEDIATE))
 

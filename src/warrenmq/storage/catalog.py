@@ -338,7 +338,7 @@ class LoggedCatalog(Catalog):
             self.save("level", key, {"vhost": vhost, "queue": name, "level": str(level), "id": ids[level]})
         return ids[level]
 
-    def levels_of(self, vhost: str, name: str) -> list[int]:
+    def stored_levels(self, vhost: str, name: str) -> list[int]:
         """The levels of a durable queue above 0 that have an id."""
         return sorted(self._levels.get((vhost, name), {}))
 

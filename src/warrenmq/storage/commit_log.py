@@ -98,7 +98,7 @@ class LocalLog(CommitLog):
         self.last = self.epoch
         self.epoch_time_ms = self.turn.now_ms
 
-    def transaction_is_said(self) -> None:
+    def end_transaction(self) -> None:
         crash_points.reach("transaction.mid")
 
     # -- when it is safe ---------------------------------------------------------------------------------------------

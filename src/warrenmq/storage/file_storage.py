@@ -319,8 +319,8 @@ class FileStorage(Storage):
         number = catalog.level_id(vhost, queue, level) if level else catalog.queue_id(vhost, queue)
         return self._make_store(number, options)
 
-    def levels_of(self, vhost: str, queue: str) -> list[int]:
-        return self.catalog.levels_of(vhost, queue)
+    def stored_levels(self, vhost: str, queue: str) -> list[int]:
+        return self.catalog.stored_levels(vhost, queue)
 
     def stream_store(self, vhost: str, queue: str, options: QueueOptions) -> StreamStore:
         recovered = self._recovered.pop((vhost, queue, 0), None)
@@ -343,7 +343,7 @@ class FileStorage(Storage):
         events, self._events = self._events, (0, [])
         return events
 
-    def count_in(self, stats: Stats) -> None:
+    def count_memory_in(self, stats: Stats) -> None:
         self.pager.stats = stats
 
     def pending_bytes(self) -> int:

@@ -70,7 +70,7 @@ class MemorySeenStore(SeenStore):
     def attach(self, ids: SeenIds) -> None:
         self._kept[self._key] = ids
 
-    def keep(self, id: bytes, number: int) -> None:
+    def save(self, id: bytes, number: int) -> None:
         """The ids that are attached know it."""
 
     def recover(self) -> Iterable[tuple[bytes, int]]:
@@ -126,7 +126,7 @@ class MemoryStorage(Storage):
             return None
         return MemoryMessageStore(self._messages.setdefault((vhost, queue, level), MemoryMessages()))
 
-    def levels_of(self, vhost: str, queue: str) -> list[int]:
+    def stored_levels(self, vhost: str, queue: str) -> list[int]:
         kept = self._messages.items()
         return sorted(key[2] for key, messages in kept if key[:2] == (vhost, queue) and key[2] and messages.by_position)
 

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from warrenmq.core.message import Message, QueuedMessage
-from warrenmq.core.offset_header import OffsetHeader
+from warrenmq.core.number_header import NumberHeader
 from warrenmq.core.options import QueueOptions
 from warrenmq.core.ports import CommitLog, OffsetStore, StreamStore
 from warrenmq.storage.page_cache import Page, PageCache
@@ -71,7 +71,7 @@ class MemoryOffsets(OffsetStore):
     def open(self) -> dict[str, int]:
         return self._kept.offsets
 
-    def keep(self, tag: str, position: int) -> None:
+    def save(self, tag: str, position: int) -> None:
         """The dictionary has it."""
 
     def forget(self, tag: str) -> None:
@@ -92,7 +92,7 @@ class MemoryStreamStore(StreamStore):
         self._limits = StreamLimits.of(options)
         self._cache = cache
         self._log = log
-        self._offset_header = OffsetHeader()
+        self._offset_header = NumberHeader()
         self._stream: Stream | None = None
         self.first_position = kept.first_position
 
@@ -104,7 +104,7 @@ class MemoryStreamStore(StreamStore):
         self._stream = stream
         return self._kept.next_position
 
-    def newest_ms(self) -> int:
+    def last_append_ms(self) -> int:
         return self._kept.segments[-1].time_last if self._kept.segments else 0
 
     def append(self, entry: QueuedMessage) -> None:
@@ -126,7 +126,7 @@ class MemoryStreamStore(StreamStore):
         segments[-1].size += size
         self._kept.next_position = entry.position + 1
 
-    def newest(self) -> Iterator[Message]:
+    def read_backwards(self) -> Iterator[Message]:
         for segment in reversed(self._kept.segments):
             for page in reversed(segment.pages):
                 yield from reversed(page.messages)

@@ -35,7 +35,7 @@ cdef class QueueStore(MessageStore):
     cpdef _hold(self, QueuedMessage entry)
     @cython.locals(position="long long", segment=Segment)
     cpdef forget(self, QueuedMessage entry)
-    cpdef returned(self, QueuedMessage entry)
+    cpdef save_attempts(self, QueuedMessage entry)
     cpdef settle_segment(self, Segment segment)
     cpdef _drop_segment(self, Segment segment)
     @cython.locals(

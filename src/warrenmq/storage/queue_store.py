@@ -119,7 +119,7 @@ class QueueStore(MessageStore):
             segment.kill(position, entry.epoch > 0, entry.message.size)
             self.settle_segment(segment)
 
-    def returned(self, entry: QueuedMessage) -> None:
+    def save_attempts(self, entry: QueuedMessage) -> None:
         self._log.buffer.put_attempts(self.number, entry.position, entry.attempts)
         self._log.note_work(0)
         self._set_attempts(entry.position, entry.attempts)
@@ -446,7 +446,7 @@ class QueueStore(MessageStore):
             return
         self.set_attempts(entries)
         if self._backlog is not None:
-            self._backlog.paged_in(entries, lost, lost_bytes)
+            self._backlog.add_page(entries, lost, lost_bytes)
 
     def set_attempts(self, entries: list[QueuedMessage]) -> None:
         """Set how often messages that were read from pages were delivered, where only the log knows."""
@@ -464,7 +464,7 @@ class QueueStore(MessageStore):
     def pages_lost(self, lost: int, lost_bytes: int) -> None:
         """Messages that are on disk only cannot be read."""
         if self._backlog is not None:
-            self._backlog.paged_in([], lost, lost_bytes)
+            self._backlog.add_page([], lost, lost_bytes)
 
     def has_unread(self) -> bool:
         """Return True if messages are on disk only."""

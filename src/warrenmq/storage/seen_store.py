@@ -82,7 +82,7 @@ class FileSeenStore(SeenStore):
 
     # -- the log -----------------------------------------------------------------------------------------------------
 
-    def keep(self, id: bytes, number: int) -> None:
+    def save(self, id: bytes, number: int) -> None:
         log = self._log
         log.buffer.put_seen(self.owner, id, number)
         log.note_work(self.durability_level)
@@ -91,7 +91,7 @@ class FileSeenStore(SeenStore):
             self._context.unflushed[self] = None
         self._unsaved += 1
 
-    def released(self) -> None:
+    def ids_removed(self) -> None:
         if self._name and not self._has_released:
             self._has_released = True
             self._context.unflushed[self] = None

@@ -1,7 +1,7 @@
 cimport cython
 
 from warrenmq.core.message cimport Message, QueuedMessage
-from warrenmq.core.offset_header cimport OffsetHeader
+from warrenmq.core.number_header cimport NumberHeader
 from warrenmq.storage.codec cimport decode_records
 
 
@@ -16,9 +16,9 @@ cdef class Block:
 
 
 @cython.locals(
-    data=bytes, block=Block, stamps=OffsetHeader, messages=list, expected="long long", at=Py_ssize_t, start=Py_ssize_t,
+    data=bytes, block=Block, stamps=NumberHeader, messages=list, expected="long long", at=Py_ssize_t, start=Py_ssize_t,
     entries=list, entry=QueuedMessage, message=Message,
 )
 cpdef Block read_block(object files, str path, Py_ssize_t offset, Py_ssize_t end, tuple needles=*)
-@cython.locals(stamps=OffsetHeader, messages=list, entry=QueuedMessage)
+@cython.locals(stamps=NumberHeader, messages=list, entry=QueuedMessage)
 cpdef list stamp_all(list entries)

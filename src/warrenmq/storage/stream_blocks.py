@@ -7,7 +7,7 @@ Touches nothing but the file it is told to. Compiled when the package is built (
 """
 
 from warrenmq.core.message import Message, QueuedMessage
-from warrenmq.core.offset_header import OffsetHeader
+from warrenmq.core.number_header import NumberHeader
 from warrenmq.journal.errors import DamagedPage, JournalError
 from warrenmq.journal.files import Files
 from warrenmq.journal.segment_file import (
@@ -55,7 +55,7 @@ def read_block(files: Files, path: str, offset: int, end: int, needles: "tuple[b
     if needles is not None and not _has_any(data, needles):
         block.is_passed_over = True
         return block
-    stamps = OffsetHeader()
+    stamps = NumberHeader()
     messages: list[Message] = []
     expected = -1
     at = 0
@@ -86,7 +86,7 @@ def read_block(files: Files, path: str, offset: int, end: int, needles: "tuple[b
 
 def stamp_all(entries: list[QueuedMessage]) -> list[Message]:
     """The messages with their offsets in their headers."""
-    stamps = OffsetHeader()
+    stamps = NumberHeader()
     messages: list[Message] = []
     for entry in entries:
         messages.append(stamps.stamp(entry.message, entry.position))

@@ -35,7 +35,7 @@ class FileOffsets(OffsetStore):
             self._context.stores[self] = None
         return self._kept
 
-    def keep(self, tag: str, position: int) -> None:
+    def save(self, tag: str, position: int) -> None:
         log = self._log
         if self._epoch != log.epoch:
             self._epoch = log.epoch

@@ -138,7 +138,7 @@ class FileStreamStore(StreamStore):
         self._watch_age()
         return self.next_position
 
-    def newest_ms(self) -> int:
+    def last_append_ms(self) -> int:
         return self._now_ms
 
     # -- the log -----------------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ class FileStreamStore(StreamStore):
             self._epoch = 0
             self.context.unsafe.pop(self, None)
         if end and self._stream is not None:
-            self._stream.readable_up_to(end)
+            self._stream.make_readable(end)
 
     # -- pages -------------------------------------------------------------------------------------------------------
 
@@ -269,7 +269,7 @@ class FileStreamStore(StreamStore):
         if self._pages:
             del self._pages[0]
 
-    def append_apart(self, entry: QueuedMessage, done: Callable[[], None]) -> None:
+    def append_unlogged(self, entry: QueuedMessage, done: Callable[[], None]) -> None:
         """As a page of its own. The pager keeps the order, and waits for the epochs of what was said before."""
         if self._open is not None:
             self._close_page(self._open)
@@ -283,7 +283,7 @@ class FileStreamStore(StreamStore):
     def apart_is_written(self, end: int, done: Callable[[], None]) -> None:
         """All before this position is in files, and readers may have it."""
         if self._stream is not None:
-            self._stream.readable_up_to(end)
+            self._stream.make_readable(end)
         done()
 
     def _watch_age(self) -> None:
@@ -429,7 +429,7 @@ class FileStreamStore(StreamStore):
     def _is_gone(self, segment: StreamSegment) -> bool:
         return not self.segments.all or segment.first < self.segments.all[0].first
 
-    def newest(self) -> Iterator[Message]:
+    def read_backwards(self) -> Iterator[Message]:
         for page in reversed(self._pages):
             yield from reversed(page.messages())
         files = self.context.stores.pager.files

@@ -233,7 +233,7 @@ class EventLog:
         self.schedule_turn()
         size = len(octets)
         self.waiting_bytes += size
-        offset = stream.enqueue_apart(
+        offset = stream.enqueue_unlogged(
             make_message(_ADDRESS, _header_of(pending, octets), octets), lambda: self._written(size)
         )
         self.kept += pending.rows.count
@@ -322,7 +322,7 @@ def _numbers_of_batches(stream: Stream | None) -> Iterator[tuple[int, int]]:
     """Of the first and the last row of each batch, the newest batch first."""
     if stream is None:
         return
-    for message in stream.store.newest():
+    for message in stream.store.read_backwards():
         headers = properties.headers(message.header) or {}
         first, last = headers.get(schema.HEADER_FROM), headers.get(schema.HEADER_TO)
         if isinstance(first, int) and isinstance(last, int):  # anybody may publish anything there

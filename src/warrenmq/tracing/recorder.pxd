@@ -87,15 +87,15 @@ cdef class Recorder(EventSink):
     @cython.locals(place=Queue, now="long long", rows=Rows, address=bytes, context=Py_ssize_t)
     cpdef enqueued(self, Message message, object queue, long long depth)
     @cython.locals(now="long long")
-    cpdef resume(self)
+    cpdef advance_clock(self)
     @cython.locals(rows=Rows)
     cdef bint _is_at(self, long long now, Message message) except -1
     @cython.locals(
         place=Queue, message=Message, address=bytes, known=object, context=Py_ssize_t
     )
-    cpdef place_event(self, int kind, QueuedMessage entry, object queue, object who, int reason)
+    cpdef queue_event(self, int kind, QueuedMessage entry, object queue, object who, int reason)
     @cython.locals(place=Queue, rows=Rows, context=Py_ssize_t, now="long long")
-    cpdef passed(self, Message message, object queue, object consumer)
+    cpdef direct_delivery(self, Message message, object queue, object consumer)
     @cython.locals(depth="long long", now="long long")
     cdef _tell(self, int kind, int reason, Py_ssize_t context, Message message, Queue place, int attempts)
     @cython.locals(
@@ -107,7 +107,7 @@ cdef class Recorder(EventSink):
     ) except -1
     @cython.locals(now="long long")
     cdef long long _read_clock(self) except? -1
-    cpdef tapped(self, QueuedMessage entry, object queue, object who)
+    cpdef firehose_delivery(self, QueuedMessage entry, object queue, object who)
     cpdef resource_event(self, int kind, str vhost, dict fields)
     @cython.locals(rows=Rows)
     cpdef end_turn(self)

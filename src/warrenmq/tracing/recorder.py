@@ -172,7 +172,7 @@ class Recorder(EventSink):
         way: Route = route  # type: ignore[assignment]
         if self._is_tapping and publisher.vhost.is_tapped:
             self._firehose.published(publisher, message, queues)  # type: ignore[union-attr]
-            self.has_news = True
+            self.has_events = True
         plan = way.sampler if isinstance(way.sampler, Plan) else None
         if plan is None or plan.version != self.version or queues is not way.queues:
             plan = self._make_plan(publisher, way, queues)
@@ -182,7 +182,7 @@ class Recorder(EventSink):
 
     def _begin(self, message: Message, publisher: Channel, is_routed: bool) -> None:
         """The first row of a message, and that it is routed where that is sure: elsewhere it may yet be dropped."""
-        self.has_news = True
+        self.has_events = True
         now = self._now = self._read_clock()
         uid = self._told = message.uid = self._uids.next(now)
         message.publish_time = now
@@ -190,7 +190,7 @@ class Recorder(EventSink):
         self._priority = priority_of(message.header)
         is_new = not is_republished(message.header)
         if is_routed and is_new:
-            self.routed = uid
+            self.routed_uid = uid
         context = self._publisher_context(message.address, publisher)
         self.rows.put_published(is_routed and is_new, context, now, uid, self._texts, message.size, self._priority)
         if not is_new:
@@ -252,7 +252,7 @@ class Recorder(EventSink):
         publisher: Channel = channel  # type: ignore[assignment]
         if kind != _ROUTED:
             self._now = self._read_clock()
-        self.has_news = True
+        self.has_events = True
         self._put(kind, reason, self._publisher_context(message.address, publisher), self._now, message, -1, 0)
 
     def _publisher_context(self, address: bytes, publisher: Channel) -> int:
@@ -291,7 +291,7 @@ class Recorder(EventSink):
         now = self._now
         if message.enqueue_time == 0:
             message.enqueue_time = now
-        self.has_news = True
+        self.has_events = True
         rows = self.rows
         address = message.address
         context = rows.context_cache.find(address, place, None)
@@ -303,7 +303,7 @@ class Recorder(EventSink):
         else:
             self._put(_ENQUEUED, 0, context, now, message, depth, 0)
 
-    def resume(self) -> None:
+    def advance_clock(self) -> None:
         now = self._read_clock()
         if now <= self._now:
             now = self._read_at = self._now + 1
@@ -314,7 +314,7 @@ class Recorder(EventSink):
         rows = self.rows
         return message.uid == self._told and rows.time == now and message.enqueue_time == now
 
-    def place_event(self, kind: int, entry: QueuedMessage, queue: object, who: object, reason: int) -> None:
+    def queue_event(self, kind: int, entry: QueuedMessage, queue: object, who: object, reason: int) -> None:
         place: Queue = queue  # type: ignore[assignment]
         message = entry.message
         address = message.address
@@ -325,12 +325,12 @@ class Recorder(EventSink):
             context = self._queue_context(address, place, entry.consumer, who, known)
         self._tell(kind, reason, context, message, place, entry.attempts)
 
-    def passed(self, message: Message, queue: object, consumer: object) -> None:
+    def direct_delivery(self, message: Message, queue: object, consumer: object) -> None:
         place: Queue = queue  # type: ignore[assignment]
         now = self._now  # of the publish, which is under way
         if message.enqueue_time == 0:
             message.enqueue_time = now
-        self.has_news = True
+        self.has_events = True
         rows = self.rows
         context = rows.context_cache.find(message.address, place, consumer)
         if context < 0:
@@ -343,7 +343,7 @@ class Recorder(EventSink):
 
     def _tell(self, kind: int, reason: int, context: int, message: Message, place: Queue, attempts: int) -> None:
         """A row about the message in one queue."""
-        self.has_news = True
+        self.has_events = True
         depth = place.backlog.waiting if isinstance(place, ClassicQueue) else -1
         now = self._read_clock()
         if self._is_at(now, message) and attempts <= _BRIEF_ATTEMPTS:
@@ -385,15 +385,15 @@ class Recorder(EventSink):
             rows.context_cache.add(context, before, address, place, known)
         return context
 
-    def tapped(self, entry: QueuedMessage, queue: object, who: object) -> None:
+    def firehose_delivery(self, entry: QueuedMessage, queue: object, who: object) -> None:
         assert self._firehose is not None
         self._firehose.delivered(entry, queue, who)  # type: ignore[arg-type]
-        self.has_news = True
+        self.has_events = True
 
     def resource_event(self, kind: int, vhost: str, fields: dict[str, Any]) -> None:
         assert self._rules is not None
         if fields.get("queue") != _EVENT_LOG and self._rules.keeps_vhost(vhost):
-            self.has_news = True
+            self.has_events = True
             self._told = 0  # the next row of a message does not follow from one of its own
             self._readings_left = 0
             self.rows.add_event(kind, now_us(), vhost=vhost, **fields)
@@ -401,7 +401,7 @@ class Recorder(EventSink):
     # -- the turn ----------------------------------------------------------------------------------------------------
 
     def end_turn(self) -> None:
-        self.has_news = False
+        self.has_events = False
         self._readings_left = 0
         if self._firehose is not None and self._firehose.has_copies:
             self._firehose.publish()

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from warrenmq.core.broker import Broker
-from warrenmq.core.patterns import LONGEST_PATTERN, Pattern
+from warrenmq.core.patterns import MAX_PATTERN_LENGTH, Pattern
 from warrenmq.core.queue import Queue
 from warrenmq.events.schema import STREAM_NAME
 
@@ -169,8 +169,8 @@ def _header_of(definition: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _require_pattern(what: str, pattern: str) -> None:
-    if len(pattern) > LONGEST_PATTERN:
-        raise ValueError(f"{what} has {len(pattern)} characters, at most {LONGEST_PATTERN} are allowed")
+    if len(pattern) > MAX_PATTERN_LENGTH:
+        raise ValueError(f"{what} has {len(pattern)} characters, at most {MAX_PATTERN_LENGTH} are allowed")
     if _IS_EXPRESSION.search(pattern) and pattern != EVERYTHING:
         try:
             Pattern(pattern)

@@ -64,8 +64,8 @@ class Tracing:
         self.traces = Traces(self.log.reader(), self.log.flush, self._options.index_folder)
         stream = broker.stream(schema.STREAM_NAME)
         numbered = self._recover(stream)
-        newest_ms = max(_newest_ms(stream), self._recovered.last_time // 1000)
-        uids = UidClock(max(0, newest_ms + 1 - EPOCH_MS) << _UID_BITS)
+        last_append_ms = max(_newest_ms(stream), self._recovered.last_time // 1000)
+        uids = UidClock(max(0, last_append_ms + 1 - EPOCH_MS) << _UID_BITS)
         self.recorder.connect(self.rules, self.firehose, self.log, broker.storage.log, uids, numbered)
         self.rules.on_change = self.firehose.on_change = self.recorder.rules_changed
         broker.storage.log.on_epoch_end = self.recorder.end_epoch
@@ -128,4 +128,4 @@ def _newest_ms(stream: Stream | None) -> int:
     """When the last batch was appended: no uid in it is younger, also if the clock was set back since."""
     if stream is None:
         return 0
-    return stream.store.newest_ms()
+    return stream.store.last_append_ms()

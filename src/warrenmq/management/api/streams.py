@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from warrenmq.core.reserved import is_own
+from warrenmq.core.reserved import is_system_stream
 from warrenmq.core.stream import Stream
 from warrenmq.management import paging
 from warrenmq.management.answers import Json
@@ -40,7 +40,7 @@ def routes(node: NodeView) -> APIRouter:
             for name in names
             if wanted is None or name == wanted
             for queue in node.broker.vhosts[name].queues.values()
-            if isinstance(queue, Stream) and (may_monitor or not is_own(name, queue.name))
+            if isinstance(queue, Stream) and (may_monitor or not is_system_stream(name, queue.name))
         ]
         return Json({"streams": sorted(found, key=lambda stream: (stream["vhost"], stream["name"]))})
 

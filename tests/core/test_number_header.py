@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from warrenmq.core.message import Message
-from warrenmq.core.offset_header import OffsetHeader
+from warrenmq.core.number_header import NumberHeader
 from warrenmq.protocol.properties import BasicProperties, content_header
 
 
@@ -40,7 +40,7 @@ ALL: dict[str, Any] = {
     ids=lambda given: " ".join(given) or "nothing",
 )
 def test_the_offset_is_added_and_everything_else_stays(given: dict[str, Any]) -> None:
-    stamped = OffsetHeader().stamp(message(**given), 7)
+    stamped = NumberHeader().stamp(message(**given), 7)
     expected = {**given, "headers": {**given.get("headers", {}), "x-stream-offset": 7}}
     assert stamped.properties == BasicProperties(**expected)
     assert (stamped.address, stamped.body) == (b"\x00\x01s", b"body")
@@ -48,17 +48,17 @@ def test_the_offset_is_added_and_everything_else_stays(given: dict[str, Any]) ->
 
 
 def test_it_is_written_as_a_64_bit_integer_whatever_its_size() -> None:
-    stamped = OffsetHeader().stamp(message(), 1)
+    stamped = NumberHeader().stamp(message(), 1)
     assert stamped.header.endswith(b"\x0fx-stream-offsetl" + bytes(7) + b"\x01")
 
 
 def test_one_that_the_publisher_wrote_is_replaced() -> None:
-    stamped = OffsetHeader().stamp(message(headers={"x-stream-offset": "mine", "b": 2}), 3)
+    stamped = NumberHeader().stamp(message(headers={"x-stream-offset": "mine", "b": 2}), 3)
     assert stamped.properties.headers == {"b": 2, "x-stream-offset": 3}
 
 
 def test_different_messages_in_a_row_keep_to_themselves() -> None:
-    header = OffsetHeader()
+    header = NumberHeader()
     messages = [message(message_id="a"), message(message_id="a"), message(headers={"b": 1}), message(message_id="c")]
     stamped = [header.stamp(each, 2**40 + at) for at, each in enumerate(messages)]
     assert [each.properties.headers for each in stamped] == [

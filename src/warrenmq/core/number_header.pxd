@@ -7,7 +7,7 @@ cdef Py_ssize_t _START
 
 
 @cython.final
-cdef class OffsetHeader:
+cdef class NumberHeader:
     cdef str _name
     cdef bytes _entry
     cdef bytes _properties

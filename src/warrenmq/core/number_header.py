@@ -4,7 +4,7 @@ A message of a stream gets it once, when it comes into memory for readers, howev
 mostly have the same properties: then they are looked into once, and the rest is copying. One of the files that know
 whether they are compiled (docs/decisions/0002), because C copies bytes where Python joins pieces.
 
-Compiled when the package is built (offset_header.pxd).
+Compiled when the package is built (number_header.pxd).
 """
 
 from struct import Struct
@@ -32,7 +32,7 @@ _START = 12
 _pack = Struct(">q").pack
 
 
-class OffsetHeader:
+class NumberHeader:
     """Writes a number into headers, under one name; it knows how the last properties were cut for it."""
 
     __slots__ = ("_after", "_before", "_entry", "_name", "_properties")
