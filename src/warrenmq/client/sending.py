@@ -57,6 +57,10 @@ class OutgoingMessage:
         return len(self.body)
 
 
+def as_outgoing(message: Body | OutgoingMessage) -> OutgoingMessage:
+    return message if isinstance(message, OutgoingMessage) else OutgoingMessage(message)
+
+
 @dataclass(frozen=True, slots=True)
 class SendResult:
     """What became of a message: how it ended, after how many attempts, in how many seconds, and the id it has.
@@ -269,7 +273,7 @@ def raise_failure(results: Sequence[SendResult]) -> None:
 BACKLOG_BYTES: Final = 64 * 1024 * 1024
 
 # What keeps a one-way message back for now; whatever else goes wrong is for good, or the caller's mistake.
-HELD_BACK_BY: Final = (ConnectionLost, ConnectionFailed, CallTimedOut, ChannelClosed)
+RETRIED_LATER: Final = (ConnectionLost, ConnectionFailed, CallTimedOut, ChannelClosed)
 
 
 class Backlog:
@@ -307,16 +311,17 @@ class Backlog:
         return self._waiting[0][1]
 
     def first_sent(self) -> None:
-        """The first message is on its way."""
-        self._remove_first()
-        self.sent += 1
+        """Remove the first message, which was sent; it may be gone if the producer was closed meanwhile."""
+        if self._waiting:
+            self._remove_first()
+            self.sent += 1
 
     def failed(self, error: ClientError, *, is_last: bool) -> int:
         """The first could not be sent; drops those for which that was the end, and says how many."""
         is_over = isinstance(error, ConnectionClosed) or (isinstance(error, ConnectionFailed) and error.is_refusal)
         if is_last or is_over:
             return self.drop_all()
-        if not isinstance(error, HELD_BACK_BY):  # the fault is the message's own
+        if not isinstance(error, RETRIED_LATER):  # the fault is the message's own
             self._remove_first()
             self.dropped += 1
             return 1
@@ -344,7 +349,7 @@ class Backlog:
             self.size -= self._waiting.popleft()[1].size
 
 
-def kept_copy(message: OutgoingMessage) -> OutgoingMessage:
+def owned_copy(message: OutgoingMessage) -> OutgoingMessage:
     """The message as it is now, whatever its owner does with body and properties meanwhile; raises where it is none."""
     properties = None if message.properties is None else copied(message.properties)
     try:

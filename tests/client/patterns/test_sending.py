@@ -31,7 +31,7 @@ from warrenmq.client.sending import (
     Sending,
     SendResult,
     Try,
-    kept_copy,
+    owned_copy,
     raise_failure,
 )
 
@@ -201,15 +201,15 @@ def test_bad_message_is_dropped_alone_and_all_are_when_it_is_over() -> None:
 
 def test_what_is_held_back_does_not_change_under_its_owners_hands() -> None:
     body, properties = bytearray(b"then"), client.Properties(headers={"a": 1}, type="then")
-    kept = kept_copy(OutgoingMessage(body, properties, "key", "exchange"))
+    kept = owned_copy(OutgoingMessage(body, properties, "key", "exchange"))
     body[:] = b"now!"
     properties.type = "now"
     (properties.headers or {})["a"] = 2
     assert kept == OutgoingMessage(b"then", client.Properties(headers={"a": 1}, type="then"), "key", "exchange")
     with pytest.raises(Misuse):
-        kept_copy(OutgoingMessage(b"", client.Properties(priority=300)))
+        owned_copy(OutgoingMessage(b"", client.Properties(priority=300)))
     with pytest.raises(Misuse):
-        kept_copy(OutgoingMessage(b"", None, "k" * 256))
+        owned_copy(OutgoingMessage(b"", None, "k" * 256))
 
 
 def test_names_are_the_clients() -> None:

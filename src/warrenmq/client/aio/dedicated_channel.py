@@ -1,20 +1,18 @@
-"""A channel of one's own that is there again after the broker closed it: what producers and RPC clients stand on.
+"""The channel that a producer or RPC client has for itself, reopened when the broker closes it.
 
-A lost connection brings its channels back by itself; but a channel that the broker closed, for a publish to an exchange
-that is not there for example, stays closed, and takes only its owner's other messages with it. So each producer has its
-own, opened at first use and again when needed. Given a URL or a factory instead of a connection, it connects at first
-use too, once per call of `get`: its owner tries again. That connection is closed with it.
-
-Owned by the connection's loop.
+A lost connection recovers its channels, but a channel that the broker closes, for a publish to a missing exchange for
+example, stays closed and fails everything unconfirmed on it. So each producer has its own, opened at first use and
+again when needed. Given a URL or a factory instead of a connection, it also connects at first use, making one attempt
+per `get`: the owner does the retries. It closes the connection that it made.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from warrenmq.client.errors import CallTimedOut, ChannelClosed, ClientError, CloseReason
+from warrenmq.client.aio.primitives import Lock, locked
+from warrenmq.client.errors import ChannelClosed, ClientError, CloseReason
 from warrenmq.client.factory import ConnectionFactory
 
 if TYPE_CHECKING:
@@ -24,12 +22,8 @@ if TYPE_CHECKING:
 _CLOSED_BY_OWNER = CloseReason("client", 200, "the owner of this channel is closed")
 
 
-def _factory_of(where: str | ConnectionFactory) -> ConnectionFactory:
-    return (ConnectionFactory(where) if isinstance(where, str) else where).with_(attempts=1)
-
-
 class DedicatedChannel:
-    """Returns the open channel, opening one where there is none. `prepare` sets up a new one."""
+    """Returns the open channel, opening one if there is none. `prepare` sets up a new one."""
 
     __slots__ = ("_channel", "_connection", "_is_closed", "_lock", "_prepare", "factory", "owns_connection")
 
@@ -39,38 +33,33 @@ class DedicatedChannel:
         self._connection: Connection | None = None
         self.owns_connection = isinstance(where, (str, ConnectionFactory))
         if isinstance(where, (str, ConnectionFactory)):
-            self.factory = _factory_of(where)
+            self.factory = (ConnectionFactory(where) if isinstance(where, str) else where).with_(attempts=1)
         else:
             self.factory, self._connection = where.factory, where
         self._prepare = prepare
         self._channel: Channel | None = None
         self._is_closed = False
-        self._lock = asyncio.Lock()
+        self._lock = Lock()
 
     @property
     def current(self) -> Channel | None:
+        """The channel if it is open; never waits."""
         channel = self._channel
         return channel if channel is not None and channel.is_open else None
 
     @property
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
+        """Whether it is closed, or its connection has ended and it may not make another."""
         return self._is_closed or (
             not self.owns_connection and self._connection is not None and self._connection.is_closed
         )
 
     async def get(self, timeout: float) -> Channel:
-        current = self.current
-        if current is not None:
-            return current
-        try:
-            async with asyncio.timeout(timeout):
-                return await self._open(timeout)
-        except TimeoutError as late:
-            if isinstance(late, ClientError):
-                raise
-            raise CallTimedOut("the channel was not opened in time") from None
+        """Return the open channel; raise if it cannot be opened in time."""
+        return self.current or await self._open(timeout)
 
     async def close(self) -> None:
+        """Close the channel, and the connection if it made it, and open no other."""
         self._is_closed = True
         channel, connection = self.current, self._connection
         if channel is not None:
@@ -79,7 +68,7 @@ class DedicatedChannel:
             await connection.close()
 
     async def _open(self, timeout: float) -> Channel:
-        async with self._lock:
+        async with locked(self._lock, timeout, "the channel was not opened in time"):
             if self._is_closed:
                 raise ChannelClosed(_CLOSED_BY_OWNER)
             current = self.current

@@ -1,29 +1,38 @@
-"""Producers on asyncio: `SyncProducer` and `OneWayProducer` as in client/producer.py, with `await`.
+"""Producers: publish with retries and a clear result.
 
-Owned by the connection's loop. A OneWayProducer's task, which empties its backlog, lives only while there is something.
+- `SyncProducer` waits for the confirm of each message and resends what was nacked or lost;
+- `OneWayProducer` neither waits nor raises for network trouble: what cannot be sent now goes to a bounded backlog, and
+  is dropped and counted if it cannot be sent later either.
+
+Threads or tasks may share one. Each owns a channel and reopens it when the broker closes it; given a URL or a factory,
+it also owns a connection, made at the first send. Messages are persistent and have a `message_id` and a `timestamp`
+unless the caller's properties say otherwise. A message that is resent may arrive twice, with the same id.
+
+A OneWayProducer's condition guards its backlog; the worker that drains the backlog runs only while it is not empty.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from warrenmq.client.aio.dedicated_channel import DedicatedChannel
-from warrenmq.client.errors import CallTimedOut, ClientError, ConnectionClosed
+from warrenmq.client.aio.primitives import Condition, Event, Guard, Task, join, start, wait_for_confirm
+from warrenmq.client.errors import ClientError, ConnectionClosed
 from warrenmq.client.factory import ConnectionFactory
 from warrenmq.client.sending import (
     BACKLOG_BYTES,
-    HELD_BACK_BY,
+    RETRIED_LATER,
     Backlog,
     Body,
     OutgoingMessage,
     Retry,
     SendResult,
     Try,
-    kept_copy,
+    as_outgoing,
+    owned_copy,
     raise_failure,
     stamped,
 )
@@ -32,13 +41,37 @@ from warrenmq.protocol.properties import BasicProperties
 if TYPE_CHECKING:
     from warrenmq.client.aio.channel import Channel
     from warrenmq.client.aio.connection import Connection
-    from warrenmq.client.confirms import Confirmation
 
 _log = logging.getLogger("warrenmq.client")
 
+_MAX_BURST: Final = 100  # messages of a backlog, while senders wait for the lock
+
 
 class SyncProducer:
-    """Sends and waits for the broker's word: `await producer.send(b"...")`. See warrenmq.client.SyncProducer."""
+    """Sends messages and waits for their confirms.
+
+    >>> from warrenmq.client import aio
+    >>> async def main():
+    ...     async with aio.connect(url) as connection:
+    ...         channel = await connection.channel()
+    ...         _ = await channel.queue_declare("orders", auto_delete=True)
+    ...         async with aio.SyncProducer(connection, routing_key="orders") as producer:
+    ...             result = await producer.send(b"one table, four chairs")
+    ...             results = await producer.send_many([b"a lamp", b"a carpet"])
+    ...         print(result.ok, result.attempts, len(results))
+    >>> asyncio.run(main())
+    True 1 2
+
+    After a nack, a lost connection or a timeout a message is sent again, up to `retries` times; an error that would
+    repeat itself (no such exchange, no permission, no queue) is not retried. Then SendFailed is raised or, with
+    `raises=False`, the result is returned. If the producer connects by itself, a broker that is not up yet counts as a
+    failed attempt, too.
+
+    - `timeout`: for one `send` with all its attempts (None: only the retries limit it);
+    - `attempt_timeout`: how long one attempt waits (None: the factory's call_timeout). While the connection is up, a
+      message whose confirm is late is not sent twice: the next attempt goes on waiting.
+    - `mandatory`: a message that reaches no queue is an error (Unroutable, retried with `retry_unroutable`).
+    """
 
     def __init__(
         self,
@@ -65,8 +98,9 @@ class SyncProducer:
         self._retry = Retry(retries, interval, backoff, longest, jitter, retry_unroutable)
         self._own = DedicatedChannel(connection, lambda channel: channel.confirm_select())
         self.attempt_timeout = self._own.factory.call_timeout if attempt_timeout is None else attempt_timeout
-        self._stopping = asyncio.Event()
-        self._under_way = 0
+        self._stopping = Event()
+        self._lock = Guard()
+        self._pending = 0
 
     async def send(
         self,
@@ -77,22 +111,17 @@ class SyncProducer:
         exchange: str | None = None,
         timeout: float | None = None,
     ) -> SendResult:
-        """Send one message and wait until the broker has it; raises SendFailed when it is given up."""
+        """Send one message and wait for its confirm; raise SendFailed if it is given up."""
         return (await self._send_all([OutgoingMessage(body, properties, routing_key, exchange)], timeout))[0]
 
     async def send_many(
         self, messages: Iterable[Body | OutgoingMessage], *, timeout: float | None = None
     ) -> list[SendResult]:
-        """Send all, wait once for all; a result for each, in order.
-
-        Those that have to be sent again go after the others.
-        """
-        return await self._send_all(
-            [each if isinstance(each, OutgoingMessage) else OutgoingMessage(each) for each in messages], timeout
-        )
+        """Send all, then wait for all; return a result for each, in order. Resent messages come after the others."""
+        return await self._send_all([as_outgoing(each) for each in messages], timeout)
 
     async def close(self) -> None:
-        """Give up what is still being tried, and close the channel."""
+        """Give up pending messages and close the channel."""
         self._stopping.set()
         await self._own.close()
 
@@ -109,11 +138,11 @@ class SyncProducer:
     async def _send_all(self, messages: Sequence[OutgoingMessage], timeout: float | None) -> list[SendResult]:
         whole = self.timeout if timeout is None else timeout
         tries = [Try(message, self._retry, whole) for message in messages]
-        self._under_way += len(tries)
+        self._count(len(tries))
         try:
             await self._try_until_done(tries)
         finally:
-            self._under_way -= len(tries)
+            self._count(-len(tries))
         results = [each.result for each in tries if each.result is not None]
         if self.raises:
             raise_failure(results)
@@ -124,10 +153,10 @@ class SyncProducer:
         while open_tries:
             for each in open_tries:
                 await self._publish(each)
-            # The last first: when its word is there, the others' mostly are, and nobody has to be woken for them.
-            pauses = [pause for each in reversed(open_tries) if (pause := await self._await_word(each)) is not None]
+            # Last first: once it is confirmed, most others are too, and this worker is not woken for each of them.
+            pauses = [pause for each in reversed(open_tries) if (pause := await self._wait_for(each)) is not None]
             open_tries = [each for each in open_tries if each.result is None]
-            if open_tries and await _comes_within(self._stopping, max(pauses)):
+            if open_tries and await self._stopping.wait(max(pauses)):
                 for each in open_tries:
                     each.give_up()
                 return
@@ -135,7 +164,7 @@ class SyncProducer:
     async def _publish(self, each: Try) -> None:
         allowed = each.begin(self.attempt_timeout)
         if each.confirmation is not None:
-            return  # it is with the broker, whose word is late
+            return  # sent before; its confirm is late
         message = each.message
         try:
             each.channel = channel = await self._own.get(allowed)
@@ -150,23 +179,37 @@ class SyncProducer:
         except ClientError as error:
             each.error = error
 
-    async def _await_word(self, each: Try) -> float | None:
-        """Wait for the broker's word; the pause before the next attempt, or None when the result is there."""
+    async def _wait_for(self, each: Try) -> float | None:
+        """Wait for the confirm; return the pause before the next attempt, or None if the result is known."""
         try:
             if each.error is not None:
                 raise each.error
             assert each.confirmation is not None
-            await _word(each.confirmation, each.allowed)
+            await wait_for_confirm(each.confirmation, each.allowed)
             each.confirmed()
         except ClientError as error:
-            return each.failed(error, is_alone=self._under_way == 1)
+            return each.failed(error, is_alone=self._pending == 1)
         return None
+
+    def _count(self, change: int) -> None:
+        with self._lock:
+            self._pending += change
 
 
 class OneWayProducer:
-    """Fire and forget: `await producer.send(b"...")` does not wait for the network. See warrenmq.client.OneWayProducer.
+    """Fire and forget.
 
-    The first `send`, or entering `async with`, opens the channel.
+    >>> from warrenmq.client import aio
+    >>> async def main():
+    ...     async with aio.connect(url) as connection, aio.OneWayProducer(connection, exchange="amq.topic") as producer:
+    ...         result = await producer.send(b"23.5", routing_key="temperature.kitchen")
+    ...         print(result.outcome)
+    >>> asyncio.run(main())
+    sent
+
+    `send` returns at once: "sent" (on its way), "queued" (in the backlog: the connection is recovering, blocked or
+    busy) or "dropped" (the backlog is full, or the connection has ended). The backlog is retried in order, each message
+    up to `retries` times; then it is dropped and counted in `dropped`. Invalid arguments still raise.
     """
 
     def __init__(
@@ -186,26 +229,28 @@ class OneWayProducer:
         self.exchange = exchange
         self.routing_key = routing_key
         self._retry = Retry(retries, interval, backoff, longest, jitter)
-        self._own = DedicatedChannel(connection, _as_it_is)
+        self._own = DedicatedChannel(connection, _need_no_setup)
         self._call_timeout = self._own.factory.call_timeout
         self._backlog = Backlog(backlog, backlog_bytes, retries)
-        self._stopping = asyncio.Event()
-        self._emptier: asyncio.Task[None] | None = None
-        self._was_opened = False
+        self._changed = Condition()
+        self._stopping = Event()
+        self._drainer: Task | None = None
+        self._is_opened = False
+        # blocking only: self._open()
 
     @property
     def sent(self) -> int:
-        """Messages that went out, late ones included."""
+        """Messages sent, including those from the backlog."""
         return self._backlog.sent
 
     @property
     def queued(self) -> int:
-        """Messages that are held back now."""
+        """Messages in the backlog."""
         return len(self._backlog)
 
     @property
     def dropped(self) -> int:
-        """Messages that were given up."""
+        """Messages given up."""
         return self._backlog.dropped
 
     async def send(
@@ -216,30 +261,29 @@ class OneWayProducer:
         routing_key: str | None = None,
         exchange: str | None = None,
     ) -> SendResult:
-        """Send, or hold back, or drop."""
+        """Send the message, put it in the backlog, or drop it; never waits for the network."""
         return await self._send(OutgoingMessage(body, properties, routing_key, exchange))
 
     async def send_many(self, messages: Iterable[Body | OutgoingMessage]) -> list[SendResult]:
-        """Send all, in order; a result for each."""
-        return [
-            await self._send(each if isinstance(each, OutgoingMessage) else OutgoingMessage(each)) for each in messages
-        ]
+        """Send all, in order; return a result for each."""
+        return [await self._send(as_outgoing(each)) for each in messages]
 
     async def flush(self, timeout: float | None = None) -> bool:
-        """Wait until nothing is held back; False when the time (the factory's call_timeout) was too short."""
-        if self._emptier is None:
-            return True
-        done, _ = await asyncio.wait([self._emptier], timeout=self._call_timeout if timeout is None else timeout)
-        return bool(done)
+        """Wait until the backlog is empty; return False on timeout (None: the factory's call_timeout)."""
+        with self._changed:
+            whole = self._call_timeout if timeout is None else timeout
+            return await self._changed.wait_for(lambda: self._drainer is None, whole)
 
     async def close(self, timeout: float | None = None) -> None:
-        """Flush; drop what is still there after the time-out; close the channel."""
+        """Flush, drop what is left after the timeout, and close the channel."""
         await self.flush(timeout)
         self._stopping.set()
-        self._backlog.drop_all()
+        with self._changed:
+            drainer = self._drainer
+            self._backlog.drop_all()
         await self._own.close()
-        if self._emptier is not None:
-            await self._emptier
+        if drainer is not None:
+            await join(drainer, self._call_timeout)
 
     async def __aenter__(self) -> OneWayProducer:
         await self._open()
@@ -253,27 +297,28 @@ class OneWayProducer:
     # -- sending -----------------------------------------------------------------------------------------------------
 
     async def _open(self) -> None:
-        self._was_opened = True
+        if self._is_opened:
+            return
+        self._is_opened = True
         if not self._own.owns_connection:
             await self._own.get(self._call_timeout)
 
-    async def _send(self, given: OutgoingMessage) -> SendResult:
-        if not self._was_opened:
-            await self._open()
-        message, message_id = stamped(given)
+    async def _send(self, original: OutgoingMessage) -> SendResult:
+        await self._open()  # asyncio only
+        message, message_id = stamped(original)
         channel = self._own.current
         if channel is None or self._backlog:
-            return self._hold_back(message, message_id)
+            return self._enqueue(message, message_id)
         try:
             await self._publish(channel, message, 0)
         except ConnectionClosed as ended:
             if self._own.owns_connection:
-                return self._hold_back(message, message_id)
-            self._backlog.dropped += 1
-            return SendResult("dropped", error=ended, message_id=message_id)
-        except HELD_BACK_BY:
-            return self._hold_back(message, message_id)
-        self._backlog.sent += 1
+                return self._enqueue(message, message_id)
+            return self._drop(ended, message_id)
+        except RETRIED_LATER:
+            return self._enqueue(message, message_id)
+        with self._changed:
+            self._backlog.sent += 1
         return SendResult("sent", message_id=message_id)
 
     async def _publish(self, channel: Channel, message: OutgoingMessage, timeout: float) -> None:
@@ -285,63 +330,73 @@ class OneWayProducer:
             timeout=timeout,
         )
 
-    def _hold_back(self, message: OutgoingMessage, message_id: str) -> SendResult:
-        if self._stopping.is_set() or self._own.is_over:
+    def _drop(self, error: ClientError | None, message_id: str) -> SendResult:
+        with self._changed:
             self._backlog.dropped += 1
-            return SendResult("dropped", attempts=0, message_id=message_id)
-        if not self._backlog.add(kept_copy(message)):
-            return SendResult("dropped", attempts=0, message_id=message_id)
-        if self._emptier is None:
-            self._emptier = asyncio.create_task(self._empty(), name="warren-client-one-way-producer")
+        return SendResult("dropped", error=error, message_id=message_id)
+
+    def _enqueue(self, message: OutgoingMessage, message_id: str) -> SendResult:
+        with self._changed:
+            if self._stopping.is_set() or self._own.has_ended:
+                self._backlog.dropped += 1
+                return SendResult("dropped", attempts=0, message_id=message_id)
+            if not self._backlog.add(owned_copy(message)):
+                return SendResult("dropped", attempts=0, message_id=message_id)
+            if self._drainer is None:
+                self._drainer = start(self._drain, "warren-client-one-way-producer")
         return SendResult("queued", attempts=0, message_id=message_id)
 
-    # -- the backlog's task ------------------------------------------------------------------------------------------
+    # -- draining the backlog ----------------------------------------------------------------------------------------
 
-    async def _empty(self) -> None:
-        """Send what is held back, first to last, and end when nothing is."""
+    async def _drain(self) -> None:
+        """Send the backlog in order; end when it is empty."""
         pauses = self._retry.pauses()
-        try:
-            while self._backlog:
-                message = self._backlog.first()
-                try:
-                    await self._publish(await self._own.get(self._call_timeout), message, self._call_timeout)
-                except ClientError as error:
-                    self._round_failed(error)
-                    await _comes_within(self._stopping, pauses.next())
-                else:
-                    pauses.reset()
-                    if self._backlog:  # close() may have emptied it meanwhile
-                        self._backlog.first_sent()
-        finally:
-            self._emptier = None
+        while (message := self._first()) is not None:
+            try:
+                channel = await self._own.get(self._call_timeout)
+                await self._publish(channel, message, self._call_timeout)
+            except ClientError as error:
+                self._attempt_failed(error)
+                await self._stopping.wait(pauses.next())
+            except BaseException:
+                self._end_drainer()  # a bug; the next message for the backlog starts a new drainer
+                raise
+            else:
+                pauses.reset()
+                await self._first_was_sent(channel)
 
-    def _round_failed(self, error: ClientError) -> None:
-        dropped = self._backlog.failed(error, is_last=self._stopping.is_set())
+    def _first(self) -> OutgoingMessage | None:
+        """Return the oldest message; None if there is none, and the drainer must end."""
+        with self._changed:
+            if self._backlog:
+                return self._backlog.first()
+            self._end_drainer()
+            return None
+
+    def _end_drainer(self) -> None:
+        with self._changed:
+            self._drainer = None
+            self._changed.notify_all()
+
+    async def _first_was_sent(self, channel: Channel) -> None:
+        """Send more as long as that needs no waiting; otherwise fast senders would fill the backlog."""
+        with self._changed:
+            self._backlog.first_sent()
+            try:
+                for _ in range(_MAX_BURST):
+                    if not self._backlog:
+                        return
+                    await self._publish(channel, self._backlog.first(), 0)
+                    self._backlog.first_sent()
+            except ClientError:
+                return  # the next attempt raises it again
+
+    def _attempt_failed(self, error: ClientError) -> None:
+        with self._changed:
+            dropped = self._backlog.failed(error, is_last=self._stopping.is_set())
         if dropped:
             _log.warning("a one-way producer dropped %d messages: %s", dropped, error)
 
 
-async def _as_it_is(channel: Channel) -> None:
-    """A new channel of a one-way producer needs no preparation."""
-
-
-async def _word(confirmation: Confirmation, timeout: float) -> None:
-    """The broker's word, within the time."""
-    if confirmation.done():
-        await confirmation
-        return
-    try:
-        async with asyncio.timeout(timeout):
-            await confirmation
-    except TimeoutError as late:
-        if isinstance(late, ClientError):
-            raise
-        raise CallTimedOut("the broker's word on the message did not come in time") from None
-
-
-async def _comes_within(event: asyncio.Event, seconds: float) -> bool:
-    try:
-        async with asyncio.timeout(seconds):
-            return await event.wait()
-    except TimeoutError:
-        return False
+async def _need_no_setup(channel: Channel) -> None:
+    """The channel of a one-way producer is used as opened."""

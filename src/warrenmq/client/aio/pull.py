@@ -1,11 +1,11 @@
-"""Pulling messages in batches on asyncio: `PullConsumer` as in client/pull.py, with `await`. Its loop owns it."""
+"""Pull messages in batches. A PullConsumer's condition guards what it has received."""
 
 from __future__ import annotations
 
-import asyncio
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from warrenmq.client.aio.primitives import Condition
 from warrenmq.client.delivery_batch import DeliveryBatch, PullBuffer
 from warrenmq.client.errors import ClientError, CloseReason, ConsumerCancelled, Misuse, channel_error
 
@@ -16,26 +16,48 @@ if TYPE_CHECKING:
 
 
 class PullConsumer:
-    """Takes messages in batches: `batch = await puller.pull(100)`. See warrenmq.client.PullConsumer.
+    """Returns messages in batches, when the caller asks for them.
 
-    The first `pull`, or entering `async with`, starts consuming.
+    >>> from warrenmq.client import aio
+    >>> async def main():
+    ...     async with aio.connect(url) as connection:
+    ...         channel = await connection.channel()
+    ...         _ = await channel.queue_declare("pulled", auto_delete=True)
+    ...         for number in range(3):
+    ...             _ = await channel.publish("", "pulled", str(number))
+    ...         async with aio.PullConsumer(connection, "pulled") as puller:
+    ...             seen = []
+    ...             while len(seen) < 3:
+    ...                 batch = await puller.pull(100, timeout=10)
+    ...                 seen += [delivery.body for delivery in batch]
+    ...                 batch.ack_all()
+    ...         print(seen)
+    >>> asyncio.run(main())
+    [b'0', b'1', b'2']
+
+    It is a consumer with a prefetch, so a pull rarely costs a round trip. Up to `prefetch` messages are buffered here
+    and go to nobody else until they are settled or this is closed. Threads or tasks may share it.
     """
 
     def __init__(
         self, connection: Connection, queue: str, *, prefetch: int = 1000, arguments: dict[str, Any] | None = None
     ) -> None:
         if prefetch < 1:
-            raise Misuse("a pull consumer holds at least one message: prefetch goes from 1")
+            raise Misuse("prefetch must be at least 1 for a pull consumer")
         self.queue = queue
         self._connection = connection
         self._prefetch = prefetch
         self._arguments = arguments
-        self._arrived = asyncio.Event()
-        self._pulled = PullBuffer()
+        self._arrived = Condition()
+        self._buffer = PullBuffer()
         self._channel: Channel | None = None
+        # blocking only: self.start()
 
     async def start(self) -> None:
-        """Start consuming; the first `pull` does so by itself."""
+        """Start consuming, unless already done. The first `pull` does so, too."""  # asyncio only
+        # blocking only: """Start consuming, unless already done. The constructor does so."""
+        if self._channel is not None:
+            return
         channel = self._channel = await self._connection.channel()
         try:
             await channel.qos(self._prefetch)
@@ -46,22 +68,23 @@ class PullConsumer:
             raise
 
     async def pull(self, max_messages: int = 100, timeout: float | None = None) -> DeliveryBatch:
-        """What is there, up to `max_messages`; waits for the first one up to the time-out, then the batch is empty.
+        """Return up to `max_messages`; wait for the first one, and return an empty batch on timeout.
 
-        Raises when nothing can come any more: the broker cancelled the consumer, or the channel was closed.
+        Raises if no message can come any more: the broker cancelled the consumer, or the channel was closed.
         """
         if max_messages < 1:
-            raise Misuse("a pull takes at least one message")
-        if self._channel is None:
-            await self.start()
-        await self._wait_for_any(self._connection.factory.call_timeout if timeout is None else timeout)
-        batch = self._pulled.take(max_messages)
-        if not batch and self._pulled.failure is not None:
-            raise self._pulled.failure
-        return batch
+            raise Misuse("max_messages must be at least 1")
+        await self.start()
+        whole = self._connection.factory.call_timeout if timeout is None else timeout
+        with self._arrived:
+            await self._arrived.wait_for(lambda: self._buffer.has_any() or self._buffer.failure is not None, whole)
+            batch = self._buffer.take(max_messages)
+            if not batch and self._buffer.failure is not None:
+                raise self._buffer.failure
+            return batch
 
     async def close(self) -> None:
-        """Give back what is not settled."""
+        """Stop consuming; the broker requeues what is not settled."""
         if self._channel is not None and self._channel.is_open:
             await self._channel.close()
 
@@ -74,18 +97,10 @@ class PullConsumer:
     ) -> None:
         await self.close()
 
-    async def _wait_for_any(self, timeout: float) -> None:
-        try:
-            async with asyncio.timeout(timeout):
-                while not self._pulled.has_any() and self._pulled.failure is None:
-                    self._arrived.clear()
-                    await self._arrived.wait()
-        except TimeoutError:
-            pass  # an empty batch says it
-
     def _received(self, delivery: Delivery) -> None:
-        self._pulled.add(delivery)
-        self._arrived.set()
+        with self._arrived:
+            self._buffer.add(delivery)
+            self._arrived.notify()
 
     def _cancelled(self, _: object) -> None:
         self._fail(ConsumerCancelled(self.queue))
@@ -95,6 +110,7 @@ class PullConsumer:
             self._fail(channel_error(reason))
 
     def _fail(self, failure: ClientError) -> None:
-        if self._pulled.failure is None:
-            self._pulled.failure = failure
-        self._arrived.set()
+        with self._arrived:
+            if self._buffer.failure is None:
+                self._buffer.failure = failure
+            self._arrived.notify_all()

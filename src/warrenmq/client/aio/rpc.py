@@ -1,13 +1,18 @@
-"""Remote calls over messages on asyncio: `RpcClient` as in client/rpc.py, with `await`. Its loop owns it."""
+"""Remote calls over messages: a request is published, the reply comes back to this channel by direct reply-to.
+
+The broker's pseudo-queue `amq.rabbitmq.reply-to` needs no declaration and stores nothing: a reply that nobody waits for
+is dropped. Requests are matched to replies by correlation id. The other side is any consumer that publishes its reply
+to `reply_to` with the same correlation id, as handlers of a Service do.
+"""
 
 from __future__ import annotations
 
-import asyncio
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from warrenmq.client.aio.dedicated_channel import DedicatedChannel
+from warrenmq.client.aio.primitives import Future, new_future, sleep, wait_for_result
 from warrenmq.client.errors import ClientError, CloseReason, ConnectionLost
 from warrenmq.client.pending_calls import (
     REPLY_TO,
@@ -31,14 +36,30 @@ if TYPE_CHECKING:
 
 
 class RpcClient:
-    """Calls that wait for an answer: `answer = await rpc.call("", "double", "21")`. See warrenmq.client.RpcClient."""
+    """Calls that wait for a reply.
+
+    >>> from warrenmq.client import aio
+    >>> @aio.consumer("double", setup=lambda channel: channel.queue_declare("double", auto_delete=True))
+    ... def double(delivery):
+    ...     return str(2 * int(delivery.body))
+    >>> async def main():
+    ...     async with aio.connect(url) as connection:
+    ...         async with aio.Service(connection, double), aio.RpcClient(connection) as rpc:
+    ...             print((await rpc.call("", "double", "21")).body)
+    >>> asyncio.run(main())
+    b'42'
+
+    Raises Unroutable at once if no queue takes the request, RpcTimeout if no reply comes in time. When the connection
+    is lost, pending calls raise ConnectionLost and new ones wait for the recovery. A reply that comes too late is
+    dropped and counted in `late_replies`. Any number of calls may be pending, from any thread or task.
+    """
 
     def __init__(self, connection: Connection, *, timeout: float | None = None) -> None:
         self.timeout = connection.factory.call_timeout if timeout is None else timeout
         self._connection = connection
         self._must_consume_anew = not connection.factory.recovery.topology  # then no recovery brings the consumer back
         self._consumed_in = 0
-        self._calls: PendingCalls[asyncio.Future[Delivery]] = PendingCalls()
+        self._calls: PendingCalls[Future[Delivery]] = PendingCalls()
         self._own = DedicatedChannel(connection, self._prepare)
         self._listener = forgetful(self._life_changed)
         connection.add_recovery_listener(self._listener)
@@ -56,13 +77,12 @@ class RpcClient:
         *,
         timeout: float | None = None,
     ) -> Delivery:
-        """Send a request and wait for its answer."""
+        """Send a request and return its reply."""
         deadline = monotonic() + (self.timeout if timeout is None else timeout)
-        waiter: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
+        waiter: Future[Delivery] = new_future()
         correlation_id = await self._send(exchange, routing_key, body, properties, waiter, deadline)
         try:
-            async with asyncio.timeout(remaining(deadline)):
-                return await waiter
+            return await wait_for_result(waiter, remaining(deadline))
         except TimeoutError as late:
             if isinstance(late, ClientError):
                 raise
@@ -71,7 +91,7 @@ class RpcClient:
             self._calls.forget(correlation_id)
 
     async def close(self) -> None:
-        """Close the channel; calls under way raise."""
+        """Close the channel; pending calls raise ConnectionLost."""
         self._connection.remove_recovery_listener(self._listener)
         await self._own.close()
         self._calls.fail(ConnectionLost("the RPC client was closed"))
@@ -90,10 +110,10 @@ class RpcClient:
         routing_key: str,
         body: Body,
         properties: BasicProperties | None,
-        waiter: asyncio.Future[Delivery],
+        waiter: Future[Delivery],
         deadline: float,
     ) -> str:
-        """Publish the request, waiting for a recovery if there is one; its correlation id."""
+        """Publish the request, waiting for a recovery if necessary; return its correlation id."""
         pauses = recovery_pauses()
         while True:
             channel = await self._own.get(remaining(deadline))
@@ -104,7 +124,7 @@ class RpcClient:
             request = request_properties(properties, correlation_id)
             try:
                 if not self._connection.is_open:
-                    raise lost()  # where unconfirmed publishes are resent it would be kept, with no way back
+                    raise lost()  # with unconfirmed="resend" the request would be sent, and its reply lost
                 await channel.publish(exchange, routing_key, body, request, mandatory=True, timeout=remaining(deadline))
                 return correlation_id
             except ConnectionLost:
@@ -112,12 +132,12 @@ class RpcClient:
                 pause = pauses.next()
                 if monotonic() + pause >= deadline:
                     raise
-                await asyncio.sleep(pause)
+                await sleep(pause)
             except BaseException:
                 self._calls.forget(correlation_id)
                 raise
 
-    # -- what the channel tells --------------------------------------------------------------------------------------
+    # -- notifications --------------------------------------------------------------------------------------------
 
     async def _prepare(self, channel: Channel) -> None:
         channel.add_return_listener(self._calls.returned)

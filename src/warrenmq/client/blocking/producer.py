@@ -1,40 +1,40 @@
-"""Producers: publishing with retries and a clear result, on the blocking face.
+"""Producers: publish with retries and a clear result.
 
-- `SyncProducer` waits for the broker's word on each message and sends again what was refused or lost;
-- `OneWayProducer` never waits and never raises for the network's sake: what cannot go out now stands in a bounded
-  backlog until it can, or is dropped and counted.
+- `SyncProducer` waits for the confirm of each message and resends what was nacked or lost;
+- `OneWayProducer` neither waits nor raises for network trouble: what cannot be sent now goes to a bounded backlog, and
+  is dropped and counted if it cannot be sent later either.
 
-Both are thread-safe and own a channel, which is opened again when the broker closed it; given a URL or a factory, they
-own a connection too, made at the first send. Messages are persistent and have a `message_id` and a `timestamp`, unless
-the caller's properties say otherwise. What is sent again may arrive twice, with the same id.
+Threads or tasks may share one. Each owns a channel and reopens it when the broker closes it; given a URL or a factory,
+it also owns a connection, made at the first send. Messages are persistent and have a `message_id` and a `timestamp`
+unless the caller's properties say otherwise. A message that is resent may arrive twice, with the same id.
 
-A `DelayedProducer` will join them when the broker can hold messages back until a time: `send(body, delay=...)` with the
-results and retries of `SyncProducer`. It is not here yet.
+A OneWayProducer's condition guards its backlog; the worker that drains the backlog runs only while it is not empty.
 
-The backlog of a OneWayProducer is guarded by its lock; the thread that empties it lives only while there is something.
+Written by tools/unasync.py from aio/producer.py: change that, then run it.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from warrenmq.client.blocking.dedicated_channel import DedicatedChannel
+from warrenmq.client.blocking.primitives import Condition, Event, Guard, Task, join, start, wait_for_confirm
 from warrenmq.client.errors import ClientError, ConnectionClosed
 from warrenmq.client.factory import ConnectionFactory
 from warrenmq.client.sending import (
     BACKLOG_BYTES,
-    HELD_BACK_BY,
+    RETRIED_LATER,
     Backlog,
     Body,
     OutgoingMessage,
     Retry,
     SendResult,
     Try,
-    kept_copy,
+    as_outgoing,
+    owned_copy,
     raise_failure,
     stamped,
 )
@@ -46,29 +46,31 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("warrenmq.client")
 
-_SENT_AT_ONCE: Final = 100  # messages of a backlog, while senders wait for the lock
+_MAX_BURST: Final = 100  # messages of a backlog, while senders wait for the lock
 
 
 class SyncProducer:
-    """Sends and waits for the broker's word.
+    """Sends messages and waits for their confirms.
 
     >>> from warrenmq import client
     >>> with client.connect(url) as connection:
-    ...     _ = connection.channel().queue_declare("orders", auto_delete=True)
-    ...     with SyncProducer(connection, routing_key="orders") as producer:
+    ...     channel = connection.channel()
+    ...     _ = channel.queue_declare("orders", auto_delete=True)
+    ...     with client.SyncProducer(connection, routing_key="orders") as producer:
     ...         result = producer.send(b"one table, four chairs")
     ...         results = producer.send_many([b"a lamp", b"a carpet"])
-    >>> result.ok, result.attempts, len(results)
-    (True, 1, 2)
+    ...     print(result.ok, result.attempts, len(results))
+    True 1 2
 
-    A nack, a loss or a time-out is followed by up to `retries` further attempts; what the broker would only refuse
-    again (no such exchange, no right, no queue) by none. Then SendFailed is raised, or, with `raises=False`, the result
-    is returned. A broker that is not up yet when the producer connects by itself counts as a failed attempt, too.
+    After a nack, a lost connection or a timeout a message is sent again, up to `retries` times; an error that would
+    repeat itself (no such exchange, no permission, no queue) is not retried. Then SendFailed is raised or, with
+    `raises=False`, the result is returned. If the producer connects by itself, a broker that is not up yet counts as a
+    failed attempt, too.
 
-    - `timeout`: for a whole send with all its attempts (None: the retries are the bound);
-    - `attempt_timeout`: how long one attempt waits (None: the factory's call_timeout). A message that waits for its
-      confirm on a connection that stands is not sent twice: the next attempt waits on.
-    - `mandatory`: a message that no queue takes is an error (Unroutable; `retry_unroutable` makes it worth a retry).
+    - `timeout`: for one `send` with all its attempts (None: only the retries limit it);
+    - `attempt_timeout`: how long one attempt waits (None: the factory's call_timeout). While the connection is up, a
+      message whose confirm is late is not sent twice: the next attempt goes on waiting.
+    - `mandatory`: a message that reaches no queue is an error (Unroutable, retried with `retry_unroutable`).
     """
 
     def __init__(
@@ -96,9 +98,9 @@ class SyncProducer:
         self._retry = Retry(retries, interval, backoff, longest, jitter, retry_unroutable)
         self._own = DedicatedChannel(connection, lambda channel: channel.confirm_select())
         self.attempt_timeout = self._own.factory.call_timeout if attempt_timeout is None else attempt_timeout
-        self._stopping = threading.Event()
-        self._lock = threading.Lock()
-        self._under_way = 0
+        self._stopping = Event()
+        self._lock = Guard()
+        self._pending = 0
 
     def send(
         self,
@@ -109,22 +111,17 @@ class SyncProducer:
         exchange: str | None = None,
         timeout: float | None = None,
     ) -> SendResult:
-        """Send one message and wait until the broker has it; raises SendFailed when it is given up."""
-        return self._send_all([OutgoingMessage(body, properties, routing_key, exchange)], timeout)[0]
+        """Send one message and wait for its confirm; raise SendFailed if it is given up."""
+        return (self._send_all([OutgoingMessage(body, properties, routing_key, exchange)], timeout))[0]
 
     def send_many(
         self, messages: Iterable[Body | OutgoingMessage], *, timeout: float | None = None
     ) -> list[SendResult]:
-        """Send all, wait once for all; a result for each, in order.
-
-        Those that have to be sent again go after the others.
-        """
-        return self._send_all(
-            [each if isinstance(each, OutgoingMessage) else OutgoingMessage(each) for each in messages], timeout
-        )
+        """Send all, then wait for all; return a result for each, in order. Resent messages come after the others."""
+        return self._send_all([as_outgoing(each) for each in messages], timeout)
 
     def close(self) -> None:
-        """Give up what is still being tried, and close the channel."""
+        """Give up pending messages and close the channel."""
         self._stopping.set()
         self._own.close()
 
@@ -156,8 +153,8 @@ class SyncProducer:
         while open_tries:
             for each in open_tries:
                 self._publish(each)
-            # The last first: when its word is there, the others' mostly are, and nobody has to be woken for them.
-            pauses = [pause for each in reversed(open_tries) if (pause := self._await_word(each)) is not None]
+            # Last first: once it is confirmed, most others are too, and this worker is not woken for each of them.
+            pauses = [pause for each in reversed(open_tries) if (pause := self._wait_for(each)) is not None]
             open_tries = [each for each in open_tries if each.result is None]
             if open_tries and self._stopping.wait(max(pauses)):
                 for each in open_tries:
@@ -167,7 +164,7 @@ class SyncProducer:
     def _publish(self, each: Try) -> None:
         allowed = each.begin(self.attempt_timeout)
         if each.confirmation is not None:
-            return  # it is with the broker, whose word is late
+            return  # sent before; its confirm is late
         message = each.message
         try:
             each.channel = channel = self._own.get(allowed)
@@ -182,35 +179,35 @@ class SyncProducer:
         except ClientError as error:
             each.error = error
 
-    def _await_word(self, each: Try) -> float | None:
-        """Wait for the broker's word; the pause before the next attempt, or None when the result is there."""
+    def _wait_for(self, each: Try) -> float | None:
+        """Wait for the confirm; return the pause before the next attempt, or None if the result is known."""
         try:
             if each.error is not None:
                 raise each.error
             assert each.confirmation is not None
-            each.confirmation.result(each.allowed)
+            wait_for_confirm(each.confirmation, each.allowed)
             each.confirmed()
         except ClientError as error:
-            return each.failed(error, is_alone=self._under_way == 1)
+            return each.failed(error, is_alone=self._pending == 1)
         return None
 
-    def _count(self, more: int) -> None:
+    def _count(self, change: int) -> None:
         with self._lock:
-            self._under_way += more
+            self._pending += change
 
 
 class OneWayProducer:
     """Fire and forget.
 
     >>> from warrenmq import client
-    >>> with client.connect(url) as connection:
-    ...     with OneWayProducer(connection, exchange="amq.topic") as producer:
-    ...         producer.send(b"23.5", routing_key="temperature.kitchen").outcome
-    'sent'
+    >>> with client.connect(url) as connection, client.OneWayProducer(connection, exchange="amq.topic") as producer:
+    ...     result = producer.send(b"23.5", routing_key="temperature.kitchen")
+    ...     print(result.outcome)
+    sent
 
-    `send` returns at once: "sent" (on its way), "queued" (held back: the connection is recovering, blocked or busy) or
-    "dropped" (no room in the backlog, or the connection has ended). What is held back is tried again in order, up to
-    `retries` times; then it is dropped and counted in `dropped`. A wrong argument still raises.
+    `send` returns at once: "sent" (on its way), "queued" (in the backlog: the connection is recovering, blocked or
+    busy) or "dropped" (the backlog is full, or the connection has ended). The backlog is retried in order, each message
+    up to `retries` times; then it is dropped and counted in `dropped`. Invalid arguments still raise.
     """
 
     def __init__(
@@ -230,28 +227,28 @@ class OneWayProducer:
         self.exchange = exchange
         self.routing_key = routing_key
         self._retry = Retry(retries, interval, backoff, longest, jitter)
-        self._own = DedicatedChannel(connection, lambda channel: None)
+        self._own = DedicatedChannel(connection, _need_no_setup)
         self._call_timeout = self._own.factory.call_timeout
         self._backlog = Backlog(backlog, backlog_bytes, retries)
-        self._changed = threading.Condition()
-        self._stopping = threading.Event()
-        self._emptier: threading.Thread | None = None
-        if not self._own.owns_connection:
-            self._own.get(self._call_timeout)
+        self._changed = Condition()
+        self._stopping = Event()
+        self._drainer: Task | None = None
+        self._is_opened = False
+        self._open()
 
     @property
     def sent(self) -> int:
-        """Messages that went out, late ones included."""
+        """Messages sent, including those from the backlog."""
         return self._backlog.sent
 
     @property
     def queued(self) -> int:
-        """Messages that are held back now."""
+        """Messages in the backlog."""
         return len(self._backlog)
 
     @property
     def dropped(self) -> int:
-        """Messages that were given up."""
+        """Messages given up."""
         return self._backlog.dropped
 
     def send(
@@ -262,31 +259,32 @@ class OneWayProducer:
         routing_key: str | None = None,
         exchange: str | None = None,
     ) -> SendResult:
-        """Send, or hold back, or drop; never waits."""
+        """Send the message, put it in the backlog, or drop it; never waits for the network."""
         return self._send(OutgoingMessage(body, properties, routing_key, exchange))
 
     def send_many(self, messages: Iterable[Body | OutgoingMessage]) -> list[SendResult]:
-        """Send all, in order; a result for each."""
-        return [self._send(each if isinstance(each, OutgoingMessage) else OutgoingMessage(each)) for each in messages]
+        """Send all, in order; return a result for each."""
+        return [self._send(as_outgoing(each)) for each in messages]
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Wait until nothing is held back; False when the time (the factory's call_timeout) was too short."""
+        """Wait until the backlog is empty; return False on timeout (None: the factory's call_timeout)."""
         with self._changed:
             whole = self._call_timeout if timeout is None else timeout
-            return self._changed.wait_for(lambda: self._emptier is None, whole)
+            return self._changed.wait_for(lambda: self._drainer is None, whole)
 
     def close(self, timeout: float | None = None) -> None:
-        """Flush; drop what is still there after the time-out; close the channel."""
+        """Flush, drop what is left after the timeout, and close the channel."""
         self.flush(timeout)
         self._stopping.set()
         with self._changed:
-            emptier = self._emptier
+            drainer = self._drainer
             self._backlog.drop_all()
         self._own.close()
-        if emptier is not None:
-            emptier.join(self._call_timeout)
+        if drainer is not None:
+            join(drainer, self._call_timeout)
 
     def __enter__(self) -> OneWayProducer:
+        self._open()
         return self
 
     def __exit__(
@@ -296,19 +294,26 @@ class OneWayProducer:
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
-    def _send(self, given: OutgoingMessage) -> SendResult:
-        message, message_id = stamped(given)
+    def _open(self) -> None:
+        if self._is_opened:
+            return
+        self._is_opened = True
+        if not self._own.owns_connection:
+            self._own.get(self._call_timeout)
+
+    def _send(self, original: OutgoingMessage) -> SendResult:
+        message, message_id = stamped(original)
         channel = self._own.current
         if channel is None or self._backlog:
-            return self._hold_back(message, message_id)
+            return self._enqueue(message, message_id)
         try:
             self._publish(channel, message, 0)
         except ConnectionClosed as ended:
             if self._own.owns_connection:
-                return self._hold_back(message, message_id)
+                return self._enqueue(message, message_id)
             return self._drop(ended, message_id)
-        except HELD_BACK_BY:
-            return self._hold_back(message, message_id)
+        except RETRIED_LATER:
+            return self._enqueue(message, message_id)
         with self._changed:
             self._backlog.sent += 1
         return SendResult("sent", message_id=message_id)
@@ -327,64 +332,68 @@ class OneWayProducer:
             self._backlog.dropped += 1
         return SendResult("dropped", error=error, message_id=message_id)
 
-    def _hold_back(self, message: OutgoingMessage, message_id: str) -> SendResult:
+    def _enqueue(self, message: OutgoingMessage, message_id: str) -> SendResult:
         with self._changed:
-            if self._stopping.is_set() or self._own.is_over:
+            if self._stopping.is_set() or self._own.has_ended:
                 self._backlog.dropped += 1
                 return SendResult("dropped", attempts=0, message_id=message_id)
-            if not self._backlog.add(kept_copy(message)):
+            if not self._backlog.add(owned_copy(message)):
                 return SendResult("dropped", attempts=0, message_id=message_id)
-            if self._emptier is None:
-                self._emptier = threading.Thread(target=self._empty, name="warren-client-one-way-producer", daemon=True)
-                self._emptier.start()
+            if self._drainer is None:
+                self._drainer = start(self._drain, "warren-client-one-way-producer")
         return SendResult("queued", attempts=0, message_id=message_id)
 
-    # -- the backlog's thread ----------------------------------------------------------------------------------------
+    # -- draining the backlog ----------------------------------------------------------------------------------------
 
-    def _empty(self) -> None:
-        """Send what is held back, first to last, and end when nothing is."""
+    def _drain(self) -> None:
+        """Send the backlog in order; end when it is empty."""
         pauses = self._retry.pauses()
         while (message := self._first()) is not None:
             try:
                 channel = self._own.get(self._call_timeout)
                 self._publish(channel, message, self._call_timeout)
             except ClientError as error:
-                self._round_failed(error)
+                self._attempt_failed(error)
                 self._stopping.wait(pauses.next())
             except BaseException:
-                self._end_emptier()  # a bug; the next message that is held back begins anew
+                self._end_drainer()  # a bug; the next message for the backlog starts a new drainer
                 raise
             else:
                 pauses.reset()
-                self._first_sent(channel)
+                self._first_was_sent(channel)
 
     def _first(self) -> OutgoingMessage | None:
-        """The message that has waited longest; None: there is none, and the thread is to end."""
+        """Return the oldest message; None if there is none, and the drainer must end."""
         with self._changed:
             if self._backlog:
                 return self._backlog.first()
-            self._end_emptier()
+            self._end_drainer()
             return None
 
-    def _end_emptier(self) -> None:
+    def _end_drainer(self) -> None:
         with self._changed:
-            self._emptier = None
+            self._drainer = None
             self._changed.notify_all()
 
-    def _first_sent(self, channel: Channel) -> None:
-        """The first is on its way; send more while that needs no waiting, or quick senders would fill the backlog."""
+    def _first_was_sent(self, channel: Channel) -> None:
+        """Send more as long as that needs no waiting; otherwise fast senders would fill the backlog."""
         with self._changed:
-            if self._backlog:  # close() may have emptied it meanwhile
-                self._backlog.first_sent()
+            self._backlog.first_sent()
             try:
-                for _ in range(min(len(self._backlog), _SENT_AT_ONCE)):
+                for _ in range(_MAX_BURST):
+                    if not self._backlog:
+                        return
                     self._publish(channel, self._backlog.first(), 0)
                     self._backlog.first_sent()
             except ClientError:
-                return  # the next round meets it again
+                return  # the next attempt raises it again
 
-    def _round_failed(self, error: ClientError) -> None:
+    def _attempt_failed(self, error: ClientError) -> None:
         with self._changed:
             dropped = self._backlog.failed(error, is_last=self._stopping.is_set())
         if dropped:
             _log.warning("a one-way producer dropped %d messages: %s", dropped, error)
+
+
+def _need_no_setup(channel: Channel) -> None:
+    """The channel of a one-way producer is used as opened."""

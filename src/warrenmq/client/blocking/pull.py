@@ -1,21 +1,25 @@
-"""Pull messages in batches, blocking. A PullConsumer's lock guards what it has received."""
+"""Pull messages in batches. A PullConsumer's condition guards what it has received.
+
+Written by tools/unasync.py from aio/pull.py: change that, then run it.
+"""
 
 from __future__ import annotations
 
-import threading
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from warrenmq.client.blocking.primitives import Condition
 from warrenmq.client.delivery_batch import DeliveryBatch, PullBuffer
 from warrenmq.client.errors import ClientError, CloseReason, ConsumerCancelled, Misuse, channel_error
 
 if TYPE_CHECKING:
+    from warrenmq.client.blocking.channel import Channel
     from warrenmq.client.blocking.connection import Connection
     from warrenmq.client.delivery import Delivery
 
 
 class PullConsumer:
-    """Takes messages in batches, when the caller wants them.
+    """Returns messages in batches, when the caller asks for them.
 
     >>> from warrenmq import client
     >>> with client.connect(url) as connection:
@@ -23,58 +27,69 @@ class PullConsumer:
     ...     _ = channel.queue_declare("pulled", auto_delete=True)
     ...     for number in range(3):
     ...         _ = channel.publish("", "pulled", str(number))
-    ...     with PullConsumer(connection, "pulled") as puller:
+    ...     with client.PullConsumer(connection, "pulled") as puller:
     ...         seen = []
     ...         while len(seen) < 3:
     ...             batch = puller.pull(100, timeout=10)
     ...             seen += [delivery.body for delivery in batch]
     ...             batch.ack_all()
-    >>> seen
+    ...     print(seen)
     [b'0', b'1', b'2']
 
-    Stands on a consumer whose prefetch bounds what is in hand, so a pull rarely costs a round trip; up to `prefetch`
-    messages are held here, and nobody else gets them, until they are settled or this is closed. Thread-safe.
+    It is a consumer with a prefetch, so a pull rarely costs a round trip. Up to `prefetch` messages are buffered here
+    and go to nobody else until they are settled or this is closed. Threads or tasks may share it.
     """
 
     def __init__(
         self, connection: Connection, queue: str, *, prefetch: int = 1000, arguments: dict[str, Any] | None = None
     ) -> None:
         if prefetch < 1:
-            raise Misuse("a pull consumer holds at least one message: prefetch goes from 1")
+            raise Misuse("prefetch must be at least 1 for a pull consumer")
         self.queue = queue
-        self._call_timeout = connection.factory.call_timeout
-        self._arrived = threading.Condition()
-        self._pulled = PullBuffer()
-        self._channel = connection.channel()
+        self._connection = connection
+        self._prefetch = prefetch
+        self._arguments = arguments
+        self._arrived = Condition()
+        self._buffer = PullBuffer()
+        self._channel: Channel | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Start consuming, unless already done. The constructor does so."""
+        if self._channel is not None:
+            return
+        channel = self._channel = self._connection.channel()
         try:
-            self._channel.qos(prefetch)
-            self._channel.add_close_listener(self._closed)
-            self._channel.consume(queue, self._received, arguments=arguments, on_cancel=self._cancelled)
+            channel.qos(self._prefetch)
+            channel.add_close_listener(self._closed)
+            channel.consume(self.queue, self._received, arguments=self._arguments, on_cancel=self._cancelled)
         except ClientError:
-            self._channel.close()
+            self.close()
             raise
 
     def pull(self, max_messages: int = 100, timeout: float | None = None) -> DeliveryBatch:
-        """What is there, up to `max_messages`; waits for the first one up to the time-out, then the batch is empty.
+        """Return up to `max_messages`; wait for the first one, and return an empty batch on timeout.
 
-        Raises when nothing can come any more: the broker cancelled the consumer, or the channel was closed.
+        Raises if no message can come any more: the broker cancelled the consumer, or the channel was closed.
         """
         if max_messages < 1:
-            raise Misuse("a pull takes at least one message")
-        whole = self._call_timeout if timeout is None else timeout
+            raise Misuse("max_messages must be at least 1")
+        self.start()
+        whole = self._connection.factory.call_timeout if timeout is None else timeout
         with self._arrived:
-            self._arrived.wait_for(lambda: self._pulled.has_any() or self._pulled.failure is not None, whole)
-            batch = self._pulled.take(max_messages)
-            if not batch and self._pulled.failure is not None:
-                raise self._pulled.failure
+            self._arrived.wait_for(lambda: self._buffer.has_any() or self._buffer.failure is not None, whole)
+            batch = self._buffer.take(max_messages)
+            if not batch and self._buffer.failure is not None:
+                raise self._buffer.failure
             return batch
 
     def close(self) -> None:
-        """Give back what is not settled."""
-        if self._channel.is_open:
+        """Stop consuming; the broker requeues what is not settled."""
+        if self._channel is not None and self._channel.is_open:
             self._channel.close()
 
     def __enter__(self) -> PullConsumer:
+        self.start()
         return self
 
     def __exit__(
@@ -84,7 +99,7 @@ class PullConsumer:
 
     def _received(self, delivery: Delivery) -> None:
         with self._arrived:
-            self._pulled.add(delivery)
+            self._buffer.add(delivery)
             self._arrived.notify()
 
     def _cancelled(self, _: object) -> None:
@@ -96,6 +111,6 @@ class PullConsumer:
 
     def _fail(self, failure: ClientError) -> None:
         with self._arrived:
-            if self._pulled.failure is None:
-                self._pulled.failure = failure
+            if self._buffer.failure is None:
+                self._buffer.failure = failure
             self._arrived.notify_all()

@@ -1,13 +1,20 @@
-"""Remote calls over messages, blocking: `RpcClient`. Answers arrive on the channel's worker."""
+"""Remote calls over messages: a request is published, the reply comes back to this channel by direct reply-to.
+
+The broker's pseudo-queue `amq.rabbitmq.reply-to` needs no declaration and stores nothing: a reply that nobody waits for
+is dropped. Requests are matched to replies by correlation id. The other side is any consumer that publishes its reply
+to `reply_to` with the same correlation id, as handlers of a Service do.
+
+Written by tools/unasync.py from aio/rpc.py: change that, then run it.
+"""
 
 from __future__ import annotations
 
-from concurrent import futures
-from time import monotonic, sleep
+from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from warrenmq.client.blocking.dedicated_channel import DedicatedChannel
+from warrenmq.client.blocking.primitives import Future, new_future, sleep, wait_for_result
 from warrenmq.client.errors import ClientError, CloseReason, ConnectionLost
 from warrenmq.client.pending_calls import (
     REPLY_TO,
@@ -31,20 +38,20 @@ if TYPE_CHECKING:
 
 
 class RpcClient:
-    """Calls that wait for an answer.
+    """Calls that wait for a reply.
 
     >>> from warrenmq import client
-    >>> from warrenmq.client.blocking.service import Service, consumer
-    >>> @consumer("double", setup=lambda channel: channel.queue_declare("double", auto_delete=True))
+    >>> @client.consumer("double", setup=lambda channel: channel.queue_declare("double", auto_delete=True))
     ... def double(delivery):
     ...     return str(2 * int(delivery.body))
-    >>> with client.connect(url) as connection, Service(connection, double), RpcClient(connection) as rpc:
-    ...     rpc.call("", "double", "21").body
+    >>> with client.connect(url) as connection:
+    ...     with client.Service(connection, double), client.RpcClient(connection) as rpc:
+    ...         print((rpc.call("", "double", "21")).body)
     b'42'
 
-    A request that no queue takes raises Unroutable at once; no answer within the time-out, RpcTimeout. When the
-    connection is lost, the calls under way raise ConnectionLost, and new ones wait for the recovery. An answer that
-    comes too late is dropped and counted in `late_replies`. Thread-safe; many calls may be under way.
+    Raises Unroutable at once if no queue takes the request, RpcTimeout if no reply comes in time. When the connection
+    is lost, pending calls raise ConnectionLost and new ones wait for the recovery. A reply that comes too late is
+    dropped and counted in `late_replies`. Any number of calls may be pending, from any thread or task.
     """
 
     def __init__(self, connection: Connection, *, timeout: float | None = None) -> None:
@@ -52,7 +59,7 @@ class RpcClient:
         self._connection = connection
         self._must_consume_anew = not connection.factory.recovery.topology  # then no recovery brings the consumer back
         self._consumed_in = 0
-        self._calls: PendingCalls[futures.Future[Delivery]] = PendingCalls()
+        self._calls: PendingCalls[Future[Delivery]] = PendingCalls()
         self._own = DedicatedChannel(connection, self._prepare)
         self._listener = forgetful(self._life_changed)
         connection.add_recovery_listener(self._listener)
@@ -70,13 +77,13 @@ class RpcClient:
         *,
         timeout: float | None = None,
     ) -> Delivery:
-        """Send a request and wait for its answer."""
+        """Send a request and return its reply."""
         deadline = monotonic() + (self.timeout if timeout is None else timeout)
-        waiter: futures.Future[Delivery] = futures.Future()
+        waiter: Future[Delivery] = new_future()
         correlation_id = self._send(exchange, routing_key, body, properties, waiter, deadline)
         try:
-            return waiter.result(remaining(deadline))
-        except futures.TimeoutError as late:
+            return wait_for_result(waiter, remaining(deadline))
+        except TimeoutError as late:
             if isinstance(late, ClientError):
                 raise
             raise no_answer(exchange, routing_key) from None
@@ -84,7 +91,7 @@ class RpcClient:
             self._calls.forget(correlation_id)
 
     def close(self) -> None:
-        """Close the channel; calls under way raise."""
+        """Close the channel; pending calls raise ConnectionLost."""
         self._connection.remove_recovery_listener(self._listener)
         self._own.close()
         self._calls.fail(ConnectionLost("the RPC client was closed"))
@@ -103,10 +110,10 @@ class RpcClient:
         routing_key: str,
         body: Body,
         properties: BasicProperties | None,
-        waiter: futures.Future[Delivery],
+        waiter: Future[Delivery],
         deadline: float,
     ) -> str:
-        """Publish the request, waiting for a recovery if there is one; its correlation id."""
+        """Publish the request, waiting for a recovery if necessary; return its correlation id."""
         pauses = recovery_pauses()
         while True:
             channel = self._own.get(remaining(deadline))
@@ -117,7 +124,7 @@ class RpcClient:
             request = request_properties(properties, correlation_id)
             try:
                 if not self._connection.is_open:
-                    raise lost()  # where unconfirmed publishes are resent it would be kept, with no way back
+                    raise lost()  # with unconfirmed="resend" the request would be sent, and its reply lost
                 channel.publish(exchange, routing_key, body, request, mandatory=True, timeout=remaining(deadline))
                 return correlation_id
             except ConnectionLost:
@@ -130,7 +137,7 @@ class RpcClient:
                 self._calls.forget(correlation_id)
                 raise
 
-    # -- what the channel tells --------------------------------------------------------------------------------------
+    # -- notifications --------------------------------------------------------------------------------------------
 
     def _prepare(self, channel: Channel) -> None:
         channel.add_return_listener(self._calls.returned)

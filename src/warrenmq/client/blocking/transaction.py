@@ -1,8 +1,10 @@
-"""Transactions as a block: commit on leaving it, roll back when an exception leaves it.
+"""Transactions as a block: commit at its end, roll back if it raises.
 
-A transaction belongs to its channel: what is published and acked on the channel inside the block happens at the commit,
-or not at all. Use the channel from one thread (or task) at a time meanwhile: a second publisher would be in the same
-transaction. When the connection is lost inside, the broker has undone everything and the block raises ConnectionLost.
+Everything published and acked on the channel inside the block happens at the commit, or not at all. Use the channel
+from one thread or task at a time meanwhile: a second publisher would be in the same transaction. If the connection is
+lost, the broker has rolled back and the block raises ConnectionLost.
+
+Written by tools/unasync.py from aio/transaction.py: change that, then run it.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ _log = logging.getLogger("warrenmq.client")
 
 
 class _TransactionalChannel(Protocol):
-    """What the block needs of a blocking channel."""
+    """What the block needs of a channel."""
 
     transaction_open: bool
 
@@ -35,8 +37,8 @@ class Transaction:
     ...     _ = channel.queue_declare("transaction-example", auto_delete=True)
     ...     with channel.transaction():
     ...         _ = channel.publish("", "transaction-example", b"both")
-    ...         _ = channel.publish("", "transaction-example", b"or none")
-    ...     channel.queue_purge("transaction-example")
+    ...         _ = channel.publish("", "transaction-example", b"or neither")
+    ...     print(channel.queue_purge("transaction-example"))
     2
     """
 
@@ -46,7 +48,9 @@ class Transaction:
         self._channel = channel
 
     def __enter__(self) -> None:
-        _begin(self._channel)
+        if self._channel.transaction_open:
+            raise Misuse("a transaction is open on this channel: AMQP has no transaction inside another")
+        self._channel.transaction_open = True
         try:
             self._channel.tx_select()
         except BaseException:
@@ -62,17 +66,7 @@ class Transaction:
             return
         try:
             self._channel.tx_rollback()
+        except (ChannelClosed, ConnectionError):
+            pass  # the broker rolls back when the channel or the connection ends
         except ClientError as failure:
-            _report(failure)
-
-
-def _begin(channel: _TransactionalChannel) -> None:
-    if channel.transaction_open:
-        raise Misuse("a transaction is open on this channel: AMQP has no transaction inside another")
-    channel.transaction_open = True
-
-
-def _report(failure: ClientError) -> None:
-    """The rollback failed, which it may: the broker rolls back by itself when link or channel end."""
-    if not isinstance(failure, (ChannelClosed, ConnectionError)):
-        _log.warning("a transaction's rollback was not answered: %s", failure)
+            _log.warning("the rollback of a transaction failed: %s", failure)
