@@ -74,7 +74,7 @@ class Plumber:
             self._flush()
             data = self._socket.recv(65536)
             now = time.monotonic()
-            for event in self._connection.receive(data, now) if data else self._connection.receive_end():
+            for event in self._connection.receive(data, now) if data else self._connection.receive_eof():
                 if isinstance(event, kind | ConnectionClosed):
                     self._flush()
                     return event

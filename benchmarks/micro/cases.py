@@ -31,7 +31,7 @@ from warrenmq.protocol.connection import ClientConnection, ContentHandler
 from warrenmq.protocol.frames import FrameHandler, FrameReader
 from warrenmq.protocol.frames import frame as make_frame
 from warrenmq.protocol.handshake import ClientHandshake
-from warrenmq.protocol.output import OutputBuffer, ScratchPool
+from warrenmq.protocol.output import BufferPool, OutputBuffer
 from warrenmq.protocol.properties import BasicProperties
 from warrenmq.protocol.values import decode_table, encode_table
 from warrenmq.storage.memory_store import MemoryStorage
@@ -98,7 +98,7 @@ class SilentOutbox(Outbox):
         self.last_tag = delivery_tag
 
 
-class SilentHearer(ContentHandler):
+class IgnoringHandler(ContentHandler):
     """Hears all, does nothing."""
 
     def on_deliver(
@@ -226,7 +226,7 @@ def publish_with_confirm() -> Case:
 
 
 def encode_deliveries() -> Case:
-    output = OutputBuffer(FRAME_MAX, ScratchPool())
+    output = OutputBuffer(FRAME_MAX, BufferPool())
     tag, address = b"\x05ctag1", address_of("", "orders")
 
     def encode_and_take() -> None:
@@ -271,7 +271,7 @@ def some_events(count: int) -> Rows:
 
 
 def client_hears_deliveries() -> Case:
-    output = OutputBuffer(FRAME_MAX, ScratchPool())
+    output = OutputBuffer(FRAME_MAX, BufferPool())
     for number in range(COUNT):
         output.put_delivery(1, b"\x05ctag1", number, False, address_of("", "orders"), TRANSIENT_HEADER, BODY)
     buffer = b"".join(output.take())
@@ -293,7 +293,7 @@ def client_publishes() -> Case:
 
 def open_client() -> ClientConnection:
     """A client's connection with channel 1 open; the server's half is said here."""
-    client = ClientConnection(ClientHandshake("PLAIN", b""), 0.0, hearer=SilentHearer())
+    client = ClientConnection(ClientHandshake("PLAIN", b""), 0.0, content_handler=IgnoringHandler())
     start = spec.ConnectionStart(0, 9, {}, b"PLAIN", b"en_US")
     for method in (start, spec.ConnectionTune(0, FRAME_MAX, 0), spec.ConnectionOpenOk()):
         client.receive(make_frame(0x01, 0, methods.encode(method)), 0.0)

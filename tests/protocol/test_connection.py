@@ -33,11 +33,13 @@ class Pair:
         options: ServerOptions | None = None,
         handshake: ClientHandshake | None = None,
         largest_body: int = 2**27,
-        hearer: ContentHandler | None = None,
+        content_handler: ContentHandler | None = None,
     ) -> None:
         self.server = SocketlessServer(options)
         self.line: Line = self.server.connect()
-        self.client = ClientConnection(handshake or ClientHandshake("PLAIN", LOGIN), 0.0, largest_body, hearer=hearer)
+        self.client = ClientConnection(
+            handshake or ClientHandshake("PLAIN", LOGIN), 0.0, largest_body, content_handler=content_handler
+        )
 
     def talk(self) -> list[Event]:
         """Carry bytes back and forth until both are silent; gives what the client heard."""
@@ -262,11 +264,11 @@ def begun() -> ClientConnection:
 
 
 def tuned(
-    heartbeat: int = 0, largest_body: int = 1000, frame_max: int = 4096, hearer: ContentHandler | None = None
+    heartbeat: int = 0, largest_body: int = 1000, frame_max: int = 4096, content_handler: ContentHandler | None = None
 ) -> ClientConnection:
     """Open, with channel 1."""
     handshake = ClientHandshake("PLAIN", LOGIN, wanted=Tuning(5, frame_max, heartbeat))
-    client = ClientConnection(handshake, 0.0, largest_body, hearer=hearer)
+    client = ClientConnection(handshake, 0.0, largest_body, content_handler=content_handler)
     client.receive(from_server(0, "connection.start", version_minor=9, mechanisms="PLAIN"), 0.0)
     client.receive(from_server(0, "connection.tune", heartbeat=heartbeat), 0.0)
     client.receive(from_server(0, "connection.open-ok"), 0.0)
@@ -298,12 +300,12 @@ def test_another_protocol_altogether_is_a_frame_error(greeting: bytes) -> None:
 
 def test_a_server_that_hangs_up_during_the_handshake_hints_at_the_login() -> None:
     client = begun()
-    assert "login" in closed(client.receive_end()).reply_text
-    assert client.receive_end() == []
+    assert "login" in closed(client.receive_eof()).reply_text
+    assert client.receive_eof() == []
 
 
 def test_a_server_that_hangs_up_is_told() -> None:
-    end = closed(tuned().receive_end())
+    end = closed(tuned().receive_eof())
     assert end == ConnectionClosed(ClosedBy.NETWORK, 0, "the server hung up")
 
 

@@ -1,4 +1,4 @@
-"""The short way through the client's connection: what a hearer is told is what the events would have said."""
+"""The short way through the client's connection: what a content_handler is told is what the events would have said."""
 
 from collections.abc import Callable, Iterable
 
@@ -51,7 +51,7 @@ class Notes(ContentHandler):
 
 def hearing(notes: Notes) -> ClientConnection:
     """Open, with channel 1, as `tuned` gives it."""
-    client = tuned(hearer=notes)
+    client = tuned(content_handler=notes)
     notes.events.clear()
     return client
 
@@ -84,7 +84,7 @@ def test_deliveries_and_confirms_are_told_among_the_events_in_their_order() -> N
 
 
 def test_the_end_is_told_whoever_brings_it() -> None:
-    for ending in (ClientConnection.receive_end, lambda client: client.receive(b"\xff" * 20, 0.0)):
+    for ending in (ClientConnection.receive_eof, lambda client: client.receive(b"\xff" * 20, 0.0)):
         notes = Notes()
         events = ending(hearing(notes))
         assert notes.events == events
@@ -94,7 +94,7 @@ def test_the_end_is_told_whoever_brings_it() -> None:
 @pytest.mark.parametrize("size", [0, 1, 4088, 4089, 20_000, 300_000])
 def test_a_message_goes_round(size: int) -> None:
     notes = Notes()
-    pair = Pair(hearer=notes).opened()
+    pair = Pair(content_handler=notes).opened()
     body = bytes(number % 251 for number in range(size))
     properties = BasicProperties(message_id="m", headers={"number": 7})
     for method in (spec.ConfirmSelect(), spec.QueueDeclare("q"), spec.BasicConsume("q", "tag")):
@@ -142,7 +142,7 @@ def said(draw: st.DrawFn) -> list[Frame]:
 
 
 def heard(chunks: Iterable[bytes], notes: Notes | None) -> list[Event]:
-    client = tuned(hearer=notes)
+    client = tuned(content_handler=notes)
     if notes is not None:
         notes.events.clear()
     events = [event for chunk in chunks for event in client.receive(chunk, 0.0)]
@@ -150,7 +150,7 @@ def heard(chunks: Iterable[bytes], notes: Notes | None) -> list[Event]:
 
 
 def as_told(event: Event) -> Event:
-    """A hearer is not told of `requeue`, by which a server says nothing."""
+    """A content_handler is not told of `requeue`, by which a server says nothing."""
     if isinstance(event, MethodReceived) and isinstance(event.method, spec.BasicNack):
         return MethodReceived(event.channel, spec.BasicNack(event.method.delivery_tag, event.method.multiple, False))
     return event
@@ -315,7 +315,7 @@ def test_nothing_is_settled_on_a_connection_that_closes() -> None:
 def test_silence_that_was_our_own_is_excused() -> None:
     client = tuned(heartbeat=10)
     client.receive(HEARTBEAT_FRAME, 3.0)
-    client.excuse_silence(22.0)
+    client.restart_heartbeat_timeout(22.0)
     assert client.check_time(41.9) == []
     assert closed(client.check_time(42.0)).by is ClosedBy.NETWORK
 

@@ -255,7 +255,7 @@ def test_an_attended_channel_begins_anew() -> None:
     data = pack_frame(METHOD, 1, PUBLISH)
     reader.receive(data, len(data))
     reader.ignore_channel(1)
-    reader.attend_channel(1)
+    reader.resume_channel(1)
     data = pack_frame(METHOD, 1, DECLARE)
     reader.receive(data, len(data))
     assert recorder.calls == [("method", 1, DECLARE)]

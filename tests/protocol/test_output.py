@@ -12,7 +12,7 @@ from pamqp import body as pamqp_body
 from pamqp import commands, frame, header
 
 from tests.support.wire_format import BODY, HEADER, METHOD, pack_frame, pack_header, pack_method, pack_shortstr
-from warrenmq.protocol.output import IS_COMPILED, OutputBuffer, ScratchPool
+from warrenmq.protocol.output import IS_COMPILED, BufferPool, OutputBuffer
 
 # As in output.py, where it is a number of C's and cannot be imported.
 BIG_BODY = 16 * 1024
@@ -33,8 +33,8 @@ tags = st.integers(0, 2**64 - 1)
 sizes = st.sampled_from(INTERESTING_SIZES) | st.integers(0, 3000)
 
 
-def buffer(frame_max: int = 131072, pool: ScratchPool | None = None) -> OutputBuffer:
-    return OutputBuffer(frame_max, pool or ScratchPool())
+def buffer(frame_max: int = 131072, pool: BufferPool | None = None) -> OutputBuffer:
+    return OutputBuffer(frame_max, pool or BufferPool())
 
 
 def plain_content(frame_max: int, channel: int, method: bytes, content_header: bytes, body: bytes) -> bytes:
@@ -70,7 +70,7 @@ def calls(draw: st.DrawFn) -> Call:
         tag, bits = draw(tags), draw(st.integers(0, 3))
         named = {"delivery_tag": tag, "multiple": bits & 1, "requeue": bits >> 1}
         settled = pack_frame(METHOD, channel, pack_method("basic.nack", **named))
-        return lambda output: output.put_settling(channel, 0x003C_0078, tag, bits), lambda _: settled
+        return lambda output: output.put_settlement(channel, 0x003C_0078, tag, bits), lambda _: settled
     size, start = draw(sizes), draw(st.integers(0, 255))
     body = SOURCE[start : start + size]
     content_header = pack_header(len(body), {"headers": draw(st.binary(max_size=1000).map(_as_table))})
@@ -167,7 +167,7 @@ def _next_frame(data: bytes) -> tuple[bytes, int, object]:
 
 
 def test_what_was_taken_does_not_change_when_its_scratch_is_used_again() -> None:
-    pool = ScratchPool()
+    pool = BufferPool()
     first, second = buffer(pool=pool), buffer(pool=pool)
     first.put(b"a" * 1000)
     kept = first.take()

@@ -242,7 +242,7 @@ def test_a_reader_stays_inside_its_bytes(position: int, end: int) -> None:
 
 def test_a_reader_never_goes_back() -> None:
     with pytest.raises(MalformedValue):
-        ValueReader(b"abcd", 2, 4).read_octets(-1)
+        ValueReader(b"abcd", 2, 4).read_bytes(-1)
 
 
 @pytest.mark.parametrize("kind", [b"F", b"A"])

@@ -8,8 +8,8 @@ cdef object _OPEN
 cdef bytes _NO_PROPERTIES
 cdef Py_ssize_t _HEADER_START
 cdef Py_ssize_t _FRAME_OVERHEAD
-cdef Py_ssize_t _SHORTEST_DELIVER
-cdef Py_ssize_t _REMEMBERED
+cdef Py_ssize_t _MIN_DELIVER_SIZE
+cdef Py_ssize_t _MAX_CACHED
 cdef int _DELIVER_ID
 cdef unsigned int _NACK
 cdef unsigned int _REJECT
@@ -36,10 +36,10 @@ cdef class ClientConnection(FrameHandler):
     cdef set _channels
     cdef dict _consumer_tags
     cdef list _events
-    cdef tuple _goodbye
+    cdef tuple _sent_close
     cdef object _handshake
-    cdef bint _has_begun
-    cdef ContentHandler _hearer
+    cdef bint _has_received
+    cdef ContentHandler _content_handler
     cdef object _heartbeat
     cdef bytes _leftover
     cdef unsigned long long _max_body_size
@@ -51,7 +51,7 @@ cdef class ClientConnection(FrameHandler):
     cpdef list receive(self, data, now)
     cdef _receive_header(self, bytes data)
     cdef _read_frames(self, bytes data)
-    cdef _tell(self, event)
+    cdef _emit(self, event)
     cdef list _take_events(self)
 
     @cython.locals(method=bytes, encoded=bytes)
@@ -75,7 +75,7 @@ cdef class ClientConnection(FrameHandler):
 
     cdef _admit_content(self, int channel, unsigned long long body_size)
     @cython.locals(
-        octets="const unsigned char *",
+        data="const unsigned char *",
         size=Py_ssize_t,
         tag_end=Py_ssize_t,
         address_at=Py_ssize_t,
@@ -83,12 +83,12 @@ cdef class ClientConnection(FrameHandler):
         consumer_tag=str,
         address=tuple,
     )
-    cdef bint _hear_delivery(self, int channel, bytes method, bytes header, bytes body) except -1
-    cdef str _remember_consumer_tag(self, bytes octets)
+    cdef bint _handle_delivery(self, int channel, bytes method, bytes header, bytes body) except -1
+    cdef str _cache_consumer_tag(self, bytes data)
     @cython.locals(exchange_end=Py_ssize_t)
-    cdef tuple _remember_address(self, bytes octets)
+    cdef tuple _cache_address(self, bytes data)
 
 
 @cython.locals(value="unsigned long long", index=Py_ssize_t)
-cdef unsigned long long _read_tag(const unsigned char *octets, Py_ssize_t at) noexcept
-cdef str _text(bytes octets)
+cdef unsigned long long _read_tag(const unsigned char *data, Py_ssize_t at) noexcept
+cdef str _text(bytes data)

@@ -41,26 +41,26 @@ from warrenmq.protocol.events import (
 from warrenmq.protocol.frames import HEARTBEAT_FRAME, PROTOCOL_HEADER, FrameHandler, FrameReader
 from warrenmq.protocol.handshake import ClientHandshake
 from warrenmq.protocol.heartbeat import Heartbeat
-from warrenmq.protocol.output import OutputBuffer, ScratchPool
+from warrenmq.protocol.output import BufferPool, OutputBuffer
 from warrenmq.protocol.properties import BasicProperties
 
 MAX_BODY_SIZE = 128 * 1024 * 1024
 
 _FRAME_OVERHEAD = 8
-_HEADER_MARK = PROTOCOL_HEADER[:4]
+_HEADER_PREFIX = PROTOCOL_HEADER[:4]
 _NO_PROPERTIES = b"\x00\x00"
 _HEADER_START = 12  # before the property flags: class, weight, the body's size
 _pack_header_start = Struct(">HHQ").pack
 
 _BASIC_CLASS = 60
 _DELIVER_ID = 60
-_SHORTEST_DELIVER = 16  # ids, consumer tag, delivery tag, bit, exchange, routing key, all names empty
+_MIN_DELIVER_SIZE = 16  # ids, consumer tag, delivery tag, bit, exchange, routing key, all names empty
 _NACK = spec.BasicNack.index
 _REJECT = spec.BasicReject.index
 
 # Names that are remembered per connection and kind. With more of them in use the memory is emptied now and then, which
 # costs each name one encoding.
-_REMEMBERED = 1024
+_MAX_CACHED = 1024
 
 # What the caller may send by `send_method`: the handshake and the close are our own business.
 _ON_CHANNEL_ZERO = frozenset({spec.ConnectionUpdateSecret})
@@ -117,17 +117,17 @@ class ClientConnection(FrameHandler):
         "_addresses",
         "_channels",
         "_consumer_tags",
+        "_content_handler",
         "_events",
-        "_goodbye",
         "_handshake",
-        "_has_begun",
-        "_hearer",
+        "_has_received",
         "_heartbeat",
         "_leftover",
         "_max_body_size",
         "_output",
         "_publishes",
         "_reader",
+        "_sent_close",
         "phase",
     )
 
@@ -136,15 +136,15 @@ class ClientConnection(FrameHandler):
         handshake: ClientHandshake,
         now: float,
         max_body_size: int = MAX_BODY_SIZE,
-        pool: ScratchPool | None = None,
-        hearer: ContentHandler | None = None,
+        pool: BufferPool | None = None,
+        content_handler: ContentHandler | None = None,
     ) -> None:
         self._handshake = handshake
-        self._hearer = hearer
+        self._content_handler = content_handler
         self._max_body_size = max_body_size
         # Until both have tuned, no frame may be longer than the protocol's least maximum (AMQP 0-9-1 §4.2.3).
         self._reader = FrameReader(self, spec.FRAME_MIN_SIZE)
-        self._output = OutputBuffer(spec.FRAME_MIN_SIZE, pool or ScratchPool())
+        self._output = OutputBuffer(spec.FRAME_MIN_SIZE, pool or BufferPool())
         self._output.put(PROTOCOL_HEADER)
         self._channels: set[int] = set()
         self._events: list[Event] = []
@@ -152,26 +152,26 @@ class ClientConnection(FrameHandler):
         self._consumer_tags: dict[bytes, str] = {}
         self._addresses: dict[bytes, tuple[str, str]] = {}
         self._leftover = b""
-        self._has_begun = False
+        self._has_received = False
         self._heartbeat = Heartbeat(0, now)
-        self._goodbye = spec.REPLY_SUCCESS, ""
+        self._sent_close = spec.REPLY_SUCCESS, ""
         self.phase = Phase.HANDSHAKE
 
     # -- what the server says ----------------------------------------------------------------------------------------
 
     def receive(self, data: bytes, now: float) -> list[Event]:
         """Take what was read from the socket, cut anywhere; gives what it amounts to."""
-        self._heartbeat.heard_at = now
+        self._heartbeat.received_at = now
         data = self._leftover + data if self._leftover else bytes(data)
         self._leftover = b""
-        if not self._has_begun and _HEADER_MARK.startswith(data[:4]):
+        if not self._has_received and _HEADER_PREFIX.startswith(data[:4]):
             self._receive_header(data)
         elif self.phase is not Phase.CLOSED:
-            self._has_begun = True
+            self._has_received = True
             self._read_frames(data)
         return self._take_events()
 
-    def receive_end(self) -> list[Event]:
+    def receive_eof(self) -> list[Event]:
         """The server closed its end of the socket, or the network did."""
         if self.phase is Phase.HANDSHAKE:
             # RabbitMQ hangs up without a word on a client that it cannot tell why the login failed.
@@ -195,10 +195,10 @@ class ClientConnection(FrameHandler):
         except ProtocolError as error:
             self._refuse(error)
 
-    def _tell(self, event: Event) -> None:
+    def _emit(self, event: Event) -> None:
         self._events.append(event)
-        if self._hearer is not None:
-            self._hearer.on_event(event)
+        if self._content_handler is not None:
+            self._content_handler.on_event(event)
 
     def _take_events(self) -> list[Event]:
         events = self._events
@@ -213,7 +213,7 @@ class ClientConnection(FrameHandler):
             raise LocalMisuse(f"{method.name} cannot be sent this way on channel {channel}")
         self._require_open()
         payload = methods.encode(method)
-        self._require_fitting(method.name, payload)
+        self._require_fits_frame(method.name, payload)
         if isinstance(method, spec.ChannelOpen):
             self._open_channel(channel)
         elif channel:
@@ -264,7 +264,7 @@ class ClientConnection(FrameHandler):
         """basic.nack."""
         self._require_channel(channel)
         try:
-            self._output.put_settling(channel, _NACK, delivery_tag, (1 if multiple else 0) | (2 if requeue else 0))
+            self._output.put_settlement(channel, _NACK, delivery_tag, (1 if multiple else 0) | (2 if requeue else 0))
         except (OverflowError, StructError) as error:
             raise _no_tag(delivery_tag) from error
 
@@ -272,15 +272,15 @@ class ClientConnection(FrameHandler):
         """basic.reject."""
         self._require_channel(channel)
         try:
-            self._output.put_settling(channel, _REJECT, delivery_tag, 1 if requeue else 0)
+            self._output.put_settlement(channel, _REJECT, delivery_tag, 1 if requeue else 0)
         except (OverflowError, StructError) as error:
             raise _no_tag(delivery_tag) from error
 
     def close(self, reply_code: int = spec.REPLY_SUCCESS, reply_text: str = "Goodbye") -> list[Event]:
         """Say goodbye; ConnectionClosed comes with the server's answer, or here if there is none to wait for."""
         if self.phase is Phase.OPEN:
-            self._say_close(reply_code, reply_text)
-            self._goodbye = reply_code, reply_text
+            self._send_close(reply_code, reply_text)
+            self._sent_close = reply_code, reply_text
             self.phase = Phase.CLOSING
         elif self.phase is Phase.HANDSHAKE:
             self._end(ClosedBy.CLIENT, reply_code, reply_text)
@@ -294,12 +294,12 @@ class ClientConnection(FrameHandler):
     def take_output(self, now: float) -> list[bytes | memoryview]:
         """Everything to be written, in order; what is taken counts as said."""
         if self._output.size:
-            self._heartbeat.said_at = now
+            self._heartbeat.sent_at = now
         return self._output.take()
 
     def _encode_publish(self, exchange: str, routing_key: str, mandatory: bool) -> bytes:
         method = methods.encode(spec.BasicPublish(exchange, routing_key, mandatory))
-        if len(self._publishes) >= _REMEMBERED:
+        if len(self._publishes) >= _MAX_CACHED:
             self._publishes.clear()
         self._publishes[exchange, routing_key, mandatory] = method
         return method
@@ -314,7 +314,7 @@ class ClientConnection(FrameHandler):
             self._require_open()
             raise LocalMisuse(f"channel {channel} is not open")
 
-    def _require_fitting(self, what: str, payload: bytes) -> None:
+    def _require_fits_frame(self, what: str, payload: bytes) -> None:
         if len(payload) + _FRAME_OVERHEAD > self._output.frame_max:
             raise self._too_long(what, len(payload))
 
@@ -335,9 +335,9 @@ class ClientConnection(FrameHandler):
         """When `check_time` has something to do; None while nothing depends on the time."""
         return None if self.phase is Phase.CLOSED else self._heartbeat.next_deadline()
 
-    def excuse_silence(self, now: float) -> None:
+    def restart_heartbeat_timeout(self, now: float) -> None:
         """Count the server as heard: for a caller that did not read for a while, so that the silence was its own."""
-        self._heartbeat.heard_at = now
+        self._heartbeat.received_at = now
 
     def check_time(self, now: float) -> list[Event]:
         """Say a heartbeat that is due; give up on a server that was silent for two intervals."""
@@ -349,7 +349,7 @@ class ClientConnection(FrameHandler):
         elif self._heartbeat.is_due(now):
             if not self._output.size:
                 self._output.put(HEARTBEAT_FRAME)
-            self._heartbeat.said_at = now
+            self._heartbeat.sent_at = now
         return self._take_events()
 
     # -- the frame reader's calls ------------------------------------------------------------------------------------
@@ -368,8 +368,8 @@ class ClientConnection(FrameHandler):
         self._on_channel_method(channel, method)
 
     def on_ack(self, channel: int, delivery_tag: int, multiple: bool) -> None:
-        if self._hearer is not None and channel in self._channels:
-            self._hearer.on_confirm(channel, delivery_tag, multiple, True)
+        if self._content_handler is not None and channel in self._channels:
+            self._content_handler.on_confirm(channel, delivery_tag, multiple, True)
         else:
             self._on_channel_method(channel, spec.BasicAck(delivery_tag, multiple))
 
@@ -379,39 +379,39 @@ class ClientConnection(FrameHandler):
 
     def on_content(self, channel: int, method: bytes, header: bytes, body: bytes) -> None:
         self._admit_content(channel, len(body))
-        if self._hearer is None or not self._hear_delivery(channel, method, header, body):
-            self._tell(ContentReceived(channel, decode_content_method(method), header, body))
+        if self._content_handler is None or not self._handle_delivery(channel, method, header, body):
+            self._emit(ContentReceived(channel, decode_content_method(method), header, body))
 
-    def _hear_delivery(self, channel: int, method: bytes, header: bytes, body: bytes) -> bool:
-        """Tell the hearer; False where the method is another one, or malformed.
+    def _handle_delivery(self, channel: int, method: bytes, header: bytes, body: bytes) -> bool:
+        """Tell the content_handler; False where the method is another one, or malformed.
 
         0      4                5 + length     13 + length   14 + length
         | ids  | consumer tag   | delivery tag | redelivered | exchange, routing key
         """
-        octets = method
+        data = method
         size = len(method)
-        if octets[3] != _DELIVER_ID or size < _SHORTEST_DELIVER:
+        if data[3] != _DELIVER_ID or size < _MIN_DELIVER_SIZE:
             return False
-        tag_end = 5 + octets[4]
+        tag_end = 5 + data[4]
         address_at = tag_end + 9
         if address_at + 2 > size:
             return False
-        key_at = address_at + 1 + octets[address_at]
-        if key_at >= size or key_at + 1 + octets[key_at] != size:
+        key_at = address_at + 1 + data[address_at]
+        if key_at >= size or key_at + 1 + data[key_at] != size:
             return False
-        consumer_tag = self._consumer_tags.get(octets[5:tag_end])
+        consumer_tag = self._consumer_tags.get(data[5:tag_end])
         if consumer_tag is None:
-            consumer_tag = self._remember_consumer_tag(octets[5:tag_end])
-        address = self._addresses.get(octets[address_at:size])
+            consumer_tag = self._cache_consumer_tag(data[5:tag_end])
+        address = self._addresses.get(data[address_at:size])
         if address is None:
-            address = self._remember_address(octets[address_at:size])
+            address = self._cache_address(data[address_at:size])
         exchange, routing_key = address
-        assert self._hearer is not None
-        self._hearer.on_deliver(
+        assert self._content_handler is not None
+        self._content_handler.on_deliver(
             channel,
             consumer_tag,
-            _read_tag(octets, tag_end),
-            octets[address_at - 1] & 1 == 1,
+            _read_tag(data, tag_end),
+            data[address_at - 1] & 1 == 1,
             exchange,
             routing_key,
             header,
@@ -419,18 +419,18 @@ class ClientConnection(FrameHandler):
         )
         return True
 
-    def _remember_consumer_tag(self, octets: bytes) -> str:
-        if len(self._consumer_tags) >= _REMEMBERED:
+    def _cache_consumer_tag(self, data: bytes) -> str:
+        if len(self._consumer_tags) >= _MAX_CACHED:
             self._consumer_tags.clear()
-        consumer_tag = self._consumer_tags[octets] = _text(octets)
+        consumer_tag = self._consumer_tags[data] = _text(data)
         return consumer_tag
 
-    def _remember_address(self, octets: bytes) -> tuple[str, str]:
+    def _cache_address(self, data: bytes) -> tuple[str, str]:
         """Exchange and routing key of two short strings."""
-        if len(self._addresses) >= _REMEMBERED:
+        if len(self._addresses) >= _MAX_CACHED:
             self._addresses.clear()
-        exchange_end = 1 + octets[0]
-        address = self._addresses[octets] = _text(octets[1:exchange_end]), _text(octets[exchange_end + 1 :])
+        exchange_end = 1 + data[0]
+        address = self._addresses[data] = _text(data[1:exchange_end]), _text(data[exchange_end + 1 :])
         return address
 
     def on_heartbeat(self) -> None:
@@ -449,13 +449,13 @@ class ClientConnection(FrameHandler):
         elif self.phase is Phase.HANDSHAKE:
             self._on_handshake_method(method)
         elif isinstance(method, spec.ConnectionCloseOk) and self.phase is Phase.CLOSING:
-            self._end(ClosedBy.CLIENT, *self._goodbye)
+            self._end(ClosedBy.CLIENT, *self._sent_close)
         elif isinstance(method, spec.ConnectionBlocked):
-            self._tell(Blocked(method.reason))
+            self._emit(Blocked(method.reason))
         elif isinstance(method, spec.ConnectionUnblocked):
-            self._tell(Unblocked())
+            self._emit(Unblocked())
         elif isinstance(method, spec.ConnectionUpdateSecretOk):
-            self._tell(MethodReceived(0, method))
+            self._emit(MethodReceived(0, method))
         else:
             raise _misplaced(0, method)
 
@@ -468,13 +468,13 @@ class ClientConnection(FrameHandler):
             self._heartbeat.interval = tuning.heartbeat
             if self._handshake.is_done:
                 self.phase = Phase.OPEN
-                self._tell(Opened(tuning, self._handshake.server_properties))
+                self._emit(Opened(tuning, self._handshake.server_properties))
 
     def _on_channel_method(self, channel: int, method: spec.Method) -> None:
         """Keep count of the channels; of one that we closed, only close and close-ok come through the reader."""
         if channel in self._reader.ignored_channels:
             if isinstance(method, spec.ChannelCloseOk):
-                self._reader.attend_channel(channel)
+                self._reader.resume_channel(channel)
             else:
                 self._output.put_method(channel, methods.encode(spec.ChannelCloseOk()))
         elif channel not in self._channels:
@@ -482,20 +482,20 @@ class ClientConnection(FrameHandler):
         elif isinstance(method, spec.ChannelClose):
             self._channels.discard(channel)
             self._output.put_method(channel, methods.encode(spec.ChannelCloseOk()))
-        elif isinstance(method, spec.BasicNack) and self._hearer is not None:
-            self._hearer.on_confirm(channel, method.delivery_tag, method.multiple, False)
+        elif isinstance(method, spec.BasicNack) and self._content_handler is not None:
+            self._content_handler.on_confirm(channel, method.delivery_tag, method.multiple, False)
             return
-        self._tell(MethodReceived(channel, method))
+        self._emit(MethodReceived(channel, method))
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def _refuse(self, error: ProtocolError) -> None:
         """The server broke the protocol: tell it, and wait for nothing more from it."""
         if self.phase in (Phase.OPEN, Phase.HANDSHAKE):
-            self._say_close(error.reply_code, error.reply_text, error.class_id, error.method_id)
+            self._send_close(error.reply_code, error.reply_text, error.class_id, error.method_id)
         self._end(ClosedBy.CLIENT, error.reply_code, error.reply_text, error.class_id, error.method_id)
 
-    def _say_close(self, reply_code: int, reply_text: str, class_id: int = 0, method_id: int = 0) -> None:
+    def _send_close(self, reply_code: int, reply_text: str, class_id: int = 0, method_id: int = 0) -> None:
         close = spec.ConnectionClose(reply_code, clip_reply_text(reply_text), class_id, method_id)
         self._output.put_method(0, methods.encode(close))
         self._reader.close()
@@ -507,7 +507,7 @@ class ClientConnection(FrameHandler):
             self._leftover = b""
             self._channels.clear()
             self._reader.close()
-            self._tell(ConnectionClosed(by, reply_code, reply_text, class_id, method_id))
+            self._emit(ConnectionClosed(by, reply_code, reply_text, class_id, method_id))
 
 
 def _misplaced(channel: int, method: spec.Method) -> ProtocolError:
@@ -519,13 +519,13 @@ def _no_tag(delivery_tag: int) -> LocalMisuse:
     return LocalMisuse(f"a delivery tag is an unsigned integer of 64 bits, not {delivery_tag!r:.80}")
 
 
-def _read_tag(octets: bytes, at: int) -> int:
+def _read_tag(data: bytes, at: int) -> int:
     value = 0
     for index in range(at, at + 8):
-        value = value << 8 | octets[index]
+        value = value << 8 | data[index]
     return value
 
 
-def _text(octets: bytes) -> str:
+def _text(data: bytes) -> str:
     """As `decode_content_method` reads a name."""
-    return octets.decode("utf-8", "backslashreplace")
+    return data.decode("utf-8", "backslashreplace")

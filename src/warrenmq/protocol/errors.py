@@ -155,21 +155,21 @@ class LocalMisuse(ValueError):
 
 def clip_reply_text(text: str) -> str:
     """Shorten the text to what a short string holds, with an ellipsis where something was cut."""
-    octets = text.encode("utf-8", "backslashreplace")
-    if len(octets) > _REPLY_TEXT_MAX:
-        return octets[: _REPLY_TEXT_MAX - 3].decode("utf-8", "ignore") + "..."
-    return octets.decode()
+    data = text.encode("utf-8", "backslashreplace")
+    if len(data) > _REPLY_TEXT_MAX:
+        return data[: _REPLY_TEXT_MAX - 3].decode("utf-8", "ignore") + "..."
+    return data.decode()
 
 
 def describe_payload(frame_type: int, payload: bytes) -> str:
     """Name a frame at fault by its type and its first bytes, as RabbitMQ words it."""
     if len(payload) <= _SNIPPET_BYTES:
-        return f"type {frame_type}, all octets = {_show_bytes(payload)}"
-    return f"type {frame_type}, first {_SNIPPET_BYTES} octets = {_show_bytes(payload[:_SNIPPET_BYTES])}"
+        return f"type {frame_type}, all octets = {_format_bytes(payload)}"
+    return f"type {frame_type}, first {_SNIPPET_BYTES} octets = {_format_bytes(payload[:_SNIPPET_BYTES])}"
 
 
-def _show_bytes(octets: bytes) -> str:
+def _format_bytes(data: bytes) -> str:
     """Write bytes as Erlang prints a binary: as text where all of it is printable, else as numbers."""
-    if octets and all(octet in _PRINTABLE for octet in octets):
-        return f'<<"{octets.decode("ascii").translate(_ESCAPES)}">>'
-    return f"<<{','.join(map(str, octets))}>>"
+    if data and all(byte in _PRINTABLE for byte in data):
+        return f'<<"{data.decode("ascii").translate(_ESCAPES)}">>'
+    return f"<<{','.join(map(str, data))}>>"

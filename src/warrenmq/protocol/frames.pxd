@@ -15,7 +15,7 @@ cdef unsigned int _BASIC_ACK
 cdef Py_ssize_t _HEADER_MIN_SIZE
 cdef Py_ssize_t _FRAME_OVERHEAD
 cdef Py_ssize_t _ACK_SIZE
-cdef unsigned int _LONGEST_CONTENT_METHOD
+cdef unsigned int _MAX_CONTENT_METHOD_SIZE
 cdef Py_ssize_t _PENDING_OVERHEAD
 
 
@@ -23,7 +23,7 @@ cdef class FrameHandler:
     cpdef on_method(self, int channel, bytes payload)
     cpdef on_ack(self, int channel, unsigned long long delivery_tag, bint multiple)
     cpdef bint on_content_header(self, int channel, unsigned long long body_size) except -1
-    cpdef bint on_gathered(self, int channel, Py_ssize_t size) except -1
+    cpdef bint on_buffered(self, int channel, Py_ssize_t size) except -1
     cpdef on_released(self, Py_ssize_t size)
     cpdef on_content(self, int channel, bytes method, bytes header, bytes body)
     cpdef on_heartbeat(self)
@@ -50,7 +50,7 @@ cdef class FrameReader:
     cdef readonly Py_ssize_t resume_at
 
     @cython.locals(
-        octets="const unsigned char *",
+        data="const unsigned char *",
         position=Py_ssize_t,
         frame_type=int,
         channel=int,
@@ -60,7 +60,7 @@ cdef class FrameReader:
         index="unsigned int",
         after=Py_ssize_t,
     )
-    cpdef Py_ssize_t receive(self, data, Py_ssize_t end) except -1
+    cpdef Py_ssize_t receive(self, buffer, Py_ssize_t end) except -1
     @cython.locals(
         header_type=int,
         header_channel=int,
@@ -75,9 +75,9 @@ cdef class FrameReader:
         pending=PendingContent,
     )
     cdef Py_ssize_t _read_content_at_once(
-        self, const unsigned char *octets, Py_ssize_t begin, Py_ssize_t position, Py_ssize_t end, int channel, bytes method
+        self, const unsigned char *data, Py_ssize_t begin, Py_ssize_t position, Py_ssize_t end, int channel, bytes method
     ) except -1
-    cdef bint _gather(self, int channel, PendingContent pending, Py_ssize_t size) except -1
+    cdef bint _buffer(self, int channel, PendingContent pending, Py_ssize_t size) except -1
     @cython.locals(pending=PendingContent)
     cdef _receive_other(self, int frame_type, int channel, bytes payload)
     cdef _receive_header(self, int channel, PendingContent pending, bytes payload)
@@ -86,7 +86,7 @@ cdef class FrameReader:
     @cython.locals(pending=PendingContent)
     cdef _refuse_in_content(self, int channel)
     cpdef ignore_channel(self, int channel)
-    cpdef attend_channel(self, int channel)
+    cpdef resume_channel(self, int channel)
     cpdef close(self)
     @cython.locals(pending=PendingContent)
     cdef _drop(self, int channel)
@@ -94,9 +94,9 @@ cdef class FrameReader:
 
 
 @cython.locals(value="unsigned long long", index=Py_ssize_t)
-cdef unsigned long long _read_u64(const unsigned char *octets, Py_ssize_t at) noexcept
+cdef unsigned long long _read_u64(const unsigned char *data, Py_ssize_t at) noexcept
 @cython.locals(value="unsigned int", index=Py_ssize_t)
-cdef unsigned int _read_u32(const unsigned char *octets, Py_ssize_t at) noexcept
+cdef unsigned int _read_u32(const unsigned char *data, Py_ssize_t at) noexcept
 cdef bint _is_frame(
-    const unsigned char *octets, Py_ssize_t at, int frame_type, int channel, unsigned long long size
+    const unsigned char *data, Py_ssize_t at, int frame_type, int channel, unsigned long long size
 ) noexcept

@@ -39,7 +39,7 @@ _HEADER_MIN_SIZE = 14
 _FRAME_OVERHEAD = 8
 _ACK_SIZE = 13
 # Three short strings and a few bytes: what is longer is no such method, and is not kept until its content comes.
-_LONGEST_CONTENT_METHOD = 1024
+_MAX_CONTENT_METHOD_SIZE = 1024
 # Memory of a pending content beside its bytes: the object, its bytearray, its place in the table (sys.getsizeof).
 _PENDING_OVERHEAD = 300
 
@@ -64,7 +64,7 @@ class FrameHandler:
         """A body of that size is about to come in several frames; False: ignore the channel from here on."""
         raise NotImplementedError
 
-    def on_gathered(self, channel: int, size: int) -> bool:
+    def on_buffered(self, channel: int, size: int) -> bool:
         """The reader keeps `size` more bytes of a content that is not complete; False: ignore the channel."""
         return True
 
@@ -120,17 +120,17 @@ class FrameReader:
         # Behind the frame at fault, after a ProtocolError; 0 where the framing itself is broken and nothing can follow.
         self.resume_at = 0
 
-    def receive(self, data: bytes, end: int) -> int:
-        """Read every complete frame of data[:end], or up to a pause; gives the number of bytes used."""
-        octets = data
+    def receive(self, buffer: bytes, end: int) -> int:
+        """Read every complete frame of buffer[:end], or up to a pause; return the number of bytes used."""
+        data = buffer
         position = 0
         while end - position >= 7:
             if cython.compiled:
-                frame_type = octets[position]
-                channel = octets[position + 1] << 8 | octets[position + 2]
-                size = _read_u32(octets, position + 3)
+                frame_type = data[position]
+                channel = data[position + 1] << 8 | data[position + 2]
+                size = _read_u32(data, position + 3)
             else:
-                frame_type, channel, size = _unpack_head(octets, position)
+                frame_type, channel, size = _unpack_head(data, position)
             if size > self.frame_max:
                 self.resume_at = 0
                 limit = self.frame_max - _FRAME_OVERHEAD
@@ -139,45 +139,45 @@ class FrameReader:
             stop = start + size
             if stop >= end:
                 break
-            if octets[stop] != _END:
+            if data[stop] != _END:
                 self.resume_at = 0
                 raise FrameError(
-                    describe_payload(frame_type, octets[start:stop]) + f": {{invalid_frame_end_marker,{octets[stop]}}}"
+                    describe_payload(frame_type, data[start:stop]) + f": {{invalid_frame_end_marker,{data[stop]}}}"
                 )
             position = stop + 1
             self.resume_at = position
-            if (self.is_closing or self.ignored_channels) and self._is_ignored(frame_type, channel, octets[start:stop]):
+            if (self.is_closing or self.ignored_channels) and self._is_ignored(frame_type, channel, data[start:stop]):
                 continue
             if frame_type == _METHOD and size >= 4:
-                index = _read_u32(octets, start)
+                index = _read_u32(data, start)
                 if self.pending and channel in self.pending:
                     self._refuse_in_content(channel)
                 if channel == 0 or not self.accepts_content:
-                    self.handler.on_method(channel, octets[start:stop])
+                    self.handler.on_method(channel, data[start:stop])
                     if self.is_paused:
                         break
                 elif index == _BASIC_ACK and size == _ACK_SIZE:
-                    self.handler.on_ack(channel, _read_u64(octets, start + 4), octets[start + 12] & 1 == 1)
-                elif size <= _LONGEST_CONTENT_METHOD and index in (
+                    self.handler.on_ack(channel, _read_u64(data, start + 4), data[start + 12] & 1 == 1)
+                elif size <= _MAX_CONTENT_METHOD_SIZE and index in (
                     _BASIC_PUBLISH,
                     _BASIC_DELIVER,
                     _BASIC_GET_OK,
                     _BASIC_RETURN,
                 ):
-                    after = self._read_content_at_once(octets, start - 7, position, end, channel, octets[start:stop])
+                    after = self._read_content_at_once(data, start - 7, position, end, channel, data[start:stop])
                     if after < position:
                         return after
                     position = after
                 else:
-                    self.handler.on_method(channel, octets[start:stop])
+                    self.handler.on_method(channel, data[start:stop])
                     if self.is_paused:
                         break
             else:
-                self._receive_other(frame_type, channel, octets[start:stop])
+                self._receive_other(frame_type, channel, data[start:stop])
         return position
 
     def _read_content_at_once(
-        self, octets: bytes, begin: int, position: int, end: int, channel: int, method: bytes
+        self, data: bytes, begin: int, position: int, end: int, channel: int, method: bytes
     ) -> int:
         """Read the header and body frames behind the method that begins there; gives where to go on.
 
@@ -186,13 +186,13 @@ class FrameReader:
         """
         if end - position >= 7 + _HEADER_MIN_SIZE + 1:
             if cython.compiled:
-                header_type = octets[position]
-                header_channel = octets[position + 1] << 8 | octets[position + 2]
-                size = _read_u32(octets, position + 3)
-                class_and_weight = _read_u32(octets, position + 7)
-                body_size = _read_u64(octets, position + 11)
+                header_type = data[position]
+                header_channel = data[position + 1] << 8 | data[position + 2]
+                size = _read_u32(data, position + 3)
+                class_and_weight = _read_u32(data, position + 7)
+                body_size = _read_u64(data, position + 11)
             else:
-                header_type, header_channel, size, class_and_weight, body_size = _unpack_header(octets, position)
+                header_type, header_channel, size, class_and_weight, body_size = _unpack_header(data, position)
             start = position + 7
             stop = start + size
             if (
@@ -202,34 +202,34 @@ class FrameReader:
                 and size >= _HEADER_MIN_SIZE
                 and size <= self.frame_max
                 and stop < end
-                and octets[stop] == _END
+                and data[stop] == _END
             ):
                 body_position = stop + 1
                 if body_size == 0:
-                    self.handler.on_content(channel, method, octets[start:stop], b"")
+                    self.handler.on_content(channel, method, data[start:stop], b"")
                     return body_position
                 # body_size is compared with what is here before it is added to anything: it may be any 64-bit number.
                 if body_size <= self.frame_max - _FRAME_OVERHEAD:
                     body_start = body_position + 7
                     body_stop = body_start + body_size
                     if body_stop < end:
-                        if octets[body_stop] == _END and _is_frame(octets, body_position, _BODY, channel, body_size):
-                            self.handler.on_content(channel, method, octets[start:stop], octets[body_start:body_stop])
+                        if data[body_stop] == _END and _is_frame(data, body_position, _BODY, channel, body_size):
+                            self.handler.on_content(channel, method, data[start:stop], data[body_start:body_stop])
                             return body_stop + 1
                     elif (
                         body_stop - begin <= self.frame_max
                         and body_start <= end
-                        and _is_frame(octets, body_position, _BODY, channel, body_size)
+                        and _is_frame(data, body_position, _BODY, channel, body_size)
                     ):
                         return begin
         pending = self.pending[channel] = PendingContent(method)
-        self._gather(channel, pending, len(method) + _PENDING_OVERHEAD)
+        self._buffer(channel, pending, len(method) + _PENDING_OVERHEAD)
         return position
 
-    def _gather(self, channel: int, pending: PendingContent, size: int) -> bool:
+    def _buffer(self, channel: int, pending: PendingContent, size: int) -> bool:
         """Tell the handler that the content takes `size` more bytes; False: it was dropped."""
         pending.size += size
-        if self.handler.on_gathered(channel, size):
+        if self.handler.on_buffered(channel, size):
             return True
         self.ignore_channel(channel)
         return False
@@ -271,7 +271,7 @@ class FrameReader:
         elif not self.handler.on_content_header(channel, pending.missing):
             self.ignore_channel(channel)
         else:
-            self._gather(channel, pending, len(payload))
+            self._buffer(channel, pending, len(payload))
 
     def _receive_body(self, channel: int, pending: PendingContent, payload: bytes) -> None:
         if pending.header is None:
@@ -285,7 +285,7 @@ class FrameReader:
         if pending.missing == 0 and not pending.body:
             self._complete(channel, pending, payload)  # all in one frame: nothing to copy
             return
-        if not self._gather(channel, pending, len(payload)):
+        if not self._buffer(channel, pending, len(payload)):
             return
         pending.body += payload
         if pending.missing == 0:
@@ -305,11 +305,11 @@ class FrameReader:
         raise UnexpectedFrame(f"expected {expected}", *_ids(pending.method))
 
     def ignore_channel(self, channel: int) -> None:
-        """Hear nothing but close and close-ok on this channel until `attend_channel`."""
+        """Hear nothing but close and close-ok on this channel until `resume_channel`."""
         self.ignored_channels.add(channel)
         self._drop(channel)
 
-    def attend_channel(self, channel: int) -> None:
+    def resume_channel(self, channel: int) -> None:
         """Hear the channel again, as one on which nothing has happened."""
         self.ignored_channels.discard(channel)
         self._drop(channel)
@@ -343,33 +343,31 @@ def frame(frame_type: int, channel: int, payload: bytes) -> bytes:
     return b"%c%b%b%b\xce" % (frame_type, channel.to_bytes(2, "big"), len(payload).to_bytes(4, "big"), payload)
 
 
-def _read_u64(octets: bytes, at: int) -> int:
+def _read_u64(data: bytes, at: int) -> int:
     if cython.compiled:
         value = 0
         for index in range(at, at + 8):
-            value = value << 8 | octets[index]
+            value = value << 8 | data[index]
         return value
-    return int.from_bytes(octets[at : at + 8], "big")
+    return int.from_bytes(data[at : at + 8], "big")
 
 
-def _read_u32(octets: bytes, at: int) -> int:
+def _read_u32(data: bytes, at: int) -> int:
     if cython.compiled:
         value = 0
         for index in range(at, at + 4):
-            value = value << 8 | octets[index]
+            value = value << 8 | data[index]
         return value
-    return int.from_bytes(octets[at : at + 4], "big")
+    return int.from_bytes(data[at : at + 4], "big")
 
 
-def _is_frame(octets: bytes, at: int, frame_type: int, channel: int, size: int) -> bool:
+def _is_frame(data: bytes, at: int, frame_type: int, channel: int, size: int) -> bool:
     """Whether a frame of that kind and size begins there."""
     if cython.compiled:
         return (
-            octets[at] == frame_type
-            and (octets[at + 1] << 8 | octets[at + 2]) == channel
-            and _read_u32(octets, at + 3) == size
+            data[at] == frame_type and (data[at + 1] << 8 | data[at + 2]) == channel and _read_u32(data, at + 3) == size
         )
-    return _unpack_head(octets, at) == (frame_type, channel, size)
+    return _unpack_head(data, at) == (frame_type, channel, size)
 
 
 def _ids(method: bytes) -> tuple[int, int]:

@@ -40,7 +40,7 @@ class Tuning:
 CHANNEL_MAX = 65535  # the wire has no more
 
 # What a client asks for. It names a frame size, so that no server can make it hold frames of any length.
-DEFAULT_WANTED = Tuning(channel_max=0, frame_max=131072, heartbeat=60)
+DEFAULT_TUNING = Tuning(channel_max=0, frame_max=131072, heartbeat=60)
 
 
 class State(Enum):
@@ -136,7 +136,7 @@ class ClientHandshake:
     ) -> None:
         self._mechanism = mechanism
         self._response = response
-        self._wanted = wanted or DEFAULT_WANTED
+        self._wanted = wanted or DEFAULT_TUNING
         if 0 < self._wanted.frame_max < spec.FRAME_MIN_SIZE:
             raise LocalMisuse(f"frame_max is {spec.FRAME_MIN_SIZE} at least, not {self._wanted.frame_max}")
         self._expected: type[spec.Method] = spec.ConnectionStart
@@ -172,7 +172,7 @@ class ClientHandshake:
             raise NotAllowed(f"the server offers frames of {method.frame_max} bytes, less than every peer must take")
         self.tuning = Tuning(
             _lower(self._wanted.channel_max, method.channel_max) or CHANNEL_MAX,
-            _lower(self._wanted.frame_max, method.frame_max) or DEFAULT_WANTED.frame_max,
+            _lower(self._wanted.frame_max, method.frame_max) or DEFAULT_TUNING.frame_max,
             _lower(self._wanted.heartbeat, method.heartbeat) if self._wanted.heartbeat else 0,
         )
         return spec.ConnectionTuneOk(self.tuning.channel_max, self.tuning.frame_max, self.tuning.heartbeat)

@@ -3,20 +3,20 @@ cimport cython
 cdef Py_ssize_t _BIG_BODY
 cdef Py_ssize_t _SCRATCH_SIZE
 cdef Py_ssize_t _FRAME_OVERHEAD
-cdef Py_ssize_t _SETTLING_SIZE
+cdef Py_ssize_t _SETTLEMENT_SIZE
 cdef Py_ssize_t _CONTENT_START_SIZE
 cdef unsigned int _ACK
 cdef unsigned int _BASIC
 
 
 @cython.final
-cdef class ScratchPool:
+cdef class BufferPool:
     cdef list free
 
 
 cdef class OutputBuffer:
     cdef public Py_ssize_t frame_max
-    cdef ScratchPool pool
+    cdef BufferPool pool
     cdef list chunks
     cdef bytearray scratch
     cdef Py_ssize_t capacity
@@ -27,7 +27,7 @@ cdef class OutputBuffer:
     cpdef put_method(self, int channel, bytes payload)
     cpdef put_ack(self, int channel, unsigned long long delivery_tag, bint multiple)
     @cython.locals(total=Py_ssize_t, at="unsigned char *")
-    cpdef put_settling(self, int channel, unsigned int index, unsigned long long delivery_tag, int bits)
+    cpdef put_settlement(self, int channel, unsigned int index, unsigned long long delivery_tag, int bits)
     cpdef put_content(self, int channel, bytes method, bytes header, bytes body)
     @cython.locals(
         method_size=Py_ssize_t,

@@ -27,11 +27,11 @@ BIG_BODY = 16 * 1024
 _BIG_BODY = BIG_BODY  # the same as a C integer
 
 _SCRATCH_SIZE = 64 * 1024
-_KEPT_SCRATCHES = 32
+_MAX_POOLED = 32
 _FRAME_OVERHEAD = 8
 _DELIVER = 0x003C003C
-_SETTLING_FRAME = struct.Struct(">BHIIQBB")
-_SETTLING_SIZE = 13  # of ack, nack and reject alike: the ids, the tag, a byte of bits
+_SETTLEMENT_FRAME = struct.Struct(">BHIIQBB")
+_SETTLEMENT_SIZE = 13  # of ack, nack and reject alike: the ids, the tag, a byte of bits
 _ACK = 0x003C0050
 _CONTENT_START = struct.Struct(">IQ")  # class and weight, the body's size
 _CONTENT_START_SIZE = 12
@@ -42,7 +42,7 @@ _METHOD_HEAD = struct.Struct(">BHII")  # with the method's ids
 _NEXT_HEAD = struct.Struct(">BBHI")  # behind the end of the frame before
 
 
-class ScratchPool:
+class BufferPool:
     """Buffers that connections borrow while they have something to say: idle ones hold none."""
 
     __slots__ = ("free",)
@@ -56,7 +56,7 @@ class OutputBuffer:
 
     __slots__ = ("capacity", "chunks", "frame_max", "length", "pool", "scratch", "size")
 
-    def __init__(self, frame_max: int, pool: ScratchPool) -> None:
+    def __init__(self, frame_max: int, pool: BufferPool) -> None:
         self.frame_max = frame_max
         self.pool = pool
         self.chunks: list[bytes | memoryview] = []
@@ -79,13 +79,13 @@ class OutputBuffer:
 
     def put_ack(self, channel: int, delivery_tag: int, multiple: bool) -> None:
         """basic.ack."""
-        self.put_settling(channel, _ACK, delivery_tag, multiple)
+        self.put_settlement(channel, _ACK, delivery_tag, multiple)
 
-    def put_settling(self, channel: int, index: int, delivery_tag: int, bits: int) -> None:
+    def put_settlement(self, channel: int, index: int, delivery_tag: int, bits: int) -> None:
         """basic.ack, nack or reject: methods that have a delivery tag and a byte of bits."""
         if cython.compiled:
-            total = _SETTLING_SIZE + _FRAME_OVERHEAD
-            at = _write_head(self._reserve(total), 1, channel, _SETTLING_SIZE)
+            total = _SETTLEMENT_SIZE + _FRAME_OVERHEAD
+            at = _write_head(self._reserve(total), 1, channel, _SETTLEMENT_SIZE)
             at = _write_u32(at, index)
             at = _write_u64(at, delivery_tag)
             at[0] = bits
@@ -93,7 +93,7 @@ class OutputBuffer:
             self.length += total
             self.size += total
             return
-        self.put(_SETTLING_FRAME.pack(1, channel, _SETTLING_SIZE, index, delivery_tag, bits, 0xCE))
+        self.put(_SETTLEMENT_FRAME.pack(1, channel, _SETTLEMENT_SIZE, index, delivery_tag, bits, 0xCE))
 
     def put_content(self, channel: int, method: bytes, header: bytes, body: bytes) -> None:
         """A method with its content."""
@@ -226,7 +226,7 @@ class OutputBuffer:
         self.chunks = []
         self.size = 0
         if self.scratch is not None:
-            if self.capacity == _SCRATCH_SIZE and len(self.pool.free) < _KEPT_SCRATCHES:
+            if self.capacity == _SCRATCH_SIZE and len(self.pool.free) < _MAX_POOLED:
                 self.pool.free.append(self.scratch)
             self.scratch = None
             self.capacity = 0

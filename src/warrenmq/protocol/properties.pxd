@@ -54,7 +54,7 @@ cpdef bytes content_header(unsigned long long body_size, BasicProperties propert
 
 @cython.locals(flags=int, flag=int, reader=ValueReader)
 cpdef object decode(bytes data, Py_ssize_t offset=*)
-@cython.locals(flags=int, flag=int, place=Py_ssize_t, end=Py_ssize_t)
+@cython.locals(flags=int, flag=int, offset=Py_ssize_t, end=Py_ssize_t)
 cpdef object validate(bytes header)
 cdef object _require_valid_table(bytes header, Py_ssize_t start, Py_ssize_t end)
 
@@ -91,10 +91,10 @@ cdef bytes _spliced(bytes header, int flag, bytes value)
 cdef str _text_of(bytes header, int flag)
 @cython.locals(flags=int)
 cdef int _flags_at(bytes data, Py_ssize_t offset) except -1
-@cython.locals(flag=int, place=Py_ssize_t)
-cdef Py_ssize_t _place_of(bytes header, int flags, int wanted) except -1
+@cython.locals(flag=int, offset=Py_ssize_t)
+cdef Py_ssize_t _offset_of(bytes header, int flags, int wanted) except -1
 @cython.locals(size=Py_ssize_t, end=Py_ssize_t, length=cython.longlong)
-cdef Py_ssize_t _end_of(bytes header, Py_ssize_t place, int flag) except -1
-cdef int _byte_at(bytes header, Py_ssize_t place) except -1
+cdef Py_ssize_t _end_of(bytes header, Py_ssize_t offset, int flag) except -1
+cdef int _byte_at(bytes header, Py_ssize_t offset) except -1
 cdef object _read_property(ValueReader reader, int flag)
 cdef bytes _encode_octet(object value)

@@ -216,18 +216,18 @@ def validate(header: bytes) -> None:
     flags = _flags_at(header, _FLAGS_AT)
     if flags == 0 and len(header) == _LIST_AT:
         return
-    place = _LIST_AT
+    offset = _LIST_AT
     flags &= _KNOWN
     flag = _FIRST
     while flags:
         if flags & flag:
-            end = _end_of(header, place, flag)
+            end = _end_of(header, offset, flag)
             if flag == _HEADERS:
-                _require_valid_table(header, place, end)
-            place = end
+                _require_valid_table(header, offset, end)
+            offset = end
             flags ^= flag
         flag >>= 1
-    if place != len(header):
+    if offset != len(header):
         raise MalformedProperties("bytes left over after the last property")
 
 
@@ -247,7 +247,7 @@ def delivery_mode(header: bytes) -> int:
     flags = _flags_at(header, _FLAGS_AT)
     if flags & _DELIVERY_MODE == 0:
         return 0
-    return _byte_at(header, _place_of(header, flags, _DELIVERY_MODE))
+    return _byte_at(header, _offset_of(header, flags, _DELIVERY_MODE))
 
 
 def priority(header: bytes) -> int:
@@ -255,7 +255,7 @@ def priority(header: bytes) -> int:
     flags = _flags_at(header, _FLAGS_AT)
     if flags & _PRIORITY == 0:
         return -1
-    return _byte_at(header, _place_of(header, flags, _PRIORITY))
+    return _byte_at(header, _offset_of(header, flags, _PRIORITY))
 
 
 def correlation_id(header: bytes) -> str | None:
@@ -279,7 +279,7 @@ def timestamp(header: bytes) -> int | None:
     flags = _flags_at(header, _FLAGS_AT)
     if flags & _TIMESTAMP == 0:
         return None
-    start = _place_of(header, flags, _TIMESTAMP)
+    start = _offset_of(header, flags, _TIMESTAMP)
     return int.from_bytes(header[start : _end_of(header, start, _TIMESTAMP)], "big")
 
 
@@ -293,7 +293,7 @@ def headers(header: bytes) -> dict[str, Any] | None:
     if flags & _HEADERS == 0:
         return None
     try:
-        return ValueReader(header, _place_of(header, flags, _HEADERS), len(header)).read_table()
+        return ValueReader(header, _offset_of(header, flags, _HEADERS), len(header)).read_table()
     except MalformedValue as malformed:
         raise MalformedProperties(malformed.text) from malformed
 
@@ -306,7 +306,7 @@ def text_header(header: bytes, key: bytes) -> bytes | None:
     flags = _flags_at(header, _FLAGS_AT)
     if flags & _HEADERS == 0:
         return None
-    start = _place_of(header, flags, _HEADERS)
+    start = _offset_of(header, flags, _HEADERS)
     end = _end_of(header, start, _HEADERS)
     try:
         reader = ValueReader(header, start + 4, end)
@@ -326,7 +326,7 @@ def headers_span(header: bytes) -> tuple[int, int]:
     flags = _flags_at(header, _FLAGS_AT)
     if flags & _HEADERS == 0:
         return 0, 0
-    start = _place_of(header, flags, _HEADERS)
+    start = _offset_of(header, flags, _HEADERS)
     return start, _end_of(header, start, _HEADERS)
 
 
@@ -341,7 +341,7 @@ def without_expiration(header: bytes) -> bytes:
 
 
 def with_header(header: bytes, key: str, value: Any) -> bytes:
-    """The same header with that entry at the end of its headers table, in place of any of the same key."""
+    """The same header with that entry at the end of its headers table, in offset of any of the same key."""
     return with_entry(without_header(header, key), encode_shortstr(key) + encode_value(value))
 
 
@@ -382,9 +382,9 @@ def without_header(header: bytes, key: str) -> bytes:
 
 
 def _spliced(header: bytes, flag: int, value: bytes) -> bytes:
-    """The header with that property's bytes in place of the old ones, if any; empty takes the property away."""
+    """The header with that property's bytes in offset of the old ones, if any; empty takes the property away."""
     flags = _flags_at(header, _FLAGS_AT)
-    start = end = _place_of(header, flags, flag)
+    start = end = _offset_of(header, flags, flag)
     if flags & flag:
         end = _end_of(header, start, flag)
     flags = flags | flag if value else flags & ~flag
@@ -396,7 +396,7 @@ def _text_of(header: bytes, flag: int) -> str | None:
     if flags & flag == 0:
         return None
     try:
-        return ValueReader(header, _place_of(header, flags, flag), len(header)).read_label()
+        return ValueReader(header, _offset_of(header, flags, flag), len(header)).read_label()
     except MalformedValue as malformed:
         raise MalformedProperties(malformed.text) from malformed
 
@@ -410,43 +410,43 @@ def _flags_at(data: bytes, offset: int) -> int:
     return flags
 
 
-def _place_of(header: bytes, flags: int, wanted: int) -> int:
+def _offset_of(header: bytes, flags: int, wanted: int) -> int:
     """Where that property begins, or would begin."""
-    place = _LIST_AT
+    offset = _LIST_AT
     flag = _FIRST
     while flag > wanted:
         if flags & flag:
-            place = _end_of(header, place, flag)
+            offset = _end_of(header, offset, flag)
         flag >>= 1
-    return place
+    return offset
 
 
-def _end_of(header: bytes, place: int, flag: int) -> int:
+def _end_of(header: bytes, offset: int, flag: int) -> int:
     """Where the property that begins there ends."""
     size = len(header)
     if flag & _BYTES:
-        end = place + 1
+        end = offset + 1
     elif flag == _TIMESTAMP:
-        end = place + 8
+        end = offset + 8
     elif flag == _HEADERS:
-        if place + 4 > size:
+        if offset + 4 > size:
             raise MalformedProperties("the headers table is cut short")
-        length = header[place]
-        length = length << 8 | header[place + 1]
-        length = length << 8 | header[place + 2]
-        length = length << 8 | header[place + 3]
-        end = place + 4 + length
+        length = header[offset]
+        length = length << 8 | header[offset + 1]
+        length = length << 8 | header[offset + 2]
+        length = length << 8 | header[offset + 3]
+        end = offset + 4 + length
     else:
-        end = place + 1 + _byte_at(header, place)
+        end = offset + 1 + _byte_at(header, offset)
     if end > size:
         raise MalformedProperties("the property list is cut short")
     return end
 
 
-def _byte_at(header: bytes, place: int) -> int:
-    if place >= len(header):
+def _byte_at(header: bytes, offset: int) -> int:
+    if offset >= len(header):
         raise MalformedProperties("the property list is cut short")
-    return header[place]
+    return header[offset]
 
 
 def _read_property(reader: ValueReader, flag: int) -> Any:

@@ -1,7 +1,7 @@
 """AMQP 0-9-1 in RabbitMQ's dialect: the constants, and a class for every method.
 
 Written by tools/gen_spec.py from tools/amqp091.toml: change those, then run it. The classes only carry data;
-`methods.py` turns them into octets and back.
+`methods.py` encodes and decodes them.
 """
 # ruff: noqa: RUF023 - slots stand in wire order, and so does what repr shows
 

@@ -47,7 +47,7 @@ cdef class ValueReader:
     @cython.locals(high=cython.ulonglong)
     cpdef unsigned long long read_longlong(self)
     @cython.locals(start=Py_ssize_t)
-    cpdef bytes read_octets(self, Py_ssize_t count)
+    cpdef bytes read_bytes(self, Py_ssize_t count)
     @cython.locals(start=Py_ssize_t)
     cpdef str read_shortstr(self)
     @cython.locals(start=Py_ssize_t)
@@ -63,7 +63,7 @@ cdef class ValueReader:
 
     cdef inline int _require(self, Py_ssize_t count) except -1
     @cython.locals(start=Py_ssize_t)
-    cdef inline Py_ssize_t _pass(self, Py_ssize_t count) except -1
+    cdef inline Py_ssize_t _advance(self, Py_ssize_t count) except -1
     @cython.locals(length=Py_ssize_t)
     cdef Py_ssize_t _enter(self, int depth) except -1
     @cython.locals(outer=Py_ssize_t, table=dict, key=str)
@@ -99,20 +99,20 @@ cpdef tuple decode_timestamp(bytes data, Py_ssize_t offset, Py_ssize_t end)
 cpdef bytes encode_table(object table)
 @cython.locals(out=bytearray)
 cpdef bytes encode_value(object value)
-@cython.locals(octets=bytes)
+@cython.locals(data=bytes)
 cpdef bytes encode_shortstr(str text)
-cpdef bytes encode_longstr(bytes octets)
+cpdef bytes encode_longstr(bytes data)
 cpdef bytes encode_timestamp(object moment)
 
 cdef bytes _encode_text(str text)
-@cython.locals(octets=bytes)
+@cython.locals(data=bytes)
 cdef bytes _encode_short(str text)
-@cython.locals(start=Py_ssize_t, octets=bytes)
+@cython.locals(start=Py_ssize_t, data=bytes)
 cdef int _write_table(bytearray out, object table, int depth) except -1
 @cython.locals(start=Py_ssize_t)
 cdef int _write_array(bytearray out, object array, int depth) except -1
 cdef Py_ssize_t _open_length(bytearray out, int depth) except -1
 cdef int _write_value(bytearray out, object value, int depth) except -1
-cdef int _write_bytes(bytearray out, int kind, object octets) except -1
+cdef int _write_bytes(bytearray out, int kind, object data) except -1
 cdef int _write_int(bytearray out, object value) except -1
 cdef object _write_decimal(bytearray out, object value)

@@ -113,13 +113,13 @@ class ValueReader:
         high = self.read_long()
         return high << 32 | self.read_long()
 
-    def read_octets(self, count: int) -> bytes:
-        start = self._pass(count)
+    def read_bytes(self, count: int) -> bytes:
+        start = self._advance(count)
         return self.data[start : self.position]
 
     def read_shortstr(self) -> str:
         """A short string argument of a method: UTF-8, or the peer is told so."""
-        start = self._pass(self.read_octet())
+        start = self._advance(self.read_octet())
         try:
             return self.data[start : self.position].decode("utf-8")
         except UnicodeDecodeError:
@@ -127,11 +127,11 @@ class ValueReader:
 
     def read_label(self) -> str:
         """A table key or property: any bytes are allowed, those that are not UTF-8 become readable escapes."""
-        start = self._pass(self.read_octet())
+        start = self._advance(self.read_octet())
         return self.data[start : self.position].decode("utf-8", "backslashreplace")
 
     def read_longstr(self) -> bytes:
-        return self.read_octets(self.read_long())
+        return self.read_bytes(self.read_long())
 
     def read_timestamp(self) -> datetime | Timestamp:
         seconds = self.read_longlong()
@@ -147,7 +147,7 @@ class ValueReader:
         return self._read_value(0)
 
     def skip_shortstr(self) -> None:
-        self._pass(self.read_octet())
+        self._advance(self.read_octet())
 
     def skip_table(self) -> None:
         """Pass over a table, checking all of its structure and making no values."""
@@ -160,7 +160,7 @@ class ValueReader:
         if count < 0 or self.end - self.position < count:
             raise MalformedValue(f"{count} bytes announced, {self.end - self.position} there")
 
-    def _pass(self, count: int) -> int:
+    def _advance(self, count: int) -> int:
         """Go on by so many bytes, and give where they begin."""
         self._require(count)
         start = self.position
@@ -197,7 +197,7 @@ class ValueReader:
     def _read_value(self, depth: int) -> Any:
         kind = self.read_octet()
         if kind == _STRING:
-            start = self._pass(self.read_long())
+            start = self._advance(self.read_long())
             try:
                 return self.data[start : self.position].decode("utf-8")
             except UnicodeDecodeError:
@@ -208,7 +208,7 @@ class ValueReader:
         if kind == _BOOLEAN:
             return self.read_octet() != 0
         if kind in (_LONG, _LONG_UPPER):
-            return int.from_bytes(self.read_octets(8), "big", signed=True)
+            return int.from_bytes(self.read_bytes(8), "big", signed=True)
         if kind == _VOID:
             return None
         if kind == _TABLE:
@@ -218,7 +218,7 @@ class ValueReader:
         if kind == _TIMESTAMP:
             return self.read_timestamp()
         if kind == _DOUBLE:
-            return _unpack_double(self.read_octets(8))[0]
+            return _unpack_double(self.read_bytes(8))[0]
         if kind == _BYTES:
             return self.read_longstr()
         return self._read_rare_value(kind)
@@ -237,10 +237,10 @@ class ValueReader:
         if kind == _UNSIGNED_INT:
             return self.read_long()
         if kind == _FLOAT:
-            return _unpack_float(self.read_octets(4))[0]
+            return _unpack_float(self.read_bytes(4))[0]
         if kind == _DECIMAL:
             scale = self.read_octet()
-            unscaled = int.from_bytes(self.read_octets(4), "big", signed=True)
+            unscaled = int.from_bytes(self.read_bytes(4), "big", signed=True)
             # From its digits, because arithmetic would round to the caller's decimal context.
             return Decimal((unscaled < 0, tuple(map(int, str(abs(unscaled)))), -scale))
         raise MalformedValue(f"no field type has the byte {kind:#04x}")
@@ -249,7 +249,7 @@ class ValueReader:
         outer = self.end
         self.end = self._enter(depth)
         while self.position < self.end:
-            self._pass(self.read_octet())
+            self._advance(self.read_octet())
             self._skip_value(depth + 1)
         self.end = outer
 
@@ -263,13 +263,13 @@ class ValueReader:
     def _skip_value(self, depth: int) -> None:
         kind = self.read_octet()
         if kind in (_STRING, _BYTES):
-            self._pass(self.read_long())
+            self._advance(self.read_long())
         elif kind == _TABLE:
             self._skip_table(depth)
         elif kind == _ARRAY:
             self._skip_array(depth)
         else:
-            self._pass(_fixed_width(kind))
+            self._advance(_fixed_width(kind))
 
 
 def _fixed_width(kind: int) -> int:
@@ -331,12 +331,12 @@ def encode_value(value: Any) -> bytes:
 
 
 def encode_shortstr(text: str) -> bytes:
-    octets = _encode_short(text)
-    return _LENGTH_BYTES[len(octets)] + octets
+    data = _encode_short(text)
+    return _LENGTH_BYTES[len(data)] + data
 
 
-def encode_longstr(octets: bytes) -> bytes:
-    return _pack_length(len(octets)) + octets
+def encode_longstr(data: bytes) -> bytes:
+    return _pack_length(len(data)) + data
 
 
 def encode_timestamp(moment: datetime | int) -> bytes:
@@ -361,10 +361,10 @@ def _encode_text(text: str) -> bytes:
 
 
 def _encode_short(text: str) -> bytes:
-    octets = _encode_text(text)
-    if len(octets) > 255:
-        raise LocalMisuse(f"a short string holds 255 bytes, not {len(octets)}: {text[:40]!r}...")
-    return octets
+    data = _encode_text(text)
+    if len(data) > 255:
+        raise LocalMisuse(f"a short string holds 255 bytes, not {len(data)}: {text[:40]!r}...")
+    return data
 
 
 def _write_table(out: bytearray, table: Mapping[str, Any], depth: int) -> None:
@@ -372,9 +372,9 @@ def _write_table(out: bytearray, table: Mapping[str, Any], depth: int) -> None:
     for key, value in table.items():
         if not isinstance(key, str):
             raise LocalMisuse(f"a table key is a str, not {type(key).__name__}")
-        octets = _encode_short(key)
-        out.append(len(octets))
-        out += octets
+        data = _encode_short(key)
+        out.append(len(data))
+        out += data
         _write_value(out, value, depth + 1)
     out[start : start + 4] = _pack_length(len(out) - start - 4)
 
@@ -429,9 +429,9 @@ def _write_value(out: bytearray, value: Any, depth: int) -> None:
         raise LocalMisuse(f"a table cannot hold a value of type {type(value).__name__}")
 
 
-def _write_bytes(out: bytearray, kind: int, octets: bytes | bytearray) -> None:
-    out += _pack_tagged_length(kind, len(octets))
-    out += octets
+def _write_bytes(out: bytearray, kind: int, data: bytes | bytearray) -> None:
+    out += _pack_tagged_length(kind, len(data))
+    out += data
 
 
 def _write_int(out: bytearray, value: int) -> None:

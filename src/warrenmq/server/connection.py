@@ -296,7 +296,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
     def _resume_reading(self) -> None:
         if self._transport is not None and not (self._is_blocked or self._is_deaf or self._is_held):
             self._transport.resume_reading()
-            self._heartbeat.heard_at = self.server.now()
+            self._heartbeat.received_at = self.server.now()
 
     def _count_buffers(self) -> None:
         """Count what waits to be read as whole frames, and what waits for the peer to read it."""
@@ -346,10 +346,10 @@ class AmqpConnection(asyncio.BufferedProtocol):
         heartbeat = self._heartbeat
         if self._heard or self._is_blocked or self._is_deaf or self._is_held:
             self._heard = False
-            heartbeat.heard_at = now
+            heartbeat.received_at = now
         if self._outbox.has_written:
             self._outbox.has_written = False
-            heartbeat.said_at = now
+            heartbeat.sent_at = now
         if heartbeat.is_missed(now):
             log.warning("%s: missed heartbeats, timeout: %d s", self.name, heartbeat.interval)
             self.abort()

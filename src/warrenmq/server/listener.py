@@ -17,7 +17,7 @@ from warrenmq.core.broker import Broker
 from warrenmq.core.memory import CONNECTION
 from warrenmq.protocol import spec
 from warrenmq.protocol.handshake import CAPABILITIES
-from warrenmq.protocol.output import ScratchPool
+from warrenmq.protocol.output import BufferPool
 from warrenmq.server.clock import Clock
 from warrenmq.server.connection import SHUTDOWN_TEXT, AmqpConnection
 from warrenmq.server.flow import Alarms
@@ -108,7 +108,7 @@ class AmqpServer:
         self.authenticator = Authenticator(broker.users, options.loopback_users, broker.login_limit)
         broker.warning_log.on_warning = partial(log.warning, "%s")
         self.alarms = Alarms(broker.stats, options.memory_limit, options.max_message_size)
-        self.pool = ScratchPool()
+        self.pool = BufferPool()
         self.receive_buffer = bytearray(max(RECEIVE_BUFFER, 2 * (options.frame_max + 8)))
         self.receive_view = memoryview(self.receive_buffer)
         self.loop_lag = 0.0

@@ -30,7 +30,7 @@ cdef class MessagePath(FrameHandler):
     @cython.locals(target=Channel)
     cpdef on_ack(self, int channel, unsigned long long delivery_tag, bint multiple)
     cpdef bint on_content_header(self, int channel, unsigned long long body_size) except -1
-    cpdef bint on_gathered(self, int channel, Py_ssize_t size) except -1
+    cpdef bint on_buffered(self, int channel, Py_ssize_t size) except -1
     cpdef on_released(self, Py_ssize_t size)
     cpdef end(self)
     @cython.locals(index="long long")

@@ -102,7 +102,7 @@ class MessagePath(FrameHandler):
             return False
         return True
 
-    def on_gathered(self, channel: int, size: int) -> bool:
+    def on_buffered(self, channel: int, size: int) -> bool:
         """Count it; refuse the content if there is no room for more of them, or let the client wait."""
         is_refused = self._stats.exceeds_unfinished(size)
         self._stats.transit_bytes += size

@@ -18,7 +18,7 @@ from warrenmq.core.message import Message
 from warrenmq.core.ports import Outbox
 from warrenmq.core.stats import Stats, Traffic
 from warrenmq.protocol import methods, spec
-from warrenmq.protocol.output import OutputBuffer, ScratchPool
+from warrenmq.protocol.output import BufferPool, OutputBuffer
 from warrenmq.protocol.values import encode_shortstr
 from warrenmq.server.ticker import Ticker
 
@@ -47,7 +47,7 @@ class ConnectionOutbox(Outbox):
         "transport",
     )
 
-    def __init__(self, ticker: Ticker, stats: Stats, traffic: Traffic, pool: ScratchPool, frame_max: int) -> None:
+    def __init__(self, ticker: Ticker, stats: Stats, traffic: Traffic, pool: BufferPool, frame_max: int) -> None:
         super().__init__()
         self.ticker = ticker
         self.stats = stats

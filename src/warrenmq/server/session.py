@@ -271,7 +271,7 @@ class Session:
     def _close_channel(self, number: int) -> None:
         """The client closes it."""
         self._drop_channel(number, schema.R_CHANNEL_CLOSED)
-        self.reader.attend_channel(number)
+        self.reader.resume_channel(number)
         self.outbox.send(number, spec.ChannelCloseOk())
 
     def _on_closing_channel(self, number: int, index: int) -> None:
@@ -279,7 +279,7 @@ class Session:
         if index == spec.ChannelClose.index:
             self.outbox.send(number, spec.ChannelCloseOk())
         else:
-            self.reader.attend_channel(number)
+            self.reader.resume_channel(number)
 
     def _drop_channel(self, number: int, reason: int) -> None:
         """`reason` is why what it holds unacked comes back."""

@@ -47,7 +47,7 @@ class Connection:
         return self.server
 
     def lose(self) -> None:
-        self.server.protocol.receive_end()
+        self.server.protocol.receive_eof()
 
     def confirm(self) -> None:
         self.state.is_confirming = True

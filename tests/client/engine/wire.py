@@ -9,7 +9,7 @@ from warrenmq.protocol import methods, spec
 from warrenmq.protocol.connection import ClientConnection
 from warrenmq.protocol.frames import FrameHandler, FrameReader
 from warrenmq.protocol.handshake import ClientHandshake
-from warrenmq.protocol.output import OutputBuffer, ScratchPool
+from warrenmq.protocol.output import BufferPool, OutputBuffer
 from warrenmq.protocol.properties import BasicProperties, content_header
 
 FRAME_MAX = 131072
@@ -20,7 +20,7 @@ class Server:
 
     def __init__(self, shared: SharedConnection) -> None:
         self.listener = LinkListener(shared)
-        self.protocol = ClientConnection(ClientHandshake("PLAIN", b""), 0.0, hearer=self.listener)
+        self.protocol = ClientConnection(ClientHandshake("PLAIN", b""), 0.0, content_handler=self.listener)
         self.say(0, spec.ConnectionStart(0, 9, {}, b"PLAIN", b"en_US"))
         self.say(0, spec.ConnectionTune(10, FRAME_MAX, 0))
         self.say(0, spec.ConnectionOpenOk())
@@ -37,7 +37,7 @@ class Server:
         state.resume_publishing()
 
     def say(self, channel: int, method: spec.Method) -> None:
-        output = OutputBuffer(FRAME_MAX, ScratchPool())
+        output = OutputBuffer(FRAME_MAX, BufferPool())
         output.put_method(channel, methods.encode(method))
         self._hear(output)
 
@@ -45,7 +45,7 @@ class Server:
         self.say_content(state.number, spec.BasicDeliver(consumer, tag, False, "", "key"), body)
 
     def say_content(self, channel: int, method: spec.Method, body: bytes, header: bytes | None = None) -> None:
-        output = OutputBuffer(FRAME_MAX, ScratchPool())
+        output = OutputBuffer(FRAME_MAX, BufferPool())
         output.put_content(
             channel, methods.encode(method), header or content_header(len(body), BasicProperties()), body
         )

@@ -61,7 +61,7 @@ class Link(asyncio.Protocol):
         )
         self.listener = LinkListener(shared)
         self.protocol = ClientConnection(
-            self._handshake, self._loop.time(), max_body_size=factory.max_body_size, hearer=self.listener
+            self._handshake, self._loop.time(), max_body_size=factory.max_body_size, content_handler=self.listener
         )
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -121,14 +121,14 @@ class Link(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         with self._shared.lock:
-            self.protocol.receive_end()
+            self.protocol.receive_eof()
         self._hand_over()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._network_error = exc
         with self._shared.lock:
-            self.protocol.receive_end()
+            self.protocol.receive_eof()
         self._hand_over()
         if self._linger is not None:
             self._linger.cancel()
@@ -144,7 +144,7 @@ class Link(asyncio.Protocol):
         if self._is_reading_paused and self._transport is not None:
             self._is_reading_paused = False
             with self._shared.lock:
-                self.protocol.excuse_silence(self._loop.time())
+                self.protocol.restart_heartbeat_timeout(self._loop.time())
             if not self._transport.is_closing():
                 self._transport.resume_reading()
 
@@ -251,7 +251,7 @@ class Link(asyncio.Protocol):
         with self._shared.lock:
             if self._is_reading_paused or (is_late and not self._is_silence_excused):
                 self._is_silence_excused = True
-                self.protocol.excuse_silence(now)
+                self.protocol.restart_heartbeat_timeout(now)
             self.protocol.check_time(now)
         self._hand_over()
         self._arm_timer()
