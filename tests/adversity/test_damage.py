@@ -20,7 +20,7 @@ from tests.support.crash import History, effort
 from tests.support.disk import Disk, RecordingFiles
 from tests.support.durable import ROOT, Life
 from warrenmq.journal.log_file import read_log
-from warrenmq.journal.segment_file import read_dead, walk_pages
+from warrenmq.journal.segment_file import read_marks, walk_pages
 
 SPOTS = effort(12)  # for each file
 
@@ -83,7 +83,7 @@ def is_cut_between_records(disk: Disk, path: str) -> bool:
     if path.endswith(".seg"):
         return walk_pages(files, files.open_read(path)).reason is None
     if path.endswith(".dead"):
-        return read_dead(files, path).reason is None
+        return read_marks(files, path).reason is None
     scan = read_log(files, f"{ROOT}/log")
     return sum(1 for _ in scan) > 0 and scan.torn_tail is None and not scan.damage
 

@@ -236,11 +236,11 @@ def find_failure(
 
 
 @settings(max_examples=effort(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(seed=st.integers(0, 2**32), carry_below=st.sampled_from([0, 300, 1200]))
-def test_an_id_is_there_if_and_only_if_its_message_was_kept(seed: int, carry_below: int) -> None:
+@given(seed=st.integers(0, 2**32), relog_below=st.sampled_from([0, 300, 1200]))
+def test_an_id_is_there_if_and_only_if_its_message_was_kept(seed: int, relog_below: int) -> None:
     choice = random.Random(seed)
     lives = [make_history(choice) for _ in range(3)]
-    failure = find_failure(lives, seed, replace(TINY, carry_below=carry_below))
+    failure = find_failure(lives, seed, replace(TINY, relog_below=relog_below))
     assert failure is None, f"seed {seed}: {failure}"
 
 

@@ -23,7 +23,7 @@ from tests.support.process import BrokerProcess
 SMALL = {
     "WARREN_LOG_LIMIT": "1MiB",
     "WARREN_TEST_LIMITS": "log_file_size=262144,window=65536,page=16384,memory_budget=1000000,segment_size=65536,"
-    "page_size=8192,read_size=16384,dead_allowance=8192,carry_below=4096",
+    "page_size=8192,read_size=16384,dead_allowance=8192,relog_below=4096",
 }
 PATIENCE = 60.0
 

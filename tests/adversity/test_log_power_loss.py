@@ -51,9 +51,9 @@ def live(files: Files, history: History, choice: random.Random, truth: Truth, ga
         elif what < 0.85:
             truth.forgotten = up_to = choice.randint(truth.forgotten, truth.synced)
             history.tell(("forgotten", up_to))
-            log.forget_up_to(up_to)
+            log.remove_up_to(up_to)
         elif what < 0.95:
-            log.prepare_spare_piece()
+            log.prepare_spare_step()
         else:
             log.sync()
             truth.synced = log.next_sequence - 1

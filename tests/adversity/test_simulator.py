@@ -203,7 +203,7 @@ def make_use_of(files: Files, root: str) -> list[object]:
     files.write(handle, b"hello", 0)
     files.write(handle, b"world", 10)
     files.writev(handle, [b"12", b"34"], 3)
-    files.write_past_cache(handle, [b"5", b"678"], 7)
+    files.write_direct(handle, [b"5", b"678"], 7)
     seen += [files.read(handle, 100, 0), files.read(handle, 3, 4), files.read(handle, 5, 99), files.size(handle)]
     files.truncate(handle, 4)
     files.truncate(handle, 6)

@@ -18,12 +18,12 @@ from warrenmq.journal.ids_file import encode_head, encode_ids, ids_name
 from warrenmq.journal.log_file import LogWriter, log_name
 from warrenmq.journal.record import ATTEMPTS, EXPIRY, HAS_DEATHS, PERSISTENT, PUBLISH_TIME, TRACE, TRACED, encode
 from warrenmq.journal.segment_file import (
-    DEAD_MAGIC,
+    MARKS_MAGIC,
     SEGMENT_MAGIC,
-    dead_name,
     encode_batch,
     encode_file_head,
     encode_page,
+    marks_name,
     segment_name,
 )
 
@@ -165,7 +165,9 @@ def make_segment() -> bytes:
 def make_dead() -> bytes:
     """Position 5001 was deleted, later 5000 and 5003."""
     return (
-        encode_file_head(DEAD_MAGIC, str(FOLDER / dead_name(5000, 0))) + encode_batch([1], 0) + encode_batch([0, 3], 4)
+        encode_file_head(MARKS_MAGIC, str(FOLDER / marks_name(5000, 0)))
+        + encode_batch([1], 0)
+        + encode_batch([0, 3], 4)
     )
 
 
@@ -178,7 +180,7 @@ def make_ids() -> bytes:
 FILES = {
     log_name(41): make_log,
     segment_name(5000, 0): make_segment,
-    dead_name(5000, 0): make_dead,
+    marks_name(5000, 0): make_dead,
     ids_name(7, 45): make_ids,
 }
 

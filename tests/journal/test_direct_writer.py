@@ -171,7 +171,7 @@ files = SystemFiles()
 handle = files.create(path)
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
 try:
-    files.write_past_cache(handle, [bytes(range(256)) * (size // 256)], start)
+    files.write_direct(handle, [bytes(range(256)) * (size // 256)], start)
 except OSError as error:
     print(error.errno, bool(fcntl.fcntl(handle, fcntl.F_GETFL) & getattr(os, "O_DIRECT", 0)))
 """
@@ -227,7 +227,7 @@ handle = files.open(sys.argv[1])
 bytes = random.Random(5).randbytes(300_000)
 writer = direct_writer.DirectWriter(8 * direct_writer.BLOCK)
 direct_writer.DirectWriter = lambda: writer
-print(files.write_past_cache(handle, [bytes[:5], bytes[5:100_000], bytes[100_000:]], 17))
+print(files.write_direct(handle, [bytes[:5], bytes[5:100_000], bytes[100_000:]], 17))
 print(bool(fcntl.fcntl(handle, fcntl.F_GETFL) & getattr(os, "O_DIRECT", 0)))
 """
 
@@ -281,14 +281,14 @@ def test_a_full_disk_is_told_as_such(small_disk: Path) -> None:
     files = SystemFiles()
     handle = files.create(str(small_disk / "file"))
     try:
-        assert files.write_past_cache(handle, [NOISE[:1_000_000]], 5)
+        assert files.write_direct(handle, [NOISE[:1_000_000]], 5)
         with pytest.raises(OSError, match="No space left") as error:
-            files.write_past_cache(handle, [NOISE, NOISE], 1_000_005)
+            files.write_direct(handle, [NOISE, NOISE], 1_000_005)
         assert error.value.errno == errno.ENOSPC
         assert not is_direct(handle)
         assert os.pread(handle, 1_000_000, 5) == NOISE[:1_000_000]
         os.ftruncate(handle, 5)  # room again
-        assert files.write_past_cache(handle, [NOISE[:1_000_000]], 5)
+        assert files.write_direct(handle, [NOISE[:1_000_000]], 5)
         assert os.pread(handle, 2_000_000, 5) == NOISE[:1_000_000]
     finally:
         os.close(handle)
@@ -313,9 +313,9 @@ class Writer:
 def test_pieces_come_behind_each_other_in_any_case(path: Path, handle: int) -> None:
     files = SystemFiles()
     pieces = pieces_of([(10, bytes), (600_000, bytearray), (0, bytes), (700_001, memoryview)], 3)
-    files.write_past_cache(handle, pieces, 100)
-    files.write_past_cache(handle, [], 0)
-    files.write_past_cache(handle, pieces, 100 + 1_300_011)
+    files.write_direct(handle, pieces, 100)
+    files.write_direct(handle, [], 0)
+    files.write_direct(handle, pieces, 100 + 1_300_011)
     assert path.read_bytes() == bytes(100) + 2 * b"".join(pieces)
 
 
@@ -325,17 +325,17 @@ def test_a_refusal_is_remembered_and_nothing_is_lost(path: Path, handle: int, mo
     monkeypatch.setattr(Writer, "made", 0)
     files = SystemFiles()
     for number in range(2):
-        assert not files.write_past_cache(handle, [NOISE[:50_000], NOISE[:50_000]], number * 100_000)
+        assert not files.write_direct(handle, [NOISE[:50_000], NOISE[:50_000]], number * 100_000)
     assert path.read_bytes() == NOISE[:50_000] * 4
     assert Writer.made == 1
-    SystemFiles().write_past_cache(handle, [b"x"], 0)  # another one finds out for itself
+    SystemFiles().write_direct(handle, [b"x"], 0)  # another one finds out for itself
     assert Writer.made == 2
 
 
 def test_without_direct_writes_it_is_a_usual_write(path: Path, handle: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(direct_writer, "IS_AVAILABLE", False)
     monkeypatch.setattr(direct_writer, "DirectWriter", None)
-    assert not SystemFiles().write_past_cache(handle, [NOISE[:50_000], b"end"], 1)
+    assert not SystemFiles().write_direct(handle, [NOISE[:50_000], b"end"], 1)
     assert path.read_bytes() == b"\0" + NOISE[:50_000] + b"end"
 
 
@@ -346,9 +346,9 @@ def test_a_writer_is_used_again_also_after_an_error(quick_path: Path, monkeypatc
     monkeypatch.setattr(direct_writer, "DirectWriter", lambda: made.append(make()) or made[-1])
     files = SystemFiles()
     handle = files.open(str(quick_path))
-    assert files.write_past_cache(handle, [NOISE], 0)
+    assert files.write_direct(handle, [NOISE], 0)
     with pytest.raises(OSError, match="Bad file descriptor"):
-        files.write_past_cache(-1, [NOISE], 0)
-    assert files.write_past_cache(handle, [NOISE], 0)
+        files.write_direct(-1, [NOISE], 0)
+    assert files.write_direct(handle, [NOISE], 0)
     files.close(handle)
     assert len(made) == 1

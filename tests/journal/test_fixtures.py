@@ -39,9 +39,9 @@ from warrenmq.journal.log_file import log_name, read_log
 from warrenmq.journal.record import PERSISTENT, TRACED, decode_at
 from warrenmq.journal.segment_file import (
     UNKNOWN,
-    dead_name,
+    marks_name,
     page_records,
-    read_dead,
+    read_marks,
     read_page,
     segment_name,
     walk_pages,
@@ -104,7 +104,7 @@ def test_the_segment_is_read(folder: Path, fields: bytes, body_bytes: list[int])
     walk = walk_pages(files, handle, path)
     assert walk.reason is None
     assert walk.is_old is (folder != FOLDER)
-    assert walk.is_uncounted is (folder not in (FOLDER, FOLDER_V5, FOLDER_V4))
+    assert walk.lacks_body_bytes is (folder not in (FOLDER, FOLDER_V5, FOLDER_V4))
     expiry = EXPIRES if folder == FOLDER else 0
     assert [(page.earliest, page.latest) for page in walk.pages] == [(0, 0), (expiry, expiry)]
     assert [page.body_bytes for page in walk.pages] == body_bytes
@@ -132,7 +132,7 @@ def test_the_ids_are_read() -> None:
     "folder", [FOLDER, FOLDER_V5, FOLDER_V4, FOLDER_V3, FOLDER_V2, FOLDER_V1], ids=["v6", "v5", "v4", "v3", "v2", "v1"]
 )
 def test_the_deletion_marks_are_read(folder: Path) -> None:
-    marks = read_dead(Files(), str(folder / dead_name(5000, 0)))
+    marks = read_marks(Files(), str(folder / marks_name(5000, 0)))
     assert (list(marks.numbers), marks.reason) == ([1, 0, 3], None)
     assert marks.deleted_bytes == (4 if folder in (FOLDER, FOLDER_V5, FOLDER_V4) else UNKNOWN)
 
@@ -142,7 +142,7 @@ def test_the_deletion_marks_are_read(folder: Path) -> None:
     [
         ("log.md", 0, log_name(41)),
         ("segment.md", 0, segment_name(5000, 0)),
-        ("segment.md", 1, dead_name(5000, 0)),
+        ("segment.md", 1, marks_name(5000, 0)),
         ("ids.md", 0, ids_name(7, 45)),
     ],
 )

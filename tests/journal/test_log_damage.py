@@ -28,7 +28,7 @@ def used_again() -> History:
     for number in range(11):
         history.append(writer, bytes([number]) * (40 + number % 3))
         writer.sync()
-        writer.forget_up_to(number - 3)
+        writer.remove_up_to(number - 3)
     first = writer.files_in_use[0].first
     history.written = {sequence: epoch for sequence, epoch in history.written.items() if sequence >= first}
     last = writer.files_in_use[-1]

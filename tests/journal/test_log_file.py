@@ -85,7 +85,7 @@ def test_sequences_have_no_gaps() -> None:
 
 
 def test_an_epoch_too_long_for_its_head_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_file, "PAYLOAD_MAX", 10)
+    monkeypatch.setattr(log_file, "MAX_PAYLOAD", 10)
     with pytest.raises(JournalError, match="an epoch of 11 bytes is too long"):
         History().writer().append(bytes(11), 1, 0)
 
@@ -157,7 +157,7 @@ def test_files_whose_epochs_are_not_needed_are_let_go_oldest_first() -> None:
         history.append(writer, bytes(300))
     writer.sync()
     history.files.operations.clear()
-    writer.forget_up_to(2)
+    writer.remove_up_to(2)
     assert [file.first for file in writer.files_in_use] == [3, 4, 5]
     changes = [
         operation[:2] for operation in history.files.operations if operation[0] in ("remove", "rename", "sync_dir")
@@ -167,7 +167,7 @@ def test_files_whose_epochs_are_not_needed_are_let_go_oldest_first() -> None:
     assert (
         changes[1::2] == [("sync_dir", FOLDER)] * 2
     )  # one at a time: the disk never has the second gone without the first
-    writer.forget_up_to(99)
+    writer.remove_up_to(99)
     assert [file.first for file in writer.files_in_use] == [5]
     assert [name for name in history.names() if name.endswith(".log")] == [log_name(5)]
 
@@ -176,13 +176,13 @@ def test_the_newest_file_stays_so_that_the_numbers_do() -> None:
     history = a_log([bytes(300)] * 3)
     scan, _ = history.scan()
     writer = LogWriter(history.files, FOLDER, 4, 512, scan.files_found)
-    writer.forget_up_to(99)
+    writer.remove_up_to(99)
     assert history.scan()[0].last_sequence == 3
 
 
 def drop_all(writer: LogWriter) -> None:
     writer.begin_file()
-    writer.forget_up_to(writer.written)
+    writer.remove_up_to(writer.written)
 
 
 def test_a_log_that_is_dropped_keeps_its_numbers_and_nothing_else() -> None:
@@ -211,7 +211,7 @@ def test_at_most_two_spares_are_kept_and_only_of_about_the_right_size() -> None:
         history.append(writer, bytes(size))
         history.append(writer, bytes(600))  # bigger than a file: it has one to itself
     writer.sync()
-    writer.forget_up_to(12)
+    writer.remove_up_to(12)
     assert history.names() == [log_name(12), "spare-1", "spare-2"]
     assert all(384 <= len(history.file(name)) <= 512 for name in ("spare-1", "spare-2"))
 
@@ -223,7 +223,7 @@ def test_a_file_used_again_shows_nothing_of_its_former_life() -> None:
         history.append(writer, bytes([number]) * (10 + number * 7 % 90))
         writer.sync()
         if number > 20:
-            writer.forget_up_to(number - 10)
+            writer.remove_up_to(number - 10)
             for sequence in [each for each in history.written if each < writer.files_in_use[0].first]:
                 del history.written[sequence]
             scan, found = history.scan()
@@ -236,9 +236,9 @@ def test_a_file_used_again_shows_nothing_of_its_former_life() -> None:
 def test_a_spare_is_zeros_in_whole_and_the_next_roll_takes_it() -> None:
     history = History()
     writer = history.writer(file_size=2**20 + 100)
-    assert writer.prepare_spare_piece()
+    assert writer.prepare_spare_step()
     assert history.names() == ["spare-new"]
-    assert not writer.prepare_spare_piece()
+    assert not writer.prepare_spare_step()
     assert history.names() == ["spare-1"]
     assert history.file("spare-1") == bytes(2**20 + 100)
     writer.prepare_spare()
@@ -265,7 +265,7 @@ def test_a_disk_too_full_for_a_spare_is_left_as_it_was() -> None:
     inner = RecordingFiles()
     files = FaultyFiles(inner)
     writer = LogWriter(files, FOLDER, 1, file_size=3 * 2**20)
-    assert writer.prepare_spare_piece()
+    assert writer.prepare_spare_step()
     files.fail_at, files.number, files.leaves_half = len(files.sites) + 1, errno.ENOSPC, True
     with pytest.raises(OSError, match="No space left"):
         writer.prepare_spare()
@@ -280,7 +280,7 @@ def test_closing_leaves_no_handle_and_no_half_spare() -> None:
     history = History()
     writer = history.writer(file_size=2 * 2**20)
     history.append(writer, b"a")
-    writer.prepare_spare_piece()
+    writer.prepare_spare_step()
     writer.close()
     assert history.names() == [log_name(1)]
     assert history.files.open_paths() == 0
@@ -323,7 +323,7 @@ def test_a_body_that_looks_like_later_epochs_is_never_taken_for_them() -> None:
 
 
 def test_salts_differ() -> None:
-    assert len({log_file.draw_salt() for _ in range(10)}) > 1
+    assert len({log_file.random_salt() for _ in range(10)}) > 1
 
 
 # -- crashes and full disks
@@ -456,9 +456,9 @@ def test_the_folder_is_synced_after_each_removal_also_where_no_descriptor_was_fr
     files.sites.clear()
     files.fail_at = 2
     with pytest.raises(OSError, match="Too many open files"):
-        writer.forget_up_to(2)
+        writer.remove_up_to(2)
     files.give_back()
-    writer.forget_up_to(2)
+    writer.remove_up_to(2)
     assert files.sites == ["remove", "sync_dir", "sync_dir", "remove", "sync_dir"]
     writer.append(b"still good", 5, 0)
     writer.close()

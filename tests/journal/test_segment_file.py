@@ -14,22 +14,22 @@ from warrenmq.journal import segment_file
 from warrenmq.journal.errors import DamagedPage, JournalError, UnknownVersion
 from warrenmq.journal.record import PERSISTENT, encode
 from warrenmq.journal.segment_file import (
-    DEAD_MAGIC,
     FILE_HEAD_SIZE,
     FOREIGN,
+    MARKS_MAGIC,
     PAGE_HEAD_SIZE,
     SEGMENT_MAGIC,
     UNKNOWN,
-    DeadMarks,
+    DeletionMarks,
     PageHead,
     check_file_head,
-    dead_name,
     encode_batch,
     encode_file_head,
     encode_page,
+    marks_name,
     page_records,
     parse_name,
-    read_dead,
+    read_marks,
     read_page,
     read_payload,
     segment_name,
@@ -62,7 +62,7 @@ def a_segment(*pages: list[int]) -> Stored:
 
 
 def a_dead_file(*batches: list[int]) -> Stored:
-    return Stored(encode_file_head(DEAD_MAGIC) + b"".join(map(encode_batch, batches)))
+    return Stored(encode_file_head(MARKS_MAGIC) + b"".join(map(encode_batch, batches)))
 
 
 def joined(lists: list[list[int]]) -> list[int]:
@@ -240,11 +240,11 @@ def test_an_empty_file_and_one_of_another_kind_are_told() -> None:
 
 def test_a_file_of_a_newer_version_is_refused() -> None:
     segment = Stored(encode_file_head(SEGMENT_MAGIC, PATH, 6) + a_page([1]))
-    dead = Stored(encode_file_head(DEAD_MAGIC, PATH, 5) + encode_batch([1]))
+    dead = Stored(encode_file_head(MARKS_MAGIC, PATH, 5) + encode_batch([1]))
     with pytest.raises(UnknownVersion, match="/file has format version 6"):
         walk_pages(segment.files, segment.handle, PATH)
     with pytest.raises(UnknownVersion, match="/file has format version 5"):
-        read_dead(dead.files, PATH)
+        read_marks(dead.files, PATH)
 
 
 @pytest.mark.parametrize("version", [4, 5])
@@ -261,10 +261,10 @@ def test_a_single_flipped_bit_of_a_file_head_hides_no_page(version: int) -> None
 def test_a_file_that_was_written_under_another_name_is_told_and_not_read() -> None:
     for elsewhere in ("/queues/7/file", "/other"):
         segment = Stored(encode_file_head(SEGMENT_MAGIC, elsewhere) + a_page([1]))
-        dead = Stored(encode_file_head(DEAD_MAGIC, elsewhere) + encode_batch([1]))
+        dead = Stored(encode_file_head(MARKS_MAGIC, elsewhere) + encode_batch([1]))
         walk = walk_pages(segment.files, segment.handle, PATH)
         assert (walk.pages, walk.end, walk.reason) == ([], FILE_HEAD_SIZE, FOREIGN)
-        marks = read_dead(dead.files, PATH)
+        marks = read_marks(dead.files, PATH)
         assert (list(marks.numbers), marks.end, marks.reason) == ([], 0, FOREIGN)
 
 
@@ -289,9 +289,9 @@ def test_a_flipped_bit_in_a_head_that_is_bound_to_its_place_hides_nothing() -> N
 
 def test_names_of_segments() -> None:
     assert segment_name(5000, 0) == "00000000000000005000-0.seg"
-    assert dead_name(5000, 12) == "00000000000000005000-12.dead"
+    assert marks_name(5000, 12) == "00000000000000005000-12.dead"
     assert parse_name(segment_name(2**64 - 1, 7)) == (2**64 - 1, 7, "seg")
-    assert parse_name(dead_name(1, 0)) == (1, 0, "dead")
+    assert parse_name(marks_name(1, 0)) == (1, 0, "dead")
     for name in ("5000-0.seg", "00000000000000005000-00.seg", "00000000000000005000-0.seg.new", "x"):
         assert parse_name(name) is None
     names = [segment_name(first, 0) for first in (0, 9, 10, 2**63, 2**64 - 1)]
@@ -304,14 +304,14 @@ def test_names_of_segments() -> None:
 @given(st.lists(st.lists(st.integers(0, 2**32 - 1), max_size=20), max_size=8))
 def test_marks_are_read_as_they_were_written(batches: list[list[int]]) -> None:
     dead = a_dead_file(*batches)
-    marks = read_dead(dead.files, PATH)
+    marks = read_marks(dead.files, PATH)
     assert list(marks.numbers) == joined(batches)
     assert marks[1:] == (len(dead.octets), len(dead.octets), None, False, UNKNOWN)
     assert dead.files.open_paths() == 1  # that of the test
 
 
-def read_marks(dead: Stored) -> tuple[list[int], DeadMarks]:
-    marks = read_dead(dead.files, PATH)
+def read_positions(dead: Stored) -> tuple[list[int], DeletionMarks]:
+    marks = read_marks(dead.files, PATH)
     return list(marks.numbers), marks
 
 
@@ -324,7 +324,7 @@ def test_a_torn_batch_is_told_and_those_before_it_count() -> None:
     while dead.current:
         dead.current.pop()
         size = len(dead.current)
-        numbers, marks = read_marks(dead)
+        numbers, marks = read_positions(dead)
         whole = [end for end in ends if end <= size]
         assert numbers == joined(batches[: max(0, len(whole) - 1)])
         assert (marks.end, marks.is_damaged) == (max(whole, default=0), False)
@@ -337,7 +337,7 @@ def test_a_flipped_bit_costs_one_batch_at_most_and_is_told() -> None:
     starts = [FILE_HEAD_SIZE, FILE_HEAD_SIZE + 24, FILE_HEAD_SIZE + 24 + 28]
     last = starts[-1]
     for offset in flips(dead):
-        numbers, marks = read_marks(dead)
+        numbers, marks = read_positions(dead)
         assert marks.reason is not None
         assert marks.is_damaged == (offset < last)
         assert marks.end == max([0, *(start for start in starts if start <= offset)])

@@ -17,9 +17,9 @@ from tests.support.crash import effort
 from tests.support.outbox import Delivered
 
 SIZES: list[dict[str, Any]] = [
-    {"window": 6000, "page": 1500, "log_limit": 40_000, "log_file_size": 10_000, "carry_below": 3000},
-    {"window": 30_000, "page": 4000, "log_limit": 12_000, "log_file_size": 3000, "carry_below": 0},
-    {"window": 60_000, "page": 2000, "log_limit": 60_000, "log_file_size": 6000, "carry_below": 50_000},
+    {"window": 6000, "page": 1500, "log_limit": 40_000, "log_file_size": 10_000, "relog_below": 3000},
+    {"window": 30_000, "page": 4000, "log_limit": 12_000, "log_file_size": 3000, "relog_below": 0},
+    {"window": 60_000, "page": 2000, "log_limit": 60_000, "log_file_size": 6000, "relog_below": 50_000},
 ]
 STEPS = {"publish": 6, "consume": 10, "commit": 3, "get": 3, "checkpoint": 1, "restart": 2}
 

@@ -26,8 +26,8 @@ from warrenmq.storage.page_index import UNKNOWN
 from warrenmq.storage.queue_store import QueueStore
 
 SIZES: list[dict[str, Any]] = [
-    {"window": 6000, "page": 1500, "log_limit": 40_000, "log_file_size": 10_000, "carry_below": 3000},
-    {"window": 3000, "page": 1000, "log_limit": 12_000, "log_file_size": 3000, "carry_below": 0},
+    {"window": 6000, "page": 1500, "log_limit": 40_000, "log_file_size": 10_000, "relog_below": 3000},
+    {"window": 3000, "page": 1000, "log_limit": 12_000, "log_file_size": 3000, "relog_below": 0},
     {"window": 3000, "page": 600, "log_limit": 1 << 30, "page_size": 2000, "read_size": 700},
 ]
 TINY = {"segment_size": 5000, "page_size": 900, "read_size": 1500, "dead_allowance": 200}

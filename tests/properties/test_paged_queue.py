@@ -26,13 +26,13 @@ TRANSIENT = "t"  # a queue that is not durable
 EVERYWHERE = "everywhere"
 SIZES: list[dict[str, Any]] = [
     # Much is paged out; the log is trimmed now and then, small queues are carried.
-    {"window": 6000, "page": 1500, "log_limit": 40_000, "log_file_size": 10_000, "carry_below": 3000},
+    {"window": 6000, "page": 1500, "log_limit": 40_000, "log_file_size": 10_000, "relog_below": 3000},
     # The log is trimmed all the time, and nearly everything is flushed.
-    {"window": 30_000, "page": 4000, "log_limit": 12_000, "log_file_size": 3000, "carry_below": 0},
+    {"window": 30_000, "page": 4000, "log_limit": 12_000, "log_file_size": 3000, "relog_below": 0},
     # Memory is short, so that all queues together page out more than each would.
     {"window": 60_000, "page": 2000, "log_limit": 100_000, "log_file_size": 20_000, "memory_budget": 20_000},
     # Nearly everything is carried.
-    {"window": 60_000, "page": 2000, "log_limit": 60_000, "log_file_size": 6000, "carry_below": 50_000},
+    {"window": 60_000, "page": 2000, "log_limit": 60_000, "log_file_size": 6000, "relog_below": 50_000},
 ]
 
 

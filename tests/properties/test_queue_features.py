@@ -37,7 +37,7 @@ TINY: Mapping[str, Any] = {
     "page_size": 700,
     "read_size": 1200,
     "dead_allowance": 600,
-    "carry_below": 1000,
+    "relog_below": 1000,
 }
 
 # All of it stays in memory, and the log is never trimmed.

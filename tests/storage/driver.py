@@ -30,7 +30,7 @@ SMALL: dict[str, Any] = {
     "page_size": 2 * KIB,
     "read_size": 4 * KIB,
     "dead_allowance": 2 * KIB,
-    "carry_below": 0,
+    "relog_below": 0,
 }
 
 
@@ -84,7 +84,7 @@ class Kept:
         """In good order."""
         done: list[bool] = []
         self.broker.end_turn()
-        self.storage.begin_to_stop(lambda: done.append(True))
+        self.storage.begin_stop(lambda: done.append(True))
         self.storage.run_all()
         assert done == [True]
         self.crash()
@@ -130,7 +130,7 @@ class Kept:
     def checkpoint(self, carry: bool = False) -> None:
         """Let the log forget everything up to now."""
         self.settle()
-        self.storage.checkpoint.begin(self.storage.log.last, may_carry=carry)
+        self.storage.checkpoint.begin(self.storage.log.last, may_relog=carry)
         self.storage.run_all()
 
     # -- queues ------------------------------------------------------------------------------------------------------

@@ -628,7 +628,7 @@ def test_a_changed_row_is_noticed(path: Path) -> None:
     with pytest.raises(CatalogDamaged, match=words):
         catalog.load("queue")
     with pytest.raises(CatalogDamaged, match=words):
-        catalog.require_whole()
+        catalog.verify()
     assert catalog.check() == [words]
     assert catalog.load("exchange") == EXAMPLE_BY_KIND["exchange"]
 

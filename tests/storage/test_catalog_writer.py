@@ -125,7 +125,7 @@ def test_the_log_keeps_definitions_until_the_catalog_has_them(tmp_path: Path) ->
         pass
     kept.publish(range(100), "before")
     kept.turn()
-    kept.storage.checkpoint.begin(kept.storage.log.last, may_carry=False)
+    kept.storage.checkpoint.begin(kept.storage.log.last, may_relog=False)
     while kept.storage.committer.run_one() or kept.storage.pager.run_one():
         pass
     kept.crash()

@@ -111,7 +111,7 @@ class Folder:
 
     def marks(self, segment: Path, *batches: list[int]) -> Path:
         path = segment.with_suffix(".dead")
-        content = segment_file.encode_file_head(segment_file.DEAD_MAGIC)
+        content = segment_file.encode_file_head(segment_file.MARKS_MAGIC)
         path.write_bytes(content + b"".join(map(segment_file.encode_batch, batches)))
         return path
 

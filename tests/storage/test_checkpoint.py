@@ -10,7 +10,7 @@ LIMIT = 64 * KIB
 
 
 def small(tmp_path: Path, **options: object) -> Kept:
-    return Kept(tmp_path, **{"log_limit": LIMIT, "log_file_size": LIMIT // 8, "carry_below": 2 * KIB, **options})
+    return Kept(tmp_path, **{"log_limit": LIMIT, "log_file_size": LIMIT // 8, "relog_below": 2 * KIB, **options})
 
 
 def flow(kept: Kept, count: int, name: str = "busy") -> None:
@@ -38,7 +38,7 @@ def test_a_message_that_nobody_takes_is_carried_and_costs_no_file(tmp_path: Path
 
 
 def test_messages_that_are_never_acked_do_not_hold_the_log(tmp_path: Path) -> None:
-    kept = small(tmp_path, carry_below=0)
+    kept = small(tmp_path, relog_below=0)
     kept.declare("held")
     kept.declare("busy")
     for number in range(40):
@@ -100,7 +100,7 @@ def test_a_stop_waits_for_the_one_that_runs(tmp_path: Path) -> None:
     kept.settle()
     kept.ack(kept.take(50))
     kept.turn()
-    kept.storage.checkpoint.begin(kept.storage.log.durable, may_carry=True)
+    kept.storage.checkpoint.begin(kept.storage.log.durable, may_relog=True)
     kept.restart()
     assert kept.storage.replayed_epochs <= 1
     assert kept.drain() == list(range(50, 300))
@@ -116,6 +116,6 @@ def test_many_queues_are_flushed_in_slices(tmp_path: Path) -> None:
     for name in names:
         kept.ack(kept.take(1, name))
     kept.checkpoint()
-    assert len(kept.storage.context.marked) == 0
+    assert len(kept.storage.context.marked_stores) == 0
     kept.restart()
     assert all(kept.drain(name) == [2] for name in names)

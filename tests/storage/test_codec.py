@@ -209,10 +209,10 @@ def test_whether_the_broker_wrote_the_deaths_goes_with_the_message(has_deaths: b
     assert payload == struct.pack("<BI", APPEND, 1) + record.encode(7, flags, *content) + again
     replay, stores = LogReplay(), {number: Taken() for number in (1, 2)}
     replay.check(payload)
-    replay.learn(payload, 1)
+    replay.scan(payload, 1)
     for number, store in stores.items():
         replay.queues[number].store = store
-    replay.give(payload, 1)
+    replay.restore_messages(payload, 1)
     assert [[each.message.has_deaths for each in store.entries] for store in stores.values()] == [[has_deaths]] * 2
     page = bytes(encode_records([entry]))
     assert page == record.encode(7, flags, *content)
@@ -228,7 +228,7 @@ class Taken:
     def __init__(self) -> None:
         self.entries: list[QueuedMessage] = []
 
-    def take_back(self, entry: QueuedMessage) -> None:
+    def restore_message(self, entry: QueuedMessage) -> None:
         self.entries.append(entry)
 
 
@@ -250,9 +250,9 @@ def test_rows_that_are_said_again_or_kept_elsewhere_do_not_come_back() -> None:
     buffer.put_events(4, 11, b"again")
     buffer.put_events(12, 12, b"12")
     payload = bytes(buffer.take())
-    replay.learn(payload, 1)
+    replay.scan(payload, 1)
     assert (replay.last_event, replay.events) == (12, [(3, 3, b"3"), (4, 11, b"again"), (12, 12, b"12")])
-    replay.give(payload, 1)
+    replay.restore_messages(payload, 1)
     assert replay.queues[1].next_position == 1
     for cut in (1, 5, 20, 24):
         with pytest.raises(BadRecord):

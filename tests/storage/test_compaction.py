@@ -18,7 +18,7 @@ from warrenmq.journal.files import SystemFiles
 from warrenmq.journal.segment_file import SEGMENT_MAGIC, encode_file_head, encode_page
 from warrenmq.storage import crash_points
 from warrenmq.storage.check import check_folder
-from warrenmq.storage.compaction import TEMPORARY, Copy, Source
+from warrenmq.storage.compaction import TEMPORARY, SegmentCopy, Source
 
 KIB = 1024
 TRANSIENT = 1
@@ -86,8 +86,8 @@ def test_optional_fields_of_messages_are_copied(tmp_path: Path) -> None:
     payload = traced + gone + expiring
     path = tmp_path / "segment"
     path.write_bytes(encode_file_head(SEGMENT_MAGIC) + encode_page(0, 2, 3, 1, 1, payload, 0, 7) + payload)
-    copy = Copy(SystemFiles(), [Source(str(path), 0, path.stat().st_size, bytearray(b"\x02"))], "new", 0, 1000)
-    assert copy.go_on(1000)
+    copy = SegmentCopy(SystemFiles(), [Source(str(path), 0, path.stat().st_size, bytearray(b"\x02"))], "new", 0, 1000)
+    assert copy.copy_some(1000)
     assert (copy.count, copy.last, copy.kept_bytes) == (2, 2, 3)
     assert (tmp_path / TEMPORARY).read_bytes().endswith(traced + expiring)
 
@@ -310,7 +310,7 @@ def test_other_work_gets_its_turn_between_its_steps(tmp_path: Path) -> None:
     scattered(kept)
     begin(kept)
     done: list[bool] = []
-    kept.storage.pager.later(lambda: True, done.append)
+    kept.storage.pager.submit(lambda: True, done.append)
     while not done:
         assert kept.storage.pager.run_one()
     assert kept.storage.compaction.is_running

@@ -60,8 +60,8 @@ def test_arguments_are_kept_as_they_are_on_the_wire(arguments: dict[str, Any]) -
 
 
 @given(wire_tables)
-def test_whatever_a_client_sends_as_arguments_can_be_kept(octets: bytes) -> None:
-    arguments, _ = decode_table(octets, 0, len(octets))
+def test_whatever_a_client_sends_as_arguments_can_be_kept(data: bytes) -> None:
+    arguments, _ = decode_table(data, 0, len(data))
     # Compared as text: a number that is none (NaN) is not equal to itself.
     assert repr(decode_arguments(encode_arguments(arguments))) == repr(arguments)
 
@@ -70,8 +70,8 @@ def test_keys_that_grew_when_they_were_read_can_be_kept() -> None:
     entry = b"\xff" + b"\xfe" * 255 + b"V"
     inner = len(entry).to_bytes(4, "big") + entry
     outer = b"\x01aF" + inner + b"\x01bA" + (1 + len(inner)).to_bytes(4, "big") + b"F" + inner
-    octets = len(outer).to_bytes(4, "big") + outer
-    arguments, _ = decode_table(octets, 0, len(octets))
+    data = len(outer).to_bytes(4, "big") + outer
+    arguments, _ = decode_table(data, 0, len(data))
     assert len(next(iter(arguments["a"]))) == 4 * 255
     assert decode_arguments(encode_arguments(arguments)) == arguments
     definition = queue_of("q", arguments)
@@ -87,8 +87,8 @@ def test_arguments_may_be_nested_as_deep_as_on_the_wire() -> None:
     arguments: dict[str, Any] = {}
     for _ in range(MAX_DEPTH - 1):
         arguments = {"in": arguments}
-    octets = encode_table(arguments)
-    assert decode_table(octets, 0, len(octets))[0] == arguments
+    data = encode_table(arguments)
+    assert decode_table(data, 0, len(data))[0] == arguments
     definition = queue_of("q", arguments)
     assert decode_operation(encode_operation("queue", ("/", "q"), definition))[3:] == (definition,)
 
@@ -111,9 +111,9 @@ def test_what_has_no_column_is_refused_before_it_is_logged(
 
 
 @given(st.binary() | wire_tables)
-def test_rubbish_is_no_record(octets: bytes) -> None:
+def test_rubbish_is_no_record(data: bytes) -> None:
     with pytest.raises(CatalogDamaged):
-        decode_operation(octets)
+        decode_operation(data)
 
 
 def test_a_record_with_something_behind_it_is_refused() -> None:
@@ -122,9 +122,9 @@ def test_a_record_with_something_behind_it_is_refused() -> None:
 
 
 @given(st.binary())
-def test_rubbish_is_no_arguments(octets: bytes) -> None:
+def test_rubbish_is_no_arguments(data: bytes) -> None:
     try:
-        arguments = decode_arguments(octets)
+        arguments = decode_arguments(data)
     except MalformedValue:
         return
     assert repr(decode_arguments(encode_arguments(arguments))) == repr(arguments)

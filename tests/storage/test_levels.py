@@ -95,7 +95,7 @@ def test_each_level_keeps_its_own_messages(kept: Kept, clean: bool) -> None:
     assert (three.numbers(), nine.numbers()) == ([3, 5], [2, 4])
     assert (three.backlog.next_position, nine.backlog.next_position) == (6, 5)
     assert kept.drain() == [0]
-    assert kept.storage.context.words_of(nine.store.number) == "queue 'q' in vhost '/', priority 9"
+    assert kept.storage.context.describe_queue(nine.store.number) == "queue 'q' in vhost '/', priority 9"
 
 
 def test_a_level_that_was_never_asked_for_costs_nothing(kept: Kept) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.support.loops import on_a_loop
 from warrenmq.journal.files import Data, Files, SystemFiles
 from warrenmq.journal.log_file import LogScan, LogWriter
-from warrenmq.storage.committer import Batch, Progress
+from warrenmq.storage.committer import CommitProgress, EpochBatch
 from warrenmq.storage.local_committer import LocalCommitter
 
 
@@ -38,22 +38,22 @@ class Log:
     def __init__(self, root: Path, files: Files | None = None) -> None:
         self.writer = LogWriter(files or SystemFiles(), str(root / "log"), 1, file_size=1 << 20)
         self.committer = LocalCommitter(self.writer, 0.2)
-        self.progress: asyncio.Queue[Progress] = asyncio.Queue()
+        self.progress: asyncio.Queue[CommitProgress] = asyncio.Queue()
         self.failures: asyncio.Queue[str] = asyncio.Queue()
         self.committer.on_progress = self._progressed
         self.committer.on_failed = self.failures.put_nowait
         self.committer.start(asyncio.get_running_loop())
 
-    def _progressed(self, progress: Progress) -> None:
+    def _progressed(self, progress: CommitProgress) -> None:
         if progress.payload is not None:
             self.progress.put_nowait(progress)
 
-    async def commit(self, epoch: int, payload: bytes, wants_sync: bool = True) -> Progress:
-        self.committer.submit(Batch(epoch, 1000 + epoch, payload, wants_sync))
+    async def commit(self, epoch: int, payload: bytes, needs_sync: bool = True) -> CommitProgress:
+        self.committer.submit(EpochBatch(epoch, 1000 + epoch, payload, needs_sync))
         return await asyncio.wait_for(self.progress.get(), 30)
 
     async def close(self) -> None:
-        self.committer.leave_loop()
+        self.committer.detach_loop()
         await asyncio.to_thread(self.committer.stop)
 
     def found(self) -> list[bytes]:
@@ -65,7 +65,7 @@ async def test_epochs_with_and_without_sync_come_back_in_order_across_rolls(tmp_
     log = Log(tmp_path)
     payloads = [bytes([number % 251]) * (700 + number * 1379 % 400_000) for number in range(60)]
     for number, payload in enumerate(payloads, 1):
-        progress = await log.commit(number, payload, wants_sync=number % 7 != 0)
+        progress = await log.commit(number, payload, needs_sync=number % 7 != 0)
         assert progress.written == number
         assert progress.durable == number or number % 7 == 0
     await log.close()
@@ -78,10 +78,10 @@ async def test_nothing_is_written_after_a_failed_write(tmp_path: Path) -> None:
     log = Log(tmp_path, files)
     await log.commit(1, b"written")
     files.is_broken = True
-    log.committer.submit(Batch(2, 0, b"lost", True))
+    log.committer.submit(EpochBatch(2, 0, b"lost", True))
     assert "Input/output error" in await asyncio.wait_for(log.failures.get(), 30)
     files.is_broken = False
-    log.committer.submit(Batch(3, 0, b"never written", True))
+    log.committer.submit(EpochBatch(3, 0, b"never written", True))
     await log.close()
     assert log.progress.empty()
     assert log.found() == [b"written"]

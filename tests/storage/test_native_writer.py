@@ -14,7 +14,7 @@ from tests.storage.test_local_committer import Log
 from tests.support.loops import on_a_loop
 from warrenmq.journal.files import SystemFiles
 from warrenmq.storage import native_writer
-from warrenmq.storage.committer import Batch
+from warrenmq.storage.committer import EpochBatch
 from warrenmq.storage.native_writer import UNFINISHED, NativeWriter
 
 pytestmark = pytest.mark.skipif(not native_writer.IS_AVAILABLE, reason="compiled on Linux only")
@@ -35,7 +35,7 @@ def make_writer(results: Results) -> NativeWriter:
 
 
 def end(writer: NativeWriter) -> None:
-    writer.leave_loop()
+    writer.detach_loop()
     writer.stop()
 
 
@@ -87,7 +87,7 @@ class BrokenWriter:
     def __init__(self, log: Log, result: Callable[[int], int | None]) -> None:
         self.writes = 0
         self._result = result
-        self._done = log.committer._native_is_done
+        self._done = log.committer._native_done
         self._error = UNFINISHED
         assert log.committer._native is not None
         end(log.committer._native)
@@ -102,7 +102,7 @@ class BrokenWriter:
     def error(self) -> int:
         return self._error
 
-    def leave_loop(self) -> None: ...
+    def detach_loop(self) -> None: ...
 
     def stop(self) -> None: ...
 
@@ -129,10 +129,10 @@ async def test_a_failed_write_ends_the_committer(tmp_path: Path) -> None:
     writer = BrokenWriter(log, lambda _: errno.EIO)
     await log.commit(1, b"the thread makes the file")
     while writer.writes == 0:
-        log.committer.submit(Batch(2, 0, b"lost", True))
+        log.committer.submit(EpochBatch(2, 0, b"lost", True))
         await asyncio.sleep(0.01)
     assert "Input/output error" in await asyncio.wait_for(log.failures.get(), 30)
-    log.committer.submit(Batch(3, 0, b"never written", True))
+    log.committer.submit(EpochBatch(3, 0, b"never written", True))
     await log.close()
     assert log.progress.empty()
     assert log.found() == [b"the thread makes the file"]
@@ -144,7 +144,7 @@ async def test_a_stop_in_the_middle_of_an_epoch_finishes_it(tmp_path: Path) -> N
     log = Log(tmp_path)
     writer = BrokenWriter(log, lambda _: None)
     await log.commit(1, b"the thread makes the file")
-    log.committer.submit(Batch(2, 0, b"in the middle", True))
+    log.committer.submit(EpochBatch(2, 0, b"in the middle", True))
     assert writer.writes == 1
     await asyncio.wait_for(log.close(), 30)
     assert (await asyncio.wait_for(log.progress.get(), 30)).durable == 2
@@ -156,7 +156,7 @@ async def test_stops_at_any_moment_keep_every_epoch(tmp_path: Path) -> None:
     for delay in range(12):
         log = Log(tmp_path / str(delay))
         await log.commit(1, b"the thread makes the file")
-        log.committer.submit(Batch(2, 0, b"x" * 50_000, True))
+        log.committer.submit(EpochBatch(2, 0, b"x" * 50_000, True))
         for _ in range(delay):
             await asyncio.sleep(0)
         await asyncio.wait_for(log.close(), 30)

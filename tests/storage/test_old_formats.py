@@ -86,7 +86,7 @@ def write_segment(folder: Path, first: int, bodies: list[bytes]) -> None:
 
 def old_page_head(first: int, last: int, count: int, payload: bytes) -> bytes:
     numbers = len(payload), count, 0, first, last, TIME_MS, TIME_MS, crc32c(payload)
-    checked = struct.pack("<IIIIQQQQI", segment_file.OLD_PAGE_MAGIC, *numbers)
+    checked = struct.pack("<IIIIQQQQI", segment_file.PAGE_MAGIC_V1, *numbers)
     return checked + u32(crc32c(checked))
 
 
@@ -119,7 +119,7 @@ class Opened:
         self.traced.make_batch()
         self.storage.log.flush()
         done: list[bool] = []
-        self.storage.begin_to_stop(lambda: done.append(True))
+        self.storage.begin_stop(lambda: done.append(True))
         self.storage.run_all()
         assert done
         self.storage.close()

@@ -424,7 +424,7 @@ def test_a_file_that_a_compaction_has_replaced_is_not_taken_for_damaged(kept: Ke
     kept.settle()
     assert answers == []
     path.with_suffix(".aside").rename(path)
-    kept.store().release_run([segment])
+    kept.store().end_run([segment])
     kept.settle()
     assert not is_fetch or [entry.position for entry in answers[0]] == paged[:3]
     assert kept.storage.figures()["damaged_pages"] == 0

@@ -14,7 +14,7 @@ from tests.storage.driver import Kept, QuickFiles
 from warrenmq.core.turn import Turn
 from warrenmq.journal.files import Data, Files
 from warrenmq.storage.pager import Pager
-from warrenmq.storage.sparing_writer import LARGE_WRITE, SLOW_FOR, SLOW_IN_A_ROW
+from warrenmq.storage.uncached_writer import LARGE_WRITE, SLOW_FOR, SLOW_IN_A_ROW
 
 
 class Failing(QuickFiles):
@@ -52,7 +52,7 @@ def test_the_log_is_not_trimmed_after_a_failure(tmp_path: Path, operation: str, 
     kept.declare()
     kept.publish(range(300))
     kept.turn()
-    kept.storage.checkpoint.begin(kept.storage.log.last, may_carry=False)
+    kept.storage.checkpoint.begin(kept.storage.log.last, may_relog=False)
     files.operation, files.number = operation, number
     kept.storage.run_all()
     assert len(kept.failures) == 1
@@ -82,7 +82,7 @@ def test_a_full_disk_is_not_waited_for_when_the_broker_stops(tmp_path: Path) -> 
     kept.settle()
     files.operation, files.number, files.times = "write", errno.ENOSPC, 1000
     done: list[bool] = []
-    kept.storage.begin_to_stop(lambda: done.append(True))
+    kept.storage.begin_stop(lambda: done.append(True))
     kept.storage.run_all()
     assert (done, len(kept.failures)) == ([], 1)
     files.operation = ""
@@ -98,9 +98,9 @@ class Ways(QuickFiles):
         self.ways: list[tuple[str, str]] = []
         self._is_past = False
 
-    def write_past_cache(self, handle: int, pieces: Sequence[Data], offset: int) -> bool:
+    def write_direct(self, handle: int, pieces: Sequence[Data], offset: int) -> bool:
         self._is_past = True
-        super().write_past_cache(handle, pieces, offset)
+        super().write_direct(handle, pieces, offset)
         self._is_past = False
         return True
 
@@ -116,7 +116,7 @@ class NoLog:
     last = durable = 0
     turn = Turn()
 
-    def want_sync(self) -> None: ...
+    def request_sync(self) -> None: ...
 
 
 def make_pager(files: Files) -> Pager:
@@ -130,12 +130,12 @@ def test_only_large_writes_of_files_that_can_be_done_without_go_past_the_cache(t
     done: list[str] = []
     large, small = bytes(LARGE_WRITE), bytes(LARGE_WRITE - 5)
     pager.write(str(tmp_path / "queue"), 0, [large], True, lambda: done.append("queue"))
-    pager.write(str(tmp_path / "transient"), 0, [large], True, lambda: done.append("transient"), is_kept=False)
+    pager.write(str(tmp_path / "transient"), 0, [large], True, lambda: done.append("transient"), is_durable=False)
     for name, body in (("small", small), ("large", large), ("headed", small)):
         head = (lambda: b"12345") if name == "headed" else None
         note = partial(done.append, name)
-        pager.write(str(tmp_path / name), 0, [b"a", body, b"b"], True, note, lost=lost.append, head=head)
-    pager.later(lambda: pager.write_whole(str(tmp_path / "whole"), [large]), lambda _: None)
+        pager.write(str(tmp_path / name), 0, [b"a", body, b"b"], True, note, on_lost=lost.append, head=head)
+    pager.submit(lambda: pager.write_file(str(tmp_path / "whole"), [large]), lambda _: None)
     pager.run_all()
     assert files.ways == [
         ("queue", "cached"),
@@ -156,15 +156,15 @@ def test_a_slow_disk_has_such_files_written_through_the_cache_for_a_while(
     class SlowWays(Ways):
         now = 100.0
 
-        def write_past_cache(self, handle: int, pieces: Sequence[Data], offset: int) -> bool:
+        def write_direct(self, handle: int, pieces: Sequence[Data], offset: int) -> bool:
             self.now += 1.0
-            return super().write_past_cache(handle, pieces, offset)
+            return super().write_direct(handle, pieces, offset)
 
     files = SlowWays()
     monkeypatch.setattr("time.monotonic", lambda: files.now)
     pager = make_pager(files)
     for number in range(SLOW_IN_A_ROW + 3):
-        pager.write(str(tmp_path / f"{number}"), 0, [bytes(LARGE_WRITE)], True, lambda: None, lost=lambda _: None)
+        pager.write(str(tmp_path / f"{number}"), 0, [bytes(LARGE_WRITE)], True, lambda: None, on_lost=lambda _: None)
         pager.run_all()
         files.now += SLOW_FOR / 2
     pager.stop()
@@ -183,7 +183,7 @@ def test_a_large_write_of_a_file_that_can_be_done_without_fails_as_any_other(
     pager.writer.on_full = full.append
     lost: list[str] = []
     path = tmp_path / "1.seg"
-    pager.write(str(path), 0, [bytes(LARGE_WRITE)], True, lambda: None, lost=lost.append)
+    pager.write(str(path), 0, [bytes(LARGE_WRITE)], True, lambda: None, on_lost=lost.append)
     pager.run_all()
     assert (len(lost), pager.writer.has_failed) == (int(is_lost), False)
     assert full == ([] if is_lost else [True, False])

@@ -10,7 +10,7 @@ from warrenmq.journal.errors import DamagedPage
 from warrenmq.journal.files import Files
 from warrenmq.journal.record import encode
 from warrenmq.journal.segment_file import FILE_HEAD_SIZE, SEGMENT_MAGIC, encode_file_head, encode_page
-from warrenmq.storage.compaction import Copy, Source
+from warrenmq.storage.compaction import SegmentCopy, Source
 from warrenmq.storage.pages import read_pages
 from warrenmq.storage.replay import PERSISTENT
 
@@ -49,8 +49,8 @@ def test_in_the_life_that_wrote_it_a_torn_page_is_damage(segment: Path) -> None:
 
 def test_a_copy_leaves_it_out(segment: Path) -> None:
     size = segment.stat().st_size
-    copy = Copy(Files(), [Source(str(segment), 10, size, None)], "new", RESTORED_BELOW, size)
-    assert copy.go_on(size)
+    copy = SegmentCopy(Files(), [Source(str(segment), 10, size, None)], "new", RESTORED_BELOW, size)
+    assert copy.copy_some(size)
     assert copy.count == 4
     with pytest.raises(DamagedPage):
-        Copy(Files(), [Source(str(segment), 10, size, None)], "new", 0, size).go_on(size)
+        SegmentCopy(Files(), [Source(str(segment), 10, size, None)], "new", 0, size).copy_some(size)

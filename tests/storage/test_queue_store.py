@@ -365,7 +365,7 @@ def test_a_deleted_queue_leaves_nothing_behind(kept: Kept) -> None:
         kept.settle()
         del queue, number
     context = kept.storage.context
-    assert len(context.unflushed) == len(context.marked) == 0
+    assert len(context.unflushed) == len(context.marked_stores) == 0
     assert os.listdir(os.path.join(kept.folder, "queues")) == []
 
 

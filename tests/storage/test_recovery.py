@@ -106,7 +106,7 @@ def test_a_torn_end_of_the_last_segment_comes_from_the_log(tmp_path: Path, offse
 
 
 def test_a_page_of_carried_messages_that_was_torn_comes_from_the_log(tmp_path: Path) -> None:
-    kept = Kept(tmp_path, carry_below=1 << 20, log_file_size=600)
+    kept = Kept(tmp_path, relog_below=1 << 20, log_file_size=600)
     kept.declare()
     kept.publish(range(5))
     kept.checkpoint(carry=True)

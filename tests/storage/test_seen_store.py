@@ -16,7 +16,7 @@ from warrenmq.storage.seen_store import owner_of_exchange
 ON = {"x-message-deduplication": True}
 WINDOW = {**ON, "x-cache-size": 1000}
 STREAM = {**ON, "x-queue-type": "stream"}
-FILES = replace(TINY, carry_below=0)
+FILES = replace(TINY, relog_below=0)
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ def test_sums_follow_what_is_written_lost_and_removed() -> None:
     segments = segments_of((1000, 900), (1000, 200))
     assert (segments.size, segments.live) == (2000, 1100)
     first, second = segments.all
-    first.alive_bytes, first.dead_size = 100, 50
+    first.alive_bytes, first.marks_size = 100, 50
     segments.note(first)
     assert (segments.size, segments.live, segments.excess()) == (2050, 300, 1450)
     segments.remove(second)

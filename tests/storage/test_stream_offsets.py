@@ -202,7 +202,7 @@ def test_a_record_that_is_cut_short_is_no_record(cut: int) -> None:
     record = bytes((OFFSET, 9, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 3)) + b"tag"
     replay = LogReplay()
     assert replay.check(record) == []
-    replay.learn(record, 1)
+    replay.scan(record, 1)
     assert replay.offsets == {9: {b"tag": 3}}
     with pytest.raises(BadRecord):
         LogReplay().check(record[:-cut])

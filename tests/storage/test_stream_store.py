@@ -76,7 +76,7 @@ class Node:
         return offsets(self.channel, tag)
 
     def stop(self) -> None:
-        self.storage.begin_to_stop(lambda: None)
+        self.storage.begin_stop(lambda: None)
         self.storage.run_all()
         self.storage.close()
 

@@ -16,7 +16,7 @@ from warrenmq.core.stream import Stream
 from warrenmq.journal.files import SystemFiles
 from warrenmq.journal.log_file import LogWriter, read_log
 
-WHOLE = {"log_limit": 1 << 40, "log_file_size": 1 << 20, "carry_below": 3000}  # nothing is ever trimmed
+WHOLE = {"log_limit": 1 << 40, "log_file_size": 1 << 20, "relog_below": 3000}  # nothing is ever trimmed
 STREAM = {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 1500}
 ONCE = {"x-message-deduplication": True}
 

@@ -246,7 +246,7 @@ class RecordingFiles(Files):
         self.operations.append(("sync", handle))
         file.sync()
 
-    def let_go(self, handle: int, end: int) -> None:
+    def drop_cached(self, handle: int, end: int) -> None:
         """Nothing here is kept in the memory of a system."""
 
     def lose_pending(self, handle: int) -> None:

@@ -43,7 +43,7 @@ TINY = StorageOptions(
     page_size=700,
     read_size=1500,
     dead_allowance=300,
-    carry_below=1200,
+    relog_below=1200,
 )
 
 CATALOG = "catalog.stand-in"
@@ -135,7 +135,7 @@ class Life:
         files.remove_tree(f"{ROOT}/{TRANSIENT}")
         catalog: Any = CatalogOnFiles(files, ROOT)
         recovery = Recovery(files, ROOT, catalog)
-        recovery.learn()
+        recovery.scan_log()
         self.storage = FileStorage(ROOT, options, files, catalog, recovery)
         self.broker = self.make_broker()
         self.storage.attach(self._failed, self.full.append)
@@ -211,7 +211,7 @@ class Life:
         """In order, as a broker that is told to stop: the next start has nothing to replay."""
         self.end_turn()
         done: list[bool] = []
-        self.storage.begin_to_stop(lambda: done.append(True))
+        self.storage.begin_stop(lambda: done.append(True))
         while not done and self.failure is None:
             self._wait_for_something("the end")
         self.storage.close()

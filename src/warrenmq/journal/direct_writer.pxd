@@ -1,6 +1,6 @@
 cimport cython
 
-ctypedef unsigned char *Octets
+ctypedef unsigned char *BytePointer
 ctypedef Py_buffer *Views
 
 cdef int _BLOCK
@@ -9,18 +9,18 @@ cdef int _O_DIRECT
 
 @cython.final
 cdef class DirectWriter:
-    cdef Octets _stage
+    cdef BytePointer _stage
     cdef Py_ssize_t _stage_size
     cdef Views _views
-    cdef Py_ssize_t _piece
-    cdef Py_ssize_t _done
+    cdef Py_ssize_t _buffer
+    cdef Py_ssize_t _buffer_done
 
-    @cython.locals(count=Py_ssize_t, held=Py_ssize_t, left=Py_ssize_t, failure=int)
-    cpdef bint write(self, int handle, object pieces, long long offset) except -1
+    @cython.locals(count=Py_ssize_t, acquired=Py_ssize_t, left=Py_ssize_t, failure=int)
+    cpdef bint write(self, int handle, object buffers, long long offset) except -1
     @cython.locals(
         failure=int, flags=int, is_direct=bint, is_whole=bint, behind=Py_ssize_t, size=Py_ssize_t, written=Py_ssize_t
     )
     cdef int _write(self, int handle, long long offset, Py_ssize_t left) noexcept nogil
     @cython.locals(piece=Py_ssize_t, done=Py_ssize_t, filled=Py_ssize_t, part=Py_ssize_t)
     cdef void _fill_stage(self, Py_ssize_t size) noexcept nogil
-    cdef void _go_on(self, Py_ssize_t written) noexcept nogil
+    cdef void _advance(self, Py_ssize_t written) noexcept nogil

@@ -41,10 +41,10 @@ _O_DIRECT: int = getattr(os, "O_DIRECT", 0)
 class DirectWriter:
     """Has a stage of its own (whole blocks), and for the time of a write a view of each piece."""
 
-    __slots__ = ("_done", "_piece", "_stage", "_stage_size", "_views")
+    __slots__ = ("_buffer", "_buffer_done", "_stage", "_stage_size", "_views")
 
     _stage: Any  # aligned memory, declared in direct_writer.pxd, as are
-    _views: Any  # the pieces, an array of Py_buffer
+    _views: Any  # the buffers, an array of Py_buffer
 
     def __cinit__(self, stage_size: int = STAGE) -> None:
         if stage_size < _BLOCK or stage_size % _BLOCK:
@@ -56,25 +56,25 @@ class DirectWriter:
     def __dealloc__(self) -> None:
         free(self._stage)
 
-    def write(self, handle: int, pieces: Sequence[bytes | bytearray | memoryview], offset: int) -> bool:
+    def write(self, handle: int, buffers: Sequence[bytes | bytearray | memoryview], offset: int) -> bool:
         """Write all of it. False: the system does not write this file so; some may be there, as after an error."""
-        count = len(pieces)
-        held = 0
+        count = len(buffers)
+        acquired = 0
         left = 0
         self._views = cython.cast("Views", calloc(count + 1, cython.sizeof("Py_buffer")))
         if self._views == cython.NULL:
             raise MemoryError
         try:
-            while held < count:
-                PyObject_GetBuffer(pieces[held], cython.address(self._views[held]), PyBUF_SIMPLE)
-                left += self._views[held].len
-                held += 1
+            while acquired < count:
+                PyObject_GetBuffer(buffers[acquired], cython.address(self._views[acquired]), PyBUF_SIMPLE)
+                left += self._views[acquired].len
+                acquired += 1
             with cython.nogil:
                 failure = self._write(handle, offset, left)
         finally:
-            while held > 0:
-                held -= 1
-                PyBuffer_Release(cython.address(self._views[held]))
+            while acquired > 0:
+                acquired -= 1
+                PyBuffer_Release(cython.address(self._views[acquired]))
             free(self._views)
         if failure == EINVAL:
             return False
@@ -84,8 +84,8 @@ class DirectWriter:
 
     def _write(self, handle: int, offset: int, left: int) -> int:
         """Gives 0, or what the system said; what it wrote short is gone on with, for the next write tells why."""
-        self._piece = 0
-        self._done = 0
+        self._buffer = 0
+        self._buffer_done = 0
         failure = 0
         is_direct = False
         flags = fcntl(handle, F_GETFL)
@@ -104,7 +104,7 @@ class DirectWriter:
             self._fill_stage(size)
             written = pwrite(handle, self._stage, size, offset)
             if written > 0:
-                self._go_on(written)
+                self._advance(written)
                 offset += written
                 left -= written
             elif written == 0:
@@ -117,19 +117,19 @@ class DirectWriter:
 
     def _fill_stage(self, size: int) -> None:
         """Copy what comes next to the stage."""
-        piece = self._piece
-        done = self._done
+        piece = self._buffer
+        done = self._buffer_done
         filled = 0
         while filled < size:
             part = min(size - filled, self._views[piece].len - done)
-            memcpy(self._stage + filled, cython.cast("Octets", self._views[piece].buf) + done, part)
+            memcpy(self._stage + filled, cython.cast("BytePointer", self._views[piece].buf) + done, part)
             filled += part
             piece += 1  # a piece that does not end here is the last one
             done = 0
 
-    def _go_on(self, written: int) -> None:
+    def _advance(self, written: int) -> None:
         """So much of what comes next is written."""
-        self._done += written
-        while self._done > 0 and self._done >= self._views[self._piece].len:
-            self._done -= self._views[self._piece].len
-            self._piece += 1
+        self._buffer_done += written
+        while self._buffer_done > 0 and self._buffer_done >= self._views[self._buffer].len:
+            self._buffer_done -= self._views[self._buffer].len
+            self._buffer += 1

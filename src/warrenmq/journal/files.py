@@ -30,10 +30,10 @@ NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS)
 
 # Linux; elsewhere two calls do it.
-_DURABLY: int = getattr(os, "RWF_DSYNC", 0)
+_RWF_DSYNC: int = getattr(os, "RWF_DSYNC", 0)
 
 # The system takes no more in one write (IOV_MAX).
-_MAX_PIECES = 1024
+_MAX_BUFFERS = 1024
 
 
 class Files:
@@ -58,37 +58,37 @@ class Files:
         if written < len(data):
             self._write_rest([data], written, handle, offset)
 
-    def writev(self, handle: int, pieces: Sequence[Data], offset: int) -> None:
-        """Write the pieces one behind the other, without joining them first unless they are very many."""
-        if len(pieces) > _MAX_PIECES:
-            pieces = [b"".join(pieces)]
-        written = os.pwritev(handle, pieces, offset)
-        if written < sum(map(len, pieces)):
-            self._write_rest(pieces, written, handle, offset)
+    def writev(self, handle: int, buffers: Sequence[Data], offset: int) -> None:
+        """Write the buffers one behind the other, without joining them first unless they are very many."""
+        if len(buffers) > _MAX_BUFFERS:
+            buffers = [b"".join(buffers)]
+        written = os.pwritev(handle, buffers, offset)
+        if written < sum(map(len, buffers)):
+            self._write_rest(buffers, written, handle, offset)
 
-    def _write_rest(self, pieces: Sequence[Data], skip: int, handle: int, offset: int) -> None:
+    def _write_rest(self, buffers: Sequence[Data], skip: int, handle: int, offset: int) -> None:
         """Write what a short write left over: a full disk tells its error only now."""
-        for piece in pieces:
-            rest = memoryview(piece)[skip:]
-            skip = max(0, skip - len(piece))
-            start = offset + len(piece) - len(rest)
+        for buffer in buffers:
+            rest = memoryview(buffer)[skip:]
+            skip = max(0, skip - len(buffer))
+            start = offset + len(buffer) - len(rest)
             while rest:
                 written = os.pwrite(handle, rest, start)
                 start += written
                 rest = rest[written:]
-            offset += len(piece)
+            offset += len(buffer)
 
-    def write_past_cache(self, handle: int, pieces: Sequence[Data], offset: int) -> bool:
-        """Write the pieces, and where it is possible not into the system's memory of files; says whether it was.
+    def write_direct(self, handle: int, buffers: Sequence[Data], offset: int) -> bool:
+        """Write the buffers, and where it is possible not into the system's memory of files; says whether it was.
 
         For a large write that nobody reads soon. The handle is the caller's alone meanwhile.
         """
-        self.writev(handle, pieces, offset)
+        self.writev(handle, buffers, offset)
         return False
 
-    def write_durably(self, handle: int, pieces: Sequence[Data], offset: int) -> None:
-        """Write the pieces and return when they are durable. What was written before may not be."""
-        self.writev(handle, pieces, offset)
+    def write_durably(self, handle: int, buffers: Sequence[Data], offset: int) -> None:
+        """Write the buffers and return when they are durable. What was written before may not be."""
+        self.writev(handle, buffers, offset)
         self.sync(handle)
 
     def read(self, handle: int, size: int, offset: int) -> bytes:
@@ -96,18 +96,18 @@ class Files:
         data = os.pread(handle, size, offset)
         if len(data) == size or not data:
             return data
-        pieces = [data]  # the end of the file, or a read longer than the kernel does at once (2 GiB)
+        buffers = [data]  # the end of the file, or a read longer than the kernel does at once (2 GiB)
         missing = size - len(data)
         while missing and (data := os.pread(handle, missing, offset + size - missing)):
-            pieces.append(data)
+            buffers.append(data)
             missing -= len(data)
-        return b"".join(pieces) if len(pieces) > 1 else pieces[0]
+        return b"".join(buffers) if len(buffers) > 1 else buffers[0]
 
     def sync(self, handle: int) -> None:
         """Return when the file's content would survive a power loss."""
         _sync_data(handle)
 
-    def let_go(self, handle: int, end: int) -> None:
+    def drop_cached(self, handle: int, end: int) -> None:
         """What lies before `end` will not be read soon: the system need not keep it in memory. A hint, and no more."""
         if hasattr(os, "posix_fadvise"):
             with suppress(OSError):
@@ -175,38 +175,38 @@ class SystemFiles(Files):
     """
 
     def __init__(self) -> None:
-        self._knows_durable_writes = True
-        self._knows_direct_writes = direct_writer.IS_AVAILABLE
+        self._supports_durable_writes = True
+        self._supports_direct_writes = direct_writer.IS_AVAILABLE
         self._idle_writers: list[direct_writer.DirectWriter] = []  # each is taken by one thread at a time
 
-    def write_past_cache(self, handle: int, pieces: Sequence[Data], offset: int) -> bool:
-        if self._knows_direct_writes:
+    def write_direct(self, handle: int, buffers: Sequence[Data], offset: int) -> bool:
+        if self._supports_direct_writes:
             try:
                 writer = self._idle_writers.pop()
             except IndexError:
                 writer = direct_writer.DirectWriter()
             try:
-                is_written = writer.write(handle, pieces, offset)
+                is_written = writer.write(handle, buffers, offset)
             finally:
                 self._idle_writers.append(writer)
             if is_written:
                 return True
-            self._knows_direct_writes = False
+            self._supports_direct_writes = False
             self._idle_writers.clear()
-        return super().write_past_cache(handle, pieces, offset)  # all of it: the same bytes in the same place
+        return super().write_direct(handle, buffers, offset)  # all of it: the same bytes in the same place
 
-    def write_durably(self, handle: int, pieces: Sequence[Data], offset: int) -> None:
-        if _DURABLY == 0 or not self._knows_durable_writes:
-            super().write_durably(handle, pieces, offset)
+    def write_durably(self, handle: int, buffers: Sequence[Data], offset: int) -> None:
+        if _RWF_DSYNC == 0 or not self._supports_durable_writes:
+            super().write_durably(handle, buffers, offset)
             return
         try:
-            written = os.pwritev(handle, pieces, offset, _DURABLY)
+            written = os.pwritev(handle, buffers, offset, _RWF_DSYNC)
         except OSError as error:
             if error.errno not in UNSUPPORTED:
                 raise
-            self._knows_durable_writes = False
-            super().write_durably(handle, pieces, offset)
+            self._supports_durable_writes = False
+            super().write_durably(handle, buffers, offset)
             return
-        if written < sum(map(len, pieces)):
-            self._write_rest(pieces, written, handle, offset)
+        if written < sum(map(len, buffers)):
+            self._write_rest(buffers, written, handle, offset)
             self.sync(handle)

@@ -35,20 +35,20 @@ READABLE = (1, 2, 3, 4, 5)
 FILE_MAGIC = b"WARRENLG"
 EPOCH_MAGIC = 0x57455031
 FILE_SIZE = 32 * 2**20
-PAYLOAD_MAX = 2**32 - 1
+MAX_PAYLOAD = 2**32 - 1
 
 _FILE_HEAD = Struct("<8sIIQII")  # magic, version, salt, first sequence, 0, checksum of the 28 before
 FILE_HEAD_SIZE = _FILE_HEAD.size
 _EPOCH_HEAD = Struct("<IIQQQII")  # magic, payload length, sequence, synced sequence, time in ms, salt, checksum
 EPOCH_HEAD_SIZE = _EPOCH_HEAD.size
-_SALT_AT = 32  # within an epoch's head; the checksum covers the head from byte 4 to 36, and the payload
+_SALT_OFFSET = 32  # within an epoch's head; the checksum covers the head from byte 4 to 36, and the payload
 _END = bytes(EPOCH_HEAD_SIZE)
 _U32 = Struct("<I")
 _NAME = re.compile(r"(\d{20})\.log")
 
-_JOINED_UP_TO = 64 * 1024  # a bigger payload is not copied to stand behind its head
+_MAX_JOINED = 64 * 1024  # a bigger payload is not copied to stand behind its head
 _ZEROS = bytes(2**20)
-_SPARES_MAX = 2
+_MAX_SPARES = 2
 
 
 class LogFile(NamedTuple):
@@ -107,7 +107,7 @@ def encode_epoch_head(payload: Data, sequence: int, synced: int, time_ms: int, s
     return head + _U32.pack(crc32c(payload, crc32c(head[4:])))
 
 
-def draw_salt() -> int:
+def random_salt() -> int:
     """A number that no client can know; not 0, which is everywhere."""
     return int.from_bytes(os.urandom(4), "little") or 1
 
@@ -134,16 +134,16 @@ class LogWriter:
         self.folder = folder
         self.next_sequence = next_sequence
         self.file_size = file_size
-        self._salt = draw_salt() if salt is None else salt
+        self._salt = random_salt() if salt is None else salt
         self._older = list(older)
         self._current: LogFile | None = None
         self._handle = -1
         self._synced = next_sequence - 1
         self._failure: SyncFailed | None = None
-        self._has_unsynced_names = False  # a file was let go of, and the folder is not synced since
+        self._has_unsynced_folder = False  # a file was let go of, and the folder is not synced since
         self.on_roll: Callable[[], None] | None = None  # called half way: a test may end the process there
         self._spare_handle = -1  # of one that is being made
-        self._spare_made = 0
+        self._spare_size = 0
         files.make_dirs(folder)
         # Also if it was there: whoever made it may have been killed before the sync.
         files.sync_dir(os.path.dirname(folder) or ".")
@@ -171,7 +171,7 @@ class LogWriter:
 
     def append(self, payload: Data, sequence: int, time_ms: int, durably: bool = False) -> None:
         """Write an epoch behind the last one. It is not durable before `sync`, unless it is asked for: then all is."""
-        self._refuse_if_wrong(payload, sequence)
+        self._check_append(payload, sequence)
         current = self._current
         if current is None or not self._has_room(current, len(payload)):
             current = self._roll()
@@ -179,11 +179,11 @@ class LogWriter:
         is_alone = self._synced == sequence - 1  # all before it is durable
         if durably and is_alone:
             self.files.write_durably(self._handle, (head, payload, _END), current.size)
-        elif len(payload) <= _JOINED_UP_TO:
+        elif len(payload) <= _MAX_JOINED:
             self.files.write(self._handle, b"".join((head, payload, _END)), current.size)
         else:
             self.files.writev(self._handle, (head, payload, _END), current.size)
-        self._is_appended(current, sequence, len(head) + len(payload))
+        self._note_append(current, sequence, len(head) + len(payload))
         if durably:
             if is_alone:
                 self._synced = sequence
@@ -195,7 +195,7 @@ class LogWriter:
 
         Nothing changes until then. None if `append` has more to do than that.
         """
-        self._refuse_if_wrong(payload, sequence)
+        self._check_append(payload, sequence)
         current = self._current
         if current is None or self._synced != sequence - 1 or not self._has_room(current, len(payload)):
             return None
@@ -204,15 +204,15 @@ class LogWriter:
     def end_append(self, sequence: int, record: bytes) -> None:
         """The epoch of `begin_append` is durable."""
         assert self._current is not None
-        self._is_appended(self._current, sequence, len(record) - len(_END))
+        self._note_append(self._current, sequence, len(record) - len(_END))
         self._synced = sequence
 
-    def _refuse_if_wrong(self, payload: Data, sequence: int) -> None:
+    def _check_append(self, payload: Data, sequence: int) -> None:
         if sequence != self.next_sequence:
             raise ValueError(f"epoch {sequence} cannot follow epoch {self.next_sequence - 1}")
-        if len(payload) > PAYLOAD_MAX:
+        if len(payload) > MAX_PAYLOAD:
             raise JournalError(f"an epoch of {len(payload)} bytes is too long for the log")
-        self._refuse_if_failed()
+        self._raise_if_failed()
 
     def _head(self, current: LogFile, payload: Data, sequence: int, time_ms: int) -> bytes:
         head = encode_epoch_head(payload, sequence, self._synced, time_ms, self._salt)
@@ -221,13 +221,13 @@ class LogWriter:
             return encode_file_head(current.first, self._salt) + head
         return head
 
-    def _is_appended(self, current: LogFile, sequence: int, size: int) -> None:
+    def _note_append(self, current: LogFile, sequence: int, size: int) -> None:
         self._current = current._replace(last=sequence, size=current.size + size)
         self.next_sequence = sequence + 1
 
     def sync(self) -> None:
         """Return when every epoch that was appended is durable."""
-        self._refuse_if_failed()
+        self._raise_if_failed()
         if self._current is not None and self._synced < self._current.last:
             self._sync_or_fail(lambda: self.files.sync(self._handle), self._current.path)
             self._synced = self._current.last
@@ -237,21 +237,21 @@ class LogWriter:
         if self._current is not None:
             self.files.truncate(self._handle, self._current.size)
 
-    def forget_up_to(self, sequence: int) -> None:
+    def remove_up_to(self, sequence: int) -> None:
         """Let go of the files that hold nothing later; never of the newest: it keeps the numbers."""
         newest = 0 if self._current is not None else 1
-        if self._has_unsynced_names:
+        if self._has_unsynced_folder:
             self._sync_folder()  # the last call had no descriptor for it
         while len(self._older) > newest and self._older[0].last <= sequence:
             path = self._older[0].path
-            if len(self._spares) < _SPARES_MAX and self._is_worth_keeping(path):
+            if len(self._spares) < _MAX_SPARES and self._is_reusable(path):
                 spare = self._new_spare_path()
                 self.files.rename(path, spare)
                 self._spares.append(spare)
             else:
                 self.files.remove(path)
             del self._older[0]
-            self._has_unsynced_names = True
+            self._has_unsynced_folder = True
             # One at a time: the disk may keep later changes of a folder without earlier ones, and that would be a gap.
             self._sync_folder()
 
@@ -267,29 +267,29 @@ class LogWriter:
 
     def prepare_spare(self) -> None:
         """See to it that the next roll finds a file whose blocks are there: overwriting them is faster to sync."""
-        while self.prepare_spare_piece():
+        while self.prepare_spare_step():
             pass
 
-    def prepare_spare_piece(self) -> bool:
+    def prepare_spare_step(self) -> bool:
         """The same in steps of a MiB, each synced, for a thread that is wanted elsewhere; True while more is to do."""
         if self._spare_handle < 0:
             if self._spares:
                 return False
-            self._spare_handle = self.files.create(self._making_path)
-            self._spare_made = 0
+            self._spare_handle = self.files.create(self._partial_spare_path)
+            self._spare_size = 0
         try:
-            piece = min(len(_ZEROS), self.file_size - self._spare_made)
-            self.files.write(self._spare_handle, memoryview(_ZEROS)[:piece], self._spare_made)
+            piece = min(len(_ZEROS), self.file_size - self._spare_size)
+            self.files.write(self._spare_handle, memoryview(_ZEROS)[:piece], self._spare_size)
             self.files.sync(self._spare_handle)
         except OSError:
-            self._drop_half_spare()
+            self._discard_partial_spare()
             raise
-        self._spare_made += piece
-        if self._spare_made < self.file_size:
+        self._spare_size += piece
+        if self._spare_size < self.file_size:
             return True
-        self._close_half_spare()
+        self._close_partial_spare()
         spare = self._new_spare_path()
-        self.files.rename(self._making_path, spare)
+        self.files.rename(self._partial_spare_path, spare)
         self._spares.append(spare)
         return False
 
@@ -299,7 +299,7 @@ class LogWriter:
             self.files.close(self._handle)
             self._handle = -1
         if self._spare_handle >= 0:
-            self._drop_half_spare()
+            self._discard_partial_spare()
 
     def _has_room(self, current: LogFile, length: int) -> bool:
         return current.size + EPOCH_HEAD_SIZE + length + len(_END) <= self.file_size
@@ -330,13 +330,13 @@ class LogWriter:
         self._current = LogFile(self.next_sequence, self.next_sequence - 1, path, 0)
         return self._current
 
-    def _refuse_if_failed(self) -> None:
+    def _raise_if_failed(self) -> None:
         if self._failure is not None:
             raise self._failure
 
     def _sync_folder(self) -> None:
         self._sync_or_fail(lambda: self.files.sync_dir(self.folder), self.folder)
-        self._has_unsynced_names = False
+        self._has_unsynced_folder = False
 
     def _sync_or_fail(self, sync: Callable[[], None], path: str) -> None:
         """An `OSError` means that no descriptor was free: no sync was tried, and it may be called again."""
@@ -349,7 +349,7 @@ class LogWriter:
             raise
 
     @property
-    def _making_path(self) -> str:
+    def _partial_spare_path(self) -> str:
         return os.path.join(self.folder, "spare-new")
 
     def _new_spare_path(self) -> str:
@@ -364,13 +364,13 @@ class LogWriter:
         for name in self.files.list(self.folder):
             if name.startswith("spare-"):
                 path = os.path.join(self.folder, name)
-                if name != "spare-new" and len(spares) < _SPARES_MAX and self._is_worth_keeping(path):
+                if name != "spare-new" and len(spares) < _MAX_SPARES and self._is_reusable(path):
                     spares.append(path)
                 else:
                     self.files.remove(path)
         return spares
 
-    def _is_worth_keeping(self, path: str) -> bool:
+    def _is_reusable(self, path: str) -> bool:
         """Whether most of a file's blocks are there, and not more than that (an epoch may be bigger than a file)."""
         handle = self.files.open_read(path)
         try:
@@ -378,13 +378,13 @@ class LogWriter:
         finally:
             self.files.close(handle)
 
-    def _close_half_spare(self) -> None:
+    def _close_partial_spare(self) -> None:
         self.files.close(self._spare_handle)
         self._spare_handle = -1
 
-    def _drop_half_spare(self) -> None:
-        self._close_half_spare()
-        self.files.remove(self._making_path)
+    def _discard_partial_spare(self) -> None:
+        self._close_partial_spare()
+        self.files.remove(self._partial_spare_path)
 
 
 class LogScan:
@@ -407,7 +407,7 @@ class LogScan:
 
     def __iter__(self) -> Iterator[Epoch]:
         firsts = [first for name in self._files.list(self.folder) if (first := parse_log_name(name)) is not None]
-        total = self._look_at_heads(firsts)
+        total = self._read_heads(firsts)
         done = 0
         for number, first in enumerate(firsts):
             name = log_name(first)
@@ -417,9 +417,9 @@ class LogScan:
                 reason = f"it begins with epoch {first}, but {self._expected} was to come: it was left out"
                 self.damage.append(Damage(name, 0, reason, None))
             else:
-                self._begin(name, first, number == 0)
-                following = firsts[number + 1] if number + 1 < len(firsts) else 0
-                size = yield from self._read_epochs(name, first, data, following)
+                self._enter_file(name, first, number == 0)
+                next_first = firsts[number + 1] if number + 1 < len(firsts) else 0
+                size = yield from self._read_epochs(name, first, data, next_first)
                 path = os.path.join(self.folder, name)
                 self.files_found.append(LogFile(first, self._expected - 1, path, size))
             if self._progress is not None:
@@ -427,7 +427,7 @@ class LogScan:
             data = b""  # before the next one is read
         self.last_sequence = max(0, self._expected - 1)
 
-    def _look_at_heads(self, firsts: list[int]) -> int:
+    def _read_heads(self, firsts: list[int]) -> int:
         """Gather the salts that the files name, and how much there is to read."""
         total = 0
         for first in firsts:
@@ -449,7 +449,7 @@ class LogScan:
         finally:
             self._files.close(handle)
 
-    def _begin(self, name: str, first: int, is_oldest: bool) -> None:
+    def _enter_file(self, name: str, first: int, is_oldest: bool) -> None:
         """Come to the next file: were all epochs before it there?"""
         # A tail that was torn before this file was begun is no news: whoever began it had found the same end.
         torn, self.torn_tail = self.torn_tail, None
@@ -461,36 +461,36 @@ class LogScan:
                 self.damage.append(Damage(name, 0, "epochs are missing before this file", lost))
         self._expected = first
 
-    def _read_epochs(self, name: str, first: int, data: bytes, following: int) -> Generator[Epoch, None, int]:
-        """The epochs of one file; returns where the last one ends. `following` is the first epoch of the next file."""
-        salts, trouble = self._check_head(name, first, data)
+    def _read_epochs(self, name: str, first: int, data: bytes, next_first: int) -> Generator[Epoch, None, int]:
+        """The epochs of one file; returns where the last one ends. `next_first` is the first epoch of the next file."""
+        salts, problem = self._check_head(name, first, data)
         if salts is None:
             return 0
         size = 0
-        offset = FILE_HEAD_SIZE if trouble is None else 0
+        offset = FILE_HEAD_SIZE if problem is None else 0
         view = memoryview(data)
         while True:
-            if trouble is None:
+            if problem is None:
                 found = _epoch_at(data, offset)
                 if not isinstance(found, str) and found.sequence == self._expected and found.salt in salts:
                     yield Epoch(found.sequence, found.time_ms, view[found.start : found.end], name)
                     self._expected += 1
                     offset = size = found.end
                     continue
-                trouble = self._why_it_ends(data, offset, found)
+                problem = self._end_reason(data, offset, found)
             later = _find_epochs(data, offset, salts, self._expected)
-            if later and trouble is None:
-                trouble = "an epoch is missing"
-            was_synced = following > self._expected or any(each.synced >= self._expected for each in later)
+            if later and problem is None:
+                problem = "an epoch is missing"
+            was_synced = next_first > self._expected or any(each.synced >= self._expected for each in later)
             if not later or not was_synced:
-                if trouble is not None:
-                    self.torn_tail = TornTail(name, offset, len(data.rstrip(b"\0")) - offset, trouble)
+                if problem is not None:
+                    self.torn_tail = TornTail(name, offset, len(data.rstrip(b"\0")) - offset, problem)
                 return size
             lost = (self._expected, later[0].sequence - 1) if later[0].sequence > self._expected else None
-            self.damage.append(Damage(name, offset, str(trouble), lost))
+            self.damage.append(Damage(name, offset, str(problem), lost))
             self._expected = later[0].sequence
             offset = later[0].start - EPOCH_HEAD_SIZE
-            trouble = None
+            problem = None
 
     def _check_head(self, name: str, first: int, data: bytes) -> tuple[set[int] | None, str | None]:
         """The salts that count in a file (None: it has no epochs), and what is wrong with its head."""
@@ -510,7 +510,7 @@ class LogScan:
         # The salts of other files: a writer keeps its salt as long as it lives.
         return self._salts, "its file head is damaged"
 
-    def _why_it_ends(self, data: bytes, offset: int, found: _Place | str) -> str | None:
+    def _end_reason(self, data: bytes, offset: int, found: _EpochSpan | str) -> str | None:
         """Why no epoch was read at `offset`; None for a clean end: zeros, the end of the file, or an older epoch."""
         if not any(data[offset : offset + EPOCH_HEAD_SIZE]):
             return None
@@ -543,7 +543,7 @@ def cut_torn_tail(files: Files, scan: LogScan) -> None:
         files.sync_dir(scan.folder)
 
 
-class _Place(NamedTuple):
+class _EpochSpan(NamedTuple):
     """A whole epoch within a file: `start` and `end` of its payload."""
 
     sequence: int
@@ -566,7 +566,7 @@ def _parse_file_head(data: bytes, path: str) -> tuple[int, int] | None:
     return first, salt
 
 
-def _epoch_at(data: bytes, offset: int) -> _Place | str:
+def _epoch_at(data: bytes, offset: int) -> _EpochSpan | str:
     """The whole epoch that begins at `offset`, or why there is none."""
     start = offset + EPOCH_HEAD_SIZE
     if start > len(data):
@@ -580,20 +580,20 @@ def _epoch_at(data: bytes, offset: int) -> _Place | str:
     checked = crc32c(data[offset + 4 : offset + EPOCH_HEAD_SIZE - 4])
     if crc32c(memoryview(data)[start:end], checked) != checksum:
         return "the checksum of an epoch does not match"
-    return _Place(sequence, synced, time_ms, salt, start, end)
+    return _EpochSpan(sequence, synced, time_ms, salt, start, end)
 
 
-def _find_epochs(data: bytes, offset: int, salts: set[int], at_least: int) -> list[_Place]:
+def _find_epochs(data: bytes, offset: int, salts: set[int], at_least: int) -> list[_EpochSpan]:
     """All whole epochs from `offset` on that have one of the salts and are not older.
 
     They are found by their salt, which is rare; the magic could be repeated in a message body for millions of times.
     """
-    places: list[_Place] = []
+    places: list[_EpochSpan] = []
     for salt in salts:
         pattern = _U32.pack(salt)
-        hit = offset + _SALT_AT - 1
+        hit = offset + _SALT_OFFSET - 1
         while (hit := data.find(pattern, hit + 1)) >= 0:
-            found = _epoch_at(data, hit - _SALT_AT)
+            found = _epoch_at(data, hit - _SALT_OFFSET)
             if not isinstance(found, str) and found.sequence >= at_least:
                 places.append(found)
                 hit = found.end

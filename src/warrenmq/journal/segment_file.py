@@ -23,22 +23,22 @@ from warrenmq.journal.files import Data, Files
 from warrenmq.journal.record import Record, decode_all
 
 SEGMENT_MAGIC = b"WARRENSG"
-DEAD_MAGIC = b"WARRENDD"
+MARKS_MAGIC = b"WARRENDD"
 # Segments: version 2 has traced messages among the others; version 3 has more optional fields in records, and the bytes
 # of bodies in page heads. Marks: version 2 has the bytes of what was deleted. Version 4 of both is bound to its place:
 # the checksum of the file head covers the names of the file and of its folder, too. Version 5 of segments has in page
 # heads when messages expire.
-VERSIONS = {SEGMENT_MAGIC: 5, DEAD_MAGIC: 4}
+VERSIONS = {SEGMENT_MAGIC: 5, MARKS_MAGIC: 4}
 _BOUND_SINCE = 4
-_UNBOUND = {SEGMENT_MAGIC: 3, DEAD_MAGIC: 2}
-_COUNTED_SINCE = 3  # segments before do not know the bytes of bodies
+_UNBOUND = {SEGMENT_MAGIC: 3, MARKS_MAGIC: 2}
+_BODY_BYTES_SINCE = 3  # segments before do not know the bytes of bodies
 FOREIGN = "it was written under another name"
 _FLIPPED_BITS = 3  # a checksum that differs in more bits was not changed by accident
 PAGE_MAGIC = 0x57504733
-COUNTED_PAGE_MAGIC = 0x57504732  # of versions 3 and 4
-OLD_PAGE_MAGIC = 0x57504731
+PAGE_MAGIC_V3 = 0x57504732  # of versions 3 and 4
+PAGE_MAGIC_V1 = 0x57504731
 BATCH_MAGIC = 0x57444432
-OLD_BATCH_MAGIC = 0x57444431
+BATCH_MAGIC_V1 = 0x57444431
 UNKNOWN = -1  # bytes that no one has counted
 _UNKNOWN = 2**64 - 1
 
@@ -48,11 +48,11 @@ FILE_HEAD_SIZE = _FILE_HEAD.size
 # the others, earliest and latest expiry, checksums of the payload and of the 76 before
 _PAGE_HEAD = Struct("<IIIIQQQQQQQII")
 PAGE_HEAD_SIZE = _PAGE_HEAD.size
-_COUNTED_PAGE_HEAD = Struct("<IIIIQQQQQII")  # without expiry
-_OLD_PAGE_HEAD = Struct("<IIIIQQQQII")  # without the bytes, either
-_PAGE_HEADS = {PAGE_MAGIC: _PAGE_HEAD, COUNTED_PAGE_MAGIC: _COUNTED_PAGE_HEAD, OLD_PAGE_MAGIC: _OLD_PAGE_HEAD}
+_PAGE_HEAD_V3 = Struct("<IIIIQQQQQII")  # without expiry
+_PAGE_HEAD_V1 = Struct("<IIIIQQQQII")  # without the bytes, either
+_PAGE_HEADS = {PAGE_MAGIC: _PAGE_HEAD, PAGE_MAGIC_V3: _PAGE_HEAD_V3, PAGE_MAGIC_V1: _PAGE_HEAD_V1}
 _BATCH_HEAD = Struct("<IIIQ")  # magic, count, checksum of all that follows, bytes of the bodies deleted so far
-_OLD_BATCH_HEAD = Struct("<III")  # without the bytes
+_BATCH_HEAD_V1 = Struct("<III")  # without the bytes
 _U32 = Struct("<I")
 _U64 = Struct("<Q")
 PAGE_MAGICS = re.compile(rb"[123]GPW")
@@ -86,7 +86,7 @@ class PageHead:
     def end(self) -> int:
         return self.start + self.length
 
-    def is_forgotten(self, restored_below: int) -> bool:
+    def is_stale(self, restored_below: int) -> bool:
         """Whether it has nothing but transient messages of an earlier life.
 
         Nobody had to sync it, so after a power loss it may be torn, and that is no damage.
@@ -102,10 +102,10 @@ class PageWalk(NamedTuple):
     size: int  # of the file
     reason: str | None
     is_old: bool = False  # of an earlier version: nothing may be written to it
-    is_uncounted: bool = False  # of a version that does not know the bytes of bodies
+    lacks_body_bytes: bool = False  # of a version that does not know the bytes of bodies
 
 
-class DeadMarks(NamedTuple):
+class DeletionMarks(NamedTuple):
     """Deletion marks of a segment: positions less the segment's first, in the order they were written.
 
     `reason` is None where the file ends behind a batch. Otherwise `end` is where the first bad batch begins (0: it is
@@ -127,7 +127,7 @@ def segment_name(first: int, generation: int) -> str:
     return f"{first:020}-{generation}.seg"
 
 
-def dead_name(first: int, generation: int) -> str:
+def marks_name(first: int, generation: int) -> str:
     """The name of the deletion marks of a segment."""
     return f"{first:020}-{generation}.dead"
 
@@ -139,16 +139,16 @@ def parse_name(name: str) -> tuple[int, int, str] | None:
 
 
 def encode_file_head(magic: bytes, path: str = "", version: int | None = None) -> bytes:
-    """The first bytes of a segment (SEGMENT_MAGIC) or dead file (DEAD_MAGIC); without a path, of one that may move."""
+    """The first bytes of a segment (SEGMENT_MAGIC) or dead file (MARKS_MAGIC); without a path, of one that may move."""
     if version is None:
         version = VERSIONS[magic] if path else _UNBOUND[magic]
     checked = _FILE_HEAD.pack(magic, version, 0)[:-4]
     return checked + _U32.pack(_checksum_of_head(checked, version, path))
 
 
-def encode_dead_head(path: str, is_uncounted: bool) -> bytes:
+def encode_marks_head(path: str, lacks_body_bytes: bool) -> bytes:
     """The first bytes of a dead file; that of a segment before version 3 is of version 1."""
-    return encode_file_head(DEAD_MAGIC, path, 1 if is_uncounted else None)
+    return encode_file_head(MARKS_MAGIC, path, 1 if lacks_body_bytes else None)
 
 
 def check_file_head(data: Data, magic: bytes, path: str = "") -> str | None:
@@ -203,12 +203,12 @@ def encode_page(
     latest: int = 0,
 ) -> bytes:
     """The head of a page, to be written in front of its payload."""
-    return encode_page_of_pieces(
+    return encode_page_from_parts(
         first, last, count, time_first, time_last, [payload], transient, body_bytes, earliest, latest
     )
 
 
-def encode_page_of_pieces(
+def encode_page_from_parts(
     first: int,
     last: int,
     count: int,
@@ -260,7 +260,7 @@ def walk_pages(files: Files, handle: int, path: str = "") -> PageWalk:
     head = files.read(handle, FILE_HEAD_SIZE, 0)
     reason = check_file_head(head, SEGMENT_MAGIC, path)
     version = VERSIONS[SEGMENT_MAGIC] if reason is not None else _FILE_HEAD.unpack(head)[1]
-    age = version < VERSIONS[SEGMENT_MAGIC], version < _COUNTED_SINCE
+    age = version < VERSIONS[SEGMENT_MAGIC], version < _BODY_BYTES_SINCE
     pages: list[PageHead] = []
     offset = min(FILE_HEAD_SIZE, size)
     if reason == FOREIGN:
@@ -288,7 +288,7 @@ def count_messages(files: Files, folder: str) -> int:
         parsed = parse_name(name)
         path = f"{folder}/{name}"
         if parsed is not None and parsed[2] == "dead":
-            count -= len(set(read_dead(files, path).numbers))
+            count -= len(set(read_marks(files, path).numbers))
         elif parsed is not None:
             handle = files.open_read(path)
             try:
@@ -305,7 +305,7 @@ def read_page(
     page = parse_page_head(files.read(handle, PAGE_HEAD_SIZE, offset), offset)
     if isinstance(page, str):
         raise DamagedPage(path, offset, page)
-    return page, b"" if page.is_forgotten(restored_below) else read_payload(files, handle, page, path)
+    return page, b"" if page.is_stale(restored_below) else read_payload(files, handle, page, path)
 
 
 def read_payload(files: Files, handle: int, page: PageHead, path: str = "") -> bytes:
@@ -341,26 +341,26 @@ def encode_batch(numbers: Iterable[int], deleted_bytes: int = UNKNOWN) -> bytes:
     """A batch of deletion marks: positions less the first of their segment, and the bytes deleted so far."""
     data = _little_endian(array("I", numbers)).tobytes()
     counted = _U64.pack(deleted_bytes & _UNKNOWN)
-    return _OLD_BATCH_HEAD.pack(BATCH_MAGIC, len(data) // 4, crc32c(data, crc32c(counted))) + counted + data
+    return _BATCH_HEAD_V1.pack(BATCH_MAGIC, len(data) // 4, crc32c(data, crc32c(counted))) + counted + data
 
 
-def encode_old_batch(numbers: Iterable[int]) -> bytes:
+def encode_batch_v1(numbers: Iterable[int]) -> bytes:
     """The same for a file of version 1."""
     data = _little_endian(array("I", numbers)).tobytes()
-    return _OLD_BATCH_HEAD.pack(OLD_BATCH_MAGIC, len(data) // 4, crc32c(data)) + data
+    return _BATCH_HEAD_V1.pack(BATCH_MAGIC_V1, len(data) // 4, crc32c(data)) + data
 
 
-def read_dead(files: Files, path: str) -> DeadMarks:
+def read_marks(files: Files, path: str) -> DeletionMarks:
     """All deletion marks in a file."""
     handle = files.open_read(path)
     try:
         data = files.read(handle, files.size(handle), 0)
     finally:
         files.close(handle)
-    reason = check_file_head(data, DEAD_MAGIC, path)
+    reason = check_file_head(data, MARKS_MAGIC, path)
     numbers = array("I")
     if reason == FOREIGN:
-        return DeadMarks(numbers, 0, len(data), reason, False, UNKNOWN)
+        return DeletionMarks(numbers, 0, len(data), reason, False, UNKNOWN)
     offset = min(FILE_HEAD_SIZE, len(data))
     end = 0 if reason else offset
     is_damaged = False
@@ -377,7 +377,7 @@ def read_dead(files: Files, path: str) -> DeadMarks:
         offset = batch.end
         if reason is None:
             end = offset
-    return DeadMarks(numbers, end, len(data), reason, is_damaged, deleted_bytes)
+    return DeletionMarks(numbers, end, len(data), reason, is_damaged, deleted_bytes)
 
 
 class _Batch(NamedTuple):
@@ -388,8 +388,8 @@ class _Batch(NamedTuple):
 
 def _batch_at(data: bytes, offset: int) -> _Batch | str:
     """The batch that begins at `offset`, or why there is none."""
-    is_old = data[offset : offset + 4] == _U32.pack(OLD_BATCH_MAGIC)
-    head = _OLD_BATCH_HEAD if is_old else _BATCH_HEAD
+    is_old = data[offset : offset + 4] == _U32.pack(BATCH_MAGIC_V1)
+    head = _BATCH_HEAD_V1 if is_old else _BATCH_HEAD
     start = offset + head.size
     if start > len(data):
         return "it ends within the head of a batch"
@@ -399,7 +399,7 @@ def _batch_at(data: bytes, offset: int) -> _Batch | str:
     end = start + 4 * count
     if end > len(data):
         return "it ends within a batch"
-    if crc32c(data[offset + _OLD_BATCH_HEAD.size : end]) != checksum:
+    if crc32c(data[offset + _BATCH_HEAD_V1.size : end]) != checksum:
         return "the checksum of a batch does not match"
     numbers = array("I")
     numbers.frombytes(data[start:end])

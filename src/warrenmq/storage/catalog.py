@@ -42,7 +42,7 @@ from warrenmq.storage.definition_records import (
 APPLICATION_ID = 0x5752434C  # "WRCL"
 MIGRATIONS = Path(__file__).parent / "migrations"
 SIDE_FILES = ("-wal", "-shm", "-journal")  # SQLite keeps them beside the database: move all or none
-SQLITE_FAULTS = (sqlite3.Error, UnicodeDecodeError)  # the latter for an error about a text that is no UTF-8
+SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)  # the latter for an error about a text that is no UTF-8
 LARGEST_QUEUE_ID = 0xFFFF_FFFF
 NUMBERED = ("queue", "level")  # have an id: a folder, and records in the log
 
@@ -139,13 +139,13 @@ class CatalogFile:
             self._set_released(epoch)
 
     def _set_released(self, epoch: int) -> None:
-        with _explained(self.path), _transaction(self.connection):
+        with _translated_errors(self.path), _transaction(self.connection):
             self._set_meta("released_epoch", epoch)
         self._released_epoch = epoch
 
     def _write(self, epoch: int, operations: Sequence[Operation]) -> None:
         next_queue_id = self._next_queue_id
-        with _explained(self.path), _transaction(self.connection):
+        with _translated_errors(self.path), _transaction(self.connection):
             for operation in operations:
                 table = table_of(operation[1])
                 if operation[0] == "define":
@@ -166,7 +166,7 @@ class CatalogFile:
 
     def sync(self) -> None:
         """Put everything applied on the disk; the log may forget it then."""
-        with _explained(self.path):
+        with _translated_errors(self.path):
             busy, frames, moved = self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if busy or frames != moved:
             raise CatalogError(f"the catalog {self.path} cannot be synced: something else reads it")
@@ -182,17 +182,17 @@ class CatalogFile:
         return {kind: self.load(kind) for kind in KINDS}
 
     def _read(self, table: Table) -> dict[Key, Definition]:
-        with _explained(self.path):
+        with _translated_errors(self.path):
             return dict(table.read(row) for row in self.connection.execute(_select(table)))
 
     # -- does it hold together? --------------------------------------------------------------------------------------
 
-    def require_whole(self) -> None:
+    def verify(self) -> None:
         """CatalogDamaged if anything in the file is not what was written; reads everything.
 
         A fault that `open` does not meet would be met later, by whoever comes across it, or never.
         """
-        with _explained(self.path):
+        with _translated_errors(self.path):
             lines = [line for (line,) in self.connection.execute("PRAGMA integrity_check") if line != "ok"]
         if lines:
             more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
@@ -203,11 +203,11 @@ class CatalogFile:
     def check(self) -> list[str]:
         """What is wrong, a line each; reads everything."""
         try:
-            self.require_whole()
+            self.verify()
         except CatalogError as error:
             return [str(error)]
         found = {kind: self._read(table) for kind, table in TABLES.items()}
-        problems = [f"{TABLES[kind].describe(key)}: {why}" for kind, key, why in _strays(found)]
+        problems = [f"{TABLES[kind].describe(key)}: {why}" for kind, key, why in _dangling(found)]
         owners: dict[int, str] = {}
         for kind in NUMBERED:
             for key, definition in found[kind].items():
@@ -225,21 +225,21 @@ class CatalogFile:
         Virtual hosts that are missing are made again; bindings without both their ends and levels without a queue go.
         """
         found = {kind: self._read(table) for kind, table in TABLES.items()}
-        vhosts = dict.fromkeys(key[0] for _, key, why in _strays(found) if why == _NO_VHOST)
-        strays = [(kind, key, why) for kind, key, why in _strays(found) if why != _NO_VHOST]
+        vhosts = dict.fromkeys(key[0] for _, key, why in _dangling(found) if why == _NO_VHOST)
+        dangling = [(kind, key, why) for kind, key, why in _dangling(found) if why != _NO_VHOST]
         operations: list[Operation] = [("define", "vhost", (name,), {"name": name}) for name in vhosts]
-        operations += [("undefine", kind, key) for kind, key, _ in strays]
+        operations += [("undefine", kind, key) for kind, key, _ in dangling]
         if operations:
             self._write(self._applied_epoch, operations)
         return [
             *(f"{TABLES['vhost'].describe((name,))} was missing and was made again" for name in vhosts),
-            *(f"{TABLES[kind].describe(key)} was dropped: {why}" for kind, key, why in strays),
+            *(f"{TABLES[kind].describe(key)} was dropped: {why}" for kind, key, why in dangling),
         ]
 
     # -- opening -----------------------------------------------------------------------------------------------------
 
     def prepare(self, migrations: Path = MIGRATIONS) -> None:
-        with _explained(self.path):
+        with _translated_errors(self.path):
             version = self._find_version()
             scripts = find_migrations(migrations)
             if version > len(scripts):
@@ -389,7 +389,7 @@ class LoggedCatalog(Catalog):
 _NO_VHOST = "there is no such vhost"
 
 
-def _strays(found: Mapping[str, Mapping[Key, Definition]]) -> Iterator[tuple[str, Key, str]]:
+def _dangling(found: Mapping[str, Mapping[Key, Definition]]) -> Iterator[tuple[str, Key, str]]:
     """Kind, key and fault of what stands for itself alone."""
 
     def exists(kind: str, vhost: str, name: str) -> bool:
@@ -419,7 +419,7 @@ def _is_predeclared(exchange: str) -> bool:
 
 def connect(file: str, path: str) -> sqlite3.Connection:
     """Nothing is read yet. `path` is what errors name."""
-    with _explained(path):
+    with _translated_errors(path):
         try:
             for name in (file, *(file + ending for ending in SIDE_FILES)):
                 if os.path.islink(name):
@@ -451,15 +451,15 @@ def _transaction(connection: sqlite3.Connection, script: str = "") -> Iterator[N
 
 
 @contextmanager
-def _explained(path: str) -> Iterator[None]:
+def _translated_errors(path: str) -> Iterator[None]:
     """What SQLite raises becomes a CatalogError."""
     try:
         yield
-    except SQLITE_FAULTS as error:
-        raise explain(path, error) from error
+    except SQLITE_ERRORS as error:
+        raise catalog_error(path, error) from error
 
 
-def explain(path: str, error: Exception) -> CatalogError:
+def catalog_error(path: str, error: Exception) -> CatalogError:
     # Without a code it is Python that speaks: a text is no UTF-8 any more.
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
     words = " ".join(str(error).split())

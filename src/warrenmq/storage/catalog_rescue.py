@@ -16,7 +16,15 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from warrenmq.journal.files import Files
-from warrenmq.storage.catalog import SIDE_FILES, SQLITE_FAULTS, CatalogFile, connect, copy_files, explain, read_meta
+from warrenmq.storage.catalog import (
+    SIDE_FILES,
+    SQLITE_ERRORS,
+    CatalogFile,
+    catalog_error,
+    connect,
+    copy_files,
+    read_meta,
+)
 from warrenmq.storage.definition_records import TABLES, CatalogDamaged, Definition, Key, Operation, Table
 
 _SIZE_AT = 28  # in the first page: the number of pages, and behind it the list of free ones
@@ -28,7 +36,7 @@ def open_catalog(path: str, damaged: str) -> tuple[CatalogFile, list[str]]:
     catalog: CatalogFile | None = None
     try:
         catalog = CatalogFile.open(path)
-        catalog.require_whole()
+        catalog.verify()
     except CatalogDamaged as error:
         if catalog is not None:
             catalog.close()
@@ -52,32 +60,32 @@ def rescue(damaged: str | Path, fresh: str | Path) -> list[str]:
     Where the epoch is lost, the new one says 0: replaying operations that were applied before leads to the same end.
     What was rescued may not fit together; `CatalogFile.repair` helps, after the log has been replayed.
     """
-    salvage = _Salvage(os.fspath(damaged))
+    rescued = _Rescue(os.fspath(damaged))
     with TemporaryDirectory(prefix="warren-catalog-") as folder:
-        copy = copy_files(salvage.path, folder)
-        salvage.open_and_read(copy)
-        faults = list(salvage.faults)
-        if faults or salvage.losses():
-            _renew_first_page(copy, os.path.join(folder, "new"))
-            salvage.read(connect(copy, salvage.path))
+        copy = copy_files(rescued.path, folder)
+        rescued.open_and_read(copy)
+        faults = list(rescued.faults)
+        if faults or rescued.losses():
+            _replace_first_page(copy, os.path.join(folder, "new"))
+            rescued.read(connect(copy, rescued.path))
     operations: list[Operation] = [
         ("define", kind, key, definition)
-        for kind, rows in salvage.found.items()
+        for kind, rows in rescued.found.items()
         for _, (key, definition) in sorted(rows.items())
     ]
     catalog = CatalogFile.open(fresh)
     try:
-        meta = salvage.meta
+        meta = rescued.meta
         catalog.fill(
             meta.get("applied_epoch", 0), operations, meta.get("next_queue_id", 1), meta.get("released_epoch", -1)
         )
         catalog.sync()
     finally:
         catalog.close()
-    return faults + salvage.losses()  # faults of the guess would say nothing
+    return faults + rescued.losses()  # faults of the guess would say nothing
 
 
-class _Salvage:
+class _Rescue:
     """What was found so far, by kind and place, and what was heard of besides."""
 
     def __init__(self, path: str) -> None:
@@ -104,14 +112,14 @@ class _Salvage:
         self.read(catalog.connection)
 
     def read(self, connection: sqlite3.Connection) -> None:
-        connection.text_factory = lambda octets: octets.decode("utf-8", "backslashreplace")
+        connection.text_factory = lambda data: data.decode("utf-8", "backslashreplace")
         for table in TABLES.values():
             for direction in ("ASC", "DESC"):
                 self._read_rows(connection, table, direction)
             self._read_names(connection, table)
         try:
             self.meta = read_meta(connection) | self.meta
-        except SQLITE_FAULTS as error:
+        except SQLITE_ERRORS as error:
             self._note(error)
         connection.close()
 
@@ -125,8 +133,8 @@ class _Salvage:
                 try:
                     rows.setdefault(place, table.read(row))
                 except CatalogDamaged:
-                    self._name(table, row)
-        except SQLITE_FAULTS as error:
+                    self._note_name(table, row)
+        except SQLITE_ERRORS as error:
             self._note(error)
 
     def _read_names(self, connection: sqlite3.Connection, table: Table) -> None:
@@ -134,19 +142,19 @@ class _Salvage:
         columns = ", ".join(table.key)
         try:
             for row in connection.execute(f"SELECT {columns} FROM {table.name} INDEXED BY {table.name}_key"):
-                self._name(table, row)
-        except SQLITE_FAULTS as error:
+                self._note_name(table, row)
+        except SQLITE_ERRORS as error:
             self._note(error)
 
-    def _name(self, table: Table, row: Any) -> None:
+    def _note_name(self, table: Table, row: Any) -> None:
         if all(isinstance(value, str | bytes) for value in row[: len(table.key)]):
             self._named[table.kind][table.read_key(row)] = None
 
     def _note(self, error: Exception) -> None:
-        self.faults[str(explain(self.path, error))] = None
+        self.faults[str(catalog_error(self.path, error))] = None
 
 
-def _renew_first_page(file: str, beside: str) -> None:
+def _replace_first_page(file: str, beside: str) -> None:
     """Give it the header and the list of tables that a new catalog has; its tables begin at the same pages."""
     CatalogFile.open(beside).close()
     with open(beside, "rb") as new:

@@ -136,7 +136,7 @@ def check_folder(folder: str, progress: Progress | None = None, files: Files | N
     """Look at everything; `progress` hears what is read, and how many bytes of how many are done."""
     if not os.path.isdir(folder):
         raise CheckError(f"{folder} is not a folder")
-    with _held(folder), ExitStack() as at_end:
+    with _locked(folder), ExitStack() as at_end:
         try:
             return _Check(folder, progress, files or Files(), at_end).run()
         except (UnknownVersion, CatalogTooNew) as error:
@@ -146,7 +146,7 @@ def check_folder(folder: str, progress: Progress | None = None, files: Files | N
 
 
 @contextmanager
-def _held(folder: str) -> Iterator[None]:
+def _locked(folder: str) -> Iterator[None]:
     """Keep brokers out, without leaving a trace. A copy of a data folder may have no lock."""
     try:
         handle = os.open(os.path.join(folder, "lock"), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -185,7 +185,7 @@ class _Check:
         self._catalog: CatalogFile | None = None
         self._catalog_is_whole = False
         self._at_end = at_end
-        self._what = ""
+        self._step = ""
         self._recorded = Recorded()
         self._lost_epochs = LostEpochs()
 
@@ -197,7 +197,7 @@ class _Check:
         self._load_definitions()
         self._check_queues()
         self._check_ids()
-        self._look_at_the_rest()
+        self._check_other_files()
         report = self.report
         report.kinds = [kind for kind in self._kinds.values() if kind.files or kind.damaged or kind.remarks]
         report.definitions = {kind: len(found) for kind, found in self._definitions.items()}
@@ -239,7 +239,7 @@ class _Check:
         if CATALOG not in self._sizes:
             self.damage("catalog", CATALOG, "the file is missing", "definitions that the log no longer has")
             return
-        self._tell("catalog")
+        self._begin_step("catalog")
         self._catalog = self._open_catalog(os.path.join(self.folder, CATALOG))
         if self._catalog is not None:
             self.report.applied_epoch = self._catalog.applied_epoch
@@ -276,7 +276,7 @@ class _Check:
     # -- the log -----------------------------------------------------------------------------------------------------
 
     def _check_log(self) -> None:
-        self._tell("log")
+        self._begin_step("log")
         before = self._done
         scan = read_log(self.files, os.path.join(self.folder, LOG), lambda done, _: self._advance_to(before + done))
         bad_epochs: set[int] = set()
@@ -302,12 +302,12 @@ class _Check:
                 "was confirmed; if there was no crash, messages of its last epochs are lost"
             )
             self.remark("log", _in_log(torn.file), text)
-        self._look_for_missing_epochs(scan)
+        self._report_missing_epochs(scan)
         if self._lost_epochs:
             self._lost_epochs.read(read_log(self.files, os.path.join(self.folder, LOG)), bad_epochs)
             self.remark("log", LOG, self._lost_epochs.consequences())
 
-    def _look_for_missing_epochs(self, scan: LogScan) -> None:
+    def _report_missing_epochs(self, scan: LogScan) -> None:
         if self._catalog is None:
             return
         for gap in find_missing_epochs(scan, self._catalog.released_epoch, self.report.applied_epoch):
@@ -344,7 +344,7 @@ class _Check:
         recorded = {number for number in owners if folder_of(number) in self._recorded.folders}
         for number in sorted(folders | recorded):
             owner = owners.pop(number, None)
-            self._tell(f"queue {number}" if owner is None else f"queue {_shown(owner['name'])}")
+            self._begin_step(f"queue {number}" if owner is None else f"queue {_printable(owner['name'])}")
             alive = self._check_segments(number, owner)
             if owner is not None:
                 messages[owner["vhost"], owner["name"]] += alive.count()
@@ -355,7 +355,7 @@ class _Check:
                 loss = Loss(alive.count(), False)
                 self.damage("segment", os.path.join(QUEUES, str(number)), text, str(loss), messages=loss.count)
         for number, owner in owners.items():
-            self._count_lost_in_log(number, _shown(owner["name"]), -1)
+            self._count_lost_in_log(number, _printable(owner["name"]), -1)
             logged = self._logged.get(number)
             if logged is not None:
                 messages[owner["vhost"], owner["name"]] += logged.alive_above(-1).count()
@@ -366,7 +366,7 @@ class _Check:
     def _check_segments(self, number: int, owner: Definition | None) -> Positions:
         """Read all files of one queue; the positions that are alive."""
         place = folder_of(number)
-        name = "" if owner is None else _shown(owner["name"])
+        name = "" if owner is None else _printable(owner["name"])
         records = self._recorded.segments(place)
         if owner is not None and (owner["vhost"], owner["name"]) == (DEFAULT_VHOST, schema.STREAM_NAME):
             # The event log goes past the commit log: what was not synced may be missing.
@@ -395,11 +395,11 @@ class _Check:
         owners = set(map(_owner_of, names))
         for file, record in records.items():
             if record.name not in owners:
-                self.damage("ids", file, "the file is missing", _forgotten(record), self._words_of(record.name))
+                self.damage("ids", file, "the file is missing", _lost_ids(record), self._owner_name(record.name))
         for at, file in enumerate(names):
             found = read_ids(self.files, os.path.join(self.folder, file))
             if found.fault is not None and file in records:
-                self.damage("ids", file, found.fault, _forgotten(records[file]), self._words_of(_owner_of(file)))
+                self.damage("ids", file, found.fault, _lost_ids(records[file]), self._owner_name(_owner_of(file)))
             elif found.fault is not None and (
                 self._recorded.is_complete or (at and _owner_of(names[at - 1]) == _owner_of(file))
             ):
@@ -408,20 +408,20 @@ class _Check:
                 self.damage("ids", file, found.fault, "ids: duplicates of what it knew may pass")
             self.advance(self._sizes[file])
 
-    def _words_of(self, owner: str) -> str:
+    def _owner_name(self, owner: str) -> str:
         """The name of the queue or exchange that has seen ids."""
         number = int(owner, 16)
         for queue in self._definitions.get("queue", []):
             if queue["id"] == number:
-                return _shown(queue["name"])
+                return _printable(queue["name"])
         for exchange in self._definitions.get("exchange", []):
             if owner_of_exchange(exchange["vhost"], exchange["name"]) == number:
-                return _shown(exchange["name"])
+                return _printable(exchange["name"])
         return ""
 
     # -- the rest ----------------------------------------------------------------------------------------------------
 
-    def _look_at_the_rest(self) -> None:
+    def _check_other_files(self) -> None:
         for name in self._sizes:
             kind = _kind_of(name)
             if kind == "unknown":
@@ -441,10 +441,10 @@ class _Check:
         self._kinds[kind].remarks += 1
         self.report.findings.append(Finding(kind, file, text, False, queue=queue))
 
-    def _tell(self, what: str) -> None:
+    def _begin_step(self, what: str) -> None:
         if self._progress is not None:
             self._progress(what, self._done, self._total)
-        self._what = what
+        self._step = what
 
     def advance(self, size: int) -> None:
         self._advance_to(self._done + size)
@@ -452,7 +452,7 @@ class _Check:
     def _advance_to(self, done: int) -> None:
         self._done = min(done, self._total)
         if self._progress is not None:
-            self._progress(self._what, self._done, self._total)
+            self._progress(self._step, self._done, self._total)
 
 
 def _kind_of(path: str) -> str:
@@ -489,10 +489,10 @@ def _in_log(name: str) -> str:
     return os.path.join(LOG, name)
 
 
-def _forgotten(record: FileRecord) -> str:
+def _lost_ids(record: FileRecord) -> str:
     return f"up to {record.count:,} ids: duplicates of these messages may pass"
 
 
-def _shown(name: str) -> str:
+def _printable(name: str) -> str:
     """A queue's name in one line, also if it is no text."""
     return name if name.isprintable() else ascii(name)[1:-1]

@@ -81,13 +81,13 @@ class QueueFiles:
                     self._findings.remark("segment", file, LEFT_OVER, self._name)
                 continue
             if generation is None:
-                self._miss_segment(self._records[first])
+                self._check_missing_segment(self._records[first])
             else:
                 following = firsts[at + 1] if at + 1 < len(firsts) else None
                 self._read_segment(first, generation, (first, generation) in marks, following)
                 copied_up_to = self.last if generation else -1
         if self._logged is not None:
-            self._logged.bury(self._living)
+            self._logged.remove_deleted(self._living)
             self._living.add_all(self._logged.alive_above(self.last))
         return self._living
 
@@ -118,7 +118,7 @@ class QueueFiles:
 
     # -- segments ----------------------------------------------------------------------------------------------------
 
-    def _miss_segment(self, record: FileRecord) -> None:
+    def _check_missing_segment(self, record: FileRecord) -> None:
         """A segment that the manifest records is not there."""
         if self._is_torn:
             return  # the log has it
@@ -131,7 +131,7 @@ class QueueFiles:
         self._has_damage = True
         file = os.path.join(self._place, name)
         if loss.count:
-            self._lose(file, "the file is missing", record.first, last, loss)
+            self._report_loss(file, "the file is missing", record.first, last, loss)
         elif self._recorded.is_binding(record):
             text = "the file is missing; the log has what it held, or all of it was acknowledged"
             self._findings.remark("segment", file, text, self._name)
@@ -143,7 +143,7 @@ class QueueFiles:
             self._findings.remark("segment", file, "behind one that was being written in a crash: the log has it")
             return
         if self._is_stream and 0 <= self.last < first - 1 and not self._has_damage:
-            self._trouble(file, None, "what stood before it is missing", self.last + 1, first - 1)
+            self._report_bad_page(file, None, "what stood before it is missing", self.last + 1, first - 1)
             if self._is_torn:
                 return
         self._has_damage = False
@@ -183,7 +183,7 @@ class QueueFiles:
                     payload = segment_file.read_payload(findings.files, handle, page, path)
                     positions = record_positions(page, payload, path)
                 except DamagedPage as error:
-                    self._trouble(file, page, error.why, page.first, page.last)
+                    self._report_bad_page(file, page, error.why, page.first, page.last)
                 else:
                     self.last = max(self.last, page.last)
                     for position, flags in positions:
@@ -194,14 +194,14 @@ class QueueFiles:
                     return
             record = self._records.get(named)
             if record is not None and record.generation == generation and walk.end < record.size:
-                self._tell_short(file, record, walk)
+                self._report_short_file(file, record, walk)
             elif walk.reason is not None:
-                beyond = following if following is not None else _first_page_behind(findings.files, handle, walk.end)
-                self._tell_bad_end(file, walk, max(self.last + 1, named), beyond)
+                beyond = following if following is not None else _first_page_after(findings.files, handle, walk.end)
+                self._report_bad_end(file, walk, max(self.last + 1, named), beyond)
         finally:
             findings.files.close(handle)
 
-    def _tell_short(self, file: str, record: FileRecord, walk: PageWalk) -> None:
+    def _report_short_file(self, file: str, record: FileRecord, walk: PageWalk) -> None:
         """The file ends before what is recorded of it."""
         after = walk.pages[-1].last + 1 if walk.pages else record.first
         last, count = self._recorded.synced(record)
@@ -211,12 +211,12 @@ class QueueFiles:
         self._has_damage = True
         text = f"it ends at offset {walk.end} of {record.size}" + (f" ({walk.reason})" if walk.reason else "")
         if loss.count:
-            self._lose(file, text, after, last, loss)
+            self._report_loss(file, text, after, last, loss)
         elif walk.reason is not None or self._recorded.is_binding(record):
             text += "; the log has what was there, or all of it was acknowledged"
             self._findings.remark("segment", file, text, self._name)
 
-    def _tell_bad_end(self, file: str, walk: PageWalk, after: int, beyond: int | None) -> None:
+    def _report_bad_end(self, file: str, walk: PageWalk, after: int, beyond: int | None) -> None:
         """The file ends in something that is no page. `beyond` is where a page or segment behind it begins."""
         assert walk.reason is not None
         if walk.end == walk.size >= FILE_HEAD_SIZE:
@@ -227,9 +227,9 @@ class QueueFiles:
             self._is_torn = self._is_in_log(after)
             self._findings.remark("segment", file, text, self._name)
         else:
-            self._trouble(file, None, walk.reason, after, None if beyond is None else beyond - 1)
+            self._report_bad_page(file, None, walk.reason, after, None if beyond is None else beyond - 1)
 
-    def _trouble(self, file: str, page: PageHead | None, why: str, first: int, last: int | None) -> None:
+    def _report_bad_page(self, file: str, page: PageHead | None, why: str, first: int, last: int | None) -> None:
         """A page is not whole: torn, if the log still has all that came from there on, otherwise lost.
 
         One of transient messages was never synced, and would not outlive a stop: nothing is lost with it.
@@ -253,18 +253,18 @@ class QueueFiles:
                 self.last = max(self.last, page.last)
             loss = count_lost(first, page.last, page.count - page.transient, self._is_safe, None)
             if loss.count:
-                self._lose(file, f"{where}{why}", first, page.last, loss)
+                self._report_loss(file, f"{where}{why}", first, page.last, loss)
             else:
                 text = f"{where}{why}; all of its messages were acknowledged, given up before, or are in the log"
                 self._findings.remark("segment", file, text, self._name)
         elif last is not None:
             loss = count_lost(first, last, last - first + 1, self._is_safe, None)
-            self._lose(file, why, first, last, Loss(loss.count, False))
+            self._report_loss(file, why, first, last, Loss(loss.count, False))
         else:
             lost = f"messages at positions from {first}, as many as the rest of the file held"
             self._findings.damage("segment", file, why, lost, self._name)
 
-    def _lose(self, file: str, text: str, first: int, last: int, loss: Loss) -> None:
+    def _report_loss(self, file: str, text: str, first: int, last: int, loss: Loss) -> None:
         lost = f"{loss}, at positions {first} to {last}"
         self._findings.damage("segment", file, text, lost, self._name, loss.count)
 
@@ -286,11 +286,11 @@ class QueueFiles:
     # -- marks -------------------------------------------------------------------------------------------------------
 
     def _read_marks(self, first: int, generation: int) -> None:
-        file = os.path.join(self._place, segment_file.dead_name(first, generation))
+        file = os.path.join(self._place, segment_file.marks_name(first, generation))
         path = os.path.join(self._findings.folder, file)
         if not self._findings.files.exists(path):
             return
-        marks = segment_file.read_dead(self._findings.files, path)
+        marks = segment_file.read_marks(self._findings.files, path)
         for number in marks.numbers:
             self._marked.add(first + number)
         if marks.reason is not None and marks.is_damaged:
@@ -311,10 +311,10 @@ class QueueFiles:
     def _compare_marks(self, first: int, generation: int) -> None:
         """Tell if marks are missing that the manifest records."""
         findings = self._findings
-        file = os.path.join(self._place, segment_file.dead_name(first, generation))
+        file = os.path.join(self._place, segment_file.marks_name(first, generation))
         path = os.path.join(findings.folder, file)
         is_there = findings.files.exists(path)
-        marks = segment_file.read_dead(findings.files, path) if is_there else None
+        marks = segment_file.read_marks(findings.files, path) if is_there else None
         size = 0 if marks is None else marks.size if marks.is_damaged else marks.end
         if not self._are_marks_short(first, generation, size):
             return
@@ -335,7 +335,7 @@ class QueueFiles:
         return position in logged.forgotten or any(first <= position <= last for first, last in logged.ranges)
 
 
-def _first_page_behind(files: Files, handle: int, offset: int) -> int | None:
+def _first_page_after(files: Files, handle: int, offset: int) -> int | None:
     """The first position of the next whole page head, if one follows: then this is no end that a crash left."""
     data = files.read(handle, files.size(handle) - offset, offset)
     for match in segment_file.PAGE_MAGICS.finditer(data, 1):

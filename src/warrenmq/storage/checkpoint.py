@@ -66,45 +66,45 @@ class Checkpoint:
         self._committer = committer
         self._catalog = catalog
         self._limit = options.log_limit
-        self._carry_below = options.carry_below
+        self._relog_below = options.relog_below
         self._call_soon = call_soon
         self._epoch = 0
-        self.carried = 0  # bytes that were logged again, in the one that runs or ran last
-        self._may_carry = True
+        self.relogged_bytes = 0  # bytes that were logged again, in the one that runs or ran last
+        self._may_relog = True
         self._done: list[Callable[[], None]] = []
         self._participants: list[Participant] = []
         self._marked: list[QueueStore] = []
         self._unlogged: list[Positioned] = []  # whose position is still to be logged again
         self._has_relogged = False
         self._is_last = False
-        self._began_at_work = -1
+        self._work_at_start = -1
         self.is_ready = False  # not before the queues have their stores
         self.is_running = False
-        self.is_held = False  # a compaction is under way
+        self.is_blocked = False  # a compaction is under way
         self.on_end: Callable[[], None] = _nothing
         self.count = 0
 
-    def judge(self) -> None:
+    def start_if_due(self) -> None:
         """Begin if the log has grown too long."""
-        if self.is_ready and not self.is_running and not self.is_held and self._committer.size > self._limit:
-            if self._context.log.work == self._began_at_work:
+        if self.is_ready and not self.is_running and not self.is_blocked and self._committer.size > self._limit:
+            if self._context.log.work == self._work_at_start:
                 return  # the last one could drop nothing, and nothing was said since
             epoch = self._committer.epoch_to_trim(self._limit * 3 // 4)
             if epoch:
-                self.begin(epoch, may_carry=True)
+                self.begin(epoch, may_relog=True)
 
-    def begin(self, epoch: int, may_carry: bool, done: Callable[[], None] | None = None, is_last: bool = False) -> None:
+    def begin(self, epoch: int, may_relog: bool, done: Callable[[], None] | None = None, is_last: bool = False) -> None:
         """Flush everything up to this epoch and drop the files that end with it or before.
 
         Positions are logged again, unless this is the last one of a clean stop: then the storage does that.
         """
         assert not self.is_running
         self.is_running = True
-        self._began_at_work = self._context.log.work
+        self._work_at_start = self._context.log.work
         self._epoch = epoch
         self._context.manifest.begin_checkpoint(epoch)
-        self._may_carry = may_carry
-        self.carried = 0
+        self._may_relog = may_relog
+        self.relogged_bytes = 0
         self._has_relogged = False
         self._is_last = is_last
         self._done = [done] if done is not None else []
@@ -123,11 +123,11 @@ class Checkpoint:
         if self._participants:
             self._call_soon(self._flush_some)
             return
-        self._marked = list(self._context.marked)
+        self._marked = list(self._context.marked_stores)
         self._mark_some()
 
     def _mark_some(self) -> None:
-        marked = self._context.marked
+        marked = self._context.marked_stores
         for store in _take_slice(self._marked):
             if marked.pop(store, self) is None:  # it may have been deleted meanwhile
                 store.write_marks()
@@ -155,7 +155,7 @@ class Checkpoint:
         if self._unlogged:
             self._call_soon(self._log_some_positions)
             return
-        if self.carried or self._has_relogged:
+        if self.relogged_bytes or self._has_relogged:
             self._context.log.flush()  # what was logged again must be safe before the first time is forgotten
         self._context.manifest.checkpoint_epoch = 0  # what is recorded from now on is not part of this sync
         self._context.pager.sync(self._synced)
@@ -163,8 +163,8 @@ class Checkpoint:
     def _flush(self, participant: Participant) -> None:
         unflushed = self._context.unflushed
         if participant in unflushed:  # it may have been deleted meanwhile
-            may_carry = self._may_carry and self.carried < self._limit // 2
-            self.carried += participant.flush(self._epoch, self._carry_below if may_carry else 0)
+            may_relog = self._may_relog and self.relogged_bytes < self._limit // 2
+            self.relogged_bytes += participant.flush(self._epoch, self._relog_below if may_relog else 0)
             if not participant.has_unflushed():
                 unflushed.pop(participant, None)
 

@@ -14,13 +14,13 @@ cdef class LocalLog(CommitLog):
     cdef readonly long long last
     cdef readonly long long syncs
     cdef object _committer
-    cdef bint _wants_sync
-    cdef bint _is_awaited
+    cdef bint _needs_sync
+    cdef bint _has_waiters
     cdef bint _is_deferred
     cdef public object on_deferred
 
     cpdef note_work(self, int durability_level)
     cdef _begin_epoch(self)
     cpdef long long end_turn(self) except? -2
-    cdef _hand_over_or_wait(self)
-    cdef _hand_over(self)
+    cdef _submit_or_defer(self)
+    cdef _submit_epoch(self)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from warrenmq.core.ports import NOTHING, SYNCED, CommitLog
 from warrenmq.storage import crash_points
 from warrenmq.storage.codec import EpochBuffer
-from warrenmq.storage.committer import Batch, Committer, Progress
+from warrenmq.storage.committer import CommitProgress, Committer, EpochBatch
 
 # More than this is not deferred.
 _DEFERRED_BYTES = 64 * 1024
@@ -26,9 +26,9 @@ class LocalLog(CommitLog):
 
     __slots__ = (
         "_committer",
-        "_is_awaited",
+        "_has_waiters",
         "_is_deferred",
-        "_wants_sync",
+        "_needs_sync",
         "buffer",
         "epoch",
         "epoch_time_ms",
@@ -47,8 +47,8 @@ class LocalLog(CommitLog):
         self.written = next_epoch - 1
         self.durable = next_epoch - 1
         self.syncs = 0
-        self._wants_sync = False
-        self._is_awaited = False  # somebody waits for something in the open epoch
+        self._needs_sync = False
+        self._has_waiters = False  # somebody waits for something in the open epoch
         self._is_deferred = False
         self.on_deferred: Callable[[], object] | None = (
             None  # asks to be told when it is due; None: nothing is deferred
@@ -62,9 +62,9 @@ class LocalLog(CommitLog):
         if self.last != self.epoch:
             self._begin_epoch()
         if durability_level != NOTHING:
-            self._is_awaited = True
+            self._has_waiters = True
             if durability_level == SYNCED:
-                self._wants_sync = True
+                self._needs_sync = True
 
     def note_relogged(self) -> None:
         """Something was put into the buffer that the log had already: it is no work of anyone."""
@@ -77,7 +77,7 @@ class LocalLog(CommitLog):
         self.note_work(SYNCED)
         return self.epoch
 
-    def put_file(self, is_define: bool, encoded: bytes) -> int:
+    def put_file_record(self, is_define: bool, encoded: bytes) -> int:
         """A file was recorded, or its record removed: a definition that no answer waits for. Return its epoch."""
         self.buffer.put_definition(is_define, encoded)
         self.note_relogged()
@@ -105,7 +105,7 @@ class LocalLog(CommitLog):
 
     def end_turn(self) -> int:
         if not self.is_committing and self.buffer.size != 0:
-            self._hand_over_or_wait()
+            self._submit_or_defer()
         # The turn's work may have been handed over before its end: then it lies in the last epoch, too.
         return self.last if self.last > self.durable else 0
 
@@ -115,48 +115,48 @@ class LocalLog(CommitLog):
             if self.last > self.durable:
                 self._committer.sync()
             return
-        self._wants_sync = self._is_awaited = True
+        self._needs_sync = self._has_waiters = True
         if not self.is_committing:
-            self._hand_over()
+            self._submit_epoch()
 
-    def want_sync(self) -> None:
+    def request_sync(self) -> None:
         """The same, but not in the middle of a turn: what is said in one call must lie in one epoch."""
         if self.buffer.size != 0:
-            self._wants_sync = self._is_awaited = True
+            self._needs_sync = self._has_waiters = True
         elif self.last > self.durable:
             self._committer.sync()
 
-    def _hand_over_or_wait(self) -> None:
+    def _submit_or_defer(self) -> None:
         """Acks go with the next publish, if one comes soon: that saves them a write of their own."""
-        if self._is_awaited or self.on_deferred is None or self.buffer.size >= _DEFERRED_BYTES:
-            self._hand_over()
+        if self._has_waiters or self.on_deferred is None or self.buffer.size >= _DEFERRED_BYTES:
+            self._submit_epoch()
         elif not self._is_deferred:
             self._is_deferred = True
             self.on_deferred()
 
-    def deferred_is_due(self) -> None:
+    def submit_deferred(self) -> None:
         """Some time after `on_deferred`: acks have waited long enough for company."""
         self._is_deferred = False
         self.flush()
 
-    def _hand_over(self) -> None:
+    def _submit_epoch(self) -> None:
         if self.on_epoch_end is not None:
             self.on_epoch_end()
         self.is_committing = True
-        batch = Batch(self.epoch, self.epoch_time_ms, self.buffer.take(), self._wants_sync)
-        self._wants_sync = self._is_awaited = False
+        batch = EpochBatch(self.epoch, self.epoch_time_ms, self.buffer.take(), self._needs_sync)
+        self._needs_sync = self._has_waiters = False
         self.epoch += 1
         self._committer.submit(batch)
 
-    def take_last(self) -> Batch | None:
+    def close_last(self) -> EpochBatch | None:
         """Close the open epoch, to be handed to the committer by the caller; None if it holds nothing."""
         if self.buffer.size == 0:
             return None
-        batch = Batch(self.epoch, self.epoch_time_ms, self.buffer.take(), True)
+        batch = EpochBatch(self.epoch, self.epoch_time_ms, self.buffer.take(), True)
         self.epoch += 1
         return batch
 
-    def progressed(self, progress: Progress) -> None:
+    def on_progress(self, progress: CommitProgress) -> None:
         """The committer's word, on the loop."""
         if progress.payload is not None:
             self.buffer.recycle(progress.payload)
@@ -165,4 +165,4 @@ class LocalLog(CommitLog):
             self.syncs += 1
         self.advance(progress.written, progress.durable)
         if not self.is_committing and self.buffer.size != 0:
-            self._hand_over_or_wait()
+            self._submit_or_defer()

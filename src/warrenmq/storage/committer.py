@@ -15,17 +15,17 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class EpochBatch:
     """One epoch on its way to the log; `time_ms` is that of the first turn with work in it."""
 
     epoch: int
     time_ms: int
     payload: bytes | memoryview
-    wants_sync: bool
+    needs_sync: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class CommitProgress:
     """All epochs up to these are written, and durable; `payload` is the memory of an epoch, to be used again."""
 
     written: int
@@ -40,7 +40,7 @@ class Committer:
         self.size = 0
         self.newest_file = 0
         self.has_failed = False
-        self.on_progress: Callable[[Progress], None] = _ignore
+        self.on_progress: Callable[[CommitProgress], None] = _ignore
         self.on_failed: Callable[[str], None] = _ignore
         self.on_full: Callable[[bool], None] = _ignore
 
@@ -48,7 +48,7 @@ class Committer:
         """Begin to write; reports come on this loop."""
         raise NotImplementedError
 
-    def submit(self, batch: Batch) -> None:
+    def submit(self, batch: EpochBatch) -> None:
         """Write the epoch behind the last one, and make it durable now or later, as it asks."""
         raise NotImplementedError
 
@@ -67,15 +67,15 @@ class Committer:
         """Forget epochs up to this one, as far as that is convenient; `done` is called on the loop."""
         raise NotImplementedError
 
-    def drop_all(self, last: Batch | None, done: Callable[[], None]) -> None:
+    def clear(self, last: EpochBatch | None, done: Callable[[], None]) -> None:
         """Write this epoch and forget all before it: the last job of a clean stop. `done` is called on the loop."""
         raise NotImplementedError
 
-    def hurry(self) -> None:
+    def stop_waiting(self) -> None:
         """From now on a full disk is a failure: no one can wait for it any more."""
         raise NotImplementedError
 
-    def leave_loop(self) -> None:
+    def detach_loop(self) -> None:
         """Let go of the loop; called on it, before `stop`."""
 
     def stop(self) -> None:

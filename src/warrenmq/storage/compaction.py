@@ -30,7 +30,7 @@ from warrenmq.journal.segment_file import (
     SEGMENT_MAGIC,
     PageHead,
     encode_file_head,
-    encode_page_of_pieces,
+    encode_page_from_parts,
     parse_page_head,
     read_payload,
 )
@@ -67,7 +67,7 @@ class Source:
     dead: bytearray | None
 
 
-class Copy:
+class SegmentCopy:
     """The living messages of some segments, in a temporary file beside them, `name` later. Used by the writing thread.
 
     `count` and the rest tell what was copied so far: records, transient ones among them, the last position, the bytes
@@ -98,8 +98,8 @@ class Copy:
         """The index of the source that is copied."""
         return self._at
 
-    def go_on(self, size: int) -> bool:
-        """Copy about this many bytes more; return True if that was all."""
+    def copy_some(self, size: int) -> bool:
+        """SegmentCopy about this many bytes more; return True if that was all."""
         if self.size == 0:
             self._begin()
         writing = self._files.open(self.path)
@@ -122,7 +122,7 @@ class Copy:
         self.size = FILE_HEAD_SIZE
 
     def _copy_pages(self, source: Source, writing: int, size: int) -> int:
-        """Copy from one source until it ends or the limit of bytes is reached; return the bytes read."""
+        """SegmentCopy from one source until it ends or the limit of bytes is reached; return the bytes read."""
         done = 0
         dead = int.from_bytes(source.dead or b"", "little")
         try:
@@ -151,7 +151,7 @@ class Copy:
             page = parse_page_head(self._files.read(reading, PAGE_HEAD_SIZE, self._offset), self._offset)
             if isinstance(page, str):
                 raise DamagedPage(source.path, self._offset, page)
-            if page.is_forgotten(self._restored_below) or _is_dead(page, dead, source.first):
+            if page.is_stale(self._restored_below) or _is_dead(page, dead, source.first):
                 return page, None
             return page, read_payload(self._files, reading, page, source.path)
         except OSError as error:
@@ -230,7 +230,7 @@ class _OpenPage:
     def encode_head(self) -> bytes:
         about = self.first, self.last, self.count, self.time_first, self.time_last
         expiry = self.earliest, self.latest
-        return encode_page_of_pieces(*about, self.pieces, self.transient, self.kept_bytes, *expiry)
+        return encode_page_from_parts(*about, self.pieces, self.transient, self.kept_bytes, *expiry)
 
 
 def _is_dead(page: PageHead, dead: int, first: int) -> bool:
@@ -258,12 +258,12 @@ class _Run:
             for segment in segments
         ]
         self.merged = Segment(segments[0].first, segments[0].generation + 1)
-        self.copy = Copy(files, sources, self.merged.name, store.restored_below, store.context.page_size)
-        self.old_names = [name for segment in segments for name in (segment.name, segment.dead_name)]
+        self.copy = SegmentCopy(files, sources, self.merged.name, store.restored_below, store.context.page_size)
+        self.old_names = [name for segment in segments for name in (segment.name, segment.marks_name)]
         for segment in segments:
             segment.is_compacting = True
 
-    def is_void(self) -> bool:
+    def is_obsolete(self) -> bool:
         """Whether a file of the run may be removed before the next step."""
         return self.store.is_deleted or any(segment.is_dropped for segment in self.segments)
 
@@ -276,7 +276,7 @@ class _Run:
         merged.size = merged.written = copy.size
         merged.overhead = (copy.size - FILE_HEAD_SIZE - copy.body_bytes) // copy.count
         merged.body_bytes = copy.kept_bytes
-        merged.is_counted = copy.transient == 0 and copy.kept_bytes == self._alive_bytes
+        merged.has_exact_bytes = copy.transient == 0 and copy.kept_bytes == self._alive_bytes
         merged.is_new = False
         dead = 0
         for segment, marks in zip(self.segments, self._marks, strict=True):
@@ -317,50 +317,50 @@ class Compaction:
         self._pager = pager
         self._checkpoint = checkpoint
         self._waiting: deque[QueueStore] = deque()
-        self._when_over: Callable[[], None] | None = None
+        self._on_stopped: Callable[[], None] | None = None
         self.is_running = False
         self.is_stopping = True  # until the storage has started
         self.count = 0
 
     def start(self) -> None:
         self.is_stopping = False
-        self.go_on()
+        self.start_next()
 
     def stop(self, done: Callable[[], None]) -> None:
         """Begin no more; call when the one under way is over."""
         self.is_stopping = True
         if self.is_running:
-            self._when_over = done
+            self._on_stopped = done
         else:
             done()
 
-    def want(self, store: QueueStore) -> None:
+    def request(self, store: QueueStore) -> None:
         """Compact segments of this queue when its turn comes."""
         self._waiting.append(store)
-        self.go_on()
+        self.start_next()
 
-    def go_on(self) -> None:
+    def start_next(self) -> None:
         """Begin the next run unless a checkpoint runs; called again when it has ended."""
         while self._waiting and not (self.is_running or self._checkpoint.is_running or self.is_stopping):
             store = self._waiting.popleft()
-            segments = [] if store.is_deleted else store.take_run()
+            segments = [] if store.is_deleted else store.choose_run()
             if segments:
-                self.is_running = self._checkpoint.is_held = True
+                self.is_running = self._checkpoint.is_blocked = True
                 # None: not before all deaths so far are durable. The steps after the first one need not wait again.
                 self._submit(_Run(store, segments, self._pager.files), None)
 
     def _submit(self, run: _Run, epoch: int | None) -> None:
-        self._pager.later(lambda: self._step(run), lambda result: self._after_step(run, result), epoch)
+        self._pager.submit(lambda: self._step(run), lambda result: self._after_step(run, result), epoch)
 
     def _step(self, run: _Run) -> str:
         """In the writing thread: copy some more, and at the end replace the files."""
         store = run.store
-        is_kept = store.number != 0
+        is_durable = store.number != 0
         if not run.is_copied:  # else this is a repetition: something went wrong behind the copying
             try:
-                if not run.copy.go_on(store.context.read_size):
+                if not run.copy.copy_some(store.context.read_size):
                     return _MORE
-                if is_kept:
+                if is_durable:
                     self._pager.sync_written(run.copy.path)
             except DamagedPage as error:
                 log.error("a segment is not compacted: %s", error)
@@ -371,31 +371,31 @@ class Compaction:
                     raise
                 return _FULL
             run.is_copied = True
-        self._pager.replace(store.folder, run.old_names, TEMPORARY, run.merged.name, is_kept)
+        self._pager.replace(store.folder, run.old_names, TEMPORARY, run.merged.name, is_durable)
         return _REPLACED
 
     def _after_step(self, run: _Run, result: str) -> None:
         if result == _REPLACED:
             self.count += 1
             if not run.store.is_deleted:
-                run.store.take_over(run.segments, run.describe_merged())
+                run.store.replace_run(run.segments, run.describe_merged())
                 run.store.context.log.flush()  # the manifest: no turn may be under way to end the epoch
             self._end(run, True)
-        elif result == _MORE and not self.is_stopping and not run.is_void():
+        elif result == _MORE and not self.is_stopping and not run.is_obsolete():
             self._submit(run, 0)
         else:
             if result == _DAMAGED:
                 run.segments[run.copy.source].is_unreadable = True
             may_go_on = result != _FULL and not self.is_stopping
-            self._pager.later(lambda: self._pager.unlink(run.copy.path), lambda _: self._end(run, may_go_on), 0)
+            self._pager.submit(lambda: self._pager.unlink(run.copy.path), lambda _: self._end(run, may_go_on), 0)
 
     def _end(self, run: _Run, may_go_on: bool) -> None:
-        self.is_running = self._checkpoint.is_held = False
+        self.is_running = self._checkpoint.is_blocked = False
         if not run.store.is_deleted:
-            run.store.release_run(run.segments)
+            run.store.end_run(run.segments)
             run.store.end_compaction(may_go_on)
-        if self._when_over is not None:
-            self._when_over()
+        if self._on_stopped is not None:
+            self._on_stopped()
         else:
-            self._checkpoint.judge()
-            self.go_on()
+            self._checkpoint.start_if_due()
+            self.start_next()

@@ -46,11 +46,11 @@ class DataDir:
         """Make the folder if need be and take it, or say who has it."""
         try:
             _make_folders(self.path)
-            self.warnings = self._look_for_others()
+            self.warnings = self._check_permissions()
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             descriptor = os.open(self.path / "lock", flags, MODE)
         except OSError as error:
-            raise self._refusal(error, "lock") from None
+            raise self._error_for(error, "lock") from None
         _sync_folder(self.path.parent)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -71,7 +71,7 @@ class DataDir:
                 self._write_version()
                 return True
         except OSError as error:
-            raise self._refusal(error, "version") from None
+            raise self._error_for(error, "version") from None
         if found != str(FORMAT_VERSION):
             raise DataDirError(
                 f"the data folder {self.path} has format version {found!r}, this WarrenMQ reads version "
@@ -102,7 +102,7 @@ class DataDir:
         temporary.rename(self.path / "version")
         _sync_folder(self.path)
 
-    def _refusal(self, error: OSError, name: str) -> DataDirError:
+    def _error_for(self, error: OSError, name: str) -> DataDirError:
         if error.errno == errno.ELOOP:
             path = error.filename or self.path / name
             return DataDirError(f"{path} is a symbolic link: remove it, the broker follows no links there")
@@ -110,7 +110,7 @@ class DataDir:
 
     # -- other users -------------------------------------------------------------------------------------------------
 
-    def _look_for_others(self) -> list[str]:
+    def _check_permissions(self) -> list[str]:
         """Warnings about what other users can do here; DataDirError in strict mode if they can write."""
         root = os.stat(self.path)
         writable = [self.path] if _others_may_write(root) else []

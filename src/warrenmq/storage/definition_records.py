@@ -100,42 +100,42 @@ def encode_arguments(arguments: Mapping[str, Any]) -> bytes:
     except LocalMisuse:
         # Bytes that are no UTF-8 grow when they are read as the key of a table (ValueReader.read_label), so a key
         # that came as a short string may be none any more.
-        return encode_value(_spell(arguments))
+        return encode_value(_encode_as_array(arguments))
 
 
-def decode_arguments(octets: bytes) -> dict[str, Any]:
+def decode_arguments(data: bytes) -> dict[str, Any]:
     """What `encode_arguments` was given."""
     # A table begins with its length; the type byte of an array would stand for more than a gigabyte there.
     arguments: Any
-    if octets[:1] == b"A":
-        array, end = decode_value(octets, 0, len(octets))
-        arguments = _unspell(array)
+    if data[:1] == b"A":
+        array, end = decode_value(data, 0, len(data))
+        arguments = _decode_from_array(array)
     else:
-        arguments, end = decode_table(octets, 0, len(octets))
-    if end != len(octets) or not isinstance(arguments, dict):
+        arguments, end = decode_table(data, 0, len(data))
+    if end != len(data) or not isinstance(arguments, dict):
         raise MalformedValue("bytes that are no arguments")
     return arguments
 
 
-def _spell(value: Any) -> Any:
+def _encode_as_array(value: Any) -> Any:
     """Tables and arrays as arrays that begin with F or A; texts that are no UTF-8 as arrays that begin with S."""
     if isinstance(value, Mapping):
-        return ["F", *(_spell(part) for item in value.items() for part in item)]
+        return ["F", *(_encode_as_array(part) for item in value.items() for part in item)]
     if isinstance(value, list | tuple):
-        return ["A", *map(_spell, value)]
+        return ["A", *map(_encode_as_array, value)]
     if isinstance(value, str):
         text = _text_or(bytes, value)
         return ["S", text] if isinstance(text, bytes) else text
     return value
 
 
-def _unspell(value: Any) -> Any:
+def _decode_from_array(value: Any) -> Any:
     if not isinstance(value, list):
         return value
     kind, *parts = value
     if kind == "S":
         return parts[0].decode("utf-8", "surrogatepass")
-    values = [_unspell(part) for part in parts]
+    values = [_decode_from_array(part) for part in parts]
     return dict(zip(values[::2], values[1::2], strict=True)) if kind == "F" else values
 
 
@@ -202,7 +202,7 @@ class Table:
 
     def read_key(self, values: Sequence[Any]) -> Key:
         key = tuple(values[: len(self.key)])
-        return key if _are_texts(key) else tuple(map(_read_text, key))
+        return key if _all_str(key) else tuple(map(_read_text, key))
 
     def describe(self, key: Key) -> str:
         """The thing in words, fit for a line of a report."""
@@ -220,7 +220,7 @@ class Table:
         return f"{self.kind.replace('_', ' ')} {_quote(key[1])} in vhost {_quote(key[0])}"
 
 
-def _are_texts(values: tuple[Any, ...]) -> bool:
+def _all_str(values: tuple[Any, ...]) -> bool:
     return set(map(type, values)) == {str}  # three times as fast as asking one by one
 
 

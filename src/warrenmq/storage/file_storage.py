@@ -33,7 +33,7 @@ from warrenmq.storage.catalog_rescue import open_catalog
 from warrenmq.storage.catalog_writer import CatalogWriter
 from warrenmq.storage.checkpoint import POSITIONS_PER_SLICE, Checkpoint, Participant
 from warrenmq.storage.commit_log import LocalLog
-from warrenmq.storage.committer import Progress
+from warrenmq.storage.committer import CommitProgress
 from warrenmq.storage.compaction import Compaction
 from warrenmq.storage.damaged import DAMAGED
 from warrenmq.storage.data_dir import DataDir
@@ -77,13 +77,13 @@ class FileStorage(Storage):
 
     __slots__ = (
         "_call_soon",
+        "_callbacks",
         "_dead_files",
         "_events",
         "_is_started",
-        "_noted_file",
+        "_recorded_log_file",
         "_recovered",
         "_seen",
-        "_soon",
         "_transient_count",
         "catalog",
         "catalog_writer",
@@ -121,20 +121,20 @@ class FileStorage(Storage):
         self.report = recovery.report
         self.lost_messages = 0
         self._dead_files: list[tuple[str, list[str]]] = []  # to be removed when the manifest has forgotten them
-        self._noted_file = 0
+        self._recorded_log_file = 0
         self.replayed_epochs = recovery.epochs
         self._is_started = False
         self._events = recovery.events()
         self._transient_count = 0
-        self._soon: deque[Callable[[], None]] = deque()  # where there is no loop
-        self._call_soon: Callable[..., object] = self._soon.append
+        self._callbacks: deque[Callable[[], None]] = deque()  # where there is no loop
+        self._call_soon: Callable[..., object] = self._callbacks.append
         files.make_dirs(os.path.join(root, QUEUES))
         files.sync_dir(root)  # also if all was there: whoever made it may have been killed before the sync
         writer = LogWriter(
             files, os.path.join(root, LOG), recovery.next_epoch, options.log_file_size, recovery.log_files
         )
         durability = options.durability
-        self.committer = LocalCommitter(writer, _interval_of(durability))
+        self.committer = LocalCommitter(writer, _sync_interval_of(durability))
         reply_level = SYNCED if durability.mode == FSYNC else WRITTEN
         self.log = LocalLog(self.committer, recovery.next_epoch, reply_level)
         self.catalog_writer = CatalogWriter(catalog, self.log)
@@ -146,8 +146,8 @@ class FileStorage(Storage):
             self.context, self.committer, self.catalog_writer, options, lambda work: self._call_soon(work)
         )
         self.compaction = Compaction(self.pager, self.checkpoint)
-        self.context.on_compactable = self.compaction.want
-        self.checkpoint.on_end = self.compaction.go_on
+        self.context.on_compactable = self.compaction.request
+        self.checkpoint.on_end = self.compaction.start_next
         self.committer.on_progress = self._progressed
         snapshot = catalog.snapshot()
         del snapshot[FILE]  # recovery has them
@@ -155,7 +155,7 @@ class FileStorage(Storage):
         self._seen = restore_seen(self.context, recovery, snapshot, reply_level)
         next_queue_id = max(catalog.next_queue_id, recovery.next_queue_id())
         self.catalog = LoggedCatalog(self.log, self.catalog_writer, snapshot, next_queue_id)
-        self.context.words_of = self.catalog.describe_queue
+        self.context.describe_queue = self.catalog.describe_queue
         self.lost_messages = recovery.lost_messages
         self.has_damage = recovery.has_damage
 
@@ -180,7 +180,7 @@ class FileStorage(Storage):
         was_collecting = gc.isenabled()
         gc.disable()  # nothing made here is garbage: looking for it takes longer than all the rest with 100,000 queues
         try:
-            recovery.learn()
+            recovery.scan_log()
             if catalog.was_created and has_data and recovery.first_epoch != 1:
                 losses.append("the catalog was missing: only definitions that the log still held are back")
             recovery.report += losses
@@ -210,7 +210,7 @@ class FileStorage(Storage):
             queue = definition["vhost"], definition["name"]
             words = TABLES["queue"].describe(queue)
             is_event_log = _is_event_log(*queue)
-            recovery.make_certain(number, self._folder_of(number), goes_past_log=is_event_log)
+            recovery.sync_segments(number, self._folder_of(number), bypasses_log=is_event_log)
             options = queue_options(True, definition["arguments"])
             if options.type == STREAM:
                 if books := policies.get(definition["vhost"]):  # their limits count from the start
@@ -218,11 +218,11 @@ class FileStorage(Storage):
                     options = in_force.queue_options(True, definition["arguments"])
                 stream = self._make_stream(number, options, recovery.offsets_of(number))
                 stream.is_expendable = is_event_log
-                on_disk = find_stream_segments(recovery, number, stream.folder, words, goes_past_log=is_event_log)
+                on_disk = find_stream_segments(recovery, number, stream.folder, words, bypasses_log=is_event_log)
                 self._record_found(number, on_disk.segments, recovery, True)
                 named[number] = words, on_disk.last
                 removed_below = recovery.removed_below(number)
-                stream.begin_with(on_disk.segments, on_disk.last, lambda: recovery.time_ms, removed_below)
+                stream.restore_segments(on_disk.segments, on_disk.last, lambda: recovery.time_ms, removed_below)
                 streams[number] = stream
                 found[*queue, 0] = stream
                 continue
@@ -233,18 +233,18 @@ class FileStorage(Storage):
             number, queue, level = definition["id"], (definition["vhost"], definition["queue"]), definition["level"]
             if queue in classic:
                 words = TABLES["level"].describe((*queue, level))
-                recovery.make_certain(number, self._folder_of(number))
+                recovery.sync_segments(number, self._folder_of(number))
                 store = self._restore_store(number, classic[queue], words, recovery)
                 stores[number] = found[*queue, int(level)] = store
                 named[number] = words, store.last_position
-        recovery.give({**stores, **streams}, self.pager.run_all)
+        recovery.restore_messages({**stores, **streams}, self.pager.run_all)
         for store in stores.values():
-            store.recovery_is_over()
+            store.end_recovery()
         for number, stream in streams.items():
-            stream.recovery_is_over(recovery.next_position(number))
+            stream.end_recovery(recovery.next_position(number))
         self.pager.run_all()
         recovery.count_lost_in_log(named)
-        recovery.remove_strangers({*stores, *streams})
+        recovery.remove_unknown_folders({*stores, *streams})
         known = {folder_of(number) for number in named}
         for folder, records in recovery.recorded.folders.items():
             if folder.startswith(QUEUES) and folder not in known:
@@ -259,12 +259,12 @@ class FileStorage(Storage):
         self._record_found(number, [*segments, *dead], recovery, has_damage)
         for segment in dead:
             self.manifest.forget_segment(number, segment)
-            self._dead_files.append((store.folder, [segment.name, segment.dead_name]))
+            self._dead_files.append((store.folder, [segment.name, segment.marks_name]))
         recorded = recovery.recorded.segments(folder_of(number)).values()
         lasts = [segment.last for segment in segments] + [record.last for record in recorded]
         behind_segments = max(lasts, default=-1) + 1
         next_position = max(recovery.next_position(number), behind_segments)
-        store.begin_with(segments, next_position, recovery.attempts_of(number))
+        store.restore_segments(segments, next_position, recovery.attempts_of(number))
         return store
 
     def _record_found(self, number: int, found: Sequence[AnySegment], recovery: Recovery, has_damage: bool) -> None:
@@ -294,7 +294,7 @@ class FileStorage(Storage):
     def _durability_level_of(self, options: QueueOptions) -> int:
         """What the confirm of a message in this queue waits for."""
         durability = options.durability or self.options.durability
-        self.committer.sync_within(_interval_of(durability))
+        self.committer.sync_within(_sync_interval_of(durability))
         return SYNCED if durability.mode == FSYNC else WRITTEN
 
     # -- the port ----------------------------------------------------------------------------------------------------
@@ -378,7 +378,7 @@ class FileStorage(Storage):
         self.catalog_writer.worker.start(post)
         self.pager.start(post)
         self._is_started = True
-        self.log.on_deferred = lambda: loop.call_later(LAZY_SYNC_INTERVAL, self.log.deferred_is_due)
+        self.log.on_deferred = lambda: loop.call_later(LAZY_SYNC_INTERVAL, self.log.submit_deferred)
 
     def attach(
         self,
@@ -389,7 +389,7 @@ class FileStorage(Storage):
         full: set[object] = set()
         for writer in self._writers:
             writer.on_failed = on_failed
-            writer.on_full = partial(_tell_full, full, writer, on_full)
+            writer.on_full = partial(_report_full, full, writer, on_full)
         self.checkpoint.is_ready = True
         self.compaction.start()
 
@@ -400,28 +400,31 @@ class FileStorage(Storage):
     def run_all(self) -> None:
         """Without threads: do all that waits to be done."""
         while (
-            self.committer.run_one() or self.catalog_writer.worker.run_one() or self.pager.run_one() or self._run_soon()
+            self.committer.run_one()
+            or self.catalog_writer.worker.run_one()
+            or self.pager.run_one()
+            or self._run_callback()
         ):
             pass
 
-    def _run_soon(self) -> bool:
-        if not self._soon:
+    def _run_callback(self) -> bool:
+        if not self._callbacks:
             return False
-        self._soon.popleft()()
+        self._callbacks.popleft()()
         return True
 
-    def _progressed(self, progress: Progress) -> None:
-        self.log.progressed(progress)
+    def _progressed(self, progress: CommitProgress) -> None:
+        self.log.on_progress(progress)
         self.catalog_writer.release()
-        if self.log.durable >= self.committer.newest_file > self._noted_file:
+        if self.log.durable >= self.committer.newest_file > self._recorded_log_file:
             # From now on a start misses this file of the log if it is not there.
-            self._noted_file = self.committer.newest_file
-            self.catalog_writer.note(self._noted_file)
+            self._recorded_log_file = self.committer.newest_file
+            self.catalog_writer.note(self._recorded_log_file)
             self._log_some_positions(list(self.context.unflushed))
-        self.streams.progressed()
+        self.streams.on_progress()
         self.pager.release()
-        self.checkpoint.judge()
-        self.compaction.go_on()
+        self.checkpoint.start_if_due()
+        self.compaction.start_next()
 
     def _log_some_positions(self, stores: list[Participant]) -> None:
         """A file of the log is full: its successor says how far each queue was, should the file ever be lost."""
@@ -442,21 +445,21 @@ class FileStorage(Storage):
         self._is_started = False
         finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         for writer in self._writers:
-            writer.on_failed = partial(_give_up, finished)
+            writer.on_failed = partial(_fail_stop, finished)
         if not any(writer.has_failed for writer in self._writers):
-            self.begin_to_stop(lambda: _finish(finished))
+            self.begin_stop(lambda: _finish(finished))
             try:
                 await finished
             except OSError as error:
                 log.error("could not flush everything: %s; the next start replays the log", error)
-        self.committer.leave_loop()
+        self.committer.detach_loop()
         await asyncio.to_thread(self.close)
 
-    def begin_to_stop(self, done: Callable[[], None]) -> None:
+    def begin_stop(self, done: Callable[[], None]) -> None:
         """Flush all that only the log has; then the log is not needed any more."""
-        self.committer.hurry()
-        self.catalog_writer.worker.hurry()
-        self.pager.hurry()
+        self.committer.stop_waiting()
+        self.catalog_writer.worker.stop_waiting()
+        self.pager.stop_waiting()
         self.compaction.stop(lambda: self._flush_all(done))
 
     def _flush_all(self, done: Callable[[], None]) -> None:
@@ -466,22 +469,22 @@ class FileStorage(Storage):
         self.log.flush()
         last = self.log.last
         has_many = len(self.context.unflushed) > FILES_AT_STOP
-        self.checkpoint.begin(last, may_carry=has_many, done=lambda: self._drop_log(last, done), is_last=not has_many)
+        self.checkpoint.begin(last, may_relog=has_many, done=lambda: self._clear_log(last, done), is_last=not has_many)
 
-    def _drop_log(self, flushed: int, done: Callable[[], None]) -> None:
-        if self.log.last > flushed and not self.checkpoint.carried:
+    def _clear_log(self, flushed: int, done: Callable[[], None]) -> None:
+        if self.log.last > flushed and not self.checkpoint.relogged_bytes:
             self._flush_all(done)  # more was logged meanwhile
             return
         for store in self.context.stores:
             store.log_position()
-        if self.checkpoint.carried:
+        if self.checkpoint.relogged_bytes:
             self.log.flush()
             done()
         else:
             # The checkpoint has made the catalog durable up to here. The last epoch has positions and offsets only.
-            batch = self.log.take_last()
+            batch = self.log.close_last()
             epoch = self.log.last if batch is None else batch.epoch
-            self.committer.drop_all(batch, lambda: self.catalog_writer.release_log(epoch, done))
+            self.committer.clear(batch, lambda: self.catalog_writer.release_log(epoch, done))
 
     def close(self) -> None:
         """End the threads and let go of the files, as they are. Blocks."""
@@ -490,7 +493,7 @@ class FileStorage(Storage):
         self.catalog_writer.stop()
 
 
-def _interval_of(durability: Durability) -> float | None:
+def _sync_interval_of(durability: Durability) -> float | None:
     """After how long everything is synced that nobody waits for."""
     if durability.mode == FSYNC:
         return LAZY_SYNC_INTERVAL
@@ -507,12 +510,12 @@ def _finish(finished: asyncio.Future[None]) -> None:
         finished.set_result(None)
 
 
-def _give_up(finished: asyncio.Future[None], reason: str) -> None:
+def _fail_stop(finished: asyncio.Future[None], reason: str) -> None:
     if not finished.done():
         finished.set_exception(OSError(reason))
 
 
-def _tell_full(full: set[object], who: object, tell: Callable[[bool], None], is_full: bool) -> None:
+def _report_full(full: set[object], who: object, tell: Callable[[bool], None], is_full: bool) -> None:
     """The disk is full while anybody says so."""
     was_full = bool(full)
     if is_full:

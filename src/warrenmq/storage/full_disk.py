@@ -1,6 +1,6 @@
 """Waits for room on a full disk, and for file descriptors.
 
-Each thread that writes has a `RoomWaiter`: work that fails for lack of space, descriptors or memory is repeated until
+Each thread that writes has a `SpaceWaiter`: work that fails for lack of space, descriptors or memory is repeated until
 it succeeds; any other error is raised. Publishers are not read meanwhile.
 """
 
@@ -23,20 +23,20 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 SHORT = (*NO_DESCRIPTOR, errno.ENOMEM)
 
 
-class RoomWaiter:
-    """One per thread, which calls `tell_full` with True when it begins to wait and with False when it goes on.
+class SpaceWaiter:
+    """One per thread, which calls `report_full` with True when it begins to wait and with False when it goes on.
 
     `consequence` is what the log line says happens meanwhile.
     """
 
-    def __init__(self, consequence: str, tell_full: Callable[[bool], object]) -> None:
+    def __init__(self, consequence: str, report_full: Callable[[bool], object]) -> None:
         self._consequence = consequence
-        self._tell_full = tell_full
-        self._is_patient = True
+        self._report_full = report_full
+        self._may_wait = True
 
-    def hurry(self) -> None:
+    def stop_waiting(self) -> None:
         """From now on a shortage is a failure."""
-        self._is_patient = False
+        self._may_wait = False
 
     def run(self, work: Callable[[], Any], clean_up: Callable[[], None] | None = None) -> Any:
         """Do the work, however long it takes until there is room. `clean_up` runs before each retry."""
@@ -47,18 +47,18 @@ class RoomWaiter:
                 break
             except (OSError, CatalogFull) as error:
                 number = errno.ENOSPC if isinstance(error, CatalogFull) else error.errno
-                if not self._is_patient or number not in (*FULL, *SHORT):
+                if not self._may_wait or number not in (*FULL, *SHORT):
                     raise
                 if not is_waiting:
                     is_waiting = True
                     log.error("%s: %s until that has passed (%s)", _shortage(number), self._consequence, error)
-                    self._tell_full(True)
+                    self._report_full(True)
                 if clean_up is not None:
                     clean_up()
                 time.sleep(FULL_DISK_RETRY)
         if is_waiting:
             log.warning("there is room again")
-            self._tell_full(False)
+            self._report_full(False)
         return result
 
 

@@ -6,7 +6,7 @@ sync runs the next epoch accumulates on the loop, so batches grow with load and 
 An epoch that needs nothing but one write goes past the thread while that is idle: to the native writer, which does not
 need the interpreter lock.
 
-Owned by the holder of `_at_log`, the thread or an epoch of the native writer: the log writer and its files. The loop
+Owned by the holder of `_log_lock`, the thread or an epoch of the native writer: the log writer and its files. The loop
 gives both jobs and hears of their progress.
 """
 
@@ -27,8 +27,8 @@ from warrenmq.journal.errors import JournalError
 from warrenmq.journal.files import UNSUPPORTED, SystemFiles
 from warrenmq.journal.log_file import LogFile, LogWriter
 from warrenmq.storage import crash_points
-from warrenmq.storage.committer import Batch, Committer, Progress
-from warrenmq.storage.full_disk import FULL, SHORT, RoomWaiter
+from warrenmq.storage.committer import CommitProgress, Committer, EpochBatch
+from warrenmq.storage.full_disk import FULL, SHORT, SpaceWaiter
 from warrenmq.storage.native_writer import IS_AVAILABLE, UNFINISHED, NativeWriter
 
 log = logging.getLogger("warrenmq.storage")
@@ -47,27 +47,27 @@ class LocalCommitter(Committer):
     def __init__(self, writer: LogWriter, sync_interval: float | None) -> None:
         super().__init__()
         self.writer = writer
-        writer.on_roll = _rolling
+        writer.on_roll = _reach_roll
         self.post: Callable[..., object] = _call
-        self._room = RoomWaiter("nothing is confirmed", lambda is_full: self.post(self.on_full, is_full))
+        self._room = SpaceWaiter("nothing is confirmed", lambda is_full: self.post(self.on_full, is_full))
         self._files: list[LogFile] = []
         self._note_files()
         self._sync_interval = sync_interval
         self._sync_due: float | None = None
-        self._jobs: SimpleQueue[Callable[[], None] | Batch | None] = SimpleQueue()
+        self._jobs: SimpleQueue[Callable[[], None] | EpochBatch | None] = SimpleQueue()
         self._submitted = 0  # jobs that the loop gave to the thread
         self._finished = 0  # jobs that the thread has done
         self._thread: threading.Thread | None = None
-        self._at_log = threading.Lock()
+        self._log_lock = threading.Lock()
         self._native: NativeWriter | None = None
-        self._in_native: tuple[Batch, bytes] | None = None  # the epoch that it writes, and its record
+        self._native_batch: tuple[EpochBatch, bytes] | None = None  # the epoch that it writes, and its record
 
     # -- the loop's side ---------------------------------------------------------------------------------------------
 
     def start(self, loop: AbstractEventLoop) -> None:
         self.post = loop.call_soon_threadsafe
         if IS_AVAILABLE and type(self.writer.files) is SystemFiles:
-            self._native = NativeWriter(loop, self._native_is_done)
+            self._native = NativeWriter(loop, self._native_done)
         self._thread = threading.Thread(target=self._run, name="warren-committer", daemon=True)
         self._thread.start()
 
@@ -75,14 +75,14 @@ class LocalCommitter(Committer):
         if interval is not None and (self._sync_interval is None or interval < self._sync_interval):
             self._sync_interval = interval
 
-    def submit(self, batch: Batch) -> None:
-        if not self._write_natively(batch):
-            self._put(batch)
+    def submit(self, batch: EpochBatch) -> None:
+        if not self._try_native_write(batch):
+            self._enqueue(batch)
 
     def sync(self) -> None:
-        self._put(self._sync_rest)
+        self._enqueue(self._sync_pending)
 
-    def _put(self, job: Callable[[], None] | Batch) -> None:
+    def _enqueue(self, job: Callable[[], None] | EpochBatch) -> None:
         self._submitted += 1
         self._jobs.put(job)
 
@@ -98,23 +98,23 @@ class LocalCommitter(Committer):
         return epoch
 
     def trim(self, epoch: int, done: Callable[[], None]) -> None:
-        self._put(lambda: self._trim(epoch, done))
+        self._enqueue(lambda: self._trim(epoch, done))
 
-    def drop_all(self, last: Batch | None, done: Callable[[], None]) -> None:
-        self._put(lambda: self._drop_all(last, done))
+    def clear(self, last: EpochBatch | None, done: Callable[[], None]) -> None:
+        self._enqueue(lambda: self._clear(last, done))
 
-    def hurry(self) -> None:
-        self._room.hurry()
+    def stop_waiting(self) -> None:
+        self._room.stop_waiting()
 
-    def leave_loop(self) -> None:
+    def detach_loop(self) -> None:
         if self._native is not None:
-            self._native.leave_loop()
+            self._native.detach_loop()
 
     def stop(self) -> None:
-        self.hurry()
+        self.stop_waiting()
         if self._native is not None:
             self._native.stop()
-            if self._in_native is not None:  # the loop does not hear of it any more
+            if self._native_batch is not None:  # the loop does not hear of it any more
                 self._finish_native(self._native.error(), lambda progress: self.post(self.on_progress, progress))
             self._native = None
         if self._thread is not None:
@@ -132,44 +132,44 @@ class LocalCommitter(Committer):
 
     # -- the native writer, on the loop ------------------------------------------------------------------------------
 
-    def _write_natively(self, batch: Batch) -> bool:
+    def _try_native_write(self, batch: EpochBatch) -> bool:
         """Hand the epoch to the native writer. Return False if it needs the thread, or the thread is at work."""
         if (
             self._native is None
-            or not batch.wants_sync
+            or not batch.needs_sync
             or len(batch.payload) > NATIVE_MAX
             or self._submitted != self._finished
             or self.has_failed
             or crash_points.is_any_armed()
-            or not self._at_log.acquire(blocking=False)
+            or not self._log_lock.acquire(blocking=False)
         ):
             return False
         record = self.writer.begin_append(batch.payload, batch.epoch, batch.time_ms)
         if record is None:
-            self._at_log.release()
+            self._log_lock.release()
             return False
-        self._in_native = batch, record[1]
+        self._native_batch = batch, record[1]
         self._native.write(*record)
         return True
 
-    def _native_is_done(self, error: int) -> None:
+    def _native_done(self, error: int) -> None:
         self._finish_native(error, self.on_progress)
 
-    def _finish_native(self, error: int, report: Callable[[Progress], object]) -> None:
-        assert self._in_native is not None
-        batch, record = self._in_native
-        self._in_native = None
+    def _finish_native(self, error: int, report: Callable[[CommitProgress], object]) -> None:
+        assert self._native_batch is not None
+        batch, record = self._native_batch
+        self._native_batch = None
         if error == 0:
             self.writer.end_append(batch.epoch, record)
             self._sync_due = None
             self._note_files()
-        self._at_log.release()
+        self._log_lock.release()
         if error == 0:
-            report(Progress(batch.epoch, batch.epoch, batch.payload))
+            report(CommitProgress(batch.epoch, batch.epoch, batch.payload))
             if self._wants_spare():
                 self._jobs.put(self._prepare_spare)
         elif error == UNFINISHED or error in UNSUPPORTED or error in FULL or error in SHORT:
-            self._put(batch)  # the thread can wait for room, or write in another way
+            self._enqueue(batch)  # the thread can wait for room, or write in another way
         else:
             self._fail(str(OSError(error, os.strerror(error))))
 
@@ -179,25 +179,25 @@ class LocalCommitter(Committer):
         self._guard(self._prepare_first)
         while True:
             try:
-                job = self._jobs.get(timeout=self._patience())
+                job = self._jobs.get(timeout=self._sync_timeout())
             except Empty:
-                self._work_at_log(self._sync_rest)
+                self._run_locked(self._sync_pending)
                 continue
             if job is None:
-                self._work_at_log(self._sync_rest)
+                self._run_locked(self._sync_pending)
                 return
             self._do(job)
             if self._sync_due is not None and time.monotonic() >= self._sync_due:
-                self._work_at_log(self._sync_rest)
+                self._run_locked(self._sync_pending)
 
-    def _patience(self) -> float | None:
+    def _sync_timeout(self) -> float | None:
         if self._sync_due is not None and not self.has_failed:
             return max(0.0, self._sync_due - time.monotonic())
         return None
 
-    def _do(self, job: Callable[[], None] | Batch | None) -> None:
-        if isinstance(job, Batch):
-            self._work_at_log(lambda: self._commit(job))
+    def _do(self, job: Callable[[], None] | EpochBatch | None) -> None:
+        if isinstance(job, EpochBatch):
+            self._run_locked(lambda: self._commit(job))
             self._finished += 1
             # Only now: the next epoch, which the loop may submit at once, finds the thread idle.
             self._guard(lambda: self._report(job.payload))
@@ -206,11 +206,11 @@ class LocalCommitter(Committer):
         elif job == self._prepare_spare:
             self._guard(self._prepare_spare)
         elif job is not None:
-            self._work_at_log(job)
+            self._run_locked(job)
             self._finished += 1
 
-    def _work_at_log(self, work: Callable[[], None]) -> None:
-        with self._at_log:
+    def _run_locked(self, work: Callable[[], None]) -> None:
+        with self._log_lock:
             self._guard(work)
 
     def _guard(self, work: Callable[[], None]) -> None:
@@ -230,16 +230,16 @@ class LocalCommitter(Committer):
         self.has_failed = True
         self.post(self.on_failed, reason)
 
-    def _commit(self, batch: Batch) -> None:
-        durably = batch.wants_sync and not crash_points.is_armed("log.after_write")
+    def _commit(self, batch: EpochBatch) -> None:
+        durably = batch.needs_sync and not crash_points.is_armed("log.after_write")
         self._append(batch, durably)
         crash_points.reach("log.after_write")
-        if batch.wants_sync:
+        if batch.needs_sync:
             self._sync()
         elif self._sync_due is None and self._sync_interval is not None:
             self._sync_due = time.monotonic() + self._sync_interval
 
-    def _append(self, batch: Batch, durably: bool) -> None:
+    def _append(self, batch: EpochBatch, durably: bool) -> None:
         append = partial(self.writer.append, batch.payload, batch.epoch, batch.time_ms, durably)
         self._room.run(append, self.writer.cut)
 
@@ -248,7 +248,7 @@ class LocalCommitter(Committer):
         crash_points.reach("log.after_sync")
         self._sync_due = None
 
-    def _sync_rest(self) -> None:
+    def _sync_pending(self) -> None:
         """Sync what no epoch asked for."""
         if self.writer.synced < self.writer.written:
             self._sync()
@@ -256,7 +256,7 @@ class LocalCommitter(Committer):
 
     def _report(self, payload: bytes | memoryview | None) -> None:
         self._note_files()
-        self.post(self.on_progress, Progress(self.writer.written, self.writer.synced, payload))
+        self.post(self.on_progress, CommitProgress(self.writer.written, self.writer.synced, payload))
 
     def _note_files(self) -> None:
         """Publish the list of files to the loop, which only reads it."""
@@ -265,19 +265,19 @@ class LocalCommitter(Committer):
         self.newest_file = self._files[-1].first if self._files else 0
 
     def _trim(self, epoch: int, done: Callable[[], None]) -> None:
-        self._sync_rest()
+        self._sync_pending()
         crash_points.reach("checkpoint.before_trim")
-        self._room.run(lambda: self.writer.forget_up_to(epoch))
+        self._room.run(lambda: self.writer.remove_up_to(epoch))
         self._report(None)
         self.post(done)
 
-    def _drop_all(self, last: Batch | None, done: Callable[[], None]) -> None:
-        self._sync_rest()
+    def _clear(self, last: EpochBatch | None, done: Callable[[], None]) -> None:
+        self._sync_pending()
         self._room.run(self.writer.begin_file)
         if last is not None:
             self._append(last, durably=True)
         crash_points.reach("stop.mid")
-        self._room.run(lambda: self.writer.forget_up_to(self.writer.written))
+        self._room.run(lambda: self.writer.remove_up_to(self.writer.written))
         self.post(done)
 
     def _prepare_first(self) -> None:
@@ -292,7 +292,7 @@ class LocalCommitter(Committer):
         """Make the next log file in small steps while the thread is idle: zeroed blocks are twice as fast to sync."""
         if self._wants_spare():
             try:
-                self.writer.prepare_spare_piece()
+                self.writer.prepare_spare_step()
             except OSError as error:
                 if error.errno not in NO_SPARE:
                     raise
@@ -301,7 +301,7 @@ class LocalCommitter(Committer):
         return not self.writer.has_spare and self.writer.current_size > self.writer.file_size // 4
 
 
-def _rolling() -> None:
+def _reach_roll() -> None:
     crash_points.reach("log.mid_roll")
 
 

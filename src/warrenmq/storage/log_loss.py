@@ -93,7 +93,7 @@ class LostEpochs:
         for queue in said:
             if queue is not None:
                 candidates.remove_all(queue.appended)
-                queue.bury(candidates)
+                queue.remove_deleted(candidates)
         return Loss(candidates.count(), False)
 
     def consequences(self) -> str:

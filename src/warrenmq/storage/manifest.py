@@ -68,7 +68,7 @@ class AnySegment(Protocol):
     size: int
     count: int
     transient: int
-    dead_size: int
+    marks_size: int
     record: FileRecord | None  # the last one that was made of it
 
     @property
@@ -86,7 +86,7 @@ def describe(number: int, segment: AnySegment, epoch: int, synced_last: int, syn
         segment.count,
         segment.transient,
         segment.alive,
-        segment.dead_size,
+        segment.marks_size,
         epoch,
         synced_last,
         synced_count,
@@ -113,7 +113,7 @@ class FileLog(Protocol):
     @property
     def epoch(self) -> int: ...
 
-    def put_file(self, is_define: bool, encoded: bytes) -> int:
+    def put_file_record(self, is_define: bool, encoded: bytes) -> int:
         """Put the record into the open epoch; return its number."""
 
 
@@ -125,14 +125,14 @@ class FileWriter(Protocol):
 
 
 class Manifest:
-    """What the loop records. Before `begin` there is no turn to put it into: it is held."""
+    """What the loop records. Before `begin` there is no turn to put it into: it is pending."""
 
     def __init__(self, log: FileLog, writer: FileWriter, released_epoch: int) -> None:
         self.released_epoch = released_epoch  # of the log
         self.checkpoint_epoch = 0  # of the one that is about to sync everything; 0: none is
         self._log = log
         self._writer = writer
-        self._held: list[Operation] | None = []
+        self._pending: list[Operation] | None = []
         self.unrecorded: dict[AnySegment, int] = {}  # segments that have changed since, with the number of their queue
 
     @property
@@ -142,8 +142,8 @@ class Manifest:
 
     def begin(self) -> None:
         """The broker has a turn: log what the start had to say."""
-        held, self._held = self._held or [], None
-        for operation in held:
+        pending, self._pending = self._pending or [], None
+        for operation in pending:
             self._put(operation)
 
     def begin_checkpoint(self, epoch: int) -> None:
@@ -202,12 +202,12 @@ class Manifest:
         self._put(("undefine", FILE, (folder, name)))
 
     def _put(self, operation: Operation) -> None:
-        if self._held is not None:
-            self._held.append(operation)
+        if self._pending is not None:
+            self._pending.append(operation)
             return
         definition = operation[3] if operation[0] == "define" else None
         encoded = encode_operation(FILE, operation[2], definition)
-        self._writer.add(self._log.put_file(definition is not None, encoded), operation)
+        self._writer.add(self._log.put_file_record(definition is not None, encoded), operation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,4 +281,4 @@ def is_as_recorded(record: FileRecord | None, now: AnySegment) -> bool:
     if record is None:
         return False
     recorded = record.generation, record.last, record.size, record.count, record.marks
-    return recorded == (now.generation, now.last, now.size, now.count, now.dead_size)
+    return recorded == (now.generation, now.last, now.size, now.count, now.marks_size)

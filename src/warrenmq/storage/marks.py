@@ -9,7 +9,7 @@ import os
 from array import array
 from typing import TYPE_CHECKING, Any
 
-from warrenmq.journal.segment_file import UNKNOWN, encode_batch, encode_dead_head, encode_old_batch
+from warrenmq.journal.segment_file import UNKNOWN, encode_batch, encode_batch_v1, encode_marks_head
 
 if TYPE_CHECKING:
     from warrenmq.storage.queue_store import QueueStore
@@ -20,14 +20,14 @@ def write_marks(store: QueueStore) -> None:
     context = store.context
     for segment in store.segments.all:
         if segment.unwritten_marks and not segment.is_new:
-            deleted = segment.body_bytes - segment.alive_bytes if segment.is_counted else UNKNOWN
+            deleted = segment.body_bytes - segment.alive_bytes if segment.has_exact_bytes else UNKNOWN
             marks = segment.unwritten_marks
-            batch = encode_old_batch(marks) if segment.is_uncounted else encode_batch(marks, deleted)
-            is_new = segment.dead_size == 0
-            path = os.path.join(store.folder, segment.dead_name)
-            pieces: list[Any] = [encode_dead_head(path, segment.is_uncounted), batch] if is_new else [batch]
-            context.pager.write(path, segment.dead_size, pieces, is_new, _ignore_written, True)
-            segment.dead_size += sum(map(len, pieces))
+            batch = encode_batch_v1(marks) if segment.lacks_body_bytes else encode_batch(marks, deleted)
+            is_new = segment.marks_size == 0
+            path = os.path.join(store.folder, segment.marks_name)
+            pieces: list[Any] = [encode_marks_head(path, segment.lacks_body_bytes), batch] if is_new else [batch]
+            context.pager.write(path, segment.marks_size, pieces, is_new, _ignore_written, True)
+            segment.marks_size += sum(map(len, pieces))
             store.segments.note(segment)
             segment.unwritten_marks = array("I")
             context.manifest.unrecorded[segment] = store.number

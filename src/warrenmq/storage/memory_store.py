@@ -28,47 +28,49 @@ class MemoryMessages:
 class MemoryMessageStore(MessageStore):
     """The persistent messages of one queue."""
 
-    __slots__ = ("_kept",)
+    __slots__ = ("_stored",)
 
     def __init__(self, kept: MemoryMessages) -> None:
         super().__init__()
-        self._kept = kept
+        self._stored = kept
 
     def append(self, entry: QueuedMessage) -> None:
         entry.epoch = 1
-        self._kept.by_position[entry.position] = entry
-        self._kept.next_position = entry.position + 1
+        self._stored.by_position[entry.position] = entry
+        self._stored.next_position = entry.position + 1
 
     def forget(self, entry: QueuedMessage) -> None:
-        self._kept.by_position.pop(entry.position, None)
+        self._stored.by_position.pop(entry.position, None)
 
     def open(self, backlog: Backlog) -> Recovered:
-        entries = [QueuedMessage(entry.message, position) for position, entry in sorted(self._kept.by_position.items())]
+        entries = [
+            QueuedMessage(entry.message, position) for position, entry in sorted(self._stored.by_position.items())
+        ]
         for entry in entries:
-            before = self._kept.by_position[entry.position]
+            before = self._stored.by_position[entry.position]
             entry.epoch = 1
             entry.expires_ms = before.expires_ms
             entry.attempts = before.attempts
-        return Recovered(entries, 0, self._kept.next_position)
+        return Recovered(entries, 0, self._stored.next_position)
 
     def delete(self) -> None:
-        self._kept.by_position.clear()
-        self._kept.next_position = 0
+        self._stored.by_position.clear()
+        self._stored.next_position = 0
 
 
 class MemorySeenStore(SeenStore):
     """The ids that one queue or exchange has seen."""
 
-    __slots__ = ("_ids", "_kept", "_key")
+    __slots__ = ("_ids", "_key", "_stored")
 
     def __init__(self, kept: dict[tuple[str, str, str], SeenIds], key: tuple[str, str, str]) -> None:
         super().__init__()
-        self._kept = kept
+        self._stored = kept
         self._key = key
         self._ids: SeenIds | None = kept.get(key)
 
     def attach(self, ids: SeenIds) -> None:
-        self._kept[self._key] = ids
+        self._stored[self._key] = ids
 
     def save(self, id: bytes, number: int) -> None:
         """The ids that are attached know it."""
@@ -78,25 +80,25 @@ class MemorySeenStore(SeenStore):
         return [] if ids is None else list(ids.kept())
 
     def delete(self) -> None:
-        del self._kept[self._key]
+        del self._stored[self._key]
 
 
 class MemoryCatalog(Catalog):
     """Definitions in dictionaries."""
 
-    __slots__ = ("_kept",)
+    __slots__ = ("_stored",)
 
     def __init__(self) -> None:
-        self._kept: dict[str, dict[tuple[str, ...], dict[str, Any]]] = {}
+        self._stored: dict[str, dict[tuple[str, ...], dict[str, Any]]] = {}
 
     def save(self, kind: str, key: tuple[str, ...], definition: dict[str, Any]) -> None:
-        self._kept.setdefault(kind, {})[key] = definition
+        self._stored.setdefault(kind, {})[key] = definition
 
     def delete(self, kind: str, key: tuple[str, ...]) -> None:
-        self._kept.get(kind, {}).pop(key, None)
+        self._stored.get(kind, {}).pop(key, None)
 
     def load(self, kind: str) -> Iterable[dict[str, Any]]:
-        return list(self._kept.get(kind, {}).values())
+        return list(self._stored.get(kind, {}).values())
 
 
 class MemoryLog(CommitLog):

@@ -63,13 +63,13 @@ class MemoryStream:
 class MemoryOffsets(OffsetStore):
     """The dictionary that outlives the broker is the one that it changes."""
 
-    __slots__ = ("_kept",)
+    __slots__ = ("_stored",)
 
     def __init__(self, kept: MemoryStream) -> None:
-        self._kept = kept
+        self._stored = kept
 
     def open(self) -> dict[str, int]:
-        return self._kept.offsets
+        return self._stored.offsets
 
     def save(self, tag: str, position: int) -> None:
         """The dictionary has it."""
@@ -78,17 +78,17 @@ class MemoryOffsets(OffsetStore):
         """It has left the dictionary."""
 
     def delete(self) -> None:
-        self._kept.offsets = {}
+        self._stored.offsets = {}
 
 
 class MemoryStreamStore(StreamStore):
     """The messages of one stream."""
 
-    __slots__ = ("_cache", "_kept", "_limits", "_log", "_offset_header", "_stream")
+    __slots__ = ("_cache", "_stored", "_limits", "_log", "_offset_header", "_stream")
 
     def __init__(self, kept: MemoryStream, options: QueueOptions, cache: PageCache[Page], log: CommitLog) -> None:
         super().__init__(MemoryOffsets(kept))
-        self._kept = kept
+        self._stored = kept
         self._limits = StreamLimits.of(options)
         self._cache = cache
         self._log = log
@@ -102,15 +102,15 @@ class MemoryStreamStore(StreamStore):
 
     def open(self, stream: Stream) -> int:
         self._stream = stream
-        return self._kept.next_position
+        return self._stored.next_position
 
     def last_append_ms(self) -> int:
-        return self._kept.segments[-1].time_last if self._kept.segments else 0
+        return self._stored.segments[-1].time_last if self._stored.segments else 0
 
     def append(self, entry: QueuedMessage) -> None:
         now = self._log.turn.now_ms
         message = entry.message
-        segments = self._kept.segments
+        segments = self._stored.segments
         page = segments[-1].pages[-1] if segments else None
         if page is None or page.is_closed(now):
             page = MemoryPage(entry.position, now, now)
@@ -124,23 +124,23 @@ class MemoryStreamStore(StreamStore):
         page.size += size
         page.time_last = now
         segments[-1].size += size
-        self._kept.next_position = entry.position + 1
+        self._stored.next_position = entry.position + 1
 
     def read_backwards(self) -> Iterator[Message]:
-        for segment in reversed(self._kept.segments):
+        for segment in reversed(self._stored.segments):
             for page in reversed(segment.pages):
                 yield from reversed(page.messages)
 
     def expire(self, now_ms: int) -> None:
         """Remove the segments that the limits do not let stay."""
-        segments = self._kept.segments
+        segments = self._stored.segments
         total = sum(segment.size for segment in segments)
         count = self._limits.count_expired(segments[:-1], total, now_ms) if self._limits.has_any else 0
         if count:
             del segments[:count]
-            self._kept.first_position = segments[0].pages[0].first
+            self._stored.first_position = segments[0].pages[0].first
             if self._stream is not None:
-                self._stream.forget_before(self._kept.first_position)
+                self._stream.forget_before(self._stored.first_position)
 
     def read(
         self,
@@ -150,9 +150,9 @@ class MemoryStreamStore(StreamStore):
     ) -> None:
         page = self._find_page(position)
         if page is None:
-            receive(self._kept.next_position, [])
+            receive(self._stored.next_position, [])
             return
-        key = (self._kept, self._kept.generation, page.first, len(page.messages))
+        key = (self._stored, self._stored.generation, page.first, len(page.messages))
         found = self._cache.find(key)
         if found is None:
             stamp = self._offset_header.stamp
@@ -162,22 +162,22 @@ class MemoryStreamStore(StreamStore):
 
     def _find_page(self, position: int) -> MemoryPage | None:
         """The page with this position, or the oldest if the position is gone; None if there is none yet."""
-        pages = [page for segment in self._kept.segments for page in segment.pages]
-        if not pages or position >= self._kept.next_position:
+        pages = [page for segment in self._stored.segments for page in segment.pages]
+        if not pages or position >= self._stored.next_position:
             return None
         return pages[max(0, bisect_right(pages, position, key=_first) - 1)]
 
     def find_time(self, time_ms: int, receive: Callable[[int], None]) -> None:
-        for segment in self._kept.segments:
+        for segment in self._stored.segments:
             for page in segment.pages:
                 if page.time_last >= time_ms:
                     receive(page.first)
                     return
-        receive(self._kept.next_position)
+        receive(self._stored.next_position)
 
     def delete(self) -> None:
         """One of the same name that is declared later begins anew; readers of this one may have its pages in memory."""
-        self._kept.segments.clear()
-        self._kept.first_position = self._kept.next_position = 0
-        self._kept.generation += 1
+        self._stored.segments.clear()
+        self._stored.first_position = self._stored.next_position = 0
+        self._stored.generation += 1
         self.offsets.delete()

@@ -56,7 +56,7 @@ class NativeWriter:
         self._state.offset = offset
         writer_request(cython.address(self._state))  # type: ignore[name-defined]  # noqa: F821
 
-    def leave_loop(self) -> None:
+    def detach_loop(self) -> None:
         """Call `on_done` no more. On the loop, before `stop`."""
         if self._loop is not None:
             self._loop.remove_reader(self._state.done)

@@ -27,4 +27,4 @@ class StorageOptions:
     page_size: int = 256 * 1024  # of the pages in it
     read_size: int = 1 * MIB  # read at once: with 100 B messages some 7,000 of them
     dead_allowance: int = 6 * MIB  # a queue's files are compacted when they have this much more dead than alive
-    carry_below: int = 32 * 1024  # a queue without segments that holds less is said again instead of being flushed
+    relog_below: int = 32 * 1024  # a queue without segments that holds less is said again instead of being flushed

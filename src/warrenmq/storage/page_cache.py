@@ -23,25 +23,25 @@ class Page(NamedTuple):
     messages: list[Message]
 
 
-Kept = TypeVar("Kept")
+Cached = TypeVar("Cached")
 
 
-class PageCache(Generic[Kept]):
+class PageCache(Generic[Cached]):
     """`limit` is in bytes of memory, as messages count them."""
 
     def __init__(self, limit: int = CACHE_BYTES) -> None:
         self._limit = limit
         self._size = 0
-        self._pages: dict[Hashable, tuple[Kept, int]] = {}  # the one used last is at the end
+        self._pages: dict[Hashable, tuple[Cached, int]] = {}  # the one used last is at the end
 
-    def find(self, key: Hashable) -> Kept | None:
+    def find(self, key: Hashable) -> Cached | None:
         found = self._pages.pop(key, None)
         if found is None:
             return None
         self._pages[key] = found
         return found[0]
 
-    def add(self, key: Hashable, page: Kept, size: int) -> None:
+    def add(self, key: Hashable, page: Cached, size: int) -> None:
         self.drop(key)
         self._pages[key] = (page, size)
         self._size += size

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from warrenmq.storage.codec import BadPage, decode_records, find_expiring
 from warrenmq.storage.manifest import Loss
 from warrenmq.storage.page_index import UNKNOWN
-from warrenmq.storage.paged_messages import find_unread, settle_reader
+from warrenmq.storage.paged_messages import find_unread, resume_reader
 from warrenmq.storage.pages import read_some_pages
 
 if TYPE_CHECKING:
@@ -32,32 +32,32 @@ Expiry = tuple[int, int, int]  # position, time in ms, size of the body
 class PageFetcher:
     """The requests for pages of one queue."""
 
-    __slots__ = ("_is_asked", "_requests", "_store")
+    __slots__ = ("_is_pending", "_requests", "_store")
 
     def __init__(self, store: QueueStore) -> None:
         self._store = store
         self._requests: deque[_Messages | _Expiries] = deque()
-        self._is_asked = False  # a read is in progress
+        self._is_pending = False  # a read is in progress
 
     def fetch(self, positions: list[int], receive: Callable[[list[QueuedMessage]], None]) -> None:
         """See `MessageStore.fetch`."""
         self._requests.append(_Messages(positions, receive))
-        self.go_on()
+        self.resume()
 
     def read_expiries(self, first: int, receive: Callable[[list[Expiry]], None]) -> None:
         """See `MessageStore.read_expiries`."""
         self._requests.append(_Expiries(first, receive))
-        self.go_on()
+        self.resume()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Read for the first request, unless it has to wait: then the store calls again."""
         store = self._store
-        if self._is_asked or not self._requests or store.is_deleted:
+        if self._is_pending or not self._requests or store.is_deleted:
             return
         request = self._requests[0]
         segment = request.find_segment(store)
         if segment is None:
-            self._ask(lambda files: [], None, [])  # all was read: answered later, on the loop
+            self._submit(lambda files: [], None, [])  # all was read: answered later, on the loop
             return
         pages = self._choose(segment, request)
         ends = [segment.pages.offset(page + 1) if page + 1 < len(segment.pages) else segment.size for page in pages]
@@ -65,7 +65,7 @@ class PageFetcher:
             return
         path = os.path.join(store.folder, segment.name)
         offsets = [segment.pages.offset(page) for page in pages]
-        self._ask(lambda files: read_some_pages(files, path, offsets), segment, pages)
+        self._submit(lambda files: read_some_pages(files, path, offsets), segment, pages)
 
     def _choose(self, segment: Segment, request: _Messages | _Expiries) -> list[int]:
         """The pages of a segment to read next; one at least."""
@@ -80,12 +80,12 @@ class PageFetcher:
             chosen.append(page)
         return chosen
 
-    def _ask(self, job: Callable[[Any], Any], segment: Segment | None, pages: list[int]) -> None:
-        self._is_asked = True
-        self._store.context.pager.read(job, lambda result: self._arrived(segment, pages, result))
+    def _submit(self, job: Callable[[Any], Any], segment: Segment | None, pages: list[int]) -> None:
+        self._is_pending = True
+        self._store.context.pager.read(job, lambda result: self._on_read(segment, pages, result))
 
-    def _arrived(self, segment: Segment | None, pages: list[int], result: Any) -> None:
-        self._is_asked = False
+    def _on_read(self, segment: Segment | None, pages: list[int], result: Any) -> None:
+        self._is_pending = False
         store = self._store
         if store.is_deleted:
             return
@@ -102,8 +102,8 @@ class PageFetcher:
             if isinstance(result, OSError):
                 result = [str(result)] * len(pages)
             lost = [self._take(segment, page, found, request) for page, found in zip(pages, result, strict=True)]
-            self._lose([each for each in lost if each is not None])
-        self.go_on()
+            self._report_lost([each for each in lost if each is not None])
+        self.resume()
 
     def _take(self, segment: Segment, page: int, found: bytes | str, request: _Messages | _Expiries) -> Any:
         """Add what a page holds to the request; if it is damaged, return how many messages and bytes are lost."""
@@ -133,13 +133,13 @@ class PageFetcher:
         segment.alive -= count
         segment.alive_bytes -= size
         store.context.lost_messages += count
-        store.settle_segment(segment)
+        store.reclaim_segment(segment)
         return count, size
 
-    def _lose(self, lost: list[tuple[int, int]]) -> None:
+    def _report_lost(self, lost: list[tuple[int, int]]) -> None:
         """Let the backlog know."""
         if lost:
-            settle_reader(self._store)
+            resume_reader(self._store)
             self._store.pages_lost(sum(count for count, _ in lost), sum(size for _, size in lost))
 
 

@@ -30,48 +30,48 @@ log = logging.getLogger("warrenmq.storage")
 class PageReader:
     """The next page is in `Segments.reading`. What is met up to `QueueStore.last_read` is in memory."""
 
-    __slots__ = ("_generation", "_is_asked", "_kept_aside", "_offset", "_store")
+    __slots__ = ("_copied_files", "_generation", "_is_pending", "_offset", "_store")
 
     def __init__(self, store: QueueStore) -> None:
         self._store = store
         self._offset = 0
-        self._is_asked = False  # a read is in progress
+        self._is_pending = False  # a read is in progress
         self._generation = 0  # of reads: those in progress are void after a purge
-        self._kept_aside: set[str] = set()  # damaged files of which there is a copy
+        self._copied_files: set[str] = set()  # damaged files of which there is a copy
 
-    def begin_at(self, segment: Segment, offset: int) -> None:
+    def start_at(self, segment: Segment, offset: int) -> None:
         """Read on from this place."""
         self._store.segments.reading = segment
         self._offset = offset
 
-    def begin_behind(self, position: int) -> None:
+    def start_after(self, position: int) -> None:
         """Everything up to this position is in memory; the next page is not written yet."""
         self._store.last_read = position
         self._store.segments.reading = None
 
-    def void(self) -> None:
+    def cancel(self) -> None:
         """Ignore the read in progress."""
         self._generation += 1
-        self._is_asked = False
+        self._is_pending = False
 
-    def enter(self, segment: Segment | None) -> None:
+    def restart_at(self, segment: Segment | None) -> None:
         """Read on from the beginning of this segment."""
-        self.void()
+        self.cancel()
         self._store.segments.reading = segment
         self._offset = FILE_HEAD_SIZE
 
     def rewind(self, segment: Segment | None, above: int) -> None:
         """Read again what stands behind this position, in this segment and all that follow."""
-        self.enter(segment)
+        self.restart_at(segment)
         self._store.last_read = above
         if self._store.is_reading:
             self.read()
 
-    def drop(self, segment: Segment) -> None:
+    def skip_segment(self, segment: Segment) -> None:
         """The segment is about to be removed: read on behind it."""
         segments = self._store.segments
         if segment is segments.reading:
-            self.enter(segments.after(segment))
+            self.restart_at(segments.after(segment))
 
     def read(self) -> None:
         """Ask for the next pages, unless they cannot be read yet: then the store calls again."""
@@ -79,20 +79,20 @@ class PageReader:
         if segment is None:
             store.is_reading = False
             return
-        if self._is_asked or segment.is_compacting:
+        if self._is_pending or segment.is_compacting:
             return
         self._offset, stop = self._next_run(segment)
         offset, end = self._offset, segment.written
         if end <= offset < segment.size:
             return
-        self._is_asked = True
+        self._is_pending = True
         path = os.path.join(store.folder, segment.name)
         generation = self._generation
         read_size = store.context.read_size
         restored_below = store.restored_below
         store.context.pager.read(
             lambda files: read_pages(files, path, offset, min(stop, end), read_size, restored_below),
-            lambda result: self._arrived(generation, segment, end, result),
+            lambda result: self._on_read(generation, segment, end, result),
         )
 
     def _next_run(self, segment: Segment) -> tuple[int, int]:
@@ -106,14 +106,14 @@ class PageReader:
             stop += 1
         return pages.offset(page), pages.offset(stop) if stop < len(pages) else segment.size
 
-    def _arrived(self, generation: int, segment: Segment, end: int, result: Any) -> None:
+    def _on_read(self, generation: int, segment: Segment, end: int, result: Any) -> None:
         if generation != self._generation:
             return
         store = self._store
         if isinstance(result, Exception) and not isinstance(result, OSError):
             store.context.pager.on_failed(str(result))
             return
-        self._is_asked = False
+        self._is_pending = False
         if isinstance(result, OSError) and segment.is_compacting:
             return  # its file may have been replaced already: the store calls again
         pages, problem, bad = ([], str(result), None) if isinstance(result, Exception) else result
@@ -128,22 +128,22 @@ class PageReader:
                 break
             entries += found
             segment.pages.clear(segment.pages.find(page.first))
-            self._pass(page.end, page.last)
-        segment.read_back(entries)
+            self._advance(page.end, page.last)
+        segment.note_read(entries)
         lost_bytes = segment.unread_bytes
         if problem is not None:
-            self._pass_damage(segment, problem, end, bad)
+            self._skip_damage(segment, problem, end, bad)
         self._offset = self._next_run(segment)[0]
-        lost = self._pass_end(segment)
-        store.pages_arrived(entries, lost, lost_bytes if lost else 0)
+        lost = self._finish_segment(segment)
+        store.pages_read(entries, lost, lost_bytes if lost else 0)
 
-    def _pass(self, offset: int, last: int) -> None:
+    def _advance(self, offset: int, last: int) -> None:
         """Everything up to this position was read, or cannot be."""
         self._offset = offset
         if last > self._store.last_read:
             self._store.last_read = last
 
-    def _pass_damage(self, segment: Segment, problem: str, end: int, bad: PageHead | None) -> None:
+    def _skip_damage(self, segment: Segment, problem: str, end: int, bad: PageHead | None) -> None:
         """Keep a copy of the file, and go on behind the bad page; if `bad` is None, behind all up to `end`."""
         pages, first = segment.pages, self._store.last_read + 1
         page = pages.find_offset(self._offset)
@@ -157,23 +157,23 @@ class PageReader:
         self.report(segment, problem, self._count_lost(segment, bad, last), first, last)
         for given_up in range(page, pages.find_offset(end if bad is None else bad.end)):
             pages.clear(given_up)
-        self._pass(end if bad is None else bad.end, last)
+        self._advance(end if bad is None else bad.end, last)
 
     def report(self, segment: Segment, problem: str, loss: Loss, first: int, last: int) -> None:
         """Messages at these positions cannot be read: log that, delete them, and keep a copy of the file."""
         store, context = self._store, self._store.context
         path = os.path.join(store.folder, segment.name)
-        log.error("%s: %s: %s of %s lost", path, problem, loss, context.words_of(store.number))
+        log.error("%s: %s: %s of %s lost", path, problem, loss, context.describe_queue(store.number))
         context.damaged_pages += 1
-        segment.bury(first, last)
+        segment.mark_inexact(first, last)
         if store.number:
-            context.marked[store] = None
+            context.marked_stores[store] = None
             if first <= last:
-                store.log_lost(first, last)
-            if path not in self._kept_aside:
-                self._kept_aside.add(path)
+                store.log_deleted_range(first, last)
+            if path not in self._copied_files:
+                self._copied_files.add(path)
                 root, pager = context.root, context.pager
-                pager.later(lambda: keep_copy(pager.files, root, path), _ignore_result)
+                pager.submit(lambda: keep_copy(pager.files, root, path), _ignore_result)
 
     def _count_lost(self, segment: Segment, bad: PageHead | None, last: int) -> Loss:
         """How many unread messages cannot be read up to this position; all that were read are no longer unread."""
@@ -185,7 +185,7 @@ class PageReader:
         is_dense = bad.count == bad.last - bad.first + 1 and bad.transient == 0
         return Loss(min(segment.unread, bad.count, last - first + 1 - marked), is_dense)
 
-    def _pass_end(self, segment: Segment) -> int:
+    def _finish_segment(self, segment: Segment) -> int:
         """Behind the last page of a segment go on to the next one; return how many messages were not found."""
         store = self._store
         if segment is not store.segments.reading or self._offset < segment.size:
@@ -198,9 +198,9 @@ class PageReader:
             segment.unread = segment.unread_bytes = 0
         following = store.segments.after(segment)
         if following is not None or not store.has_unread():
-            self.enter(following)
+            self.restart_at(following)
         if lost:
-            store.settle_segment(segment)
+            store.reclaim_segment(segment)
         return lost
 
 

@@ -44,7 +44,7 @@ def forget_first_pages(store: QueueStore, is_due: Callable[[int, int, int], bool
         count += forgotten[0]
         size += forgotten[1]
     store.forget_attempts(first, last)
-    settle_reader(store)
+    resume_reader(store)
     return count, size
 
 
@@ -88,8 +88,8 @@ def _forget_pages_of(store: QueueStore, segment: Segment, first: int, end: int) 
     if segment.alive or segment.is_compacting:  # else the file goes, and needs no marks
         segment.mark(*marked, store.number != 0)
         if segment.unwritten_marks:
-            store.context.marked[store] = None
-    store.settle_segment(segment)
+            store.context.marked_stores[store] = None
+    store.reclaim_segment(segment)
     return count, size
 
 
@@ -98,17 +98,17 @@ def forget_paged(store: QueueStore, position: int, size: int) -> bool:
     segment = find_unread(store, position)
     if segment is None:
         return False
-    is_kept = store.number != 0
-    if is_kept:
+    is_durable = store.number != 0
+    if is_durable:
         store.context.log.buffer.put_forget(store.number, position)
         store.context.log.note_work(0)
-        store.context.marked[store] = None
+        store.context.marked_stores[store] = None
     segment.note_unread(segment.pages.find(position), -1, -size)
-    segment.kill(position, is_kept, size)
+    segment.delete(position, is_durable, size)
     store.forget_attempts(position, position)
-    store.settle_segment(segment)
+    store.reclaim_segment(segment)
     if segment.unread == 0:
-        settle_reader(store)
+        resume_reader(store)
     return True
 
 
@@ -123,12 +123,12 @@ def find_unread(store: QueueStore, position: int) -> Segment | None:
     return segment if is_found else None
 
 
-def settle_reader(store: QueueStore) -> None:
+def resume_reader(store: QueueStore) -> None:
     """Messages that are on disk only were forgotten: go on with a read that waits, or end it if nothing is left."""
     if not store.has_unread():
-        store.reader.void()
+        store.reader.cancel()
         store.is_reading = False
-        store.reader.begin_behind(store.last_read)
+        store.reader.start_after(store.last_read)
     elif store.is_reading:
         store.reader.read()
 

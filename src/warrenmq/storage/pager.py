@@ -22,7 +22,7 @@ from warrenmq.journal.errors import SyncFailed
 from warrenmq.journal.files import NO_DESCRIPTOR, Data, Files
 from warrenmq.storage import crash_points
 from warrenmq.storage.full_disk import FULL, FULL_DISK_RETRY, SHORT
-from warrenmq.storage.sparing_writer import SparingWriter
+from warrenmq.storage.uncached_writer import UncachedWriter
 from warrenmq.storage.worker import DiskWorker, Done, Job, Post, Worker
 
 WriteVector = Callable[[int, list[Data], int], None]
@@ -40,7 +40,7 @@ class Log(Protocol):
     @property
     def turn(self) -> Turn: ...
 
-    def want_sync(self) -> None:
+    def request_sync(self) -> None:
         """Make all work durable soon, where no one else might ask for it."""
 
 
@@ -52,17 +52,17 @@ class Pager:
         self.pending_bytes = 0  # given to be written, and not written yet
         self.stats: Stats | None = None  # where they count as memory
         self._log = log
-        self._wanted_epoch = 0  # a sync was asked for up to here
+        self._requested_epoch = 0  # a sync was asked for up to here
         self.writer = DiskWorker("segment-writer", "messages cannot be paged out")
         self._reader = Worker("segment-reader")
         self._waiting: deque[tuple[int, Job, Done]] = deque()  # until their epoch is durable
-        self._is_patient = True
+        self._may_wait = True
         # Of the writing thread:
         self._unsynced_files: dict[str, None] = {}
         self._unsynced_folders: dict[str, None] = {}
         self._orphaned_mark_files: list[str] = []  # marks of segments that are removed
-        self._expendable: set[str] = set()  # folders of files that can be done without
-        self._sparing_writer = SparingWriter(files, time.monotonic)  # for these files
+        self._expendable_folders: set[str] = set()  # folders of files that can be done without
+        self._uncached_writer = UncachedWriter(files, time.monotonic)  # for these files
         self._handle = -1  # of the file written last, which is nearly always the next
         self._handle_path = ""
 
@@ -70,14 +70,14 @@ class Pager:
         self.writer.start(post)
         self._reader.start(post)
 
-    def hurry(self) -> None:
+    def stop_waiting(self) -> None:
         """From now on a full disk is a failure: no one can wait for it any more."""
-        self._is_patient = False
-        self.writer.hurry()
+        self._may_wait = False
+        self.writer.stop_waiting()
 
     def stop(self) -> None:
         """Do what was asked for, then end. Blocks: not for the loop."""
-        self.hurry()
+        self.stop_waiting()
         self._reader.stop()
         self.writer.stop()
         self._close_handle()
@@ -99,60 +99,60 @@ class Pager:
         pieces: list[Data],
         is_new: bool,
         done: Callable[[], None],
-        is_kept: bool = True,
-        lost: Callable[[str], None] | None = None,
+        is_durable: bool = True,
+        on_lost: Callable[[str], None] | None = None,
         head: Callable[[], bytes] | None = None,
     ) -> None:
-        """Write behind everything asked for before. What is not kept waits for no epoch, and is never synced.
+        """Write after all earlier jobs. A write that is not durable waits for no epoch and is never synced.
 
-        With `lost` the file can be done without: where it cannot be written that is called, and then `done`. `head` is
-        asked by the thread for what stands in front of the pieces.
+        `on_lost` makes the file expendable: it is called if the write fails, before `done`. `head` is called by the
+        thread and returns the bytes to write before the pieces.
         """
         size = sum(map(len, pieces))
         self._note_pending(size)
 
         def finished(reason: str | None) -> None:
             self._note_pending(-size)
-            if reason is not None and lost is not None:
-                lost(reason)
+            if reason is not None and on_lost is not None:
+                on_lost(reason)
             done()
 
         def job() -> str | None:
             try:
-                writev = self.files.writev if lost is None else self._sparing_writer.writev
-                self._write(path, offset, pieces if head is None else [head(), *pieces], is_new, is_kept, writev)
+                writev = self.files.writev if on_lost is None else self._uncached_writer.writev
+                self._write(path, offset, pieces if head is None else [head(), *pieces], is_new, is_durable, writev)
             except OSError as error:
-                if lost is None or error.errno in (*FULL, *SHORT):
+                if on_lost is None or error.errno in (*FULL, *SHORT):
                     raise
                 self._forget_path(path)
                 return str(error)
-            if lost is not None:
-                self._expendable.add(os.path.dirname(path))
+            if on_lost is not None:
+                self._expendable_folders.add(os.path.dirname(path))
             return None
 
-        self.later(job, finished, None if is_kept else 0)
+        self.submit(job, finished, None if is_durable else 0)
 
-    def settle(self, path: str) -> None:
+    def sync_file(self, path: str) -> None:
         """Make one file durable, and its name, before anything that is asked for later."""
-        self.later(lambda: self._settle(path), _nothing)
+        self.submit(lambda: self._sync_path(path), _nothing)
 
     def _note_pending(self, size: int) -> None:
         self.pending_bytes += size
         if self.stats is not None:
             self.stats.held_bytes += size
 
-    def remove(self, folder: str, names: list[str], is_kept: bool = True) -> None:
+    def remove(self, folder: str, names: list[str], is_durable: bool = True) -> None:
         """Remove files; marks (`.dead`) only when it is durable that their segment is gone."""
-        self.later(lambda: self._remove(folder, names, is_kept), _nothing, None if is_kept else 0)
+        self.submit(lambda: self._remove(folder, names, is_durable), _nothing, None if is_durable else 0)
 
     def remove_tree(self, folder: str, epoch: int | None = None) -> None:
-        self.later(lambda: self._remove_tree(folder), _nothing, epoch)
+        self.submit(lambda: self._remove_tree(folder), _nothing, epoch)
 
     def sync(self, done: Callable[[], None]) -> None:
         """Make durable everything that was written or removed so far."""
-        self.later(self._sync, lambda _: done())
+        self.submit(self._sync, lambda _: done())
 
-    def later(self, job: Job, done: Done, epoch: int | None = None) -> None:
+    def submit(self, job: Job, done: Done, epoch: int | None = None) -> None:
         """A change to the files, after the changes before it and after an epoch (None: all that was said so far).
 
         Retried while the disk is full.
@@ -161,9 +161,9 @@ class Pager:
             epoch = self._log.last
         self._waiting.append((epoch, job, done))
         self.release()
-        if self._waiting and epoch > self._wanted_epoch:
-            self._wanted_epoch = epoch
-            self._log.want_sync()
+        if self._waiting and epoch > self._requested_epoch:
+            self._requested_epoch = epoch
+            self._log.request_sync()
 
     def release(self) -> None:
         """The log has come further: what waited for it may be done."""
@@ -174,9 +174,9 @@ class Pager:
 
     def read(self, job: Callable[[Files], Any], done: Done) -> None:
         """Read, not in order with the writes: ask only for what is written."""
-        self._reader.submit(lambda: self._read(job), lambda result: self._give(result, done))
+        self._reader.submit(lambda: self._read(job), lambda result: self._deliver(result, done))
 
-    def _give(self, result: Any, done: Done) -> None:
+    def _deliver(self, result: Any, done: Done) -> None:
         """Messages that were read may be delivered at once: that is a turn."""
         self._log.turn.begin()
         done(result)
@@ -192,7 +192,7 @@ class Pager:
     # -- the writing thread ------------------------------------------------------------------------------------------
 
     def _write(
-        self, path: str, offset: int, pieces: list[Data], is_new: bool, is_kept: bool, writev: WriteVector
+        self, path: str, offset: int, pieces: list[Data], is_new: bool, is_durable: bool, writev: WriteVector
     ) -> None:
         if self._handle_path != path:
             self._close_handle()
@@ -201,33 +201,33 @@ class Pager:
                 if not self.files.exists(folder):
                     self.files.make_dirs(folder)
                 self._handle = self.files.create(path)
-                if is_kept:
+                if is_durable:
                     # Also if the folder was there: whoever made it may have been killed before the sync.
                     self._unsynced_folders[folder] = None
                     self._unsynced_folders[os.path.dirname(folder)] = None
             else:
                 self._handle = self.files.open(path)
             self._handle_path = path
-        if is_kept:
+        if is_durable:
             self._unsynced_files[path] = None
         writev(self._handle, pieces, offset)
         crash_points.reach("segment.after_write")
 
-    def write_whole(self, path: str, pieces: list[Data]) -> None:
+    def write_file(self, path: str, pieces: list[Data]) -> None:
         """In a job: make a file with this content, durable when it is done."""
         self._write(path, 0, pieces, True, True, self.files.writev)
-        self._settle(path)
+        self._sync_path(path)
 
-    def _remove(self, folder: str, names: list[str], is_kept: bool) -> None:
+    def _remove(self, folder: str, names: list[str], is_durable: bool) -> None:
         crash_points.reach("segment.before_remove")
         for name in names:
             path = os.path.join(folder, name)
-            if is_kept and name.endswith(".dead"):
+            if is_durable and name.endswith(".dead"):
                 self._forget_path(path)
                 self._orphaned_mark_files.append(path)
             else:
                 self.unlink(path)
-        if is_kept:
+        if is_durable:
             self._unsynced_folders[folder] = None
 
     def unlink(self, path: str) -> None:
@@ -245,7 +245,7 @@ class Pager:
             self.files.remove_tree(folder)
             self._unsynced_folders[os.path.dirname(folder)] = None
 
-    def _settle(self, path: str) -> None:
+    def _sync_path(self, path: str) -> None:
         if path in self._unsynced_files:
             self._sync_file(path)
         folder = os.path.dirname(path)
@@ -266,7 +266,7 @@ class Pager:
         try:
             handle = self._handle if is_open else self.files.open(path)
         except FileNotFoundError:
-            if os.path.dirname(path) not in self._expendable:
+            if os.path.dirname(path) not in self._expendable_folders:
                 raise
             del self._unsynced_files[path]
             return
@@ -281,7 +281,7 @@ class Pager:
         try:
             self.files.sync(handle)
         except OSError as error:
-            raise SyncFailed(path, error) from error  # whatever it was: a second try would not tell what is lost
+            raise SyncFailed(path, error) from error  # whatever it was: a second try would not tell what is on_lost
 
     def _sync_folder(self, folder: str) -> None:
         if self.files.exists(folder):
@@ -298,7 +298,7 @@ class Pager:
         self._unsynced_files[path] = None
         self._sync_file(path)
 
-    def replace(self, folder: str, old: list[str], temporary: str, new: str, is_kept: bool) -> None:
+    def replace(self, folder: str, old: list[str], temporary: str, new: str, is_durable: bool) -> None:
         """In a job: put a file in the place of others. May be repeated after an error.
 
         The name of the new one is durable before they go, and they are gone for good when it is done: otherwise they
@@ -308,14 +308,14 @@ class Pager:
         crash_points.reach("compaction.before_rename")
         if self.files.exists(path):
             self.files.rename(path, os.path.join(folder, new))
-        if is_kept:
+        if is_durable:
             self._unsynced_folders[folder] = None
             self._sync_folder(folder)
         crash_points.reach("compaction.after_rename")
         for name in old:
             self.unlink(os.path.join(folder, name))
             crash_points.reach("compaction.mid_removal")
-        if is_kept:
+        if is_durable:
             self._unsynced_folders[folder] = None
             self._sync_folder(folder)
 
@@ -325,7 +325,7 @@ class Pager:
             try:
                 return job(self.files)
             except OSError as error:
-                if not self._is_patient or error.errno not in SHORT:
+                if not self._may_wait or error.errno not in SHORT:
                     raise
                 time.sleep(FULL_DISK_RETRY)
 

@@ -26,8 +26,8 @@ def read_pages(files: Files, path: str, offset: int, end: int, read_size: int, r
             if isinstance(page, str):
                 return pages, f"at offset {offset}: {page}", None
             try:
-                is_forgotten = page.is_forgotten(restored_below)
-                pages.append((page, b"" if is_forgotten else read_payload(files, handle, page, path)))
+                is_stale = page.is_stale(restored_below)
+                pages.append((page, b"" if is_stale else read_payload(files, handle, page, path)))
             except (DamagedPage, OSError) as error:
                 return pages, str(error), page
             offset = page.end

@@ -113,7 +113,7 @@ class LoggedQueue:
         self.appended = Positions()
         self.forgotten = Positions()
         self.ranges: list[tuple[int, int]] = []  # forgotten, too
-        self.first_append = -1  # but for what was carried: from here on the log has everything
+        self.first_append = -1  # not counting relogged messages: the log has everything from here on
         self.first_position = -1  # the first and the last next position that was logged
         self.last_position = -1
 
@@ -147,10 +147,10 @@ class LoggedQueue:
     def alive_above(self, position: int) -> Positions:
         """What was appended behind a position and not forgotten."""
         alive = self.appended.above(position)
-        self.bury(alive)
+        self.remove_deleted(alive)
         return alive
 
-    def bury(self, positions: Positions) -> None:
+    def remove_deleted(self, positions: Positions) -> None:
         """Take out what was forgotten."""
         positions.remove_all(self.forgotten)
         for first, last in self.ranges:

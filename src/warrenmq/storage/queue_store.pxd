@@ -9,7 +9,7 @@ from warrenmq.storage.store_context cimport StoreContext
 
 cdef int _PERSISTENT
 cdef int _RELOGGED
-cdef long long _ASKED
+cdef long long _REQUESTED
 
 
 cdef class QueueStore(MessageStore):
@@ -28,21 +28,21 @@ cdef class QueueStore(MessageStore):
     cdef object _fetcher
     cdef long long _compact_above
     cdef dict _attempts
-    cdef Py_ssize_t _taken_back
+    cdef Py_ssize_t _restored_bytes
 
     @cython.locals(log=LocalLog)
     cpdef append(self, QueuedMessage entry)
-    cpdef _hold(self, QueuedMessage entry)
+    cpdef _track_unflushed(self, QueuedMessage entry)
     @cython.locals(position="long long", segment=Segment)
     cpdef forget(self, QueuedMessage entry)
     cpdef save_attempts(self, QueuedMessage entry)
-    cpdef settle_segment(self, Segment segment)
+    cpdef reclaim_segment(self, Segment segment)
     cpdef _drop_segment(self, Segment segment)
     @cython.locals(
         entry=QueuedMessage, segment=Segment, count=Py_ssize_t, size="long long", page=Py_ssize_t,
         page_last="long long",
     )
-    cpdef _unread(self, list entries)
+    cpdef _mark_unread(self, list entries)
     @cython.locals(entry=QueuedMessage, first="long long", batch=list)
     cpdef page_out(self, list entries)
     @cython.locals(entry=QueuedMessage)
@@ -53,4 +53,4 @@ cdef class QueueStore(MessageStore):
     cpdef _write_page(self, list entries, long long unread_from)
     cpdef page_in(self)
     @cython.locals(size=Py_ssize_t, context=StoreContext, sizes=PageSizes)
-    cpdef take_back(self, QueuedMessage entry)
+    cpdef restore_message(self, QueuedMessage entry)

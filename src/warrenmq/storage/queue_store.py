@@ -26,7 +26,7 @@ from warrenmq.storage.codec import encode_records
 from warrenmq.storage.marks import write_marks
 from warrenmq.storage.page_fetcher import PageFetcher
 from warrenmq.storage.page_reader import PageReader
-from warrenmq.storage.paged_messages import expiring_pages, forget_first_pages, forget_paged, settle_reader
+from warrenmq.storage.paged_messages import expiring_pages, forget_first_pages, forget_paged, resume_reader
 from warrenmq.storage.segments import SEGMENT_SPAN, Segment, Segments
 from warrenmq.storage.store_context import StoreContext
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _PERSISTENT = PERSISTENT
 _RELOGGED = RELOGGED
-_ASKED = 1 << 62  # more dead bytes than there can be: compaction knows of the queue
+_REQUESTED = 1 << 62  # more dead bytes than there can be: compaction knows of the queue
 
 
 class QueueStore(MessageStore):
@@ -48,7 +48,7 @@ class QueueStore(MessageStore):
         "_fetcher",
         "_log",
         "_open",
-        "_taken_back",
+        "_restored_bytes",
         "_unflushed",
         "context",
         "folder",
@@ -77,7 +77,7 @@ class QueueStore(MessageStore):
         self._fetcher: PageFetcher | None = None  # while messages are read that stay on disk
         self._compact_above = context.dead_allowance  # compaction is asked for when `Segments.excess` is more
         self._attempts: dict[int, int] = {}  # by position, where no page has them
-        self._taken_back = 0  # bytes, during recovery
+        self._restored_bytes = 0  # bytes, during recovery
 
     def open(self, backlog: "Backlog") -> Recovered:
         self._backlog = backlog
@@ -94,9 +94,9 @@ class QueueStore(MessageStore):
         log.buffer.put_append(self.number, entry, _PERSISTENT)
         log.note_work(self.durability_level)
         entry.epoch = log.epoch
-        self._hold(entry)
+        self._track_unflushed(entry)
 
-    def _hold(self, entry: QueuedMessage) -> None:
+    def _track_unflushed(self, entry: QueuedMessage) -> None:
         """Apply APPEND: only the log has the message so far."""
         if not self._unflushed:
             self.context.unflushed[self] = None
@@ -115,9 +115,9 @@ class QueueStore(MessageStore):
         segment = self.segments.find(position)
         if segment is not None:
             if entry.epoch > 0 and not segment.unwritten_marks:
-                self.context.marked[self] = None
-            segment.kill(position, entry.epoch > 0, entry.message.size)
-            self.settle_segment(segment)
+                self.context.marked_stores[self] = None
+            segment.delete(position, entry.epoch > 0, entry.message.size)
+            self.reclaim_segment(segment)
 
     def save_attempts(self, entry: QueuedMessage) -> None:
         self._log.buffer.put_attempts(self.number, entry.position, entry.attempts)
@@ -138,48 +138,48 @@ class QueueStore(MessageStore):
         self._log.note_relogged()
         return True
 
-    def log_lost(self, first: int, last: int) -> None:
+    def log_deleted_range(self, first: int, last: int) -> None:
         """Messages cannot be read: they are deleted, so that a restart agrees."""
         self._log.buffer.put_forget_range(self.number, first, last)
         self._log.note_work(0)
 
-    def settle_segment(self, segment: Segment) -> None:
+    def reclaim_segment(self, segment: Segment) -> None:
         """A segment has lost messages: remove it if they were the last; ask for compaction if too much is dead."""
         if segment.alive == 0:
             self._drop_segment(segment)
         else:
             self.segments.note(segment)
         if self.segments.excess() > self._compact_above:
-            self._ask_for_compaction()
+            self._request_compaction()
 
     def _drop_segment(self, segment: Segment) -> None:
         self.context.manifest.forget_segment(self.number, segment)
-        self.context.pager.remove(self.folder, [segment.name, segment.dead_name], self.number != 0)
+        self.context.pager.remove(self.folder, [segment.name, segment.marks_name], self.number != 0)
         if segment is self._open:
             self._open = None
         was_read = segment is self.segments.reading
         segment.is_dropped = True
-        self.reader.drop(segment)
+        self.reader.skip_segment(segment)
         self.segments.remove(segment)
         if was_read and self.is_reading:
             self.reader.read()
 
     # -- compaction --------------------------------------------------------------------------------------------------
 
-    def _ask_for_compaction(self) -> None:
+    def _request_compaction(self) -> None:
         if self.context.on_compactable is not None:
-            self._compact_above = _ASKED
+            self._compact_above = _REQUESTED
             self.context.on_compactable(self)
 
     def consider_compaction(self) -> None:
         """Ask for compaction if there is anything to do, unless it was asked for already."""
-        if self._compact_above != _ASKED:
+        if self._compact_above != _REQUESTED:
             segments, context = self.segments, self.context
             self._compact_above = context.dead_allowance
             if segments.excess() > context.dead_allowance or segments.has_many_small(context.segment_size):
-                self._ask_for_compaction()
+                self._request_compaction()
 
-    def take_run(self) -> list[Segment]:
+    def choose_run(self) -> list[Segment]:
         """Return the neighbours to compact next, which nothing is written to any more; none if there is no need."""
         size, allowance = self.context.segment_size, self.context.dead_allowance
         run = self.segments.choose_run(self._open, size, allowance)
@@ -200,34 +200,34 @@ class QueueStore(MessageStore):
         else:
             self._compact_above += max(self.segments.excess() - self.context.dead_allowance * 3 // 4, 0)
 
-    def take_over(self, run: list[Segment], merged: Segment) -> None:
+    def replace_run(self, run: list[Segment], merged: Segment) -> None:
         """One file has taken the place of those of a run, some of which may have been dropped meanwhile."""
         left = [segment for segment in run if not segment.is_dropped]
         if not left:
-            self.context.pager.remove(self.folder, [merged.name, merged.dead_name], self.number != 0)
+            self.context.pager.remove(self.folder, [merged.name, merged.marks_name], self.number != 0)
             return
         self.segments.replace(left, merged)
         if self.number:
             self.context.manifest.record_merged(self.number, left, merged)
         if merged.unwritten_marks:
-            self.context.marked[self] = None
+            self.context.marked_stores[self] = None
         if self.segments.reading in left:
-            self.reader.enter(merged)
+            self.reader.restart_at(merged)
 
-    def release_run(self, run: list[Segment]) -> None:
+    def end_run(self, run: list[Segment]) -> None:
         """The compaction is over, or given up: its segments, or what took their place, can be read again."""
         for segment in run:
             segment.is_compacting = False
         if self.is_reading:
             self.reader.read()
-        self.fetch_on()
+        self.resume_fetches()
 
     # -- out of memory -----------------------------------------------------------------------------------------------
 
     def page_out(self, entries: list[QueuedMessage]) -> None:
         first = entries[0].position
         if first <= self.last_position:
-            self._unread(entries)
+            self._mark_unread(entries)
             return
         # Everything before these that only the log has goes with them.
         batch = self._take_unflushed(first - 1)
@@ -235,10 +235,10 @@ class QueueStore(MessageStore):
             if entry.epoch > 0:
                 del self._unflushed[entry.position]
         if not self.has_unread():
-            self.reader.begin_behind(first - 1)
+            self.reader.start_after(first - 1)
         self._write(batch + entries, first)
 
-    def _unread(self, entries: list[QueuedMessage]) -> None:
+    def _mark_unread(self, entries: list[QueuedMessage]) -> None:
         """These are on disk already: read them again later."""
         segment: Segment | None = None
         count = size = page = page_last = 0
@@ -266,7 +266,7 @@ class QueueStore(MessageStore):
             self._log.note_relogged()
         size = 20 * len(self._attempts)
         if not self.segments.all and self._unflushed_bytes(relog_below) < relog_below:
-            return size + self._carry(epoch)
+            return size + self._relog(epoch)
         boundary = self.boundary(epoch)
         if boundary < 0:
             return size
@@ -284,7 +284,7 @@ class QueueStore(MessageStore):
                 return position
         return -1
 
-    def _carry(self, epoch: int) -> int:
+    def _relog(self, epoch: int) -> int:
         """Log again what the log is about to forget, in the open epoch; return its bytes."""
         size = 0
         open_epoch = self._log.epoch
@@ -365,7 +365,7 @@ class QueueStore(MessageStore):
                 kept_bytes += size
             else:
                 transient += 1
-                segment.is_counted = False
+                segment.has_exact_bytes = False
             if entry.position >= unread_from:
                 unread += 1
                 unread_bytes += size
@@ -387,7 +387,7 @@ class QueueStore(MessageStore):
             pieces.insert(0, encode_file_head(SEGMENT_MAGIC, os.path.join(self.folder, segment.name)))
             offset = 0
         if unread and self.segments.reading is None:
-            self.reader.begin_at(segment, segment.size)
+            self.reader.start_at(segment, segment.size)
         segment.last = last
         segment.note_page(len(entries), overhead)
         segment.transient += transient
@@ -423,14 +423,14 @@ class QueueStore(MessageStore):
         """
         if self.number:
             self.context.manifest.record_segment(self.number, segment)
-            self.context.pager.settle(os.path.join(self.folder, segment.name))
+            self.context.pager.sync_file(os.path.join(self.folder, segment.name))
 
     def written(self, segment: Segment, size: int) -> None:
         """A page is in its file, and can be read."""
         segment.written = size
         if self.is_reading and segment is self.segments.reading:
             self.reader.read()
-        self.fetch_on()
+        self.resume_fetches()
 
     # -- back into memory --------------------------------------------------------------------------------------------
 
@@ -438,7 +438,7 @@ class QueueStore(MessageStore):
         self.is_reading = True
         self.reader.read()
 
-    def pages_arrived(self, entries: list[QueuedMessage], lost: int, lost_bytes: int) -> None:
+    def pages_read(self, entries: list[QueuedMessage], lost: int, lost_bytes: int) -> None:
         """The reader's result: these messages, and how many could not be read."""
         self.is_reading = False
         if not entries and lost == 0 and self.has_unread():
@@ -473,19 +473,19 @@ class QueueStore(MessageStore):
     def forget_pages(self) -> None:
         """The queue was purged: what is on disk only is gone."""
         if not self.has_unread():
-            self.reader.void()
+            self.reader.cancel()
             self.is_reading = False
             return
         if self.number:
             self._log.buffer.put_forget_range(self.number, self.last_read + 1, self.last_position)
             self._log.note_work(self._log.reply_level)
-            self.context.marked[self] = None
+            self.context.marked_stores[self] = None
         for segment in list(self.segments.all):
             if segment.unread:
-                segment.kill_unread(self.last_read)
-                self.settle_segment(segment)
+                segment.delete_unread(self.last_read)
+                self.reclaim_segment(segment)
         self.forget_attempts(self.last_read + 1, self.last_position)
-        settle_reader(self)
+        resume_reader(self)
 
     # -- on disk only ------------------------------------------------------------------------------------------------
 
@@ -496,25 +496,25 @@ class QueueStore(MessageStore):
         return forget_paged(self, position, size)
 
     def fetch(self, positions: list[int], receive: Callable[[list[QueuedMessage]], None]) -> None:
-        self._fetching().fetch(positions, receive)
+        self._get_fetcher().fetch(positions, receive)
 
     def read_expiries(self, first: int, receive: Callable[[list[tuple[int, int, int]]], None]) -> None:
-        self._fetching().read_expiries(first, receive)
+        self._get_fetcher().read_expiries(first, receive)
 
-    def _fetching(self) -> PageFetcher:
+    def _get_fetcher(self) -> PageFetcher:
         if self._fetcher is None:
             self._fetcher = PageFetcher(self)
         return self._fetcher
 
-    def fetch_on(self) -> None:
+    def resume_fetches(self) -> None:
         """Pages were written or replaced: go on with reads that waited for that."""
         if self._fetcher is not None:
-            self._fetcher.go_on()
+            self._fetcher.resume()
 
     # -- start and end -----------------------------------------------------------------------------------------------
 
-    def begin_with(self, segments: list[Segment], next_position: int, attempts: Mapping[int, int]) -> None:
-        """Take over the segments that recovery found; `take_back` is called with what only the log has.
+    def restore_segments(self, segments: list[Segment], next_position: int, attempts: Mapping[int, int]) -> None:
+        """Take over the segments that recovery found; `restore_message` is called with what only the log has.
 
         `attempts` are those that the log has of living messages.
         """
@@ -525,40 +525,40 @@ class QueueStore(MessageStore):
             self.segments.note(segment)
             self.last_position = segment.last
             if segment.unwritten_marks:
-                self.context.marked[self] = None
+                self.context.marked_stores[self] = None
         if segments:
-            self.reader.begin_at(segments[0], FILE_HEAD_SIZE)
+            self.reader.start_at(segments[0], FILE_HEAD_SIZE)
         for position, count in attempts.items():
             self._set_attempts(position, count)
 
-    def take_back(self, entry: QueuedMessage) -> None:
+    def restore_message(self, entry: QueuedMessage) -> None:
         """A living message of the log; too many of them are paged out at once."""
         if entry.position in self._unflushed:
             return
-        self._hold(entry)
+        self._track_unflushed(entry)
         size = entry.message.footprint()
-        self._taken_back += size
+        self._restored_bytes += size
         context = self.context
-        context.taken_back += size
+        context.restored_bytes += size
         sizes = context.sizes
-        if self._taken_back >= (sizes.kept if context.taken_back < sizes.budget else sizes.small_window):
-            self._forget_taken_back()
+        if self._restored_bytes >= (sizes.kept if context.restored_bytes < sizes.budget else sizes.small_window):
+            self._reset_restored_bytes()
             self.page_out(list(self._unflushed.values()))
 
-    def _forget_taken_back(self) -> None:
-        self.context.taken_back -= self._taken_back
-        self._taken_back = 0
+    def _reset_restored_bytes(self) -> None:
+        self.context.restored_bytes -= self._restored_bytes
+        self._restored_bytes = 0
 
-    def recovery_is_over(self) -> None:
+    def end_recovery(self) -> None:
         """Everything was taken back: the queue may begin."""
         segments = self.segments.all
         paged = sum([segment.unread for segment in segments])
         paged_bytes = sum([segment.unread_bytes for segment in segments])
         entries = list(self._unflushed.values())
         self.recovered = Recovered(entries, paged, self.restored_below, paged_bytes, expiring_pages(segments))
-        self._forget_taken_back()
+        self._reset_restored_bytes()
         for segment in list(self.segments.all):
-            self.settle_segment(segment)
+            self.reclaim_segment(segment)
         self.consider_compaction()
 
     def write_marks(self) -> None:
@@ -567,13 +567,13 @@ class QueueStore(MessageStore):
 
     def delete(self) -> None:
         self.is_deleted = True
-        self.reader.enter(None)
+        self.reader.restart_at(None)
         self._fetcher = None
         self._unflushed.clear()
         self._attempts.clear()
         self.context.stores.pop(self, None)
         self.context.unflushed.pop(self, None)
-        self.context.marked.pop(self, None)
+        self.context.marked_stores.pop(self, None)
         for segment in self.segments.all:
             self.context.manifest.forget_segment(self.number, segment)
         self.segments = Segments()

@@ -20,8 +20,8 @@ from warrenmq.journal.segment_file import (
     SEGMENT_MAGIC,
     PageHead,
     count_messages,
-    dead_name,
     encode_file_head,
+    marks_name,
     parse_name,
     read_payload,
     segment_name,
@@ -77,16 +77,16 @@ class Recovery:
         self._bad_epochs: set[int] = set()
         self._progress = progress
         self._found_folders: set[str] | None = None
-        self._is_base_certain = False
+        self._is_queues_synced = False
         self.recorded = Recorded()  # the manifest, from `learn` on
         self.lost_messages = 0
         self._lost_epochs = LostEpochs()
 
     # -- the log -----------------------------------------------------------------------------------------------------
 
-    def learn(self) -> None:
+    def scan_log(self) -> None:
         """First pass over the log: bring the catalog up to date, and learn what is dead."""
-        scan = read_log(self.files, os.path.join(self.root, LOG), self._told("reading the log"))
+        scan = read_log(self.files, os.path.join(self.root, LOG), self._progress_of("reading the log"))
         defined: list[tuple[int, list[Operation]]] = []
         for epoch in scan:
             self.epochs += 1
@@ -98,13 +98,13 @@ class Recovery:
                 operations = [decode_operation(record) for record in definitions] if is_news else []
             except (BadRecord, CatalogError) as error:
                 self._bad_epochs.add(epoch.sequence)
-                self._lost(f"epoch {epoch.sequence} in {epoch.file} makes no sense and was left out: {error}")
+                self._report_loss(f"epoch {epoch.sequence} in {epoch.file} makes no sense and was left out: {error}")
                 continue
-            self._replay.learn(payload, epoch.sequence)
+            self._replay.scan(payload, epoch.sequence)
             if operations:
                 defined.append((epoch.sequence, operations))
-        self._tell_what_is_wrong(scan)
-        self._look_for_missing_epochs(scan)
+        self._report_scan(scan)
+        self._report_missing_epochs(scan)
         cut_torn_tail(self.files, scan)
         for sequence, operations in defined:  # not before the log is certain: the catalog must never be ahead of it
             self.catalog.apply(sequence, operations)
@@ -112,7 +112,7 @@ class Recovery:
         self.next_epoch = max(scan.last_sequence, self.catalog.applied_epoch, self.catalog.released_epoch) + 1
         self.recorded = Recorded.of(self.catalog.load(FILE), self.catalog.released_epoch)
 
-    def _tell_what_is_wrong(self, scan: LogScan) -> None:
+    def _report_scan(self, scan: LogScan) -> None:
         if scan.torn_tail is not None:
             torn = scan.torn_tail
             self.report.append(
@@ -124,15 +124,15 @@ class Recovery:
             if damage.lost is not None:
                 self._lost_epochs.add(*damage.lost)
             lost = f", epochs {damage.lost[0]} to {damage.lost[1]} are lost" if damage.lost else ""
-            self._lost(f"the log is damaged: {damage.file} at {damage.offset}: {damage.reason}{lost}")
+            self._report_loss(f"the log is damaged: {damage.file} at {damage.offset}: {damage.reason}{lost}")
             copy_aside(self.files, self.root, os.path.join(self.root, LOG, damage.file))
 
-    def _look_for_missing_epochs(self, scan: LogScan) -> None:
+    def _report_missing_epochs(self, scan: LogScan) -> None:
         """Compare where the log begins and ends with what the catalog knows of it."""
         for gap in find_missing_epochs(scan, self.catalog.released_epoch, self.catalog.applied_epoch):
             if gap.is_needed:
                 self._lost_epochs.add(gap.first, gap.last, is_end_known=gap.is_end_known)
-                self._lost(gap.text)
+                self._report_loss(gap.text)
             else:
                 self.report.append(gap.text)
 
@@ -147,10 +147,10 @@ class Recovery:
         for number, (queue, last) in queues.items():
             loss = self._lost_epochs.count(number, last)
             if loss.count:
-                self._lost(f"{loss} of {queue} were in epochs of the log that are lost", loss.count)
+                self._report_loss(f"{loss} of {queue} were in epochs of the log that are lost", loss.count)
         self.report.append(self._lost_epochs.consequences())
 
-    def give(self, stores: Mapping[int, LogReader], after_epoch: Callable[[], None]) -> None:
+    def restore_messages(self, stores: Mapping[int, LogReader], after_epoch: Callable[[], None]) -> None:
         """Second pass: hand every living message of the log to the store of its queue."""
         for number, queue in self._replay.queues.items():
             queue.store = stores.get(number)
@@ -160,14 +160,14 @@ class Recovery:
                         entry = queue.relogged[position]
                         if queue.attempts is not None:
                             entry.attempts = queue.attempts.get(position, 0)
-                        queue.store.take_back(entry)
+                        queue.store.restore_message(entry)
                 queue.relogged.clear()
                 after_epoch()
         if self.epochs:
-            for epoch in read_log(self.files, os.path.join(self.root, LOG), self._told("restoring messages")):
+            for epoch in read_log(self.files, os.path.join(self.root, LOG), self._progress_of("restoring messages")):
                 self.time_ms = epoch.time_ms
                 if epoch.sequence not in self._bad_epochs:
-                    self._replay.give(bytes(epoch.payload), epoch.sequence)
+                    self._replay.restore_messages(bytes(epoch.payload), epoch.sequence)
                     after_epoch()
 
     def events(self) -> tuple[int, list[tuple[int, int, bytes]]]:
@@ -176,13 +176,13 @@ class Recovery:
 
     def ids_of(self, owner: int) -> tuple[bytes, int]:
         """The ids that the log has of a queue or exchange, and up to which epoch nothing else counts of it."""
-        return bytes(self._replay.seen.pop(owner, b"")), self._replay.unseen.get(owner, 0)
+        return bytes(self._replay.seen.pop(owner, b"")), self._replay.reset_epochs.get(owner, 0)
 
     def offsets_of(self, number: int) -> dict[str, int]:
         """How far the tracked consumers of a stream have come, by consumer tag."""
         return {tag.decode(): position for tag, position in self._replay.offsets.get(number, {}).items()}
 
-    def is_gone(self, *numbers: int) -> Callable[[int], bool]:
+    def is_deleted(self, *numbers: int) -> Callable[[int], bool]:
         """Whether the log says that the message of a queue at a position is gone; `numbers` are those of its levels."""
         queues = [self._replay.queues[number] for number in numbers if number in self._replay.queues]
         return lambda position: any(queue.is_dead(position) for queue in queues)
@@ -192,7 +192,7 @@ class Recovery:
         folders = [int(name) for name in self._folders() if name.isdecimal()]
         return max([0, *folders, *self._replay.queues]) + 1
 
-    def first_in_log(self, number: int) -> int:
+    def logged_from(self, number: int) -> int:
         """From this position on the log has everything of a queue; -1: it has nothing."""
         queue: QueueReplay | None = self._replay.queues.get(number)
         return queue.first_append if queue is not None else -1
@@ -200,7 +200,7 @@ class Recovery:
     def removed_below(self, number: int) -> int:
         """Retention has removed all messages of a stream below this position, as far as the log has it."""
         queue: QueueReplay | None = self._replay.queues.get(number)
-        return queue.forgotten_below() if queue is not None else 0
+        return queue.deleted_below() if queue is not None else 0
 
     def attempts_of(self, number: int) -> dict[int, int]:
         """How often living messages of a queue were delivered, by position, as far as the log has it."""
@@ -215,12 +215,12 @@ class Recovery:
 
     # -- segments ----------------------------------------------------------------------------------------------------
 
-    def make_certain(self, number: int, folder: str, goes_past_log: bool = False) -> None:
+    def sync_segments(self, number: int, folder: str, bypasses_log: bool = False) -> None:
         """A broker that was killed leaves files that can be read now, and that a power loss would still take away.
 
         Of those the log still has everything; so where it says nothing all is synced, but for what goes past the log.
         """
-        is_in_doubt = goes_past_log or number in self._replay.queues
+        is_in_doubt = bypasses_log or number in self._replay.queues
         if not is_in_doubt or os.path.basename(folder) not in self._folders():
             return
         for name in self.files.list(folder):
@@ -231,8 +231,8 @@ class Recovery:
                 finally:
                     self.files.close(handle)
         self.files.sync_dir(folder)
-        if not self._is_base_certain:
-            self._is_base_certain = True
+        if not self._is_queues_synced:
+            self._is_queues_synced = True
             self.files.sync_dir(os.path.join(self.root, QUEUES))
 
     def find_segments(self, number: int, folder: str, queue: str) -> FoundSegments:
@@ -258,10 +258,10 @@ class Recovery:
         self,
         path: str,
         first: int,
-        in_log_from: int,
+        logged_from: int,
         queue: str,
         record: FileRecord | None,
-        goes_past_log: bool = False,
+        bypasses_log: bool = False,
     ) -> FoundPages:
         """The whole pages of a segment, where they end, and whether all segments of the queue end there.
 
@@ -275,12 +275,12 @@ class Recovery:
             end, is_cut = walk.end, False
             pages: list[PageHead] = []
             for page in walk.pages:
-                if 0 <= in_log_from <= page.last and not self._is_whole(handle, page, path):
+                if 0 <= logged_from <= page.last and not self._is_whole(handle, page, path):
                     end, is_cut = page.offset, True
-                    if page.first < in_log_from:
+                    if page.first < logged_from:
                         copy_aside(self.files, self.root, path)
-                        loss = Loss(in_log_from - page.first, True)
-                        self._lost(f"{path}: a page is damaged: {loss} of {queue} lost", loss.count)
+                        loss = Loss(logged_from - page.first, True)
+                        self._report_loss(f"{path}: a page is damaged: {loss} of {queue} lost", loss.count)
                     break
                 pages.append(page)
             following = pages[-1].last + 1 if pages else first
@@ -292,18 +292,18 @@ class Recovery:
                 self.files.write(handle, encode_file_head(SEGMENT_MAGIC, path), 0)
                 self.files.sync(handle)
             elif (walk.reason is not None or is_short) and not is_cut:
-                is_cut = 0 <= in_log_from <= (record.last if record is not None and is_short else following)
+                is_cut = 0 <= logged_from <= (record.last if record is not None and is_short else following)
                 why = walk.reason or f"it ends at offset {walk.end}"
                 message = f"{path}: {walk.size - walk.end} bytes at offset {walk.end} cannot be read ({why})"
                 if record is not None and is_short:
-                    self._lose_recorded(message, record, following, in_log_from, queue, path)
+                    self._report_recorded_loss(message, record, following, logged_from, queue, path)
                 elif is_cut:
                     self.report.append(f"{message}: the log has what it held")
-                elif goes_past_log or self.recorded.is_complete:
+                elif bypasses_log or self.recorded.is_complete:
                     self.report.append(f"{message}: all that was recorded of this file is there")
                 else:
                     copy_aside(self.files, self.root, path)
-                    self._lost(f"{message}: messages of {queue} from position {following} on may be lost")
+                    self._report_loss(f"{message}: messages of {queue} from position {following} on may be lost")
             if end < walk.size:
                 self.files.truncate(handle, end)
                 self.files.sync(handle)
@@ -318,17 +318,19 @@ class Recovery:
             return False
         return True
 
-    def miss_segment(self, folder: str, record: FileRecord, in_log_from: int, removed_below: int, queue: str) -> None:
+    def report_missing_segment(
+        self, folder: str, record: FileRecord, logged_from: int, removed_below: int, queue: str
+    ) -> None:
         """A recorded segment of a stream is not there."""
         path = os.path.join(folder, segment_name(record.first, 0))
         first = max(record.first, removed_below)
-        self._lose_recorded(f"{path}: the file is missing", record, first, in_log_from, queue, None)
+        self._report_recorded_loss(f"{path}: the file is missing", record, first, logged_from, queue, None)
 
-    def _lose_recorded(
-        self, message: str, record: FileRecord, first: int, in_log_from: int, queue: str, path: str | None
+    def _report_recorded_loss(
+        self, message: str, record: FileRecord, first: int, logged_from: int, queue: str, path: str | None
     ) -> None:
         """What a segment of a stream held from `first` on cannot be read; the log may have it, or a part of it."""
-        last = min(record.last, in_log_from - 1) if in_log_from >= 0 else record.last
+        last = min(record.last, logged_from - 1) if logged_from >= 0 else record.last
         if first > last:
             if path is not None or self.recorded.is_binding(record):
                 self.report.append(f"{message}: the log has what it held")
@@ -336,16 +338,16 @@ class Recovery:
         if path is not None:
             copy_aside(self.files, self.root, path)
         loss = Loss(last - first + 1, record.count == record.last - record.first + 1)
-        self._lost(f"{message}: {loss} of {queue} lost", loss.count)
+        self._report_loss(f"{message}: {loss} of {queue} lost", loss.count)
 
     def remove_segment(self, folder: str, first: int, generation: int) -> None:
-        for name in (segment_name(first, generation), dead_name(first, generation)):
+        for name in (segment_name(first, generation), marks_name(first, generation)):
             path = os.path.join(folder, name)
             if self.files.exists(path):
                 self.files.remove(path)
         self.files.sync_dir(folder)
 
-    def remove_strangers(self, known: set[int]) -> None:
+    def remove_unknown_folders(self, known: set[int]) -> None:
         """Folders of queues that were deleted; where definitions were lost they are kept aside."""
         base = os.path.join(self.root, QUEUES)
         for name in self.files.list(base):
@@ -354,17 +356,17 @@ class Recovery:
                     count = count_messages(self.files, os.path.join(base, name))
                     move_aside(self.files, self.root, os.path.join(base, name))
                     loss = Loss(count, False)
-                    self._lost(f"queue folder {name} belongs to no queue: moved to {DAMAGED} with {loss}", count)
+                    self._report_loss(f"queue folder {name} belongs to no queue: moved to {DAMAGED} with {loss}", count)
                 else:
                     self.files.remove_tree(os.path.join(base, name))
 
     # -- what is wrong -----------------------------------------------------------------------------------------------
 
-    def _lost(self, line: str, messages: int = 0) -> None:
+    def _report_loss(self, line: str, messages: int = 0) -> None:
         self.has_damage = True
         self.lost_messages += messages
         self.report.append(line)
 
-    def _told(self, what: str) -> Callable[[int, int], None] | None:
+    def _progress_of(self, what: str) -> Callable[[int, int], None] | None:
         progress = self._progress
         return None if progress is None else lambda done, total: progress(what, done, total)

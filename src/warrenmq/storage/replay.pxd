@@ -30,7 +30,7 @@ cdef Py_ssize_t _AGAIN_SIZE
 
 
 @cython.final
-cdef class Forgotten:
+cdef class DeletedPositions:
     cdef dict _chunks
 
     @cython.locals(chunk=bytearray, index=int)
@@ -45,7 +45,7 @@ cdef class Forgotten:
 cdef class QueueReplay:
     cdef readonly long long first_append
     cdef readonly long long next_position
-    cdef readonly Forgotten forgotten
+    cdef readonly DeletedPositions deleted
     cdef readonly list ranges
     cdef readonly dict relogged
     cdef readonly dict attempts
@@ -54,12 +54,12 @@ cdef class QueueReplay:
     cpdef bint is_dead(self, long long position) except -1
     @cython.locals(first="long long", last="long long")
     cpdef mark(self, Segment segment)
-    cpdef saw(self, long long position)
+    cpdef note_used(self, long long position)
     cpdef append(self, long long position)
     cpdef relog(self, QueuedMessage entry)
     cpdef forget(self, long long position)
     cpdef forget_range(self, long long first, long long last)
-    cpdef attempt(self, long long position, int attempts)
+    cpdef set_attempts(self, long long position, int attempts)
 
 
 @cython.final
@@ -68,7 +68,7 @@ cdef class LogReplay:
     cdef readonly list events
     cdef readonly long long last_event
     cdef readonly dict seen
-    cdef readonly dict unseen
+    cdef readonly dict reset_epochs
     cdef readonly dict offsets
     cdef bytes _data
     cdef Py_ssize_t _end
@@ -78,16 +78,16 @@ cdef class LogReplay:
     @cython.locals(offset=Py_ssize_t, end=Py_ssize_t, kind=int, has_message=bint)
     cpdef list check(self, bytes payload)
     @cython.locals(offset=Py_ssize_t, record=Py_ssize_t, kind=int, queue=QueueReplay, last="long long")
-    cpdef learn(self, bytes payload, long long epoch)
+    cpdef scan(self, bytes payload, long long epoch)
     @cython.locals(how=int)
     cdef _note_seen(self, Py_ssize_t offset, long long epoch)
     cdef _note_offset(self, unsigned int stream, long long position, Py_ssize_t tag_at)
     @cython.locals(offset=Py_ssize_t, record=Py_ssize_t, kind=int)
-    cpdef give(self, bytes payload, long long epoch)
+    cpdef restore_messages(self, bytes payload, long long epoch)
     @cython.locals(queue=QueueReplay)
     cdef bint _wants(self, unsigned int number, long long position, int flags) except -1
     @cython.locals(queue=QueueReplay)
-    cdef _hand_over(self, unsigned int number, QueuedMessage entry)
+    cdef _restore(self, unsigned int number, QueuedMessage entry)
     @cython.locals(queue=QueueReplay)
     cdef QueueReplay _queue(self, unsigned int number)
     cdef _read(self, bytes payload)

@@ -47,7 +47,7 @@ _unpack_u32 = struct.Struct("<I").unpack_from
 _unpack_u64 = struct.Struct("<Q").unpack_from
 
 
-class Forgotten:
+class DeletedPositions:
     """A set of positions; a bit each, where they are dense."""
 
     __slots__ = ("_chunks",)
@@ -79,7 +79,7 @@ class Forgotten:
                     position = (number << _CHUNK_BITS) + 8 * place
                     while octet:
                         if octet & 1 and segment.first <= position and position <= segment.last:
-                            segment.bury(position, position)
+                            segment.mark_inexact(position, position)
                         octet >>= 1
                         position += 1
 
@@ -91,26 +91,26 @@ class LogReader(Protocol):
     def last_position(self) -> int:
         """The last position on disk: what stands before it is not read from the log."""
 
-    def take_back(self, entry: QueuedMessage) -> None:
+    def restore_message(self, entry: QueuedMessage) -> None:
         """Take a living message that only the log has."""
 
 
 class QueueReplay:
     """What the log says about one queue."""
 
-    __slots__ = ("attempts", "first_append", "forgotten", "next_position", "ranges", "relogged", "store")
+    __slots__ = ("attempts", "deleted", "first_append", "next_position", "ranges", "relogged", "store")
 
     def __init__(self) -> None:
         self.first_append = -1  # of those logged for the first time: all from here on is in the log
         self.next_position = 0  # no position from here on was ever used
-        self.forgotten: Forgotten | None = None
+        self.deleted: DeletedPositions | None = None
         self.ranges: list[tuple[int, int]] | None = None
         self.relogged: dict[int, QueuedMessage] | None = None  # as they were the last time
         self.attempts: dict[int, int] | None = None  # by position
         self.store: LogReader | None = None  # takes the living, in the second pass
 
     def is_dead(self, position: int) -> bool:
-        if self.forgotten is not None and self.forgotten.has(position):
+        if self.deleted is not None and self.deleted.has(position):
             return True
         if self.ranges is not None:
             for first, last in self.ranges:
@@ -120,50 +120,50 @@ class QueueReplay:
 
     def mark(self, segment: Segment) -> None:
         """Mark in a segment what the log says is dead."""
-        if self.forgotten is not None:
-            self.forgotten.mark(segment)
+        if self.deleted is not None:
+            self.deleted.mark(segment)
         if self.ranges is not None:
             for first, last in self.ranges:
-                segment.bury(max(first, segment.first), min(last, segment.last))
+                segment.mark_inexact(max(first, segment.first), min(last, segment.last))
 
-    def saw(self, position: int) -> None:
+    def note_used(self, position: int) -> None:
         if position >= self.next_position:
             self.next_position = position + 1
 
     def append(self, position: int) -> None:
-        self.saw(position)
+        self.note_used(position)
         if self.first_append < 0 or position < self.first_append:
             self.first_append = position
 
     def relog(self, entry: QueuedMessage) -> None:
-        self.saw(entry.position)
+        self.note_used(entry.position)
         if self.relogged is None:
             self.relogged = {}
         self.relogged[entry.position] = entry
 
     def forget(self, position: int) -> None:
-        self.saw(position)
-        if self.forgotten is None:
-            self.forgotten = Forgotten()
-        self.forgotten.add(position)
+        self.note_used(position)
+        if self.deleted is None:
+            self.deleted = DeletedPositions()
+        self.deleted.add(position)
 
     def forget_range(self, first: int, last: int) -> None:
-        self.saw(last)
+        self.note_used(last)
         if self.ranges is None:
             self.ranges = []
         elif first <= self.ranges[-1][1] + 1 and last >= self.ranges[-1][0] - 1:
-            # A backlog that expires is forgotten page by page: one range, however long it takes.
+            # A backlog that expires is deleted page by page: one range, however long it takes.
             before = self.ranges.pop()
             first, last = min(first, before[0]), max(last, before[1])
         self.ranges.append((first, last))
 
-    def attempt(self, position: int, attempts: int) -> None:
-        self.saw(position)
+    def set_attempts(self, position: int, attempts: int) -> None:
+        self.note_used(position)
         if self.attempts is None:
             self.attempts = {}
         self.attempts[position] = attempts
 
-    def forgotten_below(self) -> int:
+    def deleted_below(self) -> int:
         """Return the first position behind all ranges: of a stream, what retention has left."""
         return max([last + 1 for _, last in self.ranges]) if self.ranges is not None else 0
 
@@ -173,8 +173,8 @@ class LogReplay:
 
     `events` are the rows of the event log that are in none of its batches, with the numbers of the first and the last;
     `last_event` is the highest number that was ever used. `seen` are the ids that the log has of each owner, in order,
-    `unseen` the epoch up to which nothing else counts that was kept of it. `offsets` are those of tracked consumers, by
-    stream and consumer tag, the one that was logged last at the end.
+    `reset_epochs` the epoch that last replaced them: older files are ignored. `offsets` are those of tracked
+    consumers by stream and consumer tag, in the order they were last logged.
     """
 
     __slots__ = (
@@ -186,8 +186,8 @@ class LogReplay:
         "last_event",
         "offsets",
         "queues",
+        "reset_epochs",
         "seen",
-        "unseen",
     )
 
     def __init__(self) -> None:
@@ -195,7 +195,7 @@ class LogReplay:
         self.events: list[tuple[int, int, bytes]] = []
         self.last_event = 0
         self.seen: dict[int, bytearray] = {}
-        self.unseen: dict[int, int] = {}
+        self.reset_epochs: dict[int, int] = {}
         self.offsets: dict[int, dict[bytes, int]] = {}
         self._data = b""
         self._end = 0
@@ -224,7 +224,7 @@ class LogReplay:
             offset = end
         return definitions
 
-    def learn(self, payload: bytes, epoch: int) -> None:
+    def scan(self, payload: bytes, epoch: int) -> None:
         """First pass, of an epoch that was checked: what is dead, and what was logged again."""
         self._read(payload)
         offset = 0
@@ -258,9 +258,9 @@ class LogReplay:
             elif kind == _SEEN:
                 self._note_seen(offset, epoch)
             elif kind == _ATTEMPTS:
-                self._queue(self._u32(offset + 1)).attempt(self._u64(offset + 5), self._u32(offset + 13))
+                self._queue(self._u32(offset + 1)).set_attempts(self._u64(offset + 5), self._u32(offset + 13))
             elif kind == _POSITION:
-                self._queue(self._u32(offset + 1)).saw(self._u64(offset + 5) - 1)
+                self._queue(self._u32(offset + 1)).note_used(self._u64(offset + 5) - 1)
             elif kind == _OFFSET:
                 self._note_offset(self._u32(offset + 1), self._u64(offset + 5), offset + _OFFSET_HEAD)
             offset = self._end_of(offset, kind)
@@ -279,7 +279,7 @@ class LogReplay:
         if how != _SEEN_ADD or owner not in self.seen:
             self.seen[owner] = bytearray()
         if how == _SEEN_REPLACE_ALL:
-            self.unseen[owner] = epoch
+            self.reset_epochs[owner] = epoch
         self.seen[owner] += self._data[offset + _SEEN_HEAD : self._end_of(offset, _SEEN)]
 
     def _note_offset(self, stream: int, position: int, tag_at: int) -> None:
@@ -290,7 +290,7 @@ class LogReplay:
         if position:
             offsets[tag] = position
 
-    def give(self, payload: bytes, epoch: int) -> None:
+    def restore_messages(self, payload: bytes, epoch: int) -> None:
         """Second pass: hand the living to their stores."""
         self._read(payload)
         offset = 0
@@ -300,9 +300,9 @@ class LogReplay:
             if kind == _APPEND:
                 record = offset + 5
                 if self._wants(self._u32(offset + 1), self._u64(record), payload[record + 8]):
-                    self._hand_over(self._u32(offset + 1), self._entry(record, record, epoch))
+                    self._restore(self._u32(offset + 1), self._entry(record, record, epoch))
             elif kind == _AGAIN and self._wants(self._u32(offset + 1), self._u64(offset + 5), payload[offset + 13]):
-                self._hand_over(self._u32(offset + 1), self._entry(record, offset + 5, epoch))
+                self._restore(self._u32(offset + 1), self._entry(record, offset + 5, epoch))
             offset = self._end_of(offset, kind)
 
     def _wants(self, number: int, position: int, flags: int) -> bool:
@@ -311,12 +311,12 @@ class LogReplay:
             return False
         return position > queue.store.last_position and not queue.is_dead(position)
 
-    def _hand_over(self, number: int, entry: QueuedMessage) -> None:
+    def _restore(self, number: int, entry: QueuedMessage) -> None:
         queue: QueueReplay = self.queues[number]
         if queue.attempts is not None:
             entry.attempts = queue.attempts.get(entry.position, 0)
         assert queue.store is not None
-        queue.store.take_back(entry)
+        queue.store.restore_message(entry)
 
     def _queue(self, number: int) -> QueueReplay:
         queue = self.queues.get(number)

@@ -60,7 +60,7 @@ class FileSeenStore(SeenStore):
         "_name",
         "_named_epoch",
         "_recovered",
-        "_unsaved",
+        "_unflushed_count",
         "owner",
     )
 
@@ -73,7 +73,7 @@ class FileSeenStore(SeenStore):
         self._recovered: dict[bytes, int] = {}
         self._name = ""  # of the file that has all but the newest; empty: none has
         self._named_epoch = 0
-        self._unsaved = 0  # how many of the newest only the log has, at most
+        self._unflushed_count = 0  # how many of the newest only the log has, at most
         self._first_epoch = 0  # where the first of them stands
         self._has_released = False  # the file has ids that do not count any more
 
@@ -86,10 +86,10 @@ class FileSeenStore(SeenStore):
         log = self._log
         log.buffer.put_seen(self.owner, id, number)
         log.note_work(self.durability_level)
-        if self._unsaved == 0:
+        if self._unflushed_count == 0:
             self._first_epoch = log.epoch
             self._context.unflushed[self] = None
-        self._unsaved += 1
+        self._unflushed_count += 1
 
     def ids_removed(self) -> None:
         if self._name and not self._has_released:
@@ -108,28 +108,28 @@ class FileSeenStore(SeenStore):
     # -- what a checkpoint asks --------------------------------------------------------------------------------------
 
     def has_unflushed(self) -> bool:
-        return self._unsaved > 0 or self._has_released
+        return self._unflushed_count > 0 or self._has_released
 
     def flush(self, epoch: int, relog_below: int) -> int:
         """Log few ids again; write more, or what was released, to a new file."""
         if self._first_epoch > epoch and not self._has_released:
             return 0
-        if not self._has_released and self._unsaved * ROW_SIZE < relog_below:
-            return self._carry()
+        if not self._has_released and self._unflushed_count * ROW_SIZE < relog_below:
+            return self._relog()
         self._write_file()
         return 0
 
-    def _carry(self) -> int:
+    def _relog(self) -> int:
         """Log the ids again that no file has; return the bytes.
 
         They are added as if they were new: the newest ones, in order, so the order of all stays as it is.
         """
-        newest = self._seen().newest_kept(self._unsaved)
+        newest = self._seen().newest_kept(self._unflushed_count)
         rows = encode_ids(newest)
         self._log.buffer.put_all_seen(self.owner, SEEN_ADD, len(newest), rows)
         self._log.note_work(0)
         self._first_epoch = self._log.epoch
-        self._unsaved = len(newest)
+        self._unflushed_count = len(newest)
         return len(rows)
 
     def _write_file(self) -> None:
@@ -141,13 +141,13 @@ class FileSeenStore(SeenStore):
         if ids:
             epoch = self._named_epoch = max(self._log.epoch, self._named_epoch + 1)
             self._name = ids_name(self.owner, epoch)
-            pager.later(lambda: self._write(epoch, ids), _ignore_result)
+            pager.submit(lambda: self._write(epoch, ids), _ignore_result)
             self._context.manifest.record(self.describe(len(ids)))
         elif old:
             self._context.manifest.forget(SEEN, ids_key(self.owner))
         if old:
             pager.remove(folder, [old])
-        self._unsaved = 0
+        self._unflushed_count = 0
         self._has_released = False
 
     def describe(self, count: int) -> FileRecord:
@@ -162,7 +162,7 @@ class FileSeenStore(SeenStore):
         """In the writing thread: a million ids take it half a second, which the loop does not have."""
         rows = encode_ids(ids)
         path = os.path.join(self._folder(), ids_name(self.owner, epoch))
-        self._context.pager.write_whole(path, [encode_head(self.owner, epoch, rows), rows])
+        self._context.pager.write_file(path, [encode_head(self.owner, epoch, rows), rows])
 
     def _seen(self) -> SeenIds:
         assert self._ids is not None
@@ -173,15 +173,15 @@ class FileSeenStore(SeenStore):
 
     # -- the start ---------------------------------------------------------------------------------------------------
 
-    def begin_with(self, name: str, saved: bytes, logged: bytes, is_gone: Callable[[int], bool] | None) -> None:
-        """Take over what a file and the log have; `is_gone`: whether the message with that number is."""
+    def restore_ids(self, name: str, saved: bytes, logged: bytes, is_deleted: Callable[[int], bool] | None) -> None:
+        """Take over what a file and the log have; `is_deleted`: whether the message with that number is."""
         ids = dict(decode_ids(saved))
         for id, number in decode_ids(logged):
             ids.pop(id, None)  # the last time that it was said decides about its place
             ids[id] = number
-        self._unsaved = len(logged) // ROW_SIZE
-        if is_gone is not None:
-            alive = {id: number for id, number in ids.items() if not is_gone(number)}
+        self._unflushed_count = len(logged) // ROW_SIZE
+        if is_deleted is not None:
+            alive = {id: number for id, number in ids.items() if not is_deleted(number)}
             self._has_released = bool(name) and len(alive) < len(ids)
             ids = alive
         self._recovered = ids
@@ -210,9 +210,9 @@ def restore_seen(
         if settings is not None and settings.is_kept:
             number = definition["id"]
             levels = numbers.get((definition["vhost"], definition["name"]), [])
-            is_gone = recovery.is_gone(number, *levels) if settings.size == 0 else None
+            is_deleted = recovery.is_deleted(number, *levels) if settings.size == 0 else None
             key: Key = ("queue", definition["vhost"], definition["name"])
-            stores[key] = found.restore(FileSeenStore(context, number, durability_level), key, is_gone)
+            stores[key] = found.restore(FileSeenStore(context, number, durability_level), key, is_deleted)
     for definition in definitions["exchange"]:
         settings = exchange_options(definition["type"], definition["arguments"]).deduplication
         if settings is not None and settings.is_kept:
@@ -244,15 +244,15 @@ class _SeenFiles:
             else:
                 self._names.setdefault(parsed[0], []).append(name)
 
-    def restore(self, store: FileSeenStore, key: Key, is_gone: Callable[[int], bool] | None) -> FileSeenStore:
-        """Give a store what a file and the log have; `is_gone`: whether the message with that number is."""
-        name, rows, logged = self._take(store.owner, TABLES[key[0]].describe(key[1:]))
-        store.begin_with(name, rows, logged, is_gone)
+    def restore(self, store: FileSeenStore, key: Key, is_deleted: Callable[[int], bool] | None) -> FileSeenStore:
+        """Give a store what a file and the log have; `is_deleted`: whether the message with that number is."""
+        name, rows, logged = self._load(store.owner, TABLES[key[0]].describe(key[1:]))
+        store.restore_ids(name, rows, logged, is_deleted)
         if name and not self._is_recorded:
             self._manifest.record(store.describe(len(rows) // ROW_SIZE))
         return store
 
-    def _take(self, owner: int, words: str) -> tuple[str, bytes, bytes]:
+    def _load(self, owner: int, words: str) -> tuple[str, bytes, bytes]:
         """The newest file of an owner that is whole, what is in it, and what the log has."""
         logged, unseen = self._recovery.ids_of(owner)
         record = self._records.pop(ids_key(owner), None)
@@ -263,7 +263,7 @@ class _SeenFiles:
                 found = read_ids(self._files, os.path.join(self._folder, candidate))
                 if found.fault is None:
                     name, rows = candidate, found.rows
-                    self._make_certain(candidate)
+                    self._sync_file(candidate)
                     continue
                 is_recorded = (
                     record is not None
@@ -277,16 +277,16 @@ class _SeenFiles:
                     self._recovery.report.append(line)
                 else:
                     copy_aside(self._files, self._recovery.root, os.path.join(self._folder, candidate))
-                    self._forgotten(candidate, f"it cannot be read ({found.fault})", record, words)
+                    self._report_lost_ids(candidate, f"it cannot be read ({found.fault})", record, words)
             self._unwanted.append(candidate)
         if record is not None and not name:
             self._gone.append(ids_key(owner))
             if not names and record.generation > unseen and self._recovery.recorded.is_binding(record):
-                self._forgotten(ids_name(owner, record.generation), "the file is missing", record, words)
+                self._report_lost_ids(ids_name(owner, record.generation), "the file is missing", record, words)
         self._is_recorded = bool(name) and record is not None and record.generation == _epoch_of(name)
         return name, rows, logged
 
-    def _forgotten(self, name: str, why: str, record: FileRecord | None, words: str) -> None:
+    def _report_lost_ids(self, name: str, why: str, record: FileRecord | None, words: str) -> None:
         """Report that ids are lost."""
         how_many = "ids" if record is None else f"up to {record.count:,} ids"
         self._recovery.has_damage = True
@@ -295,7 +295,7 @@ class _SeenFiles:
             "duplicates of these messages may pass"
         )
 
-    def _make_certain(self, name: str) -> None:
+    def _sync_file(self, name: str) -> None:
         """Who was killed may not have synced it, and from now on the log may forget what it has."""
         handle = self._files.open(os.path.join(self._folder, name))
         try:

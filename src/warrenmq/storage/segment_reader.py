@@ -22,10 +22,10 @@ from warrenmq.journal.segment_file import (
     UNKNOWN,
     PageHead,
     PageWalk,
-    dead_name,
     encode_file_head,
+    marks_name,
     parse_name,
-    read_dead,
+    read_marks,
     read_payload,
     segment_name,
     walk_pages,
@@ -69,7 +69,7 @@ class SegmentReader:
         names = self.files.list(self.folder)
         generations = _newest_generations(names)
         self._firsts = sorted(generations)
-        marks_of_missing = self._read_marks_of_missing(generations)
+        orphaned_marks = self._read_orphaned_marks(generations)
         self._remove_leftovers([name for name in names if _is_leftover(name, generations)])
         found: list[Segment] = []
         gone: list[Segment] = []
@@ -82,7 +82,7 @@ class SegmentReader:
                     replaced.append(Segment(first, generations[first]))
                 continue
             if first not in generations:
-                is_cut = is_cut or self._miss(self._records[first], marks_of_missing.get(first))
+                is_cut = is_cut or self._report_missing(self._records[first], orphaned_marks.get(first))
                 continue
             segment = Segment(first, generations[first])
             segment.record = self._records.get(first)
@@ -92,7 +92,7 @@ class SegmentReader:
                 segment.overhead = _overhead_of(pages)
                 segment.alive, segment.alive_bytes = self._count(segment, pages, self._read_marks(segment))
                 segment.unread, segment.unread_bytes = segment.alive, segment.alive_bytes
-                segment.is_counted = not segment.is_uncounted
+                segment.has_exact_bytes = not segment.lacks_body_bytes
                 copied_up_to = segment.last if segment.generation else -1
                 if segment.record is not None and pages and not segment.alive:
                     self.dead.append(segment)
@@ -114,41 +114,41 @@ class SegmentReader:
 
     # -- what is missing ---------------------------------------------------------------------------------------------
 
-    def _read_marks_of_missing(self, generations: dict[int, int]) -> dict[int, bytearray]:
+    def _read_orphaned_marks(self, generations: dict[int, int]) -> dict[int, bytearray]:
         """The marks of recorded segments that are not there, as far as their files are."""
         marks: dict[int, bytearray] = {}
         for first, record in self._records.items():
-            path = os.path.join(self.folder, dead_name(first, record.generation))
+            path = os.path.join(self.folder, marks_name(first, record.generation))
             if first not in generations and self.files.exists(path):
                 segment = Segment(first, record.generation)
-                for number in read_dead(self.files, path).numbers:
+                for number in read_marks(self.files, path).numbers:
                     if number <= record.last - first:
-                        segment.set_dead(first + number)
+                        segment.mark_dead(first + number)
                 if segment.dead is not None:
                     marks[first] = segment.dead
         return marks
 
-    def _miss(self, record: FileRecord, marks: bytearray | None) -> bool:
+    def _report_missing(self, record: FileRecord, marks: bytearray | None) -> bool:
         """A recorded segment is not there. Return True if the log has all that comes behind what is lost."""
         path = os.path.join(self.folder, segment_name(record.first, record.generation))
         last, count = self._recorded.synced(record)
         loss = count_lost(record.first, last, count, partial(self._is_safe, record.first, marks), record)
         if loss.count:
-            self._lose(path, "the file is missing", loss)
+            self._report_loss(path, "the file is missing", loss)
         elif self._recorded.is_binding(record):
             self.report.append(f"{path} is missing: the log has what it held, or all of it was acknowledged")
-        return self._covered_from() <= record.last
+        return self._logged_from() <= record.last
 
     def _is_safe(self, first: int, marks: bytearray | None, position: int) -> bool:
         """Whether a message was deleted, or is in the log."""
-        if position >= self._covered_from() or is_marked(marks or b"", position - first):
+        if position >= self._logged_from() or is_marked(marks or b"", position - first):
             return True
         replay = self._replay
         if replay is None:
             return False
         return replay.is_dead(position) or (replay.relogged is not None and position in replay.relogged)
 
-    def _lose(self, path: str, why: str, loss: Loss) -> None:
+    def _report_loss(self, path: str, why: str, loss: Loss) -> None:
         self.has_damage = True
         self.lost += loss.count
         self.report.append(f"{path}: {why}: {loss} of {self._queue} lost")
@@ -161,14 +161,14 @@ class SegmentReader:
         handle = self.files.open(path)
         try:
             walk = walk_pages(self.files, handle, path)
-            pages, end, is_cut = self._judge(segment, walk, handle, path)
+            pages, end, is_cut = self._select_pages(segment, walk, handle, path)
             if end < walk.size:
                 self.files.truncate(handle, end)
                 self.files.sync(handle)
         finally:
             self.files.close(handle)
         segment.is_old = walk.is_old
-        segment.is_uncounted = walk.is_uncounted
+        segment.lacks_body_bytes = walk.lacks_body_bytes
         if pages:
             segment.last = pages[-1].last
             segment.count = sum(page.count for page in pages)
@@ -177,15 +177,19 @@ class SegmentReader:
             segment.is_new = False
         return pages, is_cut
 
-    def _judge(self, segment: Segment, walk: PageWalk, handle: int, path: str) -> tuple[list[PageHead], int, bool]:
+    def _select_pages(
+        self, segment: Segment, walk: PageWalk, handle: int, path: str
+    ) -> tuple[list[PageHead], int, bool]:
         """The pages to use, where they end, and whether the log has all that comes behind."""
         is_last = segment.first == self._firsts[-1]
         for index, page in enumerate(walk.pages):
             if not self._may_be_torn(page) or self._is_whole(handle, page, path):
                 continue
-            if is_last or page.first >= self._covered_from():
-                if not self._is_covered(page) and page.first <= self._synced_last(segment):
-                    self._lose_pages(segment, walk.pages[index:], path, f"the page at offset {page.offset} is damaged")
+            if is_last or page.first >= self._logged_from():
+                if not self._is_logged(page) and page.first <= self._synced_last(segment):
+                    self._report_lost_pages(
+                        segment, walk.pages[index:], path, f"the page at offset {page.offset} is damaged"
+                    )
                 return walk.pages[:index], page.offset, True
         after = walk.pages[-1].last + 1 if walk.pages else segment.first
         record = self._record_of(segment)
@@ -202,21 +206,21 @@ class SegmentReader:
         what = f"{walk.size - walk.end} bytes at offset {walk.end} cannot be read ({walk.reason})"
         if walk.reason is None and record is not None:
             what = f"it ends at offset {walk.end}, but had {record.size} bytes"
-        if after >= self._covered_from():
+        if after >= self._logged_from():
             if walk.reason is not None or (record is not None and self._recorded.is_binding(record)):
                 self.report.append(f"{path}: {what}: the log has what they held")
             return walk.pages, walk.end, True
         if record is not None and is_short:
             last, count = self._recorded.synced(record)
             missing = count - sum(page.count - page.transient for page in walk.pages)
-            is_safe = partial(self._is_safe, segment.first, self._peek_marks(segment))
+            is_safe = partial(self._is_safe, segment.first, self._load_marks(segment))
             loss = count_lost(after, last, missing, is_safe, record)
             if loss.count:
                 copy_aside(self.files, self.root, path)
-                self._lose(path, what, loss)
+                self._report_loss(path, what, loss)
             elif walk.reason is not None or self._recorded.is_binding(record):
                 self.report.append(f"{path}: {what}: the log has what they held, or all of it was acknowledged")
-            return walk.pages, walk.end, self._covered_from() <= record.last
+            return walk.pages, walk.end, self._logged_from() <= record.last
         if is_last and (self._recorded.is_complete or self._replay is not None):
             # What was synced is recorded. The rest was torn in a crash, and the log has it.
             copy_aside(self.files, self.root, path)
@@ -243,25 +247,25 @@ class SegmentReader:
             return 1 << 63
         return self._recorded.synced(record)[0]
 
-    def _lose_pages(self, segment: Segment, pages: list[PageHead], path: str, why: str) -> None:
+    def _report_lost_pages(self, segment: Segment, pages: list[PageHead], path: str, why: str) -> None:
         """These pages are given up. From some position on the log has what they held."""
         copy_aside(self.files, self.root, path)
         pages = [page for page in pages if page.first <= self._synced_last(segment)]
         count = sum(page.count - page.transient for page in pages)
-        is_safe = partial(self._is_safe, segment.first, self._peek_marks(segment))
-        self._lose(path, why, count_lost(pages[0].first, pages[-1].last, count, is_safe, None))
+        is_safe = partial(self._is_safe, segment.first, self._load_marks(segment))
+        self._report_loss(path, why, count_lost(pages[0].first, pages[-1].last, count, is_safe, None))
 
-    def _peek_marks(self, segment: Segment) -> bytearray | None:
+    def _load_marks(self, segment: Segment) -> bytearray | None:
         """The marks in a segment's file, before it is known how far the segment goes."""
-        path = os.path.join(self.folder, segment.dead_name)
+        path = os.path.join(self.folder, segment.marks_name)
         if not self.files.exists(path):
             return None
         marked = Segment(segment.first)
-        for number in read_dead(self.files, path).numbers:
-            marked.set_dead(segment.first + number)
+        for number in read_marks(self.files, path).numbers:
+            marked.mark_dead(segment.first + number)
         return marked.dead
 
-    def _covered_from(self) -> int:
+    def _logged_from(self) -> int:
         """The log has every living message from this position on."""
         if self._replay is None or self._replay.first_append < 0:
             return 1 << 63
@@ -271,10 +275,10 @@ class SegmentReader:
         """Whether the log still has some of it: then it may not have been synced."""
         if self._replay is None:
             return False
-        return page.last >= self._covered_from() or self._count_relogged(page) > 0
+        return page.last >= self._logged_from() or self._count_relogged(page) > 0
 
-    def _is_covered(self, page: PageHead) -> bool:
-        return page.first >= self._covered_from() or self._count_relogged(page) >= page.count - page.transient
+    def _is_logged(self, page: PageHead) -> bool:
+        return page.first >= self._logged_from() or self._count_relogged(page) >= page.count - page.transient
 
     def _count_relogged(self, page: PageHead) -> int:
         if self._replay is None or self._replay.relogged is None:
@@ -293,11 +297,11 @@ class SegmentReader:
     def _read_marks(self, segment: Segment) -> int:
         """Mark what is dead; return the bytes of the bodies of all that, or UNKNOWN."""
         deleted_bytes = UNKNOWN
-        path = os.path.join(self.folder, segment.dead_name)
+        path = os.path.join(self.folder, segment.marks_name)
         if self.files.exists(path):
-            marks = read_dead(self.files, path)
+            marks = read_marks(self.files, path)
             # Behind a batch that is damaged others are read by their magic; a torn end is cut off.
-            segment.dead_size = marks.size if marks.is_damaged else marks.end
+            segment.marks_size = marks.size if marks.is_damaged else marks.end
             if marks.reason is not None:
                 self.report.append(
                     f"{path}: {marks.reason}: unless the log has these marks, messages that were acked come again"
@@ -308,23 +312,25 @@ class SegmentReader:
                     self._cut(path, marks.end)
             for number in marks.numbers:
                 if number <= segment.last - segment.first:
-                    segment.set_dead(segment.first + number)
+                    segment.mark_dead(segment.first + number)
             if marks.reason is None:
                 deleted_bytes = marks.deleted_bytes
         if self._replay is not None:
             self._replay.mark(segment)
             if segment.unwritten_marks:
                 deleted_bytes = UNKNOWN
-        if self._tell_lost_marks(segment, path):
+        if self._report_lost_marks(segment, path):
             deleted_bytes = UNKNOWN
         return deleted_bytes
 
-    def _tell_lost_marks(self, segment: Segment, path: str) -> bool:
+    def _report_lost_marks(self, segment: Segment, path: str) -> bool:
         """Report if recorded marks are not there. Return True if any is lost."""
         record = self._record_of(segment)
-        if record is None or segment.dead_size >= record.marks or not self._recorded.is_binding(record):
+        if record is None or segment.marks_size >= record.marks or not self._recorded.is_binding(record):
             return False
-        why = f"it ends at {segment.dead_size} of {record.marks} bytes" if segment.dead_size else "the file is missing"
+        why = (
+            f"it ends at {segment.marks_size} of {record.marks} bytes" if segment.marks_size else "the file is missing"
+        )
         known = int.from_bytes(segment.dead or b"", "little").bit_count()
         again = Loss(max(0, record.count - record.alive - known), False)
         if again.count == 0:
@@ -350,7 +356,7 @@ class SegmentReader:
         Marks may name positions that no page holds, and those of the log do not tell bytes: where that matters the
         page is read.
         """
-        is_known = deleted_bytes != UNKNOWN and not segment.is_uncounted
+        is_known = deleted_bytes != UNKNOWN and not segment.lacks_body_bytes
         dead = int.from_bytes(segment.dead or b"", "little")
         alive = alive_bytes = 0
         path = os.path.join(self.folder, segment.name)
@@ -373,7 +379,7 @@ class SegmentReader:
         finally:
             self.files.close(handle)
         if is_known:
-            _complete(segment.pages, segment.body_bytes - deleted_bytes - alive_bytes)
+            _fill_unknown_bytes(segment.pages, segment.body_bytes - deleted_bytes - alive_bytes)
             alive_bytes = segment.body_bytes - deleted_bytes
         return alive, alive_bytes
 
@@ -388,7 +394,7 @@ class SegmentReader:
 
     def _remove(self, segments: list[Segment]) -> None:
         """Segments first: without its marks a segment would be alive again."""
-        for name_of in (segment_name, dead_name):
+        for name_of in (segment_name, marks_name):
             paths = [os.path.join(self.folder, name_of(segment.first, segment.generation)) for segment in segments]
             for path in paths:
                 if self.files.exists(path):
@@ -397,7 +403,7 @@ class SegmentReader:
                 self.files.sync_dir(self.folder)
 
 
-def _complete(index: PageIndex, rest: int) -> None:
+def _fill_unknown_bytes(index: PageIndex, rest: int) -> None:
     """If the bytes of one page alone are not known, they are what the others leave of the segment's."""
     unknown = [page for page in range(len(index)) if index.unread_bytes(page) == UNKNOWN]
     if len(unknown) == 1:

@@ -11,7 +11,7 @@ passes here.
 from array import array
 
 from warrenmq.core.message import QueuedMessage
-from warrenmq.journal.segment_file import FILE_HEAD_SIZE, dead_name, segment_name
+from warrenmq.journal.segment_file import FILE_HEAD_SIZE, marks_name, segment_name
 from warrenmq.storage.manifest import FileRecord
 from warrenmq.storage.page_index import PageIndex
 
@@ -27,12 +27,11 @@ _MIN_MERGED = 4  # files; a merge of fewer is not worth the copying
 class Segment:
     """One file: positions `first` to `last`, `count` records, `alive` of them neither acked nor dropped.
 
-    `transient` of the records are of transient messages.
-
-    `unread` of the living have not been paged in yet. `alive_bytes` and `unread_bytes` are those of their bodies, and
-    `body_bytes` those of all persistent messages in the file; `is_counted`: the difference is what the marks deleted.
-    `overhead` is what a record has beside its body, on average: with that a start knows the bytes of the living without
-    reading them. `size` is what was given to the writer, `written` what it did. `pages`: what is unread of each page.
+    `transient` records are of transient messages; `unread` live ones are on disk only. `alive_bytes`, `unread_bytes`,
+    `body_bytes` count bodies: of live messages, of unread ones, and of all persistent ones in the file. If
+    `has_exact_bytes`, body_bytes - alive_bytes is what the deletion marks removed. `overhead` is the average size of a
+    record without its body, so that recovery knows the live bytes without reading them. `size` bytes were submitted to
+    the writer, `written` of them are in the file. `pages` counts what is unread in each page.
     """
 
     __slots__ = (
@@ -40,20 +39,20 @@ class Segment:
         "alive_bytes",
         "body_bytes",
         "count",
+        "counted_live",
+        "counted_size",
         "dead",
-        "dead_size",
         "first",
         "generation",
+        "has_exact_bytes",
         "is_compacting",
-        "is_counted",
         "is_dropped",
         "is_new",
         "is_old",
-        "is_uncounted",
         "is_unreadable",
+        "lacks_body_bytes",
         "last",
-        "noted_live",
-        "noted_size",
+        "marks_size",
         "overhead",
         "pages",
         "record",
@@ -76,22 +75,22 @@ class Segment:
         self.alive_bytes = 0
         self.unread_bytes = 0
         self.body_bytes = 0
-        self.is_counted = True
+        self.has_exact_bytes = True
         self.size = FILE_HEAD_SIZE
         self.written = 0
         self.is_new = True  # the file is made with its first page
         self.record: FileRecord | None = None  # in the manifest, the last time it was made
         self.is_old = False  # of an earlier version of the format: nothing is added to it
-        self.is_uncounted = False  # of a version that does not know the bytes of bodies
+        self.lacks_body_bytes = False  # of a version that does not know the bytes of bodies
         self.pages = PageIndex()
         self.is_compacting = False
         self.is_dropped = False
         self.is_unreadable = False  # a compaction met damage: it stays as it is
         self.overhead = 0
-        self.noted_size = 0  # as it counts in `Segments.size` and `Segments.live`
-        self.noted_live = 0
+        self.counted_size = 0  # as it counts in `Segments.size` and `Segments.live`
+        self.counted_live = 0
         self.dead: bytearray | None = None
-        self.dead_size = 0  # of the file of marks
+        self.marks_size = 0  # of the file of marks
         self.unwritten_marks = array("I")  # positions less the first one, not in the file of marks yet
 
     @property
@@ -99,8 +98,8 @@ class Segment:
         return segment_name(self.first, self.generation)
 
     @property
-    def dead_name(self) -> str:
-        return dead_name(self.first, self.generation)
+    def marks_name(self) -> str:
+        return marks_name(self.first, self.generation)
 
     def is_full(self, position: int, max_bytes: int) -> bool:
         """Whether a page that ends there belongs to the next segment."""
@@ -115,7 +114,7 @@ class Segment:
         self.overhead = (self.overhead * self.count + overhead) // (self.count + count)
         self.count += count
 
-    def set_dead(self, position: int) -> bool:
+    def mark_dead(self, position: int) -> bool:
         """Note that the message at this position is gone; says whether that is news."""
         index = position - self.first
         place = index >> 3
@@ -129,15 +128,15 @@ class Segment:
         dead[place] |= 1 << (index & 7)
         return True
 
-    def kill(self, position: int, is_persistent: bool, body_bytes: int) -> None:
+    def delete(self, position: int, is_persistent: bool, body_bytes: int) -> None:
         """One of the living is gone."""
-        if self.set_dead(position):
+        if self.mark_dead(position):
             self.alive -= 1
             self.alive_bytes -= body_bytes
             if is_persistent:
                 self.unwritten_marks.append(position - self.first)
 
-    def read_back(self, entries: list[QueuedMessage]) -> None:
+    def note_read(self, entries: list[QueuedMessage]) -> None:
         """These are in memory again."""
         self.unread -= len(entries)
         for entry in entries:
@@ -149,7 +148,7 @@ class Segment:
         self.unread_bytes += body_bytes
         self.pages.change_unread(page, count, body_bytes)
 
-    def kill_unread(self, above: int) -> None:
+    def delete_unread(self, above: int) -> None:
         """All that was not paged in yet is gone: everything behind this position."""
         self.alive -= self.unread
         self.alive_bytes -= self.unread_bytes
@@ -159,15 +158,15 @@ class Segment:
         if self.alive or self.is_compacting:  # else the file goes, and needs no marks
             self.mark(above + 1, self.last, True)
 
-    def bury(self, first: int, last: int) -> None:
+    def mark_inexact(self, first: int, last: int) -> None:
         """Mark everything from here to there as dead, whether it was ever alive or not."""
-        self.is_counted = False
+        self.has_exact_bytes = False
         self.mark(first, last, True)
 
-    def mark(self, first: int, last: int, is_kept: bool) -> None:
+    def mark(self, first: int, last: int, is_durable: bool) -> None:
         """The same, where the bytes are counted; what is not kept does not go to the file of marks."""
         for position in range(max(first, self.first), last + 1):
-            if self.set_dead(position) and is_kept:
+            if self.mark_dead(position) and is_durable:
                 self.unwritten_marks.append(position - self.first)
 
 
@@ -177,18 +176,18 @@ class Segments:
     `size` is what they and their marks take on disk, `live` what the living messages take of that.
     """
 
-    __slots__ = ("_hot", "all", "live", "reading", "size")
+    __slots__ = ("_last_found", "all", "live", "reading", "size")
 
     def __init__(self) -> None:
         self.all: list[Segment] = []
         self.reading: Segment | None = None
         self.size = 0
         self.live = 0
-        self._hot: Segment | None = None
+        self._last_found: Segment | None = None
 
     def find(self, position: int) -> Segment | None:
         """The segment that this position lies in."""
-        hot = self._hot
+        hot = self._last_found
         if hot is not None and hot.first <= position and position <= hot.last:
             return hot
         segments = self.all
@@ -204,35 +203,35 @@ class Segments:
         if low < len(segments):
             segment = segments[low]
             if segment.first <= position:
-                self._hot = segment
+                self._last_found = segment
                 return segment
         return None
 
     def note(self, segment: Segment) -> None:
         """A segment of these has grown or lost messages: correct the sums."""
-        size = segment.size + segment.dead_size
+        size = segment.size + segment.marks_size
         live = segment.live_bytes()
-        self.size += size - segment.noted_size
-        self.live += live - segment.noted_live
-        segment.noted_size = size
-        segment.noted_live = live
+        self.size += size - segment.counted_size
+        self.live += live - segment.counted_live
+        segment.counted_size = size
+        segment.counted_live = live
 
     def remove(self, segment: Segment) -> None:
         self.all.remove(segment)
-        self._leave_out(segment)
+        self._subtract(segment)
 
-    def _leave_out(self, segment: Segment) -> None:
-        self.size -= segment.noted_size
-        self.live -= segment.noted_live
-        if self._hot is segment:
-            self._hot = None
+    def _subtract(self, segment: Segment) -> None:
+        self.size -= segment.counted_size
+        self.live -= segment.counted_live
+        if self._last_found is segment:
+            self._last_found = None
 
     def replace(self, run: list[Segment], merged: Segment) -> None:
         """Put one segment in the place of these neighbours."""
         at = self.all.index(run[0])
         self.all[at : at + len(run)] = [merged]
         for segment in run:
-            self._leave_out(segment)
+            self._subtract(segment)
         self.note(merged)
 
     def after(self, segment: Segment) -> Segment | None:
@@ -270,10 +269,10 @@ class Segments:
         for index, segment in enumerate(self.all):
             if segment is written or segment.is_unreadable:
                 continue
-            if segment.noted_live * best_size < best_live * segment.noted_size or best < 0:
+            if segment.counted_live * best_size < best_live * segment.counted_size or best < 0:
                 best = index
-                best_live = segment.noted_live
-                best_size = segment.noted_size
+                best_live = segment.counted_live
+                best_size = segment.counted_size
         if best < 0 or 2 * best_live > best_size:
             return []
         low = best
@@ -281,27 +280,27 @@ class Segments:
         live = best_live
         size = best_size
         while True:
-            if low > 0 and self._joins(self.all[low - 1], written, live, size, max_bytes, low - 1, high):
+            if low > 0 and self._can_join(self.all[low - 1], written, live, size, max_bytes, low - 1, high):
                 low -= 1
                 segment = self.all[low]
-            elif high < len(self.all) and self._joins(self.all[high], written, live, size, max_bytes, low, high + 1):
+            elif high < len(self.all) and self._can_join(self.all[high], written, live, size, max_bytes, low, high + 1):
                 segment = self.all[high]
                 high += 1
             else:
                 return self.all[low:high]
-            live += segment.noted_live
-            size += segment.noted_size
+            live += segment.counted_live
+            size += segment.counted_size
 
-    def _joins(
+    def _can_join(
         self, segment: Segment, written: Segment | None, live: int, size: int, max_bytes: int, low: int, high: int
     ) -> bool:
         """Whether a run, with this one, is still worth it, and not too much to do at once."""
         if segment is written or segment is self.reading or segment.is_unreadable:
             return False
-        if 2 * segment.noted_size > max_bytes and 2 * segment.noted_live > segment.noted_size:
+        if 2 * segment.counted_size > max_bytes and 2 * segment.counted_live > segment.counted_size:
             return False
-        live += segment.noted_live
-        size += segment.noted_size
+        live += segment.counted_live
+        size += segment.counted_size
         if live > max_bytes or size > _MAX_RUN * max_bytes or 2 * live > size:
             return False
         return self._span(low, high) <= SEGMENT_SPAN
@@ -317,9 +316,9 @@ class Segments:
                 low = high + 1
                 size = 0
                 continue
-            size += segment.noted_size
+            size += segment.counted_size
             while low <= high and (size > max_bytes or self._span(low, high + 1) > SEGMENT_SPAN):
-                size -= self.all[low].noted_size
+                size -= self.all[low].counted_size
                 low += 1
             if high + 1 - low > best_high - best_low:
                 best_low = low

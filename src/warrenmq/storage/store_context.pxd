@@ -8,7 +8,7 @@ cdef class StoreContext:
     cdef readonly PageSizes sizes
     cdef readonly dict stores
     cdef readonly dict unflushed
-    cdef readonly dict marked
+    cdef readonly dict marked_stores
     cdef readonly object manifest
     cdef public object on_compactable
     cdef readonly Py_ssize_t segment_size
@@ -16,7 +16,7 @@ cdef class StoreContext:
     cdef readonly Py_ssize_t read_size
     cdef readonly Py_ssize_t dead_allowance
     cdef readonly str root
-    cdef public Py_ssize_t taken_back
+    cdef public Py_ssize_t restored_bytes
     cdef public Py_ssize_t damaged_pages
     cdef public Py_ssize_t lost_messages
-    cdef public object words_of
+    cdef public object describe_queue

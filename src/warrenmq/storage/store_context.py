@@ -23,21 +23,21 @@ class StoreContext:
     __slots__ = (
         "damaged_pages",
         "dead_allowance",
+        "describe_queue",
         "log",
         "lost_messages",
         "manifest",
-        "marked",
+        "marked_stores",
         "on_compactable",
         "page_size",
         "pager",
         "read_size",
+        "restored_bytes",
         "root",
         "segment_size",
         "sizes",
         "stores",
-        "taken_back",
         "unflushed",
-        "words_of",
     )
 
     def __init__(
@@ -54,11 +54,11 @@ class StoreContext:
         self.dead_allowance = options.dead_allowance
         self.stores: dict[Positioned, None] = {}  # of all durable queues, and of tracked consumers
         self.unflushed: dict[Participant, None] = {}
-        self.marked: dict[QueueStore, None] = {}  # those with deaths that only the log has
-        self.taken_back = 0  # bytes that recovery has put into memory
+        self.marked_stores: dict[QueueStore, None] = {}  # those with deaths that only the log has
+        self.restored_bytes = 0  # bytes that recovery has put into memory
         self.damaged_pages = 0  # that were met while reading
         self.lost_messages = 0  # with them
-        self.words_of: Callable[[int], str] = _number_only  # a queue by its number, for the log
+        self.describe_queue: Callable[[int], str] = _number_only  # a queue by its number, for the log
         self.on_compactable: Callable[[QueueStore], None] | None = None
 
 

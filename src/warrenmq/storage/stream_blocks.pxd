@@ -9,10 +9,10 @@ from warrenmq.storage.codec cimport decode_records
 cdef class Block:
     cdef readonly list runs
     cdef readonly Py_ssize_t size
-    cdef readonly list troubles
+    cdef readonly list problems
     cdef public Py_ssize_t lost
     cdef public bint is_cut
-    cdef public bint is_passed_over
+    cdef public bint is_filtered_out
 
 
 @cython.locals(

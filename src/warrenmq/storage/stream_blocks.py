@@ -24,21 +24,21 @@ from warrenmq.storage.stream_segments import BlockIndex
 
 
 class Block:
-    """What was found between two offsets of a file; `troubles` says what could not be read.
+    """What was found between two offsets of a file; `problems` says what could not be read.
 
     `lost` messages were in pages whose heads are whole; `is_cut`: a page head is not, and what follows is not read.
-    `is_passed_over`: nothing that was looked for is in it, and it was not decoded.
+    `is_filtered_out`: nothing that was looked for is in it, and it was not decoded.
     """
 
-    __slots__ = ("is_cut", "is_passed_over", "lost", "runs", "size", "troubles")
+    __slots__ = ("is_cut", "is_filtered_out", "lost", "problems", "runs", "size")
 
     def __init__(self) -> None:
         self.runs: list[Page] = []
         self.size = 0  # bytes of memory
-        self.troubles: list[str] = []
+        self.problems: list[str] = []
         self.lost = 0
         self.is_cut = False
-        self.is_passed_over = False
+        self.is_filtered_out = False
 
     def find(self, position: int) -> "Page | None":
         """The run that holds this position, or else the next one."""
@@ -53,7 +53,7 @@ def read_block(files: Files, path: str, offset: int, end: int, needles: "tuple[b
     data = _read(files, path, offset, end)
     block = Block()
     if needles is not None and not _has_any(data, needles):
-        block.is_passed_over = True
+        block.is_filtered_out = True
         return block
     stamps = NumberHeader()
     messages: list[Message] = []
@@ -62,7 +62,7 @@ def read_block(files: Files, path: str, offset: int, end: int, needles: "tuple[b
     while at < len(data):
         page = parse_page_head(data[at : at + PAGE_HEAD_SIZE], offset + at)
         if isinstance(page, str):
-            block.troubles.append(f"{path}: the page at offset {offset + at}: {page}")
+            block.problems.append(f"{path}: the page at offset {offset + at}: {page}")
             block.is_cut = True
             break
         start = page.start - offset
@@ -70,7 +70,7 @@ def read_block(files: Files, path: str, offset: int, end: int, needles: "tuple[b
         try:
             entries = _decode(data[start:at], page, path)
         except JournalError as error:
-            block.troubles.append(str(error))
+            block.problems.append(str(error))
             block.lost += page.count
             continue
         for entry in entries:

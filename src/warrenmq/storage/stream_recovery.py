@@ -34,13 +34,13 @@ class FoundStream(NamedTuple):
 
 
 def find_stream_segments(
-    recovery: Recovery, number: int, folder: str, queue: str, goes_past_log: bool = False
+    recovery: Recovery, number: int, folder: str, queue: str, bypasses_log: bool = False
 ) -> FoundStream:
     """The segments of a stream, which `queue` is in words; those that are no use are removed."""
     files = recovery.files
     recorded = recovery.recorded
     records = recorded.segments(folder_of(number))
-    if goes_past_log:
+    if bypasses_log:
         records = {first: record for first, record in records.items() if recorded.is_binding(record)}
     removed_below = recovery.removed_below(number)
     firsts: list[int] = []
@@ -50,7 +50,7 @@ def find_stream_segments(
             files.remove(os.path.join(folder, name))
         else:
             firsts.append(parsed[0])
-    in_log_from = recovery.first_in_log(number)
+    logged_from = recovery.logged_from(number)
     segments: list[StreamSegment] = []
     last = -1
     is_cut = False
@@ -58,28 +58,28 @@ def find_stream_segments(
         record = records.get(first)
         if first not in firsts:
             if record is not None and not is_cut and record.last >= removed_below:
-                recovery.miss_segment(folder, record, in_log_from, removed_below, queue)
-                is_cut = 0 <= in_log_from <= record.last
+                recovery.report_missing_segment(folder, record, logged_from, removed_below, queue)
+                is_cut = 0 <= logged_from <= record.last
             continue
         at = firsts.index(first)
         if is_cut:
             recovery.remove_segment(folder, first, 0)
             continue
-        if first > last + 1 and 0 <= in_log_from <= (last + 1 if segments else first - 1):
+        if first > last + 1 and 0 <= logged_from <= (last + 1 if segments else first - 1):
             # What should stand before it was written, but not synced: the log has that, and all that follows.
             is_cut = True
             recovery.remove_segment(folder, first, 0)
             continue
         following = firsts[at + 1] if at + 1 < len(firsts) else None
         path = os.path.join(folder, segment_name(first, 0))
-        is_synced = following is not None and (in_log_from < 0 or following <= in_log_from)
-        segment = _glance_at(recovery, path, first, record) if is_synced else None
+        is_synced = following is not None and (logged_from < 0 or following <= logged_from)
+        segment = _check_closed(recovery, path, first, record) if is_synced else None
         if segment is not None:
             assert following is not None
             last = segment.last = following - 1 if record is None else record.last
             segment.count = last - first + 1 if record is None else record.count
         else:
-            found = recovery.read_pages(path, first, in_log_from, queue, record, goes_past_log)
+            found = recovery.read_pages(path, first, logged_from, queue, record, bypasses_log)
             is_cut = found.is_cut
             if not found.pages:
                 recovery.remove_segment(folder, first, 0)
@@ -96,14 +96,14 @@ def find_stream_segments(
         # The newest one was no use after all: this one is written to now.
         first = segments[-1].first
         path = os.path.join(folder, segments[-1].name)
-        found = recovery.read_pages(path, first, in_log_from, queue, records.get(first))
+        found = recovery.read_pages(path, first, logged_from, queue, records.get(first))
         segments[-1] = _describe(first, found)
         segments[-1].record = records.get(first)
         last = found.pages[-1].last
     return FoundStream(segments, last)
 
 
-def _glance_at(recovery: Recovery, path: str, first: int, record: FileRecord | None) -> StreamSegment | None:
+def _check_closed(recovery: Recovery, path: str, first: int, record: FileRecord | None) -> StreamSegment | None:
     """A closed segment by its first page and its size; None if these are not as they should be."""
     files = recovery.files
     handle = files.open_read(path)

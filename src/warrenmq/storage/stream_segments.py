@@ -17,7 +17,7 @@ from warrenmq.journal.segment_file import FILE_HEAD_SIZE, segment_name
 from warrenmq.storage.manifest import FileRecord
 
 BLOCK_BYTES = 64 * 1024
-KEPT_INDEXES = 64
+MAX_CACHED_INDEXES = 64
 
 _first = attrgetter("first")
 _time_first = attrgetter("time_first")
@@ -54,7 +54,7 @@ class BlockIndex:
             end = min(end, self._offsets[number + 1])
         return self._offsets[number], end
 
-    def first_behind(self, number: int) -> int | None:
+    def first_after(self, number: int) -> int | None:
         """The first position of the next block."""
         return self._firsts[number + 1] if number + 1 < len(self._firsts) else None
 
@@ -100,7 +100,7 @@ class StreamSegment:
     # As a segment of a queue has them: a stream is never compacted, and its messages are not deleted one by one.
     generation = 0
     transient = 0
-    dead_size = 0
+    marks_size = 0
 
     @property
     def alive(self) -> int:
@@ -133,10 +133,10 @@ class StreamSegments:
         return self.all[at] if at < len(self.all) else None
 
 
-class IndexesInUse:
+class IndexCache:
     """The closed segments whose index is in memory, of all streams; the one used last is at the end."""
 
-    def __init__(self, limit: int = KEPT_INDEXES) -> None:
+    def __init__(self, limit: int = MAX_CACHED_INDEXES) -> None:
         self._limit = limit
         self._segments: dict[StreamSegment, None] = {}
 

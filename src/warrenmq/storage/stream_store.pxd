@@ -44,7 +44,7 @@ cdef class FileStreamStore(StreamStore):
     cdef OpenPage _open
     cdef long long _epoch
     cdef long long _end
-    cdef object _unsafe
+    cdef object _pending_epochs
     cdef dict _reading
 
     @cython.locals(log=LocalLog)

@@ -25,7 +25,7 @@ from warrenmq.storage.stream_blocks import Block, find_page_of_time, load_index,
 from warrenmq.storage.stream_context import StreamContext
 from warrenmq.storage.stream_limits import PAGE_SPAN_MS, StreamLimits
 from warrenmq.storage.stream_segments import BlockIndex, StreamSegment, StreamSegments
-from warrenmq.storage.stream_writing import HeadOfPage, PageLost, PageWritten
+from warrenmq.storage.stream_writing import PageHeadEncoder, PageLost, PageWritten
 
 if TYPE_CHECKING:
     from warrenmq.core.stream import Stream
@@ -75,11 +75,11 @@ class FileStreamStore(StreamStore):
         "_page_bytes",
         "_page_timer",
         "_pages",
+        "_pending_epochs",
         "_reading",
         "_recovery_clock",
         "_removed_below",
         "_stream",
-        "_unsafe",
         "context",
         "folder",
         "is_deleted",
@@ -119,7 +119,7 @@ class FileStreamStore(StreamStore):
         self._open: OpenPage | None = None
         self._epoch = 0  # that was appended to last, up to:
         self._end = 0
-        self._unsafe: deque[tuple[int, int]] = deque()  # the same of those before, as far as they are not safe
+        self._pending_epochs: deque[tuple[int, int]] = deque()  # the same of those before, as far as they are not safe
         self._reading: dict[tuple[BlockKey, Needles], list[tuple[int, Receive]]] = {}  # who waits for which block
         self._page_timer: Timer | None = None
         self._age_timer: Timer | None = None
@@ -155,21 +155,21 @@ class FileStreamStore(StreamStore):
 
     def _begin_epoch(self, epoch: int) -> None:
         if self._epoch:
-            self._unsafe.append((self._epoch, self._end))
+            self._pending_epochs.append((self._epoch, self._end))
         self._epoch = epoch
         self._now_ms = max(self._now_ms, self._log.epoch_time_ms)
-        self.context.unsafe[self] = None
+        self.context.pending[self] = None
 
-    def log_progressed(self) -> None:
+    def on_log_progress(self) -> None:
         """Let readers have what is as safe as was promised."""
         safe = self._log.durable if self.durability_level == SYNCED else self._log.written
         end = 0
-        while self._unsafe and self._unsafe[0][0] <= safe:
-            end = self._unsafe.popleft()[1]
+        while self._pending_epochs and self._pending_epochs[0][0] <= safe:
+            end = self._pending_epochs.popleft()[1]
         if self._epoch <= safe:
             end = self._end
             self._epoch = 0
-            self.context.unsafe.pop(self, None)
+            self.context.pending.pop(self, None)
         if end and self._stream is not None:
             self._stream.make_readable(end)
 
@@ -238,11 +238,13 @@ class FileStreamStore(StreamStore):
         segment.size += PAGE_HEAD_SIZE + sum(map(len, payload))
         self.last_position = last
         path = os.path.join(self.folder, segment.name)
-        head = HeadOfPage(page, last, count, payload, path if segment.is_new else "")
+        head = PageHeadEncoder(page, last, count, payload, path if segment.is_new else "")
         is_new, segment.is_new = segment.is_new, False
         lost = PageLost(segment) if self.is_expendable else None
         written = PageWritten(self, segment, segment.size, last + 1, done)
-        self.context.stores.pager.write(path, 0 if is_new else offset, payload, is_new, written, lost=lost, head=head)
+        self.context.stores.pager.write(
+            path, 0 if is_new else offset, payload, is_new, written, on_lost=lost, head=head
+        )
 
     def _segment_for(self, page: OpenPage) -> StreamSegment:
         """The newest segment, or another one if that is full; old ones may go then."""
@@ -280,7 +282,7 @@ class FileStreamStore(StreamStore):
         self.next_position = entry.position + 1
         self._write_page(page, entry.position, 1, [encode_record_head(entry), entry.message.body], done)
 
-    def apart_is_written(self, end: int, done: Callable[[], None]) -> None:
+    def on_apart_written(self, end: int, done: Callable[[], None]) -> None:
         """All before this position is in files, and readers may have it."""
         if self._stream is not None:
             self._stream.make_readable(end)
@@ -367,11 +369,11 @@ class FileStreamStore(StreamStore):
         self._use(segment)
         number = index.find(position)
         offset, end = index.span(number, segment.written)
-        following = index.first_behind(number)
+        following = index.first_after(number)
         key = (segment.first, offset, end)
         block = self.context.blocks.find((self.number, key))
         if block is not None:
-            self._give(block, segment, following, position, receive)
+            self._deliver(block, segment, following, position, receive)
         elif (key, needles) in self._reading:
             self._reading[key, needles].append((position, receive))
         else:
@@ -379,10 +381,10 @@ class FileStreamStore(StreamStore):
             path = os.path.join(self.folder, segment.name)
             self.context.stores.pager.read(
                 lambda files: read_block(files, path, offset, end, needles),
-                lambda result: self._block_is_here(key, needles, segment, following, result),
+                lambda result: self._on_block_read(key, needles, segment, following, result),
             )
 
-    def _block_is_here(
+    def _on_block_read(
         self, key: BlockKey, needles: Needles, segment: StreamSegment, following: int | None, result: Any
     ) -> None:
         waiting = self._reading.pop((key, needles), [])
@@ -394,21 +396,21 @@ class FileStreamStore(StreamStore):
                     self.read(position, receive, needles)
                 return
             block = Block()
-            block.troubles.append(f"{segment.name}: {result}")
+            block.problems.append(f"{segment.name}: {result}")
             block.is_cut = True
-        elif result.is_passed_over:
+        elif result.is_filtered_out:
             for _, receive in waiting:
-                receive(self._first_behind(segment) if following is None else following, [])
+                receive(self._first_after(segment) if following is None else following, [])
             return
         else:
             block = result
             self.context.blocks.add((self.number, key), block, block.size)
-        if block.troubles:
+        if block.problems:
             self.context.note_damage(self.number, os.path.join(self.folder, segment.name), key, block)
         for position, receive in waiting:
-            self._give(block, segment, following, position, receive)
+            self._deliver(block, segment, following, position, receive)
 
-    def _give(
+    def _deliver(
         self, block: Block, segment: StreamSegment, following: int | None, position: int, receive: Receive
     ) -> None:
         """Hand over the part of the block that holds the position, or go on behind the block."""
@@ -416,9 +418,9 @@ class FileStreamStore(StreamStore):
         if found is not None:
             receive(found.first, found.messages)
         else:
-            self.read(max(position + 1, self._first_behind(segment) if following is None else following), receive)
+            self.read(max(position + 1, self._first_after(segment) if following is None else following), receive)
 
-    def _first_behind(self, segment: StreamSegment) -> int:
+    def _first_after(self, segment: StreamSegment) -> int:
         """The first position behind what of this segment is written."""
         pages = self._pages
         following = self.segments.after(segment)
@@ -461,7 +463,7 @@ class FileStreamStore(StreamStore):
         path = os.path.join(self.folder, segment.name)
         self.context.stores.pager.read(
             lambda files: find_page_of_time(files, path, offset, end, time_ms),
-            lambda result: self._time_is_found(segment, number, time_ms, result, receive),
+            lambda result: self._on_time_found(segment, number, time_ms, result, receive),
         )
 
     def _find_time_in_memory(self, time_ms: int) -> int:
@@ -470,7 +472,7 @@ class FileStreamStore(StreamStore):
                 return page.first
         return self.next_position
 
-    def _time_is_found(
+    def _on_time_found(
         self, segment: StreamSegment, number: int, time_ms: int, result: Any, receive: Callable[[int], None]
     ) -> None:
         if self.is_deleted:
@@ -483,8 +485,8 @@ class FileStreamStore(StreamStore):
         elif result >= 0:
             receive(result)
             return
-        following = None if segment.index is None else segment.index.first_behind(number)
-        receive(self._first_behind(segment) if following is None else following)
+        following = None if segment.index is None else segment.index.first_after(number)
+        receive(self._first_after(segment) if following is None else following)
 
     # -- indexes -----------------------------------------------------------------------------------------------------
 
@@ -513,10 +515,10 @@ class FileStreamStore(StreamStore):
 
     # -- start and end -----------------------------------------------------------------------------------------------
 
-    def begin_with(
+    def restore_segments(
         self, segments: list[StreamSegment], last_position: int, clock: Callable[[], int], removed_below: int
     ) -> None:
-        """Take over the segments that recovery found; `take_back` is called with what only the log has.
+        """Take over the segments that recovery found; `restore_message` is called with what only the log has.
 
         `clock` is the time of the epoch that is replayed; retention has removed all below `removed_below`.
         """
@@ -529,7 +531,7 @@ class FileStreamStore(StreamStore):
             self.first_position = max(segments[0].first, removed_below)
             self._now_ms = segments[-1].time_last
 
-    def take_back(self, entry: QueuedMessage) -> None:
+    def restore_message(self, entry: QueuedMessage) -> None:
         """A message of the log that is in no segment."""
         assert self._recovery_clock is not None
         if not self.segments.all and not self._pages:
@@ -537,7 +539,7 @@ class FileStreamStore(StreamStore):
         self._now_ms = max(self._now_ms, self._recovery_clock())
         self._add(entry)
 
-    def recovery_is_over(self, next_position: int) -> None:
+    def end_recovery(self, next_position: int) -> None:
         """Everything was taken back; no position before this one may be used again."""
         self._recovery_clock = None
         self.next_position = max(next_position, self.next_position)
@@ -558,6 +560,6 @@ class FileStreamStore(StreamStore):
         for timer in (self._page_timer, self._age_timer):
             if timer is not None:
                 self.context.timers.cancel(timer)
-        for registry in (self.context.unsafe, self.context.stores.unflushed):
+        for registry in (self.context.pending, self.context.stores.unflushed):
             registry.pop(self, None)
         self.context.stores.pager.remove_tree(self.folder)

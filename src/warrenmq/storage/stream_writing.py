@@ -1,6 +1,6 @@
 """What the pager calls while it writes a page of a stream: for its head, when it is in its file, and when it is not.
 
-`HeadOfPage` is called by the thread that writes, the others by the loop.
+`PageHeadEncoder` is called by the thread that writes, the others by the loop.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from warrenmq.journal.segment_file import SEGMENT_MAGIC, encode_file_head, encode_page_of_pieces
+from warrenmq.journal.segment_file import SEGMENT_MAGIC, encode_file_head, encode_page_from_parts
 
 if TYPE_CHECKING:
     from warrenmq.storage.stream_segments import StreamSegment
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("warrenmq.storage")
 
 
-class HeadOfPage:
+class PageHeadEncoder:
     """What stands in front of the payload of a page; the thread that writes it makes the checksum."""
 
     __slots__ = ("count", "last", "page", "path", "payload")
@@ -33,7 +33,7 @@ class HeadOfPage:
     def __call__(self) -> bytes:
         page = self.page
         times = page.time_first, page.time_last
-        head = encode_page_of_pieces(page.first, self.last, self.count, *times, self.payload)
+        head = encode_page_from_parts(page.first, self.last, self.count, *times, self.payload)
         return encode_file_head(SEGMENT_MAGIC, self.path) + head if self.path else head
 
 
@@ -54,7 +54,7 @@ class PageWritten:
     def __call__(self) -> None:
         self.store.written(self.segment, self.size)
         if self.done is not None:
-            self.store.apart_is_written(self.end, self.done)
+            self.store.on_apart_written(self.end, self.done)
 
 
 class PageLost:

@@ -19,7 +19,7 @@ from typing import Any
 
 from warrenmq.journal.errors import JournalError
 from warrenmq.storage.definition_records import CatalogError
-from warrenmq.storage.full_disk import RoomWaiter
+from warrenmq.storage.full_disk import SpaceWaiter
 
 log = logging.getLogger("warrenmq.storage")
 
@@ -98,7 +98,7 @@ class DiskWorker(Worker):
     """Changes files: retries a job while the disk is full, and does nothing more after a failure.
 
     The callback of a job is called only if the job was done. The first failure goes to `on_failed`.
-    `consequence`: see `RoomWaiter`.
+    `consequence`: see `SpaceWaiter`.
     """
 
     def __init__(self, name: str, consequence: str) -> None:
@@ -106,20 +106,20 @@ class DiskWorker(Worker):
         self.has_failed = False
         self.on_failed: Callable[[str], None] = _raise
         self.on_full: Callable[[bool], None] = lambda is_full: None
-        self._room = RoomWaiter(consequence, self._tell_full)
+        self._room = SpaceWaiter(consequence, self._report_full)
 
     def submit(self, job: Job, done: Done) -> None:
-        super().submit(lambda: self._insist(job), lambda result: self._finished(result, done))
+        super().submit(lambda: self._run_job(job), lambda result: self._finished(result, done))
 
-    def hurry(self) -> None:
+    def stop_waiting(self) -> None:
         """From now on a full disk is a failure: no one can wait for it any more."""
-        self._room.hurry()
+        self._room.stop_waiting()
 
     def stop(self) -> None:
-        self.hurry()
+        self.stop_waiting()
         super().stop()
 
-    def _insist(self, job: Job) -> Any:
+    def _run_job(self, job: Job) -> Any:
         if self.has_failed:
             raise Abandoned
         try:
@@ -128,7 +128,7 @@ class DiskWorker(Worker):
             self.has_failed = True
             raise
 
-    def _tell_full(self, is_full: bool) -> None:
+    def _report_full(self, is_full: bool) -> None:
         if self._post is not None:
             self._post(self.on_full, is_full)
         else:

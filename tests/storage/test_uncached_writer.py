@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from warrenmq.journal.files import Data, Files
-from warrenmq.storage.sparing_writer import (
+from warrenmq.storage.uncached_writer import (
     CACHED_BYTES,
     INTERPRETER_WAIT,
     LARGE_WRITE,
     SLOW_FOR,
     SLOW_FROM,
     SLOW_IN_A_ROW,
-    SparingWriter,
+    UncachedWriter,
 )
 
 LARGE: list[Data] = [bytes(LARGE_WRITE - 1), b"x"]
@@ -36,14 +36,14 @@ class Noted(Files):
     def writev(self, handle: int, pieces: Sequence[Data], offset: int) -> None:
         self.done.append("cached")
 
-    def write_past_cache(self, handle: int, pieces: Sequence[Data], offset: int) -> bool:
+    def write_direct(self, handle: int, pieces: Sequence[Data], offset: int) -> bool:
         self.now += self.takes
         if not self.knows_how:
-            return super().write_past_cache(handle, pieces, offset)
+            return super().write_direct(handle, pieces, offset)
         self.done.append("past")
         return True
 
-    def let_go(self, handle: int, end: int) -> None:
+    def drop_cached(self, handle: int, end: int) -> None:
         self.done.append(f"let go {end}")
 
     def asked(self) -> list[str]:
@@ -54,7 +54,7 @@ class Noted(Files):
 
 def test_only_large_writes_go_past_the_cache() -> None:
     files = Noted()
-    writer = SparingWriter(files, files.clock)
+    writer = UncachedWriter(files, files.clock)
     writer.writev(3, LARGE, 0)
     writer.writev(3, SMALL, 0)
     writer.writev(3, [], 0)
@@ -63,7 +63,7 @@ def test_only_large_writes_go_past_the_cache() -> None:
 
 def test_a_slow_disk_is_written_to_through_the_cache_for_a_while() -> None:
     files = Noted()
-    writer = SparingWriter(files, files.clock)
+    writer = UncachedWriter(files, files.clock)
     files.takes = QUICK
     for _ in range(3):
         writer.writev(3, LARGE, 0)
@@ -83,7 +83,7 @@ def test_a_slow_disk_is_written_to_through_the_cache_for_a_while() -> None:
 
 def test_a_write_that_is_slow_by_chance_changes_nothing() -> None:
     files = Noted()
-    writer = SparingWriter(files, files.clock)
+    writer = UncachedWriter(files, files.clock)
     for _ in range(3):
         for files.takes in (*[SLOW] * (SLOW_IN_A_ROW - 1), QUICK):
             writer.writev(3, LARGE, 0)
@@ -92,7 +92,7 @@ def test_a_write_that_is_slow_by_chance_changes_nothing() -> None:
 
 def test_a_write_may_take_long_in_proportion_to_its_size() -> None:
     files = Noted()
-    writer = SparingWriter(files, files.clock)
+    writer = UncachedWriter(files, files.clock)
     files.takes = SLOW
     for _ in range(2 * SLOW_IN_A_ROW):
         writer.writev(3, [bytes(LARGE_WRITE)] * 16, 0)
@@ -101,7 +101,7 @@ def test_a_write_may_take_long_in_proportion_to_its_size() -> None:
 
 def test_what_is_in_the_cache_is_let_go() -> None:
     files = Noted()
-    writer = SparingWriter(files, files.clock)
+    writer = UncachedWriter(files, files.clock)
     for pieces in (SMALL, LARGE):
         writer.writev(3, pieces, CACHED_BYTES)
         writer.writev(3, pieces, CACHED_BYTES + 7)
@@ -113,7 +113,7 @@ def test_what_is_in_the_cache_is_let_go() -> None:
 
 def test_a_disk_that_knows_no_other_way_is_not_judged() -> None:
     files = Noted()
-    writer = SparingWriter(files, files.clock)
+    writer = UncachedWriter(files, files.clock)
     files.takes, files.knows_how = SLOW, False
     for _ in range(SLOW_IN_A_ROW):
         writer.writev(3, LARGE, 0)

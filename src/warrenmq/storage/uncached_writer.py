@@ -27,7 +27,7 @@ SLOW_FOR = 1.0
 CACHED_BYTES = 8 * 1024 * 1024
 
 
-class SparingWriter:
+class UncachedWriter:
     """`clock` gives seconds."""
 
     def __init__(self, files: Files, clock: Callable[[], float]) -> None:
@@ -40,16 +40,16 @@ class SparingWriter:
         """As `Files.writev`."""
         size = sum(map(len, pieces))
         if size >= LARGE_WRITE and self._clock() >= self._is_slow_until:
-            if self._write_past_cache(handle, pieces, offset, size):
+            if self._write_direct(handle, pieces, offset, size):
                 return
         else:
             self._files.writev(handle, pieces, offset)
         if offset > CACHED_BYTES:
-            self._files.let_go(handle, offset - CACHED_BYTES)
+            self._files.drop_cached(handle, offset - CACHED_BYTES)
 
-    def _write_past_cache(self, handle: int, pieces: Sequence[Data], offset: int, size: int) -> bool:
+    def _write_direct(self, handle: int, pieces: Sequence[Data], offset: int, size: int) -> bool:
         began = self._clock()
-        if not self._files.write_past_cache(handle, pieces, offset):
+        if not self._files.write_direct(handle, pieces, offset):
             return False
         now = self._clock()
         is_slow = now - began > INTERPRETER_WAIT + size * SLOW_FROM
