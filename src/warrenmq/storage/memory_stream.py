@@ -84,7 +84,7 @@ class MemoryOffsets(OffsetStore):
 class MemoryStreamStore(StreamStore):
     """The messages of one stream."""
 
-    __slots__ = ("_cache", "_stored", "_limits", "_log", "_offset_header", "_stream")
+    __slots__ = ("_cache", "_limits", "_log", "_offset_header", "_stored", "_stream")
 
     def __init__(self, kept: MemoryStream, options: QueueOptions, cache: PageCache[Page], log: CommitLog) -> None:
         super().__init__(MemoryOffsets(kept))
