@@ -35,7 +35,7 @@ from warrenmq.protocol import spec
 from warrenmq.server.clock import SteadyClock
 from warrenmq.server.disk_alarm import DiskAlarm
 from warrenmq.server.flow import DISK, EVENTS
-from warrenmq.server.limits import HTTP, log_limits, open_file_limit, share_out
+from warrenmq.server.limits import HTTP, divide_descriptors, log_limits, open_file_limit
 from warrenmq.server.listener import AmqpServer
 from warrenmq.server.options import ServerOptions
 from warrenmq.server.sasl import Peer
@@ -160,7 +160,7 @@ class Node:
             self._compose(await self._open_storage(progress))
             assert self._amqp is not None
             if self._disk is not None:
-                await self._disk.look()  # before the first publisher comes
+                await self._disk.check()  # before the first publisher comes
                 self._watching = asyncio.create_task(self._disk.watch(), name="warrenmq-disk")
             await self._listen("AMQP", self.options.port, self._amqp.listen)
             await self._begin_tracing(self._amqp)
@@ -181,7 +181,7 @@ class Node:
                     refused_connections=self.refused_connections,
                 )
                 http = replace(self.options.http, max_connections=self._amqp.limits.http)
-                self._http = HttpServer(view, options=http, on_refused=partial(self._amqp.refusals.note, HTTP))
+                self._http = HttpServer(view, options=http, on_refused=partial(self._amqp.refusals.record, HTTP))
                 await self._listen("HTTP", self.options.http_port, self._http.start)
         except (DataDirError, CatalogError, JournalError) as error:
             await self.stop()
@@ -230,7 +230,7 @@ class Node:
         broker.users.add(server.default_user, server.default_pass, (ADMINISTRATOR,))
         broker.users.grant(server.default_user, None, EVERYTHING, EVERYTHING, EVERYTHING)
         broker.on_failure = self._storage_failed
-        limits = share_out(open_file_limit(), server.max_connections, self.options.max_http_connections)
+        limits = divide_descriptors(open_file_limit(), server.max_connections, self.options.max_http_connections)
         self._amqp = AmqpServer(broker, server, clock, limits)
         self._set_policies()
         if self._files is not None:
@@ -254,9 +254,9 @@ class Node:
     def _disk_is_full(self, is_full: bool) -> None:
         assert self._disk is not None
         assert self._amqp is not None
-        self._disk.log_is_full(is_full)
+        self._disk.set_writer_waiting(is_full)
         if is_full:
-            self._amqp.log_is_full()
+            self._amqp.block_unconfirmed_publishers()
 
     async def _begin_tracing(self, amqp: AmqpServer) -> None:
         await self.tracing.start(

@@ -17,14 +17,14 @@ from tests.support.wire_format import pack_publish
 from warrenmq.core.broker import Broker
 from warrenmq.core.users import EVERYTHING
 from warrenmq.server.clock import system_time_ms
-from warrenmq.server.connection import READ_AT_ONCE
+from warrenmq.server.connection import READ_SIZE
 from warrenmq.server.listener import AmqpServer
 from warrenmq.server.options import ServerOptions
 from warrenmq.storage.memory_store import MemoryStorage
 
 # 32 messages are exactly what is read at once.
 PUBLISH = pack_publish(
-    1, bytes(READ_AT_ONCE // 32 - len(pack_publish(1, b"x", None, routing_key="q")) + 1), None, routing_key="q"
+    1, bytes(READ_SIZE // 32 - len(pack_publish(1, b"x", None, routing_key="q")) + 1), None, routing_key="q"
 )
 PIECE = PUBLISH * 32
 SECONDS = 0.002  # for each piece: the fourth is more than 5 ms behind the first
@@ -53,7 +53,7 @@ def pieces_in(server: SocketlessServer) -> float:
 
 
 def test_a_piece_is_what_is_read_at_once() -> None:
-    assert len(PIECE) == READ_AT_ONCE
+    assert len(PIECE) == READ_SIZE
 
 
 def test_it_is_not_read_for_longer_than_a_moment_at_a_time(server: SocketlessServer, flooder: Dialogue) -> None:
@@ -120,14 +120,14 @@ async def test_another_is_answered_before_the_flood_is_over() -> None:
     listener = await server.listen("127.0.0.1", 0)
     assert listener.server is not None
     for listening in listener.server.sockets:  # connections have the same: room for more than is read at once
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * READ_AT_ONCE)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * READ_SIZE)
     address = Address("127.0.0.1", server.port)
     pieces = 28
     has_begun, has_asked = threading.Event(), threading.Event()
     read_at_answer: list[int] = []
 
     def after_turn() -> None:
-        if broker.stats.bytes_in < READ_AT_ONCE:
+        if broker.stats.bytes_in < READ_SIZE:
             return
         has_begun.set()
         assert has_asked.wait(PATIENCE)
@@ -159,4 +159,4 @@ async def test_another_is_answered_before_the_flood_is_over() -> None:
     server.ticker.after_turn = after_turn
     await asyncio.gather(asking, asyncio.to_thread(flood))
     await server.stop(PATIENCE)
-    assert read_at_answer[0] < READ_AT_ONCE * pieces / 2
+    assert read_at_answer[0] < READ_SIZE * pieces / 2

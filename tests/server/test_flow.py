@@ -28,16 +28,16 @@ CAN_HEAR = {"connection.blocked": True}
 # -- when it is raised
 
 
-def judged(alarm: Alarms, stats: Stats, held: int) -> bool:
+def raised_at(alarm: Alarms, stats: Stats, held: int) -> bool:
     stats.held_bytes = held
-    alarm.judge()
+    alarm.check_memory()
     return bool(alarm.is_raised)
 
 
 def test_it_is_raised_at_the_limit_and_ends_well_below_it() -> None:
     stats = Stats()
     alarm = Alarms(stats, 1000)
-    assert [judged(alarm, stats, held) for held in (0, 999, 1000, 999, 901, 900, 999, 1000, 0)] == [
+    assert [raised_at(alarm, stats, held) for held in (0, 999, 1000, 999, 901, 900, 999, 1000, 0)] == [
         False,
         False,
         True,
@@ -52,7 +52,7 @@ def test_it_is_raised_at_the_limit_and_ends_well_below_it() -> None:
 
 def test_without_a_limit_it_is_never_raised() -> None:
     stats = Stats()
-    assert not judged(Alarms(stats, 0), stats, 1 << 60)
+    assert not raised_at(Alarms(stats, 0), stats, 1 << 60)
 
 
 def test_alarms_are_raised_until_none_is() -> None:
@@ -82,7 +82,7 @@ def test_the_disk_is_short_below_its_limit(alarms: Alarms) -> None:
     disk = DiskAlarm(alarms, 1000, lambda: 0)
     seen = []
     for free in (5000, 1000, 999, 0, 999, 1000):
-        disk.judge(free)
+        disk.update(free)
         seen.append(alarms.is_raised)
     assert seen == [False, False, True, True, True, False]
     assert disk.free_bytes == 1000
@@ -90,15 +90,15 @@ def test_the_disk_is_short_below_its_limit(alarms: Alarms) -> None:
 
 def test_the_disk_is_short_while_the_log_says_that_it_is_full(alarms: Alarms) -> None:
     disk = DiskAlarm(alarms, 1000, lambda: 0)
-    disk.log_is_full(True)
+    disk.set_writer_waiting(True)
     assert alarms.raised == {DISK}
-    disk.judge(10)
-    disk.log_is_full(False)
+    disk.update(10)
+    disk.set_writer_waiting(False)
     assert alarms.raised == {DISK}
-    disk.log_is_full(True)
-    disk.judge(5000)
+    disk.set_writer_waiting(True)
+    disk.update(5000)
     assert alarms.raised == {DISK}
-    disk.log_is_full(False)
+    disk.set_writer_waiting(False)
     assert not alarms.is_raised
 
 
@@ -106,22 +106,22 @@ def test_the_disk_is_short_until_everybody_who_writes_has_got_space(alarms: Alar
     disk = DiskAlarm(alarms, 1000, lambda: 0)
     seen = []
     for is_full in (True, True, False, False):
-        disk.log_is_full(is_full)
+        disk.set_writer_waiting(is_full)
         seen.append(alarms.is_raised)
     assert seen == [True, True, True, False]
 
 
 def test_without_a_limit_only_a_full_disk_is_short(alarms: Alarms) -> None:
     disk = DiskAlarm(alarms, 0, lambda: 0)
-    disk.judge(0)
+    disk.update(0)
     assert not alarms.is_raised
-    disk.log_is_full(True)
+    disk.set_writer_waiting(True)
     assert alarms.is_raised
 
 
 @on_a_loop
 async def test_the_disk_is_looked_at_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_alarm, "LOOK_INTERVAL", 0.0)
+    monkeypatch.setattr(disk_alarm, "CHECK_INTERVAL", 0.0)
     alarms = Alarms(Stats(), 0)
     found: list[int | OSError] = [5000, 10, OSError("gone"), OSError("gone"), 20, 5000]
     seen: list[tuple[bool, int | None]] = []

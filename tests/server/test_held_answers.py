@@ -398,8 +398,8 @@ def test_an_internal_error_in_a_held_answer_costs_only_its_connection(
     def fail() -> None:
         raise RuntimeError("a bug")
 
-    client.line.connection.hold()
-    client.line.connection.session.go_on_when(WRITTEN, fail)
+    client.line.connection.hold_reply()
+    client.line.connection.session.resume_when(WRITTEN, fail)
     other.line.send(declare("q"))
     server.commit()
     assert client.hear() == ["connection.close"]

@@ -16,8 +16,8 @@ from warrenmq.server.limits import (
     UNLIMITED,
     ConnectionLimits,
     Refusals,
+    divide_descriptors,
     open_file_limit,
-    share_out,
 )
 from warrenmq.server.options import ServerOptions
 
@@ -37,7 +37,7 @@ from warrenmq.server.options import ServerOptions
 def test_connections_get_what_the_storage_leaves(
     open_files: int, asked: tuple[int | None, int | None], amqp: int, http: int
 ) -> None:
-    assert share_out(open_files, *asked) == ConnectionLimits(amqp, http)
+    assert divide_descriptors(open_files, *asked) == ConnectionLimits(amqp, http)
 
 
 def test_half_of_the_connections_may_be_unauthenticated_and_at_least_one() -> None:
@@ -49,17 +49,17 @@ def test_a_process_without_a_limit_has_one_here(monkeypatch: pytest.MonkeyPatch)
     assert open_file_limit() == UNLIMITED
 
 
-def test_a_reason_is_logged_once_a_minute_with_what_came_meanwhile(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_reason_is_logged_once_a_minute_with_the_count_since(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     refusals = Refusals(lambda: now)
     with caplog.at_level(logging.WARNING):
         for now in (0.0, 1.0, 59.0, 60.0, 61.0):  # noqa: B007 - the clock reads it
-            refusals.note(MAX_CONNECTIONS)
-        refusals.note(HTTP)
-    assert [line.getMessage().split(":")[1] for line in caplog.records] == [
-        " 1 since the last such line",
-        " 3 since the last such line",
-        " 1 since the last such line",
+            refusals.record(MAX_CONNECTIONS)
+        refusals.record(HTTP)
+    assert [line.getMessage() for line in caplog.records] == [
+        "connections refused: 1 (max_connections reached)",
+        "connections refused: 3 (max_connections reached)",
+        "connections refused: 1 (max_http_connections reached)",
     ]
     assert refusals.counts == {MAX_CONNECTIONS: 5, UNAUTHENTICATED: 0, HTTP: 1}
 
@@ -68,13 +68,13 @@ def test_a_connection_counts_as_unauthenticated_until_it_has_opened_a_virtual_ho
     server = SocketlessServer(ServerOptions(max_connections=4))
     first, second = Dialogue(server), Dialogue(server)
     first.start()  # logged in, and no further
-    assert not server.admits()
+    assert not server.admit()
     assert server.refusals.counts[UNAUTHENTICATED] == 1
     second.line.hang_up()
-    assert server.admits()
+    assert server.admit()
     Dialogue(server).open()
     Dialogue(server).open()
-    assert server.admits()
+    assert server.admit()
     Dialogue(server).open()
-    assert not server.admits()
+    assert not server.admit()
     assert server.refusals.counts[MAX_CONNECTIONS] == 1

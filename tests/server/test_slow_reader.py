@@ -11,7 +11,7 @@ import warrenmq
 from tests.support.dialogue import Dialogue
 from tests.support.socketless import Line, SocketlessServer
 from tests.support.wire import Address, WireChannel, WireConnection
-from warrenmq.server.connection import DEAF_PEER_LIMIT, WRITE_HIGH_WATER
+from warrenmq.server.connection import UNREAD_OUTPUT_LIMIT, WRITE_HIGH_WATER
 from warrenmq.server.outbox import TURN_LIMIT
 
 BODY = 8 * 1024
@@ -166,7 +166,7 @@ def test_one_that_asks_and_asks_but_does_not_read_is_not_heard_any_more(
         slow.say("basic.nack", 1, delivery_tag=0, multiple=True, requeue=True)
         asked += 1
     assert not slow.line.is_reading
-    assert line_of(slow).get_write_buffer_size() < DEAF_PEER_LIMIT + TURN_LIMIT
+    assert line_of(slow).get_write_buffer_size() < UNREAD_OUTPUT_LIMIT + TURN_LIMIT
     line_of(slow).read_again()
     assert slow.line.is_reading
     assert slow.hear().count("basic.get-ok") == asked

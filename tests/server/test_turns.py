@@ -13,7 +13,7 @@ from tests.support.wire_format import METHOD, pack_frame, pack_method, pack_publ
 from warrenmq.core.broker import Broker
 from warrenmq.core.ports import StreamStore
 from warrenmq.server.clock import system_time_ms
-from warrenmq.server.connection import READ_AT_ONCE
+from warrenmq.server.connection import READ_SIZE
 from warrenmq.server.ticker import Ticker
 from warrenmq.storage.memory_store import MemoryStorage
 
@@ -154,7 +154,7 @@ def test_each_large_piece_has_its_own_time(loop: CountingLoop) -> None:
     broker = Broker(MemoryStorage())
     ticker = Ticker(loop, broker, Counted())  # type: ignore[arg-type]
     for piece in (1, 2, 3):
-        ticker.begin_piece()
+        ticker.begin_large_read()
         assert broker.turn.now_ms == piece
         ticker.end_turn_early()
 
@@ -198,7 +198,7 @@ def test_much_that_waits_to_be_read_is_answered_piece_by_piece() -> None:
     client.methods()
     writes = line.writes
     publish = pack_publish(1, bytes(1000), None, routing_key="q")
-    count = 3 * READ_AT_ONCE // len(publish)
+    count = 3 * READ_SIZE // len(publish)
     line.send(publish * count, ends_turn=False)
     assert line.writes == writes + 2  # the third piece is not a whole one, and waits for the end of the turn
     acks = client.methods()  # which comes now
@@ -211,7 +211,7 @@ def test_a_frame_larger_than_a_piece_comes_whole() -> None:
     server = SocketlessServer()
     client = Dialogue(server).open()
     client.say("queue.declare", 1, queue="q")
-    body = random.Random(1).randbytes(3 * READ_AT_ONCE)
+    body = random.Random(1).randbytes(3 * READ_SIZE)
     for _ in range(2):
         client.line.send(pack_publish(1, body, None, routing_key="q"))
     queue = server.broker.vhosts["/"].queues["q"]

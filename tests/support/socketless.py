@@ -51,7 +51,7 @@ class SocketlessServer(AmqpServer):
         self.clock = 0.0
         self.loop = ManualLoop()
         self.ticker = Ticker(self.loop, broker, self.now_ms, clock=self.now)  # type: ignore[arg-type]
-        self.ticker.after_turn = self.alarms.judge
+        self.ticker.after_turn = self.alarms.check_memory
 
     def now(self) -> float:
         return self.clock

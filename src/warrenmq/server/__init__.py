@@ -1,1 +1,1 @@
-"""AMQP over asyncio: sockets, sessions, and the end of the turn."""
+"""AMQP over asyncio: sockets, sessions, event-loop turns."""

@@ -1,7 +1,7 @@
-"""What the methods of one channel mean: from queue.declare to tx.rollback.
+"""The methods of one channel: from queue.declare to tx.rollback.
 
-One small function per method, found by its class in `_HANDLERS`. Each checks what the user may do, calls the core and
-answers; what the core refuses passes through to the session.
+One small function per method, found by its class in `_HANDLERS`. Each checks permissions, calls the core and replies;
+refusals of the core are raised to the session.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class ChannelMethods:
         self._user = connection.user
         self._last_queue: str | None = None
         self._log: CommitLog = session.broker.storage.log
-        self._work_before = 0  # how much durable work there was when the method at hand came
+        self._work_before = 0  # durable work before the current method
         self.number = number
         self.channel = connection.open_channel(number)
 
     def handle(self, method: spec.Method) -> None:
-        """Do what the method asks."""
+        """Carry out a method."""
         handler = _HANDLERS.get(type(method))
         if handler is None:
             raise CommandInvalid("unimplemented method", method.index >> 16, method.index & 0xFFFF)
@@ -72,11 +72,11 @@ class ChannelMethods:
     def flow(self, method: spec.ChannelFlow) -> None:
         if not method.active:
             raise NotImplementedHere("active=false")
-        self._answer(spec.ChannelFlowOk(active=True))
+        self._reply(spec.ChannelFlowOk(active=True))
 
     def request_access(self, method: spec.AccessRequest) -> None:
-        """Tickets are of an older protocol: every client may have the only one."""
-        self._answer(spec.AccessRequestOk(ticket=1))
+        """Reply with the same ticket to every client; tickets are of an older protocol."""
+        self._reply(spec.AccessRequestOk(ticket=1))
 
     # -- exchanges ---------------------------------------------------------------------------------------------------
 
@@ -97,25 +97,25 @@ class ChannelMethods:
                 name, method.type, method.durable, method.auto_delete, method.internal, method.arguments
             )
         if not method.no_wait:
-            self._answer_when_safe(spec.ExchangeDeclareOk(), is_durable)
+            self._reply_when_durable(spec.ExchangeDeclareOk(), is_durable)
 
     def delete_exchange(self, method: spec.ExchangeDelete) -> None:
         name = _clean(method.exchange)
         self._vhost.require_not_default(name)
         self._require("configure", "exchange", name)
-        is_gone = name not in self._vhost.exchanges
+        was_missing = name not in self._vhost.exchanges
         self._vhost.delete_exchange(name, method.if_unused)
         if not method.no_wait:
-            self._answer_when_safe(spec.ExchangeDeleteOk(), is_gone)
+            self._reply_when_durable(spec.ExchangeDeleteOk(), was_missing)
 
     def bind_exchange(self, method: spec.ExchangeBind) -> None:
         self._require_bindable(method.source, "exchange", method.destination)
         self._vhost.exchange(method.source)
         destination = self._vhost.exchange(method.destination)
         self._vhost.bind(method.source, destination, method.routing_key, method.arguments)
-        self._remark_on_key(method.source, method.routing_key)
+        self._warn_about_key(method.source, method.routing_key)
         if not method.no_wait:
-            self._answer_when_safe(spec.ExchangeBindOk(), destination.is_durable)
+            self._reply_when_durable(spec.ExchangeBindOk(), destination.is_durable)
 
     def unbind_exchange(self, method: spec.ExchangeUnbind) -> None:
         self._require_bindable(method.source, "exchange", method.destination)
@@ -126,9 +126,9 @@ class ChannelMethods:
                 method.source, destination, method.routing_key, method.arguments, self._connection
             )
         if not was_bound:
-            self._remark_on_unbind(method.source, f"exchange '{method.destination}'", method.routing_key)
+            self._warn_about_unbind(method.source, f"exchange '{method.destination}'", method.routing_key)
         if not method.no_wait:
-            self._answer_when_safe(spec.ExchangeUnbindOk(), destination is None or destination.is_durable)
+            self._reply_when_durable(spec.ExchangeUnbindOk(), destination is None or destination.is_durable)
 
     def _require_bindable(self, source: str, destination_kind: str, destination: str) -> None:
         self._vhost.require_not_default(source)
@@ -161,19 +161,19 @@ class ChannelMethods:
             is_durable = queue.is_durable
             if is_new and (ignored := find_ignored_arguments(method.arguments)):
                 names = ", ".join(ignored)
-                self._remark("argument", f"queue '{queue.name}': kept, but without effect in this version: {names}")
+                self._warn("argument", f"queue '{queue.name}': arguments without effect in this version: {names}")
         self._last_queue = queue.name
         if not method.no_wait:
-            self._answer_when_safe(
+            self._reply_when_durable(
                 spec.QueueDeclareOk(queue.name, queue.message_count(), len(queue.consumers)), is_durable
             )
 
     def _declare_reply_queue(self, name: str, no_wait: bool) -> None:
-        """Is somebody still waiting for this answer?"""
+        """Reply with declare-ok if a consumer still waits for replies on this address."""
         if name != DIRECT_REPLY_TO and name not in self._session.broker.reply_queues:
             raise NotFound(f"no queue '{name}' in vhost '{self._vhost.name}'")
         if not no_wait:
-            self._answer(spec.QueueDeclareOk(name, 0, 1))
+            self._reply(spec.QueueDeclareOk(name, 0, 1))
 
     def _require_dead_letters(self, name: str, arguments: dict[str, Any]) -> None:
         exchange = arguments.get("x-dead-letter-exchange")
@@ -185,17 +185,17 @@ class ChannelMethods:
     def delete_queue(self, method: spec.QueueDelete) -> None:
         name = self._queue_name(method.queue)
         self._require("configure", "queue", name)
-        is_gone = name not in self._vhost.queues
+        was_missing = name not in self._vhost.queues
         count = self._vhost.delete_queue(name, self._connection, method.if_unused, method.if_empty)
         if not method.no_wait:
-            self._answer_when_safe(spec.QueueDeleteOk(count), is_gone)
+            self._reply_when_durable(spec.QueueDeleteOk(count), was_missing)
 
     def purge_queue(self, method: spec.QueuePurge) -> None:
         name = self._queue_name(method.queue)
         self._require("read", "queue", name)
         count = self._vhost.queue(name, self._connection).purge()
         if not method.no_wait:
-            self._answer_when_safe(spec.QueuePurgeOk(count))
+            self._reply_when_durable(spec.QueuePurgeOk(count))
 
     def bind_queue(self, method: spec.QueueBind) -> None:
         name = self._queue_name(method.queue)
@@ -205,9 +205,9 @@ class ChannelMethods:
         self._vhost.exchange(method.exchange)
         queue = self._vhost.queue(name, self._connection)
         self._vhost.bind(method.exchange, queue, key, method.arguments)
-        self._remark_on_key(method.exchange, key)
+        self._warn_about_key(method.exchange, key)
         if not method.no_wait:
-            self._answer_when_safe(spec.QueueBindOk(), queue.is_durable)
+            self._reply_when_durable(spec.QueueBindOk(), queue.is_durable)
 
     def unbind_queue(self, method: spec.QueueUnbind) -> None:
         name = self._queue_name(method.queue)
@@ -218,8 +218,8 @@ class ChannelMethods:
         if queue is not None and method.exchange in self._vhost.exchanges:
             was_bound = self._vhost.unbind(method.exchange, queue, key, method.arguments, self._connection)
         if not was_bound:
-            self._remark_on_unbind(method.exchange, f"queue '{name}'", key)
-        self._answer_when_safe(spec.QueueUnbindOk(), queue is None or queue.is_durable)
+            self._warn_about_unbind(method.exchange, f"queue '{name}'", key)
+        self._reply_when_durable(spec.QueueUnbindOk(), queue is None or queue.is_durable)
 
     # -- basic -------------------------------------------------------------------------------------------------------
 
@@ -227,7 +227,7 @@ class ChannelMethods:
         if method.prefetch_size:
             raise NotImplementedHere(f"prefetch_size!=0 ({method.prefetch_size})")
         self.channel.limit_prefetch(method.prefetch_count, method.global_)
-        self._answer(spec.BasicQosOk())
+        self._reply(spec.BasicQosOk())
 
     def consume(self, method: spec.BasicConsume) -> None:
         if method.queue == DIRECT_REPLY_TO:
@@ -243,7 +243,7 @@ class ChannelMethods:
         priority = int(method.arguments.get("x-priority", 0))
         consumer = self.channel.consume(queue, tag, method.no_ack, method.exclusive, priority, method.arguments)
         if not method.no_wait:
-            self._answer(spec.BasicConsumeOk(tag))
+            self._reply(spec.BasicConsumeOk(tag))
         self.channel.start(consumer)
 
     def _consume_replies(self, method: spec.BasicConsume) -> None:
@@ -254,29 +254,29 @@ class ChannelMethods:
         tag = method.consumer_tag or _generate_tag()
         self.channel.start_replies(ReplyQueue(self.channel, tag))
         if not method.no_wait:
-            self._answer(spec.BasicConsumeOk(tag))
+            self._reply(spec.BasicConsumeOk(tag))
 
     def cancel(self, method: spec.BasicCancel) -> None:
         self.channel.cancel(method.consumer_tag)
         if not method.no_wait:
-            self._answer(spec.BasicCancelOk(method.consumer_tag))
+            self._reply(spec.BasicCancelOk(method.consumer_tag))
 
     def get(self, method: spec.BasicGet) -> None:
         name = self._queue_name(method.queue)
         self._require("read", "queue", name)
         queue = self._vhost.queue(name, self._connection)
         if queue.needs_page():
-            self._session.hold()
+            self._session.hold_reply()
             queue.await_page(partial(self._get_again, method))
         elif not self.channel.get(queue, method.no_ack):
-            self._answer(spec.BasicGetEmpty())
+            self._reply(spec.BasicGetEmpty())
 
     def _get_again(self, method: spec.BasicGet) -> None:
-        self._session.go_on_when(NOTHING, partial(self._session.do_again, self.number, method))
+        self._session.resume_when(NOTHING, partial(self._session.retry, self.number, method))
 
     def recover(self, method: spec.BasicRecover) -> None:
         self._recover(method.requeue)
-        self._answer(spec.BasicRecoverOk())
+        self._reply(spec.BasicRecoverOk())
 
     def recover_async(self, method: spec.BasicRecoverAsync) -> None:
         self._recover(method.requeue)
@@ -291,58 +291,58 @@ class ChannelMethods:
     def select_confirms(self, method: spec.ConfirmSelect) -> None:
         self.channel.select_confirms()
         if not method.no_wait:
-            self._answer(spec.ConfirmSelectOk())
+            self._reply(spec.ConfirmSelectOk())
 
     def select_transactions(self, method: spec.TxSelect) -> None:
         self.channel.select_transactions()
-        self._answer(spec.TxSelectOk())
+        self._reply(spec.TxSelectOk())
 
     def commit(self, method: spec.TxCommit) -> None:
         level = self.channel.commit()
-        self._answer_when_safe(spec.TxCommitOk(), False, level)
+        self._reply_when_durable(spec.TxCommitOk(), False, level)
 
     def rollback(self, method: spec.TxRollback) -> None:
         self.channel.rollback()
-        self._answer(spec.TxRollbackOk())
+        self._reply(spec.TxRollbackOk())
 
     # -- helpers -----------------------------------------------------------------------------------------------------
 
-    def _answer(self, method: spec.Method) -> None:
+    def _reply(self, method: spec.Method) -> None:
         self._outbox.send(self.number, method)
 
-    def _answer_when_safe(self, answer: spec.Method, is_durable: bool = False, level: int = NOTHING) -> None:
-        """Answer now if the method left nothing to be made durable, else hold the answer and the client until it is.
+    def _reply_when_durable(self, reply: spec.Method, is_durable: bool = False, level: int = NOTHING) -> None:
+        """Reply now if the method left no durable work, else hold the reply, and the client, until that is done.
 
-        `is_durable`: the answer speaks of something durable that may have been made or removed before, perhaps by
-        another client, and need not be safe yet.
+        `is_durable`: the reply is about a durable object that was declared or deleted before, perhaps by another
+        client, and that change may not be durable yet.
         """
         if self._log.work == self._work_before and (not is_durable or self._session.broker.are_definitions_safe()):
-            self._answer(answer)
+            self._reply(reply)
             return
-        self._session.hold()
-        self._session.go_on_when(max(level, self._log.reply_level), partial(self._answer_late, answer))
+        self._session.hold_reply()
+        self._session.resume_when(max(level, self._log.reply_level), partial(self._reply_if_open, reply))
 
-    def _answer_late(self, method: spec.Method) -> None:
-        """Answer, unless the broker has closed the channel meanwhile."""
+    def _reply_if_open(self, method: spec.Method) -> None:
+        """Reply, unless the channel was closed meanwhile."""
         if self._session.channels.get(self.number) is self:
-            self._answer(method)
+            self._reply(method)
 
-    def _remark(self, kind: str, text: str) -> None:
+    def _warn(self, kind: str, text: str) -> None:
         self._session.broker.warning_log.warn(kind, text)
 
-    def _remark_on_key(self, source: str, key: str) -> None:
+    def _warn_about_key(self, source: str, key: str) -> None:
         if self._vhost.exchange(source).type == "topic" and (word := find_odd_word(key)) is not None:
-            self._remark(
+            self._warn(
                 "wildcard",
-                f"binding key '{key}' of topic exchange '{source}': '*' and '#' are wildcards only as whole words; "
-                f"'{word}' matches just that word",
+                f"binding key '{key}' of topic exchange '{source}': '{word}' matches only itself; "
+                "'*' and '#' are wildcards only as whole words",
             )
 
-    def _remark_on_unbind(self, source: str, destination: str, key: str) -> None:
-        self._remark("unbind", f"unbind of {destination} from exchange '{source}', key '{key}': no such binding")
+    def _warn_about_unbind(self, source: str, destination: str, key: str) -> None:
+        self._warn("unbind", f"unbind of {destination} from exchange '{source}', key '{key}': no such binding")
 
     def _queue_name(self, name: str) -> str:
-        """An empty name is the queue that this channel declared last."""
+        """Return the name; an empty one means the queue that this channel declared last."""
         if name:
             return name
         if self._last_queue is None:
@@ -354,7 +354,7 @@ class ChannelMethods:
 
 
 def _clean(name: str) -> str:
-    """Line ends are dropped from names of new things, as RabbitMQ does."""
+    """Remove line breaks from a name, as RabbitMQ does."""
     return name.replace("\r", "").replace("\n", "")
 
 

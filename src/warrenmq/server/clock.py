@@ -1,7 +1,7 @@
-"""The broker's clock: the system's time in milliseconds since 1970, which never goes back.
+"""The broker's clock: milliseconds since 1970, never going back.
 
-When the system's clock is set back the broker's goes on from where it was, at half speed until both agree: timers are
-late then, but do not stop, and records of a stream stay in order. When it is set forward, the broker's follows at once.
+When the system clock is set back, the broker's continues at half speed until both agree: timers are late then, but do
+not stop, and records of a stream stay in order. When it is set forward, the broker's follows at once.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ def system_time_ms() -> int:
 
 
 class SteadyClock:
-    """Call it for the time. `source` is the clock that may be set."""
+    """Returns the time when called. `source` is the clock that may be set."""
 
     def __init__(self, source: Clock = system_time_ms) -> None:
         self._source = source
-        self._ahead = 0  # of the source
+        self._ahead = 0  # milliseconds ahead of the source
         self._last = source()
 
     def __call__(self) -> int:

@@ -1,6 +1,6 @@
-"""The disk alarm: raised while the data folder has too little free space, or something waits to be written there.
+"""The disk alarm: raised while the data folder has too little free space, or a writer waits for space there.
 
-The folder is looked at once a second, in a thread: a disk that hangs must not hang the loop.
+Free space is measured once a second, in a thread: a disk that hangs must not hang the loop.
 
 Owned by the loop thread.
 """
@@ -15,50 +15,50 @@ from warrenmq.server.flow import DISK, Alarms
 
 log = logging.getLogger("warrenmq.flow")
 
-LOOK_INTERVAL = 1.0
+CHECK_INTERVAL = 1.0
 
 
 class DiskAlarm:
-    """Raised below `limit` bytes; a limit of 0 leaves it to those who write to say that the disk is full."""
+    """Raised below `limit` free bytes; with a limit of 0, only while a writer waits for space."""
 
     def __init__(self, alarms: Alarms, limit: int, measure: Callable[[], int]) -> None:
         self._alarms = alarms
         self._limit = limit
-        self._measure = measure  # the free bytes; may block
+        self._measure = measure  # returns the free bytes; may block
         self._is_low = False
-        self._waiting_writers = 0  # for space
-        self.free_bytes: int | None = None  # as last seen
+        self._waiting_writers = 0
+        self.free_bytes: int | None = None  # when last measured
 
     async def watch(self) -> None:
-        """Look again and again, until cancelled."""
+        """Check every CHECK_INTERVAL seconds, until cancelled."""
         while True:
-            await self.look()
-            await asyncio.sleep(LOOK_INTERVAL)
+            await self.check()
+            await asyncio.sleep(CHECK_INTERVAL)
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         try:
             free = await asyncio.to_thread(self._measure)
         except OSError as error:
             if self.free_bytes is not None:
-                log.warning("cannot tell how much of the disk is free: %s", error)
+                log.warning("cannot measure the free disk space: %s", error)
             self.free_bytes = None
         else:
-            self.judge(free)
+            self.update(free)
 
-    def judge(self, free_bytes: int) -> None:
-        """So many are free."""
+    def update(self, free_bytes: int) -> None:
+        """Raise or clear the alarm for this much free space."""
         self.free_bytes = free_bytes
         is_low = free_bytes < self._limit
         if is_low is not self._is_low:
             self._is_low = is_low
-            again = "only" if is_low else "again"
-            log.warning("the data folder has %s %d bytes free, the limit is %d", again, free_bytes, self._limit)
-            self._decide()
+            relation = "below" if is_low else "above"
+            log.warning("free disk space %s disk_free_limit: %d bytes, limit %d", relation, free_bytes, self._limit)
+            self._update_alarm()
 
-    def log_is_full(self, is_full: bool) -> None:
-        """One who writes the log or the segments waits for space, or has got it."""
-        self._waiting_writers += 1 if is_full else -1
-        self._decide()
+    def set_writer_waiting(self, is_waiting: bool) -> None:
+        """Count a writer of the log or of segments that waits for space, or no longer does."""
+        self._waiting_writers += 1 if is_waiting else -1
+        self._update_alarm()
 
-    def _decide(self) -> None:
+    def _update_alarm(self) -> None:
         self._alarms.set(DISK, self._is_low or self._waiting_writers > 0)

@@ -13,4 +13,4 @@ cdef class Alarms:
     cdef readonly bint is_raised
     cdef readonly object raised
 
-    cpdef judge(self)
+    cpdef check_memory(self)

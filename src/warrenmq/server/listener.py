@@ -1,4 +1,4 @@
-"""The AMQP server: its listeners, what their connections share, and the sweep over these for what time demands.
+"""The AMQP server: its listeners, what their connections share, and the sweep that checks their time limits.
 
 Owned by the loop thread.
 """
@@ -26,8 +26,8 @@ from warrenmq.server.limits import (
     UNAUTHENTICATED,
     ConnectionLimits,
     Refusals,
+    divide_descriptors,
     open_file_limit,
-    share_out,
 )
 from warrenmq.server.options import ServerOptions
 from warrenmq.server.sasl import Authenticator
@@ -38,17 +38,17 @@ log = logging.getLogger("warrenmq.listener")
 
 # All connections read into one buffer of this size (or two frames, if those are larger).
 RECEIVE_BUFFER = 256 * 1024
-# Every connection is looked at four times a second, an eighth of them at a time: a sweep over thousands at once would
-# be felt by whoever waits for a message meanwhile.
+# Every connection is checked four times a second, an eighth of them at a time: checking thousands at once would delay
+# deliveries.
 SWEEP_INTERVAL = 0.25
 SWEEP_SLICES = 8
 BACKLOG = 1024
-# The RabbitMQ whose behaviour clients may expect.
+# The RabbitMQ version whose behaviour clients may expect.
 DIALECT_VERSION = "3.13.7"
 
 
 class Listener:
-    """One address at which the server accepts connections. `port` is the actual one, also where 0 was asked for."""
+    """One address at which the server accepts connections. `port` is the actual one, also if 0 was requested."""
 
     __slots__ = ("host", "port", "server")
 
@@ -58,13 +58,13 @@ class Listener:
         self.server: asyncio.Server | None = None
 
     async def open(self, accept: Callable[[], asyncio.BaseProtocol]) -> None:
-        """Listen; OSError if the address cannot be had."""
+        """Listen; raise OSError if the address cannot be used."""
         loop = asyncio.get_running_loop()
         self.server = await loop.create_server(accept, self.host, self.port, backlog=BACKLOG)
         self.port = int(self.server.sockets[0].getsockname()[1])
 
     def close(self) -> None:
-        """Accept no more connections; those that there are stay."""
+        """Accept no more connections; open ones stay."""
         if self.server is not None:
             self.server.close()
 
@@ -73,8 +73,8 @@ class Listener:
             await self.server.wait_closed()
 
 
-class Arrival(asyncio.Protocol):
-    """A socket that was accepted just now: becomes an `AmqpConnection`, or is closed where there are too many."""
+class AcceptedSocket(asyncio.Protocol):
+    """A socket just accepted: becomes an `AmqpConnection`, or is closed if the limits are reached."""
 
     __slots__ = ("_listener", "_server")
 
@@ -83,7 +83,7 @@ class Arrival(asyncio.Protocol):
         self._listener = listener
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if self._server.admits():
+        if self._server.admit():
             connection = AmqpConnection(self._server, self._listener)
             transport.set_protocol(connection)
             connection.connection_made(transport)
@@ -92,16 +92,16 @@ class Arrival(asyncio.Protocol):
 
 
 class AmqpServer:
-    """The listeners, and all connections that came in by them. `clock` is the broker's.
+    """The listeners and their connections. `clock` is the broker's.
 
-    `limits` are by default those of the options and of the process.
+    By default, `limits` follow from the options and the open-file limit of the process.
     """
 
     def __init__(
         self, broker: Broker, options: ServerOptions, clock: Clock, limits: ConnectionLimits | None = None
     ) -> None:
         self.broker = broker
-        self.limits = limits or share_out(open_file_limit(), options.max_connections, None)
+        self.limits = limits or divide_descriptors(open_file_limit(), options.max_connections, None)
         self.refusals = Refusals(self.now)
         self._clock = clock
         self.options = options
@@ -113,7 +113,7 @@ class AmqpServer:
         self.receive_view = memoryview(self.receive_buffer)
         self.loop_lag = 0.0
         self.properties = {
-            # Clients choose their dialect by these two (docs/decisions/0006); who we are stands below.
+            # Clients choose their dialect by these two (docs/decisions/0006).
             "product": "RabbitMQ",
             "version": DIALECT_VERSION,
             "broker": f"WarrenMQ {__version__}",
@@ -124,8 +124,8 @@ class AmqpServer:
             "capabilities": dict(CAPABILITIES),
         }
         self._connections: dict[AmqpConnection, None] = {}
-        self._unauthenticated: set[AmqpConnection] = set()  # those that have not opened a virtual host yet
-        self._to_sweep: deque[AmqpConnection] = deque()  # those that are gone are dropped when their turn comes
+        self._unauthenticated: set[AmqpConnection] = set()  # no virtual host opened yet
+        self._to_sweep: deque[AmqpConnection] = deque()  # closed ones are dropped when reached
         self._is_empty = asyncio.Event()
         self._is_empty.set()
         self.listeners: list[Listener] = []
@@ -142,23 +142,23 @@ class AmqpServer:
         return self._loop.time()
 
     async def listen(self, host: str, port: int) -> Listener:
-        """Accept connections at one more address; OSError if it cannot be had."""
+        """Accept connections at one more address; raise OSError if it cannot be used."""
         if self._sweeper is None:
             self._start()
         listener = Listener(host, port)
-        await listener.open(lambda: Arrival(self, listener))
+        await listener.open(lambda: AcceptedSocket(self, listener))
         self.listeners.append(listener)
         return listener
 
     def _start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.ticker = Ticker(self._loop, self.broker, self._clock, self.options.busy_poll_us / 1e6)
-        self.ticker.after_turn = self.alarms.judge
+        self.ticker.after_turn = self.alarms.check_memory
         self._timers = TimerDriver(self._loop, self.ticker, self.broker)
         self._sweep()
 
     async def stop(self, grace: float, code: int = spec.CONNECTION_FORCED, text: str = SHUTDOWN_TEXT) -> None:
-        """Close all listeners, and every connection with this code; wait `grace` seconds for the clients to agree."""
+        """Close all listeners, and every connection with this code; give clients `grace` seconds to reply."""
         if self._sweeper is None:
             return
         for listener in self.listeners:
@@ -179,12 +179,12 @@ class AmqpServer:
         for listener in self.listeners:
             await listener.wait_closed()
 
-    def admits(self) -> bool:
-        """Return whether one more connection may come; note it as refused if not."""
+    def admit(self) -> bool:
+        """Return True if one more connection is allowed; count it as refused if not."""
         if len(self._connections) >= self.limits.amqp:
-            self.refusals.note(MAX_CONNECTIONS)
+            self.refusals.record(MAX_CONNECTIONS)
         elif len(self._unauthenticated) >= self.limits.unauthenticated:
-            self.refusals.note(UNAUTHENTICATED)
+            self.refusals.record(UNAUTHENTICATED)
         else:
             return True
         return False
@@ -197,8 +197,8 @@ class AmqpServer:
         self.broker.stats.connections_opened += 1
         self.broker.stats.definition_bytes += CONNECTION
 
-    def has_opened(self, connection: AmqpConnection) -> None:
-        """It has logged in and opened a virtual host."""
+    def on_open(self, connection: AmqpConnection) -> None:
+        """The connection has logged in and opened a virtual host."""
         self._unauthenticated.discard(connection)
 
     def remove(self, connection: AmqpConnection) -> None:
@@ -210,14 +210,14 @@ class AmqpServer:
         self.broker.stats.connections_closed += 1
         self.broker.stats.definition_bytes -= CONNECTION
 
-    def log_is_full(self) -> None:
-        """Publishes that were taken cannot be confirmed for now: who waits for that is told, too."""
+    def block_unconfirmed_publishers(self) -> None:
+        """Block connections that wait for confirms, as the disk is full and none can be sent."""
         for connection in list(self._connections):
             if connection.session.awaits_confirms:
                 connection.block_publisher()
 
     def _sweep(self) -> None:
-        """Let time pass for the next slice of connections; how late this comes is the loop's lag."""
+        """Check the time limits of the next slice of connections, and measure the lag of the loop."""
         now = self.now()
         if self._sweep_due:
             self.loop_lag = max(0.0, now - self._sweep_due)
@@ -226,6 +226,6 @@ class AmqpServer:
             if connection in self._connections:
                 connection.check_time(now)
                 self._to_sweep.append(connection)
-        self.alarms.judge()  # memory may be released without a turn: a peer has read what waited for it
+        self.alarms.check_memory()  # memory is also released without a turn, when a peer reads its output
         self._sweep_due = self.now() + SWEEP_INTERVAL / SWEEP_SLICES
         self._sweeper = self._loop.call_at(self._sweep_due, self._sweep)

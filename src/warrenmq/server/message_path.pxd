@@ -12,7 +12,7 @@ cdef int _NACK
 cdef int _REFUSAL_SIZE
 cdef int _REJECTED
 cdef int _NACKED
-cdef Py_ssize_t _LONGEST_KEPT_HEADER
+cdef Py_ssize_t _MAX_CACHED_HEADER
 
 
 cdef class MessagePath(FrameHandler):
@@ -35,7 +35,7 @@ cdef class MessagePath(FrameHandler):
     cpdef end(self)
     @cython.locals(index="long long")
     cpdef on_method(self, int channel, bytes payload)
-    @cython.locals(target=Channel, tag="unsigned long long", place=int, flags=int)
+    @cython.locals(target=Channel, tag="unsigned long long", position=int, flags=int)
     cdef _on_refusal(self, int channel, long long index, bytes payload)
     cpdef on_heartbeat(self)
 

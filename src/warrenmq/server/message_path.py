@@ -1,7 +1,7 @@
 """The message path of a session: published messages, acks and rejections, the frames that arrive once per message.
 
-Everything else goes to the session, as do refusals. Kept apart from it because this is compiled (message_path.pxd) and
-the session need not be. Owned by the loop thread.
+All other methods, and all refusals, go to the session. A file of its own because this is compiled (message_path.pxd)
+and the session need not be. Owned by the loop thread.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _PUBLISH = spec.BasicPublish.index
 _ACK = spec.BasicAck.index
 _REJECT = spec.BasicReject.index
 _NACK = spec.BasicNack.index
-_REFUSAL_SIZE = 13  # of both: class, method, delivery tag, flags
+_REFUSAL_SIZE = 13  # of basic.reject and basic.nack: class, method, delivery tag, flags
 _REJECTED = schema.REJECTED
 _NACKED = schema.NACKED
-# A longer header is validated each time: one that is kept takes memory for as long as the connection lasts.
-_LONGEST_KEPT_HEADER = 4096
+# A longer header is validated each time: the cached one takes memory as long as the connection lasts.
+_MAX_CACHED_HEADER = 4096
 
 
 class MessagePath(FrameHandler):
@@ -53,13 +53,13 @@ class MessagePath(FrameHandler):
         self._alarms = alarms
         self._permissions: Revision = session.broker.users.revision
         self._stats: Stats = session.broker.stats
-        self._valid_header = b""  # the last one that was found to be well formed: the next is often the same
+        self._valid_header = b""  # the last well-formed one; the next is often the same
         self.max_message_size = max_message_size
         self.channels: dict[int, Channel] = {}
         self.routes: dict[bytes, Route] = {}
 
     def on_content(self, channel: int, method: bytes, header: bytes, body: bytes) -> None:
-        """A whole message was published."""
+        """Publish a complete message."""
         target = self.channels.get(channel)
         if target is None:
             self._session.fail(ChannelError("expected 'channel.open'"), channel, index_of(method))
@@ -67,7 +67,7 @@ class MessagePath(FrameHandler):
         try:
             if header != self._valid_header:
                 validate(header)
-                if len(header) <= _LONGEST_KEPT_HEADER:
+                if len(header) <= _MAX_CACHED_HEADER:
                     self._valid_header = header
             route = self.routes.get(method)
             if route is None:
@@ -93,7 +93,7 @@ class MessagePath(FrameHandler):
             self._session.fail(refusal, channel, _ACK)
 
     def on_content_header(self, channel: int, body_size: int) -> bool:
-        """Refuse a body that is too large, or on no channel, before it fills the memory."""
+        """Refuse a body that is too large, or without a channel, before it is buffered."""
         if channel not in self.channels:
             self._session.fail(ChannelError("expected 'channel.open'"), channel, _PUBLISH)
             return False
@@ -103,7 +103,7 @@ class MessagePath(FrameHandler):
         return True
 
     def on_buffered(self, channel: int, size: int) -> bool:
-        """Count it; refuse the content if there is no room for more of them, or let the client wait."""
+        """Count buffered bytes of a content; refuse it above the limit, pause the client during an alarm."""
         is_refused = self._stats.exceeds_unfinished(size)
         self._stats.transit_bytes += size
         if is_refused:
@@ -117,7 +117,7 @@ class MessagePath(FrameHandler):
         self._stats.transit_bytes -= size
 
     def end(self) -> None:
-        """The connection is lost: hold on to nothing, so that no reference cycle outlives it."""
+        """Drop all references, so that no cycle outlives the connection."""
         self._session = None  # type: ignore[assignment]
         self.channels = {}
         self.routes = {}
@@ -131,11 +131,11 @@ class MessagePath(FrameHandler):
         self._session.on_method(channel, payload)
 
     def _on_refusal(self, channel: int, index: int, payload: bytes) -> None:
-        """basic.reject or basic.nack: a consumer may send one for each message."""
+        """Handle basic.reject or basic.nack: a consumer may send one per message."""
         target = self.channels[channel]
         tag = 0
-        for place in range(4, 12):
-            tag = tag << 8 | payload[place]
+        for position in range(4, 12):
+            tag = tag << 8 | payload[position]
         flags = payload[12]
         try:
             if index == _NACK:
@@ -146,7 +146,7 @@ class MessagePath(FrameHandler):
             self._session.fail(refusal, channel, index)
 
     def on_heartbeat(self) -> None:
-        """Receiving anything is enough, and the connection has noted that."""
+        """Nothing to do: the connection counts every input as a sign of life."""
 
     def _too_large(self, body_size: int) -> PreconditionFailed:
         return PreconditionFailed(
@@ -155,6 +155,6 @@ class MessagePath(FrameHandler):
 
 
 def index_of(payload: bytes) -> int:
-    """Class and method id of a method frame's payload, as `spec.Method.index` has them."""
+    """Return the class and method id of a method frame's payload, as in `spec.Method.index`."""
     class_id = payload[0] << 8 | payload[1]
     return class_id << 16 | payload[2] << 8 | payload[3]

@@ -1,4 +1,4 @@
-"""What can be set about the AMQP edge."""
+"""Options of the AMQP server."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ class ServerOptions:
     """Defaults are RabbitMQ's, where it has them. `memory_limit` or `disk_free_limit` 0 means none.
 
     `max_connections` None: as many as the limit of open files allows.
-    `busy_poll_us`: microseconds for which the loop polls its sockets after a turn before it sleeps (see ticker.py).
+    `busy_poll_us`: microseconds to poll the sockets after a turn before the loop sleeps (see ticker.py).
     """
 
     heartbeat: int = 60

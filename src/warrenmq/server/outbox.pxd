@@ -17,7 +17,6 @@ cdef class ConnectionOutbox(Outbox):
     cdef public object transport
     cdef readonly bint is_dirty
     cdef readonly bint is_peer_slow
-    cdef public bint has_written
     cdef public bint notifies_cancel
     cdef public object closes_channel
 

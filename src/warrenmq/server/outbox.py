@@ -1,7 +1,7 @@
-"""One connection's way out: frames gathered during the turn, written once at its end.
+"""Output of one connection: frames collected during the turn, written once at its end.
 
-A peer that reads too slowly makes the outbox congested: its consumers get nothing more until the socket has drained.
-So what waits for one connection stays within the turn's limit plus the transport's.
+The outbox of a peer that reads too slowly is congested: its consumers get no deliveries until the socket has drained.
+So the output that waits for one connection stays below the limit of a turn plus that of the transport.
 
 Owned by the loop thread. Compiled when the package is built (outbox.pxd).
 """
@@ -26,18 +26,17 @@ _GET_OK = struct.Struct(">IQB")
 _RETURN = struct.Struct(">IH")
 _LONG = struct.Struct(">I")
 
-# What one turn may gather for one connection before its consumers have to wait for the next turn.
+# Pause a connection's consumers until the next turn when this much output is collected.
 TURN_LIMIT = 1024 * 1024
 _TURN_LIMIT = TURN_LIMIT  # the same as a C integer
 
 
 class ConnectionOutbox(Outbox):
-    """`transport` is asyncio's; None until the connection is made and after it is lost."""
+    """`transport` is asyncio's; None before the connection is made and after it is lost."""
 
     __slots__ = (
         "buffer",
         "closes_channel",
-        "has_written",
         "is_dirty",
         "is_peer_slow",
         "notifies_cancel",
@@ -55,12 +54,11 @@ class ConnectionOutbox(Outbox):
         self.buffer = OutputBuffer(frame_max, pool)
         self.transport: Any = None
         self.is_dirty = False
-        self.is_peer_slow = False  # the transport holds more than it should
-        self.has_written = False  # since the heartbeat was last looked at
+        self.is_peer_slow = False  # the transport is over its high-water mark
         self.closes_channel: Callable[[int, BrokerError, str], None] | None = None  # set by the session
-        self.notifies_cancel = False  # the client wants to hear that its consumer's queue is gone
+        self.notifies_cancel = False  # the client supports consumer_cancel_notify
 
-    # -- what the core says ------------------------------------------------------------------------------------------
+    # -- port of the core --------------------------------------------------------------------------------------------
 
     def deliver(
         self, channel: int, consumer_tag: bytes, delivery_tag: int, redelivered: bool, message: Message
@@ -74,7 +72,7 @@ class ConnectionOutbox(Outbox):
             self.is_congested = True
 
     def get_ok(self, channel: int, delivery_tag: int, redelivered: bool, message: Message, remaining: int) -> None:
-        # By hand: the address goes out as the publisher sent it, whatever bytes it holds.
+        # Encoded here: the address is sent as the publisher sent it, whatever bytes it holds.
         method = (
             _GET_OK.pack(spec.BasicGetOk.index, delivery_tag, redelivered) + message.address + _LONG.pack(remaining)
         )
@@ -101,15 +99,15 @@ class ConnectionOutbox(Outbox):
         if self.closes_channel is not None:
             self.closes_channel(channel, refusal, cause)
 
-    # -- what the session says ---------------------------------------------------------------------------------------
+    # -- used by the session -----------------------------------------------------------------------------------------
 
     def send(self, channel: int, method: spec.Method) -> None:
-        """Any method without content."""
+        """Send a method without content."""
         self.buffer.put_method(channel, methods.encode(method))
         self._mark_dirty()
 
     def send_raw(self, frames: bytes) -> None:
-        """Bytes ready made: the protocol header, a heartbeat."""
+        """Send encoded bytes: the protocol header, a heartbeat."""
         self.buffer.put(frames)
         self._mark_dirty()
 
@@ -121,7 +119,7 @@ class ConnectionOutbox(Outbox):
             self.ticker.mark_dirty(self)
 
     def flush(self) -> None:
-        """Write everything gathered; consumers that waited for the turn to end may go on."""
+        """Write the collected output; resume consumers that waited for the end of the turn."""
         self.is_dirty = False
         size = self.buffer.size
         chunks = self.buffer.take()
@@ -129,27 +127,26 @@ class ConnectionOutbox(Outbox):
             return
         self.stats.bytes_out += size
         self.traffic.bytes_out += size
-        self.has_written = True
         if len(chunks) == 1:
             self.transport.write(chunks[0])
         else:
             self.transport.writelines(chunks)
         if self.is_congested and not self.is_peer_slow:
-            self.revive()
+            self.resume_consumers()
 
     def peer_is_slow(self) -> None:
-        """The transport's buffer is over its limit."""
+        """The transport is over its high-water mark."""
         self.is_peer_slow = True
         self.is_congested = True
 
     def peer_caught_up(self) -> None:
-        """The transport's buffer has drained."""
+        """The transport has drained."""
         self.is_peer_slow = False
-        self.revive()
+        self.resume_consumers()
 
-    def revive(self) -> None:
-        """Let the parked consumers wait for messages again."""
+    def resume_consumers(self) -> None:
+        """Put parked consumers back into the rings of their queues."""
         self.is_congested = False
         if self.parked:
             wake_parked(self.parked)
-            self.ticker.schedule()  # what they are due is handed out by the end of a turn
+            self.ticker.schedule()  # queues dispatch at the end of a turn

@@ -1,8 +1,8 @@
-"""SASL: who is this? PLAIN, AMQPLAIN and EXTERNAL, as RabbitMQ takes them.
+"""SASL logins: PLAIN, AMQPLAIN and EXTERNAL, as RabbitMQ accepts them.
 
-Each mechanism reads the client's response; `Authenticator` decides. A malformed response is a protocol fault, a wrong
-password a refusal: the client can be told only of the second. Passwords over HTTP are checked here, too, so that all
-failed logins count in one place (core/login_limit.py).
+Each mechanism parses the client's response; `Authenticator` decides. A malformed response is a protocol error, a wrong
+password a refusal; only a refusal is reported to the client. Logins over HTTP are checked here too, so that all failed
+logins count against one limit (core/login_limit.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger("warrenmq.login")
 
 
 class LoginRefused(Exception):
-    """The credentials are well formed and wrong, or not `is_checked` after too many wrong ones."""
+    """The credentials are wrong; or not checked (`is_checked` False), after too many failed logins."""
 
     def __init__(self, mechanism: str, reason: str, is_checked: bool = True) -> None:
         super().__init__(reason)
@@ -34,9 +34,9 @@ class LoginRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Where a connection comes from, and the name its TLS certificate vouches for, if any.
+    """The client's address, and the name in its TLS certificate, if any.
 
-    Not `is_direct`: it came through a proxy, and `host` may be the proxy's.
+    If not `is_direct`, the client connects through a proxy, and `host` may be the proxy's.
     """
 
     host: str
@@ -48,7 +48,7 @@ class Peer:
         if not self.is_direct:
             return False
         if not self.host:
-            return True  # a unix socket has no address and no network
+            return True  # a unix socket has no address
         try:
             address = ip_address(self.host.split("%")[0])
         except ValueError:
@@ -57,7 +57,7 @@ class Peer:
 
 
 class Authenticator:
-    """Checks logins against the broker's users, and no faster than the limit allows."""
+    """Checks logins against the broker's users, not faster than the limit allows."""
 
     def __init__(
         self,
@@ -72,14 +72,14 @@ class Authenticator:
         self._clock = clock
 
     def mechanisms_for(self, peer: Peer) -> tuple[str, ...]:
-        """What is offered: EXTERNAL only to a client with a certificate, for some libraries choose it if they can."""
+        """Return the mechanisms to offer: EXTERNAL only with a certificate, as some libraries choose it if offered."""
         return ("PLAIN", "AMQPLAIN") if peer.certificate_name is None else ("PLAIN", "AMQPLAIN", "EXTERNAL")
 
     def login(self, mechanism: str, response: bytes, peer: Peer) -> str | Awaitable[str]:
-        """Return the user's name or raise LoginRefused; SyntaxRefused for a response that is no such response.
+        """Return the user's name; raise LoginRefused, or SyntaxRefused for a malformed response.
 
-        A login that has to wait returns an awaitable of the same. The client is not read meanwhile; its handshake
-        timeout goes on, and the awaitable is cancelled when the client is gone.
+        If the login has to wait, returns an awaitable of the same. The client is not read meanwhile; its handshake
+        timeout keeps running, and the awaitable is cancelled when the connection ends.
         """
         if mechanism == "PLAIN":
             name, password = _read_plain(response)
@@ -96,7 +96,7 @@ class Authenticator:
         return name
 
     async def check(self, name: str, password: str, peer: Peer) -> bool:
-        """Whether a login over HTTP is right; TooManyFailures if it was refused without a check."""
+        """Return True if a login over HTTP is valid; raise TooManyFailures if it was refused unchecked."""
         try:
             await self._login_later("HTTP", name, password, peer)
         except LoginRefused as refusal:
@@ -125,7 +125,7 @@ class Authenticator:
         if not self._users.authenticate(name, password):
             reason = f"user '{name}': unknown, or wrong password"
         elif not self._may_come_from(name, peer):
-            # Counts as failed, too: how fast it is refused must not show that the password is right.
+            # Counts as failed too: the time of the refusal must not reveal that the password is right.
             reason = f"user '{name}' can only connect via localhost"
         self._limit.end(attempt, not reason)
         if reason:
@@ -144,7 +144,7 @@ class Authenticator:
 
 
 def _read_plain(response: bytes) -> tuple[str, str]:
-    """RFC 4616: authorization identity (unused), name and password behind a zero byte each."""
+    """Parse RFC 4616: authorization identity (must be empty), name and password, separated by zero bytes."""
     parts = response.split(b"\0")
     if len(parts) != 3 or parts[0]:
         raise SyntaxRefused("response to PLAIN is malformed")
@@ -152,7 +152,7 @@ def _read_plain(response: bytes) -> tuple[str, str]:
 
 
 def _read_amqplain(response: bytes) -> tuple[str, str]:
-    """A field table without its length: LOGIN and PASSWORD."""
+    """Parse a field table without its length prefix: LOGIN and PASSWORD."""
     table: Mapping[str, Any]
     try:
         table, _ = decode_table(len(response).to_bytes(4, "big") + response, 0, len(response) + 4)
@@ -164,5 +164,5 @@ def _read_amqplain(response: bytes) -> tuple[str, str]:
     return name, password
 
 
-def _text(octets: bytes) -> str:
-    return octets.decode("utf-8", "surrogateescape")
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")

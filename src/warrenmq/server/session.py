@@ -1,8 +1,8 @@
-"""A session: what one connection's methods mean to the broker.
+"""A session: carries out the methods of one connection.
 
-Receives methods from the message path (message_path.py, which handles published messages and acks by itself), calls the
-core, and answers through the outbox. Refusals of the core and of the protocol become close methods here and nowhere
-else: the channel's, or the connection's.
+Receives methods from the message path (message_path.py, which handles published messages and acks itself), calls the
+core, and replies through the outbox. Only here do refusals of the core and errors of the protocol become channel.close
+or connection.close.
 
 Owned by the loop thread.
 """
@@ -51,7 +51,7 @@ _IMMEDIATE = 2
 
 
 class Session:
-    """One connection's conversation, from its first method to its last."""
+    """The AMQP dialogue of one connection, from connection.start to the closing handshake."""
 
     __slots__ = (
         "_connection",
@@ -62,7 +62,6 @@ class Session:
         "core",
         "handshake",
         "is_closed",
-        "is_finished",
         "outbox",
         "reader",
         "user",
@@ -76,16 +75,15 @@ class Session:
         self.outbox = outbox
         self._messages = MessagePath(self, alarms, options.max_message_size)
         self.handshake = ServerHandshake(Tuning(options.channel_max, options.frame_max, options.heartbeat))
-        # Until the client has tuned, no frame may be longer than the protocol's least maximum.
+        # Before connection.tune-ok, frames are limited to the smallest frame_max that the protocol allows.
         self.reader = FrameReader(self._messages, spec.FRAME_MIN_SIZE)
         self.reader.accepts_content = False
         self.channels: dict[int, ChannelMethods] = {}
         self.user = ""
-        self._login: Future[str] | None = None  # an authenticator is looking into it
+        self._login: Future[str] | None = None  # a login that has to wait
         self.vhost: VHost | None = None
         self.core: Connection | None = None  # the broker's side of this connection, from connection.open on
-        self.is_closed = False  # a close was sent or received: nothing more is done for this client
-        self.is_finished = False  # the closing handshake is over too
+        self.is_closed = False  # a close was sent or received; further requests are ignored
         outbox.closes_channel = self.close_channel
 
     def begin(self) -> None:
@@ -100,10 +98,10 @@ class Session:
             ),
         )
 
-    # -- what the message path asks ----------------------------------------------------------------------------------
+    # -- used by the message path ------------------------------------------------------------------------------------
 
     def require_writable(self, channel: Channel, route: Route) -> None:
-        """403 unless the user may publish this way; remembered until the channel publishes elsewhere."""
+        """Raise a 403 unless the user may publish on this route; cached until the channel publishes elsewhere."""
         assert self.vhost is not None
         users = self.broker.users
         is_same_for_all_keys = users.require_publish(self.user, self.vhost.name, route.exchange.name, route.routing_key)
@@ -111,11 +109,11 @@ class Session:
         channel.writable_revision = users.revision.number
 
     def block_publisher(self) -> None:
-        """A resource is short, and this client has just published."""
+        """Stop reading this client, which has just published during an alarm."""
         self._connection.block_publisher()
 
     def find_route(self, method: bytes) -> Route:
-        """Read a publish method that was not seen before (or not since the topology changed)."""
+        """Resolve a basic.publish that is not cached: new, or the topology has changed since."""
         index = index_of(method)
         if index != _PUBLISH:
             raise _unimplemented(index)
@@ -157,7 +155,6 @@ class Session:
     def _on_connection_method(self, method: spec.Method) -> None:
         if self.is_closed:
             if isinstance(method, spec.ConnectionCloseOk):
-                self.is_finished = True
                 self._connection.finish()
             elif isinstance(method, spec.ConnectionClose):
                 self.outbox.send(0, spec.ConnectionCloseOk())
@@ -178,14 +175,14 @@ class Session:
             self.is_closed = True
             self.reader.close()
             self.outbox.send(0, spec.ConnectionCloseOk())
-            self._connection.finish_later()
+            self._connection.await_close()
         elif isinstance(method, spec.ConnectionUpdateSecret):
             self.outbox.send(0, spec.ConnectionUpdateSecretOk())
         else:
             raise self.handshake.unexpected(method)
 
     def _log_in(self, start_ok: spec.ConnectionStartOk) -> None:
-        """Let the client in, refuse it, or hold it until the authenticator has decided."""
+        """Accept or refuse the login, or hold the reply until it is checked."""
         server = self._connection.server
         try:
             user = server.authenticator.login(start_ok.mechanism, start_ok.response, self._connection.peer)
@@ -193,38 +190,38 @@ class Session:
             self._refuse_login(refusal)
             return
         if isinstance(user, str):
-            self._logged_in(user)
+            self._accept_login(user)
         else:
-            self.hold()
+            self.hold_reply()
             self._login = ensure_future(user)
-            self._login.add_done_callback(self._login_is_decided)
+            self._login.add_done_callback(self._on_login_checked)
 
-    def _login_is_decided(self, login: Future[str]) -> None:
+    def _on_login_checked(self, login: Future[str]) -> None:
         if login.cancelled():
             return
-        login.exception()  # mark it as retrieved: no one may be waiting any more
+        login.exception()  # mark it as retrieved, as the connection may be gone
         if login is self._login:
-            self._connection.go_on(lambda: self._end_login(login))
+            self._connection.resume_after(lambda: self._end_login(login))
 
     def _end_login(self, login: Future[str]) -> None:
         self._login = None
-        # Not raised here: its traceback would refer to this call, which has the future that holds it.
+        # Not raised here: the traceback would make a reference cycle with the future.
         refusal = login.exception()
         if isinstance(refusal, LoginRefused):
             self._refuse_login(refusal)
             return
         try:
-            self._logged_in(login.result())
+            self._accept_login(login.result())
         except ProtocolError as error:
             self.fail_connection(error)
 
     def _refuse_login(self, refusal: LoginRefused) -> None:
-        """Say no, to a client that understands it, or hang up."""
-        # Unchecked refusals come as fast as clients connect: warnings about them would fill the log.
+        """Send connection.close if the client supports it, else abort."""
+        # Unchecked refusals are as frequent as connections: as warnings they would fill the log.
         level = logging.WARNING if refusal.is_checked else logging.DEBUG
         log.log(level, "%s: login refused: %s", self._connection.name, clip_reply_text(str(refusal)))
         if self.handshake.capabilities.get("authentication_failure_close") is True:
-            # The log says why; the client receives only what RabbitMQ would send.
+            # The reason is only in the log; the client gets the text that RabbitMQ sends.
             text = (
                 f"Login was refused using authentication mechanism {refusal.mechanism}. "
                 "For details see the broker logfile."
@@ -233,7 +230,7 @@ class Session:
         else:
             self._connection.abort()
 
-    def _logged_in(self, user: str) -> None:
+    def _accept_login(self, user: str) -> None:
         self.user = user
         self.outbox.notifies_cancel = self.handshake.capabilities.get("consumer_cancel_notify") is True
         self.outbox.send(0, self.handshake.authenticated())
@@ -250,7 +247,7 @@ class Session:
         self._messages.channels = self.core.channels
         self.reader.accepts_content = True
         self.outbox.send(0, self.handshake.opened())
-        self._connection.opened()
+        self._connection.on_open()
 
     # -- channels ----------------------------------------------------------------------------------------------------
 
@@ -269,20 +266,20 @@ class Session:
         self.outbox.send(number, spec.ChannelOpenOk())
 
     def _close_channel(self, number: int) -> None:
-        """The client closes it."""
+        """Close a channel on the client's request."""
         self._drop_channel(number, schema.R_CHANNEL_CLOSED)
         self.reader.resume_channel(number)
         self.outbox.send(number, spec.ChannelCloseOk())
 
     def _on_closing_channel(self, number: int, index: int) -> None:
-        """This side has closed it: the client's own close may cross ours, its close-ok frees the number."""
+        """Handle a method on a channel that this side has closed: a crossing close, or the close-ok."""
         if index == spec.ChannelClose.index:
             self.outbox.send(number, spec.ChannelCloseOk())
         else:
             self.reader.resume_channel(number)
 
     def _drop_channel(self, number: int, reason: int) -> None:
-        """`reason` is why what it holds unacked comes back."""
+        """Close the channel in the core; `reason` is recorded for the deliveries that it requeues."""
         assert self.core is not None
         del self.channels[number]
         self.core.close_channel(number, reason)
@@ -292,22 +289,22 @@ class Session:
         assert self.vhost is not None
         self.broker.emit(kind, self.vhost.name, connection=self._connection.full_name, channel=number, reason=reason)
 
-    # -- holding -----------------------------------------------------------------------------------------------------
+    # -- held replies ------------------------------------------------------------------------------------------------
 
-    def hold(self) -> None:
-        """Hear nothing more of this client, behind the method at hand, until `go_on_when`."""
+    def hold_reply(self) -> None:
+        """Process nothing after the current method until `resume_when`."""
         self.reader.is_paused = True
-        self._connection.hold()
+        self._connection.hold_reply()
 
-    def go_on_when(self, level: int, then: Callable[[], None]) -> None:
-        """Do this when all that was said until now is safe, and hear the client again."""
+    def resume_when(self, level: int, reply: Callable[[], None]) -> None:
+        """Call `reply` and resume the client when everything until now is durable to this level."""
         if self.is_closed:
             return
-        self.broker.when_durable(self.core, level, lambda: self._connection.go_on(then))
+        self.broker.when_durable(self.core, level, lambda: self._connection.resume_after(reply))
         self._connection.server.ticker.schedule()
 
-    def do_again(self, channel: int, method: spec.Method) -> None:
-        """What a method asked for was not to be had at once: now it may be."""
+    def retry(self, channel: int, method: spec.Method) -> None:
+        """Handle a method again that had to wait for a page from disk."""
         state = self.channels.get(channel)
         if state is not None:
             try:
@@ -318,17 +315,17 @@ class Session:
     # -- refusals ----------------------------------------------------------------------------------------------------
 
     def fail(self, refusal: BrokerError | ProtocolError, channel: int, index: int) -> None:
-        """Close the channel, or the connection, with the refusal's words."""
+        """Close the channel or the connection with the code and text of the refusal."""
         if refusal.scope is Scope.CONNECTION or channel not in self.channels:
             self._close_connection(refusal, index)
             return
-        # Clipped before it is logged: names that are no text must not break the log either.
+        # Clipped before it is logged: names that are not valid text must not break the log either.
         text = clip_reply_text(refusal.reply_text)
         log.info("%s channel %d: closed: %s", self._connection.name, channel, text)
         self._refuse_channel(channel, refusal.reply_code, text, index)
 
     def close_channel(self, channel: int, refusal: BrokerError, cause: str) -> None:
-        """The broker closes a channel, whatever its client does at present."""
+        """Close a channel on the broker's initiative."""
         text = clip_reply_text(refusal.reply_text)
         log.warning("%s channel %d: closed: %s (%s)", self._connection.name, channel, text, cause)
         self._refuse_channel(channel, refusal.reply_code, text, 0)
@@ -339,7 +336,7 @@ class Session:
         self.outbox.send(channel, spec.ChannelClose(reply_code, text, index >> 16, index & 0xFFFF))
 
     def fail_connection(self, error: ProtocolError) -> None:
-        """The peer broke the protocol; before it has opened its virtual host it is just hung up on."""
+        """Close with a protocol error; abort if the handshake is not complete or the connection is closing."""
         if self.is_closed:
             self._connection.abort()
         elif self.handshake.state in (State.STARTING, State.TUNING):
@@ -354,7 +351,7 @@ class Session:
         self.close_connection(refusal.reply_code, refusal.reply_text, index)
 
     def close_connection(self, reply_code: int, reply_text: str, index: int = 0) -> None:
-        """Say goodbye first; the connection ends when the client has answered, or has not for a while."""
+        """Send connection.close; the connection ends with the client's reply, or after a timeout."""
         if self.is_closed:
             return
         reply_text = clip_reply_text(reply_text)
@@ -363,18 +360,18 @@ class Session:
         self.is_closed = True
         self.reader.close()
         self.outbox.send(0, spec.ConnectionClose(reply_code, reply_text, index >> 16, index & 0xFFFF))
-        self._connection.finish_later()
+        self._connection.await_close()
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """The connection is gone, politely or not: release all that it held."""
+        """Release everything; the connection is lost."""
         self._end_channels()
         self.is_closed = True
         self.reader.close()
         self._messages.end()
         self.outbox.closes_channel = None
-        del self._connection  # the other half of a reference cycle; nothing is said to a session that is closed
+        del self._connection  # breaks a reference cycle; a closed session gets no more calls
 
     def _end_channels(self) -> None:
         if self._login is not None:
@@ -389,21 +386,21 @@ class Session:
 
     @property
     def awaits_confirms(self) -> bool:
-        """A publish of it was taken, and waits for its epoch."""
+        """True if a publish waits for its epoch."""
         return any(state.channel.awaiting_epoch for state in self.channels.values())
 
-    def tell_blocked(self, reason: str) -> None:
+    def send_blocked(self, reason: str) -> None:
         if self.handshake.capabilities.get("connection.blocked") is True and not self.is_closed:
             self.outbox.send(0, spec.ConnectionBlocked(reason))
 
-    def tell_unblocked(self) -> None:
+    def send_unblocked(self) -> None:
         if self.handshake.capabilities.get("connection.blocked") is True and not self.is_closed:
             self.outbox.send(0, spec.ConnectionUnblocked())
 
 
 def _read_address(method: bytes) -> tuple[bytes, str, str]:
-    """The address of a publish as it came, and its exchange and key; these need not be text, as in RabbitMQ."""
-    address = method[6:-1]  # behind the ids and the ticket, before the flags
+    """Return the address of a publish as received, its exchange and its key; they need not be valid UTF-8."""
+    address = method[6:-1]  # between the ids and ticket, and the flags
     exchange_size = address[0] if address else 0
     key_at = 2 + exchange_size
     if len(address) < key_at or len(address) != key_at + address[key_at - 1]:
@@ -413,7 +410,7 @@ def _read_address(method: bytes) -> tuple[bytes, str, str]:
 
 
 def _carries_method(refusal: ProtocolError) -> bool:
-    """Whether the close names the method at hand even though the error does not."""
+    """Return True if the close names the current method although the error has none."""
     return isinstance(refusal, ChannelError)
 
 

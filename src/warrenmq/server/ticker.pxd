@@ -24,11 +24,11 @@ cdef class Ticker:
     cdef readonly list dirty
 
     cpdef schedule(self)
-    cpdef begin_piece(self)
+    cpdef begin_large_read(self)
     cpdef mark_dirty(self, outbox)
     cpdef end_turn_early(self)
     @cython.locals(now=double)
-    cpdef bint has_read_long(self) except -1
+    cpdef bint has_read_too_long(self) except -1
     @cython.locals(dirty=list)
     cdef _end(self)
     cdef _start_polling(self)

@@ -1,17 +1,17 @@
-"""The end of the turn: everything that arrived together is made safe together and answered together.
+"""Event-loop turns: input that arrives together is made durable together and answered together.
 
-The first input of a turn sets its time and schedules its end; by then the loop has read every socket that was ready.
-Code with input for the broker calls `schedule` first. Where much waits to be read, each piece of it is a turn
-(`READ_AT_ONCE`). The end closes the broker's epoch, which confirms publishes, and writes each connection's output once.
+The first input of a turn sets the turn's time and schedules its end; by then the loop has read every socket that was
+ready. Code with input for the broker calls `schedule` first. A large read is a turn of its own (`READ_SIZE`). The end
+of a turn closes the broker's epoch, which confirms publishes, and writes each connection's output once.
 
-After a turn the loop may poll its sockets for a while before it sleeps (`busy_poll` seconds, 0: never): waking a
-sleeping process takes longer than the work of a turn, and a client that waits for each answer would wait for that too.
-Ping-pong and one confirm at a time are twice as fast with it. Polling stops after a few polls without input, and is
-tried again now and then. While an epoch is being committed the loop sleeps: polling would take the interpreter lock
-from the committer.
+After a turn the loop may poll its sockets for `busy_poll` seconds before it sleeps (0: never): waking a sleeping
+process takes longer than the work of a turn, and a client that waits for each reply would wait for that too. It doubles
+the speed of ping-pong and of one confirm at a time. Polling stops after a few polls without input, and is tried again
+now and then. While an epoch is being committed the loop sleeps: polling would take the interpreter lock from the
+committer.
 
-A loop may read one socket many times before it looks at any other (uvloop 32 times). Whoever has read a large piece
-asks whether that has gone on for long (`has_read_long`), and then lets the others in.
+A loop may read one socket many times before it polls the others (uvloop: 32 times). After a large read the connection
+checks `has_read_too_long`, and yields to the others if so.
 
 Owned by the loop thread. Compiled when the package is built (ticker.pxd).
 """
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 # Polling stops after this many empty polls in a row, and is tried again after this many turns.
 _MAX_EMPTY_POLLS = 4
 _POLL_AGAIN_AFTER = 64
-# So long the loop may read large pieces before it looks at all its sockets again, in seconds.
-_LONG_READING = 0.005
+# Seconds that the loop may spend on large reads before it polls all its sockets again.
+_MAX_READING_TIME = 0.005
 
 
 class Ticker:
-    """One per node. `dirty` holds the outboxes with something to write.
+    """One per node. `dirty` holds the outboxes with unwritten output.
 
-    `now_ms` is the broker's clock; `clock` measures how long the loop has been reading.
+    `now_ms` is the broker's clock; `clock` measures the time spent on large reads.
     """
 
     __slots__ = (
@@ -86,10 +86,10 @@ class Ticker:
         self._reading_since = 0.0
         self._is_reading = False
         self.dirty: list[Any] = []
-        self.after_turn: Any = None  # called after each turn, for the alarms
+        self.after_turn: Any = None  # a callable, for the alarms
 
     def schedule(self) -> None:
-        """Begin a turn and see to it that it ends, unless one is under way."""
+        """Begin a turn and schedule its end, unless one is under way."""
         if not self._is_scheduled:
             self._is_scheduled = True
             self._turn.now_ms = self._now_ms()
@@ -97,36 +97,36 @@ class Ticker:
             if self._is_polling:
                 self._polls_left = _MAX_EMPTY_POLLS
 
-    def begin_piece(self) -> None:
-        """Begin a turn for a large piece of input, which `end_turn_early` ends."""
+    def begin_large_read(self) -> None:
+        """Begin the turn of a large read, which `end_turn_early` ends."""
         self._turn.now_ms = self._now_ms()
 
     def mark_dirty(self, outbox: Any) -> None:
-        """The outbox has something to write at the end of the turn."""
+        """Flush this outbox at the end of the turn."""
         self.dirty.append(outbox)
         if not self._is_scheduled:
             self.schedule()
 
     def end_turn(self) -> None:
-        """Close the epoch, then write. What writing brings about (a drained socket) belongs to the next turn."""
+        """Close the epoch, then write. What the writes cause (a drained socket) belongs to the next turn."""
         self._is_scheduled = False
         self._end()
 
     def end_turn_early(self) -> None:
-        """More is there to be read than is good for one turn: this one ends here, whatever is scheduled."""
+        """End the turn of a large read here, whatever is scheduled."""
         self._end()
 
-    def has_read_long(self) -> bool:
-        """Asked after each large piece: whether the loop has read nothing else for too long."""
+    def has_read_too_long(self) -> bool:
+        """Return True if large reads have kept the loop from its other sockets for too long."""
         now = self._clock()
         if not self._is_reading:
             self._is_reading = True
             self._reading_since = now
-            self.call_soon(self.has_looked_around)
-        return now - self._reading_since > _LONG_READING
+            self.call_soon(self.on_sockets_polled)
+        return now - self._reading_since > _MAX_READING_TIME
 
-    def has_looked_around(self) -> None:
-        """What is called soon comes before the loop looks at its sockets again."""
+    def on_sockets_polled(self) -> None:
+        """Scheduled by `call_soon`, so it runs when the loop is about to poll its sockets again."""
         self._is_reading = False
 
     def _end(self) -> None:
@@ -153,7 +153,7 @@ class Ticker:
             self.call_soon(self.poll)
 
     def poll(self) -> None:
-        """While something is scheduled the loop polls its sockets without sleeping: that is all this is for."""
+        """Reschedule itself: while a callback is scheduled, the loop polls its sockets without sleeping."""
         if self._clock() < self._poll_until and not self._log.is_committing:
             self.call_soon(self.poll)
         else:

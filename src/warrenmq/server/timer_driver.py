@@ -1,4 +1,4 @@
-"""Runs the broker's timers on the event loop: one loop timer for the earliest of them, and none while there are none.
+"""Runs the broker's timers on the event loop: one loop timer for the earliest of them, if there are any.
 
 Owned by the loop thread.
 """
@@ -10,12 +10,12 @@ import asyncio
 from warrenmq.core.broker import Broker
 from warrenmq.server.ticker import Ticker
 
-# The clock is read again after this many seconds at the latest: it may have been set meanwhile.
-LONGEST_WAIT = 60.0
+# Read the clock again after this many seconds, as it may have been set meanwhile.
+MAX_WAIT = 60.0
 
 
 class TimerDriver:
-    """What timers do is a turn, with its own time."""
+    """Runs due timers in a turn of their own."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ticker: Ticker, broker: Broker) -> None:
         self._loop = loop
@@ -35,7 +35,7 @@ class TimerDriver:
         due_ms = self._timers.next_due_ms()
         if due_ms is not None:
             delay = max(0.0, (due_ms - self._turn.now_ms) / 1000)
-            self._handle = self._loop.call_later(min(delay, LONGEST_WAIT), self._run)
+            self._handle = self._loop.call_later(min(delay, MAX_WAIT), self._run)
 
     def _disarm(self) -> None:
         if self._handle is not None:
