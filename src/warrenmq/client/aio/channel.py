@@ -1,57 +1,66 @@
-"""A channel on asyncio: the engine's channel, with what users need around it. Owned by the connection's loop.
+"""A channel: the engine's channel as users see it. It lives through lost connections.
 
-What waits for the server is a coroutine. `ack`, `nack` and `reject` wait for nothing and are plain calls.
+Calls that wait for the server go to the connection's loop. `publish`, `ack`, `nack` and `reject` use the engine's
+ChannelState directly.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
+from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from warrenmq.client.aio.consumer import Consumer
+from warrenmq.client.aio.primitives import check_callback, sleep
 from warrenmq.client.aio.transaction import Transaction
 from warrenmq.client.aio.worker import Inbox
 from warrenmq.client.confirms import Confirmation
 from warrenmq.client.delivery import Delivery, Returned
-from warrenmq.client.engine.channel import EngineChannel, QueueState
-from warrenmq.client.engine.channel_state import Body
-from warrenmq.client.errors import CloseReason
+from warrenmq.client.engine.channel import QueueState
+from warrenmq.client.errors import ClientError, CloseReason
 from warrenmq.protocol.properties import BasicProperties
 
 if TYPE_CHECKING:
     from warrenmq.client.aio.connection import Connection
+    from warrenmq.client.engine.channel import EngineChannel
+    from warrenmq.client.engine.channel_state import Body
 
 Arguments = Mapping[str, Any]
 
-# Who publishes without ever waiting lets the loop write after so many, so that the broker works at the same time:
-# 150,000 -> 195,000 messages of 100 B a second, one run each on a busy machine.
-_BREATH = 128
+# Let the loop write after so many publishes without a wait: 150,000 -> 195,000 msg/s of 100 B.  # asyncio only
+_MAX_BURST: Final = 128  # asyncio only
 
 
 class Channel:
-    """What `await connection.channel()` gives. Every waiting call takes a `timeout`; None is the factory's.
+    """Declares, publishes, consumes and settles. Opened by `connection.channel()`.
 
+    >>> from warrenmq.client import aio
     >>> async def main():
     ...     async with aio.connect(url) as connection, await connection.channel() as channel:
     ...         await channel.confirm_select()
     ...         confirmation = await channel.publish("", "no such queue", b"one", mandatory=True)
     ...         try:
-    ...             await confirmation  # the publish waited for room in the output only: this is the broker's word
+    ...             await confirmation
     ...         except aio.Unroutable as unroutable:
     ...             print(unroutable.returned.reply_text)
     >>> asyncio.run(main())
     NO_ROUTE
+
+    Every call that waits for the server takes `timeout` (None: the connection's call_timeout). It raises CallTimedOut
+    after that time, ConnectionLost if the connection is lost meanwhile, and the channel's error (NotFound,
+    PreconditionFailed, ...) if the server closes the channel because of it: such a channel stays closed.
     """
 
     def __init__(self, connection: Connection, engine_channel: EngineChannel) -> None:
         self.connection = connection
         self._engine_channel = engine_channel
         self._state = engine_channel.state
+        self._call = connection._call
         self._tracing = connection.factory.tracing
-        self._burst = 0
+        self._call_timeout = connection.factory.call_timeout
+        self._burst = 0  # asyncio only
         engine_channel.facade = self
 
     # -- exchanges ---------------------------------------------------------------------------------------------------
@@ -68,20 +77,23 @@ class Channel:
         arguments: Arguments | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Make sure that there is such an exchange; `passive` only asks."""
-        await self._engine_channel.exchange_declare(
-            exchange,
-            type,
-            passive=passive,
-            durable=durable,
-            auto_delete=auto_delete,
-            internal=internal,
-            arguments=arguments,
-            timeout=timeout,
+        """Declare an exchange; `passive` only checks that one with this name exists."""
+        await self._call(
+            self._engine_channel.exchange_declare(
+                exchange,
+                type,
+                passive=passive,
+                durable=durable,
+                auto_delete=auto_delete,
+                internal=internal,
+                arguments=arguments,
+                timeout=timeout,
+            ),
+            timeout,
         )
 
     async def exchange_delete(self, exchange: str, *, if_unused: bool = False, timeout: float | None = None) -> None:
-        await self._engine_channel.exchange_delete(exchange, if_unused=if_unused, timeout=timeout)
+        await self._call(self._engine_channel.exchange_delete(exchange, if_unused=if_unused, timeout=timeout), timeout)
 
     async def exchange_bind(
         self,
@@ -92,8 +104,10 @@ class Channel:
         *,
         timeout: float | None = None,
     ) -> None:
-        """From the exchange `source` to the exchange `destination`."""
-        await self._engine_channel.exchange_bind(destination, source, routing_key, arguments, timeout=timeout)
+        """Have the exchange `source` route to the exchange `destination`."""
+        await self._call(
+            self._engine_channel.exchange_bind(destination, source, routing_key, arguments, timeout=timeout), timeout
+        )
 
     async def exchange_unbind(
         self,
@@ -104,7 +118,9 @@ class Channel:
         *,
         timeout: float | None = None,
     ) -> None:
-        await self._engine_channel.exchange_unbind(destination, source, routing_key, arguments, timeout=timeout)
+        await self._call(
+            self._engine_channel.exchange_unbind(destination, source, routing_key, arguments, timeout=timeout), timeout
+        )
 
     # -- queues ------------------------------------------------------------------------------------------------------
 
@@ -119,15 +135,18 @@ class Channel:
         arguments: Arguments | None = None,
         timeout: float | None = None,
     ) -> QueueState:
-        """Make sure that there is such a queue; without a name the server gives it one. `passive` only asks."""
-        return await self._engine_channel.queue_declare(
-            queue,
-            passive=passive,
-            durable=durable,
-            exclusive=exclusive,
-            auto_delete=auto_delete,
-            arguments=arguments,
-            timeout=timeout,
+        """Declare a queue. Without a name the server generates one, which is in the result."""
+        return await self._call(
+            self._engine_channel.queue_declare(
+                queue,
+                passive=passive,
+                durable=durable,
+                exclusive=exclusive,
+                auto_delete=auto_delete,
+                arguments=arguments,
+                timeout=timeout,
+            ),
+            timeout,
         )
 
     async def queue_bind(
@@ -139,7 +158,9 @@ class Channel:
         *,
         timeout: float | None = None,
     ) -> None:
-        await self._engine_channel.queue_bind(queue, exchange, routing_key, arguments, timeout=timeout)
+        await self._call(
+            self._engine_channel.queue_bind(queue, exchange, routing_key, arguments, timeout=timeout), timeout
+        )
 
     async def queue_unbind(
         self,
@@ -150,17 +171,21 @@ class Channel:
         *,
         timeout: float | None = None,
     ) -> None:
-        await self._engine_channel.queue_unbind(queue, exchange, routing_key, arguments, timeout=timeout)
+        await self._call(
+            self._engine_channel.queue_unbind(queue, exchange, routing_key, arguments, timeout=timeout), timeout
+        )
 
     async def queue_purge(self, queue: str, *, timeout: float | None = None) -> int:
-        """Drop what waits in the queue; gives how many that were."""
-        return await self._engine_channel.queue_purge(queue, timeout=timeout)
+        """Drop the ready messages of the queue; return their number."""
+        return await self._call(self._engine_channel.queue_purge(queue, timeout=timeout), timeout)
 
     async def queue_delete(
         self, queue: str, *, if_unused: bool = False, if_empty: bool = False, timeout: float | None = None
     ) -> int:
-        """Delete the queue; gives how many messages went with it."""
-        return await self._engine_channel.queue_delete(queue, if_unused=if_unused, if_empty=if_empty, timeout=timeout)
+        """Delete the queue; return the number of messages in it."""
+        return await self._call(
+            self._engine_channel.queue_delete(queue, if_unused=if_unused, if_empty=if_empty, timeout=timeout), timeout
+        )
 
     # -- publishing --------------------------------------------------------------------------------------------------
 
@@ -174,19 +199,22 @@ class Channel:
         mandatory: bool = False,
         timeout: float | None = None,
     ) -> Confirmation:
-        """Send a message. Waits only while too much waits to be written; await what it gives for the broker's word."""
-        self._burst += 1
-        if self._burst == _BREATH:
-            self._burst = 0
-            await asyncio.sleep(0)
+        """Send a message. In confirm mode, wait for its confirm with `await confirmation`.
+
+        Waits, up to the timeout, only while more than the connection's output_limit is not yet written.
+        """
+        self._burst += 1  # asyncio only
+        if self._burst == _MAX_BURST:  # asyncio only
+            self._burst = 0  # asyncio only
+            await sleep(0)  # asyncio only
         if self._tracing is not None:
             return await self._publish_traced(exchange, routing_key, body, properties, mandatory, timeout)
         confirmation = self._state.publish(exchange, routing_key, body, properties, mandatory)
         if confirmation is None:
-            return await self._publish_later(exchange, routing_key, body, properties, mandatory, timeout)
+            return await self._publish_when_writable(exchange, routing_key, body, properties, mandatory, timeout)
         return confirmation
 
-    async def _publish_later(
+    async def _publish_when_writable(
         self,
         exchange: str,
         routing_key: str,
@@ -195,10 +223,10 @@ class Channel:
         mandatory: bool,
         timeout: float | None,
     ) -> Confirmation:
-        loop = self.connection._engine.loop
-        deadline = loop.time() + (self.connection.factory.call_timeout if timeout is None else timeout)
+        """The output is full: wait for room and try again, as others may take it first."""
+        deadline = monotonic() + (self._call_timeout if timeout is None else timeout)
         while True:
-            await self._engine_channel.waits.wait_until_writable(deadline - loop.time())
+            await self._engine_channel.waits.wait_until_writable(deadline - monotonic())
             confirmation = self._state.publish(exchange, routing_key, body, properties, mandatory)
             if confirmation is not None:
                 return confirmation
@@ -217,7 +245,7 @@ class Channel:
         try:
             confirmation = self._state.publish(exchange, routing_key, body, span.properties, mandatory)
             if confirmation is None:
-                confirmation = await self._publish_later(
+                confirmation = await self._publish_when_writable(
                     exchange, routing_key, body, span.properties, mandatory, timeout
                 )
         except BaseException as error:
@@ -227,16 +255,16 @@ class Channel:
         return confirmation
 
     async def confirm_select(self, *, timeout: float | None = None) -> None:
-        """From now on the broker says its word on every publish of this channel."""
-        await self._engine_channel.confirm_select(timeout=timeout)
+        """Put the channel in confirm mode: the broker confirms every publish from now on."""
+        await self._call(self._engine_channel.confirm_select(timeout=timeout), timeout)
 
     async def wait_for_confirms(self, timeout: float | None = None) -> None:
-        """Until all that was published has the broker's word; raises the first no since the last wait."""
-        await self._engine_channel.wait_for_confirms(timeout)
+        """Wait until all publishes are confirmed; raise the first failure since the last call."""
+        await self._call(self._engine_channel.wait_for_confirms(timeout=timeout), timeout)
 
     @property
     def next_publish_tag(self) -> int:
-        """The tag that the next publish gets; 0 outside confirm mode."""
+        """The tag of the next publish; 0 outside confirm mode."""
         return self._state.next_publish_tag
 
     # -- consuming ---------------------------------------------------------------------------------------------------
@@ -249,12 +277,15 @@ class Channel:
         global_: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """How many deliveries may be unsettled at a time: per consumer begun from now on, or (global_) per channel."""
-        await self._engine_channel.qos(prefetch_count, prefetch_size=prefetch_size, global_=global_, timeout=timeout)
+        """Limit unsettled deliveries: per consumer started from now on, or (global_) for the channel."""
+        await self._call(
+            self._engine_channel.qos(prefetch_count, prefetch_size=prefetch_size, global_=global_, timeout=timeout),
+            timeout,
+        )
 
     async def get(self, queue: str, *, auto_ack: bool = False, timeout: float | None = None) -> Delivery | None:
-        """The next message of the queue, or None when it has none."""
-        return await self._engine_channel.get(queue, auto_ack=auto_ack, timeout=timeout)
+        """Return the next message of the queue, or None if it is empty."""
+        return await self._call(self._engine_channel.get(queue, auto_ack=auto_ack, timeout=timeout), timeout)
 
     def consume(
         self,
@@ -269,11 +300,13 @@ class Channel:
         on_cancel: Callable[[Any], object] | None = None,
         timeout: float | None = None,
     ) -> Consumer:
-        """Have what comes to the queue delivered: to the callback, plain or async, or by iteration.
+        """Deliver the messages of the queue to the callback, on the channel's worker, or by iteration.
 
-        Await what it gives, or iterate it: nothing begins before. `timeout` is that of the iteration: it ends when
-        nothing came for so long. `on_cancel(consumer)` is called when the server ends the consumer.
+        On asyncio, await the consumer or iterate it to start it; the callback may be a coroutine function.
+        `timeout` ends the iteration if no message comes for that long. `on_cancel(consumer)` is called when the server
+        cancels the consumer.
         """
+        check_callback(callback)
         if callback is not None and self._tracing is not None:
             callback = self._tracing.traced(callback, queue)
         inbox = Inbox() if callback is None else None
@@ -289,41 +322,45 @@ class Channel:
             arguments=arguments,
             on_cancel=on_cancel,
         )
-        return Consumer(self, begin, queue, inbox, timeout)
+        consumer = Consumer(self, begin, queue, inbox, timeout)
+        # blocking only: consumer._start()
+        return consumer
 
     async def cancel(self, consumer: Consumer | str, *, timeout: float | None = None) -> None:
-        """End a consumer."""
+        """Cancel a consumer."""
         tag = consumer if isinstance(consumer, str) else consumer.tag
-        await self._engine_channel.cancel(tag, timeout=timeout)
+        await self._call(self._engine_channel.cancel(tag, timeout=timeout), timeout)
+
+    # -- settling ----------------------------------------------------------------------------------------------------
 
     def ack(self, delivery: Delivery | int, multiple: bool = False) -> bool:
-        """Done with it (`multiple`: and with all before it). False: it is of an earlier life, and nothing was said."""
+        """Acknowledge it (`multiple`: and all before it). False: its connection was lost, and no ack was sent."""
         return self._state.ack(self._state.tag_of(delivery), multiple)
 
     def nack(self, delivery: Delivery | int, multiple: bool = False, requeue: bool = True) -> bool:
-        """Give it back, or drop it (it is dead-lettered where the queue says so)."""
+        """Requeue it, or drop it (dead-lettered if the queue is configured so)."""
         return self._state.nack(self._state.tag_of(delivery), multiple, requeue)
 
     def reject(self, delivery: Delivery | int, requeue: bool = True) -> bool:
         return self._state.reject(self._state.tag_of(delivery), requeue)
 
     async def recover(self, requeue: bool = True, *, timeout: float | None = None) -> None:
-        """Have everything unsettled on this channel delivered again."""
-        await self._engine_channel.recover(requeue, timeout=timeout)
+        """Have the broker redeliver everything unsettled on this channel."""
+        await self._call(self._engine_channel.recover(requeue, timeout=timeout), timeout)
 
     # -- transactions ------------------------------------------------------------------------------------------------
 
     async def tx_select(self, *, timeout: float | None = None) -> None:
-        await self._engine_channel.tx_select(timeout=timeout)
+        await self._call(self._engine_channel.tx_select(timeout=timeout), timeout)
 
     async def tx_commit(self, *, timeout: float | None = None) -> None:
-        await self._engine_channel.tx_commit(timeout=timeout)
+        await self._call(self._engine_channel.tx_commit(timeout=timeout), timeout)
 
     async def tx_rollback(self, *, timeout: float | None = None) -> None:
-        await self._engine_channel.tx_rollback(timeout=timeout)
+        await self._call(self._engine_channel.tx_rollback(timeout=timeout), timeout)
 
     def transaction(self) -> Transaction:
-        """`async with channel.transaction():` commits at the end of the block, or rolls back if it raises.
+        """Return a block (`async with`) that commits at its end, or rolls back if it raises.
 
         The channel stays transactional: publishing and settling outside a block raises Misuse from then on.
         """
@@ -340,40 +377,43 @@ class Channel:
 
     @property
     def needs_transaction(self) -> bool:
-        """Whether `transaction` was used: what is published and settled has to be inside a block."""
+        """Whether `transaction` was used, so that publishing and settling must be inside a block."""
         return self._engine_channel.needs_transaction
 
-    # -- listeners: plain or async, run by the channel's worker ------------------------------------------------------
+    # -- listeners, called on the channel's worker --------------------------------------------------------------------
 
     def add_return_listener(self, listener: Callable[[Returned], object]) -> None:
-        """Told of every mandatory message that came back."""
+        """Call it with every mandatory message that is returned."""
+        check_callback(listener)
         self._engine_channel.return_listeners.add(listener)
 
     def remove_return_listener(self, listener: Callable[[Returned], object]) -> bool:
-        """Return False if it was not there."""
+        """Return False if there is no such listener."""
         return self._engine_channel.return_listeners.remove(listener)
 
     def add_confirm_listener(self, listener: Callable[[int, bool, bool], object]) -> None:
-        """Told the broker's word on publishes: tag, multiple, is_ack."""
+        """Call it with (tag, multiple, is_ack) of every confirm."""
+        check_callback(listener)
         self._engine_channel.add_confirm_listener(listener)
 
     def remove_confirm_listener(self, listener: Callable[[int, bool, bool], object]) -> bool:
-        """Return False if it was not there."""
+        """Return False if there is no such listener."""
         return self._engine_channel.remove_confirm_listener(listener)
 
     def add_close_listener(self, listener: Callable[[CloseReason], object]) -> None:
-        """Told when the connection is lost (`is_final` False) and when the channel has ended."""
+        """Call it when the connection is lost (`is_final` is False), and when the channel has ended."""
+        check_callback(listener)
         self._engine_channel.close_listeners.add(listener)
 
     def remove_close_listener(self, listener: Callable[[CloseReason], object]) -> bool:
-        """Return False if it was not there."""
+        """Return False if there is no such listener."""
         return self._engine_channel.close_listeners.remove(listener)
 
-    # -- itself ------------------------------------------------------------------------------------------------------
+    # -- the channel itself ------------------------------------------------------------------------------------------
 
     @property
     def is_blocked(self) -> bool:
-        """The server has paused publishing on this channel by channel.flow: publishes wait."""
+        """Whether the server has paused publishing on this channel (channel.flow); publishes wait."""
         return self._state.is_paused
 
     @property
@@ -382,21 +422,21 @@ class Channel:
 
     @property
     def life(self) -> int:
-        """Grows by one with each connection that the channel lives on."""
+        """A number that grows with each reconnect."""
         return self._state.life
 
     @property
     def is_open(self) -> bool:
-        """Until it has ended for good: True also while the connection is being recovered."""
+        """Whether it has not ended for good. While the connection recovers it is open, and calls wait."""
         return self._engine_channel.is_open
 
     @property
     def close_reason(self) -> CloseReason | None:
         return self._engine_channel.close_reason
 
-    async def close(self, reply_code: int = 200, reply_text: str = "Goodbye", *, timeout: float | None = None) -> None:
-        """End the channel; what it has not settled goes back to its queues."""
-        await self._engine_channel.close(reply_code, reply_text, timeout=timeout)
+    async def close(self, reply_code: int = 200, reply_text: str = "Goodbye", timeout: float | None = None) -> None:
+        """Close the channel and wait for a running callback to end. Closing twice is allowed."""
+        await self.connection._close_channel(self._engine_channel, reply_code, reply_text, timeout)
 
     async def __aenter__(self) -> Channel:
         return self
@@ -404,8 +444,12 @@ class Channel:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        await self.close()
+        try:
+            await self.close()
+        except ClientError:
+            if error is None:  # otherwise the error in the block is raised
+                raise
 
     def __repr__(self) -> str:
-        state = "open" if self.is_open else f"{self.close_reason}"
-        return f"<Channel {self.number}: {state}>"
+        state = "open" if self.is_open else f"closed: {self.close_reason}"
+        return f"<Channel {self.number} of {self.connection!r}, {state}>"

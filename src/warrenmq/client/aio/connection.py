@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from types import TracebackType
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from warrenmq.client.aio.channel import Channel
 from warrenmq.client.aio.worker import Worker
@@ -13,6 +13,11 @@ from warrenmq.client.engine.listener_list import do_nothing
 from warrenmq.client.errors import CloseReason
 from warrenmq.client.factory import ConnectionFactory, Settings, as_factory
 from warrenmq.client.url import Address
+
+if TYPE_CHECKING:
+    from warrenmq.client.engine.channel import EngineChannel
+
+Result = TypeVar("Result")
 
 
 class Connection:
@@ -126,6 +131,18 @@ class Connection:
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         await self.close()
+
+    # -- for channels and consumers ----------------------------------------------------------------------------------
+
+    def _call(self, coroutine: Coroutine[Any, Any, Result], timeout: float | None) -> Coroutine[Any, Any, Result]:
+        """Return what to await; the engine keeps the timeout."""
+        return coroutine
+
+    def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._engine.spawn(work)
+
+    async def _close_channel(self, channel: EngineChannel, code: int, text: str, timeout: float | None) -> None:
+        await channel.close(code, text, timeout=timeout)
 
     def __repr__(self) -> str:
         return f"<Connection to {self.factory.url(self.address)}: {self._engine.state.value}>"

@@ -124,3 +124,7 @@ def start(function: Callable[[], Coroutine[Any, Any, None]], name: str) -> Task:
 async def join(task: Task, timeout: float | None) -> None:
     """Wait for the end of the task."""
     await asyncio.wait([task], timeout=timeout)
+
+
+def check_callback(callback: Callable[..., object] | None) -> None:
+    """Plain functions and coroutine functions are both fine here."""

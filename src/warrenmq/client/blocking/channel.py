@@ -1,49 +1,60 @@
-"""A channel for any thread: the hot calls go straight to the engine's channel state, all others over to the loop.
+"""A channel: the engine's channel as users see it. It lives through lost connections.
 
-No state of its own but what the user may set; the engine's channel owns the rest, and outlives lost connections.
+Calls that wait for the server go to the connection's loop. `publish`, `ack`, `nack` and `reject` use the engine's
+ChannelState directly.
+
+Written by tools/unasync.py from aio/channel.py: change that, then run it.
 """
 
 from __future__ import annotations
 
-import inspect
-import time
 from collections.abc import Callable, Mapping
+from functools import partial
+from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from warrenmq.client.blocking.consumer import Consumer
+from warrenmq.client.blocking.primitives import check_callback
 from warrenmq.client.blocking.transaction import Transaction
-from warrenmq.client.blocking.worker import Inbox, Worker
+from warrenmq.client.blocking.worker import Inbox
 from warrenmq.client.confirms import Confirmation
 from warrenmq.client.delivery import Delivery, Returned
 from warrenmq.client.engine.channel import QueueState
-from warrenmq.client.errors import ClientError, CloseReason, ConnectionClosed, Misuse
+from warrenmq.client.errors import ClientError, CloseReason
 from warrenmq.protocol.properties import BasicProperties
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
     from warrenmq.client.blocking.connection import Connection
     from warrenmq.client.engine.channel import EngineChannel
     from warrenmq.client.engine.channel_state import Body
 
 Arguments = Mapping[str, Any]
-Result = TypeVar("Result")
 
 
 class Channel:
-    """Where everything happens: declare, publish, consume, settle. Made by `connection.channel()`.
+    """Declares, publishes, consumes and settles. Opened by `connection.channel()`.
 
-    Every call that waits for the server takes `timeout` (None: the connection's call_timeout) and raises CallTimedOut
-    when it has passed, ConnectionLost when the connection was lost under it, and the channel's error (NotFound,
-    PreconditionFailed, ...) when the server closed the channel for it: such a channel stays closed.
+    >>> from warrenmq import client
+    >>> with client.connect(url) as connection, connection.channel() as channel:
+    ...     channel.confirm_select()
+    ...     confirmation = channel.publish("", "no such queue", b"one", mandatory=True)
+    ...     try:
+    ...         confirmation.result()
+    ...     except client.Unroutable as unroutable:
+    ...         print(unroutable.returned.reply_text)
+    NO_ROUTE
+
+    Every call that waits for the server takes `timeout` (None: the connection's call_timeout). It raises CallTimedOut
+    after that time, ConnectionLost if the connection is lost meanwhile, and the channel's error (NotFound,
+    PreconditionFailed, ...) if the server closes the channel because of it: such a channel stays closed.
     """
 
     def __init__(self, connection: Connection, engine_channel: EngineChannel) -> None:
         self.connection = connection
         self._engine_channel = engine_channel
         self._state = engine_channel.state
-        self._thread = connection._thread
+        self._call = connection._call
         self._tracing = connection.factory.tracing
         self._call_timeout = connection.factory.call_timeout
         engine_channel.facade = self
@@ -62,7 +73,7 @@ class Channel:
         arguments: Arguments | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Make sure that there is such an exchange; `passive` only asks whether there is one of this name."""
+        """Declare an exchange; `passive` only checks that one with this name exists."""
         self._call(
             self._engine_channel.exchange_declare(
                 exchange,
@@ -89,7 +100,7 @@ class Channel:
         *,
         timeout: float | None = None,
     ) -> None:
-        """Have the exchange `source` hand on to the exchange `destination`."""
+        """Have the exchange `source` route to the exchange `destination`."""
         self._call(
             self._engine_channel.exchange_bind(destination, source, routing_key, arguments, timeout=timeout), timeout
         )
@@ -120,7 +131,7 @@ class Channel:
         arguments: Arguments | None = None,
         timeout: float | None = None,
     ) -> QueueState:
-        """Make sure that there is such a queue; without a name the server makes one up, and the answer says it."""
+        """Declare a queue. Without a name the server generates one, which is in the result."""
         return self._call(
             self._engine_channel.queue_declare(
                 queue,
@@ -157,13 +168,13 @@ class Channel:
         self._call(self._engine_channel.queue_unbind(queue, exchange, routing_key, arguments, timeout=timeout), timeout)
 
     def queue_purge(self, queue: str, *, timeout: float | None = None) -> int:
-        """Drop what waits in the queue; how much that was."""
+        """Drop the ready messages of the queue; return their number."""
         return self._call(self._engine_channel.queue_purge(queue, timeout=timeout), timeout)
 
     def queue_delete(
         self, queue: str, *, if_unused: bool = False, if_empty: bool = False, timeout: float | None = None
     ) -> int:
-        """Delete the queue; how many messages went with it."""
+        """Delete the queue; return the number of messages in it."""
         return self._call(
             self._engine_channel.queue_delete(queue, if_unused=if_unused, if_empty=if_empty, timeout=timeout), timeout
         )
@@ -180,18 +191,18 @@ class Channel:
         mandatory: bool = False,
         timeout: float | None = None,
     ) -> Confirmation:
-        """Send a message. In confirm mode the confirmation's `result()` waits for the broker's word on it.
+        """Send a message. In confirm mode, wait for its confirm with `confirmation.result()`.
 
-        Waits, up to the time-out, only while more than the connection's output_limit is not yet written.
+        Waits, up to the timeout, only while more than the connection's output_limit is not yet written.
         """
         if self._tracing is not None:
             return self._publish_traced(exchange, routing_key, body, properties, mandatory, timeout)
         confirmation = self._state.publish(exchange, routing_key, body, properties, mandatory)
         if confirmation is None:
-            return self._publish_patiently(exchange, routing_key, body, properties, mandatory, timeout)
+            return self._publish_when_writable(exchange, routing_key, body, properties, mandatory, timeout)
         return confirmation
 
-    def _publish_patiently(
+    def _publish_when_writable(
         self,
         exchange: str,
         routing_key: str,
@@ -200,10 +211,10 @@ class Channel:
         mandatory: bool,
         timeout: float | None,
     ) -> Confirmation:
-        """There was no room: wait for some and try again, as other threads wait for it too."""
-        deadline = time.monotonic() + (self._call_timeout if timeout is None else timeout)
+        """The output is full: wait for room and try again, as others may take it first."""
+        deadline = monotonic() + (self._call_timeout if timeout is None else timeout)
         while True:
-            self._engine_channel.waits.block_until_writable(deadline - time.monotonic())
+            self._engine_channel.waits.block_until_writable(deadline - monotonic())
             confirmation = self._state.publish(exchange, routing_key, body, properties, mandatory)
             if confirmation is not None:
                 return confirmation
@@ -222,7 +233,9 @@ class Channel:
         try:
             confirmation = self._state.publish(exchange, routing_key, body, span.properties, mandatory)
             if confirmation is None:
-                confirmation = self._publish_patiently(exchange, routing_key, body, span.properties, mandatory, timeout)
+                confirmation = self._publish_when_writable(
+                    exchange, routing_key, body, span.properties, mandatory, timeout
+                )
         except BaseException as error:
             span.end(error)
             raise
@@ -230,16 +243,16 @@ class Channel:
         return confirmation
 
     def confirm_select(self, *, timeout: float | None = None) -> None:
-        """From now on the broker gives its word on every publish."""
+        """Put the channel in confirm mode: the broker confirms every publish from now on."""
         self._call(self._engine_channel.confirm_select(timeout=timeout), timeout)
 
     def wait_for_confirms(self, timeout: float | None = None) -> None:
-        """Wait for the broker's word on all that was published; raises for the first bad one since the last wait."""
+        """Wait until all publishes are confirmed; raise the first failure since the last call."""
         self._call(self._engine_channel.wait_for_confirms(timeout=timeout), timeout)
 
     @property
     def next_publish_tag(self) -> int:
-        """The tag that the next publish gets in confirm mode; 0 outside of it."""
+        """The tag of the next publish; 0 outside confirm mode."""
         return self._state.next_publish_tag
 
     # -- consuming ---------------------------------------------------------------------------------------------------
@@ -252,14 +265,14 @@ class Channel:
         global_: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """How many deliveries may be unsettled at a time: per consumer begun from now on, or (global_) per channel."""
+        """Limit unsettled deliveries: per consumer started from now on, or (global_) for the channel."""
         self._call(
             self._engine_channel.qos(prefetch_count, prefetch_size=prefetch_size, global_=global_, timeout=timeout),
             timeout,
         )
 
     def get(self, queue: str, *, auto_ack: bool = False, timeout: float | None = None) -> Delivery | None:
-        """The next message of the queue, or None when it has none."""
+        """Return the next message of the queue, or None if it is empty."""
         return self._call(self._engine_channel.get(queue, auto_ack=auto_ack, timeout=timeout), timeout)
 
     def consume(
@@ -275,51 +288,51 @@ class Channel:
         on_cancel: Callable[[Any], object] | None = None,
         timeout: float | None = None,
     ) -> Consumer:
-        """Have what comes to the queue delivered: to the callback, on the channel's worker thread, or by iteration.
+        """Deliver the messages of the queue to the callback, on the channel's worker, or by iteration.
 
-        `timeout` is that of the iteration: it ends when nothing came for so long. `on_cancel(consumer)` is called when
-        the server ends the consumer.
+        `timeout` ends the iteration if no message comes for that long. `on_cancel(consumer)` is called when the server
+        cancels the consumer.
         """
-        _require_plain(callback)
+        check_callback(callback)
         if callback is not None and self._tracing is not None:
             callback = self._tracing.traced(callback, queue)
         inbox = Inbox() if callback is None else None
-        engine_consumer = self._call(
-            self._engine_channel.consume(
-                queue,
-                callback,
-                work_queue=inbox,
-                consumer_tag=consumer_tag,
-                auto_ack=auto_ack,
-                exclusive=exclusive,
-                no_local=no_local,
-                arguments=arguments,
-                on_cancel=on_cancel,
-            ),
-            None,
+        begin = partial(
+            self._engine_channel.consume,
+            queue,
+            callback,
+            work_queue=inbox,
+            consumer_tag=consumer_tag,
+            auto_ack=auto_ack,
+            exclusive=exclusive,
+            no_local=no_local,
+            arguments=arguments,
+            on_cancel=on_cancel,
         )
-        return Consumer(self, engine_consumer, inbox, timeout)
+        consumer = Consumer(self, begin, queue, inbox, timeout)
+        consumer._start()
+        return consumer
 
     def cancel(self, consumer: Consumer | str, *, timeout: float | None = None) -> None:
-        """End a consumer."""
+        """Cancel a consumer."""
         tag = consumer if isinstance(consumer, str) else consumer.tag
         self._call(self._engine_channel.cancel(tag, timeout=timeout), timeout)
 
     # -- settling ----------------------------------------------------------------------------------------------------
 
     def ack(self, delivery: Delivery | int, multiple: bool = False) -> bool:
-        """Done with it (`multiple`: and with all before it). False: it is of an earlier life, and nothing was said."""
+        """Acknowledge it (`multiple`: and all before it). False: its connection was lost, and no ack was sent."""
         return self._state.ack(self._state.tag_of(delivery), multiple)
 
     def nack(self, delivery: Delivery | int, multiple: bool = False, requeue: bool = True) -> bool:
-        """Give it back, or drop it (it is dead-lettered where the queue says so)."""
+        """Requeue it, or drop it (dead-lettered if the queue is configured so)."""
         return self._state.nack(self._state.tag_of(delivery), multiple, requeue)
 
     def reject(self, delivery: Delivery | int, requeue: bool = True) -> bool:
         return self._state.reject(self._state.tag_of(delivery), requeue)
 
     def recover(self, requeue: bool = True, *, timeout: float | None = None) -> None:
-        """Have everything unsettled on this channel delivered again."""
+        """Have the broker redeliver everything unsettled on this channel."""
         self._call(self._engine_channel.recover(requeue, timeout=timeout), timeout)
 
     # -- transactions ------------------------------------------------------------------------------------------------
@@ -334,7 +347,7 @@ class Channel:
         self._call(self._engine_channel.tx_rollback(timeout=timeout), timeout)
 
     def transaction(self) -> Transaction:
-        """`with channel.transaction():` commits at the end of the block, or rolls back if it raises.
+        """Return a block (`with`) that commits at its end, or rolls back if it raises.
 
         The channel stays transactional: publishing and settling outside a block raises Misuse from then on.
         """
@@ -351,43 +364,43 @@ class Channel:
 
     @property
     def needs_transaction(self) -> bool:
-        """Whether `transaction` was used: what is published and settled has to be inside a block."""
+        """Whether `transaction` was used, so that publishing and settling must be inside a block."""
         return self._engine_channel.needs_transaction
 
-    # -- listeners: called on the channel's worker thread ------------------------------------------------------------
+    # -- listeners, called on the channel's worker --------------------------------------------------------------------
 
     def add_return_listener(self, listener: Callable[[Returned], object]) -> None:
-        """Told of every mandatory message that came back."""
-        _require_plain(listener)
+        """Call it with every mandatory message that is returned."""
+        check_callback(listener)
         self._engine_channel.return_listeners.add(listener)
 
     def remove_return_listener(self, listener: Callable[[Returned], object]) -> bool:
-        """Return False if it was not there."""
+        """Return False if there is no such listener."""
         return self._engine_channel.return_listeners.remove(listener)
 
     def add_confirm_listener(self, listener: Callable[[int, bool, bool], object]) -> None:
-        """Told (tag, multiple, is_ack) of every word of the broker on publishes."""
-        _require_plain(listener)
+        """Call it with (tag, multiple, is_ack) of every confirm."""
+        check_callback(listener)
         self._engine_channel.add_confirm_listener(listener)
 
     def remove_confirm_listener(self, listener: Callable[[int, bool, bool], object]) -> bool:
-        """Return False if it was not there."""
+        """Return False if there is no such listener."""
         return self._engine_channel.remove_confirm_listener(listener)
 
     def add_close_listener(self, listener: Callable[[CloseReason], object]) -> None:
-        """Told when the channel has ended for good: who began it, and why."""
-        _require_plain(listener)
+        """Call it when the connection is lost (`is_final` is False), and when the channel has ended."""
+        check_callback(listener)
         self._engine_channel.close_listeners.add(listener)
 
     def remove_close_listener(self, listener: Callable[[CloseReason], object]) -> bool:
-        """Return False if it was not there."""
+        """Return False if there is no such listener."""
         return self._engine_channel.close_listeners.remove(listener)
 
     # -- the channel itself ------------------------------------------------------------------------------------------
 
     @property
     def is_blocked(self) -> bool:
-        """The server has paused publishing on this channel by channel.flow: publishes wait."""
+        """Whether the server has paused publishing on this channel (channel.flow); publishes wait."""
         return self._state.is_paused
 
     @property
@@ -396,12 +409,12 @@ class Channel:
 
     @property
     def life(self) -> int:
-        """Grows with each new connection to the server that the channel lives on."""
+        """A number that grows with each reconnect."""
         return self._state.life
 
     @property
     def is_open(self) -> bool:
-        """Not closed for good; while the connection recovers it is open, and calls wait."""
+        """Whether it has not ended for good. While the connection recovers it is open, and calls wait."""
         return self._engine_channel.is_open
 
     @property
@@ -409,17 +422,8 @@ class Channel:
         return self._engine_channel.close_reason
 
     def close(self, reply_code: int = 200, reply_text: str = "Goodbye", timeout: float | None = None) -> None:
-        """End the channel and wait for the callback that runs just now; closing twice is no error."""
-        limit = self.connection.factory.close_timeout if timeout is None else timeout
-        deadline = time.monotonic() + limit
-        try:
-            if not self._thread.is_over:
-                self._thread.call(self._engine_channel.close(reply_code, reply_text, timeout=limit), limit)
-        except ConnectionClosed:
-            pass  # the connection ended, and the channel with it
-        worker = self._engine_channel.work_queue
-        if isinstance(worker, Worker):
-            worker.join(deadline - time.monotonic())
+        """Close the channel and wait for a running callback to end. Closing twice is allowed."""
+        self.connection._close_channel(self._engine_channel, reply_code, reply_text, timeout)
 
     def __enter__(self) -> Channel:
         return self
@@ -428,18 +432,9 @@ class Channel:
         try:
             self.close()
         except ClientError:
-            if error is None:  # what went wrong in the block is the news, not that its end went wrong too
+            if error is None:  # otherwise the error in the block is raised
                 raise
 
     def __repr__(self) -> str:
         state = "open" if self.is_open else f"closed: {self.close_reason}"
         return f"<Channel {self.number} of {self.connection!r}, {state}>"
-
-    def _call(self, coroutine: Coroutine[Any, Any, Result], timeout: float | None) -> Result:
-        return self._thread.call(coroutine, self._call_timeout if timeout is None else timeout)
-
-
-def _require_plain(callback: Callable[..., object] | None) -> None:
-    """A coroutine function here would never be awaited."""
-    if inspect.iscoroutinefunction(callback):
-        raise Misuse("the blocking client calls plain functions; for coroutines use warrenmq.client.aio")

@@ -6,19 +6,25 @@ The engine, which belongs to the loop, does the work; this is the way to it, and
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from warrenmq.client.blocking import io_thread
-from warrenmq.client.blocking.channel import Channel, _require_plain
+from warrenmq.client.blocking.channel import Channel
 from warrenmq.client.blocking.io_thread import IoThread
+from warrenmq.client.blocking.primitives import check_callback
 from warrenmq.client.blocking.worker import Worker
 from warrenmq.client.engine.connection import EngineConnection, RecoveryEvent
 from warrenmq.client.engine.consumers import WorkQueue
 from warrenmq.client.engine.listener_list import do_nothing
 from warrenmq.client.errors import ClientError, CloseReason, ConnectionClosed
 from warrenmq.client.factory import ConnectionFactory, Settings, as_factory
+
+if TYPE_CHECKING:
+    from warrenmq.client.engine.channel import EngineChannel
+
+Result = TypeVar("Result")
 
 
 def connect(url: str | Iterable[str] | ConnectionFactory | None = None, /, **settings: Unpack[Settings]) -> Connection:
@@ -48,6 +54,7 @@ class Connection:
     def __init__(self, factory: ConnectionFactory) -> None:
         """Use `connect` or `ConnectionFactory.connect`, which open it too."""
         self._given = factory
+        self._call_timeout = factory.call_timeout
         self._workers: list[Worker] = []
         self._engine: EngineConnection
         self._thread = IoThread(f"warren-client-{factory.name or 'connecting'}")
@@ -116,8 +123,8 @@ class Connection:
         self, on_blocked: Callable[[str], object], on_unblocked: Callable[[], object] = do_nothing
     ) -> None:
         """Told when the server stops taking publishes (with its reason), and when it takes them again."""
-        _require_plain(on_blocked)
-        _require_plain(on_unblocked)
+        check_callback(on_blocked)
+        check_callback(on_unblocked)
         self._engine.blocked_listeners.add((on_blocked, on_unblocked))
 
     def remove_blocked_listener(
@@ -128,7 +135,7 @@ class Connection:
 
     def add_close_listener(self, listener: Callable[[CloseReason], object]) -> None:
         """Told when the connection has ended for good: who began it, and why."""
-        _require_plain(listener)
+        check_callback(listener)
         self._engine.close_listeners.add(listener)
 
     def remove_close_listener(self, listener: Callable[[CloseReason], object]) -> bool:
@@ -137,7 +144,7 @@ class Connection:
 
     def add_recovery_listener(self, listener: Callable[[RecoveryEvent], object]) -> None:
         """Told of each step of a recovery: lost, trying, recovered, gave_up."""
-        _require_plain(listener)
+        check_callback(listener)
         self._engine.recovery_listeners.add(listener)
 
     def remove_recovery_listener(self, listener: Callable[[RecoveryEvent], object]) -> bool:
@@ -146,7 +153,7 @@ class Connection:
 
     def add_queue_renamed_listener(self, listener: Callable[[str, str], object]) -> None:
         """Told (old, new) when a server-named queue got another name in a recovery."""
-        _require_plain(listener)
+        check_callback(listener)
         self._engine.renamed_listeners.add(listener)
 
     def remove_queue_renamed_listener(self, listener: Callable[[str, str], object]) -> bool:
@@ -184,6 +191,26 @@ class Connection:
 
     def __repr__(self) -> str:
         return f"<Connection {self.name!r} to {self.factory.url(self.address)}>"
+
+    # -- for channels and consumers ----------------------------------------------------------------------------------
+
+    def _call(self, coroutine: Coroutine[Any, Any, Result], timeout: float | None) -> Result:
+        """Run it on the loop; the engine keeps the timeout."""
+        return self._thread.call(coroutine, self._call_timeout if timeout is None else timeout)
+
+    def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._thread.spawn(work())
+
+    def _close_channel(self, channel: EngineChannel, code: int, text: str, timeout: float | None) -> None:
+        limit = self.factory.close_timeout if timeout is None else timeout
+        deadline = time.monotonic() + limit
+        try:
+            if not self._thread.is_over:
+                self._thread.call(channel.close(code, text, timeout=limit), limit)
+        except ConnectionClosed:
+            pass  # the channel ended with it
+        if isinstance(channel.work_queue, Worker):
+            channel.work_queue.join(deadline - time.monotonic())
 
     # -- beginning and end -------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
@@ -10,7 +11,7 @@ from time import sleep
 from typing import Any, TypeVar
 
 from warrenmq.client.confirms import Confirmation
-from warrenmq.client.errors import CallTimedOut
+from warrenmq.client.errors import CallTimedOut, Misuse
 
 __all__ = [
     "Condition",
@@ -19,6 +20,7 @@ __all__ = [
     "Guard",
     "Lock",
     "Task",
+    "check_callback",
     "join",
     "locked",
     "new_future",
@@ -74,3 +76,9 @@ def start(function: Callable[[], None], name: str) -> Task:
 def join(thread: Task, timeout: float | None) -> None:
     """Wait for the end of the thread."""
     thread.join(timeout)
+
+
+def check_callback(callback: Callable[..., object] | None) -> None:
+    """Refuse a coroutine function, which would never be awaited."""
+    if inspect.iscoroutinefunction(callback):
+        raise Misuse("the blocking client calls plain functions; for coroutines use warrenmq.client.aio")
