@@ -37,7 +37,7 @@ from warrenmq.events.codec import decode
 from warrenmq.events.ids import UidClock, uid_text
 from warrenmq.events.rows import Rows, TracedMessage
 from warrenmq.node import INDEX, Node, NodeOptions
-from warrenmq.tracing.index import note_of_stored
+from warrenmq.tracing.index_entry import entry_of_stored
 from warrenmq.tracing.reader import Traces
 from warrenmq.tracing.recorder import BATCH_ROWS
 from warrenmq.tracing.search import TraceQuery, TracingUnavailable
@@ -223,7 +223,7 @@ async def cost_of_notes(traces: Traces, batches: list[bytes]) -> float:
     """CPU seconds of indexing, per event."""
     begin = time.thread_time()
     for offset, octets in enumerate(batches):
-        note_of_stored(offset, octets)
+        entry_of_stored(offset, octets)
     return (time.thread_time() - begin) / max(1, sum(decode(octets).count for octets in batches))
 
 
@@ -238,7 +238,7 @@ async def run(folder: Path, events: int) -> tuple[list[Answer], dict[str, float]
     answers = await questions(subject.traces, lives, "warm")
     kept = subject.node.tracing.log.kept
     stored = await subject.node.tracing.log.reader().read(0)
-    per_note = await cost_of_notes(subject.traces, [batch.octets for batch in stored])
+    per_note = await cost_of_notes(subject.traces, [batch.data for batch in stored])
     await subject.stop()
     forget_cached(folder)
     await subject.start()
@@ -254,7 +254,7 @@ async def run(folder: Path, events: int) -> tuple[list[Answer], dict[str, float]
         "log_bytes_per_event": size_of(folder / "queues") / kept,
         "index_bytes_per_event": size_of(folder / INDEX) / kept,
         "index_cpu_ns_per_event": per_note * 1e9,
-        "index_files": subject.traces.figures()["files"],
+        "index_runs": subject.traces.figures()["runs"],
     }
     await subject.stop()
     return answers, figures

@@ -12,8 +12,7 @@ from warrenmq.events.codec import encode
 from warrenmq.events.ids import GROUP_BITS, UidClock
 from warrenmq.events.rows import Rows
 from warrenmq.events.schema import Event
-from warrenmq.tracing.index import note_of
-from warrenmq.tracing.index_file import BatchNote
+from warrenmq.tracing.index_entry import IndexEntry, entry_of
 
 BEGIN = 1_794_804_600_000_000  # 2026-11-16 04:50 UTC
 UIDS = count(UidClock().next(BEGIN), 1 << GROUP_BITS)  # as of a quiet broker: no two share a key
@@ -73,7 +72,7 @@ def bytes_of(events: Iterable[Event]) -> bytes:
 @dataclass(frozen=True)
 class Stored:
     offset: int
-    octets: bytes
+    data: bytes
 
 
 class MemoryLog:
@@ -91,9 +90,9 @@ class MemoryLog:
     def next_offset(self) -> int:
         return len(self.batches)
 
-    def append(self, events: Iterable[Event]) -> tuple[int, bytes, BatchNote]:
+    def append(self, events: Iterable[Event]) -> tuple[int, bytes, IndexEntry]:
         self.batches.append(bytes_of(events))
-        return len(self.batches) - 1, self.batches[-1], note_of(self.batches[-1])
+        return len(self.batches) - 1, self.batches[-1], entry_of(self.batches[-1])
 
     def delete(self) -> None:
         """And make it anew."""

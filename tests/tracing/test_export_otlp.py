@@ -85,7 +85,7 @@ def export(options: OtlpOptions, *batches: list[Event], exporter: OtlpExporter |
         used = exporter or OtlpExporter(options)
         used.start()
         for offset, batch in enumerate(batches):
-            used.batch_was_added(offset, bytes_of(batch))
+            used.batch_added(offset, bytes_of(batch))
         await used.stop()
         return used
 
@@ -98,7 +98,7 @@ def exported_before_the_end(options: OtlpOptions, batch: list[Event]) -> OtlpExp
     async def run() -> OtlpExporter:
         exporter = OtlpExporter(options)
         exporter.start()
-        exporter.batch_was_added(0, bytes_of(batch))
+        exporter.batch_added(0, bytes_of(batch))
         async with asyncio.timeout(30):
             while exporter.sent + exporter.dropped < 2:  # noqa: ASYNC110  # a thread counts
                 await asyncio.sleep(0.01)
@@ -222,8 +222,8 @@ def test_a_batch_that_is_damaged_is_left_out(collector: Collector, caplog: pytes
     async def run() -> None:
         exporter = OtlpExporter(OtlpOptions(collector.url))
         exporter.start()
-        exporter.batch_was_added(0, b"nonsense")
-        exporter.batch_was_added(1, bytes_of(simple_life(0)))
+        exporter.batch_added(0, b"nonsense")
+        exporter.batch_added(1, bytes_of(simple_life(0)))
         await exporter.stop()
 
     asyncio.run(run())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from array import array
 from dataclasses import replace
@@ -18,24 +19,30 @@ from warrenmq.events.codec import decode, encode
 from warrenmq.events.columns import ColumnWriter
 from warrenmq.events.ids import MESSAGE_ID_KEY, key_hash, uid_key
 from warrenmq.events.schema import Event
-from warrenmq.journal.files import Files
 from warrenmq.tracing import index as index_module
-from warrenmq.tracing.index import Index, note_of, note_of_stored, note_of_written
-from warrenmq.tracing.index_file import BadIndex, BatchNote, IndexFile, IndexQuery, kind_bit, write
+from warrenmq.tracing.index import FILE_NAME, BadIndex, Index
+from warrenmq.tracing.index_entry import (
+    IndexEntry,
+    IndexQuery,
+    entry_of,
+    entry_of_stored,
+    entry_of_written,
+    kind_bit,
+)
 from warrenmq.tracing.keys import keys_of, sort_keys
 
 
-def note(
+def entry(
     offset: int, *keys: int, time: int | None = None, kinds: int = 2, names: frozenset[str] = frozenset()
-) -> BatchNote:
+) -> IndexEntry:
     at = 1_000 * offset if time is None else time
-    return BatchNote(offset, at, at + 999, kinds, 7 * offset, 1000, names, array("Q", sorted(keys)))
+    return IndexEntry(offset, at, at + 999, kinds, 7 * offset, 1000, names, array("Q", sorted(keys)))
 
 
-def filled(folder: Path | None, *notes: BatchNote, file_batches: int = 3) -> Index:
-    index = Index(None if folder is None else str(folder), Files(), file_batches=file_batches)
+def filled(folder: Path | None, *entries: IndexEntry, run_batches: int = 3) -> Index:
+    index = Index(None if folder is None else str(folder), run_batches=run_batches)
     index.load()
-    for each in notes:
+    for each in entries:
         index.add(each, index.next_offset)
     return index
 
@@ -77,16 +84,16 @@ KEYS = st.sets(st.sampled_from([0, 1, 2, 3, 5, 2**63, 2**64 - 1]))
 @given(st.lists(KEYS, max_size=12), st.booleans())
 def test_every_key_leads_to_all_its_batches_and_no_other(tmp_path_factory, batches, has_disk) -> None:  # type: ignore[no-untyped-def]
     folder = tmp_path_factory.mktemp("index") if has_disk else None
-    index = filled(folder, *[note(offset, *keys) for offset, keys in enumerate(batches)])
+    index = filled(folder, *[entry(offset, *keys) for offset, keys in enumerate(batches)])
     for key in (0, 1, 2, 3, 4, 5, 2**63, 2**64 - 1):
         assert index.find([key]) == [offset for offset, keys in enumerate(batches) if key in keys]
     assert index.find([1, 2]) == [offset for offset, keys in enumerate(batches) if keys & {1, 2}]
 
 
 def test_keys_that_fill_many_pages_are_found_at_their_edges(tmp_path: Path) -> None:
-    batches = [note(offset, *range(offset, 9_000, 3), 12_345_678) for offset in range(3)]
+    batches = [entry(offset, *range(offset, 9_000, 3), 12_345_678) for offset in range(3)]
     index = filled(tmp_path, *batches)
-    assert index.figures()["files"] == 1
+    assert index.figures()["runs"] == 1
     for key in (0, 1, 1_023, 1_024, 1_025, 2_047, 2_048, 8_999):
         assert index.find([key]) == [key % 3]
     assert index.find([12_345_678]) == [0, 1, 2]
@@ -94,14 +101,14 @@ def test_keys_that_fill_many_pages_are_found_at_their_edges(tmp_path: Path) -> N
 
 
 def test_a_key_in_more_batches_than_a_page_has_room_for_is_found_in_all(tmp_path: Path) -> None:
-    index = filled(tmp_path, *[note(offset, 5, 10 + offset) for offset in range(3_000)], file_batches=3_000)
-    assert index.figures()["files"] == 1
+    index = filled(tmp_path, *[entry(offset, 5, 10 + offset) for offset in range(3_000)], run_batches=3_000)
+    assert index.figures()["runs"] == 1
     assert index.find([5]) == list(range(3_000))
 
 
 def test_a_real_batch_is_found_by_its_ids_and_names() -> None:
     events = simple_life(0, "work", "order-1") + simple_life(500, "other")
-    index = filled(None, note_of_stored(0, bytes_of(simple_life(9_000))), note_of_stored(1, bytes_of(events)))
+    index = filled(None, entry_of_stored(0, bytes_of(simple_life(9_000))), entry_of_stored(1, bytes_of(events)))
     assert index.find([uid_key(events[0].uid)]) == [1]
     assert index.find([key_hash(MESSAGE_ID_KEY, b"order-1")]) == [1]
     assert index.candidates(IndexQuery(names=frozenset({"qother"})), 2) == ([1], 0)
@@ -114,23 +121,17 @@ def test_a_real_batch_is_found_by_its_ids_and_names() -> None:
 
 
 def test_a_batch_that_cannot_be_read_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
-    index = filled(None, note_of_stored(0, b"nonsense"), note_of_stored(1, bytes_of(simple_life(0))))
+    index = filled(None, entry_of_stored(0, b"nonsense"), entry_of_stored(1, bytes_of(simple_life(0))))
     assert index.next_offset == 2
     assert "cannot be read" in caplog.text
 
 
-def test_a_file_is_written_when_many_bytes_are_noted_and_one_with_few_goes_on(tmp_path: Path) -> None:
-    index = Index(str(tmp_path), Files(), file_bytes=2_500)
+def test_a_run_is_written_when_the_batches_have_many_bytes(tmp_path: Path) -> None:
+    index = Index(str(tmp_path), run_bytes=2_500)
+    index.load()
     for offset in range(4):
-        index.add(note(offset, offset), index.next_offset)
-    assert index.figures() == {"files": 1, "keys": 4, "open_batches": 1}
-    index.seal()
-    again = Index(str(tmp_path), Files(), file_bytes=2_500)
-    again.load()
-    assert again.figures() == {"files": 1, "keys": 4, "open_batches": 1}
-    again.add(note(4, 4), 4)
-    again.add(note(5, 5), 5)
-    assert again.figures() == {"files": 2, "keys": 6, "open_batches": 0}
+        index.add(entry(offset, offset), index.next_offset)
+    assert index.figures() == {"runs": 1, "keys": 4, "open_batches": 1}
 
 
 def all_candidates(index: Index, wanted: IndexQuery, below: int) -> list[int]:
@@ -144,8 +145,8 @@ def all_candidates(index: Index, wanted: IndexQuery, below: int) -> list[int]:
 @pytest.mark.parametrize("has_disk", [False, True])
 def test_batches_by_time_kind_and_name_come_last_first(tmp_path: Path, has_disk: bool) -> None:
     names = [frozenset({"qa"}), frozenset({"qb", "ex"}), frozenset({"qa", "ex"})]
-    notes = [note(offset, offset, kinds=kind_bit(offset % 5), names=names[offset % 3]) for offset in range(20)]
-    index = filled(tmp_path if has_disk else None, *notes)
+    entries = [entry(offset, offset, kinds=kind_bit(offset % 5), names=names[offset % 3]) for offset in range(20)]
+    index = filled(tmp_path if has_disk else None, *entries)
     assert all_candidates(index, IndexQuery(), 20) == list(range(19, -1, -1))
     assert all_candidates(index, IndexQuery(), 8) == list(range(7, -1, -1))
     assert all_candidates(index, IndexQuery(start=3_500, end=7_000), 20) == [6, 5, 4, 3]
@@ -155,135 +156,147 @@ def test_batches_by_time_kind_and_name_come_last_first(tmp_path: Path, has_disk:
 
 
 def test_a_kind_of_a_far_later_broker_is_not_missed() -> None:
-    index = filled(None, note(0, kinds=kind_bit(100)))
+    index = filled(None, entry(0, kinds=kind_bit(100)))
     assert all_candidates(index, IndexQuery(kind=100), 1) == [0]
 
 
-def test_files_are_taken_up_again(tmp_path: Path) -> None:
-    first = filled(tmp_path, *[note(offset, offset) for offset in range(8)])
-    first.seal()
+def test_an_index_is_loaded_again(tmp_path: Path) -> None:
+    names = [frozenset({"qa", "q\udcff"}), frozenset({"ex"})]
+    entries = [entry(offset, offset, kinds=1 << 63, names=names[offset % 2]) for offset in range(8)]
+    first = filled(tmp_path, *entries)
+    expected = all_candidates(first, IndexQuery(names=names[0], kind=63), 8)
+    first.close()
     second = filled(tmp_path)
     assert second.next_offset == 8
     assert second.newest() == (7, 49)
     assert [second.find([key]) for key in range(8)] == [[key] for key in range(8)]
-    assert all_candidates(second, IndexQuery(), 8) == all_candidates(first, IndexQuery(), 8)
+    assert all_candidates(second, IndexQuery(names=names[0], kind=63), 8) == expected == [6, 4, 2, 0]
+    assert second._open == entries[6:]
 
 
-def test_a_file_that_is_not_full_goes_on_after_a_start(tmp_path: Path) -> None:
+def test_a_run_that_is_not_full_goes_on_after_a_start(tmp_path: Path) -> None:
     for offset in range(3):  # each start adds one batch
-        index = filled(tmp_path, note(offset, offset, 99))
-        index.seal()
-    assert names_in(tmp_path) == ["00000000000000000000.idx"]
-    assert filled(tmp_path).find([99]) == [0, 1, 2]
+        index = filled(tmp_path, entry(offset, offset, 99))
+        index.close()
+    index = filled(tmp_path)
+    assert index.figures() == {"runs": 1, "keys": 6, "open_batches": 0}
+    assert index.find([99]) == [0, 1, 2]
 
 
-def test_what_was_not_written_is_behind_after_a_crash(tmp_path: Path) -> None:
-    filled(tmp_path, *[note(offset, offset) for offset in range(5)])
+def test_what_was_not_written_is_missing_after_a_crash(tmp_path: Path) -> None:
+    filled(tmp_path, *[entry(offset, offset) for offset in range(5)])
     assert filled(tmp_path).next_offset == 3
 
 
-def test_a_crash_while_a_file_is_written_leaves_nothing(tmp_path: Path) -> None:
-    (tmp_path / "00000000000000000000.idx.new").write_bytes(b"half")
+def test_files_of_earlier_versions_are_removed(tmp_path: Path) -> None:
+    for name in ("00000000000000000000.idx", "00000000000000000000.idx.new"):
+        (tmp_path / name).write_bytes(b"WARRENIX")
     assert filled(tmp_path).next_offset == 0
-    assert names_in(tmp_path) == []
-
-
-class FullDisk(Files):
-    """Nothing can be written to it while it is full."""
-
-    is_full = True
-
-    def write(self, handle: int, data: bytes | bytearray | memoryview, offset: int) -> None:
-        if self.is_full:
-            raise OSError(28, "No space left on device")
-        super().write(handle, data, offset)
+    assert names_in(tmp_path) == [FILE_NAME]
 
 
 def test_a_disk_that_is_full_for_a_while_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_module, "SEAL_AGAIN", 4)
-    files = FullDisk()
-    index = Index(str(tmp_path), files, file_batches=3)
-    index.load()
+    monkeypatch.setattr(index_module, "RETRY_BATCHES", 4)
+    index = filled(tmp_path)
+    (pages,) = index._database.execute("PRAGMA page_count").fetchone()
+    index._database.execute(f"PRAGMA max_page_count = {pages}")
     for offset in range(6):
-        index.add(note(offset, offset), index.next_offset)
-    assert [index.find([key]) for key in range(6)] == [[key] for key in range(6)]
-    files.is_full = False
-    index.add(note(6, 6), index.next_offset)
-    assert names_in(tmp_path) == ["00000000000000000000.idx"]
-    assert [index.find([key]) for key in range(7)] == [[key] for key in range(7)]
+        index.add(entry(offset, *range(100 * offset, 100 * offset + 4000)), index.next_offset)
+    assert index.figures() == {"runs": 0, "keys": 24_000, "open_batches": 6}
+    assert [index.find([100 * each])[-1] for each in range(6)] == list(range(6))
+    index._database.execute("PRAGMA max_page_count = 100000")
+    index.add(entry(6, 6), index.next_offset)
+    assert index.figures()["runs"] == 1
+    assert [index.find([100 * each])[-1] for each in range(6)] == list(range(6))
     assert filled(tmp_path).next_offset == 7
 
 
-def test_a_full_disk_leaves_no_file_of_that_name(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="No space"):
-        write(FullDisk(), str(tmp_path), [note(0, 1)])
+def test_a_disk_that_is_full_at_the_stop_is_reported(tmp_path: Path) -> None:
+    index = filled(tmp_path, entry(0, *range(50_000)))
+    (pages,) = index._database.execute("PRAGMA page_count").fetchone()
+    index._database.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(OSError, match="full"):
+        index.close()
     assert filled(tmp_path).next_offset == 0
 
 
-def test_every_damaged_byte_is_noticed(tmp_path: Path) -> None:
-    index = filled(tmp_path, *[note(offset, offset, names=frozenset({"qa"})) for offset in range(3)])
-    path = tmp_path / names_in(tmp_path)[0]
+def test_every_damaged_byte_of_the_keys_is_noticed(tmp_path: Path) -> None:
+    index = filled(tmp_path, *[entry(offset, offset, names=frozenset({"qa"})) for offset in range(3)])
+    (row,) = index._database.execute("SELECT rowid, data FROM pages")
+    for at in range(len(row[1])):
+        damaged = row[1][:at] + bytes([row[1][at] ^ 0x10]) + row[1][at + 1 :]
+        again = filled(tmp_path)
+        with again._database as database:
+            database.execute("UPDATE pages SET data = ?", (damaged,))
+        with pytest.raises(BadIndex):
+            again.find([1])
+        for offset in range(3):
+            again.add(entry(offset, offset), again.next_offset)
+
+
+def test_no_damaged_byte_of_the_file_stops_a_start(tmp_path: Path) -> None:
+    index = filled(tmp_path, *[entry(offset, offset, names=frozenset({"qa"})) for offset in range(4)])
+    index.close()
+    path = tmp_path / FILE_NAME
     whole = path.read_bytes()
-    index = Index(None, Files())
-    for at in range(len(whole)):
+    for at in [*range(100), *range(100, len(whole), 401)]:
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
-        with pytest.raises(BadIndex):
-            [IndexFile(Files(), str(path)).find(key) for key in range(3)]
-    for size in range(len(whole)):
+        damaged = filled(tmp_path)
+        with contextlib.suppress(BadIndex):
+            damaged.newest()
+            damaged.find([2])
+            all_candidates(damaged, IndexQuery(names=frozenset({"qa"})), 4)
+        for offset in range(damaged.next_offset, 12):
+            damaged.add(entry(offset, offset), damaged.next_offset)
+    for size in (1, 99, 100, 5_000, len(whole) - 1):
         path.write_bytes(whole[:size])
-        with pytest.raises(BadIndex):
-            IndexFile(Files(), str(path)).find(2)
-    assert index.next_offset == 0
+        filled(tmp_path)
 
 
-def test_a_damaged_file_and_those_behind_it_are_thrown_away_at_a_start(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    filled(tmp_path, *[note(offset, offset) for offset in range(9)])
-    second = tmp_path / names_in(tmp_path)[1]
-    second.write_bytes(second.read_bytes()[:50])
-    index = filled(tmp_path)
-    assert index.next_offset == 3
-    assert len(names_in(tmp_path)) == 1
-    assert "built again from batch 3" in caplog.text
+def test_an_index_of_another_version_is_built_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    index = filled(tmp_path, *[entry(offset, offset) for offset in range(3)])
+    index._database.execute("PRAGMA user_version = 99")
+    assert filled(tmp_path).next_offset == 0
+    assert "version 99" in caplog.text
 
 
-def test_a_page_that_rots_while_the_broker_runs_is_noticed_when_it_is_asked(tmp_path: Path) -> None:
-    index = filled(tmp_path, *[note(offset, offset) for offset in range(10)])
-    second = tmp_path / names_in(tmp_path)[1]
-    data = second.read_bytes()
-    second.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+def test_a_page_that_rots_while_the_broker_runs_is_noticed_when_it_is_read(tmp_path: Path) -> None:
+    index = filled(tmp_path, *[entry(offset, offset) for offset in range(10)])
+    with index._database as database:
+        database.execute("UPDATE pages SET checksum = checksum + 1 WHERE run = 3")
     with pytest.raises(BadIndex):
         index.find([4])
-    assert index.next_offset == 3
-    assert index.find([2]) == [2]
-    assert index.add(note(9, 9), after=9) == 3  # whoever had not heard of it adds nothing
-    for offset in range(3, 10):
-        index.add(note(offset, offset), after=index.next_offset)
+    assert index.next_offset == 0
+    assert index.add(entry(9, 9), after=9) == 0  # a caller that does not know yet adds nothing
+    for offset in range(10):
+        index.add(entry(offset, offset), after=index.next_offset)
     assert index.find([4]) == [4]
 
 
 def test_what_retention_removed_is_forgotten(tmp_path: Path) -> None:
-    index = filled(tmp_path, *[note(offset, 5) for offset in range(8)])
+    index = filled(tmp_path, *[entry(offset, 5) for offset in range(8)])
     assert index.forget_before(5) == 8
-    assert names_in(tmp_path) == ["00000000000000000003.idx"]
-    assert index.find([5])[-1] == 7
+    assert index.find([5]) == [3, 4, 5, 6, 7]
+    index.add(entry(8, 5), 8)
+    for table, column in (("runs", "first"), ("batches", "offset"), ("pages", "run")):
+        assert index._database.execute(f"SELECT min({column}) FROM {table}").fetchone() == (3,)
     assert index.forget_before(100) == 100
-    assert names_in(tmp_path) == []
     assert index.find([5]) == []
+    assert all_candidates(index, IndexQuery(), 100) == []
 
 
 def test_without_a_disk_what_retention_removed_is_forgotten_too() -> None:
-    index = filled(None, *[note(offset, 5) for offset in range(8)])
+    index = filled(None, *[entry(offset, 5) for offset in range(8)])
     index.forget_before(6)
     assert index.find([5]) == [6, 7]
     assert index.figures()["keys"] == 2
 
 
-def test_clear_removes_all_files(tmp_path: Path) -> None:
-    index = filled(tmp_path, *[note(offset, 5) for offset in range(8)])
+def test_clear_removes_everything(tmp_path: Path) -> None:
+    index = filled(tmp_path, *[entry(offset, 5) for offset in range(8)])
     index.clear()
-    assert (index.next_offset, index.find([5]), names_in(tmp_path)) == (0, [], [])
+    assert (index.next_offset, index.find([5]), index.newest()) == (0, [], None)
+    assert filled(tmp_path).next_offset == 0
 
 
 @settings(deadline=None, max_examples=50)
@@ -293,5 +306,5 @@ def test_what_the_writer_knows_is_what_the_batch_says(told: list[Event]) -> None
     nameless = {"message_id": None, "correlation_id": None, "trace_id": None, "span_id": None, "source_uid": None}
     for events in (told, [replace(event, **nameless) for event in told[::2]]):  # type: ignore[arg-type]
         rows = samples.rows_of(events)
-        octets = encode(rows, writer)
-        assert note_of_written(rows, writer, octets) == note_of(octets)
+        data = encode(rows, writer)
+        assert entry_of_written(rows, writer, data) == entry_of(data)

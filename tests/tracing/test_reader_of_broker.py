@@ -24,12 +24,12 @@ def ask(traced: TracedBroker, question: Callable[[Traces], Awaitable[Result]]) -
     async def run() -> Result:
         log = traced.tracing.log
         traces = Traces(log.reader(), flush)
-        log.on_batch.append(traces.batch_was_added)
+        log.on_batch.append(traces.batch_added)
         await traces.start()
         try:
             return await asyncio.wait_for(question(traces), 30)
         finally:
-            log.on_batch.remove(traces.batch_was_added)
+            log.on_batch.remove(traces.batch_added)
             await traces.stop()
 
     return asyncio.run(run())
@@ -149,7 +149,7 @@ def test_the_event_log_may_be_deleted() -> None:
 def test_the_exporter_listens_to_the_event_log() -> None:
     traced = TracedBroker()
     exporter = OtlpExporter(OtlpOptions("http://127.0.0.1:9/", first_pause=0.001))
-    traced.tracing.log.on_batch.append(exporter.batch_was_added)
+    traced.tracing.log.on_batch.append(exporter.batch_added)
     tell_the_story(traced)
     traced.make_batch()
 

@@ -203,7 +203,7 @@ def test_what_happens_between_two_pages_does_not_disturb_them() -> None:
 
     async def question(traces: Traces) -> list[int]:
         first = await traces.search(TraceQuery(limit=2))
-        traces.batch_was_added(*log.append(lives[0][2:] + simple_life(9_000)))
+        traces.batch_added(*log.append(lives[0][2:] + simple_life(9_000)))
         second = await traces.search(TraceQuery(limit=2, cursor=first.next))
         assert second.next is None
         return uids(first) + uids(second)

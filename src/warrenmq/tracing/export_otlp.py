@@ -100,7 +100,7 @@ class OtlpExporter:
             await asyncio.to_thread(self._thread.join, LAST_PATIENCE)
             self._thread = None
 
-    def batch_was_added(self, offset: int, octets: bytes, note: object = None) -> None:
+    def batch_added(self, offset: int, octets: bytes, note: object = None) -> None:
         """The event log has a new batch."""
         with self._lock:
             is_full = self._waiting + len(octets) > MOST_WAITING

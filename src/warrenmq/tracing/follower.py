@@ -1,10 +1,11 @@
-"""Keeps the index of the event log up to date, and fetches batches by it.
+"""Keeps the index of the event log up to date, and fetches batches through it.
 
-Each batch comes with its note, and a few of these are added at a time; what is behind (a start, a crash, an index that
-was lost) is read from the log again. Who asks waits until the index has all that happened before the question.
+Each new batch comes with its index entry; entries are added a few at a time. What is missing (after a crash, or
+when the index was lost) is read from the log again. Readers wait until the index covers all that happened before
+their question.
 
-Owned by the loop, but for the index: that belongs to a thread, in which everything is done that takes long, one step
-at a time. So neither the loop nor the index waits for a long search.
+Owned by the loop, except the index: it belongs to a thread that runs one short step at a time, so neither the loop nor
+the index waits for a long search.
 """
 
 from __future__ import annotations
@@ -16,43 +17,41 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
-from warrenmq.journal.files import Files
-from warrenmq.tracing.index import Index, checksum_of, note_of_stored
-from warrenmq.tracing.index_file import BadIndex, BatchNote, IndexQuery
+from warrenmq.tracing.index import BadIndex, Index
+from warrenmq.tracing.index_entry import IndexEntry, IndexQuery, checksum_of, entry_of_stored
 from warrenmq.tracing.search import TracingUnavailable
 
 log = logging.getLogger("warrenmq.tracing")
 
-# Who asks waits so many seconds for an index that is behind.
-INDEX_PATIENCE = 10.0
-# The newest batches are kept, up to so many bytes: one that was just appended cannot be read from the log at once.
+# How long readers wait for an index that lags.
+INDEX_TIMEOUT = 10.0
+# Bytes of the newest batches that are kept: one that was just appended cannot be read from the log at once.
 RECENT_BYTES = 32 * 1024 * 1024
-# Notes of new batches wait for so many, or for somebody who asks: a step costs more than what it does.
-NOTES_AT_ONCE = 16
-# And they wait in memory as long as they have no more keys together, each note counted as some; of what is behind that
-# the log has to be read.
-MOST_KEYS = 4_000_000
-KEYS_OF_A_NOTE = 128
-# Whether it can be read is asked so often, in seconds, and so many times.
-READ_AGAIN = 0.05
-READ_TIMES = 40
+# New entries wait until there are this many, or until somebody asks: a step costs more than its work.
+ENTRIES_PER_STEP = 16
+# Entries in memory have at most this many keys, each entry counted as some; beyond that the log is read again.
+MAX_WAITING_KEYS = 4_000_000
+KEYS_PER_ENTRY = 128
+# How often, in seconds, and how many times a batch that is still being written is looked for.
+READ_INTERVAL = 0.05
+READ_ATTEMPTS = 40
 
-STOPPED = "the broker is being stopped"
+STOPPED = "the broker is stopping"
 
 Result = TypeVar("Result")
 
 
 class Stored(Protocol):
-    """One batch as it lies in the log."""
+    """One batch in the log."""
 
     @property
     def offset(self) -> int: ...
     @property
-    def octets(self) -> bytes: ...
+    def data(self) -> bytes: ...
 
 
 class BatchSource(Protocol):
-    """The event log. `identity` is another object when it was made anew, and begins at offset 0 again."""
+    """The event log. If it is deleted and declared again, `identity` is another object and offsets begin at 0."""
 
     @property
     def identity(self) -> object: ...
@@ -62,61 +61,60 @@ class BatchSource(Protocol):
     def next_offset(self) -> int: ...
 
     async def read(self, offset: int) -> Sequence[Stored]:
-        """Some batches from there on, in order, or from the oldest that is kept; none at the end."""
+        """Return some batches from this offset (or the oldest one) on, in order; none at the end."""
 
 
 class LogFollower:
-    """`flush` returns when all that happened so far is in batches."""
+    """`flush` returns when all events so far are in batches."""
 
-    def __init__(
-        self, source: BatchSource, flush: Callable[[], Awaitable[None]], folder: str | None, files: Files
-    ) -> None:
+    def __init__(self, source: BatchSource, flush: Callable[[], Awaitable[None]], folder: str | None) -> None:
         self.source = source
-        self.index = Index(folder, files)
+        self.index = Index(folder)
         self.failure: str | None = None  # why the index does not follow
         self._flush = flush
         self._thread: ThreadPoolExecutor | None = None
         self._is_stopped = False
         self._task: asyncio.Task[None] | None = None
         self._progress = asyncio.Condition()
-        self._news = asyncio.Event()
-        self._recent = _Recent()
-        self._identity: object = None  # of the log that the index is of
+        self._has_work = asyncio.Event()
+        self._recent = _RecentBatches(None)
+        self._identity: object = None  # of the log that is indexed
         self._indexed = 0  # everything before this offset
 
     # -- life --------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to follow the log."""
         self._thread = ThreadPoolExecutor(1, "warren-index")
         self._task = asyncio.get_running_loop().create_task(self._follow(), name="warren-index")
 
     async def stop(self) -> None:
-        """Write what was indexed. The log is not read any more, and who waits for the index need not."""
+        """Write the index and release everybody who waits for it."""
         self._is_stopped = True
-        await self._tell_progress()
+        await self._notify_progress()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
         if self._thread is not None:
-            await self._seal()
+            await self._close_index()
             self._thread.shutdown(wait=True)
             self._thread = None
 
-    async def _seal(self) -> None:
+    async def _close_index(self) -> None:
         try:
             if self.failure is None and self.source.identity is self._identity:
-                await self._note_recent(self.source.first_offset)
-            await self.do(self.index.seal)
-        except (OSError, BadIndex) as problem:
-            log.warning("the index of the event log is not complete, and will be built again: %s", problem)
+                await self._index_recent(self.source.first_offset)
+            await self.run_in_thread(self.index.close)
+        except (OSError, BadIndex) as error:
+            log.warning("the index of the event log is not complete, and will be built again: %s", error)
 
-    def batch_was_added(self, offset: int, octets: bytes, note: BatchNote) -> None:
-        """On the loop, right after it was appended."""
-        self._recent.put(self.source.identity, offset, octets, note)
-        if offset + 1 - self._indexed >= NOTES_AT_ONCE:
-            self._news.set()
+    def batch_added(self, offset: int, data: bytes, entry: IndexEntry) -> None:
+        """The log has appended a batch."""
+        if self._recent.identity is not self.source.identity:
+            self._recent = _RecentBatches(self.source.identity)
+        self._recent.add(offset, data, entry)
+        if offset + 1 - self._indexed >= ENTRIES_PER_STEP:
+            self._has_work.set()
 
     # -- the index follows -------------------------------------------------------------------------------------------
 
@@ -124,116 +122,114 @@ class LogFollower:
         try:
             await self._load()
             while True:
-                self._news.clear()
+                self._has_work.clear()
                 await self._catch_up()
-                await self._news.wait()
-        except (OSError, BadIndex) as problem:
-            self.failure = f"the index of the event log cannot be kept: {problem}"
+                await self._has_work.wait()
+        except (OSError, BadIndex) as error:
+            self.failure = f"the index of the event log cannot be kept: {error}"
             log.warning("%s", self.failure)
-        except Exception as problem:
-            # A bug, which must cost the searches and nothing else.
-            self.failure = f"internal error in the index of the event log: {problem}"
+        except Exception as error:
+            # A bug; only searches suffer from it.
+            self.failure = f"internal error in the index of the event log: {error}"
             log.exception("internal error in the index of the event log")
-        await self._tell_progress()
+        await self._notify_progress()
 
     async def _load(self) -> None:
-        """Take the index that is there, if it is one of this log."""
+        """Load the index, and clear it if it is that of another log."""
         self._identity = self.source.identity
-        await self.do(self.index.load)
-        newest = await self.do(self.index.newest)
+        await self.run_in_thread(self.index.load)
+        newest = await self.run_in_thread(self.index.newest)
         if newest is not None and not await self._is_in_log(*newest):
             log.warning("the index of the event log is of another log, and is built again")
-            await self.do(self.index.clear)
+            await self.run_in_thread(self.index.clear)
         self._indexed = self.index.next_offset
 
     async def _is_in_log(self, offset: int, checksum: int) -> bool:
         if offset >= self.source.next_offset:
             return False
         if offset < self.source.first_offset:
-            return True  # nothing of it is kept, and nothing of it will be asked for
-        octets = await self.fetch(offset)
-        return octets is not None and checksum_of(octets) == checksum
+            return True  # retention has removed all of it, so it cannot be asked for
+        data = await self.fetch(offset)
+        return data is not None and checksum_of(data) == checksum
 
     async def _catch_up(self) -> None:
         while True:
             if self.source.identity is not self._identity:
-                await self._begin_anew()
+                await self._restart()
             end = self.source.next_offset
-            await self._note_recent(self.source.first_offset)
+            await self._index_recent(self.source.first_offset)
             if self._indexed >= end:
-                await self._tell_progress()
+                await self._notify_progress()
                 return
-            for offset, octets in await self._read_on():
-                await self._note(offset, octets)
+            for offset, data in await self._read_next():
+                await self._index_stored(offset, data)
 
-    async def _begin_anew(self) -> None:
+    async def _restart(self) -> None:
         """The log was deleted, and there is another."""
         self._identity = self.source.identity
-        self._indexed = 0  # at once: who waits for the new log must not be told how far the old one was indexed
-        await self.do(self.index.clear)
+        self._indexed = 0  # before the await: who waits for the new log must not see how far the old one was indexed
+        await self.run_in_thread(self.index.clear)
 
-    async def _read_on(self) -> list[tuple[int, bytes]]:
-        """The next batches; what cannot be had in time is left out: from there on the log has nothing to read."""
+    async def _read_next(self) -> list[tuple[int, bytes]]:
+        """Return the next batches; an empty one in the place of those that cannot be read."""
         start = self._indexed
-        octets = self._recent.get(start)
-        if octets is not None:
-            return [(start, octets)]
+        data = self._recent.get(start)
+        if data is not None:
+            return [(start, data)]
         batches = await self._read(start)
         if batches:
-            return [(batch.offset, batch.octets) for batch in batches]
-        return [(self._recent.first_behind(start, self.source.next_offset) - 1, b"")]
+            return [(batch.offset, batch.data) for batch in batches]
+        return [(self._recent.first_after(start, self.source.next_offset) - 1, b"")]
 
     async def _read(self, offset: int) -> Sequence[Stored]:
         """Read from the log; wait a while for a batch that is still being written."""
-        for _ in range(READ_TIMES):
+        for _ in range(READ_ATTEMPTS):
             batches = await self.source.read(offset)
             if batches or offset >= self.source.next_offset:
                 return batches
-            await asyncio.sleep(READ_AGAIN)
+            await asyncio.sleep(READ_INTERVAL)
         return []
 
-    async def _note(self, offset: int, octets: bytes) -> None:
+    async def _index_stored(self, offset: int, data: bytes) -> None:
         after = self._indexed
-        self._indexed = await self.do(lambda: self.index.add(note_of_stored(offset, octets), after))
-        await self._tell_progress()
+        self._indexed = await self.run_in_thread(lambda: self.index.add(entry_of_stored(offset, data), after))
+        await self._notify_progress()
 
-    async def _note_recent(self, first: int) -> None:
-        """What the log keeps no longer goes from the index, and what is noted already joins it: in one step."""
-        notes = self._recent.notes_from(max(self._indexed, first))
+    async def _index_recent(self, first: int) -> None:
+        """In one step: forget what the log no longer has, and add the entries that wait."""
+        entries = self._recent.entries_from(max(self._indexed, first))
 
         def add_all() -> int:
             end = self.index.forget_before(first)
-            for note in notes:
-                end = self.index.add(note, end)
+            for entry in entries:
+                end = self.index.add(entry, end)
             return end
 
-        self._indexed = await self.do(add_all)
-        self._recent.forget_notes(self._indexed)
+        self._indexed = await self.run_in_thread(add_all)
+        self._recent.forget_entries(self._indexed)
 
-    async def _tell_progress(self) -> None:
+    async def _notify_progress(self) -> None:
         async with self._progress:
             self._progress.notify_all()
 
-    # -- for those who ask -------------------------------------------------------------------------------------------
+    # -- for readers -------------------------------------------------------------------------------------------------
 
-    async def be_up_to_date(self) -> None:
-        """Return when the index has all that happened until now."""
+    async def wait_until_indexed(self) -> None:
+        """Return when the index has all that happened until now. Raises TracingUnavailable."""
         try:
-            async with asyncio.timeout(INDEX_PATIENCE):
+            async with asyncio.timeout(INDEX_TIMEOUT):
                 await self._flush()
-                self._news.set()
-                await self._reach(self.source.next_offset)
+                self._has_work.set()
+                target = self.source.next_offset
+                async with self._progress:
+                    await self._progress.wait_for(lambda: self._has_reached(target))
         except TimeoutError:
-            behind = f"it has {self._indexed} of {self.source.next_offset} batches"
-            raise TracingUnavailable(f"the index of the event log is being built: {behind}") from None
+            lag = f"it has {self._indexed} of {self.source.next_offset} batches"
+            raise TracingUnavailable(f"the index of the event log is being built: {lag}") from None
         if self._is_stopped:
             raise TracingUnavailable(STOPPED)
         if self.failure is not None:
             raise TracingUnavailable(self.failure)
-
-    async def _reach(self, target: int) -> None:
-        async with self._progress:
-            await self._progress.wait_for(lambda: self._has_reached(target))
 
     def _has_reached(self, target: int) -> bool:
         if self.failure is not None or self._is_stopped:
@@ -242,29 +238,25 @@ class LogFollower:
         return is_same and self._indexed >= min(target, self.source.next_offset)
 
     async def find(self, keys: Iterable[int]) -> list[int]:
-        """The offsets of batches that have one of these keys, in order. BadIndex: it is built again, ask again."""
+        """Return the offsets of batches with one of these keys, in order. BadIndex: it is being rebuilt, ask again."""
         wanted = list(keys)
         first = self.source.first_offset
-        return [offset for offset in await self.do(lambda: self.index.find(wanted)) if offset >= first]
+        return [offset for offset in await self.run_in_thread(lambda: self.index.find(wanted)) if offset >= first]
 
-    async def candidates(self, wanted: IndexQuery, below: int) -> tuple[list[int], int]:
+    async def candidates(self, query: IndexQuery, below: int) -> tuple[list[int], int]:
         """As `Index.candidates`."""
         first = self.source.first_offset
-        offsets, below = await self.do(lambda: self.index.candidates(wanted, below))
+        offsets, below = await self.run_in_thread(lambda: self.index.candidates(query, below))
         return [offset for offset in offsets if offset >= first], below if below > first else 0
 
     async def fetch(self, offset: int) -> bytes | None:
-        """The bytes of a batch; None if it is no longer kept."""
-        octets = self._recent.get(offset)
-        if octets is not None:
-            return octets
-        for batch in await self._read(offset):
-            if batch.offset == offset:
-                return batch.octets
-        return None
+        """Return the bytes of a batch; None if it is no longer kept."""
+        data = self._recent.get(offset)
+        if data is not None:
+            return data
+        return next((batch.data for batch in await self._read(offset) if batch.offset == offset), None)
 
-    async def do(self, step: Callable[[], Result]) -> Result:
-        """In the thread."""
+    async def run_in_thread(self, step: Callable[[], Result]) -> Result:
         if self._thread is None:
             raise TracingUnavailable(STOPPED)
         try:
@@ -274,47 +266,41 @@ class LogFollower:
             raise
 
 
-class _Recent:
+class _RecentBatches:
     """The newest batches of one log."""
 
-    def __init__(self) -> None:
-        self._identity: object = None
+    def __init__(self, identity: object) -> None:
+        self.identity = identity
         self._batches: OrderedDict[int, bytes] = OrderedDict()
         self._bytes = 0
-        self._notes: OrderedDict[int, BatchNote] = OrderedDict()  # of those that are not in the index yet
+        self._entries: OrderedDict[int, IndexEntry] = OrderedDict()  # of those that are not indexed yet
         self._keys = 0
 
-    def put(self, identity: object, offset: int, octets: bytes, note: BatchNote) -> None:
-        if identity is not self._identity:
-            self._identity = identity
-            self._batches.clear()
-            self._bytes = 0
-            self._notes.clear()
-            self._keys = 0
-        if self._keys < MOST_KEYS:
-            self._notes[offset] = note.at(offset)
-            self._keys += KEYS_OF_A_NOTE + len(note.keys)
-        self._batches[offset] = octets
-        self._bytes += len(octets)
+    def add(self, offset: int, data: bytes, entry: IndexEntry) -> None:
+        if self._keys < MAX_WAITING_KEYS:
+            self._entries[offset] = entry.at(offset)
+            self._keys += KEYS_PER_ENTRY + len(entry.keys)
+        self._batches[offset] = data
+        self._bytes += len(data)
         while self._bytes > RECENT_BYTES and len(self._batches) > 1:
             self._bytes -= len(self._batches.popitem(last=False)[1])
 
     def get(self, offset: int) -> bytes | None:
         return self._batches.get(offset)
 
-    def first_behind(self, offset: int, end: int) -> int:
-        """The first that is at hand behind this one; `end` if there is none."""
+    def first_after(self, offset: int, end: int) -> int:
+        """Return the first offset after this one that is at hand, or `end`."""
         return next((each for each in self._batches if each > offset), end)
 
-    def notes_from(self, offset: int) -> list[BatchNote]:
-        """Of the batch at this offset and those right behind it."""
-        found: list[BatchNote] = []
-        while (note := self._notes.get(offset)) is not None:
-            found.append(note)
+    def entries_from(self, offset: int) -> list[IndexEntry]:
+        """Return the entries of the batch at this offset and those that directly follow it."""
+        found: list[IndexEntry] = []
+        while (entry := self._entries.get(offset)) is not None:
+            found.append(entry)
             offset += 1
         return found
 
-    def forget_notes(self, before: int) -> None:
-        """The index has them."""
-        while self._notes and next(iter(self._notes)) < before:
-            self._keys -= KEYS_OF_A_NOTE + len(self._notes.popitem(last=False)[1].keys)
+    def forget_entries(self, before: int) -> None:
+        """They are indexed."""
+        while self._entries and next(iter(self._entries)) < before:
+            self._keys -= KEYS_PER_ENTRY + len(self._entries.popitem(last=False)[1].keys)

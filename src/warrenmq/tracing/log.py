@@ -35,11 +35,11 @@ from warrenmq.events.errors import BadEvents
 from warrenmq.events.rows import Rows
 from warrenmq.protocol import properties
 from warrenmq.protocol.properties import BasicProperties, content_header
-from warrenmq.tracing.index import note_of_written
+from warrenmq.tracing.index_entry import entry_of_written
 
 if TYPE_CHECKING:
     from warrenmq.core.message import Message
-    from warrenmq.tracing.index_file import BatchNote
+    from warrenmq.tracing.index_entry import IndexEntry
     from warrenmq.tracing.recorder import Recorder
 
 log = logging.getLogger("warrenmq.tracing")
@@ -55,7 +55,7 @@ _ADDRESS = address_of("", schema.STREAM_NAME)
 
 LoggedRows = tuple[int, int, bytes]  # number of the first and of the last, and their raw form
 # Told of a new batch: its offset, its content, and what the index has to know of it.
-Listener: TypeAlias = "Callable[[int, bytes, BatchNote], None]"
+Listener: TypeAlias = "Callable[[int, bytes, IndexEntry], None]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +89,14 @@ class PendingBatch:
         self.up_to = up_to
         self.size = rows.size
         self.octets: bytes | None = None
-        self.note: BatchNote | None = None
+        self.note: IndexEntry | None = None
         self.failure: str | None = None
 
     def encode(self, writer: ColumnWriter) -> None:
         """In the thread, with the note: a batch is cheapest to look through while the processor has it at hand."""
         try:
             octets = encode(self.rows, writer)
-            self.note = note_of_written(self.rows, writer, octets)
+            self.note = entry_of_written(self.rows, writer, octets)
             self.octets = octets
         except (BadEvents, MemoryError, OverflowError) as error:
             self.failure = f"events cannot be encoded: {error}"
@@ -221,7 +221,7 @@ class EventLog:
             if not done.done():
                 done.set_result(None)
 
-    def _publish(self, pending: PendingBatch, octets: bytes, note: BatchNote) -> None:
+    def _publish(self, pending: PendingBatch, octets: bytes, note: IndexEntry) -> None:
         try:
             stream = self._find_or_declare()
         except BrokerError as refusal:
@@ -361,7 +361,7 @@ class StoredBatch:
     """One batch as it lies in the stream; somebody may have published anything there."""
 
     offset: int
-    octets: bytes
+    data: bytes
 
 
 class EventReader:

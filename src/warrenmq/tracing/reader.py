@@ -23,11 +23,10 @@ from warrenmq.events.codec import decode
 from warrenmq.events.errors import BadEvents
 from warrenmq.events.ids import MESSAGE_ID_KEY, key_hash, parse_uid, uid_key
 from warrenmq.events.schema import Event
-from warrenmq.journal.files import Files, SystemFiles
 from warrenmq.tracing.biography import Biography, BiographyBuilder, Leg
 from warrenmq.tracing.follower import BatchSource, LogFollower
-from warrenmq.tracing.index import MADE_FROM_ANOTHER
-from warrenmq.tracing.index_file import QUEUE, BadIndex, BatchNote, IndexQuery
+from warrenmq.tracing.index import BadIndex
+from warrenmq.tracing.index_entry import MADE_FROM_ANOTHER, QUEUE, IndexEntry, IndexQuery
 from warrenmq.tracing.search import (
     Cursor,
     Place,
@@ -70,12 +69,11 @@ class Traces:
         source: BatchSource,
         flush: Callable[[], Awaitable[None]],
         folder: str | None = None,
-        files: Files | None = None,
         clock: Callable[[], float] = time.monotonic,
         began: int | None = None,
         limits: ReadLimits | None = None,
     ) -> None:
-        self._follower = LogFollower(source, flush, folder, files or SystemFiles())
+        self._follower = LogFollower(source, flush, folder)
         self._clock = clock
         self._began = time.time_ns() // 1000 if began is None else began
         self._limits = limits or ReadLimits()
@@ -89,9 +87,9 @@ class Traces:
         """Write the index; nothing is answered any more."""
         await self._follower.stop()
 
-    def batch_was_added(self, offset: int, octets: bytes, note: BatchNote) -> None:
+    def batch_added(self, offset: int, data: bytes, entry: IndexEntry) -> None:
         """The log has a new batch, of which this is to be known."""
-        self._follower.batch_was_added(offset, octets, note)
+        self._follower.batch_added(offset, data, entry)
 
     def figures(self) -> dict[str, int]:
         return self._follower.index.figures()
@@ -111,7 +109,7 @@ class Traces:
         """Where the index turns out to be damaged it is built again, and asked again."""
         async with self._turns.turn():
             for _ in range(2):
-                await self._follower.be_up_to_date()
+                await self._follower.wait_until_indexed()
                 try:
                     return await ask()
                 except BadIndex:
@@ -143,7 +141,7 @@ class _Batches:
             self._held.move_to_end(offset)
             return self._held[offset]
         data = await self.follower.fetch(offset)
-        batch = None if data is None else await self.follower.do(lambda: _decode(data))
+        batch = None if data is None else await self.follower.run_in_thread(lambda: _decode(data))
         self._held[offset] = batch
         self._opened += 1
         if len(self._held) > HELD_BATCHES:
@@ -171,14 +169,14 @@ class _Batches:
 
     async def rows(self, batch: EventBatch, wanted: RowFilter) -> list[int]:
         most = self.limits.events + 1
-        return await self.follower.do(lambda: batch.select(wanted, most))
+        return await self.follower.run_in_thread(lambda: batch.select(wanted, most))
 
     async def decode(self, offset: int, batch: EventBatch, rows: Sequence[int]) -> Life:
         """These rows as events."""
         life: Life = []
         self.events_left -= len(rows)
         for some in _slices(rows, EVENTS_AT_ONCE):
-            life += await self.follower.do(partial(_events, offset, batch, some))
+            life += await self.follower.run_in_thread(partial(_events, offset, batch, some))
         return life
 
     async def find(self, keys: Sequence[int]) -> list[int]:
@@ -263,7 +261,7 @@ class _Biographer:
             return
         rows = await self._batches.rows(batch, replace(MADE_FROM_ANOTHER, source_uids=uids))
         for some in _slices(rows, ROWS_AT_ONCE):
-            for uid in await self._follower.do(partial(batch.uids, some)):
+            for uid in await self._follower.run_in_thread(partial(batch.uids, some)):
                 self._uids.setdefault(uid, False)
 
     async def _look_for_removals(self, vhost: str, queue: str, since: int) -> bool:
@@ -298,15 +296,15 @@ class _Biographer:
         places = sorted(self._found)
         for some in _slices(places, EVENTS_AT_ONCE):
             events = [self._found[place] for place in some]
-            await self._follower.do(partial(builder.add, events))
+            await self._follower.run_in_thread(partial(builder.add, events))
         return builder
 
     async def _finish(self, builder: BiographyBuilder) -> Biography | None:
         legs: list[Leg] = []
         while len(legs) < builder.leg_count:
-            legs += await self._follower.do(partial(builder.legs, self._began, len(legs), EVENTS_AT_ONCE))
+            legs += await self._follower.run_in_thread(partial(builder.legs, self._began, len(legs), EVENTS_AT_ONCE))
         is_all = not self._batches.has_left_out and not self._has_more_to_look_for()
-        return await self._follower.do(lambda: builder.biography(legs, is_all))
+        return await self._follower.run_in_thread(lambda: builder.biography(legs, is_all))
 
     def _has_more_to_look_for(self) -> bool:
         return not all(self._uids.values()) or not all(self._message_ids.values())
@@ -372,7 +370,7 @@ class _Searcher:
         batch = await self._batches.open(offset)
         if batch is not None:
             before = self._begin.place.row if offset == self._begin.place.offset else None
-            rows = await self._follower.do(lambda: fitting_rows(batch, self._query, before))
+            rows = await self._follower.run_in_thread(lambda: fitting_rows(batch, self._query, before))
             while rows:
                 found = await self._newest(batch, rows)
                 await self._take(offset, batch, found)
@@ -386,7 +384,7 @@ class _Searcher:
         """Take rows off the end, as far as messages are still wanted: the last row of each, with its uid."""
         most = self._query.limit + 1 - len(self._found)
         some = rows[-ROWS_AT_ONCE:]
-        uids = await self._follower.do(lambda: batch.uids(some))
+        uids = await self._follower.run_in_thread(lambda: batch.uids(some))
         found: dict[int, int] = {}
         while uids and len(found) < most:
             uid, row = uids.pop(), rows.pop()
@@ -411,11 +409,11 @@ class _Searcher:
         for at in await self._batches.find(list({uid_key(uid) for uid in uids})):
             batch = await self._batches.open(at) if begin.offset <= at < top else None
             if batch is not None:
-                rows = await self._follower.do(partial(fitting_rows, batch, self._query, None, uids))
+                rows = await self._follower.run_in_thread(partial(fitting_rows, batch, self._query, None, uids))
                 if at == begin.offset:
                     rows = rows[bisect_left(rows, begin.row) :]
                 for some in _slices(rows, ROWS_AT_ONCE):
-                    shown.update(await self._follower.do(partial(batch.uids, some)))
+                    shown.update(await self._follower.run_in_thread(partial(batch.uids, some)))
         return shown
 
     async def _lives_of(

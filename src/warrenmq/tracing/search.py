@@ -18,7 +18,7 @@ from typing import NamedTuple
 from warrenmq.events.batch import EventBatch, RowFilter
 from warrenmq.events.ids import CORRELATION_ID_KEY, TRACE_ID_KEY, key_hash
 from warrenmq.events.schema import Event
-from warrenmq.tracing.index_file import EXCHANGE, QUEUE, IndexQuery
+from warrenmq.tracing.index_entry import EXCHANGE, QUEUE, IndexQuery
 
 
 class TracingUnavailable(OSError):

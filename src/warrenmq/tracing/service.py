@@ -93,10 +93,10 @@ class Tracing:
         self.log.overloaded = overloaded
         self.log.is_disk_short = is_disk_short
         self.log.start(loop, schedule_turn)
-        self.log.on_batch.append(self.traces.batch_was_added)
+        self.log.on_batch.append(self.traces.batch_added)
         if self._options.otlp is not None:
             self._exporter = OtlpExporter(self._options.otlp)
-            self.log.on_batch.append(self._exporter.batch_was_added)
+            self.log.on_batch.append(self._exporter.batch_added)
             self._exporter.start()
         await self.traces.start()
         self.batch_recovered()
