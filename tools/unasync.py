@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 CLIENT = Path(__file__).resolve().parent.parent / "src" / "warrenmq" / "client"
-MODULES = ("channel", "consumer", "dedicated_channel", "producer", "pull", "rpc", "transaction")
+MODULES = ("channel", "consumer", "dedicated_channel", "producer", "pull", "rpc", "service", "transaction")
 
 RENAMED = {
     "__aenter__": "__enter__",
@@ -81,6 +81,7 @@ def _edits(text: str) -> Iterator[tuple[tuple[int, int], tuple[int, int], str]]:
 def _prose(text: str) -> str:
     text = _unwrap_main(text)
     text = re.sub(r"^ *On asyncio, .*\n", "", text, flags=re.MULTILINE)
+    text = re.sub(r"asyncio\.run\((run\(.*?\))\)", r"\1", text)
     text = re.sub(r"\bawait confirmation\b", "confirmation.result()", text)
     text = re.sub(r"\basync (?=with\b|for\b|def\b)|\bawait ", "", text)
     text = text.replace("from warrenmq.client import aio", "from warrenmq import client")

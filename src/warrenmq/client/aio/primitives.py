@@ -7,6 +7,7 @@ guards data between threads does nothing here.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -19,6 +20,7 @@ Lock = asyncio.Lock
 Task = asyncio.Task[None]
 sleep = asyncio.sleep
 
+Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
 
@@ -121,9 +123,16 @@ def start(function: Callable[[], Coroutine[Any, Any, None]], name: str) -> Task:
     return asyncio.create_task(function(), name=name)
 
 
-async def join(task: Task, timeout: float | None) -> None:
-    """Wait for the end of the task."""
-    await asyncio.wait([task], timeout=timeout)
+async def join(task: Task, timeout: float | None) -> bool:
+    """Wait for the end of the task; return False on timeout."""
+    done, _ = await asyncio.wait([task], timeout=timeout)
+    return bool(done)
+
+
+async def call_user(function: Callable[[Argument], Any], argument: Argument) -> Any:
+    """Call a plain or a coroutine function."""
+    result = function(argument)
+    return await result if inspect.isawaitable(result) else result
 
 
 def check_callback(callback: Callable[..., object] | None) -> None:

@@ -45,7 +45,8 @@ class RpcClient:
     >>> async def main():
     ...     async with aio.connect(url) as connection:
     ...         async with aio.Service(connection, double), aio.RpcClient(connection) as rpc:
-    ...             print((await rpc.call("", "double", "21")).body)
+    ...             reply = await rpc.call("", "double", "21")
+    ...         print(reply.body)
     >>> asyncio.run(main())
     b'42'
 

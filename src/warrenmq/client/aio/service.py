@@ -1,41 +1,30 @@
-"""Small services on asyncio: functions that each serve a queue, run until told to stop, as in client/service.py.
+"""Services: functions that each serve a queue, run until stopped.
 
     @consumer("orders", prefetch=50)
     async def handle(delivery): ...
 
-    asyncio.run(run("amqp://localhost", handle))        # until SIGINT or SIGTERM
+    asyncio.run(run("amqp://localhost", handle))  # until SIGINT or SIGTERM
 
-Everything belongs to the connection's loop. Handlers may be async or plain; they run on the tasks of their channels.
-A service has one task of its own, which subscribes again where the broker ended a consumer, and drains at the end.
+Each handler has channels of its own; it runs on their workers, which also park failed messages. One worker watches the
+service: it subscribes again when the broker cancels a consumer or closes a channel, and drains at the end. The number
+of running handlers is guarded by a condition; everything else belongs to the watching worker.
 """
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import logging
-import signal
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from warrenmq.client.aio.commands import Commands, stopped_by_signals
+from warrenmq.client.aio.primitives import Condition, Task, call_user, join, start
 from warrenmq.client.aio.producer import SyncProducer
-from warrenmq.client.errors import ClientError, CloseReason, ConnectionClosed, Misuse, Unroutable
+from warrenmq.client.errors import ClientError, CloseReason, ConnectionClosed, ConnectionFailed, Misuse, Unroutable
 from warrenmq.client.factory import ConnectionFactory, waiting_factory
-from warrenmq.client.handling import (
-    Handler,
-    Reject,
-    Reply,
-    Requeue,
-    Verdict,
-    consumer,
-    reply_for,
-    settle,
-    verdict_after,
-)
+from warrenmq.client.handling import Handler, Verdict, reply_for, settle, verdict_after
 from warrenmq.client.parking import log_not_parked, log_parked, parked_properties
 from warrenmq.client.sending import Retry, SendFailed
 
@@ -43,8 +32,6 @@ if TYPE_CHECKING:
     from warrenmq.client.aio.channel import Channel
     from warrenmq.client.aio.connection import Connection
     from warrenmq.client.delivery import Delivery
-
-__all__ = ["Handler", "Reject", "Reply", "Requeue", "Service", "consumer", "run"]
 
 _log = logging.getLogger("warrenmq.client")
 
@@ -64,7 +51,27 @@ async def run(
 
 
 class Service:
-    """Runs handlers (functions marked by `@consumer`, async or plain) until stopped. See warrenmq.client.Service."""
+    """Runs handlers (functions decorated with `@consumer`) until stopped.
+
+    >>> from warrenmq.client import aio
+    >>> @aio.consumer("greetings", setup=lambda channel: channel.queue_declare("greetings", auto_delete=True))
+    ... def greet(delivery):
+    ...     return b"hello " + delivery.body
+    >>> async def main():
+    ...     async with aio.connect(url) as connection:
+    ...         async with aio.Service(connection, greet), aio.RpcClient(connection) as rpc:
+    ...             reply = await rpc.call("", "greetings", "Ann")
+    ...         print(reply.body)
+    >>> asyncio.run(main())
+    b'hello Ann'
+
+    Given a URL or a factory, it connects and disconnects by itself; a connection stays the caller's. `stop` is
+    graceful: no new message is handled, running handlers have `drain` seconds to end, and all other messages are
+    requeued.
+
+    A consumer that the broker cancelled is started again as `retry` says; if that fails, the service ends, and `run`,
+    `wait` and `close` raise the error.
+    """
 
     def __init__(
         self,
@@ -74,35 +81,36 @@ class Service:
         retry: Retry | None = None,
     ) -> None:
         if not handlers:
-            raise Misuse("a service needs a handler: a function marked by @consumer(queue)")
+            raise Misuse("a service needs a handler: a function decorated with @consumer(queue)")
+        # blocking only: for handler in handlers:
+        # blocking only:     if handler.is_async:
+        # blocking only:         raise Misuse(f"{handler.name} is async: serve it by warrenmq.client.aio.Service")
         self._where = where
         self._handlers = handlers
         self._drain = drain
         self._retry = Retry() if retry is None else retry
-        self._ended: asyncio.Queue[_Subscription] = asyncio.Queue()
-        self._stopping = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._at_work = 0
+        self._commands: Commands[_Subscription] = Commands()
+        self._changed = Condition()
+        self._running = 0  # handlers
         self._is_stopping = False
         self._connection: Connection | None = None
         self._subscriptions: list[_Subscription] = []
-        self._watcher: asyncio.Task[None] | None = None
+        self._watcher: Task | None = None
         self._failure: Exception | None = None
         self._parker: SyncProducer | None = None
         self._parking_pauses = self._retry.pauses()
 
-    # -- what the owner calls ----------------------------------------------------------------------------------------
+    # -- start and stop ----------------------------------------------------------------------------------------------
 
     async def start(self) -> Service:
-        """Connect and consume; returns when every handler is being served."""
+        """Connect and consume; return when every handler has its consumers."""
         self._require_new()
         await self._begin(await self._connect())
         return self
 
     def _require_new(self) -> None:
         if self._watcher is not None:
-            raise Misuse("a service is started once")
+            raise Misuse("a service can be started only once")
 
     async def _begin(self, connection: Connection) -> None:
         self._connection = connection
@@ -117,22 +125,24 @@ class Service:
             await self._disconnect()
             raise
         self._connection.add_close_listener(self._connection_closed)
-        self._watcher = asyncio.create_task(self._watch(), name="warren-client-service")
+        self._watcher = start(self._watch, "warren-client-service")
 
     def stop(self) -> None:
-        """Ask for the end; returns at once."""
-        self._stopping.set()
+        """Ask the service to end, without waiting. Handlers and signal handlers may call it."""
+        self._commands.stop()
 
-    async def wait(self) -> None:
-        """Wait until the service has ended, by `stop` or by failing, which raises."""
+    async def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the service has ended, and raise if it failed; return False on timeout."""
         if self._watcher is None:
             raise Misuse("the service was not started")
-        await asyncio.shield(self._watcher)
+        if not await join(self._watcher, timeout):
+            return False
         if self._failure is not None:
             raise self._failure
+        return True
 
     async def close(self) -> None:
-        """Stop, and wait until everything has ended."""
+        """Stop, and wait for the end."""
         self.stop()
         if self._watcher is not None:
             await self.wait()
@@ -140,12 +150,12 @@ class Service:
     async def run(self, attempts: int | None = None, wait: float | None = None) -> None:
         """Start, and serve until stopped; in the main thread SIGINT and SIGTERM stop it gracefully.
 
-        A broker that is not up yet is waited for, unless `attempts` to connect is given; with pauses of `wait` seconds,
-        by default those of the factory. Each failed attempt is logged; a refused login is not tried again.
+        Waits for a broker that is not up yet: without a limit unless `attempts` is given, with pauses of `wait` seconds
+        (None: those of the factory). Each failed attempt is logged; a refused login is not tried again.
         """
         self._require_new()
-        with _stopped_by_signals(self):
-            connection = await self._connect_patiently(attempts, wait)
+        with stopped_by_signals(self.stop):
+            connection = await self._connect_when_up(attempts, wait)
             if connection is not None:
                 await self._begin(connection)
                 try:
@@ -161,18 +171,17 @@ class Service:
     ) -> None:
         await self.close()
 
-    # -- handling, on the channels' tasks ----------------------------------------------------------------------------
+    # -- handling, on the channels' workers --------------------------------------------------------------------------
 
     async def handle(self, handler: Handler, delivery: Delivery) -> None:
-        """Run the handler and settle the message; while stopping leave it to the broker."""
-        if self._is_stopping:
-            return
-        self._at_work += 1
-        self._idle.clear()
+        """Run the handler and settle the message; when stopping, leave it to the broker."""
+        with self._changed:
+            if self._is_stopping:
+                return
+            self._running += 1
         try:
             try:
-                answer = handler.function(delivery)
-                await self._answer(delivery, await answer if inspect.isawaitable(answer) else answer)
+                await self._reply(delivery, await call_user(handler.function, delivery))
             except Exception as error:  # noqa: BLE001 - the user's code
                 verdict = verdict_after(handler, delivery, error)
                 if verdict == "park":
@@ -181,12 +190,12 @@ class Service:
             else:
                 await self._settle(handler, delivery, "ack")
         finally:
-            self._at_work -= 1
-            if self._at_work == 0:
-                self._idle.set()
+            with self._changed:
+                self._running -= 1
+                self._changed.notify_all()
 
-    async def _answer(self, delivery: Delivery, answer: Any) -> None:
-        reply = reply_for(delivery, answer)
+    async def _reply(self, delivery: Delivery, result: Any) -> None:
+        reply = reply_for(delivery, result)
         if reply is not None:
             async with self._transaction_of(delivery):
                 await delivery.channel.publish("", reply[0], reply[1].body, reply[1].properties)
@@ -198,26 +207,25 @@ class Service:
             async with self._transaction_of(delivery):
                 settle(handler, delivery, verdict)
         except ClientError as error:
-            _log.info("%r was not settled, the broker will deliver it again: %s", delivery, error)
+            _log.info("%r was not settled, the broker will redeliver it: %s", delivery, error)
 
     def _transaction_of(self, delivery: Delivery) -> AbstractAsyncContextManager[None]:
-        """Where the handler has made its channel transactional, a transaction."""
+        """Return a transaction if the handler has made its channel transactional."""
         channel: Channel = delivery.channel
         return channel.transaction() if channel.needs_transaction else nullcontext()
 
-    # -- parking, on the channels' tasks -----------------------------------------------------------------------------
+    # -- parking, on the channels' workers ---------------------------------------------------------------------------
 
     async def _park(self, handler: Handler, delivery: Delivery, error: Exception) -> Verdict:
-        """Publish the message to the failed queue; what to do with the original then."""
+        """Publish the message to the failed queue; return what to do with the original."""
         if delivery.is_stale:
-            return "requeue"  # the broker delivers it again
+            return "requeue"  # the broker redelivers it
         try:
             await self._publish_failed(handler, delivery, error)
         except ClientError as failure:
             log_not_parked(handler, delivery, failure)
-            with suppress(TimeoutError):  # a message that comes again at once would fail again at once
-                async with asyncio.timeout(self._parking_pauses.next()):
-                    await self._stopping.wait()
+            with self._changed:  # a message that is redelivered at once fails again at once
+                await self._changed.wait_for(lambda: self._is_stopping, self._parking_pauses.next())
             return "requeue"
         self._parking_pauses.reset()
         log_parked(handler, delivery, error)
@@ -237,11 +245,11 @@ class Service:
                 await channel.queue_declare(handler.failed_queue, durable=True)
             await self._parker.send(delivery.body, properties, routing_key=handler.failed_queue)
 
-    # -- the watching task -------------------------------------------------------------------------------------------
+    # -- watching ----------------------------------------------------------------------------------------------------
 
     def subscription_ended(self, subscription: _Subscription) -> None:
         """The broker cancelled the consumer or closed the channel."""
-        self._ended.put_nowait(subscription)
+        self._commands.put(subscription)
 
     def _connection_closed(self, reason: CloseReason) -> None:
         if reason.is_final:
@@ -250,50 +258,42 @@ class Service:
             self.stop()
 
     async def _watch(self) -> None:
-        renewing = asyncio.create_task(self._renew(), name="warren-client-service-renewal")
-        stopping = asyncio.create_task(self._stopping.wait())
         try:
-            await asyncio.wait([renewing, stopping], return_when=asyncio.FIRST_COMPLETED)
+            while (subscription := await self._commands.next()) is not None:
+                if not subscription.is_active:
+                    await self._begin_again(subscription)
+        except Exception as error:  # noqa: BLE001 - the user's setup may raise anything; `wait` raises it
+            self._failure = error
         finally:
-            for task in (renewing, stopping):
-                task.cancel()
-            await asyncio.wait([renewing, stopping])
-            if not renewing.cancelled():
-                self._failure = _exception_of(renewing)
             await self._shut_down()
 
-    async def _renew(self) -> None:
-        while True:
-            subscription = await self._ended.get()
-            if not subscription.is_active:
-                await self._begin_again(subscription)
-
     async def _begin_again(self, subscription: _Subscription) -> None:
-        """Subscribe again, as patiently as the retries say."""
+        """Subscribe again, with the service's retries."""
         assert self._connection is not None
         pauses = self._retry.pauses()
         while True:
             try:
-                await subscription.begin(self._connection)
+                await self._commands.unless_stopped(partial(subscription.begin, self._connection))
                 return
             except ConnectionClosed:
-                return  # the close listener says the rest
+                return  # the close listener handles it
             except ClientError as error:
                 if pauses.attempt >= self._retry.retries:
                     raise
-                _log.warning("consuming from %r failed, and will be tried again: %s", subscription.handler.queue, error)
-                await asyncio.sleep(pauses.next())
+                _log.warning("consuming from %r failed, will be retried: %s", subscription.handler.queue, error)
+                if await self._commands.wait_for_stop(pauses.next()):
+                    return
 
     async def _shut_down(self) -> None:
-        """Begin nothing more, let what is begun end, leave."""
-        self._is_stopping = True
+        """Handle no more messages, wait for running handlers, disconnect."""
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify_all()
         for subscription in self._subscriptions:
             await subscription.cancel()
-        try:
-            async with asyncio.timeout(self._drain):
-                await self._idle.wait()
-        except TimeoutError:
-            _log.warning("%d handlers did not end within %s seconds", self._at_work, self._drain)
+        with self._changed:
+            if not await self._changed.wait_for(lambda: self._running == 0, self._drain):
+                _log.warning("%d handlers did not end within %s seconds", self._running, self._drain)
         await self._disconnect()
 
     # -- the connection ----------------------------------------------------------------------------------------------
@@ -307,22 +307,22 @@ class Service:
             return await ConnectionFactory(self._where).connect_async()
         return await self._where.connect_async() if isinstance(self._where, ConnectionFactory) else self._where
 
-    async def _connect_patiently(self, attempts: int | None, wait: float | None) -> Connection | None:
-        """None when `stop` came first."""
+    async def _connect_when_up(self, attempts: int | None, wait: float | None) -> Connection | None:
+        """Connect, waiting for the broker; return None if stopped meanwhile."""
         if not isinstance(self._where, (str, ConnectionFactory)):
             return self._where
         factory = waiting_factory(self._where, attempts, wait)
-        connecting = asyncio.create_task(factory.connect_async(), name="warren-client-service-connecting")
-        stopping = asyncio.create_task(self._stopping.wait())
-        try:
-            await asyncio.wait([connecting, stopping], return_when=asyncio.FIRST_COMPLETED)
-            if connecting.done():
-                return connecting.result()
-        finally:
-            stopping.cancel()
-            connecting.cancel()  # it leaves nothing behind then
-            await asyncio.wait([connecting, stopping])
-        return None
+        pauses = factory.connect_pauses()
+        while True:
+            try:
+                return await self._commands.unless_stopped(factory.with_(attempts=1).connect_async)
+            except ConnectionFailed as failure:
+                if failure.is_refusal or pauses.attempt + 1 == attempts:
+                    raise
+                pause = pauses.next()
+                _log.warning("broker not reachable, retrying in %.1f s: %s", pause, failure)
+            if await self._commands.wait_for_stop(pause):
+                return None
 
     async def _disconnect(self) -> None:
         assert self._connection is not None
@@ -339,7 +339,7 @@ class Service:
 
 
 class _Subscription:
-    """One consumer of a service, on its own channel; several where a handler has concurrency."""
+    """One consumer of a service, on its own channel; a handler has as many as its concurrency."""
 
     def __init__(self, service: Service, handler: Handler) -> None:
         self.handler = handler
@@ -350,7 +350,7 @@ class _Subscription:
         self._attempt = 0
 
     async def begin(self, connection: Connection) -> None:
-        """Consume, on the channel that there was if it is still open: handlers at work can settle on no other."""
+        """Consume, on the previous channel if it is still open: running handlers settle on it."""
         channel = self._channel
         if channel is None or not channel.is_open:
             channel = self._channel = await connection.channel()
@@ -366,9 +366,7 @@ class _Subscription:
     async def _consume(self, channel: Channel, on_cancel: Callable[[object], None]) -> None:
         handler = self.handler
         if handler.setup is not None:
-            done = handler.setup(channel)
-            if inspect.isawaitable(done):
-                await done
+            await call_user(handler.setup, channel)
         await channel.qos(handler.channel_prefetch)
         started = await channel.consume(
             handler.queue,
@@ -382,7 +380,7 @@ class _Subscription:
 
     async def cancel(self) -> None:
         channel = self._channel
-        if channel is not None and channel.is_open and channel.connection.is_open:  # a lost one delivers nothing
+        if channel is not None and channel.is_open and channel.connection.is_open:  # a lost connection delivers nothing
             try:
                 await channel.cancel(self._tag, timeout=channel.connection.factory.close_timeout)
             except ClientError as error:
@@ -408,29 +406,7 @@ class _Subscription:
             self._end()
 
     def _end(self) -> None:
-        """The broker ended it. One that is just being started says so itself, by raising."""
+        """The broker ended it. If it is just being started, `begin` raises."""
         if self.is_active:
             self.is_active = False
             self._service.subscription_ended(self)
-
-
-def _exception_of(task: asyncio.Task[None]) -> Exception | None:
-    """What ended the task; the user's setup may raise what it likes."""
-    error = task.exception()
-    return error if isinstance(error, Exception) else None
-
-
-@contextmanager
-def _stopped_by_signals(service: Service) -> Iterator[None]:
-    """SIGINT and SIGTERM stop the service meanwhile; signals belong to the main thread, others go without."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, service.stop)
-    try:
-        yield
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)

@@ -20,6 +20,7 @@ __all__ = [
     "Guard",
     "Lock",
     "Task",
+    "call_user",
     "check_callback",
     "join",
     "locked",
@@ -36,6 +37,7 @@ Future = futures.Future
 Guard = threading.Lock
 Lock = threading.Lock
 
+Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
 Task = threading.Thread
@@ -73,9 +75,14 @@ def start(function: Callable[[], None], name: str) -> Task:
     return thread
 
 
-def join(thread: Task, timeout: float | None) -> None:
-    """Wait for the end of the thread."""
+def join(thread: Task, timeout: float | None) -> bool:
+    """Wait for the end of the thread; return False on timeout."""
     thread.join(timeout)
+    return not thread.is_alive()
+
+
+def call_user(function: Callable[[Argument], Any], argument: Argument) -> Any:
+    return function(argument)
 
 
 def check_callback(callback: Callable[..., object] | None) -> None:

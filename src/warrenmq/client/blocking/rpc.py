@@ -46,7 +46,8 @@ class RpcClient:
     ...     return str(2 * int(delivery.body))
     >>> with client.connect(url) as connection:
     ...     with client.Service(connection, double), client.RpcClient(connection) as rpc:
-    ...         print((rpc.call("", "double", "21")).body)
+    ...         reply = rpc.call("", "double", "21")
+    ...     print(reply.body)
     b'42'
 
     Raises Unroutable at once if no queue takes the request, RpcTimeout if no reply comes in time. When the connection

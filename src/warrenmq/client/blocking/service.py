@@ -1,43 +1,32 @@
-"""Small services on the blocking face: functions that each serve a queue, run until told to stop.
+"""Services: functions that each serve a queue, run until stopped.
 
     @consumer("orders", prefetch=50)
     def handle(delivery): ...
 
-    run("amqp://localhost", handle)        # until SIGINT or SIGTERM
+    run("amqp://localhost", handle)  # until SIGINT or SIGTERM
 
-A Service consumes for its handlers, each on channels of its own, and is watched by one thread, which subscribes again
-when the broker cancelled a consumer or closed a channel, and drains when the service stops. Handlers run on the
-channels' workers, which also park what failed. The count of handlers at work is guarded by the service's lock, all else
-belongs to the thread.
+Each handler has channels of its own; it runs on their workers, which also park failed messages. One worker watches the
+service: it subscribes again when the broker cancels a consumer or closes a channel, and drains at the end. The number
+of running handlers is guarded by a condition; everything else belongs to the watching worker.
+
+Written by tools/unasync.py from aio/service.py: change that, then run it.
 """
 
 from __future__ import annotations
 
 import logging
-import queue as queues
-import signal
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from warrenmq.client.blocking.commands import Commands, stopped_by_signals
+from warrenmq.client.blocking.primitives import Condition, Task, call_user, join, start
 from warrenmq.client.blocking.producer import SyncProducer
 from warrenmq.client.errors import ClientError, CloseReason, ConnectionClosed, ConnectionFailed, Misuse, Unroutable
 from warrenmq.client.factory import ConnectionFactory, waiting_factory
-from warrenmq.client.handling import (
-    Handler,
-    Reject,
-    Reply,
-    Requeue,
-    Verdict,
-    consumer,
-    reply_for,
-    settle,
-    verdict_after,
-)
+from warrenmq.client.handling import Handler, Verdict, reply_for, settle, verdict_after
 from warrenmq.client.parking import log_not_parked, log_parked, parked_properties
 from warrenmq.client.sending import Retry, SendFailed
 
@@ -45,8 +34,6 @@ if TYPE_CHECKING:
     from warrenmq.client.blocking.channel import Channel
     from warrenmq.client.blocking.connection import Connection
     from warrenmq.client.delivery import Delivery
-
-__all__ = ["Handler", "Reject", "Reply", "Requeue", "Service", "consumer", "run"]
 
 _log = logging.getLogger("warrenmq.client")
 
@@ -66,24 +53,24 @@ def run(
 
 
 class Service:
-    """Runs handlers (functions marked by `@consumer`) until it is stopped.
+    """Runs handlers (functions decorated with `@consumer`) until stopped.
 
-    >>> import threading
     >>> from warrenmq import client
-    >>> seen = threading.Event()
-    >>> @consumer("greetings", setup=lambda channel: channel.queue_declare("greetings", auto_delete=True))
+    >>> @client.consumer("greetings", setup=lambda channel: channel.queue_declare("greetings", auto_delete=True))
     ... def greet(delivery):
-    ...     seen.set()
-    >>> with client.connect(url) as connection, Service(connection, greet):
-    ...     _ = connection.channel().publish("", "greetings", b"hello")
-    ...     seen.wait(10)
-    True
+    ...     return b"hello " + delivery.body
+    >>> with client.connect(url) as connection:
+    ...     with client.Service(connection, greet), client.RpcClient(connection) as rpc:
+    ...         reply = rpc.call("", "greetings", "Ann")
+    ...     print(reply.body)
+    b'hello Ann'
 
-    Given a URL or factory it connects and disconnects by itself; a connection stays the caller's. `stop` is graceful:
-    nothing new is begun, handlers at work have `drain` seconds to end, and what was not begun goes back to the queue.
+    Given a URL or a factory, it connects and disconnects by itself; a connection stays the caller's. `stop` is
+    graceful: no new message is handled, running handlers have `drain` seconds to end, and all other messages are
+    requeued.
 
-    A consumer that the broker ended is started again, `retry` says how patiently; then the service fails and `run`,
-    `wait` and `close` raise what happened.
+    A consumer that the broker cancelled is started again as `retry` says; if that fails, the service ends, and `run`,
+    `wait` and `close` raise the error.
     """
 
     def __init__(
@@ -94,7 +81,7 @@ class Service:
         retry: Retry | None = None,
     ) -> None:
         if not handlers:
-            raise Misuse("a service needs a handler: a function marked by @consumer(queue)")
+            raise Misuse("a service needs a handler: a function decorated with @consumer(queue)")
         for handler in handlers:
             if handler.is_async:
                 raise Misuse(f"{handler.name} is async: serve it by warrenmq.client.aio.Service")
@@ -102,28 +89,28 @@ class Service:
         self._handlers = handlers
         self._drain = drain
         self._retry = Retry() if retry is None else retry
-        self._commands: queues.SimpleQueue[_Subscription | None] = queues.SimpleQueue()
-        self._idle = threading.Condition()
-        self._at_work = 0
+        self._commands: Commands[_Subscription] = Commands()
+        self._changed = Condition()
+        self._running = 0  # handlers
         self._is_stopping = False
         self._connection: Connection | None = None
         self._subscriptions: list[_Subscription] = []
-        self._watcher: threading.Thread | None = None
+        self._watcher: Task | None = None
         self._failure: Exception | None = None
         self._parker: SyncProducer | None = None
         self._parking_pauses = self._retry.pauses()
 
-    # -- what the owner calls ----------------------------------------------------------------------------------------
+    # -- start and stop ----------------------------------------------------------------------------------------------
 
     def start(self) -> Service:
-        """Connect and consume; returns when every handler is being served."""
+        """Connect and consume; return when every handler has its consumers."""
         self._require_new()
         self._begin(self._connect())
         return self
 
     def _require_new(self) -> None:
         if self._watcher is not None:
-            raise Misuse("a service is started once")
+            raise Misuse("a service can be started only once")
 
     def _begin(self, connection: Connection) -> None:
         self._connection = connection
@@ -138,26 +125,24 @@ class Service:
             self._disconnect()
             raise
         self._connection.add_close_listener(self._connection_closed)
-        self._watcher = threading.Thread(target=self._watch, name="warren-client-service", daemon=True)
-        self._watcher.start()
+        self._watcher = start(self._watch, "warren-client-service")
 
     def stop(self) -> None:
-        """Ask for the end; returns at once. Any thread, handlers and signal handlers included."""
-        self._commands.put(None)
+        """Ask the service to end, without waiting. Handlers and signal handlers may call it."""
+        self._commands.stop()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the service has ended; raises if that was by failing. False: the time was too short."""
+        """Wait until the service has ended, and raise if it failed; return False on timeout."""
         if self._watcher is None:
             raise Misuse("the service was not started")
-        self._watcher.join(timeout)
-        if self._watcher.is_alive():
+        if not join(self._watcher, timeout):
             return False
         if self._failure is not None:
             raise self._failure
         return True
 
     def close(self) -> None:
-        """Stop, and wait until everything has ended."""
+        """Stop, and wait for the end."""
         self.stop()
         if self._watcher is not None:
             self.wait()
@@ -165,15 +150,18 @@ class Service:
     def run(self, attempts: int | None = None, wait: float | None = None) -> None:
         """Start, and serve until stopped; in the main thread SIGINT and SIGTERM stop it gracefully.
 
-        A broker that is not up yet is waited for, unless `attempts` to connect is given; with pauses of `wait` seconds,
-        by default those of the factory. Each failed attempt is logged; a refused login is not tried again.
+        Waits for a broker that is not up yet: without a limit unless `attempts` is given, with pauses of `wait` seconds
+        (None: those of the factory). Each failed attempt is logged; a refused login is not tried again.
         """
         self._require_new()
-        with _stopped_by_signals(self):
-            connection = self._connect_patiently(attempts, wait)
+        with stopped_by_signals(self.stop):
+            connection = self._connect_when_up(attempts, wait)
             if connection is not None:
                 self._begin(connection)
-                self.wait()
+                try:
+                    self.wait()
+                finally:
+                    self.close()
 
     def __enter__(self) -> Service:
         return self.start()
@@ -186,26 +174,28 @@ class Service:
     # -- handling, on the channels' workers --------------------------------------------------------------------------
 
     def handle(self, handler: Handler, delivery: Delivery) -> None:
-        """Run the handler and settle the message; while stopping leave it to the broker."""
-        with self._idle:
+        """Run the handler and settle the message; when stopping, leave it to the broker."""
+        with self._changed:
             if self._is_stopping:
                 return
-            self._at_work += 1
+            self._running += 1
         try:
             try:
-                self._answer(delivery, handler.function(delivery))
+                self._reply(delivery, call_user(handler.function, delivery))
             except Exception as error:  # noqa: BLE001 - the user's code
                 verdict = verdict_after(handler, delivery, error)
-                self._settle(handler, delivery, self._park(handler, delivery, error) if verdict == "park" else verdict)
+                if verdict == "park":
+                    verdict = self._park(handler, delivery, error)
+                self._settle(handler, delivery, verdict)
             else:
                 self._settle(handler, delivery, "ack")
         finally:
-            with self._idle:
-                self._at_work -= 1
-                self._idle.notify_all()
+            with self._changed:
+                self._running -= 1
+                self._changed.notify_all()
 
-    def _answer(self, delivery: Delivery, answer: Any) -> None:
-        reply = reply_for(delivery, answer)
+    def _reply(self, delivery: Delivery, result: Any) -> None:
+        reply = reply_for(delivery, result)
         if reply is not None:
             with self._transaction_of(delivery):
                 delivery.channel.publish("", reply[0], reply[1].body, reply[1].properties)
@@ -217,25 +207,25 @@ class Service:
             with self._transaction_of(delivery):
                 settle(handler, delivery, verdict)
         except ClientError as error:
-            _log.info("%r was not settled, the broker will deliver it again: %s", delivery, error)
+            _log.info("%r was not settled, the broker will redeliver it: %s", delivery, error)
 
     def _transaction_of(self, delivery: Delivery) -> AbstractContextManager[None]:
-        """Where the handler has made its channel transactional, a transaction."""
+        """Return a transaction if the handler has made its channel transactional."""
         channel: Channel = delivery.channel
         return channel.transaction() if channel.needs_transaction else nullcontext()
 
     # -- parking, on the channels' workers ---------------------------------------------------------------------------
 
     def _park(self, handler: Handler, delivery: Delivery, error: Exception) -> Verdict:
-        """Publish the message to the failed queue; what to do with the original then."""
+        """Publish the message to the failed queue; return what to do with the original."""
         if delivery.is_stale:
-            return "requeue"  # the broker delivers it again
+            return "requeue"  # the broker redelivers it
         try:
             self._publish_failed(handler, delivery, error)
         except ClientError as failure:
             log_not_parked(handler, delivery, failure)
-            with self._idle:  # a message that comes again at once would fail again at once
-                self._idle.wait_for(lambda: self._is_stopping, self._parking_pauses.next())
+            with self._changed:  # a message that is redelivered at once fails again at once
+                self._changed.wait_for(lambda: self._is_stopping, self._parking_pauses.next())
             return "requeue"
         self._parking_pauses.reset()
         log_parked(handler, delivery, error)
@@ -255,7 +245,7 @@ class Service:
                 channel.queue_declare(handler.failed_queue, durable=True)
             self._parker.send(delivery.body, properties, routing_key=handler.failed_queue)
 
-    # -- the watching thread -----------------------------------------------------------------------------------------
+    # -- watching ----------------------------------------------------------------------------------------------------
 
     def subscription_ended(self, subscription: _Subscription) -> None:
         """The broker cancelled the consumer or closed the channel."""
@@ -269,59 +259,41 @@ class Service:
 
     def _watch(self) -> None:
         try:
-            while (subscription := self._commands.get()) is not None:
+            while (subscription := self._commands.next()) is not None:
                 if not subscription.is_active:
                     self._begin_again(subscription)
-        except Exception as error:  # noqa: BLE001 - the user's setup may raise what it likes; `wait` tells
+        except Exception as error:  # noqa: BLE001 - the user's setup may raise anything; `wait` raises it
             self._failure = error
         finally:
             self._shut_down()
 
     def _begin_again(self, subscription: _Subscription) -> None:
-        """Subscribe again, as patiently as the retries say; a stop meanwhile is heard afterwards."""
+        """Subscribe again, with the service's retries."""
         assert self._connection is not None
         pauses = self._retry.pauses()
         while True:
             try:
-                subscription.begin(self._connection)
+                self._commands.unless_stopped(partial(subscription.begin, self._connection))
                 return
             except ConnectionClosed:
-                return  # the close listener says the rest
+                return  # the close listener handles it
             except ClientError as error:
                 if pauses.attempt >= self._retry.retries:
                     raise
-                _log.warning("consuming from %r failed, and will be tried again: %s", subscription.handler.queue, error)
-                if self._stop_comes_within(pauses.next()):
-                    self.stop()
+                _log.warning("consuming from %r failed, will be retried: %s", subscription.handler.queue, error)
+                if self._commands.wait_for_stop(pauses.next()):
                     return
 
-    def _stop_comes_within(self, seconds: float) -> bool:
-        """Wait; True at once when the stop command comes. Other subscriptions that end meanwhile wait their turn."""
-        deadline = monotonic() + seconds
-        others: list[_Subscription] = []
-        try:
-            while True:
-                try:
-                    command = self._commands.get(timeout=max(0.0, deadline - monotonic()))
-                except queues.Empty:
-                    return False
-                if command is None:
-                    return True
-                others.append(command)
-        finally:
-            for other in others:
-                self._commands.put(other)
-
     def _shut_down(self) -> None:
-        """Begin nothing more, let what is begun end, leave."""
-        with self._idle:
+        """Handle no more messages, wait for running handlers, disconnect."""
+        with self._changed:
             self._is_stopping = True
-            self._idle.notify_all()
+            self._changed.notify_all()
         for subscription in self._subscriptions:
             subscription.cancel()
-        with self._idle:
-            if not self._idle.wait_for(lambda: self._at_work == 0, self._drain):
-                _log.warning("%d handlers did not end within %s seconds", self._at_work, self._drain)
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._running == 0, self._drain):
+                _log.warning("%d handlers did not end within %s seconds", self._running, self._drain)
         self._disconnect()
 
     # -- the connection ----------------------------------------------------------------------------------------------
@@ -335,21 +307,21 @@ class Service:
             return ConnectionFactory(self._where).connect()
         return self._where.connect() if isinstance(self._where, ConnectionFactory) else self._where
 
-    def _connect_patiently(self, attempts: int | None, wait: float | None) -> Connection | None:
-        """As a loop of its own, so that `stop` ends it; None then."""
+    def _connect_when_up(self, attempts: int | None, wait: float | None) -> Connection | None:
+        """Connect, waiting for the broker; return None if stopped meanwhile."""
         if not isinstance(self._where, (str, ConnectionFactory)):
             return self._where
         factory = waiting_factory(self._where, attempts, wait)
         pauses = factory.connect_pauses()
         while True:
             try:
-                return factory.with_(attempts=1).connect()
+                return self._commands.unless_stopped(factory.with_(attempts=1).connect)
             except ConnectionFailed as failure:
                 if failure.is_refusal or pauses.attempt + 1 == attempts:
                     raise
                 pause = pauses.next()
                 _log.warning("broker not reachable, retrying in %.1f s: %s", pause, failure)
-            if self._stop_comes_within(pause):
+            if self._commands.wait_for_stop(pause):
                 return None
 
     def _disconnect(self) -> None:
@@ -367,7 +339,7 @@ class Service:
 
 
 class _Subscription:
-    """One consumer of a service, on its own channel; several where a handler has concurrency."""
+    """One consumer of a service, on its own channel; a handler has as many as its concurrency."""
 
     def __init__(self, service: Service, handler: Handler) -> None:
         self.handler = handler
@@ -378,7 +350,7 @@ class _Subscription:
         self._attempt = 0
 
     def begin(self, connection: Connection) -> None:
-        """Consume, on the channel that there was if it is still open: handlers at work can settle on no other."""
+        """Consume, on the previous channel if it is still open: running handlers settle on it."""
         channel = self._channel
         if channel is None or not channel.is_open:
             channel = self._channel = connection.channel()
@@ -394,7 +366,7 @@ class _Subscription:
     def _consume(self, channel: Channel, on_cancel: Callable[[object], None]) -> None:
         handler = self.handler
         if handler.setup is not None:
-            handler.setup(channel)
+            call_user(handler.setup, channel)
         channel.qos(handler.channel_prefetch)
         started = channel.consume(
             handler.queue,
@@ -408,7 +380,7 @@ class _Subscription:
 
     def cancel(self) -> None:
         channel = self._channel
-        if channel is not None and channel.is_open and channel.connection.is_open:  # a lost one delivers nothing
+        if channel is not None and channel.is_open and channel.connection.is_open:  # a lost connection delivers nothing
             try:
                 channel.cancel(self._tag, timeout=channel.connection.factory.close_timeout)
             except ClientError as error:
@@ -434,21 +406,7 @@ class _Subscription:
             self._end()
 
     def _end(self) -> None:
-        """The broker ended it. One that is just being started says so itself, by raising."""
+        """The broker ended it. If it is just being started, `begin` raises."""
         if self.is_active:
             self.is_active = False
             self._service.subscription_ended(self)
-
-
-@contextmanager
-def _stopped_by_signals(service: Service) -> Iterator[None]:
-    """SIGINT and SIGTERM stop the service meanwhile; signals belong to the main thread, others go without."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, lambda *_: service.stop()) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
