@@ -95,7 +95,7 @@ def test_a_broker_that_cannot_be_asked_exits_with_2(url: str) -> None:
     code, _, log = policy("list", "--url", "http://127.0.0.1:1")
     assert (code, "no broker answers at http://127.0.0.1:1" in log) == (2, True)
     code, _, log = policy("list", "--url", url, "--user", "plain:secret")
-    assert (code, "this needs the tag 'administrator'" in log) == (2, True)
+    assert (code, "needs the tag 'administrator'" in log) == (2, True)
     assert policy("list", "--url", url, "--user", "guest:wrong")[0] == 2
 
 

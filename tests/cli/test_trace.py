@@ -181,7 +181,7 @@ def test_where_nothing_is_kept_it_says_how_to_switch_it_on(arguments: tuple[str,
 
 def test_where_other_messages_are_kept_it_says_only_that_this_is_not() -> None:
     with served(FakeNode(rules=[TraceRule("all")])) as url:
-        assert trace("nothing", "--url", url) == (1, "", "warren: nothing is kept of a message 'nothing'\n")
+        assert trace("nothing", "--url", url) == (1, "", "warren: no events of a message 'nothing'\n")
 
 
 def test_a_failed_event_log_is_told() -> None:
@@ -198,7 +198,7 @@ def test_what_keeps_it_from_asking_is_one_line_and_exit_2() -> None:
             (["x", "--url", url, "--user", "guest:wrong"], "unknown user or wrong password"),
             (["x", "--url", url, "--user", "guest"], "no password for user 'guest'"),
             (["x", "--url", url], "the event log cannot be read: disk gone"),
-            (["--kind", "eaten", "--url", url], "there is no kind of event 'eaten'"),
+            (["--kind", "eaten", "--url", url], "unknown kind of event 'eaten'"),
             (["x", "--queue", "q", "--url", url], "give a message id, or what to look for, not both"),
             (["x", "--url", "http://127.0.0.1:1"], "no broker answers at http://127.0.0.1:1"),
             (["x", "--url", "ftp://127.0.0.1"], "is no URL of a broker"),

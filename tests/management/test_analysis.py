@@ -12,7 +12,7 @@ from tests.management.asking import GUEST, LIMITED, Browser
 from tests.management.fakes import FakeNode
 from tests.management.findings import BEGIN, answer, append, declare, iso, windowed
 from warrenmq.management import analysis, analysis_reader
-from warrenmq.management.analysis import MOST_JOBS, Board, NoAnswer, read_answer
+from warrenmq.management.analysis import MAX_JOBS, InvalidResult, ResultBoard, parse_result
 from warrenmq.management.api.analysis import status_values
 
 NAME = analysis_reader.STREAM_NAME
@@ -132,8 +132,8 @@ def test_rows_of_no_window_are_given_whatever_the_time() -> None:
 @pytest.mark.parametrize(
     ("path", "status", "reason"),
     [
-        ("/api/analysis/nothing", 404, "there are no results of a job 'nothing'"),
-        ("/api/analysis/throughput?form=1h", 400, "there is no parameter 'form'; did you mean 'from'?"),
+        ("/api/analysis/nothing", 404, "no results of a job 'nothing'"),
+        ("/api/analysis/throughput?form=1h", 400, "unknown parameter 'form'; did you mean 'from'?"),
         ("/api/analysis/throughput?limit=0", 400, "'limit' must be a whole number from 1 to 10000"),
         ("/api/analysis/throughput?from=1h&to=2h", 400, "'from' is later than 'to'"),
         ("/api/analysis/throughput?window=ten", 400, "'window' must be a whole number"),
@@ -164,15 +164,15 @@ def test_a_user_sees_rows_of_virtual_hosts_that_are_theirs() -> None:
     ("state", "age", "silent"), [("running", 31, True), ("running", 29, False), ("stopped", 99, False)]
 )
 def test_an_analysis_that_should_be_running_and_says_nothing_is_silent(state: str, age: int, silent: bool) -> None:
-    board = Board()
+    board = ResultBoard()
     row = {"run": "r", "state": state, "batches": 3}
-    board.add([read_answer(json.dumps(answer("status", [row], keys=["run"], written=BEGIN)).encode())])
+    board.add([parse_result(json.dumps(answer("status", [row], keys=["run"], written=BEGIN)).encode())])
     told = status_values(board, BEGIN + age * 1_000_000)
     assert told is not None
     assert (told["silent"], told["age_seconds"], told["batches"]) == (silent, age, 3)
     assert board.jobs == {}
     later = answer("flow", [], written=BEGIN + age * 1_000_000)
-    board.add([read_answer(json.dumps(later).encode())])
+    board.add([parse_result(json.dumps(later).encode())])
     told = status_values(board, BEGIN + age * 1_000_000)
     assert told is not None
     assert told["silent"] is False  # results are words, too
@@ -210,8 +210,8 @@ GOOD = answer("throughput", [windowed(0, count=1)])
     ],
 )
 def test_what_is_no_answer_is_passed_over_and_counted(body: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(NoAnswer):
-        read_answer(body)
+    with pytest.raises(InvalidResult):
+        parse_result(body)
     node = FakeNode()
     with caplog.at_level(logging.WARNING, "warrenmq"):
         append(node, body, GOOD, body)
@@ -229,20 +229,20 @@ def test_numbers_that_are_none_do_not_break_the_answer() -> None:
 
 
 def test_a_message_that_is_too_large_is_not_even_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(analysis_reader, "LARGEST_MESSAGE", 100)
+    monkeypatch.setattr(analysis_reader, "MAX_MESSAGE_SIZE", 100)
     node = FakeNode()
     append(node, GOOD)
     assert asked(node)["skipped"] == 1
 
 
 def test_memory_is_bounded_and_the_rows_written_longest_ago_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(analysis, "MOST_ROWS", 10)
+    monkeypatch.setattr(analysis, "MAX_ROWS", 10)
     node = FakeNode()
     for batch in range(6):
         append(node, answer("throughput", [windowed(batch, name, count=batch) for name in "abc"], batch=batch))
     assert rows_of(node) == [2, 3, 3, 3, 4, 4, 4, 5, 5, 5]
-    monkeypatch.setattr(analysis, "MOST_ROWS", 10_000)
-    monkeypatch.setattr(analysis, "MOST_BYTES", 700)
+    monkeypatch.setattr(analysis, "MAX_ROWS", 10_000)
+    monkeypatch.setattr(analysis, "MAX_BYTES", 700)
     append(node, answer("throughput", [windowed(9, count=9)], batch=9))
     assert 1 < len(rows_of(node)) < 7
     assert rows_of(node)[-1] == 9
@@ -250,8 +250,8 @@ def test_memory_is_bounded_and_the_rows_written_longest_ago_go_first(monkeypatch
 
 def test_the_number_of_jobs_is_bounded() -> None:
     node = FakeNode()
-    append(node, *(answer(f"job{n}", []) for n in range(MOST_JOBS + 3)))
-    assert [job["job"] for job in asked(node)["jobs"]] == [f"job{n}" for n in range(3, MOST_JOBS + 3)]
+    append(node, *(answer(f"job{n}", []) for n in range(MAX_JOBS + 3)))
+    assert [job["job"] for job in asked(node)["jobs"]] == [f"job{n}" for n in range(3, MAX_JOBS + 3)]
 
 
 # -- the stream --------------------------------------------------------------------------------------------------------
@@ -285,7 +285,7 @@ def test_a_queue_of_that_name_is_no_stream() -> None:
 
 
 def test_after_a_restart_the_newest_messages_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(analysis_reader, "LOOK_BACK", 5)
+    monkeypatch.setattr(analysis_reader, "REREAD_MESSAGES", 5)
     node = FakeNode()
     for count in range(9):
         append(node, answer("throughput", [windowed(count, count=count)], batch=count))
@@ -307,12 +307,12 @@ def test_what_was_trimmed_is_passed_over() -> None:
 
 
 def test_who_asks_does_not_wait_for_ever_and_the_next_reads_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(analysis_reader, "PATIENCE", 0.0)
+    monkeypatch.setattr(analysis_reader, "JOBS_TIMEOUT", 0.0)
     node = FakeNode()
     append(node, *(answer("throughput", [windowed(n, count=n)], batch=n) for n in range(9)))
     browser = Browser(node)
     assert browser.get("/api/analysis", auth=GUEST).json()["behind"] == 9
-    monkeypatch.setattr(analysis_reader, "PATIENCE", 20.0)
+    monkeypatch.setattr(analysis_reader, "JOBS_TIMEOUT", 20.0)
     assert browser.get("/api/analysis", auth=GUEST).json()["behind"] == 0
 
 
@@ -332,5 +332,5 @@ def test_streams_are_listed_for_who_may_enter_their_virtual_host() -> None:
     response = Browser(node).get("/api/streams?vhost=/", auth=LIMITED)
     assert (response.status_code, response.json()["reason"]) == (
         404,
-        "there is no virtual host '/', or it is not yours to enter",
+        "no such virtual host, or no access to it: '/'",
     )

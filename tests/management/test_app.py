@@ -196,7 +196,7 @@ def test_application_that_cannot_be_loaded_is_logged_and_the_port_closed(
             await asyncio.open_connection("127.0.0.1", server.port)
 
     asyncio.run(scenario())
-    assert "the HTTP side failed" in caplog.text
+    assert "HTTP server failed" in caplog.text
     assert "no fastapi here" in caplog.text
 
 

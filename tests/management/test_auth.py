@@ -121,7 +121,7 @@ def test_a_session_ends_when_it_is_not_used(browser: Browser) -> None:
 
 def test_a_session_ends_when_it_is_old_although_it_is_used(browser: Browser) -> None:
     browser.sign_in()
-    for _ in range(sessions.LONGEST_SECONDS // 3000):
+    for _ in range(sessions.MAX_AGE_SECONDS // 3000):
         browser.now += 3000
         last = browser.get("/api/session").status_code
     browser.now += 3000
@@ -147,7 +147,7 @@ def test_the_session_of_a_user_who_was_removed_is_over(browser: Browser) -> None
 
 
 def test_sessions_are_bounded_and_the_one_unused_longest_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "MOST_SESSIONS", 2)
+    monkeypatch.setattr(sessions, "MAX_SESSIONS", 2)
     kept = sessions.Sessions()
     first, second = kept.begin("a", 0.0)[0], kept.begin("b", 1.0)[0]
     assert kept.find(first, 2.0) is not None

@@ -73,7 +73,7 @@ async def read_to_end(reader: asyncio.StreamReader) -> bytes:
     return received
 
 
-async def read_answer(reader: asyncio.StreamReader) -> bytes:
+async def parse_result(reader: asyncio.StreamReader) -> bytes:
     """The status line of one answer, whose body is read, too."""
     async with asyncio.timeout(LIMIT):
         head = await reader.readuntil(b"\r\n\r\n")
@@ -133,7 +133,7 @@ async def test_a_connection_that_is_kept_alive_has_the_same_deadlines_for_its_ne
         reader, writer = await connect(port)
         for _ in range(3):
             writer.write(HEALTH)
-            assert await read_answer(reader) == b"HTTP/1.1 200 OK"
+            assert await parse_result(reader) == b"HTTP/1.1 200 OK"
         writer.write(HEALTH[:10])
         assert await read_to_end(reader) == b""
         writer.close()

@@ -74,7 +74,7 @@ def test_the_warning_about_an_unknown_proxy_comes_once(caplog: pytest.LogCapture
         for _ in range(3):
             browser.get("/api/session", headers={"X-Forwarded-For": "203.0.113.9"})
     assert [record.getMessage() for record in caplog.records] == [
-        "X-Forwarded-For of 127.0.0.1 is ignored: the address is not in trusted_proxies"
+        "ignored X-Forwarded-For from 127.0.0.1: if it is a proxy of yours, add it to trusted_proxies"
     ]
 
 

@@ -156,7 +156,7 @@ def test_a_kind_of_a_later_broker_is_shown_by_its_number() -> None:
 def test_a_message_of_which_nothing_is_kept_is_not_found() -> None:
     assert refused("/api/traces/other", FakeNode(story(), rules=[TraceRule("all")])) == (
         404,
-        "nothing is kept of a message 'other'",
+        "no events of a message 'other'",
     )
     assert refused("/api/traces/other", FakeNode())[1].endswith("; tracing is off")
 
@@ -172,7 +172,7 @@ def test_a_node_without_tracing_says_so() -> None:
             return NodeView(self.broker, lambda: (True, ""), lambda: 0.0, "1", login=self.login)
 
     for path in ("/api/traces/x", "/api/traces", "/api/trace-rules"):
-        assert refused(path, Without()) == (503, "this broker keeps no events")
+        assert refused(path, Without()) == (503, "this broker records no events")
 
 
 # -- what a user may see -----------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ def test_a_user_without_the_tag_monitoring_reads_nothing() -> None:
     for path in ("/api/traces", "/api/traces/order-17", "/api/analysis", "/api/analysis/latency"):
         answer = browser.get(path, auth=PLAIN)
         assert (answer.status_code, answer.json()["error"]) == (403, "not_authorized")
-        assert answer.json()["reason"].startswith("this needs the tag 'monitoring' or 'administrator'")
+        assert answer.json()["reason"].startswith("user 'plain' needs the tag 'monitoring' or 'administrator'")
     assert browser.node.reader.queries == []
 
 
@@ -295,9 +295,9 @@ def test_a_time_may_be_so_long_ago(text: str, ago: int) -> None:
 @pytest.mark.parametrize(
     ("parameters", "reason"),
     [
-        ("que=x", "there is no parameter 'que'; did you mean 'queue'?"),
-        ("zzz=x", "there is no parameter 'zzz'; there are correlation_id"),
-        ("queue=a&queue=b", "the parameter 'queue' is there twice"),
+        ("que=x", "unknown parameter 'que'; did you mean 'queue'?"),
+        ("zzz=x", "unknown parameter 'zzz'; known: correlation_id"),
+        ("queue=a&queue=b", "the parameter 'queue' is given twice"),
         ("limit=0", "'limit' must be a whole number from 1 to 500"),
         ("limit=x", "'limit' must be a whole number from 1 to 500"),
         ("limit=501", "'limit' must be a whole number from 1 to 500"),
@@ -307,7 +307,7 @@ def test_a_time_may_be_so_long_ago(text: str, ago: int) -> None:
         ("to=2026-13-01", "'to' must be a time such as"),
         ("from=2026-11-16&to=2026-11-15", "'from' is later than 'to'"),
         ("trace_id=xyz", "'trace_id' must be 32 hexadecimal digits, or a traceparent"),
-        ("kind=eaten", "there is no kind of event 'eaten'; there are published"),
+        ("kind=eaten", "unknown kind of event 'eaten'; known: published"),
         ("cursor=x", "'x' is no cursor of this search"),
     ],
 )
@@ -351,7 +351,7 @@ def test_an_answer_that_leaves_something_out_says_how_to_narrow_the_search() -> 
     browser = Browser(FakeNode(replace(story(), is_truncated=True), story("whole", UID + 1)))
     told = browser.get("/api/traces/order-17", auth=GUEST).json()
     assert told["truncated"] is True
-    assert "ask for a single message by its uid" in told["hint"]
+    assert "request a single message by its uid" in told["hint"]
     told = browser.get("/api/traces/whole", auth=GUEST).json()
     assert (told["truncated"], told.get("hint")) == (False, None)
 

@@ -1,9 +1,9 @@
-"""Reads the stream `warren.analysis` inside the broker, when somebody asks for what it holds.
+"""Reads the stream `warren.analysis` inside the broker, when a request needs its results.
 
-Nothing is done while nobody looks. Who asks waits until all messages so far are read, but not for long: what is left
-is read by the next who asks, and the answer says how much that is. Messages are read in a thread, a page at a time, so
-that the loop goes on. After a restart the newest messages are read again. A stream that is deleted begins anew; what
-was trimmed is passed over; a message that is no answer is counted.
+Nothing runs without requests. A request waits, up to a timeout, until all messages so far are read; the next request
+reads the rest, and the response says how many are left. Messages are parsed in a thread, a page at a time, so that the
+loop is not blocked. After a restart the newest messages are read again, and a stream that was deleted is read from its
+beginning; trimmed messages are skipped, and messages that are not results are counted.
 
 Owned by the loop.
 """
@@ -19,61 +19,61 @@ from warrenmq.core import reserved
 from warrenmq.core.broker import Broker
 from warrenmq.core.message import Message
 from warrenmq.core.stream import Stream
-from warrenmq.management.analysis import Answer, Board, NoAnswer, read_answer
+from warrenmq.management.analysis import InvalidResult, ResultBoard, ResultMessage, parse_result
 
 log = logging.getLogger("warrenmq.management")
 
 STREAM_NAME = reserved.ANALYSIS
-# Who asks for the jobs waits so many seconds; who asks for the rows of one has mostly just asked for the jobs.
-PATIENCE = 2.0
-SHORT_PATIENCE = 0.2
-# So many messages are read again after a restart: with a batch each second, about a quarter of an hour of all jobs.
-LOOK_BACK = 10_000
-# The writer splits what is larger than 1 MiB; what is larger than this is none of its messages.
-LARGEST_MESSAGE = 4 * 1024 * 1024
+# Seconds that a request for the jobs waits; one for rows waits less, as it usually follows one for the jobs.
+JOBS_TIMEOUT = 2.0
+ROWS_TIMEOUT = 0.2
+# Messages to read again after a restart: about 15 minutes of all jobs, with a batch each second.
+REREAD_MESSAGES = 10_000
+# The writer splits results at 1 MiB, so a larger message is not one of its own.
+MAX_MESSAGE_SIZE = 4 * 1024 * 1024
 
 
 class AnalysisReader:
-    """`board` holds what was read; `skipped` counts messages that are no answers, `complaint` is about the last one."""
+    """`board` holds the results; `skipped` counts invalid messages, `skip_reason` is about the last one."""
 
     def __init__(self, broker: Broker, clock: Callable[[], float] = time.monotonic) -> None:
-        self.board = Board()
+        self.board = ResultBoard()
         self.skipped = 0
-        self.complaint: str | None = None
+        self.skip_reason: str | None = None
         self._broker = broker
         self._clock = clock
         self._reading = asyncio.Lock()
-        self._stream: Stream | None = None  # of which the board is
-        self._next = 0  # the offset to go on from
+        self._stream: Stream | None = None  # the one that `board` is about
+        self._next = 0  # the next offset to read
 
     @property
     def exists(self) -> bool:
-        """Whether there is such a stream."""
+        """True if the stream exists."""
         return self._broker.stream(STREAM_NAME) is not None
 
     @property
-    def behind(self) -> int:
-        """Messages that are there and were not read yet."""
+    def unread(self) -> int:
+        """Number of messages that are not read yet."""
         return max(0, self._stream.readable - self._next) if self._stream is not None else 0
 
-    async def catch_up(self, patience: float) -> None:
-        """Read what is there, for at most so many seconds; never raises for what it reads."""
-        deadline = self._clock() + patience
+    async def catch_up(self, seconds: float) -> None:
+        """Read the unread messages, for at most this long; invalid ones are skipped."""
+        deadline = self._clock() + seconds
         async with self._reading:
-            self._begin_anew_if_other()
-            while self.behind and self._clock() < deadline:
+            self._reset_if_stream_changed()
+            while self.unread and self._clock() < deadline:
                 await self._read_page()
-                self._begin_anew_if_other()
+                self._reset_if_stream_changed()
 
-    def _begin_anew_if_other(self) -> None:
+    def _reset_if_stream_changed(self) -> None:
         stream = self._broker.stream(STREAM_NAME)
         if stream is self._stream:
             return
         self._stream = stream
-        self.board = Board()
+        self.board = ResultBoard()
         self.skipped = 0
-        self.complaint = None
-        self._next = max(0, stream.readable - LOOK_BACK) if stream is not None else 0
+        self.skip_reason = None
+        self._next = max(0, stream.readable - REREAD_MESSAGES) if stream is not None else 0
 
     async def _read_page(self) -> None:
         stream = self._stream
@@ -81,29 +81,29 @@ class AnalysisReader:
         page: asyncio.Future[tuple[int, list[Message]]] = asyncio.get_running_loop().create_future()
         stream.read(self._next, lambda *found: None if page.done() else page.set_result(found))
         first, messages = await page
-        answers, complaints = await asyncio.to_thread(_read_answers, messages)
-        self.board.add(answers)
+        results, reasons = await asyncio.to_thread(_parse_results, messages)
+        self.board.add(results)
         self._next = first + len(messages)
-        self._count(complaints)
+        self._count(reasons)
 
-    def _count(self, complaints: Sequence[str]) -> None:
-        if complaints and not self.skipped:
-            log.warning("a message of %s is no answer of the analysis: %s", STREAM_NAME, complaints[0])
-        if complaints:
-            self.skipped += len(complaints)
-            self.complaint = complaints[-1]
+    def _count(self, reasons: Sequence[str]) -> None:
+        if reasons and not self.skipped:
+            log.warning("%s: skipped a message that is not a result of the analysis: %s", STREAM_NAME, reasons[0])
+        if reasons:
+            self.skipped += len(reasons)
+            self.skip_reason = reasons[-1]
 
 
-def _read_answers(messages: Sequence[Message]) -> tuple[list[Answer], list[str]]:
-    """In a thread: what the messages say, and what is wrong with those that say nothing."""
-    answers: list[Answer] = []
-    complaints: list[str] = []
+def _parse_results(messages: Sequence[Message]) -> tuple[list[ResultMessage], list[str]]:
+    """Return the parsed messages, and the reasons for those that were skipped. Runs in a thread."""
+    results: list[ResultMessage] = []
+    reasons: list[str] = []
     for message in messages:
-        if len(message.body) > LARGEST_MESSAGE:
-            complaints.append(f"it has {len(message.body)} bytes, and {LARGEST_MESSAGE} are the most")
+        if len(message.body) > MAX_MESSAGE_SIZE:
+            reasons.append(f"it has {len(message.body)} bytes, more than {MAX_MESSAGE_SIZE}")
             continue
         try:
-            answers.append(read_answer(message.body))
-        except NoAnswer as unfit:
-            complaints.append(str(unfit))
-    return answers, complaints
+            results.append(parse_result(message.body))
+        except InvalidResult as error:
+            reasons.append(str(error))
+    return results, reasons

@@ -1,8 +1,8 @@
-"""The HTTP application: which paths there are, and what each answers.
+"""The HTTP application: its paths.
 
-/healthz and /metrics are open; everything under /api, and the pages, want a user of the broker (auth.py) and are served
-for the broker's own hosts only (hosts.py). Every handler is `async` and runs on the loop that owns the broker's state,
-so it may read that state as it stands; none of them awaits between two reads that belong together.
+/healthz and /metrics are open; everything under /api, and the pages, need a user of the broker (auth.py) and are served
+only for the broker's own hosts (hosts.py). Every handler is `async` and runs on the loop that owns the broker's state,
+so it may read that state directly; none awaits between two reads that must be consistent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from starlette.exceptions import HTTPException
 
 from warrenmq.core.snapshot import memory, overview
 from warrenmq.management import pages, prometheus
-from warrenmq.management.answers import Answers, Json, refusal
 from warrenmq.management.api import analysis, firehose, policies, session, streams, trace_rules, traces
 from warrenmq.management.auth import Auth
 from warrenmq.management.errors import ApiError, NotFound
@@ -25,6 +24,7 @@ from warrenmq.management.hosts import HostCheck, OwnHosts
 from warrenmq.management.options import HttpOptions
 from warrenmq.management.process import resident_bytes
 from warrenmq.management.proxies import Proxies
+from warrenmq.management.responses import Json, ResponseMiddleware, error_response
 from warrenmq.management.view import NodeView
 
 
@@ -34,7 +34,7 @@ def create_app(
     options: HttpOptions | None = None,
     listening: Collection[str] = (),
 ) -> FastAPI:
-    """The application for one node that listens there; `clock` is for the age of sessions."""
+    """Return the application of one node; `listening` are its host names and addresses, `clock` is for sessions."""
     options = options or HttpOptions()
     app = FastAPI(
         title="WarrenMQ",
@@ -47,7 +47,7 @@ def create_app(
     auth = Auth(node.broker.users, node.login, clock)
     app.add_middleware(Proxies, trusted=options.trusted_proxies)
     app.add_middleware(HostCheck, hosts=OwnHosts(listening, options.allowed_hosts))
-    app.add_middleware(Answers)  # added last: around the others
+    app.add_middleware(ResponseMiddleware)  # added last, so the outermost
     app.add_exception_handler(ApiError, _refuse)
     app.add_exception_handler(HTTPException, _refuse_unknown)
     app.include_router(_open_routes(node))
@@ -69,7 +69,7 @@ def _api_routes(node: NodeView, auth: Auth) -> APIRouter:
 
     @api.api_route("/{rest:path}", methods=["GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "OPTIONS"])
     async def unknown(rest: str) -> Response:
-        raise NotFound(f"there is no /api/{rest}, or not with this method")
+        raise NotFound(f"no such path or method: /api/{rest}")
 
     return api
 
@@ -102,7 +102,7 @@ def _open_routes(node: NodeView) -> APIRouter:
 
 
 def _detail(node: NodeView) -> dict[str, Any]:
-    """What there is to say about the state of memory, storage and the event log."""
+    """Return alarms, figures of the storage, and a failure of the event log."""
     detail: dict[str, Any] = {}
     if alarms := node.alarms():
         detail["alarms"] = alarms
@@ -115,10 +115,10 @@ def _detail(node: NodeView) -> dict[str, Any]:
 
 async def _refuse(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return refusal(error)
+    return error_response(error)
 
 
 async def _refuse_unknown(request: Request, error: Exception) -> Response:
-    """What the framework refuses: a path that is none, a method that is not for it."""
+    """Respond to errors of the framework: unknown path, method not allowed."""
     assert isinstance(error, HTTPException)
     return Json({"error": error.detail, "reason": error.detail}, error.status_code, error.headers)

@@ -1,6 +1,6 @@
-"""uvicorn with the HTTP application, as a guest: the process's signals belong to the program that runs the node.
+"""uvicorn with the HTTP application; the signals of the process stay with the program that runs the node.
 
-Importing this module loads FastAPI and uvicorn, most of what a start would otherwise wait for (server.py).
+Importing this module loads FastAPI and uvicorn, which takes longer than the rest of a start (server.py).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class AppServer(uvicorn.Server):
                 ws="none",
                 lifespan="off",
                 log_config=None,
-                log_level="error",  # its warnings are about requests, one line each
+                log_level="error",  # its warnings are a line per request
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,  # uvicorn would trust 127.0.0.1; proxies.py decides

@@ -1,7 +1,7 @@
 """One HTTP connection: uvicorn's protocol with deadlines for the client, and with a limit of connections.
 
-A deadline belongs to a step: the headers of a request, its body, the reading of a response. Bytes that trickle in do
-not extend it, only the next step does. There is none while the application works on a request.
+A deadline belongs to a step: the headers of a request, its body, the reading of a response. Only the next step sets
+a new one; single bytes do not extend it. There is none while the application works on a request.
 
 Owned by the loop thread.
 """
@@ -16,16 +16,16 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from warrenmq.management.answers import SECURITY_HEADERS, refusal
 from warrenmq.management.errors import BadRequest
-from warrenmq.management.options import LEAST_RATE, HttpOptions
+from warrenmq.management.options import MIN_RATE, HttpOptions
+from warrenmq.management.responses import SECURITY_HEADERS, error_response
 
 
 class Step(Enum):
-    HEADERS = "headers"  # to come, also on a connection that is kept alive
-    BODY = "body"  # to come
+    HEADERS = "headers"  # awaited, also on a kept-alive connection
+    BODY = "body"  # awaited
     RESPONSE = "response"  # the application is working on it
-    READING = "reading"  # a response that the client has to read before anything else happens
+    READING = "reading"  # the client has to read a response
 
 
 class HttpConnection(H11Protocol):
@@ -35,7 +35,7 @@ class HttpConnection(H11Protocol):
         super().__init__(**uvicorn)
         self._options = options
         self._on_refused = on_refused
-        self._step: tuple[Step, object] | None = None  # and the request that it is about
+        self._step: tuple[Step, object] | None = None  # and its request
         self._unread = 0  # bytes of responses that were unread when the deadline was set
         self._deadline: asyncio.TimerHandle | None = None
 
@@ -49,19 +49,19 @@ class HttpConnection(H11Protocol):
                 self._on_refused()
             return
         super().connection_made(transport)
-        self._judge()
+        self._update_step()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        self._judge()
+        self._update_step()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._judge()
+        self._update_step()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._judge()
+        self._update_step()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel()
@@ -71,11 +71,11 @@ class HttpConnection(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._judge()
+        self._update_step()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is not HTTP in the form of all refusals, and close the connection."""
-        response = refusal(BadRequest(msg))
+        """Send the JSON error response for input that is not HTTP, and close the connection."""
+        response = error_response(BadRequest(msg))
         own = {"Connection": "close", **SECURITY_HEADERS}.items()
         headers = [*response.raw_headers, *((name.encode(), value.encode()) for name, value in own)]
         head, body = h11.Response(status_code=400, headers=headers), h11.Data(bytes(response.body))
@@ -88,8 +88,8 @@ class HttpConnection(H11Protocol):
 
     # -- deadlines ---------------------------------------------------------------------------------------------------
 
-    def _judge(self) -> None:
-        """Set a new deadline if the connection has come to another step."""
+    def _update_step(self) -> None:
+        """Set a new deadline if the connection is in another step."""
         step = self._find_step(), self.cycle
         if step != self._step:
             self._step = step
@@ -114,15 +114,15 @@ class HttpConnection(H11Protocol):
         }.get(self._step[0])
         if seconds is not None:
             self._unread = self.transport.get_write_buffer_size()
-            self._deadline = self.loop.call_later(seconds, self._is_late)
+            self._deadline = self.loop.call_later(seconds, self._on_deadline)
 
-    def _is_late(self) -> None:
+    def _on_deadline(self) -> None:
         step = self._step
-        self._judge()  # uvicorn may have closed it meanwhile
+        self._update_step()  # uvicorn may have closed it meanwhile
         if step != self._step:
             return
         read = self._unread - self.transport.get_write_buffer_size()
-        if self._find_step() is Step.READING and read >= LEAST_RATE * self._options.read_seconds:
+        if self._find_step() is Step.READING and read >= MIN_RATE * self._options.read_seconds:
             self._set_deadline()
         else:
             self.transport.abort()

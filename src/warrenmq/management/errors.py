@@ -1,4 +1,4 @@
-"""Refusals of the HTTP side, in the JSON form that RabbitMQ's users know: {"error": ..., "reason": ...}."""
+"""HTTP errors, in RabbitMQ's JSON form: {"error": ..., "reason": ...}."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 
 class ApiError(Exception):
-    """A refusal; `reason` is one line for whoever asked, `headers` go with the answer."""
+    """An error response; `reason` is one line for the client."""
 
     status = 500
     error = "internal_error"
@@ -23,14 +23,14 @@ class BadRequest(ApiError):
 
 
 class NotAuthorized(ApiError):
-    """Nobody known is asking."""
+    """The request has no valid user."""
 
     status = 401
     error = "not_authorized"
 
 
 class Forbidden(ApiError):
-    """Somebody known is asking for what is not theirs."""
+    """The user lacks a permission."""
 
     status = 403
     error = "not_authorized"
@@ -42,7 +42,7 @@ class NotFound(ApiError):
 
 
 class Misdirected(ApiError):
-    """The request is for another host."""
+    """The Host header names another host."""
 
     status = 421
     error = "misdirected_request"

@@ -1,11 +1,10 @@
-"""Refuses requests for a host that this broker is not: a page whose name was rebound to the broker's address.
+"""Refuses requests for other hosts, as sent by a page whose name was rebound to the broker's address (DNS rebinding).
 
-DNS rebinding needs a name, so the names that are served are listed: the one that the broker listens on, `localhost`,
-the machine's own, and the setting `allowed_hosts`. Addresses are served if the broker listens there; where it listens
-on every address, all are. The port is not compared: tunnels and containers map it. A request without a Host header,
-as HTTP/1.0 has it, comes from no browser and is served.
+Served names: the one that the broker listens on, `localhost`, the machine's own, and the setting `allowed_hosts`.
+Served addresses: those that the broker listens on; all, if it listens on every address. The port is not compared:
+tunnels and containers map it. A request without a Host header (HTTP/1.0) does not come from a browser and is served.
 
-/healthz and /metrics are served for any host: they are open anyway, and probes ask for them by many names.
+/healthz and /metrics are served for any host: they are open anyway, and probes use many names.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ from ipaddress import ip_address
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from warrenmq.management.answers import refusal
 from warrenmq.management.errors import Misdirected
+from warrenmq.management.responses import error_response
 
 OPEN_PATHS = frozenset({"/healthz", "/metrics"})
 _HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[^\[\]:/@\s]+))(?::[0-9]{1,5})?")
 
 
 class OwnHosts:
-    """The hosts that one broker answers for. `listening` is where it listens: a name or an address, or both."""
+    """The hosts of one broker. `listening`: the names and addresses that it listens on."""
 
     def __init__(self, listening: Collection[str], allowed: Collection[str] = ()) -> None:
         self._names = {_plain(name) for name in (*listening, *allowed, socket.gethostname())}
-        self._is_open = "*" in allowed
+        self._allows_any = "*" in allowed
         addresses = [ip_address(host) for host in listening if _is_address(host)]
         self._is_everywhere = any(address.is_unspecified for address in addresses)
         self._is_loopback = any(address.is_loopback for address in addresses)
@@ -37,8 +36,8 @@ class OwnHosts:
             self._names.add("localhost")
 
     def include(self, host: str) -> bool:
-        """Whether a request with this Host header is for this broker."""
-        if self._is_open:
+        """Return True if this Host header names the broker."""
+        if self._allows_any:
             return True
         parts = _HOST.fullmatch(host)
         if parts is None:
@@ -52,7 +51,7 @@ class OwnHosts:
 
 
 class HostCheck:
-    """Serves the application inside to requests for the broker's own hosts."""
+    """Passes on requests for the broker's own hosts; refuses others with 421."""
 
     def __init__(self, app: ASGIApp, hosts: OwnHosts) -> None:
         self._app = app
@@ -63,12 +62,12 @@ class HostCheck:
         if host is None or scope["path"] in OPEN_PATHS or self._hosts.include(host):
             await self._app(scope, receive, send)
             return
-        reason = f"this broker does not serve the host '{host}'; to allow it, add it to the setting allowed_hosts"
-        await refusal(Misdirected(reason))(scope, receive, send)
+        reason = f"the host '{host}' is not served; to allow it, add it to the setting allowed_hosts"
+        await error_response(Misdirected(reason))(scope, receive, send)
 
 
 def _plain(name: str) -> str:
-    """As names are compared: in lower case, without the dot of the root; addresses in their shortest form."""
+    """Normalize: lower case, without the root's dot; addresses in their shortest form."""
     name = name.lower().removesuffix(".")
     return str(ip_address(name)) if _is_address(name) else name
 

@@ -1,22 +1,22 @@
-"""What can be set about the HTTP side."""
+"""Options of the HTTP server."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
 
-# Bytes per second. A client that reads a response more slowly is cut off.
-LEAST_RATE = 1024
+# Bytes per second. A client that reads a response more slowly is disconnected.
+MIN_RATE = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class HttpOptions:
-    """The most connections at a time, how many seconds a client may take, and who may ask under which name.
+    """Limits of connections and times, trusted proxies and allowed hosts.
 
     `header_seconds`: from the connection, or the last response, to the end of a request's headers.
     `body_seconds`: from there to the end of the request.
-    `read_seconds`: to read from a response that waits for it, at LEAST_RATE.
-    `trusted_proxies`: whose X-Forwarded-For and X-Forwarded-Proto count. `allowed_hosts`: further Host headers.
+    `read_seconds`: to read buffered parts of a response, at MIN_RATE.
+    `trusted_proxies`: peers whose X-Forwarded-For and X-Forwarded-Proto count. `allowed_hosts`: further Host headers.
     """
 
     max_connections: int = 500

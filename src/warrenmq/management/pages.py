@@ -1,7 +1,6 @@
-"""Serves the pages: HTML, scripts and styles as they lie in `ui/`, and plotly.js from the installed package.
+"""Serves the pages: HTML, scripts and styles from `ui/`, and plotly.js from the installed package.
 
-A page is one .html and one .js file. Pages are for people who signed in; the sign-in page, scripts and styles hold
-nothing that is worth keeping from anybody.
+A page is one .html and one .js file. Pages need a signed-in user; the sign-in page, scripts and styles are public.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ UI = Path(__file__).parent / "ui"
 HOME = "/ui/traces.html"
 SIGN_IN = "login.html"
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-# Browsers ask each time whether a file is still the same: an upgraded broker must not meet old scripts.
+# Browsers revalidate each time: an upgraded broker must not be used with old scripts.
 CACHING = {"Cache-Control": "no-cache"}
 
 
@@ -43,16 +42,16 @@ def routes(auth: Auth, ui: Path = UI) -> APIRouter:
     async def file(name: str, request: Request) -> Response:
         path = files.get(name)
         if path is None:
-            raise NotFound(f"there is no page '{name}'")
-        if path.suffix == ".html" and name != SIGN_IN and not await _is_known(auth, request):
-            return RedirectResponse(f"/ui/{SIGN_IN}?next={quote(_wanted(request), safe='')}", 303)
+            raise NotFound(f"no such page: '{name}'")
+        if path.suffix == ".html" and name != SIGN_IN and not await _is_signed_in(auth, request):
+            return RedirectResponse(f"/ui/{SIGN_IN}?next={quote(_path_and_query(request), safe='')}", 303)
         return FileResponse(path, headers=CACHING, media_type=TYPES[path.suffix])
 
     return router
 
 
 def plotly_file() -> Path | None:
-    """The script of the installed `plotly` package, which itself is not imported; None without it."""
+    """Return the script of the `plotly` package, without importing it; None if it is not installed."""
     spec = find_spec("plotly")
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -60,12 +59,12 @@ def plotly_file() -> Path | None:
     return path if path.is_file() else None
 
 
-async def _is_known(auth: Auth, request: Request) -> bool:
+async def _is_signed_in(auth: Auth, request: Request) -> bool:
     try:
-        return await auth.asker(request) is not None
-    except ApiError:  # a wrong password: the sign-in page says so when it is tried there
+        return await auth.identify(request) is not None
+    except ApiError:  # a wrong password; the sign-in page reports it
         return False
 
 
-def _wanted(request: Request) -> str:
+def _path_and_query(request: Request) -> str:
     return request.url.path + (f"?{request.url.query}" if request.url.query else "")

@@ -1,4 +1,4 @@
-"""Reads the parameters of a request; what does not fit is refused with what would."""
+"""Parses request parameters; raises BadRequest with the expected form."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ UNITS = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_00
 
 
 def require_known(params: QueryParams, known: Collection[str]) -> None:
-    """Refuse a parameter that does not exist, or that is there twice."""
+    """Refuse an unknown or repeated parameter."""
     for name in params:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean '{near[0]}'?" if near else f"; there are {', '.join(sorted(known))}"
-            raise BadRequest(f"there is no parameter '{name}'{hint}")
+            hint = f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(sorted(known))}"
+            raise BadRequest(f"unknown parameter '{name}'{hint}")
         if len(params.getlist(name)) > 1:
-            raise BadRequest(f"the parameter '{name}' is there twice")
+            raise BadRequest(f"the parameter '{name}' is given twice")
 
 
 def text(params: QueryParams, name: str) -> str | None:
-    """None where it is missing or empty, as forms send it."""
+    """Return the value; None if missing or empty (as forms send it)."""
     return params.get(name) or None
 
 
@@ -44,7 +44,7 @@ def whole_number(params: QueryParams, name: str, default: int, low: int, high: i
 
 
 def moment(params: QueryParams, name: str, now: int) -> int | None:
-    """A time in microseconds: ISO 8601 (UTC where it has no zone), or so long ago, such as 15m or 2h."""
+    """Return a time in microseconds: ISO 8601 (UTC without a zone), or an age such as 15m or 2h."""
     value = params.get(name)
     if not value:
         return None
@@ -56,7 +56,7 @@ def moment(params: QueryParams, name: str, now: int) -> int | None:
             found = in_microseconds(when if when.tzinfo is not None else when.replace(tzinfo=UTC))
         except (ValueError, OverflowError):
             raise BadRequest(
-                f"'{name}' must be a time such as 2026-11-16T04:30:00Z, or how long ago, such as 30s, 15m, 2h or 7d"
+                f"'{name}' must be a time such as 2026-11-16T04:30:00Z, or an age such as 30s, 15m, 2h or 7d"
             ) from None
     if found < FIRST:
         raise BadRequest(f"'{name}' is before the year 1")
@@ -64,15 +64,15 @@ def moment(params: QueryParams, name: str, now: int) -> int | None:
 
 
 def in_microseconds(when: datetime) -> int:
-    """Since 1970; OverflowError if it lies outside of the years 1 to 9999 in UTC."""
+    """Return microseconds since 1970; raise OverflowError outside the years 1 to 9999 in UTC."""
     found = (when - EPOCH) // MICROSECOND
     if not FIRST <= found <= LAST:
-        raise OverflowError(f"{when} is outside of the calendar in UTC")
+        raise OverflowError(f"{when} is not in the years 1 to 9999 in UTC")
     return found
 
 
 def iso(microseconds: int | None) -> str | None:
-    """ISO 8601 in UTC, with all six digits."""
+    """Format as ISO 8601 in UTC, with six decimals."""
     if microseconds is None:
         return None
     return (EPOCH + microseconds * MICROSECOND).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -1,7 +1,7 @@
-"""What the HTTP side asks of tracing: the biography of a message, a search, the rules of what is kept, the firehose.
+"""Ports of the HTTP server to tracing: biographies, searches, trace rules, the firehose.
 
-Protocols: whatever has these methods fits, so that pages and API are tested without a broker. Everything is called on
-the loop; what takes long awaits a thread inside.
+Protocols, so that pages and API can be tested without a broker. Everything is called on the loop; long work runs in a
+thread.
 """
 
 from __future__ import annotations
@@ -17,46 +17,46 @@ from warrenmq.tracing.search import TracePage, TraceQuery
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The address of a client ("" for a local socket); not `is_direct`: perhaps only that of a proxy before it."""
+    """The address of a client ("" for a local socket); if not `is_direct`, it may be that of a proxy."""
 
     address: str
     is_direct: bool = True
 
 
-# Name, password and origin -> whether that user may come in; TooManyFailures where that cannot be tried now.
+# Name, password and origin -> True if the login is valid; raises TooManyFailures if it was not checked.
 Login = Callable[[str, str, Origin], Awaitable[bool]]
 
 
-# What a handler changes in the broker: done in a turn, and awaited until it is as safe as a declared queue.
+# Runs a change of the broker in a turn, and waits until it is as durable as a declared queue.
 Change = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class TraceReader(Protocol):
-    """Reads the event log. Raises OSError (TracingUnavailable is one) where it cannot be read."""
+    """Reads the event log. Raises OSError (such as TracingUnavailable) if it cannot be read."""
 
     def biography(self, key: str) -> Coroutine[Any, Any, Biography | None]:
-        """Of the message with this message-id or uid; None if nothing is kept of it."""
+        """Return the biography of the message with this message-id or uid; None if it has no events."""
 
     def search(self, query: TraceQuery) -> Coroutine[Any, Any, TracePage]:
-        """Messages that fit, the newest first. ValueError for a cursor that is none."""
+        """Return matching messages, the newest first. Raises ValueError for an invalid cursor."""
 
 
 class TraceRules(Protocol):
-    """The rules, and how they are changed; a change returns when it is as safe as a declared queue is."""
+    """The trace rules; a change returns when it is as durable as a declared queue."""
 
     def all(self) -> Sequence[TraceRule]: ...
 
     async def put(self, name: str, definition: Mapping[str, Any]) -> bool:
-        """Set a rule; whether it is new. ValueError says what is wrong with it."""
+        """Set a rule; return True if it is new. Raises ValueError for an invalid one."""
 
     async def remove(self, name: str) -> bool:
-        """Whether there was one. ValueError if it is fixed."""
+        """Return True if the rule existed. Raises ValueError if it is fixed by the settings."""
 
 
 class Firehose(Protocol):
-    """RabbitMQ's firehose: copies of all that is published and delivered in a virtual host, while it is open there."""
+    """RabbitMQ's firehose: copies of all messages published and delivered in a virtual host while it is on."""
 
     def open_vhosts(self) -> Sequence[str]: ...
 
     def switch(self, vhost: str, is_open: bool) -> bool:
-        """Whether there is such a virtual host."""
+        """Switch it on or off; return False if there is no such virtual host."""

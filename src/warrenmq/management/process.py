@@ -1,4 +1,4 @@
-"""What the operating system knows of this process."""
+"""Figures of this process from the operating system."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def resident_bytes() -> int | None:
-    """Return the resident memory of the process; None where there is no /proc to ask."""
+    """Return the resident memory of the process; None without /proc."""
     try:
         with open("/proc/self/statm", "rb") as statm:
             return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

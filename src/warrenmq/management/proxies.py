@@ -1,8 +1,8 @@
-"""Finds out where a request comes from, through the proxies that the setting `trusted_proxies` names.
+"""Determines the client's address behind the proxies in the setting `trusted_proxies`.
 
-X-Forwarded-For counts only if the peer is such a proxy: then the client is its right-most address that is not one.
-From any other peer the header is ignored. But a request that carries it came through some proxy, so it does not count
-as one of the machine itself: else a proxy on the same machine would open the users in `loopback_users` to everybody.
+X-Forwarded-For is used only if the peer is a trusted proxy: the client is then its right-most untrusted address. From
+any other peer it is ignored. But a request with the header came through some proxy, so it does not count as local:
+otherwise a proxy on the same machine would open the `loopback_users` to everyone.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Address = IPv4Address | IPv6Address
 
 
 class Proxies:
-    """Notes the origin of each request (`origin_of`), and the scheme that its client used."""
+    """Sets the origin of each request (`origin_of`), and the scheme that its client used."""
 
     def __init__(self, app: ASGIApp, trusted: Iterable[Network]) -> None:
         self._app = app
@@ -49,17 +49,18 @@ class Proxies:
             if is_forwarded and not self._has_warned:
                 self._has_warned = True
                 log.warning(
-                    "X-Forwarded-For of %s is ignored: the address is not in trusted_proxies", peer or "a socket"
+                    "ignored X-Forwarded-For from %s: if it is a proxy of yours, add it to trusted_proxies",
+                    peer or "a local socket",
                 )
             scope = {**scope, _ORIGIN: Origin(peer, is_direct=not is_forwarded)}
         await self._app(scope, receive, send)
 
     def _client_of(self, peer: str, hops: list[str]) -> Origin:
-        """Walk back from the peer, over all that is trusted."""
+        """Walk back from the peer, past all trusted proxies."""
         found = peer
         for hop in reversed(hops):
             address = _address(hop)
-            if address is None:  # no address: the proxy that wrote this is all that is known
+            if address is None:  # not an address: only the proxy that wrote it is known
                 return Origin(found, is_direct=False)
             found = str(address)
             if not self._is_trusted(address):
@@ -71,13 +72,13 @@ class Proxies:
 
 
 def origin_of(request: Request) -> Origin:
-    """Where the request comes from, as `Proxies` found."""
+    """Return the origin of the request, as set by `Proxies`."""
     origin: Origin = request.scope[_ORIGIN]
     return origin
 
 
 def _address(text: str) -> Address | None:
-    """An address, perhaps with a port behind it; an IPv4 address in IPv6 clothes is the IPv4 address."""
+    """Parse an address with an optional port; an IPv4-mapped IPv6 address becomes IPv4."""
     if text.startswith("["):
         text = text[1:].partition("]")[0]
     elif text.count(":") == 1:

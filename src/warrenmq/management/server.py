@@ -1,8 +1,7 @@
 """The HTTP port: opened at once, served on the broker's own event loop as soon as the application is loaded.
 
-FastAPI takes longer to import than the rest of a start. So `start` only opens the port, and a thread imports it; until
-then the kernel keeps requests waiting. `port` is the port that was really bound. A port that is taken is the caller's
-OSError.
+FastAPI takes longer to import than the rest of a start. So `start` only opens the port, and a thread imports FastAPI;
+requests wait in the kernel until then.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ log = logging.getLogger("warrenmq.http")
 
 
 class HttpServer:
-    """One listening HTTP port. Owned by the loop that starts it."""
+    """One listening HTTP port; `port` is the actual one. Owned by the loop that starts it."""
 
     def __init__(
         self,
@@ -43,13 +42,13 @@ class HttpServer:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> None:
-        """Listen (port 0: any free one), and begin to load the application; OSError if the port cannot be bound."""
+        """Listen (port 0: any free one) and start loading the application; raise OSError if it cannot."""
         listening = await _listen(host, port)
         address, self.port = listening.getsockname()[:2]
         self._task = asyncio.create_task(self._serve(listening, (host, address)), name="warrenmq-http")
 
     async def stop(self) -> None:
-        """Let running requests end, within a deadline, and close the port. Safe to call twice."""
+        """Finish running requests within a deadline, and close the port. Safe to call twice."""
         self._is_stopping = True
         if self._server is not None:
             self._server.should_exit = True
@@ -64,7 +63,7 @@ class HttpServer:
             if not self._is_stopping:
                 await self._server.serve(sockets=[listening])
         except Exception:  # the broker serves AMQP without it
-            log.exception("the HTTP side failed; port %d is closed", self.port)
+            log.exception("HTTP server failed, port %d is closed until the next start; AMQP goes on", self.port)
         finally:
             listening.close()
 

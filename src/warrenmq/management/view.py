@@ -1,4 +1,4 @@
-"""What the HTTP side may see of the node it runs in."""
+"""The HTTP server's view of its node."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from warrenmq.management.ports import Change, Firehose, Login, Origin, TraceRead
 
 
 async def refuse_all(name: str, password: str, origin: Origin) -> bool:
-    """The login of a node without one: refuse every user."""
+    """Refuse every user: the login of a node without users."""
     return False
 
 
 async def change_at_once(work: Callable[[], Any]) -> Any:
-    """The changes of a node whose turns have no end: nothing is awaited."""
+    """Make a change without waiting for durability."""
     return work()
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """Where a port is None the node has no such thing, and its paths say so."""
+    """A port that is None is not available, and its paths respond with 503."""
 
     broker: Broker
-    ready: Callable[[], tuple[bool, str]]  # whether clients are served, and if not, why
+    ready: Callable[[], tuple[bool, str]]  # True, or False and the reason
     loop_lag: Callable[[], float]
     version: str
-    alarms: Callable[[], list[str]] = list  # the resources that are short
-    figures: Callable[[], dict[str, int]] = dict  # of the storage, where there is one
+    alarms: Callable[[], list[str]] = list  # resources that are short
+    figures: Callable[[], dict[str, int]] = dict  # of the storage
     login: Login = refuse_all
     traces: TraceReader | None = None
     rules: TraceRules | None = None
@@ -41,26 +41,26 @@ class NodeView:
     tracing_state: Callable[[], Mapping[str, Any]] = dict  # enabled, kept, dropped, failure (docs/tracing.md)
 
     def visible_vhosts(self, user: str) -> frozenset[str] | None:
-        """The virtual hosts that a user may enter; None if that is all of them."""
+        """Return the virtual hosts that a user may enter; None if all."""
         may_enter = self.broker.users.may_enter
         visible = frozenset(name for name in self.broker.vhosts if may_enter(user, name))
         return None if len(visible) == len(self.broker.vhosts) else visible
 
     def may_monitor(self, user: str) -> bool:
-        """Whether the user may read the event log and the results of the analysis."""
+        """Return True if the user may read the event log and the results of the analysis."""
         return not self.broker.users.tags(user).isdisjoint(READERS)
 
     def require_monitoring(self, user: str) -> None:
         if not self.may_monitor(user):
-            raise Forbidden(f"this needs the tag 'monitoring' or 'administrator', and user '{user}' has neither")
+            raise Forbidden(f"user '{user}' needs the tag 'monitoring' or 'administrator'")
 
     def require_tag(self, user: str, *tags: str) -> None:
-        """403 for who has none of these tags."""
+        """Raise Forbidden unless the user has one of these tags."""
         if self.broker.users.tags(user).isdisjoint(tags):
             shown = " or ".join(f"'{tag}'" for tag in tags)
-            raise Forbidden(f"this needs the tag {shown}, which user '{user}' does not have")
+            raise Forbidden(f"user '{user}' needs the tag {shown}")
 
     def require_everywhere(self, user: str) -> None:
-        """403 for who may not enter every virtual host: what is changed here concerns all of them."""
+        """Raise Forbidden unless the user may enter every virtual host: the change affects all of them."""
         if self.visible_vhosts(user) is not None:
-            raise Forbidden(f"this concerns all virtual hosts, and user '{user}' may not enter all of them")
+            raise Forbidden(f"this affects all virtual hosts, and user '{user}' does not have access to all of them")

@@ -1,7 +1,7 @@
-"""What the analysis has found: GET /api/analysis for the jobs, GET /api/analysis/{job} for the rows of one.
+"""Results of the analysis: GET /api/analysis lists the jobs, GET /api/analysis/{job} returns the rows of one.
 
-A user needs the tag `monitoring` or `administrator`, and sees rows about virtual hosts that the user may enter. Rows
-that are about no virtual host are for users who may enter all of them.
+A user needs the tag `monitoring` or `administrator`, and sees the rows of virtual hosts that the user may enter. Rows
+without a virtual host need access to all of them.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from warrenmq.management import analysis_reader, paging
-from warrenmq.management.analysis import MOST_ROWS, Board, Findings, Selection, Wanted
-from warrenmq.management.answers import Json
-from warrenmq.management.auth import asker_of
+from warrenmq.management.analysis import MAX_ROWS, JobResults, ResultBoard, ResultQuery, ResultSelection
+from warrenmq.management.auth import identity_of
 from warrenmq.management.errors import BadRequest, NotFound
+from warrenmq.management.responses import Json
 from warrenmq.management.view import NodeView
 
 PARAMETERS = frozenset({"from", "to", "window", "limit", "after"})
-USUAL_ROWS = 5_000
-LONGEST_WINDOW = 86_400
-# After so many seconds without a word, an analysis that should be running is said to be silent.
+DEFAULT_ROWS = 5_000
+MAX_WINDOW = 86_400
+# An analysis that should be running is reported as silent after this many seconds without a message.
 SILENCE = 30
 
 
@@ -33,50 +33,50 @@ def routes(node: NodeView, clock: Callable[[], float] = time.time) -> APIRouter:
 
     @router.get("/analysis")
     async def jobs(request: Request) -> Response:
-        node.require_monitoring(asker_of(request).name)
-        await reader.catch_up(analysis_reader.PATIENCE)
+        node.require_monitoring(identity_of(request).name)
+        await reader.catch_up(analysis_reader.JOBS_TIMEOUT)
         now = int(clock() * 1e6)
         board = reader.board
         return Json(
             {
-                "jobs": [job_values(findings, now) for findings in board.jobs.values()],
+                "jobs": [job_values(results, now) for results in board.jobs.values()],
                 "board": board.id,
                 "status": status_values(board, now),
                 "exists": reader.exists,
-                "behind": reader.behind,
+                "behind": reader.unread,
                 "skipped": reader.skipped,
-                "complaint": reader.complaint,
+                "complaint": reader.skip_reason,
                 "tracing": dict(node.tracing_state()),
             }
         )
 
     @router.get("/analysis/{job:path}")
     async def rows(job: str, request: Request) -> Response:
-        node.require_monitoring(asker_of(request).name)
+        node.require_monitoring(identity_of(request).name)
         params = request.query_params
         paging.require_known(params, PARAMETERS)
         now = int(clock() * 1e6)
         start, end = paging.moment(params, "from", now), paging.moment(params, "to", now)
         if start is not None and end is not None and start > end:
             raise BadRequest("'from' is later than 'to'")
-        limit = paging.whole_number(params, "limit", USUAL_ROWS, 1, MOST_ROWS)
-        seconds = paging.whole_number(params, "window", 0, 1, LONGEST_WINDOW)
+        limit = paging.whole_number(params, "limit", DEFAULT_ROWS, 1, MAX_ROWS)
+        seconds = paging.whole_number(params, "window", 0, 1, MAX_WINDOW)
         after = paging.whole_number(params, "after", 0, 0, 999_999_999)
-        await reader.catch_up(analysis_reader.SHORT_PATIENCE)
-        findings = reader.board.jobs.get(job)
-        if findings is None:
-            raise NotFound(f"there are no results of a job '{job}'; /api/analysis lists those that there are")
-        visible = node.visible_vhosts(asker_of(request).name)
-        selection = findings.select(Wanted(start, end, seconds * 1_000_000 or None, limit, after), visible)
-        about = {"board": reader.board.id, "behind": reader.behind, **job_values(findings, now)}
-        return _told(about, selection)
+        await reader.catch_up(analysis_reader.ROWS_TIMEOUT)
+        results = reader.board.jobs.get(job)
+        if results is None:
+            raise NotFound(f"no results of a job '{job}'; GET /api/analysis lists the jobs that have results")
+        visible = node.visible_vhosts(identity_of(request).name)
+        selection = results.select(ResultQuery(start, end, seconds * 1_000_000 or None, limit, after), visible)
+        about = {"board": reader.board.id, "behind": reader.unread, **job_values(results, now)}
+        return _rows_response(about, selection)
 
     return router
 
 
-def job_values(findings: Findings, now: int) -> dict[str, Any]:
-    """What there is of a job, without its rows."""
-    last = findings.last
+def job_values(results: JobResults, now: int) -> dict[str, Any]:
+    """Return the description of a job, without its rows."""
+    last = results.last
     assert last is not None
     return {
         "job": last.job,
@@ -86,14 +86,14 @@ def job_values(findings: Findings, now: int) -> dict[str, Any]:
         "keys": list(last.keys),
         "written": paging.iso(last.written),
         "age_seconds": _age(last.written, now),
-        "revision": findings.revision,
-        "row_count": findings.row_count,
-        "windows": [length / 1e6 for length in findings.window_lengths()],
+        "revision": results.revision,
+        "row_count": results.row_count,
+        "windows": [length / 1e6 for length in results.window_lengths()],
     }
 
 
-def status_values(board: Board, now: int) -> dict[str, Any] | None:
-    """How the analysis itself is doing, as it said last; `silent` if it should have said anything since."""
+def status_values(board: ResultBoard, now: int) -> dict[str, Any] | None:
+    """Return the last reported state of the analysis; `silent` if its next report is overdue."""
     last = board.status
     if last is None or last.status is None:
         return None
@@ -111,8 +111,8 @@ def _age(written: int, now: int) -> float:
     return max(0.0, round((now - written) / 1e6, 3))
 
 
-def _told(about: dict[str, Any], selection: Selection) -> Response:
-    """The rows are JSON already: they are put in, not written again."""
+def _rows_response(about: dict[str, Any], selection: ResultSelection) -> Response:
+    """Build the response around rows that are rendered already."""
     about["present"] = [paging.iso(start) for start in selection.windows]
     about["changed"] = [paging.iso(start) for start in selection.changed]
     about["window_seconds"] = None if selection.window_length is None else selection.window_length / 1e6

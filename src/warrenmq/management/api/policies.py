@@ -1,8 +1,7 @@
 """Policies, by RabbitMQ's paths: GET /api/policies and /api/policies/VHOST; GET, PUT, DELETE /api/policies/VHOST/NAME.
 
-The same under /api/operator-policies. Policies are changed by users with the tag policymaker or administrator, operator
-policies by administrators; both in virtual hosts that the user may enter. Users with the tag management or monitoring
-may read them.
+The same under /api/operator-policies. Changing policies needs the tag policymaker or administrator, changing operator
+policies the tag administrator, and access to the virtual host. The tags management and monitoring allow reading.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from fastapi import APIRouter, Request, Response
 
 from warrenmq.core.policies import DEFAULT_APPLY_TO, InvalidPolicy, Policies, Policy
 from warrenmq.core.reserved import ADMINISTRATOR, MONITORING_TAG
-from warrenmq.management.answers import Json
 from warrenmq.management.api.bodies import json_object
-from warrenmq.management.auth import asker_of
+from warrenmq.management.auth import identity_of
 from warrenmq.management.errors import BadRequest, NotFound
+from warrenmq.management.responses import Json
 from warrenmq.management.view import NodeView
 
 POLICYMAKER = "policymaker"
@@ -37,10 +36,10 @@ def _add_routes(router: APIRouter, node: NodeView, path: str, is_operator: bool)
 
     @router.get(f"/{path}")
     async def all_policies(request: Request) -> Response:
-        user = asker_of(request).name
+        user = identity_of(request).name
         node.require_tag(user, *READERS)
         visible = node.visible_vhosts(user)
-        return _answer(
+        return _policies_response(
             policy
             for name, vhost in node.broker.vhosts.items()
             if visible is None or name in visible
@@ -49,11 +48,11 @@ def _add_routes(router: APIRouter, node: NodeView, path: str, is_operator: bool)
 
     @router.get(f"/{path}/{{rest:path}}")
     async def read(request: Request) -> Response:
-        node.require_tag(asker_of(request).name, *READERS)
-        vhost, name = _place(request)
+        node.require_tag(identity_of(request).name, *READERS)
+        vhost, name = _path_names(request)
         policies = _policies(node, request, vhost)
         if name is None:
-            return _answer(policies.list(is_operator))
+            return _policies_response(policies.list(is_operator))
         policy = policies.get(name, is_operator)
         if policy is None:
             raise NotFound("Not Found")
@@ -61,8 +60,8 @@ def _add_routes(router: APIRouter, node: NodeView, path: str, is_operator: bool)
 
     @router.put(f"/{path}/{{rest:path}}")
     async def put(request: Request) -> Response:
-        node.require_tag(asker_of(request).name, *writers)
-        vhost, name = _place_of_one(request)
+        node.require_tag(identity_of(request).name, *writers)
+        vhost, name = _path_of_one(request)
         body = await json_object(request)
         policies = _policies(node, request, vhost)
         missing = [f"{{key_missing,{key}}}" for key in ("pattern", "definition") if key not in body]
@@ -79,20 +78,20 @@ def _add_routes(router: APIRouter, node: NodeView, path: str, is_operator: bool)
 
     @router.delete(f"/{path}/{{rest:path}}")
     async def delete(request: Request) -> Response:
-        node.require_tag(asker_of(request).name, *writers)
-        vhost, name = _place_of_one(request)
+        node.require_tag(identity_of(request).name, *writers)
+        vhost, name = _path_of_one(request)
         policies = _policies(node, request, vhost)
         if not await node.change(lambda: policies.clear(name, is_operator)):
             raise NotFound("Not Found")
         return Response(status_code=204)
 
 
-def _answer(policies: Sequence[Policy] | Any) -> Response:
+def _policies_response(policies: Sequence[Policy] | Any) -> Response:
     return Json([policy.values() for policy in policies])
 
 
-def _place(request: Request) -> tuple[str, str | None]:
-    """The virtual host and the name in the path as it was sent: there a slash in a name is %2F."""
+def _path_names(request: Request) -> tuple[str, str | None]:
+    """Return the virtual host and the name from the raw path, in which a slash within a name is %2F."""
     _, _, rest = request.scope["raw_path"].decode("ascii", "replace").partition("/api/")
     parts = [unquote(part, errors="surrogateescape") for part in rest.split("/")[1:]]
     if not 1 <= len(parts) <= 2 or not parts[0]:
@@ -100,15 +99,15 @@ def _place(request: Request) -> tuple[str, str | None]:
     return parts[0], parts[1] if len(parts) == 2 and parts[1] else None
 
 
-def _place_of_one(request: Request) -> tuple[str, str]:
-    vhost, name = _place(request)
+def _path_of_one(request: Request) -> tuple[str, str]:
+    vhost, name = _path_names(request)
     if name is None:
-        raise NotFound(f"there is no {request.url.path}, or not with this method")
+        raise NotFound(f"no such path or method: {request.url.path}")
     return vhost, name
 
 
 def _policies(node: NodeView, request: Request, vhost: str) -> Policies:
     found = node.broker.vhosts.get(vhost)
-    if found is None or not node.broker.users.may_enter(asker_of(request).name, vhost):
+    if found is None or not node.broker.users.may_enter(identity_of(request).name, vhost):
         raise NotFound("vhost_not_found" if request.method == "PUT" else "Not Found")
     return found.policies

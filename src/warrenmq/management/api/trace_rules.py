@@ -1,6 +1,6 @@
-"""The rules of what is kept: GET /api/trace-rules, and GET, PUT and DELETE /api/trace-rules/{name}.
+"""Trace rules: GET /api/trace-rules, and GET, PUT and DELETE /api/trace-rules/{name}.
 
-Rules hold for the whole broker: only who may enter every virtual host may change them.
+Rules apply to the whole broker: changing them needs access to every virtual host.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from warrenmq.management.answers import Json
 from warrenmq.management.api.bodies import json_object
-from warrenmq.management.auth import asker_of
+from warrenmq.management.auth import identity_of
 from warrenmq.management.errors import BadRequest, NotFound, Unavailable
 from warrenmq.management.ports import TraceRules
+from warrenmq.management.responses import Json
 from warrenmq.management.view import NodeView
 from warrenmq.tracing.rules import TraceRule
 
@@ -33,23 +33,23 @@ def routes(node: NodeView) -> APIRouter:
     @router.put("/trace-rules/{name:path}")
     async def put_rule(name: str, request: Request) -> Response:
         rules = _rules(node)
-        node.require_everywhere(asker_of(request).name)
+        node.require_everywhere(identity_of(request).name)
         definition = await json_object(request)
         try:
             is_new = await rules.put(name, definition)
-        except ValueError as unfit:
-            raise BadRequest(str(unfit)) from None
+        except ValueError as error:
+            raise BadRequest(str(error)) from None
         return Response(status_code=201 if is_new else 204)
 
     @router.delete("/trace-rules/{name:path}")
     async def delete_rule(name: str, request: Request) -> Response:
         rules = _rules(node)
-        node.require_everywhere(asker_of(request).name)
+        node.require_everywhere(identity_of(request).name)
         try:
             if not await rules.remove(name):
-                raise NotFound(f"there is no rule '{name}'")
-        except ValueError as fixed:
-            raise BadRequest(str(fixed)) from None
+                raise NotFound(f"no such rule: '{name}'")
+        except ValueError as error:
+            raise BadRequest(str(error)) from None
         return Response(status_code=204)
 
     return router
@@ -70,7 +70,7 @@ def rule_values(rule: TraceRule) -> dict[str, Any]:
 
 def _rules(node: NodeView) -> TraceRules:
     if node.rules is None:
-        raise Unavailable("this broker keeps no events")
+        raise Unavailable("this broker records no events")
     return node.rules
 
 
@@ -78,4 +78,4 @@ def _find(rules: TraceRules, name: str) -> TraceRule:
     for rule in rules.all():
         if rule.name == name:
             return rule
-    raise NotFound(f"there is no rule '{name}'")
+    raise NotFound(f"no such rule: '{name}'")

@@ -1,6 +1,6 @@
-"""What happened to a message: GET /api/traces/{message-id}, and GET /api/traces?... to find messages.
+"""Traces: GET /api/traces/{message-id} returns the biography of a message, GET /api/traces?... finds messages.
 
-A user needs the tag `monitoring` or `administrator`, and sees what happened in virtual hosts that the user may enter.
+A user needs the tag `monitoring` or `administrator`, and sees the events of virtual hosts that the user may enter.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from starlette.datastructures import QueryParams
 from warrenmq.events.ids import uid_text
 from warrenmq.events.schema import COLUMNS, KIND_CODES, Event, kind_name, reason_name
 from warrenmq.management import paging
-from warrenmq.management.answers import JsonParts, render, render_items
-from warrenmq.management.auth import asker_of
+from warrenmq.management.auth import identity_of
+from warrenmq.management.disconnect import ClientGone, while_connected
 from warrenmq.management.errors import BadRequest, NotFound, Unavailable
-from warrenmq.management.leaving import ClientGone, while_connected
 from warrenmq.management.ports import TraceReader
+from warrenmq.management.responses import JsonParts, render, render_items
 from warrenmq.management.view import NodeView
 from warrenmq.tracing.biography import Biography, Leg, Span
 from warrenmq.tracing.rules import DEFAULT_EXCHANGE
@@ -28,8 +28,8 @@ from warrenmq.tracing.search import TraceQuery, TraceSummary, TracingBusy
 
 NAMES = ("correlation_id", "vhost", "queue", "exchange", "routing_key", "cursor")
 PARAMETERS = frozenset({*NAMES, "trace_id", "kind", "from", "to", "limit"})
-# How the fields of an event are shown that are not shown as they are.
-SHOWN: dict[str, Callable[[Any], Any]] = {
+# Fields of an event that are converted for display.
+CONVERSIONS: dict[str, Callable[[Any], Any]] = {
     "kind": kind_name,
     "reason": reason_name,
     "uid": uid_text,
@@ -38,12 +38,12 @@ SHOWN: dict[str, Callable[[Any], Any]] = {
     "publish_time": paging.iso,
     "enqueue_time": paging.iso,
 }
-MOST_TRACES = 500
-MANY_SPANS = 20
-NOBODY_LISTENS = 499  # as nginx has it in its log; the client is gone
+MAX_TRACES = 500
+SPANS_AT_ONCE = 20
+CLIENT_CLOSED_REQUEST = 499  # as in nginx logs
 HINT = (
-    "this id has more events than one answer tells: ask for a single message by its uid, "
-    "which GET /api/traces gives, with from, to, queue or kind to narrow the search"
+    "this id has more events than one response can hold: request a single message by its uid, "
+    "found with GET /api/traces and its parameters from, to, queue or kind"
 )
 
 Result = TypeVar("Result")
@@ -54,36 +54,36 @@ def routes(node: NodeView, clock: Callable[[], float] = time.time) -> APIRouter:
 
     @router.get("/traces")
     async def search(request: Request) -> Response:
-        node.require_monitoring(asker_of(request).name)
-        query = parse_query(request.query_params, int(clock() * 1e6), node.visible_vhosts(asker_of(request).name))
+        node.require_monitoring(identity_of(request).name)
+        query = parse_query(request.query_params, int(clock() * 1e6), node.visible_vhosts(identity_of(request).name))
         try:
             page = await _read(request, _reader(node).search(query))
-        except ValueError as unfit:
-            raise BadRequest(str(unfit)) from None
+        except ValueError as error:
+            raise BadRequest(str(error)) from None
         except ClientGone:
-            return Response(status_code=NOBODY_LISTENS)
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
         about = render({"next": page.next, "tracing": dict(node.tracing_state())})
         found = await render_items(page.traces, summary_values)
         return JsonParts([b'{"traces":[', *found, b"],", about[1:]])
 
     @router.get("/traces/{key:path}")
     async def biography(key: str, request: Request) -> Response:
-        node.require_monitoring(asker_of(request).name)
-        visible = node.visible_vhosts(asker_of(request).name)
+        node.require_monitoring(identity_of(request).name)
+        visible = node.visible_vhosts(identity_of(request).name)
         try:
             found = await _read(request, _reader(node).biography(key))
         except ClientGone:
-            return Response(status_code=NOBODY_LISTENS)
-        parts = await _told(found, visible) if found is not None else []
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
+        parts = await _render_biography(found, visible) if found is not None else []
         if not parts:
-            raise NotFound(f"nothing is kept of a message '{key}'" + _why_nothing(node))
+            raise NotFound(f"no events of a message '{key}'" + _reason_for_no_events(node))
         return JsonParts(parts)
 
     return router
 
 
 def parse_query(params: QueryParams, now: int, visible: frozenset[str] | None) -> TraceQuery:
-    """The query that the parameters ask for, or BadRequest."""
+    """Parse the search parameters; raise BadRequest if one is invalid."""
     paging.require_known(params, PARAMETERS)
     named = {name: paging.text(params, name) for name in NAMES}
     if named["exchange"] == DEFAULT_EXCHANGE:
@@ -91,29 +91,29 @@ def parse_query(params: QueryParams, now: int, visible: frozenset[str] | None) -
     start, end = paging.moment(params, "from", now), paging.moment(params, "to", now)
     if start is not None and end is not None and start > end:
         raise BadRequest("'from' is later than 'to'")
-    limit = paging.whole_number(params, "limit", TraceQuery().limit, 1, MOST_TRACES)
+    limit = paging.whole_number(params, "limit", TraceQuery().limit, 1, MAX_TRACES)
     trace_id, kind = _trace_id(paging.text(params, "trace_id")), _kind(paging.text(params, "kind"))
     return TraceQuery(**named, trace_id=trace_id, kind=kind, start=start, end=end, limit=limit, vhosts=visible)
 
 
 def event_values(event: Event) -> dict[str, Any]:
-    """What the event says; a field that says nothing is left out."""
+    """Return the fields of an event, without empty ones."""
     values: dict[str, Any] = {}
     for column in COLUMNS:
         value = getattr(event, column.name)
         if value is not None:
-            show = SHOWN.get(column.name)
+            show = CONVERSIONS.get(column.name)
             values[column.name] = value if show is None else show(value)
     if event.publish_time is not None:
         values["latency_us"] = event.time - event.publish_time
-    if event.uid == 0:  # it tells of a queue: so many messages were on disk there, and went with this one
+    if event.uid == 0:  # about a queue: `depth` is the number of its messages on disk that were removed
         del values["uid"]
         values["messages"] = values.pop("depth", None)
     return values
 
 
 def leg_values(leg: Leg) -> dict[str, Any]:
-    """Without its spans, which may be many."""
+    """Return the fields except the spans, which may be many."""
     return {
         "vhost": leg.vhost,
         "queue": leg.queue,
@@ -156,10 +156,10 @@ def summary_values(summary: TraceSummary) -> dict[str, Any]:
     }
 
 
-async def _told(biography: Biography, visible: frozenset[str] | None) -> list[bytes]:
-    """The biography as JSON, in parts, without what happened in virtual hosts that are not visible.
+async def _render_biography(biography: Biography, visible: frozenset[str] | None) -> list[bytes]:
+    """Render the biography as JSON, in parts, without events of virtual hosts that are not visible.
 
-    No parts if that is all of it.
+    Returns no parts if no event is visible.
     """
     events = [event for event in biography.events if _is_visible(event.vhost, visible)]
     if not events:
@@ -174,16 +174,16 @@ async def _told(biography: Biography, visible: frozenset[str] | None) -> list[by
         about["hint"] = HINT
     parts = [render(about)[:-1], b',"events":[', *await render_items(events, event_values), b'],"legs":[']
     legs = [leg for leg in biography.legs if _is_visible(leg.vhost, visible)]
-    parts += await _told_legs(legs)
+    parts += await _render_legs(legs)
     return [*parts, b"]}"]
 
 
-async def _told_legs(legs: Sequence[Leg]) -> list[bytes]:
-    """Most legs have a few spans; one that has many is rendered in parts."""
+async def _render_legs(legs: Sequence[Leg]) -> list[bytes]:
+    """Render legs; one with many spans in parts."""
     parts: list[bytes] = []
     few: list[Leg] = []
     for leg in [*legs, None]:
-        if leg is not None and len(leg.spans) < MANY_SPANS:
+        if leg is not None and len(leg.spans) < SPANS_AT_ONCE:
             few.append(leg)
             continue
         if few:
@@ -205,7 +205,7 @@ def _spans(leg: Leg) -> list[dict[str, Any]]:
 
 
 async def _read(request: Request, answer: Coroutine[Any, Any, Result]) -> Result:
-    """What the reader answers, as long as the client waits for it."""
+    """Return the reader's result; stop if the client disconnects."""
     try:
         return await while_connected(request, answer)
     except TracingBusy as busy:
@@ -216,11 +216,11 @@ async def _read(request: Request, answer: Coroutine[Any, Any, Result]) -> Result
 
 def _reader(node: NodeView) -> TraceReader:
     if node.traces is None:
-        raise Unavailable("this broker keeps no events")
+        raise Unavailable("this broker records no events")
     return node.traces
 
 
-def _why_nothing(node: NodeView) -> str:
+def _reason_for_no_events(node: NodeView) -> str:
     state = node.tracing_state()
     if state.get("failure"):
         return f"; the event log has failed: {state['failure']}"
@@ -228,7 +228,7 @@ def _why_nothing(node: NodeView) -> str:
 
 
 def _trace_id(text: str | None) -> str | None:
-    """32 hexadecimal digits, or a whole traceparent that holds them."""
+    """Parse 32 hexadecimal digits, or a traceparent that contains them."""
     if text is None:
         return None
     parts = text.strip().lower().split("-")
@@ -242,7 +242,7 @@ def _kind(name: str | None) -> int | None:
     if name is None:
         return None
     if name not in KIND_CODES:
-        raise BadRequest(f"there is no kind of event '{name}'; there are {', '.join(KIND_CODES)}")
+        raise BadRequest(f"unknown kind of event '{name}'; known: {', '.join(KIND_CODES)}")
     return KIND_CODES[name]
 
 

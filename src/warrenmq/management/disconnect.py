@@ -1,4 +1,4 @@
-"""Stops the work for an answer when the client that asked for it has gone."""
+"""Cancels the work on a request when its client disconnects."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Result = TypeVar("Result")
 
 
 class ClientGone(Exception):
-    """The client has closed its connection: no answer reaches it."""
+    """The client has disconnected; no response can reach it."""
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
-    """The result of the work, which is cancelled with ClientGone when the client goes. For requests without a body."""
+    """Return the result of `work`; cancel it and raise ClientGone on a disconnect. For requests without a body."""
     task = asyncio.create_task(work)
     gone = asyncio.create_task(_disconnected(request))
     try:

@@ -12,8 +12,8 @@ import pytest
 from tests.management.asking import GUEST, Browser
 from tests.management.fakes import FakeNode
 from tests.management.serving import served
-from warrenmq.management.answers import SECURITY_HEADERS
 from warrenmq.management.ports import Origin
+from warrenmq.management.responses import SECURITY_HEADERS
 from warrenmq.tracing.biography import Biography
 
 

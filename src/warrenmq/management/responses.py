@@ -1,4 +1,4 @@
-"""Answers of the HTTP side: JSON that any name survives, the headers that every answer has, and what a bug answers."""
+"""Responses: JSON that can hold any name, security headers, and the response to an internal error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Item = TypeVar("Item")
 
 ITEMS_AT_ONCE = 50
 
-# Scripts come from this server and from nowhere else, and none stands in a page. Styles may: plotly brings its own.
+# Scripts come only from this server, and are never inline. Styles may be inline: plotly adds its own.
 CONTENT_POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -45,7 +45,7 @@ SECURITY_HEADERS = {
 
 
 class Json(Response):
-    """JSON in ASCII: a name that is no text, which Python holds with lone surrogates, does not break it."""
+    """JSON in ASCII, so that names which are not valid UTF-8 (held with lone surrogates) survive."""
 
     media_type = "application/json"
 
@@ -57,7 +57,7 @@ class Json(Response):
 
 
 class JsonParts(Response):
-    """JSON that was rendered in parts, and is sent in parts: no step of it takes long."""
+    """JSON that was rendered in parts and is sent in parts, so that no step takes long."""
 
     media_type = "application/json"
 
@@ -75,13 +75,13 @@ class JsonParts(Response):
 
 
 async def render_items(items: Sequence[Item], show: Callable[[Item], Any]) -> list[bytes]:
-    """The items of a JSON array, with commas between them, some at a time in a thread.
+    """Render the items of a JSON array, with commas, ITEMS_AT_ONCE at a time in a thread.
 
-    A thread that renders for long would keep the interpreter from the loop: some take about a millisecond.
+    That takes about a millisecond; a longer step would keep the interpreter lock from the loop.
     """
     parts: list[bytes] = []
-    for at in range(0, len(items), ITEMS_AT_ONCE):
-        some = items[at : at + ITEMS_AT_ONCE]
+    for start in range(0, len(items), ITEMS_AT_ONCE):
+        some = items[start : start + ITEMS_AT_ONCE]
         parts.append((b"," if parts else b"") + await asyncio.to_thread(_render_some, some, show))
     return parts
 
@@ -94,27 +94,27 @@ def render(content: Any) -> bytes:
     return json.dumps(content, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
-def refusal(error: ApiError) -> Json:
+def error_response(error: ApiError) -> Json:
     return Json({"error": error.error, "reason": error.reason}, error.status, error.headers)
 
 
-class Answers:
-    """Puts SECURITY_HEADERS on every answer of the application inside.
+class ResponseMiddleware:
+    """Adds SECURITY_HEADERS to every response of the wrapped application.
 
-    A bug in it is logged with its traceback and answered with 500. A client that leaves before its request is read is
-    not logged.
+    An internal error is logged with its traceback and answered with 500; a client that disconnects before its request
+    is read is logged at debug level only.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        has_begun = False
+        has_started = False
 
         async def send_with_headers(message: Message) -> None:
-            nonlocal has_begun
+            nonlocal has_started
             if message["type"] == "http.response.start":
-                has_begun = True
+                has_started = True
                 headers = MutableHeaders(scope=message)
                 for name, value in SECURITY_HEADERS.items():
                     headers.setdefault(name, value)
@@ -123,9 +123,9 @@ class Answers:
         try:
             await self._app(scope, receive, send_with_headers)
         except ClientDisconnect:
-            log.debug("%s %s: the client left before its request was read", scope["method"], scope["path"])
+            log.debug("%s %s: client disconnected before its request was read", scope["method"], scope["path"])
         except Exception:
             log.exception("%s %s: internal error", scope["method"], scope["path"])
-            if not has_begun:
-                error = ApiError("internal error; the log of the broker has the details")
-                await refusal(error)(scope, receive, send_with_headers)
+            if not has_started:
+                error = ApiError("internal error; see the broker's log for details")
+                await error_response(error)(scope, receive, send_with_headers)
