@@ -190,7 +190,7 @@ def test_a_disk_that_is_really_full(small_disk: Path, tmp_path: Path) -> None:
                 channel = reader.channel()
                 for _ in range(5):
                     assert channel.get("q") is not None
-                wait_until(lambda: broker.says("the disk is short of room"))
+                wait_until(lambda: broker.says("the disk is almost full"))
                 assert broker.tracing()["dropped"] > 0
                 ballast.unlink()
                 answers = {read_from_either(connection) for _ in range(2)}

@@ -146,7 +146,7 @@ def test_where_the_disk_is_short_events_are_not_written(traced: TracedBroker, ch
     traced.tracing.log.is_disk_short = lambda: is_short[0]
     channel.publish(b"", "q")
     traced.make_batch()
-    assert traced.tracing.state()["failure"] == "the disk is short of room"
+    assert traced.tracing.state()["failure"] == "the disk is almost full"
     is_short[0] = False
     channel.publish(b"", "q")
     assert len(traced.events()) == 3
@@ -197,7 +197,7 @@ def test_publishers_wait_while_events_come_faster_than_they_are_written(
     traced: TracedBroker, channel: ClientChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = Slow(monkeypatch)
-    monkeypatch.setattr(log_module, "WAITING_LIMIT", 100_000)
+    monkeypatch.setattr(log_module, "MAX_WAITING_BYTES", 100_000)
     told: list[bool] = []
 
     async def scenario() -> None:

@@ -12,7 +12,7 @@ from warrenmq.events.ids import MESSAGE_ID_KEY, key_hash, uid_text
 from warrenmq.events.rows import Rows
 from warrenmq.events.schema import Event
 from warrenmq.protocol.properties import BasicProperties, content_header
-from warrenmq.tracing.trace_ids import is_republished, priority_of, sampling_hash, texts_of
+from warrenmq.tracing.trace_ids import is_republished, message_ids_of, priority_of, sampling_hash
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 names = st.text(st.characters(codec="utf-8"), max_size=40)
@@ -22,7 +22,7 @@ def told_of(header: bytes) -> Event:
     """A row of a message with this header."""
     rows = Rows()
     context = rows.context_of(None, None, None, None, None, 0)
-    rows.put(1, 0, False, context, 1, 1, 1, texts_of(header), 0, -1, -1, 0, priority_of(header))
+    rows.put(1, 0, False, context, 1, 1, 1, message_ids_of(header), 0, -1, -1, 0, priority_of(header))
     return rows.events()[0]
 
 

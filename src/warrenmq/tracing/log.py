@@ -1,27 +1,26 @@
-"""The event log: rows of events, in batches, in a stream of the broker itself (`warren.events`).
+"""The event log: batches of rows in the stream `warren.events`.
 
-The recorder hands over its rows when there are enough of them, or when the first has waited for a moment. A thread
-makes one Arrow record batch of them, outside of the interpreter for most of the time; then the loop appends that to the
-stream as one message, past the commit log: that has the rows of durable turns already, and a start finds by their
-numbers which of them are in batches (`rows_without_batch`). Batches come in the order of their rows.
+The recorder hands over rows when there are enough, or when the first has waited for a moment. A thread encodes them as
+one Arrow record batch, mostly without the interpreter lock. The loop appends it to the stream as one message, past the
+commit log, which already has the rows of durable turns; after a crash a start finds those that are in no batch by
+their numbers (`rows_without_batch`). Batches are in the order of their rows.
 
-It may fail, and that stops nobody: what cannot be kept is dropped and counted, and the log of the broker says so. Only
-where events come faster than they can be written do publishers have to wait, as they do for memory.
+The event log may fail without harm to the broker: events that cannot be kept are dropped, counted and reported.
+Publishers wait only when events come faster than they can be written, as they do when memory is short.
 
-Owned by the loop: everything but the rows that the thread is at. Promises: rows that were handed over are in the stream
-or counted as dropped when `stop` is over.
+Owned by the loop, except the rows that the thread encodes. When `stop` returns, all rows that were handed over are in
+the stream or counted as dropped.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from warrenmq.core.broker import DEFAULT_VHOST, Broker
@@ -44,17 +43,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("warrenmq.tracing")
 
-# Rows wait so long for company, in seconds.
-PATIENCE = 0.2
-# Bytes of rows that may wait to be written before publishers have to.
-WAITING_LIMIT = 64 * 1024 * 1024
-# A log that fails is spoken of once in so many seconds.
-COMPLAINT_INTERVAL = 60.0
+# Seconds that rows wait for more.
+BATCH_DELAY = 0.2
+# Bytes that wait to be encoded or written before publishers have to wait.
+MAX_WAITING_BYTES = 64 * 1024 * 1024
+# Dropped events are logged at most once per interval, in seconds.
+WARNING_INTERVAL = 60.0
+NO_DISK = "the disk is almost full"
 
 _ADDRESS = address_of("", schema.STREAM_NAME)
 
-LoggedRows = tuple[int, int, bytes]  # number of the first and of the last, and their raw form
-# Told of a new batch: its offset, its content, and what the index has to know of it.
+LoggedRows = tuple[int, int, bytes]  # numbers of the first and the last row, and the rows as they are in the commit log
+# Called with a new batch: its offset, its content, and its entry for the index.
 Listener: TypeAlias = "Callable[[int, bytes, IndexEntry], None]"
 
 
@@ -76,126 +76,125 @@ class EventLogOptions:
 
 
 class PendingBatch:
-    """Rows on their way, with numbers from `first` to `up_to`.
+    """Rows with numbers from `first` to `last`; once encoded, with `data` and `entry`, or a `failure`."""
 
-    Encoded, they have `bytes` and a `note`, or a `failure`.
-    """
+    __slots__ = ("data", "entry", "failure", "first", "last", "rows", "size")
 
-    __slots__ = ("failure", "first", "note", "octets", "rows", "size", "up_to")
-
-    def __init__(self, rows: Rows, first: int, up_to: int) -> None:
+    def __init__(self, rows: Rows, first: int, last: int) -> None:
         self.rows = rows
         self.first = first
-        self.up_to = up_to
+        self.last = last
         self.size = rows.size
-        self.octets: bytes | None = None
-        self.note: IndexEntry | None = None
+        self.data: bytes | None = None
+        self.entry: IndexEntry | None = None
         self.failure: str | None = None
 
     def encode(self, writer: ColumnWriter) -> None:
-        """In the thread, with the note: a batch is cheapest to look through while the processor has it at hand."""
+        """Runs in the thread. The index entry is made here, while the batch is in the processor's cache."""
         try:
-            octets = encode(self.rows, writer)
-            self.note = entry_of_written(self.rows, writer, octets)
-            self.octets = octets
+            data = encode(self.rows, writer)
+            self.entry = entry_of_written(self.rows, writer, data)
+            self.data = data
         except (BadEvents, MemoryError, OverflowError) as error:
             self.failure = f"events cannot be encoded: {error}"
         except Exception as error:
-            # A bug, which must cost these events and nothing else.
-            log.exception("internal error while events were encoded")
+            # A bug; it costs these events and nothing else.
+            log.exception("internal error while encoding events")
             self.failure = f"internal error: {error}"
 
 
 class EventLog:
-    """Where events are kept. Without `start` a test has it all done at once, in its own thread.
+    """Until `start`, which only tests leave out, everything runs on the caller's thread.
 
-    `overloaded` is told when publishers have to wait and when they may go on; `is_disk_short` says whether there is so
-    little room that what can be done without is not written.
+    `overloaded` is called when publishers have to wait, and when they may go on. `is_disk_short` returns True while the
+    disk has no room for events.
     """
 
     def __init__(self, broker: Broker, recorder: Recorder, options: EventLogOptions | None = None) -> None:
         self._broker = broker
         self._recorder = recorder
         self._options = options or EventLogOptions()
-        self._waiting: deque[PendingBatch] = deque()  # in order, the oldest first
-        self._thread: _Encoder | None = None
+        self._pending: deque[PendingBatch] = deque()  # oldest first
+        self._thread: ThreadPoolExecutor | None = None
+        self._writer = ColumnWriter()  # used in the thread
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._flush_later: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._is_overloaded = False
-        self._complained_at = -COMPLAINT_INTERVAL
-        self._flushing: deque[tuple[PendingBatch, asyncio.Future[None]]] = deque()  # who waits, and for which rows
-        self.waiting_bytes = 0  # of rows and of batches that are not written yet
+        self._warned_at = -WARNING_INTERVAL
+        self._flushes: deque[tuple[PendingBatch, asyncio.Future[None]]] = deque()  # each waits for that batch
+        self.waiting_bytes = 0  # of rows and batches that are not written yet
         self.waiting_rows = 0
         self.kept = 0  # rows, since the start
         self.dropped = 0
-        self.failure: str | None = None  # why the last rows could not be kept
-        self.overloaded: Callable[[bool], None] = _ignore
-        self.is_disk_short: Callable[[], bool] = _never
-        self.schedule_turn: Callable[[], None] = _nothing
+        self.failure: str | None = None  # why the last rows were dropped
+        self.overloaded: Callable[[bool], None] = lambda _: None
+        self.is_disk_short: Callable[[], bool] = lambda: False
+        self.schedule_turn: Callable[[], None] = lambda: None
         self.on_batch: list[Listener] = []
 
     # -- life --------------------------------------------------------------------------------------------------------
 
     def start(self, loop: asyncio.AbstractEventLoop, schedule_turn: Callable[[], None]) -> None:
-        """From now on a thread encodes; `schedule_turn` sees to it that the turn ends."""
+        """Encode in a thread from now on. `schedule_turn` begins a turn and ends it soon."""
         self._loop = loop
         self.schedule_turn = schedule_turn
-        self._thread = _Encoder(loop, self._encoded)
+        self._thread = ThreadPoolExecutor(1, "warren-events")
 
     async def flush(self) -> None:
-        """Returns when all rows so far are in the stream, or dropped."""
+        """Return when all rows so far are in the stream, or dropped."""
         self._recorder.hand_over()
-        if self._waiting:
+        if self._pending:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._flushing.append((self._waiting[-1], done))
+            self._flushes.append((self._pending[-1], done))
             await done
 
     async def stop(self) -> None:
-        """Write what is there and end the thread."""
-        if self._flush_later is not None:
-            self._flush_later.cancel()
-            self._flush_later = None
+        """Write all rows and end the thread."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         await self.flush()
         if self._thread is not None:
-            await asyncio.to_thread(self._thread.stop)
+            self._thread.shutdown()  # idle after the flush
             self._thread = None
 
     # -- rows come in ------------------------------------------------------------------------------------------------
 
     @property
     def is_keeping(self) -> bool:
-        """Whether rows are of use, or will be dropped anyway."""
+        """Return False if rows would be dropped anyway."""
         return not self.is_disk_short()
 
     def expect_rows(self) -> None:
-        """There are some, which wait for more: not for long."""
-        if self._flush_later is None and self._loop is not None:
-            self._flush_later = self._loop.call_later(PATIENCE, self._patience_is_over)
+        """Take the rows of the recorder after a short delay."""
+        if self._timer is None and self._loop is not None:
+            self._timer = self._loop.call_later(BATCH_DELAY, self._delay_is_over)
 
-    def _patience_is_over(self) -> None:
-        self._flush_later = None
+    def _delay_is_over(self) -> None:
+        self._timer = None
         self._recorder.hand_over()
 
-    def take(self, rows: Rows, first: int, up_to: int) -> None:
-        """Make a batch of these, which have numbers from `first` to `up_to`."""
+    def take(self, rows: Rows, first: int, last: int) -> None:
+        """Make a batch of these rows, which have numbers from `first` to `last`."""
         if not rows.count:
             return
         if not self.is_keeping:
-            self._drop(rows.count, up_to, "the disk is short of room")
+            self._drop(rows.count, last, NO_DISK)
             return
-        pending = PendingBatch(rows, first, up_to)
-        self._waiting.append(pending)
+        pending = PendingBatch(rows, first, last)
+        self._pending.append(pending)
         self.waiting_rows += rows.count
-        self.waiting_bytes += pending.size
-        self._judge_load()
-        if self._thread is not None:
-            self._thread.submit(pending)
-        else:
-            pending.encode(ColumnWriter())
+        self._add_waiting(pending.size)
+        if self._thread is None or self._loop is None:
+            pending.encode(self._writer)
             self._encoded(pending)
+        else:
+            job = self._loop.run_in_executor(self._thread, pending.encode, self._writer)
+            job.add_done_callback(lambda _: self._encoded(pending))
 
-    def _judge_load(self) -> None:
-        is_overloaded = self.waiting_bytes > (WAITING_LIMIT // 2 if self._is_overloaded else WAITING_LIMIT)
+    def _add_waiting(self, size: int) -> None:
+        self.waiting_bytes += size
+        is_overloaded = self.waiting_bytes > (MAX_WAITING_BYTES // 2 if self._is_overloaded else MAX_WAITING_BYTES)
         if is_overloaded is not self._is_overloaded:
             self._is_overloaded = is_overloaded
             self.overloaded(is_overloaded)
@@ -203,54 +202,46 @@ class EventLog:
     # -- batches go out ----------------------------------------------------------------------------------------------
 
     def _encoded(self, pending: PendingBatch) -> None:
-        """On the loop: the oldest that waits is a batch now."""
-        assert pending is self._waiting[0]
-        self._waiting.popleft()
+        assert pending is self._pending[0]
+        self._pending.popleft()
         self.waiting_rows -= pending.rows.count
-        self.waiting_bytes -= pending.size
-        self._judge_load()
-        if pending.octets is None or pending.note is None:
-            self._drop(pending.rows.count, pending.up_to, pending.failure or "")
-        elif not self.is_keeping:
-            self._drop(pending.rows.count, pending.up_to, "the disk is short of room")
-        else:
-            self._publish(pending, pending.octets, pending.note)
+        self._add_waiting(-pending.size)
+        failure = self._append(pending) if self.is_keeping else NO_DISK
+        if failure is not None:
+            self._drop(pending.rows.count, pending.last, failure)
         self._recorder.rows.recycle(pending.rows)
-        while self._flushing and self._flushing[0][0] is pending:
-            done = self._flushing.popleft()[1]
+        while self._flushes and self._flushes[0][0] is pending:
+            done = self._flushes.popleft()[1]
             if not done.done():
                 done.set_result(None)
 
-    def _publish(self, pending: PendingBatch, octets: bytes, note: IndexEntry) -> None:
+    def _append(self, pending: PendingBatch) -> str | None:
+        """Append the batch to the stream; return why that is not possible."""
+        data, entry = pending.data, pending.entry
+        if data is None or entry is None:
+            return pending.failure
         try:
             stream = self._find_or_declare()
         except BrokerError as refusal:
-            self._drop(pending.rows.count, pending.up_to, f"{schema.STREAM_NAME} cannot be declared: {refusal}")
-            return
+            return f"{schema.STREAM_NAME} cannot be declared: {refusal}"
         if stream is None:
-            self._drop(pending.rows.count, pending.up_to, f"{schema.STREAM_NAME} is a queue, not a stream")
-            return
+            return f"{schema.STREAM_NAME} is a queue, not a stream"
         self.schedule_turn()
-        size = len(octets)
-        self.waiting_bytes += size
-        offset = stream.enqueue_unlogged(
-            make_message(_ADDRESS, _header_of(pending, octets), octets), lambda: self._written(size)
-        )
+        self._add_waiting(len(data))
+        message = make_message(_ADDRESS, _header_of(pending, data), data)
+        offset = stream.enqueue_unlogged(message, lambda: self._add_waiting(-len(data)))
         self.kept += pending.rows.count
         self.failure = None
-        for tell in self.on_batch:
+        for listener in self.on_batch:
             try:
-                tell(offset, octets, note)
+                listener(offset, data, entry)
             except Exception:
-                # A bug of who reads along: events are kept all the same.
-                log.exception("internal error after a batch of events")
-
-    def _written(self, size: int) -> None:
-        self.waiting_bytes -= size
-        self._judge_load()
+                # A bug of the listener; the events are kept.
+                log.exception("internal error in a listener of the event log")
+        return None
 
     def _find_or_declare(self) -> Stream | None:
-        """The stream; one that somebody has deleted is made anew. None: the name is taken."""
+        """Return the stream, declared again if it was deleted; None if a queue has its name."""
         vhost = self._broker.add_vhost(DEFAULT_VHOST)
         queue = vhost.queues.get(schema.STREAM_NAME)
         if queue is None:
@@ -259,27 +250,21 @@ class EventLog:
             )
         return queue if isinstance(queue, Stream) else None
 
-    def _drop(self, count: int, up_to: int, reason: str) -> None:
+    def _drop(self, count: int, last: int, reason: str) -> None:
         self.dropped += count
-        self._broker.storage.log.discard_events(up_to)  # or a start would find them, and think that they are new
-        self._complain(reason, count)
-
-    def _complain(self, reason: str, count: int) -> None:
+        self._broker.storage.log.discard_events(last)  # or a start would take them for new ones
         self.failure = reason
         now = time.monotonic()
-        if now - self._complained_at >= COMPLAINT_INTERVAL:
-            self._complained_at = now
-            log.warning("%d events were not kept (%d since the start): %s", count, self.dropped, reason)
-
-    # -- what must not be forgotten ----------------------------------------------------------------------------------
+        if now - self._warned_at >= WARNING_INTERVAL:
+            self._warned_at = now
+            log.warning("%d events were dropped (%d since the start): %s", count, self.dropped, reason)
 
     def relog(self) -> None:
-        """The commit log is about to forget epochs: what is in no batch yet goes into the open one."""
+        """Log the rows that are in no batch again, as the commit log is about to drop their epochs."""
         if not self.is_keeping:
             return
-        commit_log = self._broker.storage.log
-        for pending in self._waiting:
-            commit_log.put_events(pending.first, pending.up_to, pending.rows.to_bytes())
+        for pending in self._pending:
+            self._broker.storage.log.put_events(pending.first, pending.last, pending.rows.to_bytes())
         self._recorder.relog()
 
     # -- reading -----------------------------------------------------------------------------------------------------
@@ -288,7 +273,7 @@ class EventLog:
         return EventReader(self._broker)
 
     def state(self) -> dict[str, Any]:
-        """For people."""
+        """Return figures for people."""
         return {
             "kept": self.kept,
             "dropped": self.dropped,
@@ -298,11 +283,10 @@ class EventLog:
 
 
 def rows_without_batch(found: list[LoggedRows], stream: Stream | None) -> tuple[int, list[LoggedRows]]:
-    """Of the rows that the commit log had (first and last number, bytes), those that are in no batch that can be read.
+    """Return the highest row number in a batch, and which of the rows in the commit log are in no readable batch.
 
-    And the highest number of a row in a batch. Reads batches, the last first, as far as the log goes: after a power
-    loss one may be damaged with whole ones behind it. Where retention has removed batches, rows from before the oldest
-    that is left went with them.
+    Reads batches backwards, as far as the rows in the commit log reach: after a power loss one may be damaged while
+    later ones are whole. Rows from before the oldest batch were removed by retention.
     """
     missing = dict.fromkeys([(first, last) for first, last, _ in found])
     oldest = min([first for first, _, _ in found], default=0)
@@ -319,18 +303,18 @@ def rows_without_batch(found: list[LoggedRows], stream: Stream | None) -> tuple[
 
 
 def _numbers_of_batches(stream: Stream | None) -> Iterator[tuple[int, int]]:
-    """Of the first and the last row of each batch, the newest batch first."""
+    """Yield the numbers of the first and the last row of each batch, newest first."""
     if stream is None:
         return
     for message in stream.store.read_backwards():
         headers = properties.headers(message.header) or {}
         first, last = headers.get(schema.HEADER_FROM), headers.get(schema.HEADER_TO)
-        if isinstance(first, int) and isinstance(last, int):  # anybody may publish anything there
+        if isinstance(first, int) and isinstance(last, int):  # clients may publish anything there
             yield first, last
 
 
 def parse_logged_rows(raws: list[bytes]) -> Rows:
-    """Rows that were in no batch when the broker ended, in order."""
+    """Return the rows that were in no batch when the broker ended, in order."""
     rows = Rows()
     for raw in raws:
         try:
@@ -338,104 +322,63 @@ def parse_logged_rows(raws: list[bytes]) -> Rows:
         except BadEvents as error:
             log.warning("events in the commit log cannot be read and are lost: %s", error)
     if rows.count:
-        log.info("%d events of before the start were in no batch yet", rows.count)
+        log.info("%d events from before the start are added to the event log", rows.count)
     return rows
 
 
-def _header_of(pending: PendingBatch, octets: bytes) -> bytes:
+def _header_of(pending: PendingBatch, data: bytes) -> bytes:
     headers = {
         schema.HEADER_VERSION: schema.VERSION,
         schema.HEADER_ROWS: pending.rows.count,
         schema.HEADER_FIRST: pending.rows.first_time,
         schema.HEADER_LAST: pending.rows.last_time,
         schema.HEADER_FROM: pending.first,
-        schema.HEADER_TO: pending.up_to,
+        schema.HEADER_TO: pending.last,
     }
-    return content_header(
-        len(octets), BasicProperties(content_type=schema.CONTENT_TYPE, headers=headers, delivery_mode=2)
-    )
+    properties = BasicProperties(content_type=schema.CONTENT_TYPE, headers=headers, delivery_mode=2)
+    return content_header(len(data), properties)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """One batch as it lies in the stream; somebody may have published anything there."""
+    """A message of the stream; clients may have published anything there."""
 
     offset: int
     data: bytes
 
 
 class EventReader:
-    """Reads the event log in the broker's own process, beside whoever consumes the stream.
+    """Reads the event log inside the broker, without a consumer; called on the loop.
 
-    All calls are on the loop. Offsets are those of the stream; `identity` is another object when it was deleted and
-    made anew, with offsets from 0 on.
+    If the stream is deleted and declared again, `identity` is another object and offsets begin at 0.
     """
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
     @property
-    def identity(self) -> object:
+    def identity(self) -> Stream | None:
         return self._broker.stream(schema.STREAM_NAME)
 
     @property
     def first_offset(self) -> int:
-        """Of the oldest batch that is kept."""
-        stream = self._broker.stream(schema.STREAM_NAME)
-        return stream.first_offset if stream is not None else 0
+        """The offset of the oldest batch."""
+        return 0 if self.identity is None else self.identity.first_offset
 
     @property
     def next_offset(self) -> int:
-        """That the next batch will have."""
-        stream = self._broker.stream(schema.STREAM_NAME)
-        return stream.next_position if stream is not None else 0
+        """The offset of the next batch."""
+        return 0 if self.identity is None else self.identity.next_position
 
     async def read(self, offset: int) -> list[StoredBatch]:
-        """Return some batches from this offset on (or from the oldest, if it is gone), in order.
+        """Return some batches from this offset (or the oldest one) on, in order.
 
-        None at the end, and none while the batch at this offset is still being written.
+        Empty at the end, and while the batch at this offset is still being written.
         """
-        stream = self._broker.stream(schema.STREAM_NAME)
+        stream = self.identity
         if stream is None:
             return []
         page: asyncio.Future[tuple[int, list[Message]]] = asyncio.get_running_loop().create_future()
         stream.read(offset, lambda *found: None if page.done() else page.set_result(found))
         first, messages = await page
-        return [StoredBatch(first + at, message.body) for at, message in enumerate(messages)]
-
-
-class _Encoder:
-    """The thread. Owned by the loop; the thread touches nothing but the jobs in its queue."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, done: Callable[[PendingBatch], None]) -> None:
-        self._loop = loop
-        self._done = done
-        self._jobs: SimpleQueue[PendingBatch | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="warren-events", daemon=True)
-        self._thread.start()
-
-    def submit(self, pending: PendingBatch) -> None:
-        self._jobs.put(pending)
-
-    def stop(self) -> None:
-        """Blocks until the thread has ended: not for the loop."""
-        self._jobs.put(None)
-        self._thread.join()
-
-    def _run(self) -> None:
-        writer = ColumnWriter()
-        while (pending := self._jobs.get()) is not None:
-            pending.encode(writer)
-            self._loop.call_soon_threadsafe(self._done, pending)
-
-
-def _ignore(_: bool) -> None:
-    """Nobody listens."""
-
-
-def _nothing() -> None:
-    """Nobody listens."""
-
-
-def _never() -> bool:
-    return False
+        return [StoredBatch(first + number, message.body) for number, message in enumerate(messages)]

@@ -11,7 +11,7 @@ from warrenmq.core.queue cimport Queue
 from warrenmq.core.stream cimport Stream
 from warrenmq.events.ids cimport UidClock
 from warrenmq.events.rows cimport Rows
-from warrenmq.tracing.trace_ids cimport is_republished, priority_of, sampling_hash, texts_of
+from warrenmq.tracing.trace_ids cimport is_republished, priority_of, sampling_hash, message_ids_of
 
 cdef Py_ssize_t _BATCH_ROWS
 cdef long long _BURST_US
@@ -21,12 +21,12 @@ cdef int _ROUTED
 cdef int _ENQUEUED
 cdef int _DELIVERED
 cdef int _AUTO_ACK
-cdef int _BRIEF_ATTEMPTS
+cdef int _MAX_SHORT_ATTEMPTS
 cdef int _MESSAGE_ID_KEY
-cdef unsigned long long _ALL
+cdef unsigned long long _ALL_BITS
 cdef unsigned long long _MULTIPLIER
-cdef double _CHANCES
-cdef long long _MANY
+cdef double _RANDOM_RANGE
+cdef long long _MAX_SKIP
 
 
 cdef class Recorder(EventSink)
@@ -45,38 +45,38 @@ cdef class Plan(RouteSampler):
 
 cdef class Recorder(EventSink):
     cdef readonly Rows rows
-    cdef readonly long long numbered
+    cdef readonly long long last_batched
     cdef readonly long long version
     cdef readonly CommitLog commit_log
     cdef UidClock _uids
-    cdef unsigned long long _chance
+    cdef unsigned long long _random_state
     cdef bint _is_tapping
-    cdef long long _work
+    cdef long long _durable_work
     cdef long long _logged
     cdef long long _now
     cdef long long _read_at
     cdef int _readings_left
-    cdef long long _told
-    cdef bytes _texts
+    cdef long long _row_uid
+    cdef bytes _message_ids
     cdef int _priority
     cdef object _rules
     cdef object _firehose
     cdef object _log
 
-    @cython.locals(publisher=Channel, way=Route, plan=Plan)
+    @cython.locals(publisher=Channel, cached_route=Route, plan=Plan)
     cpdef published(self, object channel, object route, Message message, list queues)
     @cython.locals(now="long long", uid="long long", is_new=bint, context=Py_ssize_t)
-    cdef _begin(self, Message message, Channel publisher, bint is_routed)
+    cdef _put_published(self, Message message, Channel publisher, bint is_routed)
     @cython.locals(plan=Plan)
-    cdef Plan _make_plan(self, Channel publisher, Route way, list queues)
-    @cython.locals(is_due=bint)
-    cdef bint _is_drawn(self, Plan plan, Route way, list queues, bytes header) except -1
+    cdef Plan _make_plan(self, Channel publisher, Route cached_route, list queues)
+    @cython.locals(was_due=bint)
+    cdef bint _is_sampled(self, Plan plan, Route cached_route, list queues, bytes header) except -1
     @cython.locals(threshold="unsigned long long")
-    cdef bint _is_wanted(self, Plan plan, list rules, bytes header) except -1
-    @cython.locals(luck=double, skip=double)
+    cdef bint _is_sampled_by_header(self, Plan plan, list rules, bytes header) except -1
+    @cython.locals(random=double, skip=double)
     cdef long long _draw_skip(self, Plan plan) except -1
-    @cython.locals(chance="unsigned long long")
-    cdef unsigned long long _chance_of_64_bits(self) noexcept
+    @cython.locals(state="unsigned long long")
+    cdef unsigned long long _random_bits(self) noexcept
     @cython.locals(publisher=Channel)
     cpdef message_event(self, int kind, Message message, object channel, int reason)
     @cython.locals(rows=Rows, context=Py_ssize_t)
@@ -84,26 +84,26 @@ cdef class Recorder(EventSink):
     cdef _put(
         self, int kind, int reason, Py_ssize_t context, long long now, Message message, long long depth, int attempt
     )
-    @cython.locals(place=Queue, now="long long", rows=Rows, address=bytes, context=Py_ssize_t)
+    @cython.locals(target=Queue, now="long long", rows=Rows, address=bytes, context=Py_ssize_t)
     cpdef enqueued(self, Message message, object queue, long long depth)
     @cython.locals(now="long long")
     cpdef advance_clock(self)
     @cython.locals(rows=Rows)
-    cdef bint _is_at(self, long long now, Message message) except -1
+    cdef bint _continues_row(self, long long now, Message message) except -1
     @cython.locals(
-        place=Queue, message=Message, address=bytes, known=object, context=Py_ssize_t
+        target=Queue, message=Message, address=bytes, cache_key=object, context=Py_ssize_t
     )
     cpdef queue_event(self, int kind, QueuedMessage entry, object queue, object who, int reason)
-    @cython.locals(place=Queue, rows=Rows, context=Py_ssize_t, now="long long")
+    @cython.locals(target=Queue, rows=Rows, context=Py_ssize_t, now="long long")
     cpdef direct_delivery(self, Message message, object queue, object consumer)
     @cython.locals(depth="long long", now="long long")
-    cdef _tell(self, int kind, int reason, Py_ssize_t context, Message message, Queue place, int attempts)
+    cdef _put_queue_row(self, int kind, int reason, Py_ssize_t context, Message message, Queue target, int attempts)
     @cython.locals(
         rows=Rows, tag=str, connection=str, number=int, receiver=object, consumer=Consumer, channel=Channel,
         context=Py_ssize_t, before=Py_ssize_t,
     )
     cdef Py_ssize_t _queue_context(
-        self, bytes address, Queue place, object holder, object who, object known
+        self, bytes address, Queue target, object holder, object who, object cache_key
     ) except -1
     @cython.locals(now="long long")
     cdef long long _read_clock(self) except? -1

@@ -1,11 +1,11 @@
-"""The event sink of the core: decides what is traced, and writes a row for each event of that.
+"""The event sink of the core: decides which messages are traced, and writes a row for each of their events.
 
-What the rules say of a way (exchange, queues) is worked out once per route and kept there (`Plan`), until the rules
-change; so a message that is not traced costs a comparison or two. A row is written where the event happens, by a C call
-into a buffer (events/rows.py); when the turn ends the rows go to the event log, which batches them.
+What the rules say of a route (exchange and queues) is computed once and cached with the route (`Plan`) until the rules
+change, so an untraced message costs a comparison or two. A row is written where the event happens, by a C call into a
+buffer (events/rows.py). At the end of the turn the event log takes the rows and batches them.
 
-Rows have numbers, which only grow. When an epoch holds durable work, the rows that are in no batch yet go with it: what
-is durable has its events after a crash, too.
+Rows are numbered. When an epoch has durable work, the rows that are in no batch yet are logged with it, so that durable
+messages have their events after a crash.
 
 Owned by the loop thread. Compiled when the package is built (recorder.pxd).
 """
@@ -36,19 +36,19 @@ from warrenmq.events import schema
 from warrenmq.events.ids import MESSAGE_ID_KEY, UidClock
 from warrenmq.events.rows import Rows
 from warrenmq.protocol import properties
-from warrenmq.tracing.trace_ids import is_republished, priority_of, sampling_hash, texts_of
+from warrenmq.tracing.trace_ids import is_republished, message_ids_of, priority_of, sampling_hash
 
 if TYPE_CHECKING:
     from warrenmq.tracing.firehose import Firehose
     from warrenmq.tracing.log import EventLog
     from warrenmq.tracing.rules import RuleBook, TraceRule
 
-# In a burst, where the clock was read twice within so many us, one reading counts for so many more events: it takes
-# 35 ns or so, a third of what an event costs.
+# If the clock was read twice within this time (a burst), one reading serves that many more events: it takes 35 ns, a
+# third of the cost of an event.
 _BURST_US = 8
 _EVENTS_PER_READING = 7
 
-# So many rows are worth a batch of their own; fewer wait for more, for a while (log.py).
+# The rows of a full batch; fewer wait for more, for a while (log.py).
 BATCH_ROWS = 131_072
 
 _BATCH_ROWS = BATCH_ROWS  # as C integers
@@ -57,20 +57,20 @@ _ROUTED = schema.ROUTED
 _ENQUEUED = schema.ENQUEUED
 _DELIVERED = schema.DELIVERED
 _AUTO_ACK = schema.R_AUTO_ACK
-_BRIEF_ATTEMPTS = 255
+_MAX_SHORT_ATTEMPTS = 255
 _MESSAGE_ID_KEY = MESSAGE_ID_KEY
-_ALL = 0xFFFF_FFFF_FFFF_FFFF
-_EVENT_LOG = schema.STREAM_NAME  # nothing is told of it
+_ALL_BITS = 0xFFFF_FFFF_FFFF_FFFF
+_EVENT_LOG = schema.STREAM_NAME  # not traced itself
 _MULTIPLIER = 0x2545_F491_4F6C_DD1D
-_CHANCES = 18446744073709551616.0
-_MANY = 1 << 60
+_RANDOM_RANGE = 18446744073709551616.0
+_MAX_SKIP = 1 << 60
 
 
 class Plan(RouteSampler):
     """What the rules of one `version` say of messages on one route.
 
     Messages with an id are traced if its hash is below the threshold. For those without, the number of messages to skip
-    until the next traced one is drawn at once (`skip`, -1 until the first draw), which is cheaper than a draw for each.
+    until the next traced one is drawn in advance (`skip`, -1 before the first draw), cheaper than a draw for each.
     """
 
     __slots__ = ("header_rules", "recorder", "skip", "step", "threshold", "version")
@@ -80,7 +80,7 @@ class Plan(RouteSampler):
         self.version = recorder.version
         self.skip = -1
         self.threshold = threshold_of(ratio)
-        share = self.threshold / _CHANCES
+        share = self.threshold / _RANDOM_RANGE
         self.step = 1.0 / log(1.0 - share) if 0.0 < share < 1.0 else 0.0
         self.header_rules: list[TraceRule] | None = header_rules or None
 
@@ -92,28 +92,28 @@ class Plan(RouteSampler):
 
 
 class Recorder(EventSink):
-    """`rows` are those of no batch yet; `numbered` is the number of the last row before them.
+    """`rows` are in no batch yet; `last_batched` is the number of the row before them.
 
     `version` counts changes of the rules and of the firehose.
     """
 
     __slots__ = (
-        "_chance",
+        "_durable_work",
         "_firehose",
         "_is_tapping",
         "_log",
         "_logged",
+        "_message_ids",
         "_now",
         "_priority",
+        "_random_state",
         "_read_at",
         "_readings_left",
+        "_row_uid",
         "_rules",
-        "_texts",
-        "_told",
         "_uids",
-        "_work",
         "commit_log",
-        "numbered",
+        "last_batched",
         "rows",
         "version",
     )
@@ -122,18 +122,18 @@ class Recorder(EventSink):
         super().__init__()
         self.version = 1
         self.rows = Rows()
-        self.numbered = 0
-        self._logged = 0  # the last row that is in an epoch or with the event log
+        self.last_batched = 0
+        self._logged = 0  # the last row that was put into an epoch or handed to the event log
         self.commit_log = CommitLog()
         self._uids = UidClock()
-        self._chance = seed or secrets.randbits(63) | 1
+        self._random_state = seed or secrets.randbits(63) | 1
         self._is_tapping = False
-        self._work = 0
-        self._now = 0  # of the publish or commit that is under way: what follows from it is of the same time
-        self._read_at = 0  # when the clock was read last, and for how many events more that counts
+        self._durable_work = 0
+        self._now = 0  # time of the current publish or commit, shared by the events that follow from it
+        self._read_at = 0  # when the clock was read last, and how many more events that serves
         self._readings_left = 0
-        self._told = 0  # the uid of the message of the last row, its ids and its priority
-        self._texts: bytes | None = None
+        self._row_uid = 0  # the message of the last row: its uid, ids and priority
+        self._message_ids: bytes | None = None
         self._priority = 0
         self._rules: RuleBook | None = None
         self._firehose: Firehose | None = None
@@ -146,10 +146,10 @@ class Recorder(EventSink):
         log: "EventLog",
         commit_log: CommitLog,
         uids: UidClock,
-        numbered: int = 0,
+        last_batched: int = 0,
     ) -> None:
-        """The broker is there: begin to listen as the rules say. `numbered` rows were there before."""
-        self.numbered = self._logged = numbered
+        """Begin to record as the rules say. Row numbers continue after `last_batched`."""
+        self.last_batched = self._logged = last_batched
         self._uids = uids
         self._rules = rules
         self._firehose = firehose
@@ -158,7 +158,7 @@ class Recorder(EventSink):
         self.rules_changed()
 
     def rules_changed(self) -> None:
-        """All plans are out of date; from the next publish on the new rules count."""
+        """Apply the new rules from the next publish on."""
         assert self._rules is not None
         assert self._firehose is not None
         self.version += 1
@@ -169,82 +169,86 @@ class Recorder(EventSink):
 
     def published(self, channel: object, route: object, message: Message, queues: list[Queue]) -> None:
         publisher: Channel = channel  # type: ignore[assignment]
-        way: Route = route  # type: ignore[assignment]
+        cached_route: Route = route  # type: ignore[assignment]
         if self._is_tapping and publisher.vhost.is_tapped:
             self._firehose.published(publisher, message, queues)  # type: ignore[union-attr]
             self.has_events = True
-        plan = way.sampler if isinstance(way.sampler, Plan) else None
-        if plan is None or plan.version != self.version or queues is not way.queues:
-            plan = self._make_plan(publisher, way, queues)
-        if plan.threshold != _ALL and not self._is_drawn(plan, way, queues, message.header):
+        plan = cached_route.sampler if isinstance(cached_route.sampler, Plan) else None
+        if plan is None or plan.version != self.version or queues is not cached_route.queues:
+            plan = self._make_plan(publisher, cached_route, queues)
+        if plan.threshold != _ALL_BITS and not self._is_sampled(plan, cached_route, queues, message.header):
             return
-        self._begin(message, publisher, queues is way.queues and len(queues) != 0 and publisher.transaction is None)
+        self._put_published(
+            message, publisher, queues is cached_route.queues and len(queues) != 0 and publisher.transaction is None
+        )
 
-    def _begin(self, message: Message, publisher: Channel, is_routed: bool) -> None:
-        """The first row of a message, and that it is routed where that is sure: elsewhere it may yet be dropped."""
+    def _put_published(self, message: Message, publisher: Channel, is_routed: bool) -> None:
+        """Put the first row of a message. Includes `routed` if that is certain: otherwise it may be dropped."""
         self.has_events = True
         now = self._now = self._read_clock()
-        uid = self._told = message.uid = self._uids.next(now)
+        uid = self._row_uid = message.uid = self._uids.next(now)
         message.publish_time = now
-        self._texts = texts_of(message.header)
+        self._message_ids = message_ids_of(message.header)
         self._priority = priority_of(message.header)
         is_new = not is_republished(message.header)
         if is_routed and is_new:
             self.routed_uid = uid
         context = self._publisher_context(message.address, publisher)
-        self.rows.put_published(is_routed and is_new, context, now, uid, self._texts, message.size, self._priority)
+        self.rows.put_published(
+            is_routed and is_new, context, now, uid, self._message_ids, message.size, self._priority
+        )
         if not is_new:
             self._put(_REPUBLISHED, 0, context, now, message, -1, 0)
 
-    def _make_plan(self, publisher: Channel, way: Route, queues: list[Queue]) -> Plan:
+    def _make_plan(self, publisher: Channel, cached_route: Route, queues: list[Queue]) -> Plan:
         assert self._rules is not None
-        ratio, header_rules = self._rules.find(publisher.vhost.name, way.exchange.name, queues)
+        ratio, header_rules = self._rules.find(publisher.vhost.name, cached_route.exchange.name, queues)
         plan = Plan(self, ratio, header_rules)
-        if queues is way.queues:
-            way.sampler = plan
+        if queues is cached_route.queues:
+            cached_route.sampler = plan
         return plan
 
-    def _is_drawn(self, plan: Plan, way: Route, queues: list[Queue], header: bytes) -> bool:
-        """Whether a sample has this message: by its id, so that all with that id are in or out, or by chance."""
+    def _is_sampled(self, plan: Plan, cached_route: Route, queues: list[Queue], header: bytes) -> bool:
+        """Decide by the id, so that all messages with that id are traced or none; without an id, at random."""
         if plan.header_rules is not None:
-            return self._is_wanted(plan, plan.header_rules, header)
+            return self._is_sampled_by_header(plan, plan.header_rules, header)
         if has_ids(header):
             return plan.threshold != 0 and sampling_hash(header, _MESSAGE_ID_KEY) < plan.threshold
-        if queues is not way.queues or self._is_tapping:
-            return self._chance_of_64_bits() < plan.threshold
-        is_due = plan.skip == 0
+        if queues is not cached_route.queues or self._is_tapping:
+            return self._random_bits() < plan.threshold
+        was_due = plan.skip == 0
         if plan.skip > 0:
-            plan.skip -= 1  # a message that was inspected: the channel does not ask the sampler about those
+            plan.skip -= 1  # the channel does not ask the sampler about messages that it inspects
             return False
         plan.skip = self._draw_skip(plan)
-        return is_due or self._chance_of_64_bits() < plan.threshold
+        return was_due or self._random_bits() < plan.threshold
 
-    def _is_wanted(self, plan: Plan, rules: "list[TraceRule]", header: bytes) -> bool:
-        """The same where rules ask for headers: the one that takes the most counts."""
+    def _is_sampled_by_header(self, plan: Plan, rules: "list[TraceRule]", header: bytes) -> bool:
+        """Decide with the largest ratio among the rules whose headers match."""
         threshold = plan.threshold
         headers = properties.headers(header) or {}
         for rule in rules if headers else ():
             if rule.matches_headers(headers):
                 threshold = max(threshold, threshold_of(rule.ratio))
         if threshold != 0 and has_ids(header):
-            return threshold == _ALL or sampling_hash(header, _MESSAGE_ID_KEY) < threshold
-        return threshold == _ALL or self._chance_of_64_bits() < threshold
+            return threshold == _ALL_BITS or sampling_hash(header, _MESSAGE_ID_KEY) < threshold
+        return threshold == _ALL_BITS or self._random_bits() < threshold
 
     def _draw_skip(self, plan: Plan) -> int:
         """Draw the number of messages until the next traced one, where each has the same chance."""
         if plan.threshold == 0:
-            return _MANY
-        luck = (self._chance_of_64_bits() + 1.0) / _CHANCES
-        skip = log(luck) * plan.step
-        return int(skip) if skip < _MANY else _MANY
+            return _MAX_SKIP
+        random = (self._random_bits() + 1.0) / _RANDOM_RANGE
+        skip = log(random) * plan.step
+        return int(skip) if skip < _MAX_SKIP else _MAX_SKIP
 
-    def _chance_of_64_bits(self) -> int:
-        chance = self._chance  # xorshift*
-        chance ^= chance >> 12
-        chance ^= chance << 25 & _ALL
-        chance ^= chance >> 27
-        self._chance = chance
-        return chance * _MULTIPLIER & _ALL
+    def _random_bits(self) -> int:
+        state = self._random_state  # xorshift*
+        state ^= state >> 12
+        state ^= state << 25 & _ALL_BITS
+        state ^= state >> 27
+        self._random_state = state
+        return state * _MULTIPLIER & _ALL_BITS
 
     # -- what happens ------------------------------------------------------------------------------------------------
 
@@ -266,9 +270,9 @@ class Recorder(EventSink):
         return context
 
     def _put(self, kind: int, reason: int, context: int, now: int, message: Message, depth: int, attempt: int) -> None:
-        if message.uid != self._told:
-            self._told = message.uid  # most events are of the same message as the one before
-            self._texts = texts_of(message.header)
+        if message.uid != self._row_uid:
+            self._row_uid = message.uid  # most events are of the same message as the one before
+            self._message_ids = message_ids_of(message.header)
             self._priority = priority_of(message.header)
         self.rows.put(
             kind,
@@ -278,7 +282,7 @@ class Recorder(EventSink):
             now,
             message.uid,
             message.publish_time,
-            self._texts,
+            self._message_ids,
             message.enqueue_time,
             message.size,
             depth,
@@ -287,18 +291,18 @@ class Recorder(EventSink):
         )
 
     def enqueued(self, message: Message, queue: object, depth: int) -> None:
-        place: Queue = queue  # type: ignore[assignment]
+        target: Queue = queue  # type: ignore[assignment]
         now = self._now
         if message.enqueue_time == 0:
             message.enqueue_time = now
         self.has_events = True
         rows = self.rows
         address = message.address
-        context = rows.context_cache.find(address, place, None)
+        context = rows.context_cache.find(address, target, None)
         if context < 0:
-            context = rows.context_of(address, place.vhost, place.name, None, None, 0)
-            rows.context_cache.add(context, -1, address, place, None)
-        if self._is_at(now, message):
+            context = rows.context_of(address, target.vhost, target.name, None, None, 0)
+            rows.context_cache.add(context, -1, address, target, None)
+        if self._continues_row(now, message):
             rows.put_short(_ENQUEUED, 0, context, depth, 0)
         else:
             self._put(_ENQUEUED, 0, context, now, message, depth, 0)
@@ -309,50 +313,52 @@ class Recorder(EventSink):
             now = self._read_at = self._now + 1
         self._now = now
 
-    def _is_at(self, now: int, message: Message) -> bool:
-        """Whether the last row was of this message and of this time, and it came to its queue then."""
+    def _continues_row(self, now: int, message: Message) -> bool:
+        """Return True if a short row is enough: the last row has the same message, time and enqueue time."""
         rows = self.rows
-        return message.uid == self._told and rows.time == now and message.enqueue_time == now
+        return message.uid == self._row_uid and rows.time == now and message.enqueue_time == now
 
     def queue_event(self, kind: int, entry: QueuedMessage, queue: object, who: object, reason: int) -> None:
-        place: Queue = queue  # type: ignore[assignment]
+        target: Queue = queue  # type: ignore[assignment]
         message = entry.message
         address = message.address
-        # Where somebody has to do with it, the consumer it was handed to says it all: that belongs to one channel.
-        known = who if who is None or entry.consumer is None else entry.consumer
-        context = -1 if known is None else self.rows.context_cache.find(address, place, known)
+        # The consumer that received it identifies the channel as well.
+        cache_key = who if who is None or entry.consumer is None else entry.consumer
+        context = -1 if cache_key is None else self.rows.context_cache.find(address, target, cache_key)
         if context < 0:
-            context = self._queue_context(address, place, entry.consumer, who, known)
-        self._tell(kind, reason, context, message, place, entry.attempts)
+            context = self._queue_context(address, target, entry.consumer, who, cache_key)
+        self._put_queue_row(kind, reason, context, message, target, entry.attempts)
 
     def direct_delivery(self, message: Message, queue: object, consumer: object) -> None:
-        place: Queue = queue  # type: ignore[assignment]
-        now = self._now  # of the publish, which is under way
+        target: Queue = queue  # type: ignore[assignment]
+        now = self._now  # of the current publish
         if message.enqueue_time == 0:
             message.enqueue_time = now
         self.has_events = True
         rows = self.rows
-        context = rows.context_cache.find(message.address, place, consumer)
+        context = rows.context_cache.find(message.address, target, consumer)
         if context < 0:
-            context = self._queue_context(message.address, place, None, consumer, consumer)
-        if self._is_at(now, message):
+            context = self._queue_context(message.address, target, None, consumer, consumer)
+        if self._continues_row(now, message):
             rows.put_direct_delivery(rows.context_cache.enqueue_context, context, 1)
         else:
             self._put(_ENQUEUED, 0, rows.context_cache.enqueue_context, now, message, 1, 0)
             self._put(_DELIVERED, _AUTO_ACK, context, now, message, 0, 1)
 
-    def _tell(self, kind: int, reason: int, context: int, message: Message, place: Queue, attempts: int) -> None:
-        """A row about the message in one queue."""
+    def _put_queue_row(
+        self, kind: int, reason: int, context: int, message: Message, target: Queue, attempts: int
+    ) -> None:
+        """Put a row about the message in one queue."""
         self.has_events = True
-        depth = place.backlog.waiting if isinstance(place, ClassicQueue) else -1
+        depth = target.backlog.waiting if isinstance(target, ClassicQueue) else -1
         now = self._read_clock()
-        if self._is_at(now, message) and attempts <= _BRIEF_ATTEMPTS:
+        if self._continues_row(now, message) and attempts <= _MAX_SHORT_ATTEMPTS:
             self.rows.put_short(kind, reason, context, depth, attempts)
         else:
             self._put(kind, reason, context, now, message, depth, attempts)
 
     def _read_clock(self) -> int:
-        """Microseconds since 1970, a few too early at most."""
+        """Return microseconds since 1970, at most a few too early."""
         if self._readings_left > 0:
             self._readings_left -= 1
             return self._read_at
@@ -361,8 +367,8 @@ class Recorder(EventSink):
         self._read_at = now
         return now
 
-    def _queue_context(self, address: bytes, place: Queue, holder: object, who: object, known: object) -> int:
-        """One that was not found; it will be by `known`, if that is not None."""
+    def _queue_context(self, address: bytes, target: Queue, holder: object, who: object, cache_key: object) -> int:
+        """Make a context, and cache it under `cache_key` unless that is None."""
         rows = self.rows
         tag: str | None = None
         connection: str | None = None
@@ -379,10 +385,10 @@ class Recorder(EventSink):
             channel: Channel = receiver  # type: ignore[assignment]
             connection = channel.connection_name
             number = channel.number
-        context = rows.context_of(address, place.vhost, place.name, tag, connection, number)
-        if known is not None:
-            before = rows.context_of(address, place.vhost, place.name, None, None, 0)
-            rows.context_cache.add(context, before, address, place, known)
+        context = rows.context_of(address, target.vhost, target.name, tag, connection, number)
+        if cache_key is not None:
+            before = rows.context_of(address, target.vhost, target.name, None, None, 0)
+            rows.context_cache.add(context, before, address, target, cache_key)
         return context
 
     def firehose_delivery(self, entry: QueuedMessage, queue: object, who: object) -> None:
@@ -394,7 +400,7 @@ class Recorder(EventSink):
         assert self._rules is not None
         if fields.get("queue") != _EVENT_LOG and self._rules.keeps_vhost(vhost):
             self.has_events = True
-            self._told = 0  # the next row of a message does not follow from one of its own
+            self._row_uid = 0  # the next row cannot be a short one
             self._readings_left = 0
             self.rows.add_event(kind, now_us(), vhost=vhost, **fields)
 
@@ -415,46 +421,46 @@ class Recorder(EventSink):
             log.expect_rows()
 
     def end_epoch(self) -> None:
-        """The open epoch is about to be closed: if it holds anything durable, the rows so far go with it."""
-        if self.commit_log.work == self._work:
+        """Put the rows so far into the epoch that is about to be closed, if it has durable work."""
+        if self.commit_log.work == self._durable_work:
             return
-        self._work = self.commit_log.work
+        self._durable_work = self.commit_log.work
         raw = self.rows.take_unlogged()
         if raw is not None and self._log is not None and self._log.is_keeping:
-            last = self.numbered + self.rows.count
+            last = self.last_batched + self.rows.count
             self.commit_log.put_events(self._logged + 1, last, raw)
             self._logged = last
 
     def relog(self) -> None:
-        """Put all rows into the open epoch, also those that were put into one before."""
+        """Put all rows into the open epoch again."""
         if self.rows.count:
             self.rows.take_unlogged()
-            self._logged = self.numbered + self.rows.count
-            self.commit_log.put_events(self.numbered + 1, self._logged, self.rows.to_bytes())
+            self._logged = self.last_batched + self.rows.count
+            self.commit_log.put_events(self.last_batched + 1, self._logged, self.rows.to_bytes())
 
     def hand_over(self) -> None:
         """Give all rows to the event log."""
         assert self._log is not None
         if self.rows.count:
-            self.end_epoch()  # the epoch of what they tell of may still be open, and must have them
-            first = self.numbered + 1
-            self.numbered += self.rows.count
-            self._logged = self.numbered
-            self._log.take(self.rows.take(), first, self.numbered)
+            self.end_epoch()  # their epoch may still be open, and must have them
+            first = self.last_batched + 1
+            self.last_batched += self.rows.count
+            self._logged = self.last_batched
+            self._log.take(self.rows.take(), first, self.last_batched)
 
 
 def has_ids(header: bytes) -> bool:
     """Return True for a message with a message id or a correlation id: all messages with one id are sampled alike.
 
-    Here and not in trace_ids.py, so that the C compiler inlines it: it is called for each message that is skipped.
+    Here and not in trace_ids.py, so that the C compiler inlines it: it runs for each skipped message.
     """
     return (header[12] & 0x04) | (header[13] & 0x80) != 0
 
 
 def threshold_of(ratio: float) -> int:
-    """A share of all hashes of 64 bits."""
+    """Return the 64-bit hash below which this share of all hashes lies."""
     if ratio >= 1:
-        return _ALL
+        return _ALL_BITS
     high = int(ratio * 4294967296.0)
     return high << 32
 

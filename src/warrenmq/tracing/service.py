@@ -63,10 +63,10 @@ class Tracing:
         self.log = EventLog(broker, self.recorder, self._options.log)
         self.traces = Traces(self.log.reader(), self.log.flush, self._options.index_folder)
         stream = broker.stream(schema.STREAM_NAME)
-        numbered = self._recover(stream)
+        last_batched = self._recover(stream)
         last_append_ms = max(_newest_ms(stream), self._recovered.last_time // 1000)
         uids = UidClock(max(0, last_append_ms + 1 - EPOCH_MS) << _UID_BITS)
-        self.recorder.connect(self.rules, self.firehose, self.log, broker.storage.log, uids, numbered)
+        self.recorder.connect(self.rules, self.firehose, self.log, broker.storage.log, uids, last_batched)
         self.rules.on_change = self.firehose.on_change = self.recorder.rules_changed
         broker.storage.log.on_epoch_end = self.recorder.end_epoch
         broker.storage.log.on_trim = self.log.relog
@@ -103,7 +103,7 @@ class Tracing:
 
     def batch_recovered(self) -> None:
         """Make a batch of what only the commit log had."""
-        self.log.take(self._recovered.take(), self._recovered_from, self.recorder.numbered)
+        self.log.take(self._recovered.take(), self._recovered_from, self.recorder.last_batched)
 
     async def stop(self) -> None:
         """Write what is there; nothing is heard any more."""

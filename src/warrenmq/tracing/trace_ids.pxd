@@ -17,7 +17,7 @@ cdef bytes _DEATH
 @cython.locals(
     flags=int, message_id=bytes, correlation_id=bytes, trace_id=bytes, span_id=bytes, source="long long"
 )
-cpdef bytes texts_of(bytes header)
+cpdef bytes message_ids_of(bytes header)
 @cython.locals(flags=int)
 cpdef int priority_of(bytes header) except -1
 @cython.locals(flags=int, wanted=int, at=Py_ssize_t, drawn="unsigned long long")

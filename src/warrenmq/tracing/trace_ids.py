@@ -1,7 +1,7 @@
 """The trace of a message: what all its events have in common.
 
 A message carries the numbers that the broker gave it. The ids that its publisher wrote among the properties are read
-from the header when there is an event to tell of (`texts_of`), and so is its priority.
+from the header when there is an event to tell of (`message_ids_of`), and so is its priority.
 
 Compiled when the package is built (trace_ids.pxd).
 """
@@ -35,7 +35,7 @@ _SOURCE = bytes((len(SOURCE_HEADER),)) + SOURCE_HEADER.encode() + b"S"
 _DEATH = b"\x07x-deathA"
 
 
-def texts_of(header: bytes) -> bytes | None:
+def message_ids_of(header: bytes) -> bytes | None:
     """The ids of a message with this content header, whose property list is well formed, as rows have them."""
     flags = header[12] << 8 | header[13]
     if flags & (_HEADERS | _CORRELATION_ID | _MESSAGE_ID) == 0:
