@@ -60,7 +60,7 @@ class Recovery:
         return Backoff(self.initial, self.factor, self.longest, self.jitter)
 
 
-class Settings(TypedDict, total=False):
+class ConnectionOptions(TypedDict, total=False):
     """What may be given by name to ConnectionFactory, its `with_` and both `connect`."""
 
     host: str
@@ -146,7 +146,7 @@ class ConnectionFactory:
     metrics: MetricsCollector | None = None
     tracing: Tracing | None = None
 
-    def __init__(self, url: str | Iterable[str] | None = None, **settings: Unpack[Settings]) -> None:
+    def __init__(self, url: str | Iterable[str] | None = None, **settings: Unpack[ConnectionOptions]) -> None:
         values = _defaults()
         values.update(_from_urls(url))
         values.update(_settled(settings, values))
@@ -175,7 +175,7 @@ class ConnectionFactory:
         await connection._engine.connect(timeout)
         return connection
 
-    def with_(self, **changes: Unpack[Settings]) -> ConnectionFactory:
+    def with_(self, **changes: Unpack[ConnectionOptions]) -> ConnectionFactory:
         """A factory that differs in these settings. Ports stay as they are, also where TLS is switched on or off."""
         kept: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
         if "host" in changes or "port" in changes:
@@ -247,7 +247,7 @@ class ConnectionFactory:
         return f"<ConnectionFactory {self.url()}{more}>"
 
 
-def as_factory(url: str | Iterable[str] | ConnectionFactory | None, settings: Settings) -> ConnectionFactory:
+def as_factory(url: str | Iterable[str] | ConnectionFactory | None, settings: ConnectionOptions) -> ConnectionFactory:
     """What `connect` was given, as a factory."""
     if isinstance(url, ConnectionFactory):
         return url.with_(**settings) if settings else url
@@ -283,12 +283,14 @@ def _from_urls(url: str | Iterable[str] | None) -> dict[str, Any]:
     return {"addresses": addresses, **parsed[0]} if parsed else {}
 
 
-def _settled(given: Settings, before: Mapping[str, Any]) -> dict[str, Any]:
+def _settled(given: ConnectionOptions, before: Mapping[str, Any]) -> dict[str, Any]:
     """The settings given by name, in the form in which they are kept."""
     settings: dict[str, Any] = dict(given)
-    unknown = settings.keys() - Settings.__annotations__.keys()
+    unknown = settings.keys() - ConnectionOptions.__annotations__.keys()
     if unknown:
-        raise Misuse(f"no such setting: {', '.join(sorted(unknown))}; there are {', '.join(Settings.__annotations__)}")
+        raise Misuse(
+            f"no such setting: {', '.join(sorted(unknown))}; there are {', '.join(ConnectionOptions.__annotations__)}"
+        )
     settings["addresses"] = _settled_addresses(settings, before)
     settings.pop("host", None)
     settings.pop("port", None)

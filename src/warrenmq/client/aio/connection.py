@@ -1,4 +1,4 @@
-"""A connection on the user's own event loop: the engine, with what users need around it."""
+"""A connection on the user's event loop: the engine as users see it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from warrenmq.client.aio.channel import Channel
+from warrenmq.client.aio.primitives import check_callback
 from warrenmq.client.aio.worker import Worker
-from warrenmq.client.engine.connection import EngineConnection, RecoveryEvent
-from warrenmq.client.engine.listener_list import do_nothing
-from warrenmq.client.errors import CloseReason
-from warrenmq.client.factory import ConnectionFactory, Settings, as_factory
-from warrenmq.client.url import Address
+from warrenmq.client.connection_base import ConnectionBase
+from warrenmq.client.engine.connection import EngineConnection
+from warrenmq.client.factory import ConnectionFactory, ConnectionOptions, as_factory
 
 if TYPE_CHECKING:
     from warrenmq.client.engine.channel import EngineChannel
@@ -20,8 +19,14 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-class Connection:
-    """What `await connect(...)` gives. It belongs to the event loop that it was opened on."""
+class Connection(ConnectionBase):
+    """A connection to the broker, opened by `await connect(...)`. It belongs to the event loop that it was opened on.
+
+    After an unexpected loss it reconnects and redeclares everything that was declared on it (see Recovery); calls made
+    meanwhile wait. Listeners may be plain or coroutine functions.
+    """
+
+    _check_callback = staticmethod(check_callback)
 
     def __init__(self, factory: ConnectionFactory) -> None:
         self._engine = EngineConnection(factory, Worker)
@@ -32,97 +37,17 @@ class Connection:
         return Channel(self, await self._engine.channel(timeout))
 
     async def close(self, reply_code: int = 200, reply_text: str = "Goodbye", timeout: float | None = None) -> None:
-        """End the connection, whatever it is doing just now; the second close waits for the first."""
+        """Close the connection in any state; a second close waits for the first."""
         await self._engine.close(reply_code, reply_text, timeout)
 
     async def update_secret(self, secret: str | bytes, reason: str = "", timeout: float | None = None) -> None:
-        """Give the server a new secret before the old one expires; a recovery logs in with it."""
+        """Send the server a new secret (a fresh token) before the old one expires; a recovery logs in with it."""
         await self._engine.update_secret(secret, reason, timeout)
-
-    # -- what it is --------------------------------------------------------------------------------------------------
-
-    @property
-    def factory(self) -> ConnectionFactory:
-        return self._engine.factory
 
     @property
     def channels(self) -> dict[int, Channel]:
-        """The open channels by their numbers."""
-        channels = self._engine.channels
-        return {number: each.facade for number, each in channels.items() if each.is_open}
-
-    @property
-    def is_open(self) -> bool:
-        return self._engine.is_open
-
-    @property
-    def is_recovering(self) -> bool:
-        return self._engine.is_recovering
-
-    @property
-    def is_closed(self) -> bool:
-        """Ended for good."""
-        return self._engine.is_closed
-
-    @property
-    def is_blocked(self) -> bool:
-        """Whether the server does not read publishers for now."""
-        return self._engine.is_blocked
-
-    @property
-    def close_reason(self) -> CloseReason | None:
-        return self._engine.close_reason
-
-    @property
-    def name(self) -> str | None:
-        return self._engine.name
-
-    @property
-    def address(self) -> Address | None:
-        """Where the present or the last link goes."""
-        return self._engine.address
-
-    @property
-    def server_properties(self) -> dict[str, Any]:
-        return self._engine.server_properties
-
-    # -- listeners: plain or async, run by the connection's worker ---------------------------------------------------
-
-    def add_blocked_listener(
-        self, on_blocked: Callable[[str], object], on_unblocked: Callable[[], object] = do_nothing
-    ) -> None:
-        """Told when the server stops reading publishers, with its reason, and when it goes on."""
-        self._engine.blocked_listeners.add((on_blocked, on_unblocked))
-
-    def remove_blocked_listener(
-        self, on_blocked: Callable[[str], object], on_unblocked: Callable[[], object] = do_nothing
-    ) -> bool:
-        """Return False if this pair was not there."""
-        return self._engine.blocked_listeners.remove((on_blocked, on_unblocked))
-
-    def add_close_listener(self, listener: Callable[[CloseReason], object]) -> None:
-        """Told of every loss (`is_final` False) and of the end."""
-        self._engine.close_listeners.add(listener)
-
-    def remove_close_listener(self, listener: Callable[[CloseReason], object]) -> bool:
-        """Return False if it was not there."""
-        return self._engine.close_listeners.remove(listener)
-
-    def add_recovery_listener(self, listener: Callable[[RecoveryEvent], object]) -> None:
-        """Told how a recovery goes: lost, trying, recovered, gave_up."""
-        self._engine.recovery_listeners.add(listener)
-
-    def remove_recovery_listener(self, listener: Callable[[RecoveryEvent], object]) -> bool:
-        """Return False if it was not there."""
-        return self._engine.recovery_listeners.remove(listener)
-
-    def add_queue_renamed_listener(self, listener: Callable[[str, str], object]) -> None:
-        """Told the old and the new name of a server-named queue after a recovery."""
-        self._engine.renamed_listeners.add(listener)
-
-    def remove_queue_renamed_listener(self, listener: Callable[[str, str], object]) -> bool:
-        """Return False if it was not there."""
-        return self._engine.renamed_listeners.remove(listener)
+        """The open channels by number."""
+        return {number: each.facade for number, each in self._engine.channels.items() if each.is_open}
 
     async def __aenter__(self) -> Connection:
         return self
@@ -144,12 +69,9 @@ class Connection:
     async def _close_channel(self, channel: EngineChannel, code: int, text: str, timeout: float | None) -> None:
         await channel.close(code, text, timeout=timeout)
 
-    def __repr__(self) -> str:
-        return f"<Connection to {self.factory.url(self.address)}: {self._engine.state.value}>"
-
 
 class Connecting:
-    """A connection to come: `connection = await connect(url)`, or `async with connect(url) as connection`."""
+    """A connection to be opened: `connection = await connect(url)`, or `async with connect(url) as connection`."""
 
     def __init__(self, factory: ConnectionFactory) -> None:
         self._factory = factory
@@ -172,7 +94,9 @@ class Connecting:
             await self._connection.close()
 
 
-def connect(url: str | Iterable[str] | ConnectionFactory | None = None, /, **settings: Unpack[Settings]) -> Connecting:
+def connect(
+    url: str | Iterable[str] | ConnectionFactory | None = None, /, **options: Unpack[ConnectionOptions]
+) -> Connecting:
     """Open a connection on the running event loop.
 
     async with aio.connect("amqp://localhost", heartbeat=30) as connection:
@@ -180,4 +104,4 @@ def connect(url: str | Iterable[str] | ConnectionFactory | None = None, /, **set
 
     `attempts=10, wait=1` waits for a broker that is not up yet: ten attempts, one second apart.
     """
-    return Connecting(as_factory(url, settings))
+    return Connecting(as_factory(url, options))
