@@ -20,7 +20,7 @@ def test_the_defaults_are_those_of_the_ecosystem() -> None:
     factory = ConnectionFactory()
     assert factory.addresses == (("localhost", 5672),)
     assert (factory.virtual_host, factory.username, factory.password) == ("/", "guest", "guest")
-    assert factory.wanted_tuning() == Tuning(0, 131072, 60)
+    assert factory.requested_tuning() == Tuning(0, 131072, 60)
     assert factory.recovery.enabled
     assert factory.recovery.topology
 
@@ -63,7 +63,7 @@ def test_several_urls_are_addresses_in_their_order() -> None:
     assert factory.addresses == (("b", 1), ("a", 5672))
     with pytest.raises(Misuse, match="differ"):
         ConnectionFactory(["amqp://u:p@b/v", "amqp://u:p@a/w"])
-    with pytest.raises(Misuse, match="no URL"):
+    with pytest.raises(Misuse, match="URLs is empty"):
         ConnectionFactory([])
 
 
@@ -116,12 +116,12 @@ def test_what_connect_takes() -> None:
         ({"connect_timeout": float("nan")}, "connect_timeout"),
         ({"work_limit": 0}, "work_limit"),
         ({"recovery": 3}, "recovery"),
-        ({"heartbeat": 0.5}, "whole number"),
+        ({"heartbeat": 0.5}, "integer"),
         ({"call_timeout": None}, "call_timeout"),
         ({"virtual_host": "v" * 256}, "255"),
-        ({"virtual_host": None}, "virtual_host is a str"),
+        ({"virtual_host": None}, "virtual_host must be a str"),
         ({"username": "\ud800"}, "UTF-8"),
-        ({"name": 7}, "name is a str"),
+        ({"name": 7}, "name must be a str"),
         ({"tls": "yes"}, "tls"),
         ({"exception_handler": "print"}, "exception_handler"),
         ({"client_properties": {"x": object()}}, "client properties"),
@@ -155,7 +155,7 @@ def test_the_password_is_never_shown() -> None:
 def test_a_password_of_the_wrong_type_is_not_shown() -> None:
     with pytest.raises(Misuse) as refusal:
         ConnectionFactory(password=b"hunter2")  # type: ignore[arg-type]
-    assert str(refusal.value) == "password is a str, not bytes"
+    assert str(refusal.value) == "password must be a str, not bytes"
 
 
 def test_what_proves_who_we_are() -> None:
@@ -168,10 +168,10 @@ def test_what_proves_who_we_are() -> None:
 
 
 def test_what_the_server_is_told_of_us() -> None:
-    assert ConnectionFactory().told_properties()["product"] == "WarrenMQ client"
-    assert "connection_name" not in ConnectionFactory().told_properties()
-    told = ConnectionFactory(name="billing", client_properties={"product": "Mine", "x": 1}).told_properties()
-    assert (told["connection_name"], told["product"], told["x"]) == ("billing", "Mine", 1)
+    assert ConnectionFactory().all_client_properties()["product"] == "WarrenMQ client"
+    assert "connection_name" not in ConnectionFactory().all_client_properties()
+    sent = ConnectionFactory(name="billing", client_properties={"product": "Mine", "x": 1}).all_client_properties()
+    assert (sent["connection_name"], sent["product"], sent["x"]) == ("billing", "Mine", 1)
 
 
 def test_tls_contexts_and_names() -> None:

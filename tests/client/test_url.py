@@ -99,10 +99,10 @@ def test_an_unknown_option_is_refused_with_the_known_ones() -> None:
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("http://h", "begins with amqp://"),
-        ("localhost", "begins with amqp://"),
-        ("amqp:h", "begins with amqp://"),
-        ("", "begins with amqp://"),
+        ("http://h", "must start with amqp://"),
+        ("localhost", "must start with amqp://"),
+        ("amqp:h", "must start with amqp://"),
+        ("", "must start with amqp://"),
         ("amqp://h:0", "port"),
         ("amqp://h:65536", "port"),
         ("amqp://h:amqp", "port"),

@@ -1,7 +1,6 @@
-"""How long to wait before the next attempt: longer each time, up to a limit, and never quite the same.
+"""Exponential backoff with jitter.
 
-The jitter keeps a thousand clients that lost the same broker from coming back in the same instant. Pure; whoever makes
-one owns it.
+The jitter keeps a thousand clients that lost the same broker from reconnecting at the same instant. Pure.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Callable
 
 
 class Backoff:
-    """Exponential delays: `initial`, times `factor` each time, at most `longest`; less up to the part `jitter` of it.
+    """Exponential delays: `initial`, times `factor` each time, at most `longest`, minus a random part up to `jitter`.
 
     >>> backoff = Backoff(initial=1, factor=2, longest=5, jitter=0)
     >>> [backoff.next() for _ in range(4)]
@@ -40,12 +39,12 @@ class Backoff:
         self.reset()
 
     def reset(self) -> None:
-        """It worked: the next failure begins anew."""
+        """Start again with the initial delay, after a success."""
         self.attempt = 0
         self._current = min(self.initial, self.longest)
 
     def next(self) -> float:
-        """The delay before the next attempt, which is counted."""
+        """Return the delay before the next attempt, and count the attempt."""
         whole = self._current
         self.attempt += 1
         self._current = min(whole * self.factor, self.longest)

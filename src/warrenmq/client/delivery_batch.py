@@ -16,36 +16,36 @@ if TYPE_CHECKING:
 
 
 class DeliveryBatch(list["Delivery"]):
-    """Deliveries that were pulled together, in order. Settle them one by one, or all at once."""
+    """Deliveries of one pull, in order. Settle them one by one or all at once."""
 
-    __slots__ = ("_pulled",)
+    __slots__ = ("_buffer",)
 
-    def __init__(self, deliveries: list[Delivery], pulled: PullBuffer) -> None:
+    def __init__(self, deliveries: list[Delivery], buffer: PullBuffer) -> None:
         super().__init__(deliveries)
-        self._pulled = pulled
+        self._buffer = buffer
 
     def ack_all(self) -> None:
-        """Ack those that are not settled yet; in one word where that is possible."""
-        self._pulled.ack_all(self)
+        """Ack those that are not settled yet, with one ack if possible."""
+        self._buffer.ack_all(self)
 
     def nack_all(self, requeue: bool = True) -> None:
-        """Give back, or drop, those that are not settled yet."""
-        for delivery in self._pulled.unsettled(self):
+        """Requeue, or drop, those that are not settled yet."""
+        for delivery in self._buffer.unsettled(self):
             delivery.nack(requeue=requeue)
 
 
 class PullBuffer:
-    """What a pull consumer has received and not handed out, and what it has handed out and is not settled.
+    """The deliveries that a pull consumer has received, and those it has returned and that are not settled.
 
-    `add`, `has_any` and `take` are for the consumer, which guards them; `ack_all` may be called by any thread.
+    `add`, `has_any` and `take` are guarded by the consumer; any thread may call `ack_all`.
     """
 
-    __slots__ = ("_acked_up_to", "_handed_out", "_lock", "_received", "failure")
+    __slots__ = ("_acked_up_to", "_lock", "_received", "_returned", "failure")
 
     def __init__(self) -> None:
         self._received: deque[Delivery] = deque()
-        self._handed_out: deque[Delivery] = deque()
-        self._acked_up_to = 0  # the delivery tag of the last word on a whole batch
+        self._returned: deque[Delivery] = deque()
+        self._acked_up_to = 0  # delivery tag of the last `ack(multiple=True)`
         self._lock = threading.Lock()
         self.failure: ClientError | None = None
 
@@ -53,29 +53,29 @@ class PullBuffer:
         self._received.append(delivery)
 
     def has_any(self) -> bool:
-        """Whether there is something to hand out. What a lost link has made stale comes again: it is forgotten."""
+        """Whether a delivery is available. Removes those that a lost connection made stale: they are redelivered."""
         while self._received and self._received[0].is_stale:
             self._received.popleft()
         return bool(self._received)
 
-    def take(self, most: int) -> DeliveryBatch:
+    def take(self, max_count: int) -> DeliveryBatch:
         taken: list[Delivery] = []
-        while len(taken) < most and self.has_any():
+        while len(taken) < max_count and self.has_any():
             taken.append(self._received.popleft())
         with self._lock:
             self._forget_settled()
-            self._handed_out.extend(taken)
+            self._returned.extend(taken)
         return DeliveryBatch(taken, self)
 
     def ack_all(self, batch: DeliveryBatch) -> None:
-        """Ack a batch: "all up to here" where nothing that was handed out before it waits for a word, else each one.
+        """Ack a batch: with one multiple ack if nothing returned before it is unsettled, else one by one.
 
-        Under the lock, so that the word on an older batch of another thread stands in the output before this one.
+        Under the lock, so that another thread's ack of an older batch is written before this one.
         """
         with self._lock:
             rest = self.unsettled(batch)
             self._forget_settled()
-            if rest and self._handed_out and self._handed_out[0] is rest[0]:
+            if rest and self._returned and self._returned[0] is rest[0]:
                 rest[-1].ack(multiple=True)
                 self._acked_up_to = rest[-1].delivery_tag
             else:
@@ -83,12 +83,12 @@ class PullBuffer:
                     delivery.ack()
 
     def unsettled(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
-        """Those that wait for a word, and for which a word still counts."""
+        """Return those that are neither settled nor stale."""
         return [delivery for delivery in deliveries if self._is_unsettled(delivery)]
 
     def _is_unsettled(self, delivery: Delivery) -> bool:
         return not (delivery.is_settled or delivery.is_stale or delivery.delivery_tag <= self._acked_up_to)
 
     def _forget_settled(self) -> None:
-        while self._handed_out and not self._is_unsettled(self._handed_out[0]):
-            self._handed_out.popleft()
+        while self._returned and not self._is_unsettled(self._returned[0]):
+            self._returned.popleft()

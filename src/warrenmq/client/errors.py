@@ -1,8 +1,7 @@
-"""What goes wrong for a user of the client, and who began it.
+"""The errors of the client.
 
-Everything here is a `ClientError`, so one `except` clause is enough; most are also the built-in exception that a
-program may already catch (ConnectionError, TimeoutError, ValueError). Values and exceptions only: any thread may hold
-them.
+All are `ClientError`, so one `except` clause is enough; most are also the built-in exception that a program may already
+catch (ConnectionError, TimeoutError, ValueError).
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ Closer = Literal["client", "server", "network"]
 
 @dataclass(frozen=True, slots=True)
 class CloseReason:
-    """Why a connection or channel ended: who began it, and the words of the close method where there was one.
+    """Why a connection or channel ended: which side closed it, and the fields of the close method if there was one.
 
-    `is_final` is False when the connection is about to be recovered.
+    `is_final` is False if the connection is about to be recovered.
     """
 
     by: Closer
@@ -36,29 +35,29 @@ class CloseReason:
     def __str__(self) -> str:
         code = f"{self.reply_code} " if self.reply_code else ""
         method = spec.METHODS.get(self.class_id << 16 | self.method_id)
-        during = f" (in answer to {method.name})" if method is not None else ""
+        during = f" (caused by {method.name})" if method is not None else ""
         return f"closed by the {self.by}: {code}{self.reply_text or 'no reason given'}{during}"
 
 
 class ClientError(Exception):
-    """The root: whatever the client raises for a reason of its own."""
+    """The base class of all errors of the client."""
 
 
 class Misuse(ClientError, ValueError):
-    """The caller asked for what cannot be done; nothing was sent."""
+    """The call is invalid; nothing was sent."""
 
 
 class MalformedMessage(ClientError, ValueError):
-    """The properties of a message cannot be read; its body and the rest can."""
+    """The properties of a message cannot be decoded; its body and the rest can be read."""
 
 
 # -- connections -------------------------------------------------------------------------------------------------------
 
 
 class ConnectionFailed(ClientError, ConnectionError):
-    """No connection came about. `failures` has the exception of each address that was tried, in order.
+    """The connection could not be opened. `failures` has the exception of each address that was tried, in order.
 
-    `reply_code` is the server's, where it closed the connection in the handshake.
+    `reply_code` is the server's, if it closed the connection during the handshake.
     """
 
     def __init__(self, text: str, failures: Sequence[tuple[str, Exception]] = (), reply_code: int = 0) -> None:
@@ -68,18 +67,18 @@ class ConnectionFailed(ClientError, ConnectionError):
 
     @property
     def is_refusal(self) -> bool:
-        """Whether a server refused the user or the virtual host (403, 530): trying again would not help."""
+        """Whether a server refused the user or the virtual host (403, 530), so that a retry would not help."""
         return self.reply_code in (spec.ACCESS_REFUSED, spec.NOT_ALLOWED) or any(
             isinstance(failure, ConnectionFailed) and failure.is_refusal for _, failure in self.failures
         )
 
 
 class AuthenticationFailed(ConnectionFailed):
-    """The server refused the login, or hung up on it without a word."""
+    """The server refused the login, or closed the socket during it."""
 
 
 class ConnectionLost(ClientError, ConnectionError):
-    """The connection was lost under the call, or is gone; whether the server did what was asked is not known."""
+    """The connection was lost before the reply came; whether the server executed the call is unknown."""
 
     def __init__(self, text: str, reason: CloseReason | None = None) -> None:
         super().__init__(text)
@@ -87,7 +86,7 @@ class ConnectionLost(ClientError, ConnectionError):
 
 
 class ConnectionClosed(ClientError, ConnectionError):
-    """The connection has ended for good: closed by this program, by the server, or given up by the recovery."""
+    """The connection has ended for good: closed by the program or the server, or its recovery failed."""
 
     def __init__(self, reason: CloseReason) -> None:
         super().__init__(reason)
@@ -98,7 +97,7 @@ class ConnectionClosed(ClientError, ConnectionError):
 
 
 class ChannelClosed(ClientError):
-    """The channel has ended. A child class per reply code; this one itself where there is no code of an error."""
+    """The channel has ended. There is a subclass per reply code; this class is used for all others."""
 
     reply_code: ClassVar[int] = 0
 
@@ -142,12 +141,12 @@ _BY_CODE: dict[int, type[ChannelClosed]] = {
 
 
 def channel_error(reason: CloseReason) -> ChannelClosed:
-    """The exception for a channel that ended for this reason: of the reply code's own class where it has one."""
+    """Return the exception for a channel that ended for this reason, of the class for its reply code."""
     return _BY_CODE.get(reason.reply_code, ChannelClosed)(reason)
 
 
 class ConsumerCancelled(ClientError):
-    """The server ended a consumer, for instance because its queue was deleted."""
+    """The server cancelled a consumer, for instance because its queue was deleted."""
 
     def __init__(self, consumer_tag: str) -> None:
         super().__init__(consumer_tag)
@@ -161,26 +160,26 @@ class ConsumerCancelled(ClientError):
 
 
 class CallTimedOut(ClientError, TimeoutError):
-    """No answer in time; what was asked may still happen."""
+    """No reply came in time; the server may still execute the call."""
 
 
 class ConnectionBlocked(CallTimedOut):
-    """The time-out passed while the server blocks publishers, as it does when it is short of memory or disk."""
+    """The call timed out while the server blocked publishers because it is short of memory or disk."""
 
 
 # -- publishing --------------------------------------------------------------------------------------------------------
 
 
 class PublishFailed(ClientError):
-    """The broker did not take responsibility for a message."""
+    """The broker did not confirm a message."""
 
 
 class Nacked(PublishFailed):
-    """The broker said no to the message."""
+    """The broker nacked the message."""
 
 
 class Unroutable(PublishFailed):
-    """The message was mandatory, reached no queue and came back; `returned` is what came."""
+    """The message was mandatory, reached no queue and was returned, as `returned`."""
 
     def __init__(self, returned: Returned) -> None:
         super().__init__(returned)
@@ -189,8 +188,8 @@ class Unroutable(PublishFailed):
     def __str__(self) -> str:
         returned = self.returned
         where = f"exchange {returned.exchange!r}, routing key {returned.routing_key!r}"
-        return f"no queue took the message: {returned.reply_code} {returned.reply_text} ({where})"
+        return f"the message reached no queue: {returned.reply_code} {returned.reply_text} ({where})"
 
 
 class PublishLost(PublishFailed):
-    """The connection or channel ended before the broker's word came: the message may have arrived, or not."""
+    """The connection or channel ended before the confirm came; whether the message arrived is unknown."""

@@ -1,7 +1,6 @@
-"""How to connect: every setting of a connection in one frozen value, shared by both faces.
+"""Connection options: one frozen value with all of them, shared by both faces.
 
-A factory is made once, may be shared by any threads, and connects as often as asked. What a URL says is overridden by
-what is given by name.
+Threads may share a factory; it connects any number of times. Options given by name override those in a URL.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ PORT = 5672
 TLS_PORT = 5671
 MIB = 1024 * 1024
 
-# What went wrong where ("callback of consumer c1"), the exception, and the connection, channel or consumer it concerns.
+# The context ("consumer callback"), the exception, and the connection, channel or consumer it concerns.
 ExceptionHandler = Callable[[str, BaseException, object], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What happens when the connection is lost: by default it comes back, with all that was declared on it.
+    """What to do when the connection is lost: by default reconnect, and redeclare what was declared on it.
 
-    `attempts` None is for ever. The delays are those of Backoff; `topology` False brings back the connection and its
-    channels without exchanges, queues, bindings and consumers.
+    `attempts` None means no limit. The delays are those of Backoff. `topology=False` recovers the connection and its
+    channels, but no exchanges, queues, bindings and consumers.
     """
 
     enabled: bool = True
@@ -52,16 +51,16 @@ class Recovery:
 
     def __post_init__(self) -> None:
         if not (self.initial >= 0 and self.longest >= 0 and self.factor >= 1 and 0 <= self.jitter <= 1):
-            raise Misuse("recovery takes initial and longest from 0, factor from 1, and jitter from 0 to 1")
+            raise Misuse("recovery: initial and longest must be >= 0, factor >= 1, and jitter from 0 to 1")
         if self.attempts is not None and self.attempts < 1:
-            raise Misuse("recovery takes attempts from 1, or None for ever; switch it off by enabled=False")
+            raise Misuse("recovery: attempts must be >= 1, or None for no limit; use enabled=False to switch it off")
 
     def backoff(self) -> Backoff:
         return Backoff(self.initial, self.factor, self.longest, self.jitter)
 
 
 class ConnectionOptions(TypedDict, total=False):
-    """What may be given by name to ConnectionFactory, its `with_` and both `connect`."""
+    """The keyword arguments of ConnectionFactory, its `with_`, and `connect` of both faces."""
 
     host: str
     port: int
@@ -93,7 +92,7 @@ class ConnectionOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class ConnectionFactory:
-    """The settings of connections, and the way to open them.
+    """Connection options; opens connections.
 
     >>> factory = ConnectionFactory("amqp://anna:secret@broker.example/orders?heartbeat=30", name="billing")
     >>> factory.host, factory.port, factory.virtual_host, factory.heartbeat
@@ -103,22 +102,22 @@ class ConnectionFactory:
     >>> factory.with_(virtual_host="/").virtual_host
     '/'
 
-    `url` may also be several URLs that differ in host and port only: addresses, tried in the order given.
+    `url` may also be several URLs that differ only in host and port: addresses to try in this order.
 
     - `host`, `port`, or `addresses` ("host", "host:port" or (host, port) each); `tls` True, a context, or TlsFiles;
     - `virtual_host`, `username`, `password`, `mechanism` (PLAIN, AMQPLAIN, EXTERNAL);
-    - `heartbeat` seconds (0: none), `channel_max` (0: no limit of ours), `frame_max`: the lower of both sides' holds;
-    - `name` and `client_properties`: what the server shows of this connection;
-    - `attempts`: how often `connect` tries (None: until it works), with pauses of `wait` seconds (None: those of
-      `recovery`); a login or virtual host that the server refuses is not tried again;
-    - `connect_timeout`: TCP, TLS and handshake together, per address; `call_timeout`: every call that waits for the
-      server, unless it is given its own; `close_timeout`: how long a close waits for the server's word;
-    - `recovery`: a Recovery, or False; `unconfirmed`: whether publishes without the broker's word at the loss of a
-      connection "fail", or are sent again ("resend");
-    - `output_limit`: bytes not yet written, above which publishing waits; `work_limit`: deliveries not yet worked on,
-      above which reading waits; `max_body_size`: the largest body that is taken from the server;
-    - `exception_handler(context, error, source)`: told what callbacks raise (default: logged); `metrics`: a collector;
-      `tracing`: True or a Tracing, for OpenTelemetry (the extra `warrenmq[otel]`).
+    - `heartbeat` seconds (0: none), `channel_max` (0: no limit), `frame_max`: the lower value of both sides applies;
+    - `name` and `client_properties`: what the server displays for this connection;
+    - `attempts`: how often `connect` tries (None: until it succeeds), with pauses of `wait` seconds (None: those of
+      `recovery`); a refused login or virtual host is not retried;
+    - `connect_timeout`: for TCP, TLS and handshake together, per address; `call_timeout`: for every call that waits for
+      the server, unless it has its own; `close_timeout`: how long a close waits for the server;
+    - `recovery`: a Recovery, or False; `unconfirmed`: whether publishes that are unconfirmed when the connection is
+      lost "fail" or are sent again ("resend");
+    - `output_limit`: publishing waits while more bytes than this are unwritten; `work_limit`: reading waits while more
+      deliveries than this are unhandled; `max_body_size`: the largest body accepted from the server;
+    - `exception_handler(context, error, source)`: called with what callbacks raise (default: log it); `metrics`: a
+      MetricsCollector; `tracing`: True or a Tracing, for OpenTelemetry (the extra `warrenmq[otel]`).
     """
 
     addresses: tuple[Address, ...] = (("localhost", PORT),)
@@ -146,10 +145,10 @@ class ConnectionFactory:
     metrics: MetricsCollector | None = None
     tracing: Tracing | None = None
 
-    def __init__(self, url: str | Iterable[str] | None = None, **settings: Unpack[ConnectionOptions]) -> None:
+    def __init__(self, url: str | Iterable[str] | None = None, **options: Unpack[ConnectionOptions]) -> None:
         values = _defaults()
         values.update(_from_urls(url))
-        values.update(_settled(settings, values))
+        values.update(_normalized(options, values))
         for name, value in values.items():
             object.__setattr__(self, name, value)
         _check(self)
@@ -157,18 +156,18 @@ class ConnectionFactory:
     # -- opening -----------------------------------------------------------------------------------------------------
 
     def connect(self, timeout: float | None = None) -> Connection:
-        """Open a connection that any thread may use; raises ConnectionFailed when no address answers as it should.
+        """Open a connection that any thread may use; raise ConnectionFailed if no address can be connected to.
 
         `timeout` bounds all attempts together.
         """
-        from warrenmq.client.blocking.connection import Connection  # here: a program of one face never loads the other
+        from warrenmq.client.blocking.connection import Connection  # here: a program loads only the face that it uses
 
         connection = Connection(self)
         connection._open(timeout)
         return connection
 
     async def connect_async(self, timeout: float | None = None) -> AsyncConnection:
-        """Open a connection on the running event loop; as `connect`."""
+        """Like `connect`, on the running event loop."""
         from warrenmq.client.aio.connection import Connection
 
         connection = Connection(self)
@@ -176,7 +175,7 @@ class ConnectionFactory:
         return connection
 
     def with_(self, **changes: Unpack[ConnectionOptions]) -> ConnectionFactory:
-        """A factory that differs in these settings. Ports stay as they are, also where TLS is switched on or off."""
+        """Return a factory with these options changed. Switching TLS on or off does not change the ports."""
         kept: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
         if "host" in changes or "port" in changes:
             kept["addresses"] = (
@@ -185,28 +184,28 @@ class ConnectionFactory:
             )
         return type(self)(**(kept | changes))  # type: ignore[arg-type]
 
-    # -- what the engine asks ----------------------------------------------------------------------------------------
+    # -- used by the engine ------------------------------------------------------------------------------------------
 
     @property
     def host(self) -> str:
-        """The first address's."""
+        """That of the first address."""
         return self.addresses[0][0]
 
     @property
     def port(self) -> int:
-        """The first address's."""
+        """That of the first address."""
         return self.addresses[0][1]
 
     def connect_pauses(self) -> Backoff:
-        """The pauses between the first attempts to connect."""
+        """Return the pauses between attempts to open the connection."""
         return self.recovery.backoff() if self.wait is None else Backoff(self.wait, 1.0, self.wait, 0.0)
 
     def url(self, address: Address | None = None) -> str:
-        """The URL of an address (the first), for people and logs: without the password."""
+        """Return the URL of an address (None: the first) without the password, for logs."""
         return format_url(self, address)
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """The context to connect with, None for plain TCP. Reads certificate files: once per connection is enough."""
+        """Return the TLS context, or None for plain TCP. Reads certificate files: call it once per connection."""
         if isinstance(self.tls, TlsFiles):
             return self.tls.context()
         if self.tls is True:
@@ -214,110 +213,110 @@ class ConnectionFactory:
         return self.tls or None
 
     def tls_name(self, host: str) -> str | None:
-        """The name that the server's certificate must bear; None for plain TCP, "" where no name is asked for."""
+        """Return the name required in the server's certificate; None for plain TCP, "" if no name is required."""
         if not self.tls:
             return None
         name = self.tls.server_name if isinstance(self.tls, TlsFiles) else None
         return "" if name == "disable" else name or host
 
     def sasl_response(self) -> bytes:
-        """What proves to the server who we are."""
+        """Return the response of the SASL mechanism: the credentials."""
         if self.mechanism == "EXTERNAL":
             return b""
         if self.mechanism == "AMQPLAIN":
             return encode_table({"LOGIN": self.username, "PASSWORD": self.password})[4:]  # a table without its length
         return f"\0{self.username}\0{self.password}".encode()
 
-    def wanted_tuning(self) -> Tuning:
+    def requested_tuning(self) -> Tuning:
         return Tuning(self.channel_max, self.frame_max, self.heartbeat)
 
-    def told_properties(self) -> dict[str, Any]:
-        """The client properties as the server hears them, but for the capabilities, which the protocol adds."""
-        told: dict[str, Any] = {
+    def all_client_properties(self) -> dict[str, Any]:
+        """Return the client properties to send, without the capabilities, which the protocol adds."""
+        properties: dict[str, Any] = {
             "product": "WarrenMQ client",
             "platform": f"Python {platform.python_version()}",
             "information": "warrenmq.client",
         }
         if self.name is not None:
-            told["connection_name"] = self.name
-        return told | dict(self.client_properties)
+            properties["connection_name"] = self.name
+        return properties | dict(self.client_properties)
 
     def __repr__(self) -> str:
         more = f" and {len(self.addresses) - 1} more" if len(self.addresses) > 1 else ""
         return f"<ConnectionFactory {self.url()}{more}>"
 
 
-def as_factory(url: str | Iterable[str] | ConnectionFactory | None, settings: ConnectionOptions) -> ConnectionFactory:
-    """What `connect` was given, as a factory."""
+def as_factory(url: str | Iterable[str] | ConnectionFactory | None, options: ConnectionOptions) -> ConnectionFactory:
+    """Return the factory for the arguments of `connect`."""
     if isinstance(url, ConnectionFactory):
-        return url.with_(**settings) if settings else url
-    return ConnectionFactory(url, **settings)
+        return url.with_(**options) if options else url
+    return ConnectionFactory(url, **options)
 
 
 def waiting_factory(where: str | ConnectionFactory, attempts: int | None, wait: float | None) -> ConnectionFactory:
-    """The factory with these settings, its own `wait` where none is given."""
+    """Return the factory with this number of attempts, and this `wait` if given."""
     factory = ConnectionFactory(where) if isinstance(where, str) else where
     return factory.with_(attempts=attempts, wait=factory.wait if wait is None else wait)
 
 
-# -- from what was given to what holds ---------------------------------------------------------------------------------
+# -- arguments to fields -----------------------------------------------------------------------------------------------
 
 
 def _defaults() -> dict[str, Any]:
-    """The values of the fields that were not given."""
+    """Return the default of every field."""
     defaults = {each.name: each.default for each in fields(ConnectionFactory)}
     return defaults | {"addresses": (("localhost", None),), "client_properties": {}}
 
 
 def _from_urls(url: str | Iterable[str] | None) -> dict[str, Any]:
-    """The settings of one URL; of several, whose addresses are tried in turn and which agree in all else."""
+    """Return the options in one URL, or in several that differ only in their addresses."""
     urls = [] if url is None else [url] if isinstance(url, str) else list(url)
     if url is not None and not urls:
-        raise Misuse("no URL is in the list of URLs")
+        raise Misuse("the list of URLs is empty")
     parsed = [parse_url(each) for each in urls]
     addresses = tuple(each.pop("addresses")[0] for each in parsed)
     if any(other != parsed[0] for other in parsed[1:]):
         raise Misuse(
-            "the URLs differ in more than host and port, but a connection has one user, virtual host and options"
+            "the URLs may differ only in host and port: a connection has one user, virtual host and set of options"
         )
     return {"addresses": addresses, **parsed[0]} if parsed else {}
 
 
-def _settled(given: ConnectionOptions, before: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings given by name, in the form in which they are kept."""
-    settings: dict[str, Any] = dict(given)
-    unknown = settings.keys() - ConnectionOptions.__annotations__.keys()
+def _normalized(given: ConnectionOptions, before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options given by name in the form of the fields."""
+    options: dict[str, Any] = dict(given)
+    unknown = options.keys() - ConnectionOptions.__annotations__.keys()
     if unknown:
         raise Misuse(
-            f"no such setting: {', '.join(sorted(unknown))}; there are {', '.join(ConnectionOptions.__annotations__)}"
+            f"unknown option: {', '.join(sorted(unknown))}; known are {', '.join(ConnectionOptions.__annotations__)}"
         )
-    settings["addresses"] = _settled_addresses(settings, before)
-    settings.pop("host", None)
-    settings.pop("port", None)
-    if isinstance(settings.get("recovery"), bool):
-        settings["recovery"] = Recovery(enabled=settings["recovery"])
-    if isinstance(settings.get("tracing"), bool):
-        settings["tracing"] = _make_tracing() if settings["tracing"] else None
-    settings["client_properties"] = dict(settings.get("client_properties") or before["client_properties"])
-    return settings
+    options["addresses"] = _normalized_addresses(options, before)
+    options.pop("host", None)
+    options.pop("port", None)
+    if isinstance(options.get("recovery"), bool):
+        options["recovery"] = Recovery(enabled=options["recovery"])
+    if isinstance(options.get("tracing"), bool):
+        options["tracing"] = _make_tracing() if options["tracing"] else None
+    options["client_properties"] = dict(options.get("client_properties") or before["client_properties"])
+    return options
 
 
 def _make_tracing() -> Tracing:
-    from warrenmq.client.telemetry import Tracing  # here: OpenTelemetry is an extra
+    from warrenmq.client.telemetry import Tracing  # imported here: OpenTelemetry is an extra
 
     return Tracing()
 
 
-def _settled_addresses(settings: Mapping[str, Any], before: Mapping[str, Any]) -> tuple[Address, ...]:
-    """Those given, or those of the URLs, of which host and port given by name replace the first."""
-    if "addresses" in settings:
-        if "host" in settings or "port" in settings:
+def _normalized_addresses(options: Mapping[str, Any], before: Mapping[str, Any]) -> tuple[Address, ...]:
+    """Return the addresses given, or those of the URLs with host and port given by name in place of the first."""
+    if "addresses" in options:
+        if "host" in options or "port" in options:
             raise Misuse("give host and port, or addresses, not both")
-        addresses = [_as_address(each) for each in settings["addresses"]]
+        addresses = [_as_address(each) for each in options["addresses"]]
     else:
         (host, port), *others = before["addresses"]
-        addresses = [(settings.get("host", host), settings.get("port", port)), *others]
-    default_port = TLS_PORT if settings.get("tls", before["tls"]) else PORT
+        addresses = [(options.get("host", host), options.get("port", port)), *others]
+    default_port = TLS_PORT if options.get("tls", before["tls"]) else PORT
     return tuple((host, default_port if port is None else port) for host, port in addresses)
 
 
@@ -335,7 +334,7 @@ def _as_address(address: Address | str) -> tuple[str, int | None]:
 
 
 def _check(factory: ConnectionFactory) -> None:
-    """Refuse what could not work, before anything is tried."""
+    """Raise Misuse for invalid options."""
     _check_addresses(factory.addresses)
     for name in ("virtual_host", "username", "password"):
         _check_text(name, getattr(factory, name), 255 if name == "virtual_host" else None)
@@ -344,7 +343,7 @@ def _check(factory: ConnectionFactory) -> None:
     _check_choices(factory)
     _check_numbers(factory)
     try:
-        encode_table(factory.told_properties())
+        encode_table(factory.all_client_properties())
     except (LocalMisuse, UnicodeError) as error:
         raise Misuse(f"the client properties cannot be sent: {error}") from None
 
@@ -357,43 +356,43 @@ def _check_addresses(addresses: tuple[Address, ...]) -> None:
             raise Misuse(f"the address {host!r}, {port!r} is not a host and a port from 1 to 65535")
 
 
-def _check_text(name: str, text: object, most: int | None) -> None:
-    """Without showing it: it may be the password."""
+def _check_text(name: str, text: object, max_size: int | None) -> None:
+    """The error does not show the text: it may be the password."""
     if not isinstance(text, str):
-        raise Misuse(f"{name} is a str, not {type(text).__name__}")
+        raise Misuse(f"{name} must be a str, not {type(text).__name__}")
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
-        raise Misuse(f"{name} has characters that UTF-8 cannot say") from None
-    if most is not None and size > most:
-        raise Misuse(f"{name} takes {size} bytes, {most} at most can be sent")
+        raise Misuse(f"{name} has characters that cannot be encoded as UTF-8") from None
+    if max_size is not None and size > max_size:
+        raise Misuse(f"{name} has {size} bytes, the maximum is {max_size}")
 
 
 def _check_choices(factory: ConnectionFactory) -> None:
     if factory.mechanism not in MECHANISMS:
-        raise Misuse(f"mechanism is one of {', '.join(MECHANISMS)}, not {factory.mechanism!r}")
+        raise Misuse(f"mechanism must be one of {', '.join(MECHANISMS)}, not {factory.mechanism!r}")
     if factory.unconfirmed not in ("fail", "resend"):
-        raise Misuse(f"unconfirmed is 'fail' or 'resend', not {factory.unconfirmed!r}")
+        raise Misuse(f"unconfirmed must be 'fail' or 'resend', not {factory.unconfirmed!r}")
     if not isinstance(factory.recovery, Recovery):
-        raise Misuse("recovery is a Recovery, True or False")
+        raise Misuse("recovery must be a Recovery, True or False")
     if not isinstance(factory.tls, (ssl.SSLContext, TlsFiles, bool, type(None))):
-        raise Misuse(f"tls is True, False, an ssl.SSLContext or a TlsFiles, not {factory.tls!r}")
+        raise Misuse(f"tls must be True, False, an ssl.SSLContext or a TlsFiles, not {factory.tls!r}")
     if factory.exception_handler is not None and not callable(factory.exception_handler):
-        raise Misuse("exception_handler is a function of (context, error, source)")
+        raise Misuse("exception_handler must be a function of (context, error, source)")
 
 
 def _check_numbers(factory: ConnectionFactory) -> None:
-    for name, most in (("heartbeat", 65535), ("channel_max", 65535), ("frame_max", 2**32 - 1)):
+    for name, maximum in (("heartbeat", 65535), ("channel_max", 65535), ("frame_max", 2**32 - 1)):
         value = getattr(factory, name)
-        if type(value) is not int or not 0 <= value <= most:
-            raise Misuse(f"{name} is a whole number from 0 to {most}, not {value!r}")
+        if type(value) is not int or not 0 <= value <= maximum:
+            raise Misuse(f"{name} must be an integer from 0 to {maximum}, not {value!r}")
     if 0 < factory.frame_max < spec.FRAME_MIN_SIZE:
-        raise Misuse(f"frame_max is 0 or {spec.FRAME_MIN_SIZE} at least, not {factory.frame_max}")
+        raise Misuse(f"frame_max must be 0 or at least {spec.FRAME_MIN_SIZE}, not {factory.frame_max}")
     if factory.attempts is not None and (type(factory.attempts) is not int or factory.attempts < 1):
-        raise Misuse(f"attempts is a whole number from 1, or None for no end, not {factory.attempts!r}")
+        raise Misuse(f"attempts must be an integer >= 1, or None for no limit, not {factory.attempts!r}")
     if factory.wait is not None and not (isinstance(factory.wait, (int, float)) and 0 <= factory.wait < float("inf")):
-        raise Misuse(f"wait is a number of seconds from 0, or None, not {factory.wait!r}")
+        raise Misuse(f"wait must be a number of seconds >= 0, or None, not {factory.wait!r}")
     for name in ("connect_timeout", "call_timeout", "close_timeout", "output_limit", "work_limit", "max_body_size"):
         value = getattr(factory, name)
         if not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-            raise Misuse(f"{name} is a number above 0 with an end, not {value!r}")
+            raise Misuse(f"{name} must be a finite number > 0, not {value!r}")

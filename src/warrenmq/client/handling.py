@@ -1,8 +1,8 @@
-"""What a small service is made of, without doing any of it: handlers, and what becomes of a message after one.
+"""Handlers of a service, and what happens to a message after its handler.
 
-`@consumer(queue)` marks a function as the handler of a queue; a Service of either face runs it. A handler that returns
-has its message acked; one that raises has it requeued, parked in a failed queue or rejected, as the decorator,
-`on_error` or the exception (`Reject`, `Requeue`) says. Values and pure functions; any thread.
+`@consumer(queue)` makes a function the handler of a queue; a Service of either face runs it. If the handler returns,
+the message is acked; if it raises, the message is requeued, parked in a failed queue or rejected, depending on the
+decorator, `on_error` and the exception (`Reject`, `Requeue`). Pure; any thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from warrenmq.client.errors import ClientError, Misuse
 from warrenmq.client.parking import is_of_stream, log_dropped
-from warrenmq.client.sending import copied
+from warrenmq.client.sending import copy_properties
 from warrenmq.protocol.properties import BasicProperties
 
 if TYPE_CHECKING:
@@ -29,16 +29,16 @@ ErrorHandler = Callable[["Delivery", Exception], "Verdict | None"]
 
 
 class Reject(Exception):
-    """Raise it in a handler: this message is not wanted back (it is dead-lettered where its queue says so)."""
+    """Raise it in a handler to reject the message, which is dead-lettered if its queue is configured so."""
 
 
 class Requeue(Exception):
-    """Raise it in a handler: give this message back to its queue."""
+    """Raise it in a handler to requeue the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer with properties of its own, for a handler to return."""
+    """A reply with its own properties, to be returned by a handler."""
 
     body: bytes | str | bytearray | memoryview
     properties: BasicProperties = field(default_factory=BasicProperties)
@@ -46,7 +46,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """A function and the queue it serves. Calling it calls the function, so that it can be tested alone."""
+    """A function and the queue it serves. Calling it calls the function, which can so be tested alone."""
 
     function: Function
     queue: str
@@ -73,7 +73,7 @@ class Handler:
 
     @property
     def channel_prefetch(self) -> int:
-        """Its prefetch is shared among the channels that work side by side; 0 is no limit."""
+        """The prefetch of each of its channels, which share `prefetch`; 0 is no limit."""
         return max(1, self.prefetch // self.concurrency) if self.prefetch else 0
 
 
@@ -90,7 +90,7 @@ def consumer(
     exclusive: bool = False,
     arguments: Mapping[str, Any] | None = None,
 ) -> Callable[[Function], Handler]:
-    """Mark a function as the handler of a queue's messages.
+    """Make a function the handler of a queue's messages.
 
     >>> @consumer("orders", prefetch=50)
     ... def handle(delivery):
@@ -98,23 +98,24 @@ def consumer(
     >>> handle.queue, handle.prefetch
     ('orders', 50)
 
-    - Returning acks the message. A value returned for a message with `reply_to` is published as the answer first.
-    - Raising requeues the message (`requeue_on_error=True`), parks it (False), or requeues it the first time and parks
-      it when it had been delivered before ("once"). `Reject` and `Requeue` decide by themselves. `on_error(delivery,
-      error)` hears of every other exception and may decide by returning "ack", "reject", "requeue" or "park".
-    - To park a message is to publish it, with the error in headers, to the durable queue `failed_queue`, which is
-      declared if it is not there, and to ack it then. None rejects it instead: the broker dead-letters it where the
-      queue says so, and drops it otherwise.
-    - `concurrency` handlers run side by side, each in order on a channel of its own; `prefetch` messages are at most in
-      hand for all of them.
-    - `setup(channel)` is called before consuming starts: the place to declare the queue.
-    - With `auto_ack` the broker forgets a message when it sends it: nothing is acked, given back or rejected.
+    - If the function returns, the message is acked. For a message with `reply_to`, the value returned is published as
+      the reply first.
+    - If it raises, the message is requeued (`requeue_on_error=True`), parked (False), or requeued the first time and
+      parked if redelivered ("once"). `Reject` and `Requeue` override this. `on_error(delivery, error)` is called for
+      every other exception; it may return "ack", "reject", "requeue" or "park".
+    - A parked message is published, with the error in headers, to the durable queue `failed_queue`, which is declared
+      if missing; then the original is acked. With None the message is rejected: the broker dead-letters it if the queue
+      is configured so, and drops it otherwise.
+    - `concurrency` handlers run at the same time, each on a channel of its own and in order; together they have at most
+      `prefetch` unsettled messages.
+    - `setup(channel)` is called before consuming starts, for example to declare the queue.
+    - With `auto_ack` the broker removes a message when it sends it: it cannot be acked, requeued or rejected.
     """
     if prefetch < 0 or concurrency < 1:
-        raise Misuse("prefetch goes from 0 and concurrency from 1")
-    parks_in = _failed_queue_of(queue, failed_queue)
+        raise Misuse("prefetch must be >= 0 and concurrency >= 1")
+    failed_queue_name = _failed_queue_of(queue, failed_queue)
 
-    def mark(function: Function) -> Handler:
+    def decorate(function: Function) -> Handler:
         return Handler(
             function,
             queue,
@@ -122,23 +123,23 @@ def consumer(
             concurrency,
             auto_ack,
             requeue_on_error,
-            parks_in,
+            failed_queue_name,
             on_error,
             setup,
             exclusive,
             None if arguments is None else dict(arguments),
         )
 
-    return mark
+    return decorate
 
 
 def _failed_queue_of(queue: str, failed_queue: str | None) -> str | None:
-    """The name with the queue's put in; None for a queue without a lasting name, unless another name is given."""
+    """Return the name of the failed queue; None for a queue with a generated name, unless a fixed name is given."""
     if failed_queue is None or ("{queue}" in failed_queue and (not queue or queue.startswith("amq."))):
         return None
     name = failed_queue.replace("{queue}", queue)
     if name == queue or not name or len(name.encode()) > 255:
-        raise Misuse(f"failed_queue is another queue's name of at most 255 bytes, or None, not {name!r:.80}")
+        raise Misuse(f"failed_queue must be None or the name of another queue, of at most 255 bytes, not {name!r:.80}")
     return name
 
 
@@ -147,7 +148,7 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 
 def verdict_after(handler: Handler, delivery: Delivery, error: Exception) -> Verdict:
-    """What becomes of a message whose handler raised."""
+    """Return what to do with a message whose handler raised."""
     if isinstance(error, Reject):
         return "reject"
     if isinstance(error, Requeue):
@@ -165,48 +166,48 @@ def verdict_after(handler: Handler, delivery: Delivery, error: Exception) -> Ver
     if decided in ("ack", "reject", "requeue") or (decided == "park" and handler.failed_queue is not None):
         return decided
     if handler.auto_ack:
-        log_dropped(handler, delivery, "its handler failed, and the broker has forgotten it (auto_ack)")
+        log_dropped(handler, delivery, "its handler failed, and the broker no longer has it (auto_ack)")
         return "ack"
-    if decided != "park" and _may_come_again(handler, delivery):
+    if decided != "park" and _may_requeue(handler, delivery):
         return "requeue"
     if handler.failed_queue is not None:
         return "park"
-    log_dropped(handler, delivery, "its handler failed, and it has no failed_queue; a dead-letter exchange may have it")
+    log_dropped(handler, delivery, "its handler failed and has no failed_queue; it may be dead-lettered")
     return "reject"
 
 
-def _may_come_again(handler: Handler, delivery: Delivery) -> bool:
+def _may_requeue(handler: Handler, delivery: Delivery) -> bool:
     if is_of_stream(delivery):
         return False
     return not delivery.redelivered if handler.requeue_on_error == "once" else handler.requeue_on_error
 
 
 def settle(handler: Handler, delivery: Delivery, verdict: Verdict) -> None:
-    """Tell the broker, unless the handler did or nobody asks; what cannot be told comes again by itself."""
+    """Ack or reject the message, unless the handler did. If that fails, the broker redelivers it."""
     if handler.auto_ack or delivery.is_settled:
         return
     try:
         if verdict == "ack" or (verdict == "reject" and is_of_stream(delivery)):
             delivery.ack()
         elif is_of_stream(delivery):
-            _log.error("%r stays unsettled: a stream takes no message back", delivery)
+            _log.error("%r stays unsettled: a stream cannot requeue", delivery)
         else:
             delivery.reject(requeue=verdict == "requeue")
     except ClientError as error:
-        _log.info("%r was not settled, the broker will deliver it again: %s", delivery, error)
+        _log.info("%r was not settled, the broker will redeliver it: %s", delivery, error)
 
 
-def reply_for(delivery: Delivery, answer: Any) -> tuple[str, Reply] | None:
-    """Where the answer goes, and what goes there; None where nobody asked or the handler has nothing to say."""
-    if answer is None:
+def reply_for(delivery: Delivery, result: Any) -> tuple[str, Reply] | None:
+    """Return the queue for the reply and the reply; None if the message asks for none or the handler returned None."""
+    if result is None:
         return None
-    asked = delivery.properties
-    if not asked.reply_to:
+    request = delivery.properties
+    if not request.reply_to:
         return None
-    reply = answer if isinstance(answer, Reply) else Reply(answer)
+    reply = result if isinstance(result, Reply) else Reply(result)
     if not isinstance(reply.body, (bytes, str, bytearray, memoryview)):
-        raise Misuse(f"a handler answers with bytes, str or Reply, not with {type(answer).__name__}")
+        raise Misuse(f"a handler must reply with bytes, str or Reply, not {type(result).__name__}")
     if reply.properties.correlation_id is None:
         # A copy: the handler may return the same Reply for every message.
-        reply = Reply(reply.body, copied(reply.properties, correlation_id=asked.correlation_id))
-    return asked.reply_to, reply
+        reply = Reply(reply.body, copy_properties(reply.properties, correlation_id=request.correlation_id))
+    return request.reply_to, reply

@@ -1,8 +1,8 @@
-"""What a connection counts, for whoever collects it: hooks, and a plain counter with the Prometheus text format.
+"""Metrics of connections: hooks, and a collector of counters with the Prometheus text format.
 
-`ConnectionFactory(metrics=...)` takes a `MetricsCollector`; without one nothing is counted and nothing is paid. The
-hooks are called from the I/O thread and from whichever thread publishes or acks, several at once, so a collector guards
-its own state; it must be quick, must not raise, and must not call back into the client.
+`ConnectionFactory(metrics=...)` takes a `MetricsCollector`; without one nothing is counted, at no cost. The hooks are
+called by the I/O thread and by threads that publish or ack, several at once: a collector must be thread-safe and fast,
+must not raise, and must not call the client.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class MetricsCollector:
-    """The hooks, all doing nothing: override those that you want to hear.
+    """The hooks, which do nothing: override those you need.
 
-    >>> class Loudly(MetricsCollector):
+    >>> class LossReporter(MetricsCollector):
     ...     def connection_lost(self) -> None:
     ...         print("lost the broker")
-    >>> Loudly().connection_lost()
+    >>> LossReporter().connection_lost()
     lost the broker
     """
 
     __slots__ = ()
 
     def connection_opened(self) -> None:
-        """The first life of a connection has begun."""
+        """A connection was opened."""
 
     def connection_lost(self) -> None:
-        """A life of the connection ended without this program's wish; recovery may follow."""
+        """The connection was lost; a recovery may follow."""
 
     def connection_recovered(self) -> None:
-        """A new life has begun and everything is replayed."""
+        """The connection is open again, and everything is redeclared."""
 
     def connection_closed(self) -> None:
         """The connection has ended for good."""
@@ -43,27 +43,27 @@ class MetricsCollector:
         """A channel has ended for good."""
 
     def published(self, count: int, size: int) -> None:
-        """Messages were handed to the link; `size` is the total of their bodies in bytes."""
+        """Messages were published; `size` is the total of their bodies in bytes."""
 
     def confirmed(self, count: int) -> None: ...
 
     def nacked(self, count: int) -> None:
-        """The broker refused messages of a channel in confirm mode."""
+        """The broker nacked messages."""
 
     def returned(self) -> None:
-        """A mandatory message came back."""
+        """A mandatory message was returned."""
 
     def publish_lost(self, count: int) -> None:
-        """The link or the channel ended before the broker's word on these messages."""
+        """The connection or the channel ended before these messages were confirmed."""
 
     def delivered(self, count: int, size: int) -> None:
-        """Messages came in, to consumers or by get; `size` is the total of their bodies in bytes."""
+        """Messages arrived, for consumers or by get; `size` is the total of their bodies in bytes."""
 
     def acked(self, count: int) -> None:
         """Acknowledgements were sent; one that covers multiple deliveries counts once."""
 
     def rejected(self, count: int) -> None:
-        """As `acked`, of nack and reject."""
+        """Like `acked`, for nack and reject."""
 
     def callback_failed(self) -> None:
         """A callback of the user raised."""
@@ -71,7 +71,7 @@ class MetricsCollector:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What a `CountingMetrics` had counted at one moment."""
+    """A snapshot of a `CountingMetrics`."""
 
     connections_opened: int = 0
     connections_lost: int = 0
@@ -100,7 +100,7 @@ class Counts:
         return self.channels_opened - self.channels_closed
 
 
-# Field of Counts, name for Prometheus, meaning. The names are a promise: dashboards are built on them.
+# Field of Counts, name for Prometheus, meaning. The names must not change: dashboards use them.
 _FAMILIES = (
     ("open_connections", "warren_client_connections", "Connections that have not ended."),
     ("open_channels", "warren_client_channels", "Channels that have not ended."),
@@ -122,7 +122,7 @@ _FAMILIES = (
 
 
 class CountingMetrics(MetricsCollector):
-    """Sums, for one connection or for many that share it.
+    """Counters, for one connection or for several that share it.
 
     >>> metrics = CountingMetrics()
     >>> metrics.published(2, size=10)
@@ -133,19 +133,19 @@ class CountingMetrics(MetricsCollector):
     warren_client_messages_published_total 2
     """
 
-    __slots__ = ("_lock", "_sums")
+    __slots__ = ("_counts", "_lock")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._sums: dict[str, int] = dict.fromkeys(Counts.__dataclass_fields__, 0)
+        self._counts: dict[str, int] = dict.fromkeys(Counts.__dataclass_fields__, 0)
 
     def counts(self) -> Counts:
-        """All sums at this moment."""
+        """Return all counters."""
         with self._lock:
-            return Counts(**self._sums)
+            return Counts(**self._counts)
 
     def exposition(self) -> str:
-        """The sums in the Prometheus text format, to be served as `CONTENT_TYPE`."""
+        """Return the counters in the Prometheus text format, to be served as `CONTENT_TYPE`."""
         counts = self.counts()
         lines = []
         for field, name, meaning in _FAMILIES:
@@ -173,8 +173,8 @@ class CountingMetrics(MetricsCollector):
 
     def published(self, count: int, size: int) -> None:
         with self._lock:
-            self._sums["published"] += count
-            self._sums["published_bytes"] += size
+            self._counts["published"] += count
+            self._counts["published_bytes"] += size
 
     def confirmed(self, count: int) -> None:
         self._add("confirmed", count)
@@ -190,8 +190,8 @@ class CountingMetrics(MetricsCollector):
 
     def delivered(self, count: int, size: int) -> None:
         with self._lock:
-            self._sums["delivered"] += count
-            self._sums["delivered_bytes"] += size
+            self._counts["delivered"] += count
+            self._counts["delivered_bytes"] += size
 
     def acked(self, count: int) -> None:
         self._add("acked", count)
@@ -204,4 +204,4 @@ class CountingMetrics(MetricsCollector):
 
     def _add(self, field: str, count: int) -> None:
         with self._lock:
-            self._sums[field] += count
+            self._counts[field] += count

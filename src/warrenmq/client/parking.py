@@ -1,8 +1,8 @@
-"""Messages that a handler could not process: parked in a queue of their own, with the error in headers.
+"""Parking: messages that a handler could not process are published to a failed queue, with the error in headers.
 
-A parked message is a persistent copy with the properties of the original. Left out is what would make the copy expire,
-be refused or be routed elsewhere (expiration, user_id, CC and BCC); it stands in headers instead. Pure functions; the
-services of both faces publish what they return.
+A parked message is a persistent copy with the properties of the original, except for those that would make the copy
+expire, be refused or be routed elsewhere (expiration, user_id, CC and BCC); these become headers. Pure functions; the
+services of both faces publish the copy.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from warrenmq.client.errors import MalformedMessage
-from warrenmq.client.sending import PERSISTENT, copied
+from warrenmq.client.sending import PERSISTENT, copy_properties
 from warrenmq.protocol.properties import BasicProperties
 
 if TYPE_CHECKING:
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("warrenmq.client")
 
-_TEXT_LIMIT: Final = 1000  # characters of the exception's text: headers have to fit into a frame
+_TEXT_LIMIT: Final = 1000  # characters of the exception's text: headers must fit into a frame
 _STREAM_OFFSET: Final = "x-stream-offset"
 
 
 def parked_properties(handler: Handler, delivery: Delivery, error: Exception) -> BasicProperties:
-    """The properties of the copy, with these headers beside the message's own:
+    """Return the properties of the copy, which adds these headers:
 
     x-exception-type, x-exception-message, x-failed-at, x-attempts, x-original-queue, x-original-exchange,
-    x-original-routing-key; x-original-expiration, -user-id, -cc and -stream-offset where the message had one.
+    x-original-routing-key; x-original-expiration, -user-id, -cc and -stream-offset if the message had one.
     """
     try:
         original = delivery.properties
     except MalformedMessage:
         original = BasicProperties()
     headers: dict[str, Any] = dict(original.headers or {})
-    left_out = {
+    replaced = {
         "x-original-expiration": original.expiration,
         "x-original-user-id": original.user_id,
         "x-original-cc": headers.pop("CC", None),
         "x-original-stream-offset": headers.pop(_STREAM_OFFSET, None),
     }
     headers.pop("BCC", None)
-    headers |= {name: value for name, value in left_out.items() if value is not None}
+    headers |= {name: value for name, value in replaced.items() if value is not None}
     headers |= {
         "x-exception-type": _name_of(type(error)),
         "x-exception-message": _text_of(error),
@@ -53,11 +53,11 @@ def parked_properties(handler: Handler, delivery: Delivery, error: Exception) ->
         "x-original-exchange": delivery.exchange,
         "x-original-routing-key": delivery.routing_key,
     }
-    return copied(original, headers=headers, delivery_mode=PERSISTENT, expiration=None, user_id=None)
+    return copy_properties(original, headers=headers, delivery_mode=PERSISTENT, expiration=None, user_id=None)
 
 
 def attempts_of(delivery: Delivery) -> int:
-    """How often it was delivered, as far as can be known: quorum queues count, others only mark a redelivery."""
+    """Return how often it was delivered: quorum queues count it, others only mark a redelivery."""
     count = _headers_of(delivery).get("x-delivery-count")
     if isinstance(count, int):
         return count + 1
@@ -65,13 +65,13 @@ def attempts_of(delivery: Delivery) -> int:
 
 
 def is_of_stream(delivery: Delivery) -> bool:
-    """Whether it came from a stream, which takes nothing back: it can be acked only."""
+    """Whether it came from a stream, which cannot requeue: it can only be acked."""
     return _STREAM_OFFSET in _headers_of(delivery)
 
 
 def log_parked(handler: Handler, delivery: Delivery, error: Exception) -> None:
     _log.error(
-        "message %s of queue %r was parked in %r, as the handler %s failed on it: %s",
+        "message %s of queue %r was parked in %r: the handler %s failed: %s",
         _id_of(delivery),
         handler.queue,
         handler.failed_queue,
@@ -92,7 +92,7 @@ def log_not_parked(handler: Handler, delivery: Delivery, failure: Exception) -> 
 
 
 def log_dropped(handler: Handler, delivery: Delivery, why: str) -> None:
-    _log.error("message %s of queue %r is dropped: %s", _id_of(delivery), handler.queue, why)
+    _log.error("message %s of queue %r was dropped: %s", _id_of(delivery), handler.queue, why)
 
 
 def _headers_of(delivery: Delivery) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def _name_of(kind: type) -> str:
 
 
 def _text_of(error: Exception) -> str:
-    """What the exception says, as text that can be sent."""
+    """Return the text of the exception, valid as UTF-8."""
     try:
         text = str(error)
     except Exception:  # noqa: BLE001 - the user's class

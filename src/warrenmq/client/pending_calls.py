@@ -1,10 +1,6 @@
-"""Remote calls over messages: a request goes out, the answer comes back to this channel by direct reply-to.
+"""Remote calls that wait for a reply; shared by the RpcClient of both faces.
 
-The broker's pseudo-queue `amq.rabbitmq.reply-to` needs no declaration and keeps nothing, so an answer that nobody waits
-for is gone. Requests are told apart by correlation id; any number may be under way. The other side is any consumer that
-publishes its answer to `reply_to` with the same correlation id, as handlers of a Service do.
-
-`PendingCalls` is shared by both faces and guarded by its own lock. Answers arrive on the channel's worker.
+`PendingCalls` has its own lock. Replies arrive on the channel's worker.
 """
 
 from __future__ import annotations
@@ -27,7 +23,7 @@ from warrenmq.client.errors import (
     Unroutable,
     channel_error,
 )
-from warrenmq.client.sending import copied
+from warrenmq.client.sending import copy_properties
 from warrenmq.protocol.properties import BasicProperties
 
 if TYPE_CHECKING:
@@ -37,11 +33,11 @@ REPLY_TO: Final = "amq.rabbitmq.reply-to"
 
 
 class RpcTimeout(CallTimedOut):
-    """No answer came in time; whether the request was worked on is not known."""
+    """No reply came in time; whether the request was handled is unknown."""
 
 
 class _Waiter(Protocol):
-    """A future, of either kind."""
+    """A future of threads or of asyncio."""
 
     def done(self) -> bool: ...
     def set_result(self, result: Delivery, /) -> None: ...
@@ -52,7 +48,7 @@ W = TypeVar("W", bound=_Waiter)
 
 
 class PendingCalls(Generic[W]):
-    """The requests without an answer, by correlation id, and the life of the channel in which each went out."""
+    """Requests without a reply by correlation id, each with the life of its channel (see Channel.life)."""
 
     __slots__ = ("_lock", "_numbers", "_prefix", "_waiting", "late_replies")
 
@@ -67,7 +63,7 @@ class PendingCalls(Generic[W]):
         return len(self._waiting)
 
     def add(self, waiter: W, life: int) -> str:
-        """A new request; its correlation id."""
+        """Add a request; return its correlation id."""
         correlation_id = f"{self._prefix}.{next(self._numbers)}"
         with self._lock:
             self._waiting[correlation_id] = life, waiter
@@ -78,7 +74,7 @@ class PendingCalls(Generic[W]):
             self._waiting.pop(correlation_id, None)
 
     def answered(self, delivery: Delivery) -> None:
-        """An answer came; one that nobody waits for any more is dropped and counted."""
+        """Pass a reply to its caller; drop and count it if that no longer waits."""
         waiter = self._take(delivery.properties.correlation_id)
         if waiter is None:
             with self._lock:
@@ -87,16 +83,16 @@ class PendingCalls(Generic[W]):
             waiter.set_result(delivery)
 
     def returned(self, returned: Returned) -> None:
-        """A request came back: there is nobody to work on it."""
+        """Fail a request that was returned: it reached no queue."""
         waiter = self._take(returned.properties.correlation_id)
         if waiter is not None:
             waiter.set_exception(Unroutable(returned))
 
     def fail(self, error: ClientError, last_life: int | None = None) -> None:
-        """No answer can come for requests of lives up to that one (None: of any)."""
+        """Fail the requests of all lives up to this one (None: of any), whose replies cannot come any more."""
         with self._lock:
-            hit = [key for key, (life, _) in self._waiting.items() if last_life is None or life <= last_life]
-            waiters = [self._waiting.pop(key)[1] for key in hit]
+            failed = [key for key, (life, _) in self._waiting.items() if last_life is None or life <= last_life]
+            waiters = [self._waiting.pop(key)[1] for key in failed]
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_exception(error)
@@ -108,43 +104,43 @@ class PendingCalls(Generic[W]):
 
 
 def request_properties(properties: BasicProperties | None, correlation_id: str) -> BasicProperties:
-    """The caller's properties, asking for the answer here."""
-    return copied(properties, reply_to=REPLY_TO, correlation_id=correlation_id)
+    """Return the caller's properties with reply_to and correlation id."""
+    return copy_properties(properties, reply_to=REPLY_TO, correlation_id=correlation_id)
 
 
 def recovery_pauses() -> Backoff:
-    """A request that finds the connection away has not been sent: it is tried again until its time is over."""
+    """Return the pauses between attempts to send a request while the connection recovers."""
     return Backoff(initial=0.02, factor=2.0, longest=0.5, jitter=0.5)
 
 
-def forgetful(method: Callable[[], None]) -> Callable[[object], None]:
-    """A listener that does not keep the method's owner: connections outlive RPC clients, and keep their listeners."""
+def weak_listener(method: Callable[[], None]) -> Callable[[object], None]:
+    """Return a listener with a weak reference to the method's object: connections outlive RPC clients."""
     reference = weakref.WeakMethod(method)
 
     def listen(_: object) -> None:
-        still_there = reference()
-        if still_there is not None:
-            still_there()
+        target = reference()
+        if target is not None:
+            target()
 
     return listen
 
 
 def last_life_lost(life: int, is_open: bool) -> int:
-    """The last life of a channel whose requests cannot be answered any more."""
+    """Return the last life of a channel whose requests can get no reply."""
     return life - 1 if is_open else life
 
 
-def closed_error(reason: CloseReason) -> ClientError:
-    """What calls under way hear when their channel ends: the broker's refusal, or that the connection has ended."""
+def channel_closed_error(reason: CloseReason) -> ClientError:
+    """Return the error for pending calls when their channel ends: the broker's, or that the connection has ended."""
     return channel_error(reason) if reason.by == "server" and reason.reply_code else ConnectionClosed(reason)
 
 
-def no_answer(exchange: str, routing_key: str) -> RpcTimeout:
-    return RpcTimeout(f"no answer from exchange {exchange!r}, routing key {routing_key!r} in time")
+def no_reply(exchange: str, routing_key: str) -> RpcTimeout:
+    return RpcTimeout(f"no reply in time from exchange {exchange!r}, routing key {routing_key!r}")
 
 
-def lost() -> ConnectionLost:
-    return ConnectionLost("the connection was lost while the answer was waited for")
+def connection_lost() -> ConnectionLost:
+    return ConnectionLost("the connection was lost while waiting for the reply")
 
 
 def remaining(deadline: float) -> float:

@@ -1,7 +1,6 @@
-"""What producers decide, without doing any of it: whether a message is sent again, when, and what is told of it.
+"""The rules of producers: whether and when a message is resent, and its result. Shared by both faces.
 
-Pure values and bookkeeping, shared by the producers of both faces. A `Sending` belongs to the call that makes it; a
-`Backlog` to its producer, which guards it.
+No I/O. A `Try` is owned by the call that makes it, a `Backlog` by its producer, which guards it.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ if TYPE_CHECKING:
 
 Body = bytes | str | bytearray | memoryview
 
-# confirmed: the broker took responsibility. sent: on its way, nobody answers for it. queued: in the producer's backlog.
-# dropped: given up without an exception. failed: given up, and `error` says why.
+# confirmed: by the broker. sent: without confirms. queued: in the producer's backlog. dropped: given up without an
+# exception. failed: given up because of `error`.
 Outcome = Literal["confirmed", "sent", "queued", "dropped", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
 class OutgoingMessage:
-    """A message for `send_many` that differs from the producer's settings; None takes the producer's."""
+    """A message with properties or a destination of its own, for `send_many`; None means those of the producer."""
 
     body: Body
     properties: BasicProperties | None = None
@@ -63,7 +62,7 @@ def as_outgoing(message: Body | OutgoingMessage) -> OutgoingMessage:
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """What became of a message: how it ended, after how many attempts, in how many seconds, and the id it has.
+    """The result of a send: the outcome, the number of attempts, the time in seconds, and the message's id.
 
     >>> SendResult("confirmed", attempts=2).ok
     True
@@ -78,35 +77,35 @@ class SendResult:
 
     @property
     def ok(self) -> bool:
-        """Nothing is known to be lost. Only of "confirmed" does the broker say so."""
+        """Whether the message is not known to be lost. Only "confirmed" is a guarantee."""
         return self.outcome not in ("dropped", "failed")
 
 
 PERSISTENT: Final = 2
 
 
-def stamped(message: OutgoingMessage) -> tuple[OutgoingMessage, str]:
-    """The message as a producer sends it, and its id: persistent, with an id and the time, where its owner set none.
+def with_defaults(message: OutgoingMessage) -> tuple[OutgoingMessage, str]:
+    """Return the message with the missing ones of delivery mode, id and timestamp set, and its id.
 
-    Done once per message: what is sent again has the same id.
+    Call it once per message: a resent message keeps its id.
     """
-    given = message.properties
-    if given is None:
+    original = message.properties
+    if original is None:
         message_id = uuid4().hex
         properties = BasicProperties(delivery_mode=PERSISTENT, message_id=message_id, timestamp=Timestamp(time()))
     else:
-        message_id = uuid4().hex if given.message_id is None else given.message_id
-        properties = copied(
-            given,
-            delivery_mode=PERSISTENT if given.delivery_mode is None else given.delivery_mode,
+        message_id = uuid4().hex if original.message_id is None else original.message_id
+        properties = copy_properties(
+            original,
+            delivery_mode=PERSISTENT if original.delivery_mode is None else original.delivery_mode,
             message_id=message_id,
-            timestamp=Timestamp(time()) if given.timestamp is None else given.timestamp,
+            timestamp=Timestamp(time()) if original.timestamp is None else original.timestamp,
         )
     return OutgoingMessage(message.body, properties, message.routing_key, message.exchange), message_id
 
 
 class SendFailed(ClientError):
-    """A message was given up. `result` says why; `results` has every message's of a `send_many`."""
+    """A message was given up; `result` is its result, `results` those of all messages of a `send_many`."""
 
     def __init__(self, result: SendResult, results: Sequence[SendResult] = ()) -> None:
         super().__init__(result)
@@ -116,16 +115,16 @@ class SendFailed(ClientError):
     def __str__(self) -> str:
         result = self.result
         failed = sum(not each.ok for each in self.results)
-        many = f"{failed} of {len(self.results)} messages were given up; the first of them " if failed > 1 else ""
-        return f"{many}after {result.attempts} attempts: {result.error}"
+        several = f"{failed} of {len(self.results)} messages were given up; the first " if failed > 1 else ""
+        return f"{several}after {result.attempts} attempts: {result.error}"
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often, and after which pauses, a message is sent again.
+    """How often, and after which pauses, a message is resent.
 
     `retries` come after the first attempt; the pauses are those of Backoff (`interval`, times `backoff` each time, at
-    most `longest`, less up to the part `jitter`). `unroutable` retries also what no queue took.
+    most `longest`, minus a random part up to `jitter`). `unroutable` also retries messages that reached no queue.
     """
 
     retries: int = 16
@@ -137,14 +136,14 @@ class Retry:
 
     def __post_init__(self) -> None:
         if self.retries < 0 or self.interval < 0 or self.longest < 0 or self.backoff < 1 or not 0 <= self.jitter <= 1:
-            raise Misuse("retries, interval and longest go from 0, backoff from 1, and jitter from 0 to 1")
+            raise Misuse("retries, interval and longest must be >= 0, backoff >= 1, and jitter from 0 to 1")
 
     def pauses(self) -> Backoff:
         return Backoff(self.interval, self.backoff, self.longest, self.jitter)
 
 
 class Sending:
-    """One message on its way to being confirmed: counts attempts, and says what to do after a failed one."""
+    """Counts the attempts to send one message, and decides what follows a failed one."""
 
     __slots__ = ("_deadline", "_message_id", "_pauses", "_refused", "_retry", "_started", "attempts", "error")
 
@@ -159,17 +158,17 @@ class Sending:
         self.error: ClientError | None = None
 
     def begin(self, attempt_timeout: float) -> float:
-        """Another attempt; how long it may take."""
+        """Start another attempt; return its timeout."""
         self.attempts += 1
         if self._deadline is None:
             return attempt_timeout
         return max(0.0, min(attempt_timeout, self._deadline - monotonic()))
 
     def failed(self, error: ClientError, is_alone: bool) -> float | None:
-        """How long to wait before the next attempt; None: give up.
+        """Return the pause before the next attempt, or None to give up.
 
-        When the broker refuses a message it closes the channel, and with it fall all messages that were under way
-        there; so one that fell in company (not `is_alone`) may be innocent and gets a second chance.
+        A message that the broker refuses closes the channel, and all unconfirmed messages there fail with it. So if
+        there were others (not `is_alone`), this one may not be the cause and is retried once.
         """
         self.error = error
         if self.attempts > self._retry.retries or not self._may_retry(error, is_alone):
@@ -208,21 +207,21 @@ class HasCloseReason(Protocol):
 
 
 class Try:
-    """A message, how far its sending is, and the confirmation that it waits for."""
+    """A message being sent: its attempts, its confirmation and its result."""
 
     __slots__ = ("_sending", "_until", "channel", "confirmation", "error", "message", "result")
 
     def __init__(self, message: OutgoingMessage, retry: Retry, timeout: float | None) -> None:
-        self.message, message_id = stamped(message)
+        self.message, message_id = with_defaults(message)
         self._sending = Sending(retry, timeout, message_id)
-        self._until = 0.0  # when this attempt is over
+        self._until = 0.0  # end of this attempt
         self.channel: HasCloseReason | None = None  # where it was published
         self.confirmation: Confirmation | None = None
-        self.error: ClientError | None = None  # publishing it failed
+        self.error: ClientError | None = None  # of the publish
         self.result: SendResult | None = None
 
     def begin(self, attempt_timeout: float) -> float:
-        """Another attempt; how long it may take."""
+        """Start another attempt; return its timeout."""
         allowed = self._sending.begin(attempt_timeout)
         self._until = monotonic() + allowed
         self.error = None
@@ -230,7 +229,7 @@ class Try:
 
     @property
     def allowed(self) -> float:
-        """The seconds that are left for this attempt."""
+        """The remaining seconds of this attempt."""
         return max(0.0, self._until - monotonic())
 
     def confirmed(self) -> None:
@@ -238,16 +237,16 @@ class Try:
         self.result = self._sending.confirmed(self.confirmation.tag)
 
     def failed(self, error: ClientError, is_alone: bool) -> float | None:
-        """The pause before the next attempt; None: that was the last. A confirmation that may still come is kept.
+        """Return the pause before the next attempt, or None if that was the last. A pending confirmation is kept.
 
-        The word may have come after the time was up: then it counts, and a copy would be one too many.
+        A confirm that came after the timeout counts: resending would only make a duplicate.
         """
         if self.confirmation is not None and self.confirmation.done():
-            word = self.confirmation.exception()
-            if word is None:
+            confirm_error = self.confirmation.exception()
+            if confirm_error is None:
                 self.confirmed()
                 return None
-            error = word
+            error = confirm_error
             self.confirmation = None
         pause = self._sending.failed(self._reason_of(error), is_alone)
         if pause is None:
@@ -258,13 +257,13 @@ class Try:
         self.result = self._sending.given_up()
 
     def _reason_of(self, error: ClientError) -> ClientError:
-        """The broker's own words, where it closed the channel and the confirmation was lost with it."""
+        """Return the broker's error, if it closed the channel and the confirmation was lost with it."""
         reason = self.channel.close_reason if isinstance(error, PublishLost) and self.channel is not None else None
         return error if reason is None or reason.by != "server" else channel_error(reason)
 
 
 def raise_failure(results: Sequence[SendResult]) -> None:
-    """Raise for the first message that was given up, if any was."""
+    """Raise SendFailed for the first message that was given up, if any."""
     for result in results:
         if not result.ok:
             raise SendFailed(result, results) from result.error
@@ -272,24 +271,24 @@ def raise_failure(results: Sequence[SendResult]) -> None:
 
 BACKLOG_BYTES: Final = 64 * 1024 * 1024
 
-# What keeps a one-way message back for now; whatever else goes wrong is for good, or the caller's mistake.
+# Errors after which a one-way message goes to the backlog; any other is permanent, or the caller's mistake.
 RETRIED_LATER: Final = (ConnectionLost, ConnectionFailed, CallTimedOut, ChannelClosed)
 
 
 class Backlog:
-    """What a one-way producer holds back while its connection is away, and its sums.
+    """The messages that a one-way producer cannot send yet, and its counters.
 
-    The first message stays in it until it is sent, so "empty" means that whatever came before is on its way. Messages
-    count failed rounds, not attempts of their own: when the first one cannot be sent, none can.
+    The first message is removed when it is sent, so an empty backlog means that all earlier messages were sent. Failed
+    attempts count for all messages in it: if the first cannot be sent, none can.
     """
 
-    __slots__ = ("_retries", "_round", "_waiting", "dropped", "max_bytes", "max_messages", "sent", "size")
+    __slots__ = ("_failures", "_retries", "_waiting", "dropped", "max_bytes", "max_messages", "sent", "size")
 
     def __init__(self, max_messages: int, max_bytes: int, retries: int) -> None:
         self.max_messages = max_messages
         self.max_bytes = max_bytes
         self._retries = retries
-        self._round = 0
+        self._failures = 0
         self._waiting: deque[tuple[int, OutgoingMessage]] = deque()
         self.size = 0
         self.sent = 0
@@ -299,11 +298,11 @@ class Backlog:
         return len(self._waiting)
 
     def add(self, message: OutgoingMessage) -> bool:
-        """Hold the message back; False, and it is dropped, when there is no room."""
+        """Append the message; return False if it is full, and count the message as dropped."""
         if len(self._waiting) >= self.max_messages or self.size + message.size > self.max_bytes:
             self.dropped += 1
             return False
-        self._waiting.append((self._round, message))
+        self._waiting.append((self._failures, message))
         self.size += message.size
         return True
 
@@ -317,21 +316,21 @@ class Backlog:
             self.sent += 1
 
     def failed(self, error: ClientError, *, is_last: bool) -> int:
-        """The first could not be sent; drops those for which that was the end, and says how many."""
+        """Handle a failure to send the first message; drop those out of retries, and return their number."""
         is_over = isinstance(error, ConnectionClosed) or (isinstance(error, ConnectionFailed) and error.is_refusal)
         if is_last or is_over:
             return self.drop_all()
-        if not isinstance(error, RETRIED_LATER):  # the fault is the message's own
+        if not isinstance(error, RETRIED_LATER):  # the message itself is the problem
             self._remove_first()
             self.dropped += 1
             return 1
-        return self._round_failed()
+        return self._attempt_failed()
 
-    def _round_failed(self) -> int:
-        """Nothing could be sent: drop what has seen enough of that."""
-        self._round += 1
+    def _attempt_failed(self) -> int:
+        """Drop the messages that have used up their retries."""
+        self._failures += 1
         dropped = 0
-        while self._waiting and self._round - self._waiting[0][0] > self._retries:
+        while self._waiting and self._failures - self._waiting[0][0] > self._retries:
             self._remove_first()
             dropped += 1
         self.dropped += dropped
@@ -350,8 +349,8 @@ class Backlog:
 
 
 def owned_copy(message: OutgoingMessage) -> OutgoingMessage:
-    """The message as it is now, whatever its owner does with body and properties meanwhile; raises where it is none."""
-    properties = None if message.properties is None else copied(message.properties)
+    """Return a copy that the caller can no longer change; raise Misuse if it cannot be sent."""
+    properties = None if message.properties is None else copy_properties(message.properties)
     try:
         if properties is not None:
             properties.encode()
@@ -362,8 +361,8 @@ def owned_copy(message: OutgoingMessage) -> OutgoingMessage:
     return OutgoingMessage(as_bytes(message.body), properties, message.routing_key, message.exchange)
 
 
-def copied(properties: BasicProperties | None, **changes: Any) -> BasicProperties:
-    """Properties of one's own, with these changes."""
+def copy_properties(properties: BasicProperties | None, **changes: Any) -> BasicProperties:
+    """Return a copy with these changes."""
     if properties is None:
         return BasicProperties(**changes)
     copy = {name: getattr(properties, name) for name in BasicProperties.__slots__}

@@ -1,15 +1,15 @@
-"""OpenTelemetry: the trace goes along with the message, and publishing and processing are spans of it.
+"""OpenTelemetry: messages carry the trace context; publishing and processing are spans.
 
-Optional (`pip install warrenmq[otel]`, which brings opentelemetry-api alone): nothing here imports OpenTelemetry before
-it is used. Two ways, which go together:
+Optional (`pip install warrenmq[otel]`, which installs only opentelemetry-api): OpenTelemetry is imported when first
+used. Two ways, which can be combined:
 
 - `ConnectionFactory(tracing=True)` (or `tracing=Tracing(...)`): every publish of the connection is a producer span,
-  whose context travels in the message's headers (`traceparent`, `tracestate`, or as the configured propagator says),
-  and every callback runs inside a consumer span that continues the publisher's trace.
-- By hand, for what is fetched or iterated: `with telemetry.processing(delivery): ...`, `telemetry.extract(delivery)`,
-  `telemetry.inject(properties)`.
+  whose context is in the message's headers (`traceparent`, `tracestate`, or those of the configured propagator), and
+  every callback runs in a consumer span that continues the publisher's trace.
+- By hand, for messages that are fetched or iterated: `with telemetry.processing(delivery): ...`,
+  `telemetry.extract(delivery)`, `telemetry.inject(properties)`.
 
-Spans and attributes are named as OpenTelemetry's conventions for messaging say. Stateless; any thread may use it.
+Spans and attributes follow OpenTelemetry's semantic conventions for messaging. Stateless and thread-safe.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from warrenmq.client.errors import MalformedMessage, Misuse
 from warrenmq.client.handling import is_async
-from warrenmq.client.sending import copied
+from warrenmq.client.sending import copy_properties
 from warrenmq.protocol.properties import BasicProperties
 
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
     from warrenmq.client.delivery import Delivery
 
-SYSTEM: Final = "rabbitmq"  # the conventions name the protocol family so; there is no word for AMQP 0-9-1 itself
+SYSTEM: Final = "rabbitmq"  # the name of the conventions for this protocol family
 
 
 class Tracing:
-    """Makes the spans of a connection. The global tracer provider and propagator are used unless others are given."""
+    """Creates the spans of a connection, by default with the global tracer provider and propagator."""
 
     __slots__ = ("_propagator", "_tracer")
 
@@ -53,7 +53,7 @@ class Tracing:
         body: bytes | str | bytearray | memoryview,
         properties: BasicProperties | None,
     ) -> PublishSpan:
-        """Begin the span of a publish; publish with its `properties`, then `end` it."""
+        """Start the span of a publish: publish with its `properties`, then `end` it."""
         trace = _trace_api()
         attributes: dict[str, str | int] = {
             "messaging.system": SYSTEM,
@@ -71,7 +71,7 @@ class Tracing:
 
     @contextmanager
     def processing(self, delivery: Delivery, queue: str = "") -> Iterator[Span]:
-        """A consumer span around the handling of a delivery, in the trace of whoever published it."""
+        """A consumer span around the handling of a delivery, in the trace of its publisher."""
         trace = _trace_api()
         destination = _destination(delivery.exchange, delivery.routing_key, queue)
         attributes: dict[str, str | int] = {
@@ -92,7 +92,7 @@ class Tracing:
             yield span
 
     def traced(self, callback: Callable[[Delivery], Any], queue: str = "") -> Callable[[Delivery], Any]:
-        """The callback, plain or async, run inside `processing`."""
+        """Return the callback, plain or async, wrapped in `processing`."""
         if is_async(callback):
             return self._traced_async(cast("Callable[[Delivery], Awaitable[Any]]", callback), queue)
 
@@ -124,7 +124,7 @@ class PublishSpan:
         self.properties = properties
 
     def end(self, error: BaseException | None = None) -> None:
-        """The message is on its way, or the error kept it back."""
+        """End the span: the message was sent, or the error prevented it."""
         if error is not None:
             trace = _trace_api()
             self._span.record_exception(error)
@@ -139,16 +139,16 @@ def inject(
     context: Context | None = None,
     propagator: TextMapPropagator | None = None,
 ) -> BasicProperties:
-    """A copy of the properties with the trace context (the current one, unless given) in its headers."""
+    """Return a copy of the properties with the trace context (by default the current one) in its headers."""
     headers = dict(properties.headers or {}) if properties is not None else {}
     _propagator(propagator).inject(headers, context=context)
-    return copied(properties, headers=headers or None)
+    return copy_properties(properties, headers=headers or None)
 
 
 def extract(
     delivery: Delivery, *, context: Context | None = None, propagator: TextMapPropagator | None = None
 ) -> Context:
-    """The trace context that the publisher put into the message; the current one where there is none."""
+    """Return the trace context in the message, or the current one if there is none."""
     properties = _properties_of(delivery)
     headers = {} if properties is None else properties.headers or {}
     carrier = {key: value for key, value in headers.items() if isinstance(value, str)}
@@ -161,7 +161,7 @@ def processing(delivery: Delivery, queue: str = "") -> Any:
 
 
 def _describe(attributes: dict[str, str | int], routing_key: str, properties: BasicProperties | None) -> None:
-    """Attributes that are only there when they say something."""
+    """Add the attributes that have a value."""
     if routing_key:
         attributes["messaging.rabbitmq.destination.routing_key"] = routing_key
     if properties is not None and properties.message_id:
@@ -171,19 +171,19 @@ def _describe(attributes: dict[str, str | int], routing_key: str, properties: Ba
 
 
 def _destination(exchange: str, routing_key: str, queue: str = "") -> str:
-    """exchange:routing key:queue, without the empty ones and without the same word twice."""
+    """Return exchange:routing key:queue, without empty parts and repetitions."""
     return ":".join(dict.fromkeys(part for part in (exchange, routing_key, queue) if part)) or "amq.default"
 
 
 def _short_name(exchange: str, routing_key: str) -> str:
-    """For the names of spans, of which there should be few: no routing keys of an exchange, no names of the moment."""
+    """Return the destination for a span name, which must have low cardinality: no routing keys, no generated names."""
     if exchange:
         return exchange
     return "(anonymous)" if routing_key.startswith("amq.") else routing_key or "amq.default"
 
 
 def _properties_of(delivery: Delivery) -> BasicProperties | None:
-    """None where they cannot be read: whether that matters is the callback's affair."""
+    """Return None if they cannot be decoded; the callback finds out if it reads them."""
     try:
         return delivery.properties
     except MalformedMessage:

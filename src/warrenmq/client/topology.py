@@ -1,8 +1,8 @@
-"""What a connection declared, and in which order it is declared again after a loss.
+"""What a connection has declared, to be redeclared in order after a loss.
 
-Keeps what is there: what was deleted is forgotten, and so is what the broker deletes by itself (an auto-delete queue
-with its last consumer, an auto-delete exchange with the last binding from it) as far as this connection can see it.
-Queues that the server named get a new name at each replay; the old ones are translated from then on.
+Deleted entities are removed, including those that the broker deletes by itself (an auto-delete queue with its last
+consumer, an auto-delete exchange with the last binding from it), as far as this connection can know. Server-named
+queues get a new name at each redeclaration; old names are translated from then on.
 
 Pure: no I/O, no clock. Owned by the connection's loop.
 """
@@ -28,7 +28,7 @@ class ExchangeRecord:
 
 @dataclass(frozen=True, slots=True)
 class QueueRecord:
-    """`is_server_named`: it was declared without a name, and is declared so again."""
+    """`is_server_named`: it was declared without a name, and will be again."""
 
     name: str
     durable: bool = False
@@ -40,7 +40,7 @@ class QueueRecord:
 
 @dataclass(frozen=True, slots=True)
 class BindingRecord:
-    """From the exchange `source` to a queue, or to an exchange where `to_exchange`."""
+    """From the exchange `source` to a queue, or with `to_exchange` to an exchange."""
 
     destination: str
     source: str
@@ -50,7 +50,7 @@ class BindingRecord:
 
     @property
     def key(self) -> Hashable:
-        """What makes two bindings the same one for a broker."""
+        """The identity of the binding for the broker."""
         return self.to_exchange, self.destination, self.source, self.routing_key, _frozen(self.arguments)
 
 
@@ -66,7 +66,7 @@ class ConsumerRecord:
 
 
 class Topology:
-    """The records of one connection. Queue names may be old ones: they are translated."""
+    """The records of one connection. Methods accept old queue names, which are translated."""
 
     __slots__ = ("_bindings", "_consumers", "_exchanges", "_new_names", "_queues")
 
@@ -77,13 +77,13 @@ class Topology:
         self._consumers: dict[tuple[int, str], ConsumerRecord] = {}
         self._new_names: dict[str, str] = {}
 
-    # -- what was done -----------------------------------------------------------------------------------------------
+    # -- changes -----------------------------------------------------------------------------------------------------
 
     def add_exchange(self, record: ExchangeRecord) -> None:
         self._exchanges[record.name] = record
 
     def remove_exchange(self, name: str) -> None:
-        """It was deleted: its bindings went with it, and may have taken exchanges along."""
+        """Remove an exchange and its bindings, and auto-delete exchanges that lose their last binding."""
         self._exchanges.pop(name, None)
         self._remove_bindings(
             [
@@ -94,11 +94,11 @@ class Topology:
         )
 
     def add_queue(self, record: QueueRecord) -> None:
-        self._new_names.pop(record.name, None)  # an old name that somebody took on purpose is a name of its own again
+        self._new_names.pop(record.name, None)  # an old name that is declared explicitly is no longer translated
         self._queues[record.name] = record
 
     def remove_queue(self, name: str) -> None:
-        """It was deleted, with its bindings and consumers."""
+        """Remove a queue, its bindings and its consumers."""
         name = self.queue_name(name)
         self._queues.pop(name, None)
         self._remove_bindings(
@@ -108,11 +108,11 @@ class Topology:
             del self._consumers[key]
 
     def add_binding(self, record: BindingRecord) -> None:
-        record = self._translated(record)
+        record = self._with_current_name(record)
         self._bindings[record.key] = record
 
     def remove_binding(self, record: BindingRecord) -> None:
-        kept = self._bindings.get(self._translated(record).key)
+        kept = self._bindings.get(self._with_current_name(record).key)
         if kept is not None:
             self._remove_bindings([kept])
 
@@ -121,7 +121,7 @@ class Topology:
         self._consumers[record.channel, record.tag] = record
 
     def remove_consumer(self, channel: int, tag: str) -> None:
-        """It was cancelled, by whomever; an auto-delete queue goes with its last one."""
+        """Remove a cancelled consumer, and an auto-delete queue with its last one."""
         consumer = self._consumers.pop((channel, tag), None)
         if consumer is None:
             return
@@ -130,13 +130,13 @@ class Topology:
             self.remove_queue(queue.name)
 
     def remove_channel(self, channel: int) -> None:
-        """It was closed: its consumers are gone."""
+        """Remove the consumers of a closed channel."""
         for number, tag in list(self._consumers):
             if number == channel:
                 self.remove_consumer(number, tag)
 
     def rename_queue(self, old: str, new: str) -> None:
-        """The replay declared a server-named queue, and this is its name now; bindings and consumers follow."""
+        """Change the name of a redeclared server-named queue in all its records."""
         old = self.queue_name(old)
         if old == new:
             return
@@ -158,17 +158,17 @@ class Topology:
         self._new_names[old] = new
         self._new_names.pop(new, None)
 
-    # -- what is there -----------------------------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------------------------------
 
     def queue_name(self, name: str) -> str:
-        """The present name of a queue that the user may know by an older one."""
+        """Return the current name of a queue."""
         return self._new_names.get(name, name)
 
     def has_consumers(self, queue: str) -> bool:
         return any(consumer.queue == queue for consumer in self._consumers.values())
 
-    # The replay order: exchanges, queues, exchange bindings, queue bindings, then the consumers of each channel. Each
-    # list is a copy in the order of declaration, so that the records may change while it is walked.
+    # Redeclare in this order: exchanges, queues, exchange bindings, queue bindings, then the consumers of each channel.
+    # Each list is a copy, in the order of declaration, so the records may change during the iteration.
 
     def exchanges(self) -> list[ExchangeRecord]:
         return list(self._exchanges.values())
@@ -180,7 +180,7 @@ class Topology:
         return [binding for binding in self._bindings.values() if binding.to_exchange]
 
     def queue_bindings(self) -> list[BindingRecord]:
-        """Ask after the queues were declared and renamed: the bindings have the new names then."""
+        """Call it after the queues were redeclared, so that the bindings have the new names."""
         return [binding for binding in self._bindings.values() if not binding.to_exchange]
 
     def consumers(self, channel: int) -> list[ConsumerRecord]:
@@ -188,13 +188,13 @@ class Topology:
 
     # -- helpers -----------------------------------------------------------------------------------------------------
 
-    def _translated(self, binding: BindingRecord) -> BindingRecord:
+    def _with_current_name(self, binding: BindingRecord) -> BindingRecord:
         if binding.to_exchange:
             return binding
         return replace(binding, destination=self.queue_name(binding.destination))
 
     def _remove_bindings(self, bindings: list[BindingRecord]) -> None:
-        """Take them out; an auto-delete exchange that was the source of the last one goes, and so on from there."""
+        """Remove them, and auto-delete exchanges that lose their last binding, recursively."""
         for binding in bindings:
             self._bindings.pop(binding.key, None)
         for source in {binding.source: None for binding in bindings}:
@@ -207,7 +207,7 @@ class Topology:
 
 
 def _frozen(value: Any) -> Hashable:
-    """Arguments as a key. The type counts: 1, 1.0 and True are equal in Python and different on the wire."""
+    """Return arguments as a hashable key with types: 1, 1.0 and True are equal in Python but differ on the wire."""
     if isinstance(value, Mapping):
         return "table", frozenset((name, _frozen(each)) for name, each in value.items())
     if isinstance(value, (list, tuple)):

@@ -1,16 +1,16 @@
-"""amqp:// and amqps:// URLs to settings, and back.
+"""amqp:// and amqps:// URLs to connection options, and back.
 
 `amqp://user:password@host:port/vhost?option=value&...`, after RabbitMQ's URI specification and its query parameters:
 
-- every part may be left out; user, password, virtual host and option values are percent-decoded;
+- every part is optional; user, password, virtual host and option values are percent-decoded;
 - an IPv6 address stands in brackets: `amqp://[::1]:5672`;
-- no path and a lone slash both mean the virtual host `/`. The specification reads a lone slash as the virtual host with
-  the empty name, and RabbitMQ's Java client does so; nobody has such a virtual host, everybody has URLs that end with
-  a slash, and pika and aio-pika take them as meant. An empty name can be given as `virtual_host=""`;
-- the options are those of OPTIONS; others are refused, as a misspelt `heartbeat` would never be noticed;
-- a server's certificate is checked unless `verify=verify_none` (RabbitMQ's Erlang client once left it unchecked).
+- no path and a single slash both mean the virtual host `/`, as in pika and aio-pika. By the specification, and in
+  RabbitMQ's Java client, a single slash means the virtual host with the empty name, which nobody has; it can be given
+  as `virtual_host=""`;
+- the options are those in OPTIONS; others are refused, so that a misspelt `heartbeat` is noticed;
+- the server's certificate is verified unless `verify=verify_none`.
 
-No text made here holds a password. Pure, but for reading the certificate files that a URL names when a context is made.
+No error text contains a password. Pure, except that making a TLS context reads the certificate files.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """TLS told by the files of certificates: what the options of a URL can say.
+    """TLS by certificate files, as the options of a URL can describe it.
 
-    `server_name`: the name that the certificate must bear if not the address's host; "disable" asks for none.
+    `server_name`: the name required in the certificate instead of the host; "disable" requires none.
     """
 
     cacertfile: str | None = None
@@ -45,7 +45,7 @@ class TlsFiles:
     server_name: str | None = None
 
     def context(self) -> ssl.SSLContext:
-        """Read the files; raises Misuse naming the one that cannot be used."""
+        """Read the files; raise Misuse if one cannot be used."""
         try:
             context = ssl.create_default_context(cafile=self.cacertfile)
             if self.server_name == "disable":
@@ -61,45 +61,45 @@ class TlsFiles:
         return context
 
 
-# -- one URL to settings -----------------------------------------------------------------------------------------------
+# -- URL to options ----------------------------------------------------------------------------------------------------
 
 
 def parse_url(url: str) -> dict[str, Any]:
-    """The settings that this URL names, by the names of ConnectionFactory; what it leaves out is left out.
+    """Return the options in this URL, under the names of ConnectionFactory.
 
-    A port that is not named is None: which one it is depends on TLS, which may be asked for elsewhere.
+    A missing port is None: the default depends on TLS, which may be set elsewhere.
 
     >>> parse_url("amqp://anna:s%40crt@broker/orders?heartbeat=30")["virtual_host"]
     'orders'
     """
     parts = _split(url)
     is_tls = parts.scheme == "amqps"
-    settings: dict[str, Any] = {"addresses": (_address(parts),)}
+    options: dict[str, Any] = {"addresses": (_address(parts),)}
     if parts.username is not None:
-        settings["username"] = _decoded(parts.username, "user name")
+        options["username"] = _decoded(parts.username, "user name")
     if parts.password is not None:
-        settings["password"] = _decoded(parts.password, "password")
+        options["password"] = _decoded(parts.password, "password")
     if parts.path not in ("", "/"):
-        settings["virtual_host"] = _virtual_host(parts.path)
-    tls = _read_options(parts.query, settings)
+        options["virtual_host"] = _virtual_host(parts.path)
+    tls = _read_options(parts.query, options)
     if is_tls:
-        settings["tls"] = TlsFiles(**tls) if tls else True
+        options["tls"] = TlsFiles(**tls) if tls else True
     elif tls:
-        raise Misuse(f"the URL's TLS options ({', '.join(sorted(tls))}) need amqps://")
-    return settings
+        raise Misuse(f"the TLS options in the URL ({', '.join(sorted(tls))}) need amqps://")
+    return options
 
 
 def _split(url: str) -> SplitResult:
-    """Cut the URL; what is wrong with it is told without quoting it, as it may hold a password anywhere."""
+    """Split the URL. Errors do not quote it: it may contain a password anywhere."""
     try:
         parts = urlsplit(url.strip())
         _ = parts.hostname
     except ValueError:
-        raise Misuse("the URL cannot be read: are the brackets of an IPv6 address closed?") from None
+        raise Misuse("invalid URL: are the brackets of an IPv6 address closed?") from None
     if parts.scheme not in ("amqp", "amqps") or "://" not in url:
-        raise Misuse("an AMQP URL begins with amqp:// or amqps://")
+        raise Misuse("an AMQP URL must start with amqp:// or amqps://")
     if parts.fragment:
-        raise Misuse("the URL has a '#': in a password or virtual host it is written %23")
+        raise Misuse("the URL contains '#': in a password or virtual host write %23")
     return parts
 
 
@@ -109,14 +109,14 @@ def _address(parts: SplitResult) -> tuple[str, int | None]:
     except ValueError:
         port = 0
     if port == 0:
-        hint = "in a user name or password '/', '?', '#', '@' and ':' are written %2F, %3F, %23, %40 and %3A"
-        raise Misuse(f"the URL's port is not a number from 1 to 65535 ({hint})")
+        hint = "in a user name or password write '/', '?', '#', '@' and ':' as %2F, %3F, %23, %40 and %3A"
+        raise Misuse(f"the port in the URL must be a number from 1 to 65535 ({hint})")
     return unquote(parts.hostname or "") or "localhost", port
 
 
 def _virtual_host(path: str) -> str:
     if "/" in path[1:]:
-        raise Misuse("the URL's path has a second '/': in the name of a virtual host it is written %2F")
+        raise Misuse("the path of the URL contains a second '/': in the name of a virtual host write %2F")
     return _decoded(path[1:], "virtual host")
 
 
@@ -130,36 +130,36 @@ def _decoded(text: str, what: str) -> str:
 # -- options -----------------------------------------------------------------------------------------------------------
 
 
-def _read_options(query: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Put the options into the settings; gives those of TLS, which come together as one setting."""
+def _read_options(query: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Add the query options to `options`; return those of TLS, which become one TlsFiles."""
     try:
         pairs = parse_qsl(query, keep_blank_values=True, errors="strict")
     except ValueError:
-        raise Misuse("the URL's options are not UTF-8") from None
+        raise Misuse("the options in the URL are not UTF-8") from None
     tls: dict[str, Any] = {}
     seen: set[str] = set()
     for name, text in pairs:
         if name not in OPTIONS:
-            raise Misuse(f"the URL's option {name!r} is not known; known are {', '.join(OPTIONS)}")
+            raise Misuse(f"unknown option {name!r} in the URL; known are {', '.join(OPTIONS)}")
         if name in seen:
-            raise Misuse(f"the URL's option {name} comes twice")
+            raise Misuse(f"the option {name} is in the URL twice")
         seen.add(name)
-        setting, read = OPTIONS[name]
-        kept = tls if setting in TlsFiles.__dataclass_fields__ else settings
+        field, parse = OPTIONS[name]
+        target = tls if field in TlsFiles.__dataclass_fields__ else options
         try:
-            kept[setting] = read(text)
+            target[field] = parse(text)
         except ValueError as error:
-            raise Misuse(f"the URL's option {name} is {error}, not {text!r}") from None
+            raise Misuse(f"the option {name} in the URL must be {error}, not {text!r}") from None
     return tls
 
 
-def _number(least: int, most: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
-            raise ValueError(f"a number from {least} to {most}")
+def _number(minimum: int, maximum: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and minimum <= int(text) <= maximum):
+            raise ValueError(f"a number from {minimum} to {maximum}")
         return int(text)
 
-    return read
+    return parse
 
 
 def _milliseconds(text: str) -> float:
@@ -168,7 +168,7 @@ def _milliseconds(text: str) -> float:
 
 def _text(text: str) -> str:
     if not text:
-        raise ValueError("a text")
+        raise ValueError("non-empty")
     return text
 
 
@@ -179,12 +179,12 @@ def _verify(text: str) -> bool:
 
 
 def _mechanism(text: str) -> str:
-    if text.upper() not in MECHANISMS:  # RabbitMQ writes them in small letters here
+    if text.upper() not in MECHANISMS:  # RabbitMQ's URLs have them in lower case
         raise ValueError(f"one of {', '.join(MECHANISMS).lower()}")
     return text.upper()
 
 
-# What may stand behind the '?': the setting it becomes, and how its text is read.
+# The query options: the connection option that each becomes, and its parser.
 OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "heartbeat": ("heartbeat", _number(0, 65535)),
     "name": ("name", _text),
@@ -200,11 +200,11 @@ OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
 }
 
 
-# -- and back ----------------------------------------------------------------------------------------------------------
+# -- options to URL ----------------------------------------------------------------------------------------------------
 
 
 def format_url(factory: ConnectionFactory, address: Address | None = None, *, with_password: bool = False) -> str:
-    """The URL that says what this factory says, as far as URLs can; without the password unless asked for."""
+    """Return the URL with the options that a URL can hold; without the password unless asked for."""
     host, port = address or factory.addresses[0]
     is_tls = bool(factory.tls)
     user = quote(factory.username, safe="")
@@ -218,14 +218,14 @@ def format_url(factory: ConnectionFactory, address: Address | None = None, *, wi
 
 
 def _options_of(factory: ConnectionFactory) -> dict[str, str]:
-    """The options whose settings are not at their defaults."""
+    """Return the options that do not have their default."""
     options: dict[str, str] = {}
     defaults = type(factory)()
-    for option, (setting, _) in OPTIONS.items():
-        if setting in TlsFiles.__dataclass_fields__:
+    for option, (field, _) in OPTIONS.items():
+        if field in TlsFiles.__dataclass_fields__:
             continue
-        value = getattr(factory, setting)
-        if value != getattr(defaults, setting):
+        value = getattr(factory, field)
+        if value != getattr(defaults, field):
             options[option] = f"{value * 1000:.0f}" if option == "connection_timeout" else str(value)
     if isinstance(factory.tls, TlsFiles):
         options |= _tls_options(factory.tls)

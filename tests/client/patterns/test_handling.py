@@ -76,12 +76,12 @@ def test_without_a_failed_queue_the_message_is_rejected_and_the_log_tells(
 ) -> None:
     chosen = handler(failed_queue=None, requeue_on_error=False)
     assert verdict_after(chosen, delivery(notes, message_id="m-1"), ValueError("bad")) == "reject"
-    assert "message 'm-1' of queue 'q' is dropped" in caplog.text
+    assert "message 'm-1' of queue 'q' was dropped" in caplog.text
 
 
 def test_failed_message_without_acks_is_told_to_be_lost(notes: Notes, caplog: pytest.LogCaptureFixture) -> None:
     verdict_after(handler(auto_ack=True), delivery(notes, message_id="m-1"), ValueError("bad"))
-    assert "message 'm-1' of queue 'q' is dropped" in caplog.text
+    assert "message 'm-1' of queue 'q' was dropped" in caplog.text
 
 
 def test_message_that_the_handler_settled_is_not_parked(notes: Notes) -> None:
@@ -264,7 +264,7 @@ def test_no_answer_where_nobody_asked_or_nothing_is_said(notes: Notes) -> None:
 
 
 def test_answer_that_is_no_body_is_misuse(notes: Notes) -> None:
-    with pytest.raises(Misuse, match="not with int"):
+    with pytest.raises(Misuse, match="not int"):
         reply_for(delivery(notes, reply_to="back"), 42)
 
 

@@ -34,7 +34,7 @@ from warrenmq.client.sending import (
     as_outgoing,
     owned_copy,
     raise_failure,
-    stamped,
+    with_defaults,
 )
 from warrenmq.protocol.properties import BasicProperties
 
@@ -305,7 +305,7 @@ class OneWayProducer:
 
     async def _send(self, original: OutgoingMessage) -> SendResult:
         await self._open()  # asyncio only
-        message, message_id = stamped(original)
+        message, message_id = with_defaults(original)
         channel = self._own.current
         if channel is None or self._backlog:
             return self._enqueue(message, message_id)

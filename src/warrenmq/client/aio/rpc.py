@@ -17,14 +17,14 @@ from warrenmq.client.errors import ClientError, CloseReason, ConnectionLost
 from warrenmq.client.pending_calls import (
     REPLY_TO,
     PendingCalls,
-    closed_error,
-    forgetful,
+    channel_closed_error,
+    connection_lost,
     last_life_lost,
-    lost,
-    no_answer,
+    no_reply,
     recovery_pauses,
     remaining,
     request_properties,
+    weak_listener,
 )
 from warrenmq.protocol.properties import BasicProperties
 
@@ -62,7 +62,7 @@ class RpcClient:
         self._consumed_in = 0
         self._calls: PendingCalls[Future[Delivery]] = PendingCalls()
         self._own = DedicatedChannel(connection, self._prepare)
-        self._listener = forgetful(self._life_changed)
+        self._listener = weak_listener(self._life_changed)
         connection.add_recovery_listener(self._listener)
 
     @property
@@ -87,7 +87,7 @@ class RpcClient:
         except TimeoutError as late:
             if isinstance(late, ClientError):
                 raise
-            raise no_answer(exchange, routing_key) from None
+            raise no_reply(exchange, routing_key) from None
         finally:
             self._calls.forget(correlation_id)
 
@@ -125,7 +125,7 @@ class RpcClient:
             request = request_properties(properties, correlation_id)
             try:
                 if not self._connection.is_open:
-                    raise lost()  # with unconfirmed="resend" the request would be sent, and its reply lost
+                    raise connection_lost()  # with unconfirmed="resend" the request would be sent, and its reply lost
                 await channel.publish(exchange, routing_key, body, request, mandatory=True, timeout=remaining(deadline))
                 return correlation_id
             except ConnectionLost:
@@ -149,8 +149,8 @@ class RpcClient:
     def _life_changed(self) -> None:
         channel = self._own.current
         if channel is not None:
-            self._calls.fail(lost(), last_life_lost(channel.life, self._connection.is_open))
+            self._calls.fail(connection_lost(), last_life_lost(channel.life, self._connection.is_open))
 
     def _channel_closed(self, reason: CloseReason) -> None:
         if reason.is_final:
-            self._calls.fail(closed_error(reason))
+            self._calls.fail(channel_closed_error(reason))

@@ -36,7 +36,7 @@ from warrenmq.client.sending import (
     as_outgoing,
     owned_copy,
     raise_failure,
-    stamped,
+    with_defaults,
 )
 from warrenmq.protocol.properties import BasicProperties
 
@@ -302,7 +302,7 @@ class OneWayProducer:
             self._own.get(self._call_timeout)
 
     def _send(self, original: OutgoingMessage) -> SendResult:
-        message, message_id = stamped(original)
+        message, message_id = with_defaults(original)
         channel = self._own.current
         if channel is None or self._backlog:
             return self._enqueue(message, message_id)

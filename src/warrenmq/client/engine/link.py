@@ -56,8 +56,8 @@ class Link(asyncio.Protocol):
             factory.mechanism,
             factory.sasl_response(),
             factory.virtual_host,
-            factory.wanted_tuning(),
-            factory.told_properties(),
+            factory.requested_tuning(),
+            factory.all_client_properties(),
         )
         self.listener = LinkListener(shared)
         self.protocol = ClientConnection(
