@@ -188,7 +188,7 @@ def observe(life: Life) -> Model:
 
 def names_of(deduplication: Deduplication | None) -> list[str]:
     assert deduplication is not None
-    return [NAMES[id] for id, _ in deduplication.ids.kept()]
+    return [NAMES[id] for id, _ in deduplication.ids.stored()]
 
 
 def judge(crash: Crash, found: Model) -> str | None:

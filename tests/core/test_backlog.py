@@ -46,7 +46,7 @@ def test_the_first_in_is_the_first_out() -> None:
 def test_the_first_can_be_looked_at_before_it_is_taken() -> None:
     backlog = backlog_of(2)
     (entry,) = take(backlog, 1)
-    backlog.give_back([entry])
+    backlog.requeue([entry])
     assert backlog.first() is entry
     assert backlog.take() is entry
     assert len(backlog) == 1
@@ -58,8 +58,8 @@ def test_places_given_back_change_nothing_for_those_that_wait() -> None:
     assert [entry.position for entry in taken] == list(range(7_000))
     assert len(backlog) == 3_000
     assert positions(backlog) == list(range(7_000, 10_000))
-    backlog.give_back(taken[5_000:])
-    backlog.give_back(taken[:5_000])
+    backlog.requeue(taken[5_000:])
+    backlog.requeue(taken[:5_000])
     assert positions(backlog) == list(range(10_000))
 
 
@@ -68,9 +68,9 @@ def test_many_that_return_one_by_one_find_their_places() -> None:
     backlog = backlog_of(30_000)
     taken = take(backlog, 30_000)
     for entry in taken[::2]:
-        backlog.give_back([entry])
+        backlog.requeue([entry])
     for entry in reversed(taken[1::2]):
-        backlog.give_back([entry])
+        backlog.requeue([entry])
     assert positions(backlog) == list(range(30_000))
 
 
@@ -79,7 +79,7 @@ def test_a_purged_backlog_can_be_used_again() -> None:
     taken = take(backlog, 2)
     backlog.drop_all()
     assert len(backlog) == 0
-    backlog.give_back(taken)
+    backlog.requeue(taken)
     backlog.append(QueuedMessage(MESSAGE, 9))
     assert positions(backlog) == [0, 1, 9]
 
@@ -113,7 +113,7 @@ def test_it_stays_in_order_whatever_leaves_and_returns(steps: list[tuple[str, in
             assert isinstance(detail, list)
             held = list(out)
             chosen = {held[pick % len(held)] for pick in detail}
-            backlog.give_back([out.pop(position) for position in chosen])
+            backlog.requeue([out.pop(position) for position in chosen])
             model = sorted([*model, *chosen])
         assert len(backlog) == len(model) == backlog.stats.ready
         assert backlog.body_bytes == len(model) * len(MESSAGE.body)

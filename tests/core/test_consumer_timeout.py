@@ -11,14 +11,14 @@ import pytest
 from tests.support.client import Client, ClientChannel, assert_nothing_is_held, make_broker, waiting
 from tests.support.crash import effort
 from warrenmq.core.broker import Broker
-from warrenmq.core.consumer_timeout import GRAIN_MS
+from warrenmq.core.consumer_timeout import PRECISION_MS
 from warrenmq.core.ledger import NEVER_MS
 from warrenmq.core.limits import Limits
 from warrenmq.core.queue import Queue
 from warrenmq.core.timers import RESOLUTION_MS
 
 TIMEOUT = 10_000
-LATE = GRAIN_MS + 2 * RESOLUTION_MS
+LATE = PRECISION_MS + 2 * RESOLUTION_MS
 TEXT = (
     "PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out. Timeout value used: 10000 ms. "
     "This timeout value can be configured, see consumers doc guide to learn more"
@@ -80,7 +80,7 @@ def test_acks_in_time_keep_the_channel_open(broker: Broker, channel: ClientChann
     for _ in range(40):
         channel.publish(b"a", "q")
         (delivered,) = channel.deliveries()
-        let_pass(broker, TIMEOUT - GRAIN_MS)
+        let_pass(broker, TIMEOUT - PRECISION_MS)
         channel.ack(delivered.tag)
     assert channel.closes() == []
 
@@ -316,7 +316,7 @@ def test_a_delivery_right_after_a_look_that_found_nothing_times_out(
     broker: Broker, channel: ClientChannel, queue: Queue
 ) -> None:
     channel.consume(queue)  # the timer is set for this
-    let_pass(broker, TIMEOUT + GRAIN_MS - 100)
+    let_pass(broker, TIMEOUT + PRECISION_MS - 100)
     channel.publish(b"a", "q")
     channel.deliveries()
     channel.ack(1)

@@ -280,7 +280,7 @@ def test_options_that_change_at_run_time(channel: ClientChannel) -> None:
 # -- at-least-once
 
 
-KEPT = QueueOptions(dead_letter_exchange="", dead_letter_routing_key="full", is_dead_letter_kept=True)
+KEPT = QueueOptions(dead_letter_exchange="", dead_letter_routing_key="full", is_dead_letter_at_least_once=True)
 
 
 def test_what_no_queue_takes_is_held(client: Client, channel: ClientChannel, broker: Broker) -> None:

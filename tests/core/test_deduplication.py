@@ -290,7 +290,7 @@ def test_an_exchange_that_is_declared_anew_has_seen_nothing(channel: ClientChann
         publish_all(channel, "aa", "", "x")
         channel.vhost.delete_exchange("x", False)
     assert waiting(queue) == "aa"
-    assert not channel.vhost.noting
+    assert not channel.vhost.stateful_exchanges
 
 
 # -- transactions

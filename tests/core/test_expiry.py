@@ -180,7 +180,7 @@ def test_consumed_messages_leave_the_index_before_their_time(channel: ClientChan
 def test_many_that_expire_together_take_several_turns(channel: ClientChannel, broker: Broker) -> None:
     queue = channel.declare("q", arguments={"x-message-ttl": 100})
     mixed = channel.declare("mixed")
-    for _ in range(expiry.BATCH + 10):
+    for _ in range(expiry.MAX_PER_TURN + 10):
         channel.publish(b"x", "q")
         channel.publish(b"x", "mixed", expiration="100")
     broker.turn.now_ms += 200

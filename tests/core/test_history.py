@@ -170,7 +170,7 @@ def test_its_memory_is_counted_once_with_that_of_queues_and_released(broker: Bro
     assert broker.stats.held_bytes == held
     channel.vhost.delete_exchange("h", False)
     assert_nothing_is_held(broker)
-    assert not channel.vhost.noting
+    assert not channel.vhost.stateful_exchanges
 
 
 def test_an_exchange_that_is_declared_anew_has_no_history(channel: ClientChannel) -> None:

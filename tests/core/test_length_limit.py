@@ -72,10 +72,10 @@ def test_a_rejected_publish_is_nacked_in_its_place(client: Client, channel: Clie
 
 def test_a_limit_that_is_set_later_shortens_the_queue(channel: ClientChannel, broker: Broker) -> None:
     queue = channel.declare("q")
-    for _ in range(2 * expiry.BATCH):
+    for _ in range(2 * expiry.MAX_PER_TURN):
         channel.publish(b"x", "q")
     channel.vhost.apply(queue, QueueOptions(max_length=10))
-    assert len(queue.backlog) == expiry.BATCH  # the rest in turns of its own
+    assert len(queue.backlog) == expiry.MAX_PER_TURN  # the rest in turns of its own
     advance(broker, 0)
     assert len(queue.backlog) == 10
     channel.vhost.apply(queue, QueueOptions(max_length=5, overflow=REJECT_PUBLISH))

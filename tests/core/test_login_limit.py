@@ -160,7 +160,7 @@ def test_a_password_that_was_wrong_is_welcome_once_it_is_right() -> None:
 
 
 def test_the_number_of_logins_that_wait_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(login_limit, "MOST_WAITING", 3)
+    monkeypatch.setattr(login_limit, "MAX_WAITING", 3)
     clock = Clock(for_user=1)
     clock.fail(password="old")
     waiting = [clock.begin(password="old") for _ in range(3)]
@@ -175,7 +175,7 @@ def test_the_number_of_logins_that_wait_is_bounded(monkeypatch: pytest.MonkeyPat
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(login_limit, "MOST_KEYS", 10)
+    monkeypatch.setattr(login_limit, "MAX_KEYS", 10)
     clock = Clock()
     for number in range(100):
         clock.fail(f"198.51.100.{number}", f"user {number}" * 1000)

@@ -197,6 +197,6 @@ def test_ids_that_deduplication_remembers_are_counted(broker: Broker, channel: C
 def test_a_long_header_is_not_kept_by_its_channel(channel: ClientChannel) -> None:
     channel.declare("q")
     channel.publish(b"", "q", headers={"long": "x" * 100_000})
-    assert channel.core.plain_header == b""
+    assert channel.core.shared_header == b""
     channel.publish(b"", "q", headers={"short": "x"})
-    assert channel.core.plain_header != b""
+    assert channel.core.shared_header != b""

@@ -34,7 +34,7 @@ from warrenmq.core.queue import Queue
         ({"x-message-deduplication": True}, QueueOptions(deduplication=DeduplicationOptions(size=0))),
         (
             {"x-message-deduplication": True, "x-cache-size": "7", "x-cache-persistence": "memory"},
-            QueueOptions(deduplication=DeduplicationOptions(size=7, is_kept=False)),
+            QueueOptions(deduplication=DeduplicationOptions(size=7, is_persistent=False)),
         ),
         (
             {"x-queue-type": "stream", "x-message-deduplication": True},

@@ -10,7 +10,7 @@ import pytest
 from tests.support.client import Client, ClientChannel, advance, make_broker
 from warrenmq.core.broker import Broker
 from warrenmq.core.options import DEFAULT_DELIVERY_LIMIT, DROP_HEAD, REJECT_PUBLISH, QueueOptions
-from warrenmq.core.policies import APPLY_COST, MOST_POLICIES, SLICE, InvalidPolicy, Policies
+from warrenmq.core.policies import APPLY_COST, MAX_POLICIES, SLICE, InvalidPolicy, Policies
 from warrenmq.core.policy_keys import KEYS, keys_without_effect
 from warrenmq.core.queue import Queue
 from warrenmq.core.snapshot import PolicyView, policy_view
@@ -292,10 +292,10 @@ def test_at_least_once_needs_a_quorum_queue_that_rejects_publishes(broker: Broke
     heard: list[str] = []
     broker.warning_log.on_warning = heard.append
     queue = declare(vhost, "q", "quorum", dead_letter_exchange="x", dead_letter_strategy="at-least-once")
-    assert not queue.options.is_dead_letter_kept
+    assert not queue.options.is_dead_letter_at_least_once
     assert "falls back to dead-letter-strategy at-most-once" in heard[0]
     vhost.policies.set("p", "", {"overflow": REJECT_PUBLISH})
-    assert queue.options.is_dead_letter_kept
+    assert queue.options.is_dead_letter_at_least_once
 
 
 def test_an_alternate_exchange_by_policy_takes_what_finds_no_queue(channel: ClientChannel, policies: Policies) -> None:
@@ -445,7 +445,7 @@ def test_keys_of_clusters_are_accepted_with_a_remark(broker: Broker, policies: P
 
 
 def test_there_is_a_limit_of_policies(policies: Policies) -> None:
-    for number in range(MOST_POLICIES):
+    for number in range(MAX_POLICIES):
         policies.set(str(number), "^x", {"max-length": 1})
     with pytest.raises(InvalidPolicy, match="the most"):
         policies.set("more", "^x", {"max-length": 1})

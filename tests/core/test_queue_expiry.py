@@ -56,7 +56,7 @@ def test_a_use_lets_the_time_begin_again(broker: Broker, channel: ClientChannel,
     if use == "declare":
         channel.declare("q", arguments=EXPIRES)
     elif use == "passive":
-        queue.use()  # as the server does
+        queue.touch()  # as the server does
     else:
         assert channel.get(queue) is None
     let_pass(broker, 999)

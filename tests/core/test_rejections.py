@@ -11,7 +11,7 @@ from warrenmq.core.broker import Broker
 from warrenmq.core.errors import PreconditionFailed
 from warrenmq.core.outcome import DELIVERED, QUEUED, REJECTED, combine
 from warrenmq.core.ports import SYNCED, WRITTEN
-from warrenmq.core.publishing import take_runs
+from warrenmq.core.publishing import pop_runs
 from warrenmq.core.queue import Queue
 
 DURABLE_EPOCH = 1  # that of the declaration
@@ -150,9 +150,9 @@ def test_an_exchange_does_not_remember_what_a_queue_rejected(
 
 def test_runs_are_taken_up_to_a_tag() -> None:
     tags = [1, 2, 3, 5, 8, 9]
-    assert take_runs(tags, 8) == [(1, 3), (5, 5), (8, 8)]
+    assert pop_runs(tags, 8) == [(1, 3), (5, 5), (8, 8)]
     assert tags == [9]
-    assert take_runs(tags, 8) == []
+    assert pop_runs(tags, 8) == []
 
 
 def test_outcomes_add_up_and_the_longer_wait_counts() -> None:

@@ -13,7 +13,7 @@ from warrenmq.core.consumer import Consumer
 from warrenmq.core.errors import PreconditionFailed
 from warrenmq.core.queue import Queue
 from warrenmq.core.stream import SCAN_LIMIT, Stream
-from warrenmq.core.stream_filter import MOST_NEEDLES, make_filter
+from warrenmq.core.stream_filter import MAX_NEEDLES, make_filter
 from warrenmq.protocol.properties import BasicProperties, content_header
 from warrenmq.protocol.values import LongString
 
@@ -173,7 +173,7 @@ def test_a_reader_that_is_cancelled_while_it_looks_is_forgotten(
     broker.end_turn()
     channel.core.cancel("reader")
     broker.end_turn()
-    assert (broker.turn.due, broker.turn.later, broker.stats.consumers) == ([], {}, 0)
+    assert (broker.turn.due, broker.turn.deferred, broker.stats.consumers) == ([], {}, 0)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_a_filter_of_another_type_is_refused(
 
 def test_every_accepted_message_holds_a_needle() -> None:
     header = content_header(0, BasicProperties(headers={"a": 1, VALUE: "v3", "z": 2}))
-    few, many = (make_filter({"x-stream-filter": [f"v{at}" for at in range(count)]}) for count in (4, MOST_NEEDLES + 1))
+    few, many = (make_filter({"x-stream-filter": [f"v{at}" for at in range(count)]}) for count in (4, MAX_NEEDLES + 1))
     for filter, count in ((few, 4), (many, 1)):
         assert filter is not None
         assert filter.accepts(header)

@@ -124,20 +124,20 @@ def test_keeping_one_may_withdraw_another_and_make_new_ones(
 
 
 def test_the_broker_knows_whether_its_definitions_are_safe(broker: Broker, channel: ClientChannel) -> None:
-    assert broker.are_definitions_safe()
+    assert broker.are_definitions_durable()
     channel.declare("transient")
-    assert broker.are_definitions_safe()
+    assert broker.are_definitions_durable()
     declare(channel, "q")
-    assert not broker.are_definitions_safe()
+    assert not broker.are_definitions_durable()
     broker.end_turn()
-    assert not broker.are_definitions_safe()
+    assert not broker.are_definitions_durable()
     broker.storage.log.advance(2, 0)
-    assert not broker.are_definitions_safe()
+    assert not broker.are_definitions_durable()
     broker.storage.log.advance(2, 2)
-    assert broker.are_definitions_safe()
+    assert broker.are_definitions_durable()
     channel.publish(b"1", "q", delivery_mode=PERSISTENT)
     broker.end_turn()
-    assert broker.are_definitions_safe()
+    assert broker.are_definitions_durable()
 
 
 def test_in_a_broker_that_does_not_sync_each_epoch_what_is_written_is_safe(
@@ -146,9 +146,9 @@ def test_in_a_broker_that_does_not_sync_each_epoch_what_is_written_is_safe(
     storage.log.reply_level = WRITTEN
     declare(channel, "q")
     broker.end_turn()
-    assert not broker.are_definitions_safe()
+    assert not broker.are_definitions_durable()
     broker.storage.log.advance(2, 0)
-    assert broker.are_definitions_safe()
+    assert broker.are_definitions_durable()
 
 
 @pytest.mark.parametrize(("level", "flushes"), [(SYNCED, 1), (WRITTEN, 0)])

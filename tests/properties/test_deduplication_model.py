@@ -26,22 +26,22 @@ class WindowModel(RuleBasedStateMachine):
     def alive(self) -> list[tuple[bytes, int, bool]]:
         return [each for each in self.seen if not 0 < each[1] <= self.now_ms]
 
-    @rule(id=ids, ttl_ms=st.sampled_from([0, 0, 1, 3, 10]), is_kept=st.booleans())
-    def meet(self, id: bytes, ttl_ms: int, is_kept: bool) -> None:
+    @rule(id=ids, ttl_ms=st.sampled_from([0, 0, 1, 3, 10]), is_stored=st.booleans())
+    def meet(self, id: bytes, ttl_ms: int, is_stored: bool) -> None:
         is_known = any(each[0] == id for each in self.alive())
         assert self.window.has(id, self.now_ms) is is_known
         if not is_known:
             expires_ms = self.now_ms + ttl_ms if ttl_ms else 0
-            self.window.add(id, expires_ms, is_kept, self.now_ms)
+            self.window.add(id, expires_ms, is_stored, self.now_ms)
             self.seen = [each for each in self.seen if each[0] != id]
-            self.seen.append((id, expires_ms, is_kept))
+            self.seen.append((id, expires_ms, is_stored))
             # Those whose time is up may stand before others, and make room only when it is their turn.
             self.seen = self.seen[-self.size :]
             self.forget_first()
 
     def forget_first(self) -> None:
         """The window lets go of those at the front whose time is up: by then they do not count anyway."""
-        known = {id for id, _ in self.window.newest_kept(len(self.window))}
+        known = {id for id, _ in self.window.newest_stored(len(self.window))}
         while self.seen and self.seen[0] not in self.alive() and self.seen[0][0] not in known:
             del self.seen[0]
 
@@ -55,10 +55,10 @@ class WindowModel(RuleBasedStateMachine):
             for id, _, _ in self.alive():
                 assert self.window.has(id, self.now_ms)
             assert len(self.window) <= self.size
-            kept = [(id, expires_ms) for id, expires_ms, is_kept in self.alive() if is_kept]
-            found = [each for each in self.window.kept() if not 0 < each[1] <= self.now_ms]
+            kept = [(id, expires_ms) for id, expires_ms, is_stored in self.alive() if is_stored]
+            found = [each for each in self.window.stored() if not 0 < each[1] <= self.now_ms]
             assert found == kept
-            assert self.window.newest_kept(2) == list(self.window.kept())[-2:]
+            assert self.window.newest_stored(2) == list(self.window.stored())[-2:]
 
 
 TestWindow = WindowModel.TestCase

@@ -83,7 +83,7 @@ class PagedMessages(RuleBasedStateMachine):
             header = content_header(len(body), BasicProperties(delivery_mode=2 if sent.is_persistent else 1))
             entry = enqueue_as(make_message(address_of("", "q"), header, body), position)
             entry.expires_ms = expires_ms
-            self.backlog.keep(entry)
+            self.backlog.persist(entry)
             self.backlog.append(entry)
             self.waiting[position] = self.sent[position] = sent
 
@@ -131,11 +131,11 @@ class PagedMessages(RuleBasedStateMachine):
     @rule(is_all=st.booleans())
     def give_back(self, is_all: bool) -> None:
         positions = list(self.unacked)[:: 1 if is_all else 2]
-        self.backlog.give_back([self.unacked.pop(position) for position in positions])
+        self.backlog.requeue([self.unacked.pop(position) for position in positions])
         for position in positions:
             self.waiting[position] = self.sent[position]
         if not self.unacked:
-            self.backlog.page_out_returned()
+            self.backlog.page_out_requeued()
 
     @rule()
     def read_ahead(self) -> None:

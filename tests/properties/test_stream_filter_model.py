@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.storage.driver import Kept
 from tests.support.client import Client, ClientChannel, make_broker
 from tests.support.streams import StreamStorage, offset_of
-from warrenmq.core.stream_filter import MOST_NEEDLES
+from warrenmq.core.stream_filter import MAX_NEEDLES
 
 STREAM = {"x-queue-type": "stream"}
 VALUE = "x-stream-filter-value"
@@ -28,7 +28,7 @@ values = st.one_of(st.none(), texts, texts, st.sampled_from([7, True, ["a"], {VA
 others = st.dictionaries(st.sampled_from(["k", "x-stream-filter-valu", "CC-like", "z"]), st.integers(0, 9), max_size=2)
 messages = st.lists(st.tuples(values, others, st.integers(0, 400)), max_size=60)
 filters = st.one_of(
-    texts, st.lists(texts, max_size=3), st.just([f"v{at}" for at in range(MOST_NEEDLES)] + ["a"]), st.just("nothing")
+    texts, st.lists(texts, max_size=3), st.just([f"v{at}" for at in range(MAX_NEEDLES)] + ["a"]), st.just("nothing")
 )
 readers = st.lists(
     st.tuples(

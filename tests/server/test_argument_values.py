@@ -14,7 +14,7 @@ import pytest
 from tests.support.wire import Address, Refusal, Refused, WireChannel, WireConnection
 from tests.support.wire_format import Tagged
 from warrenmq.core import deduplication
-from warrenmq.core.arguments import COMPARED_ARGUMENTS
+from warrenmq.core.arguments import COMPARED_QUEUE_ARGUMENTS
 from warrenmq.core.durability import parse_durability
 from warrenmq.embedded import Broker
 from warrenmq.storage.options import StorageOptions
@@ -117,7 +117,7 @@ def text_of(value: Any) -> str:
     return repr(value)[:60]
 
 
-@pytest.mark.parametrize("name", sorted({*COMPARED_ARGUMENTS, *OF_QUEUES}))
+@pytest.mark.parametrize("name", sorted({*COMPARED_QUEUE_ARGUMENTS, *OF_QUEUES}))
 def test_arguments_of_queues(client: WireConnection, name: str) -> None:
     asking = Asking(client)
     for type in QUEUE_TYPES:

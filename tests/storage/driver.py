@@ -166,7 +166,7 @@ class Kept:
         entry = queue.get()
         if entry is not None:
             entry.queue = queue
-            queue.note_unacked()
+            queue.count_unacked()
         return entry
 
     def take(self, count: int, name: str = "q") -> list[QueuedMessage]:

@@ -49,7 +49,7 @@ class Level:
             header = content_header(len(body), BasicProperties(delivery_mode=PERSISTENT))
             entry = enqueue_as(make_message(address_of("", "q"), header, body), number)
             self.backlog.next_position = number + 1
-            self.backlog.keep(entry)
+            self.backlog.persist(entry)
             self.backlog.append(entry)
 
     def drop(self, *numbers: int) -> None:

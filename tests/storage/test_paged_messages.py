@@ -64,7 +64,7 @@ def put(backlog: Backlog, count: int, expires_ms: int = 0, is_persistent: bool =
         header = content_header(len(body), BasicProperties(delivery_mode=2 if is_persistent else 1))
         entry = enqueue_as(make_message(address_of("", "q"), header, body), position)
         entry.expires_ms = expires_ms
-        backlog.keep(entry)
+        backlog.persist(entry)
         backlog.append(entry)
 
 
@@ -443,7 +443,7 @@ def test_fetched_messages_know_how_often_they_were_delivered(tmp_path: Path) -> 
     for entry in taken:
         entry.attempts = 2
     queue.requeue(taken)
-    queue.backlog.page_out_returned()
+    queue.backlog.page_out_requeued()
     position = on_disk(kept)[100]
     answers = fetch(kept.store(), [position])
     kept.settle()
@@ -701,7 +701,7 @@ def test_a_crash_leaves_what_was_there_after_some_turn(seed: int) -> None:
                     waiting.remove(entry.position)
                     entry = backlog.take()
                 if entry is not None:
-                    backlog.give_back([entry])
+                    backlog.requeue([entry])
             promised.append((life.epoch, tuple(waiting)))
             history.tell(("state", life.epoch, tuple(waiting)))
             life.end_turn()

@@ -227,7 +227,7 @@ class Life:
         return self.page_one() or self.commit_one() or self.apply_one() or self.hear()
 
     def _durable(self) -> None:
-        self.broker.log_has_synced()
+        self.broker.log_synced()
         self.on_durable(self.durable)
 
     def _failed(self, reason: str) -> None:

@@ -1,7 +1,7 @@
 """The optional arguments of queues and exchanges: what each may be, and which a redeclaration must repeat.
 
 Checked when the queue is declared, in RabbitMQ's words, and kept with it. What the broker does not act on yet is named
-in `NOT_ACTED_ON`, so that the edge can say so.
+in `IGNORED_ARGUMENTS`, so that the edge can say so.
 """
 
 import re
@@ -17,7 +17,7 @@ from warrenmq.core.routing.erlang_text import field_type, is_integer, term
 
 # RabbitMQ compares these when a queue is declared again, and no others; x-queue-type is compared by meaning. The first
 # is ours, the last are those of deduplication.
-COMPARED_ARGUMENTS = (
+COMPARED_QUEUE_ARGUMENTS = (
     "x-durability",
     "x-expires",
     "x-message-ttl",
@@ -39,10 +39,10 @@ COMPARED_ARGUMENTS = (
     "x-queue-leader-locator",
     *deduplication.ARGUMENTS,
 )
-COMPARED_OF_EXCHANGES = ("alternate-exchange", *deduplication.ARGUMENTS)
+COMPARED_EXCHANGE_ARGUMENTS = ("alternate-exchange", *deduplication.ARGUMENTS)
 
 # Kept, but without effect: a queue has always a part of its messages in memory, and the rest on disk.
-NOT_ACTED_ON = frozenset({"x-max-in-memory-length", "x-max-in-memory-bytes"})
+IGNORED_ARGUMENTS = frozenset({"x-max-in-memory-length", "x-max-in-memory-bytes"})
 
 _NOT_FOR_QUORUM = frozenset({"x-max-priority", "x-queue-mode"})
 _NOT_FOR_STREAM = frozenset(
@@ -83,7 +83,7 @@ _NOT_FOR_CLASSIC = frozenset(
 _NOT_FOR = {"classic": _NOT_FOR_CLASSIC, "quorum": _NOT_FOR_QUORUM, "stream": _NOT_FOR_STREAM}
 
 MAX_DURATION_MS = 315_360_000_000  # ten years, RabbitMQ's limit for a time
-LARGEST_STREAM_SEGMENT = 3_000_000_000
+MAX_STREAM_SEGMENT = 3_000_000_000
 
 _AGE = re.compile("([0-9]{1,18})([YMDhms])")
 _UNITS_MS = {"Y": 31_536_000_000, "M": 2_592_000_000, "D": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000}
@@ -101,11 +101,11 @@ def validate_queue_arguments(
         if name in _NOT_FOR[queue_type]:
             raise PreconditionFailed(f"invalid arg '{name}' for {what} of queue type rabbit_{queue_type}_queue")
     _require_text(what, "x-dead-letter-exchange", arguments)
-    _require_sound(what, arguments, _CHECKS)
-    _require_sound(what, arguments, _DEDUPLICATION_CHECKS)
+    _run_checks(what, arguments, _CHECKS)
+    _run_checks(what, arguments, _DEDUPLICATION_CHECKS)
     if queue_type != "classic":
-        _require_lasting(what, is_durable, is_exclusive, is_auto_delete)
-    if queue_type == "stream" and arguments.get("x-stream-max-segment-size-bytes", 0) > LARGEST_STREAM_SEGMENT:
+        _require_durable(what, is_durable, is_exclusive, is_auto_delete)
+    if queue_type == "stream" and arguments.get("x-stream-max-segment-size-bytes", 0) > MAX_STREAM_SEGMENT:
         raise PreconditionFailed("Exceeded max value for x-stream-max-segment-size-bytes")
     # The size of RabbitMQ's Bloom filters, which are not needed here. The two spaces are in its text, too.
     if queue_type == "stream" and not 16 <= arguments.get("x-stream-filter-size-bytes", 16) <= 255:
@@ -114,10 +114,10 @@ def validate_queue_arguments(
 
 def validate_consumer_arguments(what: str, arguments: Mapping[str, Any]) -> None:
     """Refuse with 406 what RabbitMQ refuses for a consumer."""
-    _require_sound(what, arguments, _CONSUMER_CHECKS)
+    _run_checks(what, arguments, _CONSUMER_CHECKS)
 
 
-def require_own_name(name: str, arguments: Mapping[str, Any]) -> None:
+def require_name(name: str, arguments: Mapping[str, Any]) -> None:
     """Refuse to make up a name for what is meant to last."""
     queue_type = queue_type_of(arguments)
     if not name and queue_type in ("quorum", "stream"):
@@ -126,7 +126,7 @@ def require_own_name(name: str, arguments: Mapping[str, Any]) -> None:
 
 def find_ignored_arguments(arguments: Mapping[str, Any]) -> list[str]:
     """Those that are kept with the queue, but without effect."""
-    ignored = NOT_ACTED_ON.intersection(arguments)
+    ignored = IGNORED_ARGUMENTS.intersection(arguments)
     if arguments.get(deduplication.ENABLED) is not True:
         ignored |= set(deduplication.ARGUMENTS[1:]).intersection(arguments)
     return sorted(ignored)
@@ -152,7 +152,7 @@ def _require_known_type(what: str, queue_type: Any) -> None:
         raise PreconditionFailed(f"invalid arg 'x-queue-type' for {what}: \"unsupported queue type '{queue_type}'\"")
 
 
-def _require_lasting(what: str, is_durable: bool, is_exclusive: bool, is_auto_delete: bool) -> None:
+def _require_durable(what: str, is_durable: bool, is_exclusive: bool, is_auto_delete: bool) -> None:
     # A quorum queue is here a durable queue like any other: there is one node, and it keeps what it confirms.
     for property_name, is_wrong in (
         ("auto-delete", is_auto_delete),
@@ -171,7 +171,7 @@ def _require_text(what: str, name: str, arguments: Mapping[str, Any]) -> None:
 def validate_exchange_arguments(what: str, type: str, arguments: Mapping[str, Any]) -> None:
     """Refuse with 406 what RabbitMQ refuses for an exchange of that type."""
     _require_text(what, "alternate-exchange", arguments)
-    _require_sound(what, arguments, _DEDUPLICATION_CHECKS)
+    _run_checks(what, arguments, _DEDUPLICATION_CHECKS)
     if type == CONSISTENT_HASH:
         _require_hash_source(what, arguments)
     elif type == RECENT_HISTORY:
@@ -195,7 +195,7 @@ def _require_history_length(arguments: Mapping[str, Any]) -> None:
         )
 
 
-def _require_sound(what: str, arguments: Mapping[str, Any], checks: "Mapping[str, Check]") -> None:
+def _run_checks(what: str, arguments: Mapping[str, Any], checks: "Mapping[str, Check]") -> None:
     for name, check in checks.items():
         if name in arguments:
             fault = check(arguments[name], arguments)
@@ -291,7 +291,7 @@ def _cache_size(value: Any, arguments: Mapping[str, Any]) -> str:
     number = _number(value)
     if number is None or number < 1:
         return _positive(value, arguments)
-    largest = deduplication.LARGEST_SIZE
+    largest = deduplication.MAX_SIZE
     return f'"at most {largest} ids can be remembered"' if number > largest else ""
 
 

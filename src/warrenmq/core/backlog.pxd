@@ -18,13 +18,13 @@ cdef class Backlog:
     cdef list _entries
     cdef Py_ssize_t _head
     cdef Py_ssize_t _gaps
-    cdef list _returned
+    cdef list _requeued
     cdef public long long body_bytes
     cdef readonly long long last_delivered
     cdef Py_ssize_t _window_bytes
     cdef readonly Stats stats
     cdef readonly MessageStore store
-    cdef readonly bint keeps
+    cdef readonly bint is_durable
     cdef public bint counts_attempts
     cdef PageSizes _sizes
     cdef Py_ssize_t _page_out_at
@@ -34,28 +34,28 @@ cdef class Backlog:
     cdef list _page_waiters
     cdef object _on_page
     cdef public long long restored_position
-    cdef Backlog _whole
+    cdef Backlog _parent
     cdef public object expiry
 
     cpdef Py_ssize_t bytes_in_memory(self) noexcept
     cpdef bint has_first(self) noexcept
     cpdef QueuedMessage first(self)
-    cpdef int keep(self, QueuedMessage entry) except -1
-    cpdef pass_on(self, QueuedMessage entry)
+    cpdef int persist(self, QueuedMessage entry) except -1
+    cpdef count_delivered(self, QueuedMessage entry)
     @cython.locals(size=Py_ssize_t)
     cpdef append(self, QueuedMessage entry)
     @cython.locals(head=Py_ssize_t, entries=list, entry=QueuedMessage)
     cpdef QueuedMessage take(self)
     @cython.locals(entries=list, index=Py_ssize_t, entry=QueuedMessage)
     cpdef QueuedMessage remove(self, long long position)
-    cdef _count_gone(self, Py_ssize_t count, long long size)
+    cdef _count_removed(self, Py_ssize_t count, long long size)
     @cython.locals(high=Py_ssize_t, middle=Py_ssize_t, entry=QueuedMessage)
-    cdef Py_ssize_t _place_in(self, list entries, Py_ssize_t low, long long position) except -1
+    cdef Py_ssize_t _index_of(self, list entries, Py_ssize_t low, long long position) except -1
     @cython.locals(entries=list, entry=QueuedMessage)
-    cdef Py_ssize_t _pass_gaps(self, Py_ssize_t at) except -1
+    cdef Py_ssize_t _skip_gaps(self, Py_ssize_t at) except -1
     @cython.locals(entries=list)
     cdef _close_gaps(self, Py_ssize_t index)
-    cdef _tidy(self)
+    cdef _compact(self)
     @cython.locals(first=QueuedMessage, entry=QueuedMessage, entries=list, at=Py_ssize_t)
     cpdef QueuedMessage first_from(self, long long position)
     @cython.locals(entry=QueuedMessage)
@@ -64,11 +64,11 @@ cdef class Backlog:
     cpdef Backlog part_of(self, Message message)
     cpdef settle(self, QueuedMessage entry)
     @cython.locals(entry=QueuedMessage)
-    cpdef give_back(self, list entries)
+    cpdef requeue(self, list entries)
     @cython.locals(entries=list, returning=list, last="long long", passed=Py_ssize_t, start=Py_ssize_t)
     cdef _merge(self)
     @cython.locals(sizes=PageSizes, left=Py_ssize_t)
-    cdef Py_ssize_t _share(self, Py_ssize_t coming) except -1
+    cdef Py_ssize_t _memory_limit(self, Py_ssize_t coming) except -1
     @cython.locals(
         keep=Py_ssize_t, behind="long long", entries=list, at=Py_ssize_t, kept=Py_ssize_t, entry=QueuedMessage
     )
@@ -77,7 +77,7 @@ cdef class Backlog:
         sizes=PageSizes, keep=Py_ssize_t, on_disk="long long", entries=list, at=Py_ssize_t, end=Py_ssize_t,
         kept=Py_ssize_t, size=Py_ssize_t, entry=QueuedMessage, leaving=list, left=QueuedMessage,
     )
-    cpdef page_out_returned(self)
+    cpdef page_out_requeued(self)
     @cython.locals(tail=list, at=Py_ssize_t, size=Py_ssize_t, entry=QueuedMessage)
     cdef _page_out_tail(self, Py_ssize_t limit)
     cdef _set_tail_bytes(self, Py_ssize_t size)
@@ -95,6 +95,6 @@ cdef class Backlog:
     @cython.locals(in_memory=Py_ssize_t, paged=Py_ssize_t)
     cdef bint _fits_in_memory(self) except -1
     @cython.locals(entry=QueuedMessage, size=Py_ssize_t)
-    cdef Py_ssize_t _take_in(self, list entries) except -1
-    cdef inline void _enter(self, Message message) noexcept
-    cdef inline void _leave(self, Message message) noexcept
+    cdef Py_ssize_t _count_held(self, list entries) except -1
+    cdef inline void _hold(self, Message message) noexcept
+    cdef inline void _release(self, Message message) noexcept

@@ -21,7 +21,7 @@ from warrenmq.core.stats import Stats
 # Free places are released when there are this many, before the head or behind it, and at least half of the list.
 _COMPACT_FROM = 1024
 
-# Stands in the place of a message that was removed, so that the list stays sorted and keeps its length.
+# Stands in the place of a message that was removed, so that the list stays sorted and is_durable its length.
 _REMOVED = Message(b"", b"", b"")
 _NO_ENTRY = enqueue_as(_REMOVED, -1)
 
@@ -29,7 +29,7 @@ _NO_ENTRY = enqueue_as(_REMOVED, -1)
 class Backlog:
     """`waiting` messages wait, with `body_bytes` bytes of bodies; `paged` of them are on disk only.
 
-    `next_position` is that of the next message; no position is used twice. `keeps`: persistent messages are stored
+    `next_position` is that of the next message; no position is used twice. `is_durable`: persistent messages are stored
     durably. `counts_attempts`: how often they were delivered, too. `on_page` is called after a page was read back.
     """
 
@@ -40,17 +40,17 @@ class Backlog:
         "_on_page",
         "_page_out_at",
         "_page_waiters",
-        "_returned",
+        "_parent",
+        "_requeued",
         "_sizes",
         "_tail",
         "_tail_bytes",
         "_tail_out_at",
-        "_whole",
         "_window_bytes",
         "body_bytes",
         "counts_attempts",
         "expiry",
-        "keeps",
+        "is_durable",
         "last_delivered",
         "next_position",
         "paged",
@@ -66,11 +66,11 @@ class Backlog:
         store: MessageStore | None = None,
         is_durable: bool = False,
         on_page: Callable[[], object] | None = None,
-        whole: "Backlog | None" = None,
+        parent: "Backlog | None" = None,
     ) -> None:
         self.stats = stats
         self.store = store
-        self.keeps = is_durable and store is not None
+        self.is_durable = is_durable and store is not None
         self.counts_attempts = False
         self.next_position = 0
         self.restored_position = 0  # the first since the start
@@ -81,7 +81,7 @@ class Backlog:
         self._entries: list[Any] = []  # messages; before the head there is nothing
         self._head = 0
         self._gaps = 0  # places behind the head whose message was removed; there is none at the head
-        self._returned: list[QueuedMessage] = []
+        self._requeued: list[QueuedMessage] = []
         self._tail: list[QueuedMessage] = []
         self._window_bytes = 0  # memory of the window
         self._tail_bytes = 0  # memory of the tail
@@ -90,7 +90,7 @@ class Backlog:
         self._tail_out_at = self._sizes.page if self._sizes is not None else 0
         self._page_waiters: list[Callable[[], None]] = []
         self._on_page = on_page
-        self._whole = whole  # that this one is a part of (priority.py)
+        self._parent = parent  # of one priority level (priority.py)
         self.expiry: Any = None  # what removes expired messages (expiry.py), where some may expire
 
     # -- what waits --------------------------------------------------------------------------------------------------
@@ -104,36 +104,36 @@ class Backlog:
 
     def has_first(self) -> bool:
         """Return True if the first message is in memory."""
-        return len(self._entries) > self._head or len(self._returned) > 0
+        return len(self._entries) > self._head or len(self._requeued) > 0
 
     def first(self) -> QueuedMessage | None:
         """Return the first message; None if it is not in memory or none waits."""
-        if self._returned:
+        if self._requeued:
             self._merge()
         return self._entries[self._head] if self._head < len(self._entries) else None
 
     def __iter__(self) -> Iterator[QueuedMessage]:
         """Iterate over the messages in memory."""
-        self._tidy()
+        self._compact()
         yield from self._entries[self._head :]
         yield from self._tail
 
     # -- transitions -------------------------------------------------------------------------------------------------
 
-    def keep(self, entry: QueuedMessage) -> int:
+    def persist(self, entry: QueuedMessage) -> int:
         """Store a persistent message in the open epoch; return what its confirm has to wait for.
 
         Called before the message is delivered or confirmed: both then belong to the same epoch or a later one.
         """
-        if self.keeps and entry.message.is_persistent():
+        if self.is_durable and entry.message.is_persistent():
             self.store.append(entry)  # type: ignore[union-attr]
             return self.store.durability_level  # type: ignore[union-attr]
         return NOTHING
 
-    def pass_on(self, entry: QueuedMessage) -> None:
+    def count_delivered(self, entry: QueuedMessage) -> None:
         """Count a message as delivered that met a waiting consumer: an append and a take in one."""
         self.stats.held_bytes += entry.message.footprint()
-        self._enter(entry.message)
+        self._hold(entry.message)
         if entry.position > self.last_delivered:
             self.last_delivered = entry.position
 
@@ -141,7 +141,7 @@ class Backlog:
         """Add a message behind all others."""
         size = entry.message.footprint()
         self.stats.held_bytes += size
-        self._enter(entry.message)
+        self._hold(entry.message)
         self.stats.ready += 1
         self.waiting += 1
         self.body_bytes += entry.message.size
@@ -151,7 +151,7 @@ class Backlog:
             if (
                 self._sizes is not None
                 and self._window_bytes >= self._page_out_at
-                and self._window_bytes >= self._share(0)
+                and self._window_bytes >= self._memory_limit(0)
             ):
                 self._page_out_window(self._sizes)
             return
@@ -162,7 +162,7 @@ class Backlog:
 
     def take(self) -> QueuedMessage | None:
         """Remove the first message for delivery; None if none is in memory."""
-        if self._returned:
+        if self._requeued:
             self._merge()
         head = self._head
         entries = self._entries
@@ -172,7 +172,7 @@ class Backlog:
         entries[head] = None
         head += 1
         if self._gaps != 0:
-            head = self._pass_gaps(head)
+            head = self._skip_gaps(head)
         if head == len(entries):
             entries.clear()
             head = 0
@@ -190,10 +190,10 @@ class Backlog:
 
     def remove(self, position: int) -> QueuedMessage | None:
         """Remove the message at this position, wherever it stands; None if it does not wait, or is on disk only."""
-        if self._returned:
+        if self._requeued:
             self._merge()
         entries = self._entries
-        index = self._place_in(entries, self._head, position)
+        index = self._index_of(entries, self._head, position)
         entry: QueuedMessage = entries[index] if index < len(entries) else _NO_ENTRY
         if entry.position == position and entry.message is not _REMOVED:
             entries[index] = enqueue_as(_REMOVED, position)
@@ -201,24 +201,24 @@ class Backlog:
             self._window_bytes -= entry.message.footprint()
             self._close_gaps(index)
         else:
-            index = self._place_in(self._tail, 0, position)
+            index = self._index_of(self._tail, 0, position)
             if index == len(self._tail) or self._tail[index].position != position:
                 return None
             entry = self._tail.pop(index)
             self._set_tail_bytes(self._tail_bytes - entry.message.footprint())
-        self._count_gone(1, entry.message.size)
+        self._count_removed(1, entry.message.size)
         return entry
 
-    def _count_gone(self, count: int, size: int) -> None:
+    def _count_removed(self, count: int, size: int) -> None:
         """Count messages that no one took from the head, here and in the whole that this is a part of."""
         self.stats.ready -= count
         self.waiting -= count
         self.body_bytes -= size
-        if self._whole is not None:
-            self._whole.waiting -= count
-            self._whole.body_bytes -= size
+        if self._parent is not None:
+            self._parent.waiting -= count
+            self._parent.body_bytes -= size
 
-    def _place_in(self, entries: list[Any], low: int, position: int) -> int:
+    def _index_of(self, entries: list[Any], low: int, position: int) -> int:
         """Return the index of the first place from `low` on that is not before this position."""
         high = len(entries)
         while low < high:
@@ -230,7 +230,7 @@ class Backlog:
                 high = middle
         return low
 
-    def _pass_gaps(self, at: int) -> int:
+    def _skip_gaps(self, at: int) -> int:
         """Return the index of the first message from there on; the gaps before it are passed."""
         entries = self._entries
         while at < len(entries):
@@ -246,16 +246,16 @@ class Backlog:
         """The message at this index was removed: there must be no gap at the head, nor too many behind it."""
         entries = self._entries
         if index == self._head:
-            self._head = self._pass_gaps(index)
+            self._head = self._skip_gaps(index)
             if self._head == len(entries):
                 entries.clear()
                 self._head = 0
         elif self._gaps >= _COMPACT_FROM and 2 * self._gaps >= len(entries) - self._head:
-            self._tidy()
+            self._compact()
 
-    def _tidy(self) -> None:
+    def _compact(self) -> None:
         """Bring the window in order: what came back is in its place, and there are no gaps."""
-        if self._returned:
+        if self._requeued:
             self._merge()
         if self._gaps != 0:
             self._entries = [entry for entry in self._entries[self._head :] if entry.message is not _REMOVED]
@@ -268,7 +268,7 @@ class Backlog:
         if first is None or first.position >= position:
             return first
         entries = self._entries
-        for at in range(self._place_in(entries, self._head, position), len(entries)):
+        for at in range(self._index_of(entries, self._head, position), len(entries)):
             entry: QueuedMessage = entries[at]
             if entry.message is not _REMOVED:
                 return entry
@@ -286,13 +286,13 @@ class Backlog:
     def settle(self, entry: QueuedMessage) -> None:
         """Forget a message that was taken, removed or passed on: it was acked or dropped, or needs no ack."""
         self.stats.held_bytes -= entry.message.footprint()
-        self._leave(entry.message)
+        self._release(entry.message)
         if entry.epoch != 0 and self.store is not None:
             self.store.forget(entry)
 
-    def give_back(self, entries: list[QueuedMessage]) -> None:
+    def requeue(self, entries: list[QueuedMessage]) -> None:
         """Put messages that were taken back at their old places."""
-        self._returned.extend(entries)
+        self._requeued.extend(entries)
         self.stats.ready += len(entries)
         self.waiting += len(entries)
         for entry in entries:
@@ -310,7 +310,7 @@ class Backlog:
             assert self.store is not None
             self.store.forget_pages()
         self._entries.clear()
-        self._returned.clear()
+        self._requeued.clear()
         self._tail.clear()
         self._head = 0
         self._gaps = 0
@@ -324,7 +324,7 @@ class Backlog:
     def delete(self) -> None:
         """Drop everything, and the store with it. Messages that are out are settled without it."""
         self.drop_all()
-        self.keeps = False
+        self.is_durable = False
         if self.store is not None:
             self.store.delete()
             self.store = None
@@ -335,7 +335,7 @@ class Backlog:
         if self.store is None:
             return []
         recovered = self.store.open(self)
-        size = self._take_in(recovered.entries)
+        size = self._count_held(recovered.entries)
         self.waiting = recovered.paged + len(recovered.entries)
         self.stats.ready += self.waiting
         self.body_bytes = recovered.paged_bytes
@@ -362,8 +362,8 @@ class Backlog:
 
     def _merge(self) -> None:
         """Move the returned messages to their places, which are nearly always at the head."""
-        returning = self._returned
-        self._returned = []
+        returning = self._requeued
+        self._requeued = []
         returning.sort(key=_position_of)
         entries = self._entries
         last = returning[-1].position
@@ -380,7 +380,7 @@ class Backlog:
 
     # -- paging: of a long backlog only the first messages stay in memory --------------------------------------------
 
-    def _share(self, coming: int) -> int:
+    def _memory_limit(self, coming: int) -> int:
         """Return how much memory the window may take when `coming` bytes more are held.
 
         It is as much as the window leaves to others, so some of the budget is always free, however many long
@@ -397,8 +397,8 @@ class Backlog:
         The rest becomes the tail, which is written in chunks as others arrive, so that the loop does not stall.
         """
         assert self.store is not None
-        self._tidy()
-        keep = min(sizes.kept, self._share(0) // 2)
+        self._compact()
+        keep = min(sizes.resident, self._memory_limit(0) // 2)
         behind = max(self.store.last_position, self.last_delivered)
         entries = self._entries
         at = self._head
@@ -419,17 +419,17 @@ class Backlog:
         self._window_bytes = kept
         self._page_out_tail(sizes.page)
 
-    def page_out_returned(self) -> None:
+    def page_out_requeued(self) -> None:
         """Page out messages that were delivered and came back. No message of the queue may be unacked.
 
         Those that are on disk already only leave memory; those that the disk does not have are the tail, as ever.
         """
         sizes = self._sizes
-        if sizes is None or self._window_bytes < self._share(0):
+        if sizes is None or self._window_bytes < self._memory_limit(0):
             return
         assert self.store is not None
-        self._tidy()
-        keep = min(sizes.kept, self._share(0) // 2)
+        self._compact()
+        keep = min(sizes.resident, self._memory_limit(0) // 2)
         on_disk = self.store.last_position
         entries = self._entries
         at = end = self._head
@@ -457,7 +457,7 @@ class Backlog:
         self._count_paged(len(leaving))
         self.stats.held_bytes -= size
         for left in leaving:
-            self._leave(left.message)
+            self._release(left.message)
         self.store.page_out(leaving)
 
     def _page_out_tail(self, limit: int) -> None:
@@ -469,7 +469,7 @@ class Backlog:
         while at < len(tail) and size < limit:
             entry = tail[at]
             size += entry.message.footprint()
-            self._leave(entry.message)
+            self._release(entry.message)
             at += 1
         leaving = tail[:at]
         del tail[:at]
@@ -491,7 +491,7 @@ class Backlog:
 
     def add_page(self, entries: list[QueuedMessage], lost: int = 0, lost_bytes: int = 0) -> None:
         """Take the next page from the store; `lost` messages could not be read, `lost_bytes` in all."""
-        size = self._take_in(entries)
+        size = self._count_held(entries)
         for entry in entries:
             if entry.position <= self.last_delivered:  # it came back, and was paged out again
                 entry.redelivered = True
@@ -501,14 +501,14 @@ class Backlog:
         self._count_paged(-len(entries))
         self.remove_paged(lost, lost_bytes)
         if self.expiry is not None:
-            self.expiry.read_back(entries)
+            self.expiry.page_arrived(entries)
         if self._on_page is not None:
             self._on_page()
         self._notify_page_waiters()
 
     def remove_paged(self, count: int, size: int) -> None:
         """This many messages that were on disk only are gone, with `size` bytes of bodies: the store has done it."""
-        self._count_gone(count, size)
+        self._count_removed(count, size)
         self._count_paged(-count)
         if self.paged == 0:
             self._entries.extend(self._tail)
@@ -520,8 +520,8 @@ class Backlog:
 
     def _count_paged(self, count: int) -> None:
         self.paged += count
-        if self._whole is not None:
-            self._whole.paged += count
+        if self._parent is not None:
+            self._parent.paged += count
 
     def forget_paged(self, position: int, size: int) -> bool:
         """Forget one message that is on disk only, with a body of `size` bytes; False if there is none."""
@@ -570,26 +570,26 @@ class Backlog:
         """
         in_memory = self._window_bytes + self._tail_bytes
         paged = in_memory * self.paged // (self.waiting - self.paged)
-        return in_memory + paged < self._share(paged) * 3 // 4
+        return in_memory + paged < self._memory_limit(paged) * 3 // 4
 
-    def _take_in(self, entries: list[QueuedMessage]) -> int:
+    def _count_held(self, entries: list[QueuedMessage]) -> int:
         """Count messages that came from the store as held; return their footprint."""
         size = 0
         for entry in entries:
             size += entry.message.footprint()
-            self._enter(entry.message)
+            self._hold(entry.message)
         self.stats.held_bytes += size
         return size
 
     # -- one message in several queues is in memory once -------------------------------------------------------------
 
-    def _enter(self, message: Message) -> None:
+    def _hold(self, message: Message) -> None:
         """The message is held here, too."""
         if message.queue_count != 0:
             self.stats.shared_bytes += message.shared_size()
         message.queue_count += 1
 
-    def _leave(self, message: Message) -> None:
+    def _release(self, message: Message) -> None:
         """The message is not held here any more."""
         message.queue_count -= 1
         if message.queue_count != 0:

@@ -54,8 +54,8 @@ class Broker:
         self.events = events or EventSink()
         self.stats = Stats()
         storage.count_memory_in(self.stats)
-        storage.log.on_written = self.log_has_written
-        storage.log.on_durable = self.log_has_synced
+        storage.log.on_written = self.log_written
+        storage.log.on_durable = self.log_synced
         self.users = Users()
         self.login_limit = LoginLimit()
         self.vhosts: dict[str, VHost] = {}
@@ -144,17 +144,17 @@ class Broker:
             due, turn.due = turn.due, []
             for queue in due:
                 queue.dispatch()
-        if turn.later:
-            turn.due, turn.later = list(turn.later), {}
+        if turn.deferred:
+            turn.due, turn.deferred = list(turn.deferred), {}
             turn.begin()
-        if turn.lost:
-            lost, turn.lost = turn.lost, []
+        if turn.cancelled:
+            lost, turn.cancelled = turn.cancelled, []
             for consumer in lost:
                 connection = consumer.channel.connection
                 if connection in turn.pending_replies or connection in self.pending_replies:
-                    turn.lost.append(consumer)  # delete-ok comes first
+                    turn.cancelled.append(consumer)  # delete-ok comes first
                 else:
-                    consumer.channel.consumer_lost(consumer)
+                    consumer.channel.cancel_consumer(consumer)
         if self.events.has_events:
             self.events.end_turn()
         log = self.storage.log
@@ -179,20 +179,20 @@ class Broker:
                     self.awaits_written = True
             self._run_durable_callbacks()  # those that have nothing to wait for
 
-    def log_has_written(self) -> None:
+    def log_written(self) -> None:
         """More epochs are written (`CommitLog.written`): answer what waits for that."""
         if self.failure is None and self.awaits_written:
-            self._answer_waiting()
+            self._settle_waiting()
 
-    def log_has_synced(self) -> None:
+    def log_synced(self) -> None:
         """More epochs are durable (`CommitLog.durable`): answer what waits for them."""
         if self.failure is None:
-            self._answer_waiting()
+            self._settle_waiting()
 
-    def _answer_waiting(self) -> None:
+    def _settle_waiting(self) -> None:
         log = self.storage.log
         for channel in list(self.awaiting_epoch):
-            if channel.epochs_are_safe(log.written, log.durable):
+            if channel.confirm_epochs(log.written, log.durable):
                 del self.awaiting_epoch[channel]
         if self.pending_replies:
             self._run_durable_callbacks()
@@ -213,16 +213,16 @@ class Broker:
         self.turn.pending_replies.pop(owner, None)
         self.pending_replies.pop(owner, None)
 
-    def are_definitions_safe(self) -> bool:
+    def are_definitions_durable(self) -> bool:
         """Whether all that was declared, bound and removed until now is as safe as an answer wants it."""
-        return not self.turn.has_defined and self._is_safe(self.defined_epoch, self.storage.log.reply_level)
+        return not self.turn.has_defined and self._has_reached(self.defined_epoch, self.storage.log.reply_level)
 
-    def _is_safe(self, epoch: int, level: int) -> bool:
+    def _has_reached(self, epoch: int, level: int) -> bool:
         log = self.storage.log
         return level == NOTHING or epoch <= (log.durable if level == SYNCED else log.written)
 
     def _run_durable_callbacks(self) -> None:
-        safe = [owner for owner, (epoch, level, _) in self.pending_replies.items() if self._is_safe(epoch, level)]
+        safe = [owner for owner, (epoch, level, _) in self.pending_replies.items() if self._has_reached(epoch, level)]
         for owner in safe:
             reply = self.pending_replies.pop(owner, None)  # None: an earlier callback withdrew it
             if reply is not None:

@@ -16,7 +16,7 @@ cdef int WRITTEN
 cdef int SYNCED
 cdef int WAITS_FOR
 cdef int REJECTED
-cdef Py_ssize_t _LONGEST_SHARED_HEADER
+cdef Py_ssize_t _MAX_SHARED_HEADER
 cdef int _ROUTED
 cdef int _ACKED
 cdef int _CONFIRMED
@@ -43,7 +43,7 @@ cdef class Channel:
     cdef readonly bint is_open
     cdef public Exchange writable_exchange
     cdef public long long writable_revision
-    cdef readonly bytes plain_header
+    cdef readonly bytes shared_header
     cdef readonly object transaction
     cdef readonly object reply_queue
     cdef readonly long long published
@@ -60,26 +60,26 @@ cdef class Channel:
 
     @cython.locals(queues=list, message=Message)
     cpdef publish(self, Route route, bytes header, bytes body)
-    cdef bint _take_plain(self, bytes header) except -1
+    cdef bint _share_header(self, bytes header) except -1
     cdef _publish_inspected(self, Route route, bytes header, bytes body)
     @cython.locals(queue=Queue, outcome=int, rejected=int)
     cdef int _deliver_to(self, Message message, list queues, bint is_mandatory) except -1
-    cdef _note_rejected(self)
+    cdef _record_rejected(self)
     @cython.locals(taken=list)
     cpdef reject(self, unsigned long long tag, bint multiple, bint requeue, int kind=*)
     cdef _await_confirm(self, Message message)
-    cdef _give_back(self, Message message, bint is_mandatory)
-    cpdef note_published(self)
+    cdef _return_unroutable(self, Message message, bint is_mandatory)
+    cpdef add_unconfirmed(self)
     @cython.locals(level=int)
     cpdef end_turn(self, unsigned long long epoch)
     cdef _await_epoch(self, unsigned long long epoch, int level)
     @cython.locals(epoch="unsigned long long", level=int, tag="unsigned long long", up_to="unsigned long long")
-    cpdef bint epochs_are_safe(self, unsigned long long written, unsigned long long durable) except -1
+    cpdef bint confirm_epochs(self, unsigned long long written, unsigned long long durable) except -1
     @cython.locals(first="unsigned long long")
     cdef _confirm_up_to(self, unsigned long long tag)
     cdef _confirm(self, unsigned long long first, unsigned long long last)
     @cython.locals(traced=list, tags=list, count=Py_ssize_t, number="unsigned long long", message=Message)
-    cdef _untrace(self, unsigned long long tag, bint is_confirmed)
+    cdef _end_traced(self, unsigned long long tag, bint is_confirmed)
     @cython.locals(entry=QueuedMessage, queue=Queue)
     cpdef ack(self, unsigned long long tag, bint multiple)
     @cython.locals(entry=QueuedMessage, queue=Queue)

@@ -18,7 +18,7 @@ from warrenmq.core.message import Message, QueuedMessage, make_message
 from warrenmq.core.outcome import REJECTED, WAITS_FOR
 from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, CommitLog, EventSink, Outbox
 from warrenmq.core.publish_rules import encode_blind_keys, needs_inspection, prepare_header, ttl_of
-from warrenmq.core.publishing import Unrouted, find_target, foresee_queues, pass_exchanges, take_runs
+from warrenmq.core.publishing import DeferredRoute, find_target, pop_runs, predict_queues, resolve_route
 from warrenmq.core.queue import Queue
 from warrenmq.core.stats import Stats
 from warrenmq.core.transaction import Transaction
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 NO_ROUTE = 312
 
 # A longer header is not kept to be shared: a client may have thousands of channels.
-_LONGEST_SHARED_HEADER = 4096
+_MAX_SHARED_HEADER = 4096
 
 # As C integers.
 _ROUTED = schema.ROUTED
@@ -63,11 +63,11 @@ class Channel:
         "nacked",
         "number",
         "outbox",
-        "plain_header",
         "published",
         "published_tag",
         "rejected",
         "reply_queue",
+        "shared_header",
         "stats",
         "traced",
         "traced_tags",
@@ -104,7 +104,7 @@ class Channel:
         # The last exchange that the user was found to be allowed to publish to, and the revision of that decision.
         self.writable_exchange: Exchange | None = None
         self.writable_revision = 0
-        self.plain_header = b""  # the last one that needed no look inside: the next is often the same
+        self.shared_header = b""  # the last one that needed no look inside: the next is often the same
         self.transaction: Transaction | None = None
         self.reply_queue: ReplyQueue | None = None
         # Counters; `nacked` are rejected publishes. core/snapshot.py derives others from the tags.
@@ -126,11 +126,11 @@ class Channel:
         self.stats.published += 1
         self.published += 1
         queues = route.queues
-        if queues is None or (header != self.plain_header and not self._take_plain(header)):
+        if queues is None or (header != self.shared_header and not self._share_header(header)):
             self._publish_inspected(route, header, body)
             return
         # All messages with an equal header share one: it stays in the processor's cache, and takes memory once.
-        message = make_message(route.address, self.plain_header, body)
+        message = make_message(route.address, self.shared_header, body)
         if self.events.is_watching and not route.sampler.skips(header):
             self.events.published(self, route, message, queues)
         if self.transaction is not None:
@@ -138,11 +138,11 @@ class Channel:
             return
         self._deliver_to(message, queues, route.is_mandatory)
 
-    def _take_plain(self, header: bytes) -> bool:
+    def _share_header(self, header: bytes) -> bool:
         """Whether nothing in the header matters here; then it is the one that the next is compared with."""
-        if len(header) > _LONGEST_SHARED_HEADER or needs_inspection(header):
+        if len(header) > _MAX_SHARED_HEADER or needs_inspection(header):
             return False
-        self.plain_header = header
+        self.shared_header = header
         return True
 
     def _publish_inspected(self, route: Route, header: bytes, body: bytes) -> None:
@@ -153,23 +153,23 @@ class Channel:
         message.blind_keys = encode_blind_keys(headers)
         target = find_target(self.vhost, route, extra_keys, header, headers)
         if self.events.is_watching:
-            self.events.published(self, route, message, foresee_queues(self.vhost, target))
+            self.events.published(self, route, message, predict_queues(self.vhost, target))
         if self.transaction is not None:
             self.transaction.hold_publish(message, target, route.is_mandatory, self.stats)
         else:
             self.deliver(message, target, route.is_mandatory)
 
-    def deliver(self, message: Message, target: list[Queue] | Unrouted, is_mandatory: bool) -> None:
+    def deliver(self, message: Message, target: list[Queue] | DeferredRoute, is_mandatory: bool) -> None:
         """Give it to its queues, unless an exchange on the way drops it as a duplicate."""
-        if not isinstance(target, Unrouted):
+        if not isinstance(target, DeferredRoute):
             self._deliver_to(message, target, is_mandatory)
             return
-        queues, passage = pass_exchanges(self.vhost, message, target)
-        if queues or not passage.was_dropped:
+        queues, path = resolve_route(self.vhost, message, target)
+        if queues or not path.was_dropped:
             is_rejected = self._deliver_to(message, queues, is_mandatory)
-            level = passage.note(len(queues) > 0 and not is_rejected)
+            level = path.record(len(queues) > 0 and not is_rejected)
         else:
-            level = max(passage.note(False), passage.outcome() & WAITS_FOR)
+            level = max(path.record(False), path.outcome() & WAITS_FOR)
             if message.uid != 0:
                 self.events.message_event(schema.DROPPED, message, self, schema.R_DUPLICATE)
             if self.is_confirming:
@@ -188,14 +188,14 @@ class Channel:
                     self.turn_level = outcome & WAITS_FOR
                 rejected |= outcome & REJECTED
             if rejected:
-                self._note_rejected()
+                self._record_rejected()
         else:
-            self._give_back(message, is_mandatory)
+            self._return_unroutable(message, is_mandatory)
         if self.is_confirming:
             self._await_confirm(message)
         return rejected
 
-    def _note_rejected(self) -> None:
+    def _record_rejected(self) -> None:
         """Some queue refused the publish at hand: nack it in its place, or fail the commit it is part of."""
         if self.is_confirming or self.transaction is not None:
             if self.rejected is None:
@@ -203,7 +203,7 @@ class Channel:
             self.rejected.append(self.published_tag + 1)
 
     def _await_confirm(self, message: Message) -> None:
-        self.note_published()
+        self.add_unconfirmed()
         if message.uid != 0:
             if self.traced is None or self.traced_tags is None:
                 self.traced = []
@@ -211,7 +211,7 @@ class Channel:
             self.traced.append(message)
             self.traced_tags.append(self.published_tag)
 
-    def _give_back(self, message: Message, is_mandatory: bool) -> None:
+    def _return_unroutable(self, message: Message, is_mandatory: bool) -> None:
         """No queue takes it."""
         self.stats.unroutable += 1
         self.unroutable += 1
@@ -223,7 +223,7 @@ class Channel:
                 self.events.message_event(schema.RETURNED, message, self, schema.R_NO_ROUTE)
             self.outbox.return_message(self.number, NO_ROUTE, "NO_ROUTE", message)
 
-    def note_published(self) -> None:
+    def add_unconfirmed(self) -> None:
         """Give the publish its confirm number, to be answered when the turn's work is safe."""
         self.published_tag += 1
         if not self.is_in_turn:
@@ -264,7 +264,7 @@ class Channel:
         if level == WRITTEN:
             self.broker.awaits_written = True
 
-    def epochs_are_safe(self, written: int, durable: int) -> bool:
+    def confirm_epochs(self, written: int, durable: int) -> bool:
         """Answer what waited for epochs up to these; says whether nothing waits any more."""
         waiting = self.awaiting_epoch
         if waiting is None:
@@ -291,11 +291,11 @@ class Channel:
         self.confirmed_tag = tag
         if self.rejected:
             # `multiple` covers all that is not answered yet: so what comes before a nack is acked first.
-            for begin, end in take_runs(self.rejected, tag):
+            for begin, end in pop_runs(self.rejected, tag):
                 if begin > first:
                     self._confirm(first, begin - 1)
                 if self.traced is not None:
-                    self._untrace(end, False)
+                    self._end_traced(end, False)
                 self.nacked += end - begin + 1
                 self.outbox.nack(self.number, end, end > begin)
                 first = end + 1
@@ -305,10 +305,10 @@ class Channel:
     def _confirm(self, first: int, last: int) -> None:
         self.stats.confirmed += last - first + 1
         if self.traced is not None:
-            self._untrace(last, True)
+            self._end_traced(last, True)
         self.outbox.confirm(self.number, last, last > first)
 
-    def _untrace(self, tag: int, is_confirmed: bool) -> None:
+    def _end_traced(self, tag: int, is_confirmed: bool) -> None:
         """Forget the traced publishes up to this one; a rejection is an event of the queue, not of the channel."""
         traced, tags = self.traced, self.traced_tags
         assert traced is not None and tags is not None  # noqa: PT018
@@ -331,7 +331,7 @@ class Channel:
         if tag in self.consumers or (self.reply_queue is not None and self.reply_queue.tag == tag):
             raise NotAllowed(f"attempt to reuse consumer tag '{tag}'")
         self._require_room_for_consumer()
-        queue.require_admissible(self, no_ack, is_exclusive, arguments)
+        queue.validate_consumer(self, no_ack, is_exclusive, arguments)
         consumer = Consumer(tag, self, queue, no_ack, is_exclusive, self.default_prefetch, priority, arguments)
         consumer_timeout.watch(self, queue, consumer)
         self.consumers[tag] = consumer
@@ -345,7 +345,7 @@ class Channel:
     def start(self, consumer: Consumer) -> None:
         """Let the messages flow."""
         consumer.queue.add_consumer(consumer)
-        self._tell_consumer(schema.CONSUMER_OPENED, consumer, 0)
+        self._emit_consumer(schema.CONSUMER_OPENED, consumer, 0)
 
     def cancel(self, tag: str) -> None:
         """Stop a consumer; what it holds stays unacked. An unknown tag is fine."""
@@ -370,20 +370,20 @@ class Channel:
             self.reply_queue.delete()  # a transaction may still hold an answer to it
             self.reply_queue = None
 
-    def consumer_lost(self, consumer: Consumer) -> None:
+    def cancel_consumer(self, consumer: Consumer) -> None:
         """Its queue is gone: forget it and tell the client."""
         if self.consumers.get(consumer.tag) is consumer:
             del self.consumers[consumer.tag]
             consumer.unpark()
             self.outbox.cancel_consumer(self.number, consumer.tag)
-            self._tell_consumer(schema.CONSUMER_CLOSED, consumer, schema.R_QUEUE_DELETED)
+            self._emit_consumer(schema.CONSUMER_CLOSED, consumer, schema.R_QUEUE_DELETED)
 
     def _detach(self, consumer: Consumer, reason: int) -> None:
         consumer.unpark()
-        self.vhost.consumer_left(consumer.queue, consumer)
-        self._tell_consumer(schema.CONSUMER_CLOSED, consumer, reason)
+        self.vhost.remove_consumer(consumer.queue, consumer)
+        self._emit_consumer(schema.CONSUMER_CLOSED, consumer, reason)
 
-    def _tell_consumer(self, kind: int, consumer: Consumer, reason: int) -> None:
+    def _emit_consumer(self, kind: int, consumer: Consumer, reason: int) -> None:
         self.broker.emit(
             kind,
             self.vhost.name,
@@ -396,7 +396,7 @@ class Channel:
 
     def get(self, queue: Queue, no_ack: bool) -> bool:
         """Send the first waiting message as get-ok; says whether there was one."""
-        queue.use()
+        queue.touch()
         entry = queue.get()
         if entry is None:
             return False
@@ -406,7 +406,7 @@ class Channel:
             queue.redelivered += 1
         entry.attempts += 1
         if entry.message.uid != 0 or queue.is_tapped:
-            queue.tell_delivered(entry, self, no_ack)
+            queue.emit_delivered(entry, self, no_ack)
         message = queue.as_delivered(entry)
         if no_ack:
             queue.delivered_no_ack += 1
@@ -415,7 +415,7 @@ class Channel:
         else:
             consumer_timeout.watch(self, queue)
             entry.queue = queue
-            queue.note_unacked()
+            queue.count_unacked()
             tag = self.ledger.add(entry)
         self.outbox.get_ok(self.number, tag, entry.redelivered, message, queue.message_count())
         return True
@@ -452,7 +452,7 @@ class Channel:
             tag = self.ledger.last_tag
         elif tag not in self.ledger.unacked:
             raise PreconditionFailed(f"unknown delivery tag {tag}")
-        self.settle_all(self.ledger.strike_up_to(tag))
+        self.settle_all(self.ledger.take_entries_up_to(tag))
 
     def reject(self, tag: int, multiple: bool, requeue: bool, kind: int = schema.REJECTED) -> None:
         """basic.nack and basic.reject; `kind` says which."""
@@ -460,23 +460,23 @@ class Channel:
         if self.transaction is not None:
             self.transaction.hold(taken, kind, requeue)
             return
-        self._require_returnable(taken, taken)
+        self._require_requeueable(taken, taken)
         self.refuse_all([entry for _, entry in taken], kind, requeue)
 
     def recover(self) -> None:
         """Requeue everything that is unacked."""
         out = list(self.ledger.unacked.items())
-        self._require_returnable(out, [])
+        self._require_requeueable(out, [])
         self._requeue_all(self.ledger.take_all(), schema.R_RECOVERED)
 
-    def _require_returnable(
+    def _require_requeueable(
         self, returning: list[tuple[int, QueuedMessage]], struck: list[tuple[int, QueuedMessage]]
     ) -> None:
         """Refuse before anything is done; what was struck from the ledger is out again."""
         try:
             for _, entry in returning:
                 queue: Queue = entry.queue  # type: ignore[assignment]
-                queue.require_returnable()
+                queue.require_requeueable()
         except NotImplementedHere:
             self.ledger.put_back(struck)
             raise
@@ -531,7 +531,7 @@ class Channel:
     def commit(self) -> int:
         """Apply everything held, together: one turn, one epoch. Gives what the answer has to wait for at least."""
         transaction = self._end_transaction()
-        self._require_returnable(transaction.refused_deliveries(), transaction.held_deliveries())
+        self._require_requeueable(transaction.refused_deliveries(), transaction.held_deliveries())
         self.turn_level = transaction.settled_level()
         transaction.apply(self)
         self.broker.storage.log.end_transaction()

@@ -3,7 +3,7 @@ cimport cython
 from warrenmq.core.backlog cimport Backlog
 from warrenmq.core.consumer cimport Consumer, ConsumerRing
 from warrenmq.core.dead_letter cimport DeadLetters
-from warrenmq.core.expiry cimport Expiry
+from warrenmq.core.expiry cimport MessageExpiry
 from warrenmq.core.length_limit cimport LengthLimit
 from warrenmq.core.message cimport Message, QueuedMessage, enqueue_as
 from warrenmq.core.queue cimport Queue
@@ -26,19 +26,19 @@ cdef class ClassicQueue(Queue):
     cdef readonly Backlog backlog
     cdef readonly ConsumerRing ring
     cdef readonly Consumer exclusive_consumer
-    cdef readonly long long kept
+    cdef readonly long long queued
     cdef readonly LengthLimit limit
     cdef readonly DeadLetters dead_letters
     cdef readonly bint has_rules
     cdef object _host
-    cdef bint _is_shortening
+    cdef bint _is_dropping_excess
     cdef readonly object delivery_limit
     cdef readonly object single_active
 
     cpdef int enqueue(self, Message message) except -1
     @cython.locals(
         backlog=Backlog, limit=LengthLimit, part=Backlog, now_ms="long long", expires_ms="long long", outcome=int,
-        expiry=Expiry,
+        expiry=MessageExpiry,
     )
     cdef int _enqueue_by_rules(self, Message message) except -1
     @cython.locals(entry=QueuedMessage)
@@ -48,7 +48,7 @@ cdef class ClassicQueue(Queue):
         backlog=Backlog, consumer=Consumer, entry=QueuedMessage, position="long long", durability_level=int, is_first=bint
     )
     cdef int _enqueue(self, Message message, long long expires_ms) except -1
-    cdef Expiry _expiry_of(self, Backlog part)
+    cdef MessageExpiry _expiry_of(self, Backlog part)
     cdef int _drop_duplicate(self, Message message) except -1
     cpdef bint needs_page(self)
     @cython.locals(backlog=Backlog, consumer=Consumer, entry=QueuedMessage)
@@ -58,19 +58,19 @@ cdef class ClassicQueue(Queue):
     @cython.locals(entry=QueuedMessage)
     cpdef QueuedMessage get(self)
     @cython.locals(message=Message)
-    cdef _hand_over(self, QueuedMessage entry, Consumer consumer)
+    cdef _deliver(self, QueuedMessage entry, Consumer consumer)
     cpdef discard(self, QueuedMessage entry)
-    cpdef drop(self, QueuedMessage entry, int reason, object who=*)
-    cpdef see_off(self, QueuedMessage entry, int reason, object who=*)
-    cdef _tell_dropped(self, QueuedMessage entry, int reason, object who)
+    cpdef drop(self, QueuedMessage entry, int reason, object actor=*)
+    cpdef finish_drop(self, QueuedMessage entry, int reason, object actor=*)
+    cdef _emit_dropped(self, QueuedMessage entry, int reason, object actor)
     @cython.locals(entry=QueuedMessage, limit=LengthLimit, left=int)
-    cpdef shorten(self)
-    cpdef reject(self, QueuedMessage entry, object who)
+    cpdef drop_excess(self)
+    cpdef reject(self, QueuedMessage entry, object actor)
     @cython.locals(entry=QueuedMessage)
-    cdef _note_returned(self, list entries)
+    cdef _check_requeued(self, list entries)
     cpdef settle(self, QueuedMessage entry)
     @cython.locals(entry=QueuedMessage)
-    cpdef requeue(self, list entries, object who=*, int reason=*)
+    cpdef requeue(self, list entries, object actor=*, int reason=*)
     cpdef wake(self, Consumer consumer)
     cpdef make_due(self)
     cpdef Message as_delivered(self, QueuedMessage entry)

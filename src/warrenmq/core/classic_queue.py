@@ -14,7 +14,7 @@ from warrenmq.core.consumer import Consumer, ConsumerRing
 from warrenmq.core.dead_letter import DeadLetters
 from warrenmq.core.delivery_limit import DeliveryLimit
 from warrenmq.core.errors import AccessRefused, PreconditionFailed, ResourceLocked
-from warrenmq.core.expiry import BATCH, Expiry
+from warrenmq.core.expiry import MAX_PER_TURN, MessageExpiry
 from warrenmq.core.length_limit import ExcessPages, LengthLimit, length_limit
 from warrenmq.core.message import Message, QueuedMessage, enqueue_as
 from warrenmq.core.options import QUORUM, QueueOptions
@@ -47,14 +47,14 @@ class ClassicQueue(Queue):
 
     __slots__ = (
         "_host",
-        "_is_shortening",
+        "_is_dropping_excess",
         "backlog",
         "dead_letters",
         "delivery_limit",
         "exclusive_consumer",
         "has_rules",
-        "kept",
         "limit",
+        "queued",
         "ring",
         "single_active",
     )
@@ -86,11 +86,11 @@ class ClassicQueue(Queue):
         self.ring = ConsumerRing()
         self.single_active = SingleActive(self.consumers, self.ring) if self.options.is_single_active else None
         self.exclusive_consumer: Consumer | None = None
-        self.kept = 0  # messages that were not settled at once by being sent
+        self.queued = 0  # messages that were not settled at once by being sent
         self.limit: LengthLimit | None = None
         self.dead_letters: DeadLetters | None = None
         self.has_rules = False  # a length limit or a TTL
-        self._is_shortening = False  # a timer goes on with it
+        self._is_dropping_excess = False  # a timer goes on with it
 
     def _make_backlog(self, store: MessageStore | None) -> Backlog:
         max_priority = self.options.max_priority
@@ -110,7 +110,7 @@ class ClassicQueue(Queue):
             self.delivery_limit.limit = options.delivery_limit
         self._set_rules()
         if self.limit is not None:
-            self.shorten()
+            self.drop_excess()
 
     def _set_rules(self) -> None:
         """Make what the options ask for, or change it."""
@@ -125,18 +125,18 @@ class ClassicQueue(Queue):
         letters = self.dead_letters
         self.dead_letters = None if options.dead_letter_exchange is None else DeadLetters(self._host, self, options)
         if letters is not None:
-            letters.release()
+            letters.retry_held()
         self.has_rules = self.limit is not None or options.message_ttl_ms is not None
 
-    def _expiry_of(self, part: Backlog) -> Expiry:
+    def _expiry_of(self, part: Backlog) -> MessageExpiry:
         """Return what removes expired messages from a part of the backlog; made when the first one may expire."""
         if part.expiry is None:
             assert self._host is not None
-            part.expiry = Expiry(self, part, self._host.broker.timers)
+            part.expiry = MessageExpiry(self, part, self._host.broker.timers)
             ttl_ms = self.options.message_ttl_ms
             if ttl_ms is not None:
                 part.expiry.set_ttl(ttl_ms)
-        expiry: Expiry = part.expiry
+        expiry: MessageExpiry = part.expiry
         return expiry
 
     # -- messages in -------------------------------------------------------------------------------------------------
@@ -167,10 +167,10 @@ class ClassicQueue(Queue):
         if outcome & QUEUED:
             position = backlog.next_position - 1
             if expires_ms != 0:
-                expiry: Expiry = part.expiry
-                expiry.note(position, message.size, expires_ms)
+                expiry: MessageExpiry = part.expiry
+                expiry.add(position, message.size, expires_ms)
             if limit is not None and limit.is_exceeded(backlog):
-                self.shorten()
+                self.drop_excess()
             if expires_ms != 0 and expires_ms == now_ms and not self.turn.is_settling:
                 self._expire_at_once(part, position)
         return outcome
@@ -206,19 +206,19 @@ class ClassicQueue(Queue):
                 self.events.firehose_delivery(enqueue_as(message, position), self, consumer)
             consumer.deliver_no_ack(message, False)
             if self.deduplication is not None:
-                return DELIVERED | self.deduplication.note_passed(backlog.keeps and message.is_persistent())
+                return DELIVERED | self.deduplication.record_direct(backlog.is_durable and message.is_persistent())
             return DELIVERED
-        self.kept += 1
+        self.queued += 1
         if message.uid != 0:
             self.events.enqueued(message, self, 1 if is_first else backlog.waiting + 1)
         entry = enqueue_as(message, position)
         entry.expires_ms = expires_ms
-        durability_level = backlog.keep(entry)
+        durability_level = backlog.persist(entry)
         if self.deduplication is not None:
-            self.deduplication.note(position, entry.epoch > 0)
+            self.deduplication.record(position, entry.epoch > 0)
         if consumer is not None:
-            backlog.pass_on(entry)
-            self._hand_over(entry, consumer)
+            backlog.count_delivered(entry)
+            self._deliver(entry, consumer)
             return DELIVERED | durability_level
         backlog.append(entry)
         if self.turn.is_settling:
@@ -230,7 +230,7 @@ class ClassicQueue(Queue):
         self.stats.deduplicated += 1
         if message.uid != 0:
             self.events.queue_event(_DROPPED, enqueue_as(message, self.backlog.next_position), self, None, _DUPLICATE)
-        return DROPPED | (self.durability_level if self.backlog.keeps and message.is_persistent() else NOTHING)
+        return DROPPED | (self.durability_level if self.backlog.is_durable and message.is_persistent() else NOTHING)
 
     def restore(self) -> None:
         found = self.backlog.restore()
@@ -239,9 +239,9 @@ class ClassicQueue(Queue):
             if recovered.expiring or any(entry.expires_ms != 0 for entry in recovered.entries):
                 self._expiry_of(part).restore(recovered.entries, recovered.expiring)
         if self.limit is not None and self.limit.is_exceeded(self.backlog):
-            self._shorten_later()  # what was unacked counts again; other queues are not there yet
+            self._drop_excess_later()  # what was unacked counts again; other queues are not there yet
         if self.deduplication is not None and self.backlog.waiting == 0:
-            self.deduplication.left_behind(-1)
+            self.deduplication.removed_after(-1)
 
     def needs_page(self) -> bool:
         self._drop_expired()
@@ -268,7 +268,7 @@ class ClassicQueue(Queue):
             if consumer is None:
                 break
             backlog.take()
-            self._hand_over(entry, consumer)
+            self._deliver(entry, consumer)
         if backlog.paged != 0:
             backlog.read_ahead()
 
@@ -287,7 +287,7 @@ class ClassicQueue(Queue):
             if part.expiry is not None:
                 part.expiry.run()
         if self.limit is not None and self.limit.is_exceeded(self.backlog):
-            self.shorten()
+            self.drop_excess()
 
     def get(self) -> QueuedMessage | None:
         if self.single_active is not None and self.options.type == QUORUM:
@@ -301,7 +301,7 @@ class ClassicQueue(Queue):
             self.backlog.read_ahead()
         return entry
 
-    def _hand_over(self, entry: QueuedMessage, consumer: Consumer) -> None:
+    def _deliver(self, entry: QueuedMessage, consumer: Consumer) -> None:
         self.stats.delivered += 1
         if entry.redelivered:
             self.stats.redelivered += 1
@@ -311,7 +311,7 @@ class ClassicQueue(Queue):
         if self.delivery_limit is not None and entry.attempts > 1:
             message = self.delivery_limit.stamp(entry)
         if entry.message.uid != 0 or self.is_tapped:
-            self.tell_delivered(entry, consumer, consumer.no_ack)
+            self.emit_delivered(entry, consumer, consumer.no_ack)
         if consumer.no_ack:
             self.delivered_no_ack += 1
             self.discard(entry)
@@ -328,8 +328,8 @@ class ClassicQueue(Queue):
     def published(self) -> int:
         return self.backlog.next_position - self.backlog.restored_position  # each takes one position
 
-    def passed(self) -> int:
-        return self.published() - self.kept
+    def delivered_directly(self) -> int:
+        return self.published() - self.queued
 
     def message_count(self) -> int:
         return self.backlog.waiting
@@ -341,38 +341,38 @@ class ClassicQueue(Queue):
 
     def discard(self, entry: QueuedMessage) -> None:
         if self.deduplication is not None:
-            self.deduplication.left(entry.message.header, entry.position)
+            self.deduplication.message_removed(entry.message.header, entry.position)
         self.backlog.settle(entry)
 
-    def drop(self, entry: QueuedMessage, reason: int, who: object = None) -> None:
+    def drop(self, entry: QueuedMessage, reason: int, actor: object = None) -> None:
         """Remove a message that was taken from the backlog, for this reason, and dead-letter it."""
-        if self.dead_letters is not None and self.dead_letters.holds:
-            self._tell_dropped(entry, reason, who)
+        if self.dead_letters is not None and self.dead_letters.is_at_least_once:
+            self._emit_dropped(entry, reason, actor)
             self.dead_letters.publish_or_hold(entry, reason, False)
         else:
-            self.see_off(entry, reason, who)
+            self.finish_drop(entry, reason, actor)
             self.backlog.settle(entry)
 
-    def see_off(self, entry: QueuedMessage, reason: int, who: object = None) -> None:
+    def finish_drop(self, entry: QueuedMessage, reason: int, actor: object = None) -> None:
         """A message is removed for this reason, and the store knows: dead-letter it, and do all else that follows."""
-        self._tell_dropped(entry, reason, who)
+        self._emit_dropped(entry, reason, actor)
         if self.deduplication is not None:
-            self.deduplication.left(entry.message.header, entry.position)
+            self.deduplication.message_removed(entry.message.header, entry.position)
         if self.dead_letters is not None:
             self.dead_letters.publish(entry.message, reason)
 
-    def _tell_dropped(self, entry: QueuedMessage, reason: int, who: object) -> None:
+    def _emit_dropped(self, entry: QueuedMessage, reason: int, actor: object) -> None:
         self.stats.dropped[reason] += 1
         if entry.message.uid == 0:
             return
         if reason == _EXPIRED:
-            self.events.queue_event(schema.EXPIRED, entry, self, who, reason)
+            self.events.queue_event(schema.EXPIRED, entry, self, actor, reason)
         if self.dead_letters is not None:
-            self.events.queue_event(schema.DEAD_LETTERED, entry, self, who, reason)
+            self.events.queue_event(schema.DEAD_LETTERED, entry, self, actor, reason)
         elif reason != _EXPIRED:
-            self.events.queue_event(_DROPPED, entry, self, who, reason)
+            self.events.queue_event(_DROPPED, entry, self, actor, reason)
 
-    def drop_again(self, entry: QueuedMessage, reason: int) -> None:
+    def retry_drop(self, entry: QueuedMessage, reason: int) -> None:
         """Dead-letter a message that no queue has taken so far."""
         if self.dead_letters is not None:
             self.dead_letters.publish_or_hold(entry, reason, True)
@@ -385,23 +385,23 @@ class ClassicQueue(Queue):
         """Return True if a message that is on disk only has to be read before it is removed."""
         return self.dead_letters is not None or self.deduplication is not None
 
-    def forgot_on_disk(self, count: int, reason: int) -> None:
+    def dropped_on_disk(self, count: int, reason: int) -> None:
         """Messages that are on disk only were removed without being read: one event stands for all of them."""
         self.stats.dropped[reason] += count
         if count and self.events.is_watching:
             kind = schema.EXPIRED if reason == _EXPIRED else _DROPPED
             self.events.resource_event(kind, self.vhost, {"queue": self.name, "reason": reason, "depth": count})
 
-    def shorten(self) -> None:
+    def drop_excess(self) -> None:
         """Drop the first messages until the queue is as long as it may be: a few in this turn, the rest later."""
         limit = self.limit
-        left = BATCH
+        left = MAX_PER_TURN
         while limit is not None and limit.is_exceeded(self.backlog):
             entry = self.backlog.take()
             if entry is None:
                 if not self.needs_bodies():
                     count, _ = self.backlog.forget_first_pages(ExcessPages(limit, self.backlog).is_next)
-                    self.forgot_on_disk(count, _MAXLEN)
+                    self.dropped_on_disk(count, _MAXLEN)
                     if not self.backlog.needs_page():
                         continue  # with those that were not on disk
                 self.backlog.read_ahead()  # and goes on when the page has come
@@ -409,18 +409,18 @@ class ClassicQueue(Queue):
             self.drop(entry, _MAXLEN)
             left -= 1
             if left == 0:
-                self._shorten_later()
+                self._drop_excess_later()
                 return
 
-    def _shorten_later(self) -> None:
-        if not self._is_shortening and self._host is not None:
-            self._is_shortening = True
-            self._host.broker.timers.schedule(self.turn.now_ms - RESOLUTION_MS, self._go_on_shortening)
+    def _drop_excess_later(self) -> None:
+        if not self._is_dropping_excess and self._host is not None:
+            self._is_dropping_excess = True
+            self._host.broker.timers.schedule(self.turn.now_ms - RESOLUTION_MS, self._continue_drop_excess)
 
-    def _go_on_shortening(self) -> None:
-        self._is_shortening = False
+    def _continue_drop_excess(self) -> None:
+        self._is_dropping_excess = False
         if not self.is_deleted:
-            self.shorten()
+            self.drop_excess()
 
     def settle(self, entry: QueuedMessage) -> None:
         self.unacked_count -= 1
@@ -430,19 +430,19 @@ class ClassicQueue(Queue):
         if self.single_active is not None and self.single_active.is_drained():
             self._elect_soon()
 
-    def reject(self, entry: QueuedMessage, who: object) -> None:
+    def reject(self, entry: QueuedMessage, actor: object) -> None:
         self.rejected += 1
         self.unacked_count -= 1
         self.stats.unacked -= 1
         if self.is_deleted:
             self.discard(entry)
         else:
-            self.drop(entry, _REJECTED, who)
+            self.drop(entry, _REJECTED, actor)
         self.release(entry)
         if self.single_active is not None and self.single_active.is_drained():
             self._elect_soon()
 
-    def requeue(self, entries: list[QueuedMessage], who: object = None, reason: int = 0) -> None:
+    def requeue(self, entries: list[QueuedMessage], actor: object = None, reason: int = 0) -> None:
         """Put unacked messages back at their old places, marked as redelivered, without delivering them yet.
 
         Those that came back too often are dropped.
@@ -450,47 +450,49 @@ class ClassicQueue(Queue):
         self.unacked_count -= len(entries)
         self.stats.unacked -= len(entries)
         if self.delivery_limit is not None and not self.is_deleted:
-            entries = self._drop_over_limit(self.delivery_limit, entries, None if reason == schema.R_CLIENT else who)
+            entries = self._drop_over_limit(self.delivery_limit, entries, None if reason == schema.R_CLIENT else actor)
         self.requeued += len(entries)
         for entry in entries:
             if entry.message.uid != 0:
-                self.events.queue_event(_REQUEUED, entry, self, who, reason)
+                self.events.queue_event(_REQUEUED, entry, self, actor, reason)
             entry.redelivered = True
         if self.is_deleted:
             for entry in entries:
                 self.backlog.settle(entry)
         else:
-            self.backlog.give_back(entries)
-            self._note_returned(entries)
+            self.backlog.requeue(entries)
+            self._check_requeued(entries)
             if self.unacked_count == 0:
-                self.backlog.page_out_returned()
+                self.backlog.page_out_requeued()
         for entry in entries:
             self.release(entry)
         if self.single_active is not None and self.single_active.is_drained():
             self._elect_soon()
 
-    def _drop_over_limit(self, limit: DeliveryLimit, entries: list[QueuedMessage], who: object) -> list[QueuedMessage]:
+    def _drop_over_limit(
+        self, limit: DeliveryLimit, entries: list[QueuedMessage], actor: object
+    ) -> list[QueuedMessage]:
         """Drop those that came back more often than they may; return the others.
 
-        `who` had them, None if an event has told that they are settled.
+        `actor` had them, None if an event has told that they are settled.
         """
         entries, over = limit.divide(entries)
         for entry in over:
             self.rejected += 1
-            if who is None:
+            if actor is None:
                 self.release(entry)
-            self.drop(entry, schema.R_DELIVERY_LIMIT, who)
-            if who is not None:
+            self.drop(entry, schema.R_DELIVERY_LIMIT, actor)
+            if actor is not None:
                 self.release(entry)
         return entries
 
-    def _note_returned(self, entries: list[QueuedMessage]) -> None:
+    def _check_requeued(self, entries: list[QueuedMessage]) -> None:
         """Messages wait again: some may have expired, or be too many."""
         for entry in entries:
             if entry.expires_ms != 0:
-                self._expiry_of(self.backlog.part_of(entry.message)).came_back(entry)
+                self._expiry_of(self.backlog.part_of(entry.message)).requeued(entry)
         if self.limit is not None and self.limit.is_exceeded(self.backlog):
-            self.shorten()
+            self.drop_excess()
 
     def purge(self, reason: int = schema.R_PURGED) -> int:
         dropped = self.backlog.waiting
@@ -499,12 +501,12 @@ class ClassicQueue(Queue):
             if entry.message.uid != 0:
                 traced.append(entry)
             if self.deduplication is not None:
-                self.deduplication.left(entry.message.header, entry.position)
+                self.deduplication.message_removed(entry.message.header, entry.position)
         paged = self.backlog.paged
         store = self.backlog.store
         if self.deduplication is not None and store is not None and paged != 0:
             # What is unacked stays: it stands before all that was on disk only.
-            self.deduplication.left_behind(store.last_read if self.unacked_count else -1)
+            self.deduplication.removed_after(store.last_read if self.unacked_count else -1)
         self.backlog.drop_all()
         for entry in traced:  # now that the queue is as deep as it will be
             self.events.queue_event(_DROPPED, entry, self, None, reason)
@@ -527,7 +529,7 @@ class ClassicQueue(Queue):
 
     # -- consumers ---------------------------------------------------------------------------------------------------
 
-    def require_admissible(
+    def validate_consumer(
         self, channel: "Channel", no_ack: bool, is_exclusive: bool, arguments: dict[str, Any]
     ) -> None:
         if self.exclusive_consumer is not None or (is_exclusive and (self.consumers or self.single_active is not None)):

@@ -23,7 +23,7 @@ cdef class Consumer:
     cdef public bint is_waiting
 
     cpdef bint has_credit(self) except -1
-    cpdef bint give_back(self) except -1
+    cpdef bint return_credit(self) except -1
     cpdef deliver_no_ack(self, Message message, bint redelivered)
     cpdef deliver(self, QueuedMessage entry, Message message)
 

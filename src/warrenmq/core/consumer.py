@@ -4,7 +4,7 @@ A consumer stands in its queue's ring only while it has credit: so the cost of a
 of consumers that are busy. `has_credit` takes it out and parks it where its credit comes back from:
 
     limit                               parked in          woken by
-    its own prefetch                    nowhere            its next settlement: `give_back`
+    its own prefetch                    nowhere            its next settlement: `return_credit`
     the prefetch of its channel         Ledger.parked      the channel's next settlement or basic.qos: `wake_channel`
     what its connection may buffer      Outbox.parked      the end of the turn or a drained socket: `wake_parked`
 
@@ -84,7 +84,7 @@ class Consumer:
         # Its own next ack brings it back.
         return self.no_ack or self.prefetch == 0 or self.unacked < self.prefetch
 
-    def give_back(self) -> bool:
+    def return_credit(self) -> bool:
         """A delivery to it was settled. Return whether its queue has to wake it."""
         self.unacked -= 1
         self.ledger.outstanding -= 1

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from warrenmq.core.queue import Queue
 
 ARGUMENT = "x-consumer-timeout"  # of a queue, or of a consumer
-GRAIN_MS = 500  # deliveries are noted to this precision
-_FEW_NOTES = 64
+PRECISION_MS = 500  # deliveries are noted to this precision
+_MIN_NOTES = 64
 
 _tag_of = itemgetter(0)
 
@@ -54,7 +54,7 @@ def unwatch(channel: Channel) -> None:
         channel.ledger.watch = None
 
 
-def keep_to_timeout(broker: Broker, queue: Queue) -> None:
+def apply_timeout(broker: Broker, queue: Queue) -> None:
     """The timeout of the queue has changed: watch all channels that hold its messages. Their time begins now."""
     held = 0
     for consumer in queue.consumers:
@@ -84,9 +84,9 @@ class UnackedWatch:
         self._ledger = channel.ledger
         self._turn = channel.turn
         self._timeouts: set[int] = set()  # those that were expected
-        # (tag, time): this delivery, and those up to the next note, were sent within GRAIN_MS from then.
+        # (tag, time): this delivery, and those up to the next note, were sent within PRECISION_MS from then.
         self._notes: list[tuple[int, int]] = [(0, self._turn.now_ms)]
-        self._compact_at = _FEW_NOTES
+        self._compact_at = _MIN_NOTES
         self._timer: Timer | None = None
         self._ledger.note_from_ms = 0
 
@@ -94,7 +94,7 @@ class UnackedWatch:
         """Deliveries with this timeout may be out, or come."""
         if timeout_ms not in self._timeouts:
             self._timeouts.add(timeout_ms)
-            self._look_at(self._turn.now_ms + GRAIN_MS + timeout_ms)
+            self._check_at(self._turn.now_ms + PRECISION_MS + timeout_ms)
 
     def note(self, tag: int) -> None:
         """The delivery with this tag is sent now."""
@@ -102,8 +102,8 @@ class UnackedWatch:
         self._notes.append((tag, now_ms))
         if len(self._notes) > self._compact_at:
             self._compact()
-        self._ledger.note_from_ms = now_ms + GRAIN_MS
-        self._look_at(now_ms + GRAIN_MS + min(self._timeouts))
+        self._ledger.note_from_ms = now_ms + PRECISION_MS
+        self._check_at(now_ms + PRECISION_MS + min(self._timeouts))
 
     def stop(self) -> None:
         self._ledger.note_from_ms = NEVER_MS
@@ -111,15 +111,15 @@ class UnackedWatch:
             self._channel.broker.timers.cancel(self._timer)
             self._timer = None
 
-    def _look_at(self, due_ms: int) -> None:
+    def _check_at(self, due_ms: int) -> None:
         """Look at this time at the latest."""
         if self._timer is not None:
             if self._timer.due_ms <= due_ms:
                 return
             self._channel.broker.timers.cancel(self._timer)
-        self._timer = self._channel.broker.timers.schedule(due_ms, self._look)
+        self._timer = self._channel.broker.timers.schedule(due_ms, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """Close the channel if a delivery is due; else look again when the next one is."""
         self._timer = None
         self._ledger.note_from_ms = 0  # the next delivery sets the timer, if nothing here does
@@ -128,7 +128,7 @@ class UnackedWatch:
             return
         due_ms, tag, entry = found
         if due_ms > self._turn.now_ms:
-            self._look_at(due_ms)
+            self._check_at(due_ms)
         else:
             self._close_channel(tag, entry)
 
@@ -139,7 +139,7 @@ class UnackedWatch:
         for tag, entry in self._outstanding():
             timeout_ms = self._timeout_of(entry)
             if timeout_ms and timeout_ms not in seen:  # the oldest of those with the same timeout
-                due_ms = self._notes[self._note_of(tag)][1] + GRAIN_MS + timeout_ms
+                due_ms = self._notes[self._note_of(tag)][1] + PRECISION_MS + timeout_ms
                 if first is None or due_ms < first[0]:
                     first = due_ms, tag, entry
                 seen.add(timeout_ms)
@@ -166,7 +166,7 @@ class UnackedWatch:
         used = {self._note_of(tag) for tag, _ in self._outstanding()}
         used.add(len(self._notes) - 1)
         self._notes = [self._notes[index] for index in sorted(used)]
-        self._compact_at = 2 * len(self._notes) + _FEW_NOTES
+        self._compact_at = 2 * len(self._notes) + _MIN_NOTES
 
     def _close_channel(self, tag: int, entry: QueuedMessage) -> None:
         channel = self._channel

@@ -15,7 +15,7 @@ cdef int UNROUTED
 
 @cython.final
 cdef class DeadLetters:
-    cdef _Letter _cached
+    cdef _Template _cached
     cdef str _exchange
     cdef list _held
     cdef str _key
@@ -26,27 +26,27 @@ cdef class DeadLetters:
     cdef Revision _topology
     cdef Turn _turn
     cdef object _vhost
-    cdef readonly bint holds
+    cdef readonly bint is_at_least_once
 
     cpdef publish(self, Message message, int reason)
-    cpdef publish_or_hold(self, QueuedMessage entry, int reason, bint is_again)
+    cpdef publish_or_hold(self, QueuedMessage entry, int reason, bint is_retry)
     @cython.locals(pending=list, turn=Turn, was_settling=bint, letters=DeadLetters)
     cdef _publish_pending(self)
     @cython.locals(outcome=int, is_settled=bint)
-    cdef send(self, Message message, int reason, QueuedMessage entry, bint is_again)
-    @cython.locals(letter=_Letter, route=Route, dead=Message)
-    cdef int _send(self, Message message, int reason, bint is_again) except -1
-    cdef Route _route_of(self, _Letter letter)
+    cdef send(self, Message message, int reason, QueuedMessage entry, bint is_retry)
+    @cython.locals(letter=_Template, route=Route, dead=Message)
+    cdef int _send(self, Message message, int reason, bint is_retry) except -1
+    cdef Route _route_of(self, _Template letter)
     @cython.locals(outcome=int)
-    cdef int _route(self, Message message, Message dead, Route route, _Letter letter, bint is_again) except -1
+    cdef int _route(self, Message message, Message dead, Route route, _Template letter, bint is_retry) except -1
     @cython.locals(outcome=int, queue=Queue)
     cdef int _enqueue(self, Message message, list queues, list deaths) except -1
-    @cython.locals(second="long long", cached=_Letter)
-    cdef _Letter _letter_of(self, Message message, int reason)
+    @cython.locals(second="long long", cached=_Template)
+    cdef _Template _template_of(self, Message message, int reason)
 
 
 @cython.final
-cdef class _Letter:
+cdef class _Template:
     cdef Message _message
     cdef int _reason
     cdef long long _second
@@ -58,7 +58,7 @@ cdef class _Letter:
     cdef long long topology
 
     @cython.locals(source=Message)
-    cdef bint suits(self, Message message, int reason, long long second) except -1
+    cdef bint fits(self, Message message, int reason, long long second) except -1
 
 
 cpdef bint is_cycle(str queue, list deaths) except -1

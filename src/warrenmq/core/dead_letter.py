@@ -21,7 +21,7 @@ from warrenmq.core.errors import NotFound
 from warrenmq.core.message import Message, QueuedMessage, address_of, enqueue_as, make_message
 from warrenmq.core.outcome import DELIVERED, DROPPED, QUEUED, REJECTED, UNROUTED, combine
 from warrenmq.core.publish_rules import decode_blind_keys, find_extra_keys
-from warrenmq.core.publishing import Unrouted, find_target, pass_exchanges
+from warrenmq.core.publishing import DeferredRoute, find_target, resolve_route
 from warrenmq.core.queue import Queue
 from warrenmq.core.stats import Revision, Stats
 from warrenmq.core.turn import Turn
@@ -54,7 +54,7 @@ PendingDeadLetter = tuple["DeadLetters", Message, int, QueuedMessage | None, boo
 
 
 class DeadLetters:
-    """Those of one queue. `holds`: what no queue takes is kept (at-least-once)."""
+    """Those of one queue. `is_at_least_once`: what no queue takes is kept (at-least-once)."""
 
     __slots__ = (
         "_cached",
@@ -68,7 +68,7 @@ class DeadLetters:
         "_topology",
         "_turn",
         "_vhost",
-        "holds",
+        "is_at_least_once",
     )
 
     def __init__(self, vhost: VHost, queue: ClassicQueue, options: QueueOptions) -> None:
@@ -77,13 +77,13 @@ class DeadLetters:
         self._queue = queue
         self._exchange = options.dead_letter_exchange
         self._key = options.dead_letter_routing_key
-        self.holds = options.is_dead_letter_kept
+        self.is_at_least_once = options.is_dead_letter_at_least_once
         broker = vhost.broker
         self._turn: Turn = broker.turn
         self._stats: Stats = broker.stats
         self._topology: Revision = vhost.topology
         self._pending = broker.dead_letters  # those of all queues
-        self._cached: _Letter | None = None  # the last one: neighbours mostly look the same
+        self._cached: _Template | None = None  # the last one: neighbours mostly look the same
         self._held: list[tuple[QueuedMessage, int]] = []
         self._timer: Timer | None = None
 
@@ -92,9 +92,9 @@ class DeadLetters:
         self._pending.append((self, message, reason, None, False))
         self._publish_pending()
 
-    def publish_or_hold(self, entry: QueuedMessage, reason: int, is_again: bool) -> None:
+    def publish_or_hold(self, entry: QueuedMessage, reason: int, is_retry: bool) -> None:
         """Publish a message, and let the queue forget it if another one takes it, or if nothing is held."""
-        self._pending.append((self, entry.message, reason, entry, is_again))
+        self._pending.append((self, entry.message, reason, entry, is_retry))
         self._publish_pending()
 
     def _publish_pending(self) -> None:
@@ -106,35 +106,35 @@ class DeadLetters:
         was_settling = turn.is_settling
         turn.is_settling = True
         try:
-            for letters, message, reason, entry, is_again in pending:  # which grows meanwhile
-                letters.send(message, reason, entry, is_again)
+            for letters, message, reason, entry, is_retry in pending:  # which grows meanwhile
+                letters.send(message, reason, entry, is_retry)
         finally:
             pending.clear()
             turn.is_settling = was_settling
 
-    def send(self, message: Message, reason: int, entry: QueuedMessage | None, is_again: bool) -> None:
+    def send(self, message: Message, reason: int, entry: QueuedMessage | None, is_retry: bool) -> None:
         """Publish one of those that are pending."""
-        outcome = self._send(message, reason, is_again)
+        outcome = self._send(message, reason, is_retry)
         is_settled = bool(outcome & (QUEUED | DELIVERED | DROPPED)) and not outcome & REJECTED
         if entry is not None:
-            if not is_settled and self.holds and not self._queue.is_deleted:
+            if not is_settled and self.is_at_least_once and not self._queue.is_deleted:
                 self._hold(entry, reason)
                 return
             self._queue.discard(entry)
         if outcome & (QUEUED | DELIVERED):
             self._stats.dead_lettered[reason] += 1
 
-    def _send(self, message: Message, reason: int, is_again: bool) -> int:
-        letter = self._letter_of(message, reason)
+    def _send(self, message: Message, reason: int, is_retry: bool) -> int:
+        letter = self._template_of(message, reason)
         if len(letter.deaths) > MAX_DEATHS:
             self._stats.dead_letter_cycles += 1
-            self._tell(schema.DROPPED, message, message.address, schema.R_CYCLE)
+            self._emit(schema.DROPPED, message, message.address, schema.R_CYCLE)
             return DROPPED
         route = self._route_of(letter)
         if route is None:
-            if not is_again:
+            if not is_retry:
                 address = address_of(self._exchange, letter.routing_key)
-                self._tell(schema.UNROUTABLE, message, address, schema.R_NO_ROUTE)
+                self._emit(schema.UNROUTABLE, message, address, schema.R_NO_ROUTE)
             return UNROUTED
         dead = make_message(route.address, letter.header, message.body)
         dead.has_deaths = True
@@ -145,11 +145,11 @@ class DeadLetters:
             dead.publish_time = message.publish_time
         if route.queues is not None and letter.extra_keys is None:
             if message.uid != 0:
-                self._tell_route(message, dead.address, len(route.queues) != 0, is_again)
+                self._emit_route(message, dead.address, len(route.queues) != 0, is_retry)
             return self._enqueue(dead, route.queues, letter.deaths)
-        return self._route(message, dead, route, letter, is_again)
+        return self._route(message, dead, route, letter, is_retry)
 
-    def _route_of(self, letter: _Letter) -> Route | None:
+    def _route_of(self, letter: _Template) -> Route | None:
         """Return the cached route of a dead letter, as long as the topology stays; None if there is no exchange."""
         if letter.route is None or letter.topology != self._topology.number:
             try:
@@ -164,20 +164,20 @@ class DeadLetters:
             letter.topology = self._topology.number
         return letter.route
 
-    def _route(self, message: Message, dead: Message, route: Route, letter: _Letter, is_again: bool) -> int:
+    def _route(self, message: Message, dead: Message, route: Route, letter: _Template, is_retry: bool) -> int:
         """Route a dead letter that has several keys, or whose queues depend on its header."""
         headers = properties.headers(letter.header)
         target = find_target(self._vhost, route, letter.extra_keys or [], letter.header, headers)
-        if not isinstance(target, Unrouted):
-            self._tell_route(message, dead.address, bool(target), is_again)
+        if not isinstance(target, DeferredRoute):
+            self._emit_route(message, dead.address, bool(target), is_retry)
             return self._enqueue(dead, target, letter.deaths)
-        queues, passage = pass_exchanges(self._vhost, dead, target)
-        if not queues and passage.was_dropped:
-            self._tell(schema.DROPPED, message, dead.address, schema.R_DUPLICATE)
+        queues, path = resolve_route(self._vhost, dead, target)
+        if not queues and path.was_dropped:
+            self._emit(schema.DROPPED, message, dead.address, schema.R_DUPLICATE)
         else:
-            self._tell_route(message, dead.address, bool(queues), is_again)
-        outcome = self._enqueue(dead, queues, letter.deaths) if queues else passage.outcome()
-        return combine(outcome, passage.note(bool(queues) and not outcome & REJECTED))
+            self._emit_route(message, dead.address, bool(queues), is_retry)
+        outcome = self._enqueue(dead, queues, letter.deaths) if queues else path.outcome()
+        return combine(outcome, path.record(bool(queues) and not outcome & REJECTED))
 
     def _enqueue(self, message: Message, queues: list[Queue], deaths: list[Death]) -> int:
         outcome = UNROUTED
@@ -193,25 +193,25 @@ class DeadLetters:
                 outcome = combine(outcome, queue.enqueue(message))
         return outcome
 
-    def _tell_route(self, message: Message, address: bytes, is_routed: bool, is_again: bool) -> None:
+    def _emit_route(self, message: Message, address: bytes, is_routed: bool, is_retry: bool) -> None:
         """Emit the event that a dead letter goes to queues, or that none is bound for it; the latter once."""
         if is_routed:
-            self._tell(schema.ROUTED, message, address, 0)
-        elif not is_again:
-            self._tell(schema.UNROUTABLE, message, address, schema.R_NO_ROUTE)
+            self._emit(schema.ROUTED, message, address, 0)
+        elif not is_retry:
+            self._emit(schema.UNROUTABLE, message, address, schema.R_NO_ROUTE)
 
-    def _tell(self, kind: int, message: Message, address: bytes, reason: int) -> None:
+    def _emit(self, kind: int, message: Message, address: bytes, reason: int) -> None:
         """Emit an event of a message of this queue, with the exchange and routing key of its dead letter."""
         if message.uid != 0:
             told = make_message(address, message.header, message.body)
             told.uid, told.publish_time, told.enqueue_time = message.uid, message.publish_time, message.enqueue_time
             self._queue.events.queue_event(kind, enqueue_as(told, 0), self._queue, None, reason)
 
-    def _letter_of(self, message: Message, reason: int) -> _Letter:
+    def _template_of(self, message: Message, reason: int) -> _Template:
         second = self._turn.now_ms // 1000
         cached = self._cached
-        if cached is None or not cached.suits(message, reason, second):
-            cached = self._cached = _Letter(message, self._queue.name, reason, second, self._key)
+        if cached is None or not cached.fits(message, reason, second):
+            cached = self._cached = _Template(message, self._queue.name, reason, second, self._key)
         return cached
 
     # -- at-least-once -----------------------------------------------------------------------------------------------
@@ -224,21 +224,21 @@ class DeadLetters:
 
     def _retry(self) -> None:
         self._timer = None
-        self.release()
+        self.retry_held()
 
-    def release(self) -> None:
+    def retry_held(self) -> None:
         """Let the queue drop what is held again, by the options that it has now."""
         self._cancel_timer()
         held, self._held = self._held, []
         for entry, reason in held:
-            self._queue.drop_again(entry, reason)
+            self._queue.retry_drop(entry, reason)
 
     def stop(self) -> None:
         """The queue is gone: forget what is held."""
         self._cancel_timer()
         held, self._held = self._held, []
         for entry, _ in held:
-            self._tell(schema.DROPPED, entry.message, entry.message.address, schema.R_QUEUE_DELETED)
+            self._emit(schema.DROPPED, entry.message, entry.message.address, schema.R_QUEUE_DELETED)
             self._queue.discard(entry)
 
     def _cancel_timer(self) -> None:
@@ -247,7 +247,7 @@ class DeadLetters:
             self._timer = None
 
 
-class _Letter:
+class _Template:
     """How a message looks as a dead letter: its header and routing keys. `deaths` are in the header, latest first.
 
     `extra_keys` is None if there are none. `route` is that of a `topology`.
@@ -299,7 +299,7 @@ class _Letter:
         self.header = properties.with_entry(header, b"".join(entries))
         self.deaths = deaths
 
-    def suits(self, message: Message, reason: int, second: int) -> bool:
+    def fits(self, message: Message, reason: int, second: int) -> bool:
         """Return True if this message would look the same."""
         source = self._message
         return (

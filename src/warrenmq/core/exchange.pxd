@@ -19,7 +19,7 @@ cdef class Exchange:
 
 
 @cython.locals(uses_message=bint, current=Exchange, destinations=dict)
-cpdef bint collect_queues(Exchange exchange, keys, traits, exchanges, queues, dict found, passage=*) except -1
+cpdef bint collect_queues(Exchange exchange, keys, traits, exchanges, queues, dict found, path=*) except -1
 
 
 @cython.final

@@ -18,8 +18,8 @@ from warrenmq.core.reserved import is_system_stream
 from warrenmq.core.routing import Matcher, Traits, make_matcher
 
 if TYPE_CHECKING:
+    from warrenmq.core.exchange_path import ExchangePath
     from warrenmq.core.history import History
-    from warrenmq.core.passage import Passage
 
 DEFAULT_EXCHANGE = ""
 
@@ -66,8 +66,8 @@ class Exchange:
         self.apply(options)
 
     @property
-    def notes_messages(self) -> bool:
-        """Whether it must be asked when a message is delivered, and not before (`Passage`)."""
+    def is_stateful(self) -> bool:
+        """Whether it must be asked when a message is delivered, and not before (`ExchangePath`)."""
         return self.deduplication is not None or self.history is not None
 
     def apply(self, options: ExchangeOptions) -> None:
@@ -114,12 +114,12 @@ def collect_queues(
     exchanges: Mapping[str, Exchange],
     queues: Mapping[str, Queue],
     found: dict[Queue, None],
-    passage: "Passage | None" = None,
+    path: "ExchangePath | None" = None,
 ) -> bool:
     """Add every queue that one of the keys reaches, each once. Return whether the answer depends on the message.
 
     A message has several keys if it carries CC or BCC: every exchange on the way looks at all of them, but for those
-    that choose one destination. With a passage, exchanges that have seen the message lead nowhere. Streams of the
+    that choose one destination. With a path, exchanges that have seen the message lead nowhere. Streams of the
     broker are never found (`VHost.find_route`).
     """
     uses_message = False
@@ -129,7 +129,7 @@ def collect_queues(
         current = pending.pop()
         if current.deduplication is not None or current.history is not None:
             uses_message = True
-            if passage is not None and passage.is_stopped_by(current):
+            if path is not None and path.ends_at(current):
                 continue
         destinations: dict[Any, None] = {}
         for key in keys if current.matcher.uses_all_keys else keys[:1]:

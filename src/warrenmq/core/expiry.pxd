@@ -10,7 +10,7 @@ cdef int _EXPIRED
 
 
 @cython.final
-cdef class Expiry:
+cdef class MessageExpiry:
     cdef readonly long long ttl_ms
     cdef object _queue
     cdef Backlog _backlog
@@ -32,8 +32,8 @@ cdef class Expiry:
 
     cpdef set_ttl(self, long long ttl_ms)
     cpdef long long expires_ms(self, long long ttl_ms, long long now_ms) noexcept
-    cpdef note(self, long long position, Py_ssize_t size, long long expires_ms)
-    cpdef came_back(self, QueuedMessage entry)
+    cpdef add(self, long long position, Py_ssize_t size, long long expires_ms)
+    cpdef requeued(self, QueuedMessage entry)
     @cython.locals(time="long long", bucket=tuple)
     cdef _index(self, long long position, Py_ssize_t size, long long expires_ms)
     cdef _count(self, Py_ssize_t entries)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from warrenmq.core.classic_queue import ClassicQueue
 
 # At most this many messages expire in one turn: others want to be served, too.
-BATCH = 2000
+MAX_PER_TURN = 2000
 
 # The index is pruned when it has this many positions more than twice the messages that wait.
 _PRUNE_FROM = 4096
@@ -40,7 +40,7 @@ _RESOLUTION_MS = RESOLUTION_MS
 _EXPIRED = schema.R_EXPIRED
 
 
-class Expiry:
+class MessageExpiry:
     """`ttl_ms` is that of the queue, -1 if it has none."""
 
     __slots__ = (
@@ -100,7 +100,7 @@ class Expiry:
 
     # -- messages come -----------------------------------------------------------------------------------------------
 
-    def note(self, position: int, size: int, expires_ms: int) -> None:
+    def add(self, position: int, size: int, expires_ms: int) -> None:
         """A message waits at the end of the queue."""
         if expires_ms >= self._latest and self._backlog.first_position() >= self._ordered_from:
             self._latest = expires_ms
@@ -119,14 +119,14 @@ class Expiry:
         if self._pages:
             self._wake_at(self._pages[0][0])
 
-    def read_back(self, entries: list[QueuedMessage]) -> None:
+    def page_arrived(self, entries: list[QueuedMessage]) -> None:
         """Messages were read in order. Those of a page that a start has found may not be in the index yet."""
         if self._pages or self._is_reading:
             for entry in entries:
                 if entry.expires_ms != 0 and entry.position < self._backlog.restored_position:
                     self._index(entry.position, entry.message.size, entry.expires_ms)
 
-    def came_back(self, entry: QueuedMessage) -> None:
+    def requeued(self, entry: QueuedMessage) -> None:
         """A message was delivered, and waits again; its time may be over."""
         self._index(entry.position, entry.message.size, entry.expires_ms)
 
@@ -175,7 +175,7 @@ class Expiry:
     def run(self) -> None:
         """Remove what has expired, and see to it that the rest is removed in time."""
         now_ms = self._queue.turn.now_ms
-        left = self._expire_first(now_ms, BATCH)
+        left = self._expire_first(now_ms, MAX_PER_TURN)
         if left > 0:
             left = self._expire_indexed(now_ms, left)
         if left <= 0:
@@ -201,7 +201,7 @@ class Expiry:
                 if backlog.needs_page() and self._ordered_from != _NEVER:
                     if not queue.needs_bodies():
                         count, _ = backlog.forget_first_pages(lambda _, __, latest_ms: 0 < latest_ms <= now_ms)
-                        queue.forgot_on_disk(count, _EXPIRED)
+                        queue.dropped_on_disk(count, _EXPIRED)
                         if not backlog.needs_page():
                             continue  # with those that were not on disk
                     backlog.read_ahead()  # and the queue is dispatched, which comes here again
@@ -242,13 +242,13 @@ class Expiry:
                         if position > backlog.store.last_read:  # type: ignore[union-attr]
                             self._due.append(position)
                     elif backlog.forget_paged(position, size):
-                        queue.see_off(ready, _EXPIRED)
+                        queue.finish_drop(ready, _EXPIRED)
                         most -= 1
             self._count(-at)
             del positions[:at], sizes[:at]
             if not positions:
                 del self._buckets[heappop(self._times)]
-        queue.forgot_on_disk(forgotten, _EXPIRED)
+        queue.dropped_on_disk(forgotten, _EXPIRED)
         return most
 
     # -- what is on disk only ----------------------------------------------------------------------------------------
@@ -297,7 +297,7 @@ class Expiry:
                 self._ready[entry.position] = entry
                 self._count_ready(entry.message.footprint())
             elif self._backlog.forget_paged(entry.position, entry.message.size):
-                queue.see_off(entry, _EXPIRED)
+                queue.finish_drop(entry, _EXPIRED)
             else:
                 self._fetching.append(entry.position)
         fetching, self._fetching = self._fetching, []

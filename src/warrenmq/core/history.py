@@ -67,7 +67,7 @@ class History:
             self._paged = recovered.paged
             self._entries.extend(recovered.entries)
             for entry in recovered.entries:
-                self._enter(entry)
+                self._hold(entry)
             if self._paged:
                 store.page_in()
             else:
@@ -84,7 +84,7 @@ class History:
             self._store.append(entry)
             level = self._store.durability_level
         self._entries.append(entry)
-        self._enter(entry)
+        self._hold(entry)
         self._trim()
         return level
 
@@ -99,7 +99,7 @@ class History:
     def delete(self) -> None:
         """The exchange is gone."""
         for entry in (*self._read, *self._entries):
-            self._leave(entry)
+            self._release(entry)
         self._read.clear()
         self._entries.clear()
         self._waiting.clear()
@@ -110,7 +110,7 @@ class History:
     def _trim(self) -> None:
         while len(self._entries) > self._length:
             entry = self._entries.popleft()
-            self._leave(entry)
+            self._release(entry)
             if entry.epoch != 0 and self._store is not None:
                 self._store.forget(entry)
 
@@ -122,7 +122,7 @@ class History:
     def add_page(self, entries: list[QueuedMessage], lost: int = 0, lost_bytes: int = 0) -> None:
         """Take the next page from the store; `lost` messages could not be read."""
         for entry in entries:
-            self._enter(entry)
+            self._hold(entry)
         self._read += entries
         self._paged -= len(entries) + lost
         if self._paged:
@@ -138,7 +138,7 @@ class History:
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
-    def _enter(self, entry: QueuedMessage) -> None:
+    def _hold(self, entry: QueuedMessage) -> None:
         """Count a message as held here: what it shares with queues is counted once, as in `Backlog`."""
         message = entry.message
         self.held_bytes += message.footprint()
@@ -147,7 +147,7 @@ class History:
             self._stats.shared_bytes += message.shared_size()
         message.queue_count += 1
 
-    def _leave(self, entry: QueuedMessage) -> None:
+    def _release(self, entry: QueuedMessage) -> None:
         message = entry.message
         self.held_bytes -= message.footprint()
         self._stats.held_bytes -= message.footprint()

@@ -24,6 +24,6 @@ cdef class Ledger:
     @cython.locals(known="unsigned long long", entry=QueuedMessage, unacked=dict)
     cpdef list take_up_to(self, unsigned long long tag)
     @cython.locals(known="unsigned long long", entry=QueuedMessage, unacked=dict, struck=list)
-    cpdef list strike_up_to(self, unsigned long long tag)
+    cpdef list take_entries_up_to(self, unsigned long long tag)
     cpdef put_back(self, list deliveries)
     cpdef list take_all(self)

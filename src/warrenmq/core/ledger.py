@@ -91,7 +91,7 @@ class Ledger:
         self.oldest = tag + 1
         return [(known, unacked.pop(known)) for known in tags]
 
-    def strike_up_to(self, tag: int) -> list[QueuedMessage]:
+    def take_entries_up_to(self, tag: int) -> list[QueuedMessage]:
         """The same, where nobody asks for the tags again."""
         unacked = self.unacked
         if tag - self.oldest > 2 * len(unacked):

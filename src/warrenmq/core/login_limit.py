@@ -23,8 +23,8 @@ from math import inf
 from typing import Any
 
 INTERVAL = 2.0  # above a limit, one password is checked per this many seconds
-MOST_WAITING = 1_000
-MOST_KEYS = 10_000
+MAX_WAITING = 1_000
+MAX_KEYS = 10_000
 REMEMBERED_PASSWORDS = 4  # wrong ones, for each address and user; as keyed hashes
 
 
@@ -93,7 +93,7 @@ class LoginLimit:
     def begin(self, address: str, user: str, password: str, now: float) -> Attempt:
         """Count a login as failed until it ends; TooManyFailures if it may not even wait."""
         attempt = self._judge(address, user, password, now)
-        if attempt.wait == inf or (attempt.wait > 0 and self._waiting[attempt.is_new] >= MOST_WAITING):
+        if attempt.wait == inf or (attempt.wait > 0 and self._waiting[attempt.is_new] >= MAX_WAITING):
             self.refused += 1
             raise TooManyFailures(self.interval)
         for rate, key in attempt.limits:
@@ -160,5 +160,5 @@ def _note(entries: dict[int, Any], key: int, value: Any) -> None:
     """Set the entry, which is the most recent one now, and forget the least recent ones."""
     entries.pop(key, None)
     entries[key] = value
-    while len(entries) > MOST_KEYS:
+    while len(entries) > MAX_KEYS:
         del entries[next(iter(entries))]

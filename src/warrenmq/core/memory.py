@@ -72,7 +72,7 @@ def size_of_route(route: Route) -> int:
     return ROUTE + 2 * len(route.address) + len(route.routing_key) + 8 * len(route.queues or ())
 
 
-def no_room(stats: Stats) -> ContentTooLarge:
+def memory_refusal(stats: Stats) -> ContentTooLarge:
     """Return the refusal of a content or a transaction that would exceed `Stats.unfinished_limit`."""
     return ContentTooLarge(
         f"no memory for this message at present: messages in transit and uncommitted transactions hold "

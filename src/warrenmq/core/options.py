@@ -48,7 +48,7 @@ class QueueOptions:
     overflow: str = DROP_HEAD
     dead_letter_exchange: str | None = None
     dead_letter_routing_key: str | None = None  # None: the message keeps its routing keys
-    is_dead_letter_kept: bool = False  # at-least-once: what no queue takes stays here
+    is_dead_letter_at_least_once: bool = False  # at-least-once: what no queue takes stays here
     max_priority: int = 0  # 0: no priorities
     is_single_active: bool = False
     delivery_limit: int | None = None
@@ -86,7 +86,7 @@ def queue_options(is_durable: bool, arguments: Mapping[str, Any]) -> QueueOption
         overflow=_overflow(type, arguments),
         dead_letter_exchange=arguments.get("x-dead-letter-exchange"),
         dead_letter_routing_key=arguments.get("x-dead-letter-routing-key"),
-        is_dead_letter_kept=_is_dead_letter_kept(type, arguments),
+        is_dead_letter_at_least_once=_is_dead_letter_kept(type, arguments),
         max_priority=arguments.get("x-max-priority", 0),
         is_single_active=arguments.get("x-single-active-consumer") is True,
         delivery_limit=_delivery_limit(type, arguments),

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from warrenmq.core.arguments import LARGEST_STREAM_SEGMENT, MAX_DURATION_MS, parse_age
+from warrenmq.core.arguments import MAX_DURATION_MS, MAX_STREAM_SEGMENT, parse_age
 from warrenmq.core.options import (
     CLASSIC,
     DROP_HEAD,
@@ -35,7 +35,7 @@ APPLY_TO: Mapping[str, frozenset[str]] = {
     "all": QUEUE_TYPES | {EXCHANGE},
 }
 
-LARGEST = (1 << 63) - 1  # that a definition can hold
+MAX_INTEGER = (1 << 63) - 1  # that a definition can hold
 
 # How the values of a policy and of an argument are merged, and those of a policy and of an operator policy.
 LOWER = "lower"  # the lower number, and a negative one is no limit
@@ -57,7 +57,7 @@ class Key:
     has_effect: bool = True
 
 
-def _number(least: int, most: int = LARGEST) -> Check:
+def _number(least: int, most: int = MAX_INTEGER) -> Check:
     return lambda value: is_integer(value) and least <= value <= most
 
 
@@ -76,7 +76,7 @@ def _is_age(value: Any) -> bool:
 def _is_text_number_or_list(value: Any) -> bool:
     """What keys of mirrored queues hold."""
     parts = value if isinstance(value, list) else [value]
-    return all(isinstance(part, str) or _number(-LARGEST)(part) for part in parts)
+    return all(isinstance(part, str) or _number(-MAX_INTEGER)(part) for part in parts)
 
 
 _NOT_STREAM = frozenset({STREAM})
@@ -102,7 +102,7 @@ KEYS: Mapping[str, Key] = {
     "dead-letter-exchange": Key("dead letter exchange name", _is_text, not_for=_NOT_STREAM),
     "dead-letter-routing-key": Key("dead letter routing key", _is_text, not_for=_NOT_STREAM),
     "dead-letter-strategy": Key("dead letter strategy", _one_of("at-most-once", "at-least-once"), not_for=_ONLY_QUORUM),
-    "delivery-limit": _limit("delivery limit", _number(-LARGEST), _ONLY_QUORUM),
+    "delivery-limit": _limit("delivery limit", _number(-MAX_INTEGER), _ONLY_QUORUM),
     "expires": _limit("queue expiry", _number(1, MAX_DURATION_MS), _NOT_STREAM),
     "max-age": Key("max age", _is_age, POLICY, _ONLY_STREAM),
     "max-length": _limit("maximum length", _number(0), _NOT_STREAM),
@@ -114,7 +114,7 @@ KEYS: Mapping[str, Key] = {
         not_for=_NOT_STREAM,
         is_for_operators=True,
     ),
-    "stream-max-segment-size-bytes": Key("segment size", _number(0, LARGEST_STREAM_SEGMENT), POLICY, _ONLY_STREAM),
+    "stream-max-segment-size-bytes": Key("segment size", _number(0, MAX_STREAM_SEGMENT), POLICY, _ONLY_STREAM),
     # Of clusters, and of how RabbitMQ keeps messages: there is one node here, and one way.
     "consumer-disconnected-timeout": _without_effect("consumer disconnected timeout", _number(0)),
     "ha-mode": _without_effect("ha-mode value", _is_text, _ONLY_CLASSIC, True),

@@ -16,7 +16,7 @@ cdef class Outbox:
 
 cdef class PageSizes:
     cdef readonly Py_ssize_t window
-    cdef readonly Py_ssize_t kept
+    cdef readonly Py_ssize_t resident
     cdef readonly Py_ssize_t read_below
     cdef readonly Py_ssize_t page
     cdef readonly Py_ssize_t budget
@@ -50,9 +50,9 @@ cdef class EventSink:
     cpdef message_event(self, int kind, Message message, object channel, int reason)
     cpdef enqueued(self, Message message, object queue, long long depth)
     cpdef advance_clock(self)
-    cpdef queue_event(self, int kind, QueuedMessage entry, object queue, object who, int reason)
+    cpdef queue_event(self, int kind, QueuedMessage entry, object queue, object actor, int reason)
     cpdef direct_delivery(self, Message message, object queue, object consumer)
-    cpdef firehose_delivery(self, QueuedMessage entry, object queue, object who)
+    cpdef firehose_delivery(self, QueuedMessage entry, object queue, object actor)
     cpdef resource_event(self, int kind, str vhost, dict fields)
     cpdef end_turn(self)
 

@@ -1,8 +1,8 @@
-"""What the core asks of the world, and nothing else.
+"""Ports: the interfaces through which the core reaches storage, the network and tracing.
 
-The core decides; these keep (`MessageStore`, `Catalog`, `CommitLog`), talk (`Outbox`) and watch (`EventSink`).
-Methods never block and never raise for the peer's sake. Compiled, because `Outbox` and `MessageStore` are called once
-per message (ports.pxd).
+The core decides; stores persist (`MessageStore`, `StreamStore`, `Catalog`, `CommitLog`), the `Outbox` sends, and the
+`EventSink` observes. Methods never block, and never raise because of what a peer sent. Compiled (ports.pxd), because
+`Outbox` and `MessageStore` are called once per message.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 
 class Outbox:
-    """One connection's way out. Everything gathered in a turn is written at its end, in the order of the calls.
+    """The output of one connection: frames are buffered, and written in order at the end of the turn.
 
-    `is_congested` says that the peer reads too slowly: consumers stop getting messages until `parked` are revived.
+    `is_congested`: the peer reads too slowly. Consumers are then `parked` and receive nothing until they are woken.
     """
 
     __slots__ = ("is_congested", "parked")
@@ -40,65 +40,65 @@ class Outbox:
     def deliver(
         self, channel: int, consumer_tag: bytes, delivery_tag: int, redelivered: bool, message: "Message"
     ) -> None:
-        """basic.deliver; `consumer_tag` is a wire short string."""
+        """Send basic.deliver; `consumer_tag` is a wire short string."""
         raise NotImplementedError
 
     def get_ok(self, channel: int, delivery_tag: int, redelivered: bool, message: "Message", remaining: int) -> None:
-        """basic.get-ok."""
+        """Send basic.get-ok."""
         raise NotImplementedError
 
     def return_message(self, channel: int, reply_code: int, reply_text: str, message: "Message") -> None:
-        """basic.return."""
+        """Send basic.return."""
         raise NotImplementedError
 
     def confirm(self, channel: int, delivery_tag: int, multiple: bool) -> None:
-        """basic.ack to a publisher."""
+        """Send basic.ack to a publisher."""
         raise NotImplementedError
 
     def nack(self, channel: int, delivery_tag: int, multiple: bool) -> None:
-        """basic.nack to a publisher."""
+        """Send basic.nack to a publisher."""
         raise NotImplementedError
 
     def cancel_consumer(self, channel: int, consumer_tag: str) -> None:
-        """basic.cancel: the queue of this consumer is gone."""
+        """Send basic.cancel: the queue of this consumer is gone."""
         raise NotImplementedError
 
     def close_channel(self, channel: int, refusal: "BrokerError", cause: str) -> None:
-        """Close the channel with channel.close and these words, and its Channel, too; `cause` is for the log."""
+        """Send channel.close with this error and close the Channel; `cause` is logged."""
         raise NotImplementedError
 
 
-# What the confirm of a message waits for.
+# Durability levels: what the confirm of a message waits for.
 NOTHING = 0
-WRITTEN = 1  # it is in the operating system's hands
-SYNCED = 2  # it is on the disk
+WRITTEN = 1  # written to the file
+SYNCED = 2  # synced to disk
 
 
 class PageSizes:
-    """How much of a line stays in memory, in bytes of memory (`Message.footprint`; some 400 for a body of 100).
+    """How much of a queue stays in memory, in bytes of memory (`Message.footprint`: some 400 for a 100 B body).
 
-    A line that is longer than its share is paged out: at most `window`, less when others take much of the budget
-    (`Backlog._share`), at least `small_window`.
+    A queue above its memory limit is paged out. The limit is between `small_window` and `window`, and shrinks as other
+    queues use up the budget (`Backlog._memory_limit`).
     """
 
-    __slots__ = ("budget", "kept", "page", "read_below", "small_window", "window")
+    __slots__ = ("budget", "page", "read_below", "resident", "small_window", "window")
 
     def __init__(self, window: int = 32 << 20, page: int = 768 << 10, budget: int = 96 << 20) -> None:
         self.window = window
-        self.kept = min(4 << 20, window // 2)  # of a line that is paged out this much stays, at its head
-        self.read_below = max(1, self.kept)  # the next page is asked for when there is less than this left
-        self.page = page  # the tail of a line that is paged out follows each time it has grown by this
-        self.budget = budget  # for all lines, and what is unacked
+        self.resident = min(4 << 20, window // 2)  # the head of a paged-out queue that stays in memory
+        self.read_below = max(1, self.resident)  # the next page is read when less than this is left
+        self.page = page  # the tail of a paged-out queue is written each time it grows by this
+        self.budget = budget  # for all queues, unacked messages included
         self.small_window = min(256 << 10, window // 32)
 
 
 class MessageStore:
-    """Keeps messages of one queue outside of memory: the persistent ones of a durable queue, and what does not fit.
+    """Stores messages of one queue on disk: persistent messages of a durable queue, and what does not fit in memory.
 
-    `append` and `forget` belong to the open epoch of the commit log. What is paged out comes back page by page, in
+    `append` and `forget` are part of the open epoch of the commit log. Paged-out messages return page by page, in
     order, through `Backlog.add_page`. The confirm of a stored message waits for `durability_level`. `is_reading`:
-    a page was requested and has not arrived yet. `last_position` is the last one on disk; everything up to `last_read`
-    is in memory, and what is paged out stands behind it.
+    a page was requested and has not arrived. `last_position` is the highest position on disk. Messages up to
+    `last_read` are in memory; paged-out messages have higher positions.
     """
 
     __slots__ = ("durability_level", "is_reading", "last_position", "last_read", "sizes")
@@ -111,24 +111,24 @@ class MessageStore:
         self.last_read = -1
 
     def open(self, backlog: "Backlog") -> "Recovered":
-        """Return what was kept and not forgotten; once, before the first append. Pages go to this backlog."""
+        """Return the stored messages; called once, before the first append. Pages go to this backlog."""
         return Recovered([])
 
     def append(self, entry: "QueuedMessage") -> None:
-        """Keep a persistent message, and note its epoch in the entry."""
+        """Store a persistent message, and set the epoch of the entry."""
         raise NotImplementedError
 
     def forget(self, entry: "QueuedMessage") -> None:
-        """Forget a stored message that was settled or dropped."""
+        """Remove a stored message that was settled or dropped."""
         raise NotImplementedError
 
     def save_attempts(self, entry: "QueuedMessage") -> None:
-        """Keep how often a stored message was delivered: it came back."""
+        """Store the delivery count of a message that was requeued."""
 
     def page_out(self, entries: "list[QueuedMessage]") -> None:
-        """Let these messages leave memory, in order.
+        """Move these messages, which are in order, out of memory.
 
-        Either they stand behind `last_position`, and are written, or before it, and are on disk already.
+        Those after `last_position` are written; those before it are already on disk.
         """
         raise NotImplementedError
 
@@ -137,53 +137,52 @@ class MessageStore:
         raise NotImplementedError
 
     def forget_pages(self) -> None:
-        """Forget all messages that are on disk only."""
+        """Remove all messages that are only on disk."""
         raise NotImplementedError
 
-    def forget_first_pages(self, is_due: "Callable[[int, int, int], bool]") -> tuple[int, int]:
-        """Forget whole pages of what is on disk only, the first one first, while `is_due` returns True for them.
+    def forget_first_pages(self, should_forget: "Callable[[int, int, int], bool]") -> tuple[int, int]:
+        """Remove whole pages that are only on disk, in order, while `should_forget` returns True, without reading them.
 
-        `is_due` is called with the number of living messages of a page, the bytes of their bodies, and the time at
-        which the last of them expires, 0 if one of them never does; that may be too late where messages were deleted.
-        Nothing is read. Stops at a page whose bytes are not known. Return the number of messages forgotten, and the
-        bytes of their bodies: the caller counts them.
+        Its arguments are the number of messages left in the page, the bytes of their bodies, and the time at which the
+        last of them expires: 0 if one never does, possibly too late if messages were removed. Stop at a page of unknown
+        size. Return the number of messages removed and the bytes of their bodies; the caller updates its counters.
         """
         return 0, 0
 
     def forget_paged(self, position: int, size: int) -> bool:
-        """Forget one message that is on disk only, with a body of `size` bytes; False if it is not, or not alive.
+        """Remove one message that is only on disk; False if it is in memory or was removed. `size` is its body's.
 
-        The position is that of a message: of one that was never there the answer means nothing.
+        The result is undefined for a position that never held a message.
         """
         return False
 
     def fetch(self, positions: list[int], receive: "Callable[[list[QueuedMessage]], None]") -> None:
-        """Read these messages, which are on disk only and ascending; they stay there until `forget_paged`.
+        """Read messages that are only on disk, at ascending positions; they stay there until `forget_paged`.
 
-        Calls `receive` once, later, on the loop, with those that were found, unless the queue is deleted before. Some
-        may be gone by then, or in memory: `forget_paged` then returns False. A read of other pages goes on meanwhile.
-        Messages of a damaged page are taken from the backlog (`Backlog.add_page`).
+        Call `receive` once, later, on the loop, with the messages found, unless the queue is deleted first. Some may
+        have been removed or paged in by then: `forget_paged` returns False for them. Reads of other pages continue
+        meanwhile. Messages in a damaged page are removed from the backlog (`Backlog.add_page`).
         """
         receive([])
 
     def read_expiries(self, first: int, receive: "Callable[[list[tuple[int, int, int]]], None]") -> None:
-        """Read when the messages of the page that holds position `first` expire, of those that do.
+        """Read the expiry times in the page that holds position `first`.
 
-        Calls `receive` as `fetch` does, with (position, expires_ms, body size) of the living ones. Where a compaction
-        has joined pages, others of them may be among these.
+        Call `receive` as `fetch` does, with (position, expires_ms, body size) of each message left that expires. After
+        a compaction the page may include messages of neighbouring pages.
         """
         receive([])
 
     def delete(self) -> None:
-        """Remove everything: the queue is gone."""
+        """Remove everything: the queue was deleted."""
         raise NotImplementedError
 
 
 class Recovered:
-    """What a backlog begins with: `paged` messages on disk only, and behind them `entries` in memory.
+    """The initial contents of a backlog: `paged` messages only on disk, followed by `entries` in memory.
 
-    `paged_bytes` are the bodies of those on disk. `expiring` are the pages on disk in which a message expires: when the
-    first of it does, and the page's first position.
+    `paged_bytes` is the size of the bodies on disk. `expiring` lists the pages on disk with messages that expire: the
+    earliest expiry time, and the page's first position.
     """
 
     __slots__ = ("entries", "expiring", "next_position", "paged", "paged_bytes")
@@ -204,11 +203,10 @@ class Recovered:
 
 
 class CommitLog:
-    """Decides when a turn's work is safe. `work` grows with everything durable that is said.
+    """The log of all durable changes, in epochs. `work` counts the records logged.
 
-    All epochs up to `written` are in the operating system's hands, all up to `durable` are on the disk, and an answer
-    such as declare-ok or commit-ok waits for `reply_level`: WRITTEN or SYNCED. `is_committing`: the committer has an
-    epoch that it has not reported yet.
+    All epochs up to `written` are in their file, all up to `durable` are on disk. Replies such as declare-ok and
+    commit-ok wait for `reply_level`: WRITTEN or SYNCED. `is_committing`: the committer has an epoch in progress.
     """
 
     __slots__ = (
@@ -225,26 +223,25 @@ class CommitLog:
     )
 
     def __init__(self, reply_level: int = SYNCED) -> None:
-        self.turn = Turn()  # until `Storage.begin` brings the broker's
+        self.turn = Turn()  # replaced by the broker's in `Storage.begin`
         self.work = 0
         self.written = 0
         self.durable = 0
-        # Called after `written`, or `durable` and `written`, have grown.
-        self.on_written: Callable[[], None] | None = None
-        self.on_durable: Callable[[], None] | None = None
-        # Called before an epoch is closed: events of what it holds may go with it. Turns may be longer than epochs.
+        self.on_written: Callable[[], None] | None = None  # called when only `written` has grown
+        self.on_durable: Callable[[], None] | None = None  # called when `durable` has grown
+        # Called before an epoch is closed, so that events can be logged with their cause. A turn may span epochs.
         self.on_epoch_end: Callable[[], None] | None = None
-        # Called before old epochs are let go: what they alone have of events is to be said again.
+        # Called before old epochs are trimmed: events that no other file has must be logged again.
         self.on_trim: Callable[[], None] | None = None
         self.is_committing = False
         self.reply_level = reply_level
 
     def end_turn(self) -> int:
-        """Close the open epoch. Return its number, or 0 if there is nothing to wait for; numbers only grow."""
+        """Close the open epoch. Return its number, which only grows, or 0 if there is nothing to wait for."""
         raise NotImplementedError
 
     def advance(self, written: int, durable: int) -> None:
-        """All epochs up to these are written, and durable."""
+        """Record which epochs are written and which are durable, and notify."""
         has_synced = durable > self.durable
         has_written = written > self.written
         if has_written:
@@ -257,57 +254,56 @@ class CommitLog:
             self.on_written()
 
     def end_transaction(self) -> None:
-        """All of a transaction was said; its epoch is still open."""
+        """Mark the end of a transaction in the open epoch."""
 
     def put_events(self, first: int, last: int, rows: bytes) -> None:
-        """Keep rows of the event log with the turn that they are of, until `discard_events`: those with these numbers.
+        """Log rows of events, numbered `first` to `last`, with the changes that caused them; keep until discarded.
 
-        Bytes that only the event log reads. What is said again takes the place of what was said before. Whoever has
-        nothing to lose keeps nothing.
+        Rows logged again replace the earlier ones. The encoding is the event log's own. In-memory logs ignore this.
         """
 
     def discard_events(self, up_to: int) -> None:
-        """All rows up to this number were given up: they need not be kept any more."""
+        """Discard all rows up to this number."""
 
     def flush(self) -> None:
-        """Somebody waits until all that was said so far is on the disk: see to it soon."""
+        """Sync soon: a caller waits until everything logged so far is on disk."""
 
 
 class SeenStore:
-    """Keeps the ids that one queue, stream or exchange has seen, each with a number (core/deduplication.py).
+    """Stores the ids that one queue, stream or exchange has seen, each with a number (core/deduplication.py).
 
-    `keep` belongs to the open epoch of the commit log: to the same as the message, if it is said in the same call.
+    An id is logged in the open epoch of the commit log, so in the same epoch as its message.
     """
 
     __slots__ = ("durability_level",)
 
     def __init__(self, durability_level: int = NOTHING) -> None:
-        self.durability_level = durability_level  # what the confirm of a message waits for whose id is kept
+        self.durability_level = durability_level  # what the confirm of a message with a stored id waits for
 
     def attach(self, ids: "SeenIds") -> None:
-        """These are all ids that are remembered."""
+        """Set the ids that are remembered; the store reads them, for example to compact its file."""
         raise NotImplementedError
 
     def save(self, id: bytes, number: int) -> None:
-        """Keep 16 bytes; said again they are as new as if they were said for the first time."""
+        """Store an id of 16 bytes; saving it again makes it the newest."""
         raise NotImplementedError
 
     def ids_removed(self) -> None:
-        """Some that are kept were forgotten with their messages, about which the message store has heard."""
+        """Notify that stored ids were removed together with their messages, which the message store has logged."""
 
     def recover(self) -> "Iterable[tuple[bytes, int]]":
-        """What was kept, oldest first; once, before the first `keep`."""
+        """Return the stored ids, oldest first; called once, before the first `save`."""
         raise NotImplementedError
 
     def delete(self) -> None:
-        """Nobody asks for them any more."""
+        """Remove everything: the queue or exchange was deleted."""
         raise NotImplementedError
 
 
 class Catalog:
-    """Keeps definitions: virtual hosts and their durable exchanges, queues and bindings.
+    """Stores definitions: virtual hosts, policies, and durable exchanges, queues and bindings.
 
-    A definition is a plain dictionary as `core/definitions.py` builds it. Each call belongs to the open epoch.
+    A definition is a plain dictionary (`core/definitions.py`). Changes are part of the open epoch.
     """
 
     __slots__ = ()
@@ -319,12 +315,12 @@ class Catalog:
         raise NotImplementedError
 
     def load(self, kind: str) -> "Iterable[dict[str, Any]]":
-        """All of one kind, in the order they were saved."""
+        """Return all definitions of one kind, in the order they were saved."""
         raise NotImplementedError
 
 
 class Storage:
-    """The storage of one broker: its catalog, its log, and a message store per durable queue."""
+    """The storage of one broker: its catalog, its commit log, and a store per durable queue."""
 
     __slots__ = ()
 
@@ -332,70 +328,65 @@ class Storage:
     log: CommitLog
 
     def begin(self, turn: Turn, timers: "Timers") -> None:
-        """Called by the broker before it asks for anything: the turn has the time of all that is to come."""
+        """Attach the broker's turn and timers; the broker calls this first."""
         self.log.turn = turn
 
     def count_memory_in(self, stats: "Stats") -> None:
-        """Add what is on its way to the disk to the bytes held in memory: the memory alarm must see it."""
+        """Count messages that wait to be written in `Stats.held_bytes`: the memory alarm must include them."""
 
     def pending_bytes(self) -> int:
-        """Return the part of the bytes held in memory that `count_in` is about."""
+        """Return the part of `Stats.held_bytes` that waits to be written."""
         return 0
 
     def message_store(self, vhost: str, queue: str, options: "QueueOptions", level: int = 0) -> MessageStore | None:
-        """The store of a queue, or of one of its priorities (`level`); None for one that lives in memory alone.
+        """Return the store of a queue, or of one of its priorities (`level`); None for an in-memory queue.
 
-        Positions are unique over all levels. A level of a durable queue is known from the first call on.
+        Positions are unique over all levels. The first call for a level of a durable queue registers it.
         """
         raise NotImplementedError
 
     def stored_levels(self, vhost: str, queue: str) -> list[int]:
-        """The levels above 0 of a durable queue that have a store, ascending: a start asks for the store of each."""
+        """Return the levels above 0 of a durable queue that have a store, ascending; recovery opens each."""
         return []
 
     def stream_store(self, vhost: str, queue: str, options: "QueueOptions") -> "StreamStore":
-        """The store of a stream."""
+        """Return the store of a stream."""
         raise NotImplementedError
 
     def seen_store(self, kind: str, vhost: str, name: str, durability_level: int | None = None) -> "SeenStore | None":
-        """Where the ids are kept that a durable "queue" or "exchange" has seen.
+        """Return the store of the ids that a durable "queue" or "exchange" has seen; None: keep them in memory.
 
-        A confirm waits for them as for what is in that queue (`durability_level`), or else as an answer would.
+        Confirms wait for `durability_level`; None: for the level that replies wait for.
         """
         raise NotImplementedError
 
     def recovered_events(self) -> "tuple[int, list[tuple[int, int, bytes]]]":
-        """The highest number of a row that `CommitLog` was told of, and what it was given that may be nowhere else.
-
-        Once.
-        """
+        """Return the highest row number in `CommitLog`, and the rows that may be stored nowhere else; called once."""
         return 0, []
 
 
 class RouteSampler:
-    """State that an event sink keeps for one route, opaque to the core. This one skips nothing."""
+    """State of the event sink for one route, opaque to the core. This one skips nothing."""
 
     __slots__ = ()
 
     def skips(self, header: bytes) -> bool:
-        """Return True if the event sink need not see this publish; each publish on the route asks once."""
+        """Return True if the event sink need not see this publish; called once per publish."""
         return False
 
 
-NO_SAMPLER = RouteSampler()  # of a route that the event sink has not seen yet
+NO_SAMPLER = RouteSampler()  # of a route that is new to the event sink
 
 
 class EventSink:
-    """Hears what happens; this one keeps nothing.
+    """Receives events. This one ignores them.
 
-    A message is traced or not: that is decided when it is published, and noted in `Message.uid`. Of one that is not
-    nothing is told, so that it pays for a test of a number at each step. Kinds and reasons are those of
-    `events/schema.py`.
+    The sink decides at publish whether a message is traced, and sets `Message.uid`. Nothing is reported of other
+    messages, so each step costs them one test of an integer. Kinds and reasons: `events/schema.py`.
 
-    `is_watching`: some message may be traced, or the firehose is open: the sink must see every publish that its sampler
-    for the route does not skip.
-    `has_events`: something was told since the last `end_turn`.
-    `routed`: the uid of the message that was said to be routed when it was published; that need not be told again.
+    `is_watching`: a message may be traced, or the firehose is open: report each publish that the route's sampler does
+    not skip. `has_events`: there were events since the last `end_turn`. `routed_uid`: the message whose `published`
+    event already says that it was routed.
     """
 
     __slots__ = ("has_events", "is_watching", "routed_uid")
@@ -406,52 +397,51 @@ class EventSink:
         self.routed_uid = 0
 
     def published(self, channel: "Channel", route: "Route", message: "Message", queues: "list[Queue]") -> None:
-        """A message came in, and goes to these queues: decide whether it is traced."""
+        """Report a publish and its queues; decides whether the message is traced."""
 
     def message_event(self, kind: int, message: "Message", channel: "Channel", reason: int) -> None:
-        """Something happened to a traced message as a whole: routed, unroutable, returned, confirmed, ..."""
+        """Report an event of a traced message that is not of one queue: routed, unroutable, returned, confirmed, ..."""
 
     def enqueued(self, message: "Message", queue: "Queue", depth: int) -> None:
-        """A traced message joins a queue, and with it so many wait there; notes the time in it."""
+        """Report that a traced message was enqueued, and is one of `depth` now; sets its `enqueue_time`."""
 
     def advance_clock(self) -> None:
-        """The broker itself is about to put a traced message into queues: it joins them now, not when it was published.
+        """Take the current time for what the broker itself publishes, instead of the time of the client's publish.
 
-        No two calls have the same time, so that two copies in one queue can be told apart by when they came.
+        No two calls take the same time, so that the enqueue time tells two copies in one queue apart.
         """
 
-    def queue_event(self, kind: int, entry: "QueuedMessage", queue: "Queue", who: object, reason: int) -> None:
-        """Something happened to a traced message in one queue: delivered, acked, requeued, dropped, ...
+    def queue_event(self, kind: int, entry: "QueuedMessage", queue: "Queue", actor: object, reason: int) -> None:
+        """Report an event of a traced message in one queue: delivered, acked, requeued, dropped, ...
 
-        `who` is the consumer or the channel that it has to do with, None if there is none.
+        `actor` is the consumer or the channel that caused it, None for the broker itself.
         """
 
     def direct_delivery(self, message: "Message", queue: "Queue", consumer: "Consumer") -> None:
-        """A traced message came to a queue where none waits, and was delivered and settled by that."""
+        """Report that a traced message went straight to a consumer without acks, past an empty queue."""
 
-    def firehose_delivery(self, entry: "QueuedMessage", queue: "Queue", who: object) -> None:
-        """A message left a queue that somebody listens to, by the firehose, traced or not."""
+    def firehose_delivery(self, entry: "QueuedMessage", queue: "Queue", actor: object) -> None:
+        """Report a delivery, traced or not, from a queue whose virtual host has the firehose open."""
 
     def resource_event(self, kind: int, vhost: str, fields: "dict[str, Any]") -> None:
-        """A connection, channel, consumer, queue or exchange was opened, closed, declared or deleted."""
+        """Report that a connection, channel, consumer, queue or exchange was opened, closed, declared or deleted."""
 
     def end_turn(self) -> None:
-        """The turn ends, its epoch is still open."""
+        """The turn ends; its epoch is still open."""
 
 
 class OffsetStore:
-    """Keeps how far the tracked consumers of one stream have come (core/stream_offsets.py).
+    """Stores the offsets of the tracked consumers of one stream (core/stream_offsets.py).
 
-    For each consumer tag that is the position of the first message that it has not dealt with. `keep` and `forget`
-    belong to the open epoch.
+    The offset of a consumer tag is the position of its first unsettled message. Changes are part of the open epoch.
     """
 
     __slots__ = ()
 
     def open(self) -> dict[str, int]:
-        """Return what is kept, the tag that was used last at the end; before the first `keep`.
+        """Return the stored offsets, most recently used tag last; called before the first `save`.
 
-        The caller changes the dictionary with everything that it says; the store reads it.
+        The caller keeps this dictionary up to date, and the store reads it.
         """
         raise NotImplementedError
 
@@ -462,16 +452,16 @@ class OffsetStore:
         raise NotImplementedError
 
     def delete(self) -> None:
-        """The stream is gone."""
+        """Remove everything: the stream was deleted."""
         raise NotImplementedError
 
 
 class StreamStore:
-    """Keeps all messages of one stream, until its limits of size and age remove them.
+    """Stores the messages of one stream until retention, by size and age, removes them.
 
     It notifies the stream of what was removed (`Stream.forget_before`) and, unless `durability_level` is NOTHING, of
-    what readers may have (`Stream.make_readable`). Positions are offsets: they begin with 0, and none is left out.
-    `first_position` is the first one that is still kept, `offsets` tells how far tracked consumers have come.
+    what consumers may read (`Stream.make_readable`). Positions are offsets: they start at 0 and have no gaps.
+    `first_position` is the first one stored; `offsets` stores the offsets of tracked consumers.
     """
 
     __slots__ = ("durability_level", "first_position", "offsets")
@@ -482,19 +472,19 @@ class StreamStore:
         self.first_position = 0
 
     def open(self, stream: "Stream") -> int:
-        """Return the next position; once, before the first append. Notifications go to this stream."""
+        """Return the next position; called once, before the first append. Notifications go to this stream."""
         raise NotImplementedError
 
     def append(self, entry: "QueuedMessage") -> None:
-        """Keep a message in the open epoch, and note its epoch in the entry."""
+        """Store a message in the open epoch, and set the epoch of the entry."""
         raise NotImplementedError
 
     def delete(self) -> None:
-        """Remove everything: the stream is gone."""
+        """Remove everything: the stream was deleted."""
         raise NotImplementedError
 
     def apply(self, options: "QueueOptions") -> None:
-        """Keep to the limits of these options from now on."""
+        """Apply the retention limits of these options."""
         raise NotImplementedError
 
     def read(
@@ -503,33 +493,33 @@ class StreamStore:
         receive: "Callable[[int, list[Message]], None]",
         needles: "tuple[bytes, ...] | None" = None,
     ) -> None:
-        """Give the page that holds this position, or the next one if it is gone: its first position and its messages.
+        """Read the page that holds this position, or the next page: pass on its first position and its messages.
 
-        The messages carry their offsets in a header already. Calls back at once or later, on the loop; with no messages
-        where there are none from there on, or none before the position that is given then: a page without any of the
-        needles among its bytes may be passed over.
+        The messages already carry their offset header. `receive` is called immediately or later, on the loop. It gets
+        no messages at the end of the stream, or if there are none before the position it gets: pages that contain none
+        of the `needles` as bytes may be skipped.
         """
         raise NotImplementedError
 
     def find_time(self, time_ms: int, receive: "Callable[[int], None]") -> None:
-        """Give the position to read from so as to miss nothing of that time or later; it may be a page too early.
+        """Find the position from which to read everything appended at that time or later, up to a page too early.
 
-        Calls back at once or later, on the loop; with the next position where everything is older.
+        `receive` is called immediately or later, on the loop; with the next position if everything is older.
         """
         raise NotImplementedError
 
     def last_append_ms(self) -> int:
-        """The time of the last append; 0 if it is not known."""
+        """Return the time of the last append; 0 if unknown."""
         return 0
 
     def append_unlogged(self, entry: "QueuedMessage", done: "Callable[[], None]") -> None:
-        """Keep a message past the commit log: a crash may take it as long as it is not written.
+        """Store a message without the commit log: a crash before it is written loses it.
 
-        Then `done` is called, on the loop, and readers may have it.
+        `done` is called on the loop once it is written and readable.
         """
         self.append(entry)
         done()
 
     def read_backwards(self) -> "Iterator[Message]":
-        """Its messages, the last first. Blocks: for a start."""
+        """Iterate over the messages, last one first. Blocks: for recovery only."""
         raise NotImplementedError

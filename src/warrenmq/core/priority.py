@@ -38,14 +38,14 @@ class PriorityBacklog(Backlog):
         self._open_store: Callable[[int], MessageStore | None] | None = open_store
         self._levels: list[Backlog | None] = [None] * (max_priority + 1)
         self._open: list[Backlog] = []  # those that exist, highest first
-        self.keeps = is_durable
-        self.keeps = self._make_level(0).keeps
+        self.is_durable = is_durable
+        self.is_durable = self._make_level(0).is_durable
         for priority in known_levels:
             self._make_level(priority)
 
     def _make_level(self, priority: int) -> Backlog:
         assert self._open_store is not None
-        level = Backlog(self.stats, self._open_store(priority), self.keeps, self._on_page, self)
+        level = Backlog(self.stats, self._open_store(priority), self.is_durable, self._on_page, self)
         self._levels[priority] = level
         self._open = [each for each in reversed(self._levels) if each is not None]
         return level
@@ -102,15 +102,15 @@ class PriorityBacklog(Backlog):
 
     # -- transitions -------------------------------------------------------------------------------------------------
 
-    def keep(self, entry: QueuedMessage) -> int:
-        if not self.keeps:
+    def persist(self, entry: QueuedMessage) -> int:
+        if not self.is_durable:
             return NOTHING
         level = self.part_of(entry.message)
         level.next_position = entry.position + 1
-        return level.keep(entry)
+        return level.persist(entry)
 
-    def pass_on(self, entry: QueuedMessage) -> None:
-        self.part_of(entry.message).pass_on(entry)
+    def count_delivered(self, entry: QueuedMessage) -> None:
+        self.part_of(entry.message).count_delivered(entry)
 
     def append(self, entry: QueuedMessage) -> None:
         level = self.part_of(entry.message)
@@ -131,13 +131,13 @@ class PriorityBacklog(Backlog):
     def settle(self, entry: QueuedMessage) -> None:
         self.part_of(entry.message).settle(entry)
 
-    def give_back(self, entries: list[QueuedMessage]) -> None:
+    def requeue(self, entries: list[QueuedMessage]) -> None:
         by_level: dict[Backlog, list[QueuedMessage]] = {}
         for entry in entries:
             by_level.setdefault(self.part_of(entry.message), []).append(entry)
         for level, returning in by_level.items():
             self._leave_out(level)
-            level.give_back(returning)
+            level.requeue(returning)
             self._count_in(level)
 
     def drop_all(self) -> None:
@@ -152,7 +152,7 @@ class PriorityBacklog(Backlog):
             level.delete()
         self.waiting = 0
         self.body_bytes = 0
-        self.keeps = False
+        self.is_durable = False
         self._on_page = None
         self._open_store = None
 
@@ -167,9 +167,9 @@ class PriorityBacklog(Backlog):
 
     # -- paging ------------------------------------------------------------------------------------------------------
 
-    def page_out_returned(self) -> None:
+    def page_out_requeued(self) -> None:
         for level in self._open:
-            level.page_out_returned()
+            level.page_out_requeued()
 
     def page_out_tail(self) -> None:
         for level in self._open:

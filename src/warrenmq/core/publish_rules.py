@@ -23,7 +23,7 @@ _REPLY_TO = 0x0200
 _EXPIRATION = 0x0100
 _USER_ID = 0x0010
 
-_MOST_BLIND_BYTES = 60_000  # they are stored with the exchange and the routing key, in at most 65,535 bytes
+_MAX_BLIND_BYTES = 60_000  # they are stored with the exchange and the routing key, in at most 65,535 bytes
 
 _INTEGER = re.compile("[+-]?[0-9]+")
 
@@ -82,7 +82,7 @@ def encode_blind_keys(headers: "Mapping[str, Any] | None") -> bytes:
         return b""
     keys = find_extra_keys({"BCC": headers["BCC"]})
     encoded = [key.encode("utf-8", "surrogateescape")[:255] for key in keys]
-    return b"".join(bytes((len(key),)) + key for key in encoded)[:_MOST_BLIND_BYTES]
+    return b"".join(bytes((len(key),)) + key for key in encoded)[:_MAX_BLIND_BYTES]
 
 
 def decode_blind_keys(keys: bytes) -> list[str]:

@@ -130,12 +130,12 @@ class Queue:
         """Forget an unacked message that was acked."""
         raise NotImplementedError
 
-    def reject(self, entry: QueuedMessage, who: object) -> None:
+    def reject(self, entry: QueuedMessage, actor: object) -> None:
         """Forget an unacked message that was rejected without requeue."""
         self.rejected += 1
         self.settle(entry)
 
-    def requeue(self, entries: list[QueuedMessage], who: object = None, reason: int = 0) -> None:
+    def requeue(self, entries: list[QueuedMessage], actor: object = None, reason: int = 0) -> None:
         """Put unacked messages back, marked as redelivered, without delivering them yet."""
         raise NotImplementedError
 
@@ -143,12 +143,12 @@ class Queue:
         """Return the message with what the broker adds to its headers at delivery."""
         return entry.message
 
-    def use(self) -> None:
+    def touch(self) -> None:
         """A client has asked for it: it does not expire for a while."""
         if self.expiry is not None:
-            self.expiry.use()
+            self.expiry.touch()
 
-    def require_returnable(self) -> None:
+    def require_requeueable(self) -> None:
         """540 if what was delivered cannot be requeued."""
 
     def message_count(self) -> int:
@@ -163,7 +163,7 @@ class Queue:
         """Return the number of messages that came since the start."""
         return 0
 
-    def passed(self) -> int:
+    def delivered_directly(self) -> int:
         """Return how many of those were sent at once to a consumer without acks; not in `delivered_no_ack`."""
         return 0
 
@@ -182,22 +182,22 @@ class Queue:
         """Call `waiter` when a message is in memory again, or none waits any more."""
         waiter()
 
-    def note_unacked(self) -> None:
+    def count_unacked(self) -> None:
         """Count a delivery that is to be acked."""
         self.delivered += 1
         self.unacked_count += 1
         self.stats.unacked += 1
 
-    def tell_delivered(self, entry: QueuedMessage, who: object, is_settled: bool) -> None:
+    def emit_delivered(self, entry: QueuedMessage, actor: object, is_settled: bool) -> None:
         """Emit the event of a delivery to a consumer, or to the channel of a basic.get."""
         if entry.message.uid != 0:
-            self.events.queue_event(_DELIVERED, entry, self, who, _AUTO_ACK if is_settled else 0)
+            self.events.queue_event(_DELIVERED, entry, self, actor, _AUTO_ACK if is_settled else 0)
         if self.is_tapped:
-            self.events.firehose_delivery(entry, self, who)
+            self.events.firehose_delivery(entry, self, actor)
 
     # -- consumers ---------------------------------------------------------------------------------------------------
 
-    def require_admissible(
+    def validate_consumer(
         self, channel: "Channel", no_ack: bool, is_exclusive: bool, arguments: dict[str, Any]
     ) -> None:
         """Refuse a consumer that cannot be served as it asks."""
@@ -224,7 +224,7 @@ class Queue:
             self.stats.consumers -= 1
             self.stats.definition_bytes -= size_of_consumer(consumer)
             if self.expiry is not None and not self.consumers:
-                self.expiry.use()
+                self.expiry.touch()
 
     def release(self, entry: QueuedMessage) -> None:
         """Return the credit of a delivery to its consumer and channel."""
@@ -232,7 +232,7 @@ class Queue:
         if entry.consumer is not None:
             consumer: Consumer = entry.consumer  # type: ignore[assignment]
             entry.consumer = None
-            if consumer.give_back():
+            if consumer.return_credit():
                 self.wake(consumer)
 
     # -- the end -----------------------------------------------------------------------------------------------------

@@ -31,9 +31,9 @@ class QueueExpiry:
         self.unused_ms = unused_ms
         self._used_ms = 0
         self._timer: Timer | None = None
-        self.use()
+        self.touch()
 
-    def use(self) -> None:
+    def touch(self) -> None:
         """The queue was used, or its last consumer has left."""
         self._used_ms = self._queue.turn.now_ms
         if self._timer is None and not self._queue.consumers:
@@ -46,19 +46,19 @@ class QueueExpiry:
             self._timer = None
 
     def _schedule(self) -> None:
-        self._timer = self._vhost.broker.timers.schedule(self._used_ms + self.unused_ms, self._look)
+        self._timer = self._vhost.broker.timers.schedule(self._used_ms + self.unused_ms, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
         if self._queue.consumers:
-            return  # `use` is called when the last of them leaves
+            return  # `touch` is called when the last of them leaves
         if self._queue.turn.now_ms < self._used_ms + self.unused_ms:
             self._schedule()
         else:
             self._vhost.remove_queue(self._queue, schema.R_UNUSED)
 
 
-def keep_to_expiry(vhost: VHost, queue: Queue) -> None:
+def apply_expiry(vhost: VHost, queue: Queue) -> None:
     """Let the queue expire as its options say, from now on."""
     unused_ms = queue.options.unused_ms
     if queue.expiry is not None:

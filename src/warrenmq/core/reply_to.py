@@ -51,7 +51,7 @@ class ReplyQueue(Queue):
         self.stats.delivered += 1
         if message.uid != 0:
             self.events.enqueued(message, self, 1)
-            self.tell_delivered(_first_delivery(message), self._channel, True)
+            self.emit_delivered(_first_delivery(message), self._channel, True)
         outbox.deliver(self._channel.number, self._wire_tag, self._channel.ledger.next_tag(), False, message)
         return DELIVERED
 

@@ -1,4 +1,4 @@
-"""Read-only views of the broker, for whoever shows it to people."""
+"""Read-only views of the broker, for the management API and metrics."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ DROP_REASONS = (R_REJECTED, R_EXPIRED, R_MAXLEN, R_DELIVERY_LIMIT)
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """Totals of one broker; the names in the past tense are counters that only grow."""
+    """Totals of one broker. Names in the past tense are counters that only grow."""
 
     vhosts: int
     connections: int
@@ -42,8 +42,8 @@ class Overview:
     deduplicated: int
     rejected_publishes: int
     dead_letter_cycles: int
-    dropped: Mapping[str, int]  # by reason: messages that were removed from queues without an ack
-    dead_lettered: Mapping[str, int]  # by reason: those of them that another queue has taken
+    dropped: Mapping[str, int]  # by reason: messages removed from queues without an ack
+    dead_lettered: Mapping[str, int]  # by reason: dropped messages that another queue took
     consumer_timeouts: int
     bytes_in: int
     bytes_out: int
@@ -90,15 +90,20 @@ def overview(broker: Broker) -> Overview:
 
 
 def memory(broker: Broker) -> dict[str, int]:
-    """Return the bytes that clients make the broker hold, by kind. They add up to `Stats.memory`.
+    """Return the memory used on behalf of clients, by kind. The sum is `Stats.memory`.
 
-    What several queues share is divided between waiting and unacked messages in proportion.
+    Memory shared by several queues is divided between waiting and unacked messages in proportion.
     """
     stats = broker.stats
     waiting = sum(queue.waiting_bytes() for vhost in broker.vhosts.values() for queue in vhost.queues.values())
     waiting += broker.storage.pending_bytes()
     held = stats.held_bytes - stats.shared_bytes
-    kept = sum(x.history.held_bytes for vhost in broker.vhosts.values() for x in vhost.noting if x.history is not None)
+    kept = sum(
+        x.history.held_bytes
+        for vhost in broker.vhosts.values()
+        for x in vhost.stateful_exchanges
+        if x.history is not None
+    )
     messages = held * waiting // stats.held_bytes if stats.held_bytes else 0
     history = held * kept // stats.held_bytes if stats.held_bytes else 0
     return {
@@ -138,9 +143,9 @@ class ConnectionView:
 
 @dataclass(frozen=True, slots=True)
 class ChannelView:
-    """One channel. `prefetch` is that of consumers started from now on, `global_prefetch` that of the channel; 0: none.
+    """One channel. `prefetch` applies to new consumers, `global_prefetch` to the whole channel; 0: no limit.
 
-    Deliveries that were acked in the open transaction are in `uncommitted_acks`, no longer in `unacked`.
+    Deliveries acked in the open transaction count in `uncommitted_acks`, not in `unacked`.
     """
 
     connection: str
@@ -159,12 +164,12 @@ class ChannelView:
 
 
 def connections(broker: Broker) -> list[ConnectionView]:
-    """All connections that have opened a virtual host, the oldest first."""
+    """Return all connections that have opened a virtual host, oldest first."""
     return [view_connection(connection) for connection in broker.connections]
 
 
 def channels(broker: Broker) -> list[ChannelView]:
-    """All open channels, by connection."""
+    """Return all open channels, by connection."""
     return [view_channel(channel) for connection in broker.connections for channel in connection.channels.values()]
 
 
@@ -209,7 +214,7 @@ def view_channel(channel: Channel) -> ChannelView:
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """One queue; the names in the past tense are counters since the start of the broker."""
+    """One queue. Names in the past tense are counters since the start of the broker."""
 
     vhost: str
     name: str
@@ -230,7 +235,7 @@ class QueueView:
 
 
 def queue_view(queue: Queue) -> QueueView:
-    """Return what there is to show of a queue, streams included; basic.get counts as a delivery."""
+    """Return the view of a queue or stream; basic.get counts as a delivery."""
     return QueueView(
         vhost=queue.vhost,
         name=queue.name,
@@ -242,8 +247,8 @@ def queue_view(queue: Queue) -> QueueView:
         messages_unacked=queue.unacked_count,
         consumers=len(queue.consumers),
         published=queue.published(),
-        delivered=queue.delivered + queue.delivered_no_ack + queue.passed(),
-        delivered_no_ack=queue.delivered_no_ack + queue.passed(),
+        delivered=queue.delivered + queue.delivered_no_ack + queue.delivered_directly(),
+        delivered_no_ack=queue.delivered_no_ack + queue.delivered_directly(),
         redelivered=queue.redelivered,
         requeued=queue.requeued,
         rejected=queue.rejected,
@@ -253,7 +258,7 @@ def queue_view(queue: Queue) -> QueueView:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerView:
-    """One consumer. `activity_status` is up, or of a queue with a single active consumer single_active or waiting."""
+    """One consumer. `activity_status`: up; in a queue with a single active consumer, single_active or waiting."""
 
     queue: str
     vhost: str
@@ -297,7 +302,7 @@ def view_consumer(queue: Queue, consumer: Consumer) -> ConsumerView:
 
 @dataclass(frozen=True, slots=True)
 class PolicyView:
-    """Which policies apply to a queue or exchange, by name, and what they set together."""
+    """The names of the policies that apply to a queue or exchange, and the settings of both together."""
 
     policy: str | None
     operator_policy: str | None
@@ -305,18 +310,18 @@ class PolicyView:
 
 
 def policy_view(vhost: VHost, target: Queue | Exchange) -> PolicyView:
-    in_force = vhost.policies.of(target)
-    policy, operator_policy = in_force.policy, in_force.operator_policy
+    applied = vhost.policies.of(target)
+    policy, operator_policy = applied.policy, applied.operator_policy
     return PolicyView(
         policy=None if policy is None else policy.name,
         operator_policy=None if operator_policy is None else operator_policy.name,
-        definition=in_force.definition(),
+        definition=applied.definition(),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelCounters:
-    """What one channel has done; `unacked` is what it holds now."""
+    """The counters of one channel; `unacked` is a gauge."""
 
     published: int
     unroutable: int

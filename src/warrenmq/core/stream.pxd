@@ -19,7 +19,7 @@ cdef Py_ssize_t _MEMORY_BUDGET
 cdef Py_ssize_t _CURSOR_LIMIT
 cdef int _DROPPED
 cdef int _DUPLICATE
-cdef Message _NOTHING_KEPT
+cdef Message _NO_MESSAGE
 
 
 @cython.final
@@ -27,17 +27,17 @@ cdef class Cursor:
     cdef readonly object stream
     cdef readonly Consumer consumer
     cdef readonly StreamFilter filter
-    cdef public object progress
+    cdef public object tracked
     cdef public long long position
     cdef public long long first
     cdef public list messages
-    cdef public bint is_cut
+    cdef public bint is_shrunk
     cdef public bint is_reading
 
     @cython.locals(messages=list, begin="long long", end="long long", size=Py_ssize_t, message=Message)
-    cpdef let_go(self)
-    cpdef receive(self, long long first, list messages)
-    cpdef begin_at(self, long long position)
+    cpdef shrink(self)
+    cpdef page_arrived(self, long long first, list messages)
+    cpdef start_at(self, long long position)
 
 
 cdef class Stream(Queue):
@@ -48,12 +48,12 @@ cdef class Stream(Queue):
     cdef long long _restored_position
     cdef readonly dict cursors
     cdef readonly dict reads
-    cdef dict _hungry
+    cdef dict _ready
     cdef dict _caught_up
     cdef Cursor _last_served
     cdef Py_ssize_t _scan_left
-    cdef dict _scanned_out
-    cdef Cursor _asking
+    cdef dict _over_limit
+    cdef Cursor _reading_for
     cdef list _tail
     cdef long long _tail_first
     cdef NumberHeader _offset_header
@@ -68,10 +68,10 @@ cdef class Stream(Queue):
     @cython.locals(excess=Py_ssize_t, count=Py_ssize_t, message=Message)
     cdef _halve_tail(self)
     @cython.locals(tail=list, size=Py_ssize_t, index=Py_ssize_t, message=Message)
-    cdef _cut_tail(self, Py_ssize_t count)
-    @cython.locals(hungry=dict, cursor=Cursor)
+    cdef _trim_tail(self, Py_ssize_t count)
+    @cython.locals(ready=dict, cursor=Cursor)
     cpdef dispatch(self)
-    cdef _put_off(self)
+    cdef _defer(self)
     @cython.locals(consumer=Consumer, position="long long")
     cdef _serve(self, Cursor cursor)
     @cython.locals(
@@ -79,11 +79,11 @@ cdef class Stream(Queue):
         index="long long", end="long long",
     )
     cdef _send(self, Cursor cursor, list messages, long long first)
-    cpdef resume(self, Cursor cursor)
+    cpdef cursor_ready(self, Cursor cursor)
     cpdef QueuedMessage get(self)
     cpdef settle(self, QueuedMessage entry)
     @cython.locals(entry=QueuedMessage)
-    cpdef requeue(self, list entries, object who=*, int reason=*)
+    cpdef requeue(self, list entries, object actor=*, int reason=*)
     @cython.locals(cursor=Cursor)
     cpdef wake(self, Consumer consumer)
     cpdef make_due(self)

@@ -59,44 +59,44 @@ _DROPPED = schema.DROPPED
 _DUPLICATE = schema.R_DUPLICATE
 
 # What stands in a channel's ledger in place of a message that was delivered: an ack needs no more than that it was.
-_NOTHING_KEPT = Message(b"", b"", b"")
+_NO_MESSAGE = Message(b"", b"", b"")
 
 
 class Cursor:
     """How far one consumer has read: `position` is what it gets next, -1 while the store looks for it.
 
     `messages`, from position `first` on, are the page that it reads, unless it reads the newest. With a `filter` it
-    passes over messages without spending credit; with `progress` the stream remembers how far it has come.
+    passes over messages without spending credit; with `tracked` the stream remembers how far it has come.
     """
 
-    __slots__ = ("consumer", "filter", "first", "is_cut", "is_reading", "messages", "position", "progress", "stream")
+    __slots__ = ("consumer", "filter", "first", "is_reading", "is_shrunk", "messages", "position", "stream", "tracked")
 
     def __init__(self, stream: "Stream", consumer: Consumer) -> None:
         self.stream = stream
         self.consumer = consumer
         self.filter: StreamFilter | None = make_filter(consumer.arguments)
-        self.progress: ConsumerOffset | None = None
+        self.tracked: ConsumerOffset | None = None
         self.position = -1
         self.first = 0
         self.messages: list[Message] | None = None
-        self.is_cut = False  # of the page only the next few messages are left
+        self.is_shrunk = False  # of the page only the next few messages are left
         self.is_reading = False  # the store was asked and has not answered yet
 
-    def receive(self, first: int, messages: list[Message]) -> None:
+    def page_arrived(self, first: int, messages: list[Message]) -> None:
         """The page that was asked for."""
         if self.is_reading:
             self.is_reading = False
             if messages:
                 self.first = first
                 self.messages = messages
-                self.is_cut = False
+                self.is_shrunk = False
             else:
                 first = max(first, self.position + 1)  # pass over what cannot be read
             if first > self.position:
                 self.position = first
-            self.stream.resume(self)
+            self.stream.cursor_ready(self)
 
-    def let_go(self) -> None:
+    def shrink(self) -> None:
         """Hold on to the next few messages only: many who wait must not hold many pages."""
         messages = self.messages
         assert messages is not None
@@ -107,28 +107,28 @@ class Cursor:
             end += 1
         self.messages = messages[begin:end]
         self.first = self.position
-        self.is_cut = True
+        self.is_shrunk = True
 
-    def begin_at(self, position: int) -> None:
+    def start_at(self, position: int) -> None:
         """The place that was looked for."""
         if self.is_reading:
             self.is_reading = False
             self.position = position
-            self.stream.resume(self)
+            self.stream.cursor_ready(self)
 
 
 class Stream(Queue):
     """One stream. `readable` is the first position that readers may not have yet."""
 
     __slots__ = (
-        "_asking",
         "_caught_up",
-        "_hungry",
         "_last_served",
         "_offset_header",
+        "_over_limit",
+        "_reading_for",
+        "_ready",
         "_restored_position",
         "_scan_left",
-        "_scanned_out",
         "_tail",
         "_tail_bytes",
         "_tail_first",
@@ -160,12 +160,12 @@ class Stream(Queue):
         self.readable = 0
         self.cursors: dict[Consumer, Cursor] = {}
         self.reads: dict[PendingRead, None] = {}  # those that the store has not answered yet
-        self._hungry: dict[Cursor, None] = {}  # to be served before the turn ends
+        self._ready: dict[Cursor, None] = {}  # to be served before the turn ends
         self._caught_up: dict[Cursor, None] = {}  # have had all that there is
         self._last_served: Cursor | None = None
         self._scan_left = 0  # how many more messages filters may leave out in this dispatch
-        self._scanned_out: dict[Cursor, None] = {}  # go on in the next turn: the limit is reached
-        self._asking: Cursor | None = None  # for whom the store is being asked right now
+        self._over_limit: dict[Cursor, None] = {}  # go on in the next turn: the limit is reached
+        self._reading_for: Cursor | None = None  # for whom the store is being asked right now
         self._tail: list[Message] = []  # the newest, from this position on:
         self._tail_first = 0
         self._tail_bytes = 0
@@ -198,7 +198,7 @@ class Stream(Queue):
         self.stats.ready += 1
         self.store.append(enqueue_as(message, position))
         if self.deduplication is not None:
-            self.deduplication.note(position, True)
+            self.deduplication.record(position, True)
         if self.cursors:
             self._add_to_tail(message, position)
         else:
@@ -275,9 +275,9 @@ class Stream(Queue):
                 break
             excess -= message.footprint()
             count += 1
-        self._cut_tail(count)
+        self._trim_tail(count)
 
-    def _cut_tail(self, count: int) -> None:
+    def _trim_tail(self, count: int) -> None:
         """Let the oldest go. What stays is a new list: a reader may be in the middle of the old one."""
         tail = self._tail
         self._tail_first += count
@@ -298,28 +298,28 @@ class Stream(Queue):
         """Serve everyone who waits, as far as there is credit and the pages are here."""
         self.is_due = False
         self._scan_left = _SCAN_LIMIT
-        while self._hungry:
-            hungry, self._hungry = self._hungry, {}
-            if len(hungry) > 1 and self._last_served in hungry:
+        while self._ready:
+            ready, self._ready = self._ready, {}
+            if len(ready) > 1 and self._last_served in ready:
                 # Those behind the same socket take turns.
                 last_served = self._last_served
-                del hungry[last_served]
-                hungry[last_served] = None
-            for cursor in hungry:
+                del ready[last_served]
+                ready[last_served] = None
+            for cursor in ready:
                 if cursor.consumer in self.cursors:
                     self._serve(cursor)
-        if self._scanned_out:
-            self._put_off()
+        if self._over_limit:
+            self._defer()
         if self.readable > self._tail_first and len(self._caught_up) == len(self.cursors):
-            self._cut_tail(min(len(self._tail), self.readable - self._tail_first))
+            self._trim_tail(min(len(self._tail), self.readable - self._tail_first))
 
-    def _put_off(self) -> None:
+    def _defer(self) -> None:
         """Go on in the next turn; the cursor that reached the limit in this one comes last."""
-        self._hungry, self._scanned_out = self._scanned_out, {}
-        cursor = next(iter(self._hungry))
-        del self._hungry[cursor]
-        self._hungry[cursor] = None
-        self.turn.later[self] = None
+        self._ready, self._over_limit = self._over_limit, {}
+        cursor = next(iter(self._ready))
+        del self._ready[cursor]
+        self._ready[cursor] = None
+        self.turn.deferred[self] = None
 
     def _serve(self, cursor: Cursor) -> None:
         consumer = cursor.consumer
@@ -331,11 +331,11 @@ class Stream(Queue):
                 return
             if not consumer.has_credit():
                 consumer.is_waiting = False  # whoever gives it credit wakes it
-                if cursor.messages is not None and not cursor.is_cut:
-                    cursor.let_go()
+                if cursor.messages is not None and not cursor.is_shrunk:
+                    cursor.shrink()
                 return
             if cursor.filter is not None and self._scan_left <= 0:
-                self._scanned_out[cursor] = None
+                self._over_limit[cursor] = None
                 return
             if position >= self._tail_first:
                 cursor.messages = None
@@ -345,13 +345,13 @@ class Stream(Queue):
             else:
                 cursor.messages = None
                 cursor.is_reading = True
-                self._asking = cursor
+                self._reading_for = cursor
                 if cursor.filter is None:
-                    self.store.read(position, cursor.receive)
+                    self.store.read(position, cursor.page_arrived)
                 else:
                     self._scan_left -= _READ_COST
-                    self.store.read(position, cursor.receive, cursor.filter.needles)
-                self._asking = None
+                    self.store.read(position, cursor.page_arrived, cursor.filter.needles)
+                self._reading_for = None
                 if cursor.is_reading:
                     return
 
@@ -372,27 +372,27 @@ class Stream(Queue):
                 if self._scan_left <= 0:
                     return
                 continue
-            entry = enqueue_as(_NOTHING_KEPT, first + index - 1)
+            entry = enqueue_as(_NO_MESSAGE, first + index - 1)
             if message.uid != 0 or self.is_tapped:
                 entry = enqueue_as(message, first + index - 1)
                 entry.attempts = 1
-                self.tell_delivered(entry, consumer, False)
+                self.emit_delivered(entry, consumer, False)
             entry.consumer = consumer
             entry.queue = self
-            if cursor.progress is not None:
-                cursor.progress.deliver(entry.position)
+            if cursor.tracked is not None:
+                cursor.tracked.deliver(entry.position)
                 entry.epoch = 1  # its ack is work for the log
             consumer.unacked += 1
-            self.note_unacked()
+            self.count_unacked()
             self.stats.delivered += 1
             consumer.outbox.deliver(consumer.channel_number, consumer.wire_tag, ledger.add(entry), False, message)
             if not consumer.has_credit():
                 return
 
-    def resume(self, cursor: Cursor) -> None:
+    def cursor_ready(self, cursor: Cursor) -> None:
         """The store has answered."""
-        if cursor is not self._asking:  # or else `_serve` goes on by itself
-            self._hungry[cursor] = None
+        if cursor is not self._reading_for:  # or else `_serve` goes on by itself
+            self._ready[cursor] = None
             self.dispatch()
 
     def get(self) -> QueuedMessage | None:
@@ -429,17 +429,17 @@ class Stream(Queue):
             self.offsets.settle(entry, self.store.first_position)
         self.release(entry)
 
-    def requeue(self, entries: list[QueuedMessage], who: object = None, reason: int = 0) -> None:
+    def requeue(self, entries: list[QueuedMessage], actor: object = None, reason: int = 0) -> None:
         """Deliveries of a channel that is closed: there is nothing to put back."""
         self.unacked_count -= len(entries)
         self.requeued += len(entries)
         self.stats.unacked -= len(entries)
         if self.offsets is not None:
-            self.offsets.give_up(entries)
+            self.offsets.channel_closed(entries)
         for entry in entries:
             self.release(entry)
 
-    def require_returnable(self) -> None:
+    def require_requeueable(self) -> None:
         raise NotImplementedHere(f"basic.nack and basic.reject not supported by stream queues {self._named()}")
 
     def purge(self, reason: int = 0) -> int:
@@ -447,7 +447,7 @@ class Stream(Queue):
 
     # -- consumers ---------------------------------------------------------------------------------------------------
 
-    def require_admissible(
+    def validate_consumer(
         self, channel: "Channel", no_ack: bool, is_exclusive: bool, arguments: dict[str, Any]
     ) -> None:
         """Refuse what RabbitMQ refuses; who asks for a stream of its own gets it like everybody else."""
@@ -477,10 +477,10 @@ class Stream(Queue):
         Queue.add_consumer(self, consumer)
         consumer.is_waiting = True
         cursor = self.cursors[consumer] = Cursor(self, consumer)
-        kind, number = self._find_beginning(consumer, cursor)
+        kind, number = self._find_start(consumer, cursor)
         if kind == "time" or kind == "age":
             cursor.is_reading = True
-            self.store.find_time(number if kind == "time" else self.turn.now_ms - number, cursor.begin_at)
+            self.store.find_time(number if kind == "time" else self.turn.now_ms - number, cursor.start_at)
             return
         if kind == "first":
             cursor.position = self.store.first_position
@@ -490,16 +490,16 @@ class Stream(Queue):
             cursor.position = max(self.store.first_position, self.next_position - 1)
         else:
             cursor.position = max(0, number)
-        self._hungry[cursor] = None
+        self._ready[cursor] = None
         self.make_due()
 
-    def _find_beginning(self, consumer: Consumer, cursor: Cursor) -> tuple[str, int]:
+    def _find_start(self, consumer: Consumer, cursor: Cursor) -> tuple[str, int]:
         """Where a consumer begins, as `parse_offset` has it; a tracked one that comes back goes on where it was."""
         asked = consumer.arguments.get(OFFSET_ARGUMENT, "next")
         if is_tracked(consumer.arguments):
             if self.offsets is None:
                 self.offsets = StreamOffsets(self.store.offsets, self.stats)
-            cursor.progress = self.offsets.begin(consumer, cursor)
+            cursor.tracked = self.offsets.track(consumer, cursor)
             if consumer.tag in self.offsets.stored:
                 return "number", self.offsets.stored[consumer.tag]
             asked = consumer.arguments.get(OFFSET_ARGUMENT, "first")
@@ -512,20 +512,20 @@ class Stream(Queue):
         cursor = self.cursors.get(consumer)
         if cursor is not None and not consumer.is_waiting:
             consumer.is_waiting = True
-            self._hungry[cursor] = None
+            self._ready[cursor] = None
             self.make_due()
 
     def make_due(self) -> None:
-        if not self.is_due and self._hungry:
+        if not self.is_due and self._ready:
             self.is_due = True
             self.turn.due.append(self)
 
     def _wake_caught_up(self) -> None:
         """There is more."""
-        if self._hungry:
-            self._hungry.update(self._caught_up)
+        if self._ready:
+            self._ready.update(self._caught_up)
         else:
-            self._hungry = self._caught_up
+            self._ready = self._caught_up
         self._caught_up = {}
 
     def remove_consumer(self, consumer: Consumer) -> None:
@@ -534,14 +534,14 @@ class Stream(Queue):
         if cursor is not None:
             cursor.is_reading = False  # what comes for it now comes too late
             cursor.messages = None
-            self._hungry.pop(cursor, None)
+            self._ready.pop(cursor, None)
             self._caught_up.pop(cursor, None)
             if self._last_served is cursor:
                 self._last_served = None
             if self.offsets is not None:
-                self.offsets.leave(consumer)
+                self.offsets.consumer_cancelled(consumer)
             if not self.cursors:
-                self._cut_tail(len(self._tail))
+                self._trim_tail(len(self._tail))
         Queue.remove_consumer(self, consumer)
 
     def drop_everything(self) -> int:
@@ -553,7 +553,7 @@ class Stream(Queue):
         self.store.delete()
         reads, self.reads = self.reads, {}
         for read in reads:
-            read.stream_is_deleted()
+            read.abort()
         return dropped
 
     def _named(self) -> str:

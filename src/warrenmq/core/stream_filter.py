@@ -21,7 +21,7 @@ _name = VALUE_HEADER.encode()
 _KEY = bytes((len(_name),)) + _name  # as it is in a headers table
 
 # With more values than this a page is searched for the header alone.
-MOST_NEEDLES = 16
+MAX_NEEDLES = 16
 
 
 class StreamFilter:
@@ -37,7 +37,7 @@ class StreamFilter:
         self._matches_unfiltered = matches_unfiltered
         self.needles: tuple[bytes, ...] | None = None
         if not matches_unfiltered:
-            few = len(values) <= MOST_NEEDLES
+            few = len(values) <= MAX_NEEDLES
             self.needles = tuple(_KEY + _string(value) for value in sorted(values)) if few else (_KEY + b"S",)
 
     def accepts(self, header: bytes) -> bool:

@@ -1,7 +1,7 @@
-"""Reading a stream inside the broker's process, beside its consumers: `Stream.read` asks for one page at a time.
+"""Reading a stream inside the broker's process: `Stream.read` reads one page at a time.
 
-Tracing and the analysis read their streams this way. Like a consumer, such a reader gets only what is readable, and
-goes on behind what retention removed or a damaged file lost.
+Tracing and the analysis read their streams this way. Such a reader sees what a consumer sees: only readable messages,
+skipping what retention removed or a damaged file lost.
 
 Owned by the loop thread.
 """
@@ -20,7 +20,7 @@ Receive: TypeAlias = "Callable[[int, list[Message]], None]"
 
 
 class PendingRead:
-    """One call of `Stream.read` that the store has not answered yet."""
+    """A call of `Stream.read` that the store has not answered yet."""
 
     __slots__ = ("_offset", "_receive", "_stream")
 
@@ -30,7 +30,7 @@ class PendingRead:
         self._receive = receive
 
     def page_arrived(self, first: int, messages: list[Message]) -> None:
-        """Pass on what is readable of the store's page, unless the stream was deleted meanwhile."""
+        """Pass on the readable part of the store's page, unless the stream was deleted meanwhile."""
         if self not in self._stream.reads:
             return
         del self._stream.reads[self]
@@ -38,6 +38,6 @@ class PendingRead:
         readable = messages[begin - first : max(0, self._stream.readable - first)]
         self._receive(begin if readable else max(begin, self._offset + 1), readable)
 
-    def stream_is_deleted(self) -> None:
-        """The store of a deleted stream never answers: end the read without messages."""
+    def abort(self) -> None:
+        """End the read without messages: the store of a deleted stream never answers."""
         self._receive(self._offset, [])

@@ -1,13 +1,13 @@
-"""What a channel holds between tx.select (or the last commit) and the next commit or rollback."""
+"""Publishes and acks that a transactional channel holds until the next commit or rollback."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from warrenmq.core.memory import no_room
+from warrenmq.core.memory import memory_refusal
 from warrenmq.core.message import Message, QueuedMessage
 from warrenmq.core.ports import NOTHING
-from warrenmq.core.publishing import Unrouted
+from warrenmq.core.publishing import DeferredRoute
 from warrenmq.core.queue import Queue
 from warrenmq.events import schema
 
@@ -19,7 +19,7 @@ Taken = list[tuple[int, QueuedMessage]]
 
 
 class Transaction:
-    """Publishes with the queues they were routed to, and settlements of deliveries struck from the ledger.
+    """Publishes with the queues they were routed to, and settlements of deliveries taken from the ledger.
 
     `size` is the memory of the publishes; the channel counts it in `Stats.uncommitted_bytes`.
     """
@@ -27,25 +27,27 @@ class Transaction:
     __slots__ = ("publishes", "settlements", "size")
 
     def __init__(self) -> None:
-        self.publishes: list[tuple[Message, list[Queue] | Unrouted, bool]] = []
+        self.publishes: list[tuple[Message, list[Queue] | DeferredRoute, bool]] = []
         self.size = 0
         self.settlements: list[tuple[Taken, int, bool]] = []  # (deliveries, acked, nacked or rejected, requeue)
 
-    def hold_publish(self, message: Message, target: list[Queue] | Unrouted, is_mandatory: bool, stats: Stats) -> None:
+    def hold_publish(
+        self, message: Message, target: list[Queue] | DeferredRoute, is_mandatory: bool, stats: Stats
+    ) -> None:
         """Deliver this on commit; 311 if open transactions take all the memory they may."""
         size = message.footprint()
         if stats.exceeds_unfinished(size):
-            raise no_room(stats)
+            raise memory_refusal(stats)
         stats.uncommitted_bytes += size
         self.size += size
         self.publishes.append((message, target, is_mandatory))
 
     def hold(self, taken: Taken, kind: int, requeue: bool) -> None:
-        """Settle these on commit."""
+        """Settle these deliveries on commit."""
         self.settlements.append((taken, kind, requeue))
 
     def settled_level(self) -> int:
-        """What the settlements wait for until they are safe: the most that any queue of a kept message asks for."""
+        """Return the highest durability level among the queues of the settled messages that are stored."""
         level = NOTHING
         for _, entry in self.held_deliveries():
             queue: Queue = entry.queue  # type: ignore[assignment]
@@ -54,7 +56,7 @@ class Transaction:
         return level
 
     def apply(self, channel: Channel) -> None:
-        """Publish and settle everything held; queues that are gone are left out."""
+        """Publish and settle everything held; deleted queues are skipped."""
         for message, target, is_mandatory in self.publishes:
             if message.uid != 0:
                 channel.events.message_event(schema.TX_COMMITTED, message, channel, 0)
@@ -69,16 +71,16 @@ class Transaction:
                 channel.refuse_all(entries, kind, requeue)
 
     def undo(self, channel: Channel, reason: int) -> None:
-        """Forget the publishes; the deliveries are unacked again."""
+        """Drop the publishes; the deliveries are unacked again."""
         for message, _, _ in self.publishes:
             if message.uid != 0:
                 channel.events.message_event(schema.TX_ROLLED_BACK, message, channel, reason)
         channel.ledger.put_back(self.held_deliveries())
 
     def refused_deliveries(self) -> Taken:
-        """Everything that a commit nacks or rejects."""
+        """Return the deliveries that a commit nacks or rejects."""
         return [delivery for taken, kind, _ in self.settlements if kind != schema.ACKED for delivery in taken]
 
     def held_deliveries(self) -> Taken:
-        """Everything that a rollback makes unacked again."""
+        """Return the deliveries that a rollback makes unacked again."""
         return [delivery for taken, _, _ in self.settlements for delivery in taken]

@@ -7,8 +7,8 @@ cdef class Turn:
     cdef public object begin
     cdef public list due
     cdef public list confirming
-    cdef public dict later
-    cdef public list lost
+    cdef public dict deferred
+    cdef public list cancelled
     cdef public bint is_settling
     cdef public bint has_defined
     cdef public dict pending_replies

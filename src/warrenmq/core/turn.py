@@ -1,9 +1,9 @@
-"""The turn: what has to be done before the work that arrived together is over.
+"""The turn of the event loop: work that is collected while input is handled, and done once at the end.
 
-Credit that comes back (acks, a larger prefetch, a drained socket) makes a queue due once per turn, not once per ack;
-publishes of one turn are confirmed together, and what was promised in it is kept together. All of a turn happens at
-one time; the core reads no clock. Work that no socket brought (HTTP, a thread that has read a page)
-calls `begin` before: it sets the time and sees to the turn's end, unless a turn is under way.
+Returned credit (acks, a larger prefetch, a drained socket) makes a queue due once per turn, not once per ack; publishes
+of a turn are confirmed together, and its durable changes share an epoch. A turn has one time: the core reads no clock.
+Work that no socket triggered (HTTP, a page read by a thread) calls `begin` first, which sets the time and schedules the
+end of the turn, unless a turn is in progress.
 
 Owned by the loop thread. Compiled when the package is built (turn.pxd).
 """
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 class Turn:
-    """One per broker, used again for every turn."""
+    """One per broker, reused for every turn."""
 
     __slots__ = (
         "begin",
+        "cancelled",
         "confirming",
+        "deferred",
         "due",
         "has_defined",
         "is_settling",
-        "later",
-        "lost",
         "now_ms",
         "pending_replies",
     )
@@ -35,11 +35,11 @@ class Turn:
     def __init__(self, now_ms: int = 0) -> None:
         self.now_ms = now_ms  # milliseconds since 1970
         self.begin: Callable[[], None] = _nothing  # set by the server
-        self.due: list[Queue] = []  # queues with messages for consumers that have credit again
-        self.later: dict[Queue, None] = {}  # queues that have done enough for one turn, and go on in the next
-        self.lost: list[Consumer] = []  # consumers whose queue is gone, to be told after whoever deleted it is answered
-        self.confirming: list[Channel] = []  # channels with publishes to be confirmed
-        self.is_settling = False  # queues keep what they get, and deliver it when the turn ends
+        self.due: list[Queue] = []  # queues to dispatch at the end of the turn
+        self.deferred: dict[Queue, None] = {}  # queues that reached their limit per turn, and continue in the next
+        self.cancelled: list[Consumer] = []  # consumers of deleted queues, notified after queue.delete is answered
+        self.confirming: list[Channel] = []  # channels with publishes to confirm
+        self.is_settling = False  # queues store new messages, and deliver them at the end of the turn
         self.has_defined = False  # something durable was declared, bound or removed
         # By owner: durability level and callback (see `Broker.when_durable`).
         self.pending_replies: dict[object, tuple[int, Callable[[], None]]] = {}

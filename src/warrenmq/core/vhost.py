@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any, overload
 
 from warrenmq.core import definitions, history, reserved
 from warrenmq.core.arguments import (
-    COMPARED_ARGUMENTS,
-    COMPARED_OF_EXCHANGES,
+    COMPARED_EXCHANGE_ARGUMENTS,
+    COMPARED_QUEUE_ARGUMENTS,
     queue_type_of,
-    require_own_name,
+    require_name,
     validate_exchange_arguments,
     validate_queue_arguments,
 )
 from warrenmq.core.binding import Binding, BindingIndex, Destination, make_binding
 from warrenmq.core.classic_queue import ClassicQueue
-from warrenmq.core.consumer_timeout import keep_to_timeout
+from warrenmq.core.consumer_timeout import apply_timeout
 from warrenmq.core.deduplication import Deduplication, DeduplicationOptions
 from warrenmq.core.equivalence import require_same_arguments, require_same_flag
 from warrenmq.core.errors import (
@@ -36,15 +36,15 @@ from warrenmq.core.errors import (
     ResourceLocked,
 )
 from warrenmq.core.exchange import DEFAULT_EXCHANGE, Exchange, Route, collect_queues
+from warrenmq.core.exchange_path import ExchangePath
 from warrenmq.core.memory import size_of_binding, size_of_exchange, size_of_queue, size_of_route
 from warrenmq.core.message import Message, address_of
 from warrenmq.core.options import STREAM, ExchangeOptions, QueueOptions
-from warrenmq.core.passage import Passage
 from warrenmq.core.policies import Policies
 from warrenmq.core.publish_rules import ADDRESS_PREFIX
-from warrenmq.core.publishing import pass_on, publish
+from warrenmq.core.publishing import publish, publish_from
 from warrenmq.core.queue import Queue
-from warrenmq.core.queue_expiry import keep_to_expiry
+from warrenmq.core.queue_expiry import apply_expiry
 from warrenmq.core.routing import MATCHERS, Traits, validate_binding
 from warrenmq.core.stats import Revision
 from warrenmq.core.stream import Stream
@@ -84,7 +84,7 @@ class VHost:
         self._own_routes: dict[tuple[str, str], Route] = {}  # of `publish`: internal exchanges are among them
         self._route_bytes = 0  # the memory of both
         self.topology = Revision()  # grows when the cached routes are dropped
-        self.noting: dict[Exchange, None] = {}  # exchanges that note what passes: ids, recent messages
+        self.stateful_exchanges: dict[Exchange, None] = {}  # exchanges that note what passes: ids, recent messages
         self.policies = Policies(self)
         for exchange_name, type in PREDECLARED:
             self._add_exchange(Exchange(exchange_name, type, is_durable=True))
@@ -99,9 +99,9 @@ class VHost:
         before = target.options
         target.apply(options)
         if isinstance(target, Queue):
-            keep_to_expiry(self, target)
+            apply_expiry(self, target)
             if before.consumer_timeout_ms != options.consumer_timeout_ms:
-                keep_to_timeout(self.broker, target)
+                apply_timeout(self.broker, target)
         self._topology_changed()
 
     def tap(self, is_tapped: bool) -> None:
@@ -117,11 +117,11 @@ class VHost:
         exchange: Exchange,
         keys: Sequence[str],
         traits: Traits | None,
-        passage: Passage | None = None,
+        path: ExchangePath | None = None,
     ) -> tuple[list[Queue], bool]:
         """The queues that a message reaches, and whether that depends on more than its keys."""
         found: dict[Queue, None] = {}
-        uses_message = collect_queues(exchange, keys, traits, self.exchanges, self.queues, found, passage)
+        uses_message = collect_queues(exchange, keys, traits, self.exchanges, self.queues, found, path)
         return list(found), uses_message
 
     def make_route(self, exchange: Exchange, routing_key: str, address: bytes, is_mandatory: bool) -> Route:
@@ -222,7 +222,7 @@ class VHost:
             require_same_flag("durable", what, is_durable, existing.is_durable)
             require_same_flag("auto_delete", what, is_auto_delete, existing.is_auto_delete)
             require_same_flag("internal", what, is_internal, existing.is_internal)
-            require_same_arguments(what, arguments, existing.arguments, COMPARED_OF_EXCHANGES)
+            require_same_arguments(what, arguments, existing.arguments, COMPARED_EXCHANGE_ARGUMENTS)
             return existing
         if name.startswith("amq."):
             raise AccessRefused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
@@ -246,7 +246,7 @@ class VHost:
 
     def _add_exchange(self, exchange: Exchange) -> None:
         self.exchanges[exchange.name] = exchange
-        self.policies.adopt(exchange)
+        self.policies.apply_to(exchange)
         self.broker.stats.definition_bytes += size_of_exchange(exchange)
         name, options, is_durable = exchange.name, exchange.options, exchange.is_durable
         if options.deduplication is not None:
@@ -257,14 +257,14 @@ class VHost:
                 name = history.name_of_store(name)
                 store = self.broker.storage.message_store(self.name, name, QueueOptions(is_durable=True))
             exchange.history = history.History(options.history_length, self.broker.stats, store)
-        if exchange.notes_messages:
-            self.noting[exchange] = None
+        if exchange.is_stateful:
+            self.stateful_exchanges[exchange] = None
 
     def _make_deduplication(
         self, options: DeduplicationOptions, kind: str, name: str, is_durable: bool, level: int | None = None
     ) -> Deduplication:
         storage = self.broker.storage
-        store = storage.seen_store(kind, self.name, name, level) if is_durable and options.is_kept else None
+        store = storage.seen_store(kind, self.name, name, level) if is_durable and options.is_persistent else None
         return Deduplication(options, store, self.broker.turn, self.broker.stats)
 
     def delete_exchange(self, name: str, if_unused: bool) -> None:
@@ -288,7 +288,7 @@ class VHost:
             self._remove_binding(binding)
         self._unbind_destination(exchange)
         self._topology_changed()
-        self.noting.pop(exchange, None)
+        self.stateful_exchanges.pop(exchange, None)
         if exchange.deduplication is not None:
             exchange.deduplication.delete()
         if exchange.history is not None:
@@ -337,11 +337,11 @@ class VHost:
                 raise ResourceLocked(self._locked(name))
             require_same_flag("durable", what, is_durable, existing.is_durable)
             require_same_flag("auto_delete", what, is_auto_delete, existing.is_auto_delete)
-            require_same_arguments(what, arguments, existing.arguments, COMPARED_ARGUMENTS)
-            existing.use()
+            require_same_arguments(what, arguments, existing.arguments, COMPARED_QUEUE_ARGUMENTS)
+            existing.touch()
             return existing
         self._require_free(name, is_durable, arguments)
-        require_own_name(name, arguments)
+        require_name(name, arguments)
         validate_queue_arguments(self._named("queue", name), arguments, is_durable, is_exclusive, is_auto_delete)
         name = name or self._generate_name()
         limit = self.limits.max_queues
@@ -367,8 +367,8 @@ class VHost:
         self, name: str, is_durable: bool, is_auto_delete: bool, owner: Connection | None, arguments: dict[str, Any]
     ) -> Queue:
         broker = self.broker
-        in_force = self.policies.find(queue_type_of(arguments), name)
-        options = in_force.queue_options(is_durable, arguments)
+        applied = self.policies.find(queue_type_of(arguments), name)
+        options = applied.queue_options(is_durable, arguments)
         queue: Queue
         if options.type == STREAM:
             streams = broker.storage.stream_store(self.name, name, options)
@@ -393,13 +393,13 @@ class VHost:
                 options.deduplication, "queue", name, is_durable, queue.durability_level
             )
         queue.restore()
-        self.policies.note(queue, in_force)
+        self.policies.record(queue, applied)
         queue.is_tapped = self.is_tapped
         self.queues[name] = queue
         broker.stats.definition_bytes += size_of_queue(queue)
         if owner is not None:
             owner.exclusive_queues[queue] = None
-        keep_to_expiry(self, queue)
+        apply_expiry(self, queue)
         self._topology_changed()
         return queue
 
@@ -431,11 +431,11 @@ class VHost:
         self._topology_changed()
         if queue.is_durable:
             self.broker.catalog.delete("queue", (self.name, queue.name))
-        self.broker.turn.lost.extend(consumers)
+        self.broker.turn.cancelled.extend(consumers)
         self.broker.emit(schema.QUEUE_DELETED, self.name, queue=queue.name, reason=reason)
         return dropped
 
-    def consumer_left(self, queue: Queue, consumer: Consumer) -> None:
+    def remove_consumer(self, queue: Queue, consumer: Consumer) -> None:
         """Take a consumer off a queue; an auto-delete queue goes with its last one."""
         queue.remove_consumer(consumer)
         if queue.is_auto_delete and not queue.consumers:
@@ -491,7 +491,7 @@ class VHost:
             if isinstance(binding.destination, Queue):
                 binding.destination.enqueue(message)
             else:
-                pass_on(self, binding.destination, message)
+                publish_from(self, binding.destination, message)
         finally:
             turn.is_settling = was_settling
 

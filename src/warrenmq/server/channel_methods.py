@@ -19,7 +19,7 @@ from warrenmq.core.ports import NOTHING, CommitLog
 from warrenmq.core.publish_rules import ADDRESS_PREFIX, DIRECT_REPLY_TO
 from warrenmq.core.reply_to import ReplyQueue
 from warrenmq.core.reserved import is_system_stream
-from warrenmq.core.routing.topic import find_odd_word
+from warrenmq.core.routing.topic import find_partial_wildcard
 from warrenmq.core.stream import Stream
 from warrenmq.core.stream_offsets import TRACKING, is_tracked
 from warrenmq.protocol import spec
@@ -149,7 +149,7 @@ class ChannelMethods:
             if is_system_stream(self._vhost.name, name):
                 self._require("read", "queue", name)
             queue = self._vhost.queue(name, self._connection)
-            queue.use()
+            queue.touch()
         else:
             if name:
                 self._require("configure", "queue", name)
@@ -316,7 +316,7 @@ class ChannelMethods:
         `is_durable`: the reply is about a durable object that was declared or deleted before, perhaps by another
         client, and that change may not be durable yet.
         """
-        if self._log.work == self._work_before and (not is_durable or self._session.broker.are_definitions_safe()):
+        if self._log.work == self._work_before and (not is_durable or self._session.broker.are_definitions_durable()):
             self._reply(reply)
             return
         self._session.hold_reply()
@@ -331,7 +331,7 @@ class ChannelMethods:
         self._session.broker.warning_log.warn(kind, text)
 
     def _warn_about_key(self, source: str, key: str) -> None:
-        if self._vhost.exchange(source).type == "topic" and (word := find_odd_word(key)) is not None:
+        if self._vhost.exchange(source).type == "topic" and (word := find_partial_wildcard(key)) is not None:
             self._warn(
                 "wildcard",
                 f"binding key '{key}' of topic exchange '{source}': '{word}' matches only itself; "

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from warrenmq.core.channel import Channel
 from warrenmq.core.errors import BrokerError, PreconditionFailed
 from warrenmq.core.exchange import Route
-from warrenmq.core.memory import no_room
+from warrenmq.core.memory import memory_refusal
 from warrenmq.core.stats import Revision, Stats
 from warrenmq.events import schema
 from warrenmq.protocol import spec
@@ -107,7 +107,7 @@ class MessagePath(FrameHandler):
         is_refused = self._stats.exceeds_unfinished(size)
         self._stats.transit_bytes += size
         if is_refused:
-            self._session.fail(no_room(self._stats), channel, _PUBLISH)
+            self._session.fail(memory_refusal(self._stats), channel, _PUBLISH)
             return False
         if self._alarms.is_raised:
             self._session.block_publisher()

@@ -20,7 +20,7 @@ from typing import Any
 from warrenmq.core.broker import DEFAULT_VHOST
 from warrenmq.core.durability import FSYNC, Durability
 from warrenmq.core.options import STREAM, QueueOptions, queue_options
-from warrenmq.core.policies import find_in_force, restore_books
+from warrenmq.core.policies import find_policies, restore_policy_lists
 from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, MessageStore, SeenStore, Storage, StreamStore
 from warrenmq.core.stats import Stats
 from warrenmq.core.timers import Timers
@@ -204,7 +204,7 @@ class FileStorage(Storage):
         found: dict[tuple[str, str, int], QueueStore | FileStreamStore] = {}
         named: dict[int, tuple[str, int]] = {}  # in words, and the last position in segments
         classic: dict[tuple[str, str], QueueOptions] = {}
-        policies = restore_books(definitions)
+        policies = restore_policy_lists(definitions)
         for definition in definitions["queue"]:
             number = definition["id"]
             queue = definition["vhost"], definition["name"]
@@ -214,7 +214,7 @@ class FileStorage(Storage):
             options = queue_options(True, definition["arguments"])
             if options.type == STREAM:
                 if books := policies.get(definition["vhost"]):  # their limits count from the start
-                    in_force = find_in_force(*books, STREAM, definition["name"])
+                    in_force = find_policies(*books, STREAM, definition["name"])
                     options = in_force.queue_options(True, definition["arguments"])
                 stream = self._make_stream(number, options, recovery.offsets_of(number))
                 stream.is_expendable = is_event_log

@@ -77,7 +77,7 @@ class MemorySeenStore(SeenStore):
 
     def recover(self) -> Iterable[tuple[bytes, int]]:
         ids, self._ids = self._ids, None
-        return [] if ids is None else list(ids.kept())
+        return [] if ids is None else list(ids.stored())
 
     def delete(self) -> None:
         del self._stored[self._key]

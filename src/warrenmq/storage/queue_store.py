@@ -541,7 +541,7 @@ class QueueStore(MessageStore):
         context = self.context
         context.restored_bytes += size
         sizes = context.sizes
-        if self._restored_bytes >= (sizes.kept if context.restored_bytes < sizes.budget else sizes.small_window):
+        if self._restored_bytes >= (sizes.resident if context.restored_bytes < sizes.budget else sizes.small_window):
             self._reset_restored_bytes()
             self.page_out(list(self._unflushed.values()))
 

@@ -124,7 +124,7 @@ class FileSeenStore(SeenStore):
 
         They are added as if they were new: the newest ones, in order, so the order of all stays as it is.
         """
-        newest = self._seen().newest_kept(self._unflushed_count)
+        newest = self._seen().newest_stored(self._unflushed_count)
         rows = encode_ids(newest)
         self._log.buffer.put_all_seen(self.owner, SEEN_ADD, len(newest), rows)
         self._log.note_work(0)
@@ -136,7 +136,7 @@ class FileSeenStore(SeenStore):
         """Write all there are to a new file; the old one goes when that is durable."""
         pager = self._context.pager
         folder, old = self._folder(), self._name
-        ids = list(self._seen().kept())
+        ids = list(self._seen().stored())
         self._name = ""
         if ids:
             epoch = self._named_epoch = max(self._log.epoch, self._named_epoch + 1)
@@ -207,7 +207,7 @@ def restore_seen(
         numbers.setdefault((definition["vhost"], definition["queue"]), []).append(definition["id"])
     for definition in definitions["queue"]:
         settings = queue_options(True, definition["arguments"]).deduplication
-        if settings is not None and settings.is_kept:
+        if settings is not None and settings.is_persistent:
             number = definition["id"]
             levels = numbers.get((definition["vhost"], definition["name"]), [])
             is_deleted = recovery.is_deleted(number, *levels) if settings.size == 0 else None
@@ -215,7 +215,7 @@ def restore_seen(
             stores[key] = found.restore(FileSeenStore(context, number, durability_level), key, is_deleted)
     for definition in definitions["exchange"]:
         settings = exchange_options(definition["type"], definition["arguments"]).deduplication
-        if settings is not None and settings.is_kept:
+        if settings is not None and settings.is_persistent:
             key = ("exchange", definition["vhost"], definition["name"])
             stores[key] = found.restore(
                 FileSeenStore(context, owner_of_exchange(*key[1:]), durability_level), key, None

@@ -34,7 +34,7 @@ from warrenmq.protocol import properties
 
 HEADER_ARGUMENT = "hash-header"
 PROPERTY_ARGUMENT = "hash-property"
-LARGEST_WEIGHT = 10_000  # of RabbitMQ since 4.3
+MAX_WEIGHT = 10_000  # of RabbitMQ since 4.3
 
 # What `hash-property` may name.
 PROPERTIES: dict[str, Callable[[bytes], object]] = {
@@ -58,8 +58,8 @@ def validate(key: str) -> None:
         raise ValueError(f"The binding key must be an integer: {term(key)}")
     if int(key) < 1:
         raise ValueError("The binding key must be greater than 0")
-    if int(key) > LARGEST_WEIGHT:
-        raise ValueError(f"The binding key must not exceed {LARGEST_WEIGHT}")
+    if int(key) > MAX_WEIGHT:
+        raise ValueError(f"The binding key must not exceed {MAX_WEIGHT}")
 
 
 class Share:

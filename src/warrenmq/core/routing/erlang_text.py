@@ -9,7 +9,7 @@ from decimal import Decimal
 
 from warrenmq.protocol.values import Timestamp
 
-LONGEST_JSON_TERM = 500
+MAX_JSON_TERM = 500
 
 _ESCAPES = {
     0x08: "\\b",
@@ -80,7 +80,7 @@ def term(value: object) -> str:
 def json_term(value: object) -> str:
     """A value of JSON as an Erlang term, cut where it is long."""
     shown = _json_term(value)
-    return shown if len(shown) <= LONGEST_JSON_TERM else shown[:LONGEST_JSON_TERM] + "..."
+    return shown if len(shown) <= MAX_JSON_TERM else shown[:MAX_JSON_TERM] + "..."
 
 
 def _json_term(value: object) -> str:

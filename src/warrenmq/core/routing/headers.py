@@ -185,7 +185,7 @@ class HeadersMatcher:
             if not places:
                 self._unconditional[binding] = None
                 return
-            places = [min(places, key=self._crowd)]
+            places = [min(places, key=self._count_filed)]
         for name, wanted in places:
             self._by_header.setdefault(name, {}).setdefault(wanted, {})[binding] = None
         binding.filed_under = places
@@ -201,7 +201,7 @@ class HeadersMatcher:
             if not by_value:
                 del self._by_header[name]
 
-    def _crowd(self, condition: tuple[str, Hashable]) -> int:
+    def _count_filed(self, condition: tuple[str, Hashable]) -> int:
         """How many bindings are filed under the condition."""
         name, wanted = condition
         return len(self._by_header.get(name, {}).get(wanted, ()))

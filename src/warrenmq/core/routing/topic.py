@@ -174,7 +174,7 @@ class TopicMatcher:
             rest = rest.rest
 
 
-def find_odd_word(key: str) -> str | None:
+def find_partial_wildcard(key: str) -> str | None:
     """The first word with a wildcard in it that is more than the wildcard, and so stands for itself alone."""
     for word in split_words(key):
         if len(word) > 1 and ("*" in word or "#" in word):

@@ -1,6 +1,6 @@
-"""One message on its way through exchanges that note what passes: ids (deduplication.py), recent messages (history.py).
+"""The stateful exchanges on a message's path: those that remember ids (deduplication.py) or messages (history.py).
 
-Such exchanges are asked when the message is delivered, in a transaction on commit.
+Their state changes when a message is delivered; in a transaction, on commit.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from warrenmq.core.message import Message
 
 
-class Passage:
-    """The exchanges that a message passed, and whether one of them has dropped it as a duplicate."""
+class ExchangePath:
+    """The exchanges that one message passed, and whether one of them dropped it as a duplicate."""
 
     __slots__ = ("_durability_level", "_message", "_passed", "was_dropped")
 
@@ -26,8 +26,8 @@ class Passage:
         self._durability_level = NOTHING
         self.was_dropped = False
 
-    def is_stopped_by(self, exchange: Exchange) -> bool:
-        """Whether the exchange has seen it; asked once for each exchange on the way."""
+    def ends_at(self, exchange: Exchange) -> bool:
+        """Return True if the exchange drops the message as a duplicate; called once for each exchange on the path."""
         deduplication = exchange.deduplication
         if deduplication is not None and deduplication.has_seen(self._message.header):
             self.was_dropped = True
@@ -39,25 +39,25 @@ class Passage:
     def outcome(self) -> int:
         """Return the outcome of a message that reached no queue.
 
-        The confirm of a duplicate waits until its first message is safe.
+        The confirm of a duplicate waits until the first message with its id is durable.
         """
         if not self.was_dropped:
             return UNROUTED
         return DROPPED | (self._durability_level if self._message.is_persistent() else NOTHING)
 
-    def note(self, is_taken: bool) -> int:
-        """Let the exchanges that it passed remember it. Return what its confirm waits for.
+    def record(self, is_accepted: bool) -> int:
+        """Record the message in the exchanges that it passed. Return what its confirm waits for.
 
-        A history keeps every message. An id counts only if queues have taken the message and none has rejected it:
+        A history records every message. An id is recorded only if queues accepted the message and none rejected it:
         otherwise it may be published again.
         """
         is_persistent = self._message.is_persistent()
         level = NOTHING
         for exchange in self._passed:
             deduplication = exchange.deduplication
-            if deduplication is not None and is_taken:
-                deduplication.has_seen(self._message.header)  # again: others may have passed meanwhile
-                deduplication.note(0, is_persistent)
+            if deduplication is not None and is_accepted:
+                deduplication.has_seen(self._message.header)  # again: it may have looked at other messages meanwhile
+                deduplication.record(0, is_persistent)
                 if is_persistent:
                     level = max(level, deduplication.durability_level)
             if exchange.history is not None:
