@@ -113,7 +113,7 @@ def test_a_reader_goes_on_behind_what_retention_removed() -> None:
 def test_what_cannot_be_read_is_skipped(slow: StreamStorage, slow_channel: ClientChannel) -> None:
     reader = Reader(declared(slow_channel))
     store = committed(slow, slow_channel, "abc")
-    store._kept.segments.clear()  # a damaged file: the store has nothing at these offsets
+    store._stored.segments.clear()  # a damaged file: the store has nothing at these offsets
     reader.read(1)
     store.answer()
     assert reader.pages == [(3, [])]
