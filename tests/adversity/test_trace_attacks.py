@@ -149,7 +149,7 @@ def test_a_popular_message_id_does_not_stall_the_broker(monkeypatch: pytest.Monk
         assert [(len(each["events"]), each["truncated"]) for each in told] == [(500, True)] * 8
         assert sum(decoded) == 8 * 500
         assert max(decoded) <= reader.EVENTS_AT_ONCE
-        assert 0 < traces._turns.most <= ReadLimits().readers
+        assert 0 < traces._turns.max_running <= ReadLimits().readers
         good = ask(broker, "GET", "/api/traces/good").json()
         assert good["events"][0]["kind"] == "published"
 

@@ -360,7 +360,7 @@ def test_an_answer_that_leaves_something_out_says_how_to_narrow_the_search() -> 
 def test_who_comes_when_too_many_are_asking_hears_when_to_come_again(path: str) -> None:
     class Busy(FakeReader):
         def _fail(self) -> None:
-            raise TracingBusy("2 searches are under way and 64 wait; try again later", 4)
+            raise TracingBusy("2 searches are running and 64 wait; try again later", 4)
 
     node = FakeNode()
     node.reader = Busy()
@@ -368,7 +368,7 @@ def test_who_comes_when_too_many_are_asking_hears_when_to_come_again(path: str) 
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "4")
     assert answer.json() == {
         "error": "service_unavailable",
-        "reason": "2 searches are under way and 64 wait; try again later",
+        "reason": "2 searches are running and 64 wait; try again later",
     }
 
 

@@ -262,7 +262,7 @@ def test_a_stream_gives_a_message_to_many_at_once() -> None:
 
 
 def test_what_was_left_out_makes_it_incomplete() -> None:
-    biography = build_biography(simple_life(0), is_all=False)
+    biography = build_biography(simple_life(0), is_truncated=True)
     assert biography is not None
     assert not biography.is_complete
 

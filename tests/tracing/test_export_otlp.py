@@ -155,7 +155,7 @@ def test_headers_are_sent_along(collector: Collector) -> None:
 
 
 def test_many_spans_go_in_requests_of_bounded_size(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export_otlp, "MOST_SPANS", 10)
+    monkeypatch.setattr(export_otlp, "MAX_SPANS_PER_REQUEST", 10)
     lives = [event for at in range(40) for event in simple_life(200 * at)]
     assert export(OtlpOptions(collector.url), lives[:80], lives[80:]).sent == 120
     assert len(collector.spans()) == 120
@@ -180,7 +180,7 @@ def test_what_a_collector_refuses_is_dropped_and_counted(collector: Collector, c
 
 
 def test_a_collector_that_stays_busy_costs_its_spans(collector: Collector) -> None:
-    collector.answers = [503] * export_otlp.TRIES
+    collector.answers = [503] * export_otlp.ATTEMPTS
     exporter = exported_before_the_end(OtlpOptions(collector.url, first_pause=0.001), simple_life(0))
     assert exporter.dropped >= 2
 
@@ -213,7 +213,7 @@ def test_an_answer_that_is_none_rejects_nothing(answer: bytes) -> None:
 def test_batches_that_come_too_fast_are_dropped_and_counted(
     collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export_otlp, "MOST_WAITING", 10)
+    monkeypatch.setattr(export_otlp, "MAX_WAITING_BYTES", 10)
     exporter = export(OtlpOptions(collector.url), simple_life(0), simple_life(500))
     assert exporter.state() == {"sent": 0, "dropped": 0, "dropped_batches": 2, "failure": "the collector is too slow"}
 
@@ -233,5 +233,5 @@ def test_a_batch_that_is_damaged_is_left_out(collector: Collector, caplog: pytes
 
 @pytest.mark.parametrize("url", ["", "localhost:4318", "ftp://host/", "http://", "file:///etc/passwd"])
 def test_what_is_no_url_of_a_collector_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match="no URL"):
+    with pytest.raises(ValueError, match="not the URL"):
         OtlpOptions(url)

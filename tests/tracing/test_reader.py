@@ -471,7 +471,7 @@ def test_an_id_that_many_messages_have_is_cut_off_in_the_middle_of_a_batch(count
             assert list(biography.events) == events[:250]
             assert (biography.is_truncated, biography.is_complete) == (True, False)
             assert counted.events == 250
-            assert counted.largest_step <= reader.EVENTS_AT_ONCE
+            assert counted.largest_step <= reader.EVENTS_PER_STEP
 
     run(question)
 
@@ -576,7 +576,7 @@ def test_few_answers_are_under_way_at_a_time(counted: Counted, monkeypatch: pyte
 
 
 def test_an_answer_that_is_cancelled_is_read_no_further(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "EVENTS_AT_ONCE", 1)
+    monkeypatch.setattr(reader, "EVENTS_PER_STEP", 1)
 
     async def question() -> None:
         async with reading_within(MemoryLog(crowd(500)), ReadLimits(readers=1)) as traces:

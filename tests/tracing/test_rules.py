@@ -315,7 +315,7 @@ def test_a_stored_rule_that_is_not_valid_any_more_is_disabled_with_a_warning(
 
 
 def test_the_number_of_rules_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_RULES", 2)
+    monkeypatch.setattr(module, "MAX_RULES", 2)
     rules = TracedBroker([]).tracing.rules
     for name in "ab":
         rules.set(TraceRule(name))

@@ -131,7 +131,7 @@ def test_many_consumers_of_a_stream_have_a_delivery_each() -> None:
 
 
 def test_what_is_open_is_bounded() -> None:
-    maker = SpanMaker(most_open=10)
+    maker = SpanMaker(max_open=10)
     for at in range(100):
         maker.add(Told(at).enqueued(at, "work").delivered(at, "work", "one").events)
     assert len(maker.end_publishes()) <= 10

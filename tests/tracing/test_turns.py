@@ -50,7 +50,7 @@ def test_so_many_run_and_the_others_follow_in_order() -> None:
             await reader.task
             await settle()
             assert began == list(range(min(6, number + 3)))
-        assert turns.most == 2
+        assert turns.max_running == 2
 
     run(question)
 
@@ -60,7 +60,7 @@ def test_one_too_many_is_refused_and_told_when_to_come_again() -> None:
         turns, began = Turns(ReadLimits(readers=1, waiting=1)), list[int]()
         readers = [Reader(turns, began, number) for number in range(2)]
         await settle()
-        with pytest.raises(TracingBusy, match="1 searches are under way and 1 wait") as busy:
+        with pytest.raises(TracingBusy, match="1 searches are running and 1 are waiting") as busy:
             async with turns.turn():
                 pass
         assert busy.value.retry_seconds >= 1
@@ -109,6 +109,6 @@ def test_who_goes_away_leaves_its_turn_to_the_next(is_at_once: bool) -> None:
         third.end.set()
         await third.task
         async with turns.turn():
-            assert turns.most == 1
+            assert turns.max_running == 1
 
     run(question)

@@ -1,15 +1,14 @@
-"""The biography of a message: its events in order, and what they say about the time it spent in each queue.
+"""The biography of a message: its events in order, and how long it waited and was processed in each queue.
 
-A stay of a message in a queue is a leg. It waits there, is with a consumer, waits again if it comes back, until
-somebody acks it or it is dropped: these are the spans of the leg, and every number that people see is read off them.
-A message that was published again, or made from another one, has legs of its own.
+A stay of a message in a queue is a leg. Its spans are the times in which it waited or was with a consumer; all figures
+that people see are derived from them. A message that was published again, or made from another, has legs of its own.
 
-Two things are not in the log of a message, and are read off what is there. A broker that is killed says nothing of the
-consumers that had messages: whoever had one when the next delivery came, or when the broker began, has lost it. And the
-broker counts deliveries from 1 again after a start: here they are counted on.
+Two things are inferred, as the log does not have them. A broker that is killed does not report which consumers lost
+their messages: a consumer that had one at the next delivery, or when the broker started, has lost it. And after a start
+the broker counts deliveries from 1 again; here the count continues.
 
-Pure: values in, values out. Events come in the order of the event log, which is the order in which they happened,
-also where the clock was set back meanwhile; what the log says twice (a crash between two of its writes) counts once.
+Pure. Events come in the order of the event log, the order in which they happened even if the clock was set back; an
+event that the log has twice (after a crash between two writes) counts once.
 """
 
 from __future__ import annotations
@@ -22,27 +21,27 @@ from warrenmq.events.schema import Event, kind_name
 
 WAITING = "waiting"
 PROCESSING = "processing"
-# A consumer had it when the broker ended: nobody knows for how long.
+# A consumer had it when the broker ended; for how long is unknown.
 LOST = "lost"
 
-# What ends the time with a consumer; some of these are followed by what became of the message then.
+# Ends a processing span; some are followed by an event that tells what became of the message.
 _SETTLED = frozenset({schema.ACKED, schema.NACKED, schema.REJECTED})
-# The message is in the queue again, for the next consumer.
-_BACK = frozenset({schema.REQUEUED, schema.RETRIED, schema.SCHEDULED})
-# It is no longer in the queue. `unroutable` of a queue: its dead letter reached no other.
-_GONE = frozenset({schema.EXPIRED, schema.DROPPED, schema.DEAD_LETTERED, schema.UNROUTABLE})
-_PLACED = _SETTLED | _BACK | _GONE | {schema.ENQUEUED, schema.DELIVERED}
-# It was dropped at the door: it never waited in that queue.
+# The message waits again.
+_RETURNED_TO_QUEUE = frozenset({schema.REQUEUED, schema.RETRIED, schema.SCHEDULED})
+# It has left the queue. `unroutable` with a queue: its dead letter reached no other queue.
+_LEFT_QUEUE = frozenset({schema.EXPIRED, schema.DROPPED, schema.DEAD_LETTERED, schema.UNROUTABLE})
+_IN_QUEUE = _SETTLED | _RETURNED_TO_QUEUE | _LEFT_QUEUE | {schema.ENQUEUED, schema.DELIVERED}
+# It was refused and never waited in that queue.
 _NEVER_JOINED = frozenset({schema.R_REFUSED, schema.R_DUPLICATE, schema.R_CYCLE})
-# One event for all that waited on disk, which is gone; with other reasons some of it is, and which is not known.
+# One event for all messages on disk, which are gone. With other reasons some are gone, and it is unknown which.
 _ALL_GONE = frozenset({schema.R_PURGED, schema.R_QUEUE_DELETED})
-# It came to no queue, and never will.
-_NOWHERE = frozenset({schema.UNROUTABLE, schema.RETURNED, schema.TX_ROLLED_BACK, schema.DROPPED})
+# It reached no queue, and never will.
+_NEVER_QUEUED = frozenset({schema.UNROUTABLE, schema.RETURNED, schema.TX_ROLLED_BACK, schema.DROPPED})
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A time in which the message waited, or was with a consumer; `end` is None while that goes on."""
+    """A time in which the message waited or was with a consumer; `end` is None while it lasts."""
 
     kind: str
     begin: int
@@ -53,13 +52,13 @@ class Span:
 
     @property
     def length(self) -> int:
-        """In microseconds; 0 while it goes on, and where the clock was set back."""
+        """In microseconds; 0 while it lasts, and if the clock was set back."""
         return 0 if self.end is None else max(0, self.end - self.begin)
 
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """One stay in one queue. `outcome` is the kind of its last event, or waiting or processing while it goes on."""
+    """One stay in one queue. `outcome` is the kind of its last event; waiting or processing while it lasts."""
 
     vhost: str
     queue: str
@@ -67,7 +66,7 @@ class Leg:
     outcome: str
     is_over: bool
     deliveries: int
-    consumers: Sequence[str]  # each that it was delivered to, once
+    consumers: Sequence[str]  # distinct
     spans: Sequence[Span]
 
     @property
@@ -83,65 +82,65 @@ class Leg:
         return self._sum(PROCESSING)
 
     def _sum(self, kind: str) -> int | None:
-        """Of the spans whose length is known; None if there is none."""
+        """Sum the spans of known length; None without any."""
         spans = [span for span in self.spans if span.kind == kind and span.end is not None and span.outcome != LOST]
         return sum(span.length for span in spans) if spans else None
 
 
 @dataclass(frozen=True, slots=True)
 class Biography:
-    """What happened to a message and to those that were made from it, or that it was made from."""
+    """What happened to a message, to its source, and to those made from it."""
 
     message_id: str | None
     uid: int  # of the first one
     events: Sequence[Event]
     legs: Sequence[Leg]
     is_complete: bool
-    is_truncated: bool = False  # there are more events, which were left out to save work
+    is_truncated: bool = False  # events were left out to save work
 
 
-def build_biography(events: Iterable[Event], is_all: bool = True, began: int = 0) -> Biography | None:
-    """The biography that these events are; None if there are none.
+def build_biography(events: Iterable[Event], is_truncated: bool = False, began: int = 0) -> Biography | None:
+    """Return the biography of these events, None without any.
 
-    `is_all`: nothing was left out to save work. `began`: when this life of the broker began, in us; no consumer has
-    anything of before.
+    `is_truncated`: events were left out to save work. `began`: when the broker started, in us; what consumers had
+    before is lost.
     """
     builder = BiographyBuilder()
     builder.add(events)
-    return builder.biography(builder.legs(began), is_all)
+    return builder.biography(builder.legs(began), is_truncated)
 
 
 def _is_complete(events: Sequence[Event], legs: Sequence[Leg]) -> bool:
-    """Whether every message in it has a beginning and an end."""
+    """Return True if every message has a beginning and an end."""
     uids = {event.uid for event in events if event.uid}
     begun = {event.uid for event in events if event.kind == schema.PUBLISHED or event.source_uid is not None}
-    placed = {leg.uid for leg in legs}
-    nowhere = {event.uid for event in events if event.kind in _NOWHERE}
-    return uids == begun and uids <= placed | nowhere and all(leg.is_over for leg in legs)
+    queued = {leg.uid for leg in legs}
+    never_queued = {event.uid for event in events if event.kind in _NEVER_QUEUED}
+    return uids == begun and uids <= queued | never_queued and all(leg.is_over for leg in legs)
 
 
 class BiographyBuilder:
-    """Takes events in their order, as many at a time as the caller likes. `story` are those that belong to it."""
+    """Takes events in order, any number at a time. `events` are those that belong to the biography."""
 
     def __init__(self) -> None:
-        self.story: list[Event] = []
-        self._heard: set[Event] = set()
-        self._stays: list[_Stay] = []  # in the order in which they began
+        self.events: list[Event] = []
+        self._seen: set[Event] = set()
+        self._stays: list[_Stay] = []  # in the order of their beginnings
         self._current: dict[tuple[object, ...], _Stay] = {}
         self._waiting: dict[tuple[str, str], dict[_Stay, None]] = {}  # by virtual host and queue
 
     def add(self, events: Iterable[Event]) -> None:
         for event in events:
-            if event in self._heard:
+            if event in self._seen:
                 continue
-            self._heard.add(event)
+            self._seen.add(event)
             if event.uid == 0:
                 self._add_removal(event)
-            elif event.queue is None or event.kind not in _PLACED:
-                self.story.append(event)
+            elif event.queue is None or event.kind not in _IN_QUEUE:
+                self.events.append(event)
             else:
                 stay = self._stay_of(event)
-                self.story.append(stay.add(event))
+                self.events.append(stay.add(event))
                 self._note_waiting(stay)
 
     @property
@@ -149,22 +148,22 @@ class BiographyBuilder:
         return len(self._stays)
 
     def legs(self, began: int = 0, first: int = 0, count: int | None = None) -> list[Leg]:
-        """All legs, or `count` from the `first` on."""
+        """Return all legs, or `count` from the `first` on."""
         stays = self._stays[first:] if count is None else self._stays[first : first + count]
         for stay in stays:
             stay.broker_began(began)
         return [stay.leg() for stay in stays]
 
-    def biography(self, legs: Sequence[Leg], is_all: bool) -> Biography | None:
-        """Of all that was added, with its legs; None if there is nothing."""
-        if not self.story:
+    def biography(self, legs: Sequence[Leg], is_truncated: bool) -> Biography | None:
+        """Return the biography of all that was added, with these legs; None if there is nothing."""
+        if not self.events:
             return None
-        message_id = next((event.message_id for event in self.story if event.message_id is not None), None)
-        is_complete = is_all and _is_complete(self.story, legs)
-        return Biography(message_id, self.story[0].uid, self.story, legs, is_complete, not is_all)
+        message_id = next((event.message_id for event in self.events if event.message_id is not None), None)
+        is_complete = not is_truncated and _is_complete(self.events, legs)
+        return Biography(message_id, self.events[0].uid, self.events, legs, is_complete, is_truncated)
 
     def waiting_since(self) -> dict[tuple[str, str], int]:
-        """In which queues, by virtual host and name, it or one of its kin still waits; and since when."""
+        """Return the queues (virtual host and name) in which a message still waits, and since when."""
         return {place: min(stay.wait_begin for stay in stays) for place, stays in self._waiting.items() if stays}
 
     def _stay_of(self, event: Event) -> _Stay:
@@ -184,14 +183,14 @@ class BiographyBuilder:
             waiting.pop(stay, None)
 
     def _add_removal(self, event: Event) -> None:
-        """Messages that waited on disk were removed without being read: one event tells it of all of them.
+        """Add the removal of messages on disk: one event for all, as they were not read.
 
-        Where only some of the queue's messages were removed, whether this one was among them is not known.
+        If only some messages of the queue were removed, it is unknown whether this one was.
         """
         place = event.vhost or "", event.queue or ""
         if event.kind not in (schema.DROPPED, schema.EXPIRED) or not (waiting := self._waiting.get(place)):
             return
-        self.story.append(event)
+        self.events.append(event)
         if event.reason in _ALL_GONE:
             del self._waiting[place]
             for stay in waiting:
@@ -199,23 +198,23 @@ class BiographyBuilder:
 
 
 class _Stay:
-    """A leg that is still being told."""
+    """A leg that is being built."""
 
     def __init__(self, event: Event) -> None:
         self.place = event.vhost or "", event.queue or ""
         self.is_over = False
         self._uid = event.uid
         self._spans: list[Span] = []
-        self._wait: int | None = None  # the number of the open span of that kind
-        self._with: dict[int, tuple[object, ...]] = {}  # those of consumers that have it now, and who they are
+        self._wait: int | None = None  # index of the open waiting span
+        self._processing: dict[int, tuple[object, ...]] = {}  # open processing spans by index, and the consumer
         self._consumers: dict[str, None] = {}
         self._outcome = WAITING
         self._deliveries = 0
-        self._attempt = 0  # of the last delivery, as the broker counts
-        self._attempts_before = 0  # those that it has forgotten since
+        self._attempt = 0  # of the last delivery, as counted by the broker
+        self._attempts_before = 0  # counted before the broker restarted
         has_joined = event.kind != schema.ENQUEUED and event.reason not in _NEVER_JOINED
         if has_joined and event.enqueue_time is not None:
-            self._begin_wait(event.enqueue_time)  # what came before is no longer kept
+            self._begin_wait(event.enqueue_time)  # earlier events are no longer kept
 
     @property
     def is_waiting(self) -> bool:
@@ -223,19 +222,19 @@ class _Stay:
 
     @property
     def wait_begin(self) -> int:
-        """When the last span began."""
+        """The begin of the last span."""
         return self._spans[-1].begin
 
     def add(self, event: Event) -> Event:
-        """Gives it as it is told."""
-        event = self._count_on(event)
+        """Add the event; return it with its attempt counted on over restarts."""
+        event = self._renumber(event)
         if event.kind == schema.ENQUEUED:
             self._begin_wait(event.time)
         elif event.kind == schema.DELIVERED:
             self._deliver(event)
         elif event.kind in _SETTLED:
             self._settle(event)
-        elif event.kind in _BACK:
+        elif event.kind in _RETURNED_TO_QUEUE:
             self._settle(event)
             self._begin_wait(event.time)
         else:
@@ -243,20 +242,20 @@ class _Stay:
         return event
 
     def broker_began(self, time: int) -> None:
-        """Whoever had it before that has lost it. What was durable waits again, and nobody has said so."""
-        lost = [number for number in self._with if self._spans[number].begin < time]
+        """Consumers that had it before this time lost it. If it was durable it waits again, without an event."""
+        lost = [number for number in self._processing if self._spans[number].begin < time]
         for number in lost:
             self._end(number, time, LOST)
-            del self._with[number]
-        if lost and not self._with:
+            del self._processing[number]
+        if lost and not self._processing:
             self._outcome = LOST
 
     def leg(self) -> Leg:
         consumers = tuple(self._consumers)
         return Leg(*self.place, self._uid, self._outcome, self.is_over, self._deliveries, consumers, tuple(self._spans))
 
-    def _count_on(self, event: Event) -> Event:
-        if event.attempt is None or event.depth is None:  # a stream, which has no depth, counts for each reader
+    def _renumber(self, event: Event) -> Event:
+        if event.attempt is None or event.depth is None:  # a stream, which counts for each reader
             return event
         if event.kind == schema.DELIVERED:
             if event.attempt <= self._attempt:
@@ -281,46 +280,47 @@ class _Stay:
         self._deliveries += 1
         if event.consumer is not None:
             self._consumers[event.consumer] = None
-        if event.depth is not None:  # a queue, which gives a message to one consumer at a time; a stream has no depth
-            for number in list(self._with):
+        if event.depth is not None:  # a queue has a depth, and one consumer at a time; a stream has not
+            for number in list(self._processing):
                 self._end(number, event.time, LOST)
-                del self._with[number]
+                del self._processing[number]
         if event.reason == schema.R_AUTO_ACK:
             self._outcome = kind_name(event.kind)
-            self.is_over = not self._with
+            self.is_over = not self._processing
             return
-        self._with[len(self._spans)] = _receiver(event)
+        self._processing[len(self._spans)] = receiver_of(event)
         self._spans.append(Span(PROCESSING, event.time, None, event.attempt, event.consumer))
         self._outcome = PROCESSING
         self.is_over = False
 
     def _settle(self, event: Event) -> None:
-        """The consumer that has it gives it back, one way or another."""
+        """The consumer settles it."""
         number = self._find(event)
         if number is not None:
             self._end(number, event.time, kind_name(event.kind))
-            del self._with[number]
-        self._outcome = PROCESSING if self._with else kind_name(event.kind)
-        self.is_over = not self._with
+            del self._processing[number]
+        self._outcome = PROCESSING if self._processing else kind_name(event.kind)
+        self.is_over = not self._processing
 
     def _leave(self, event: Event) -> None:
         self._end_wait(event)
-        for number in self._with:
+        for number in self._processing:
             self._end(number, event.time, kind_name(event.kind))
-        self._with.clear()
+        self._processing.clear()
         self._outcome = kind_name(event.kind)
         self.is_over = True
 
     def _find(self, event: Event) -> int | None:
-        """The span that this settlement ends: of the same consumer, else the oldest."""
-        wanted = _receiver(event)
-        same = (number for number, receiver in self._with.items() if receiver == wanted)
-        return next(same, next(iter(self._with), None))
+        """Return the span that this settlement ends: that of the same consumer, else the oldest."""
+        consumer = receiver_of(event)
+        same = (number for number, receiver in self._processing.items() if receiver == consumer)
+        return next(same, next(iter(self._processing), None))
 
     def _end(self, number: int, time: int, outcome: str, attempt: int | None = None) -> None:
         span = self._spans[number]
         self._spans[number] = replace(span, end=time, outcome=outcome, attempt=span.attempt or attempt)
 
 
-def _receiver(event: Event) -> tuple[object, ...]:
+def receiver_of(event: Event) -> tuple[object, ...]:
+    """Return what identifies the consumer of a delivery and of its settlement."""
     return event.connection, event.channel, event.consumer

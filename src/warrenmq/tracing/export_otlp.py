@@ -1,10 +1,10 @@
-"""Exports what happens to messages as spans, to an OpenTelemetry collector over OTLP/HTTP.
+"""Exports spans of messages to an OpenTelemetry collector over OTLP/HTTP.
 
-It listens to the batches of the event log, so it sees what the rules of tracing keep, and costs the loop nothing but
-handing over a batch. A thread makes spans of them and posts these. A collector that is slow or away costs spans,
-which are counted, and nothing else.
+It receives the batches of the event log, so it exports what the tracing rules keep, and the loop only hands over
+batches. A thread makes spans of them and posts these. A collector that is slow or down costs spans, which are counted,
+and nothing else.
 
-Owned by the thread: everything but the batches that wait, which a queue hands over.
+Owned by the thread, except the queue of batches.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ log = logging.getLogger("warrenmq.tracing")
 
 SCOPE = "warrenmq"
 # Spans in one request.
-MOST_SPANS = 2_000
-# Bytes of batches that may wait; above that they are dropped.
-MOST_WAITING = 32 * 1024 * 1024
-# When nothing comes for so many seconds, publishes that have no confirm are over.
-QUIET = 1.0
-# A request is tried so often, after so many seconds, each twice as long as the one before.
-TRIES = 5
+MAX_SPANS_PER_REQUEST = 2_000
+# Bytes of waiting batches; further ones are dropped.
+MAX_WAITING_BYTES = 32 * 1024 * 1024
+# After this time without events, publishes without a confirm end.
+IDLE_SECONDS = 1.0
+# A request is tried this often, with pauses in seconds that double.
+ATTEMPTS = 5
 FIRST_PAUSE = 1.0
-LONGEST_PAUSE = 30.0
-# OTLP/HTTP: these may be tried again, everything else is final.
-TRY_AGAIN = frozenset({429, 502, 503, 504})
-# What is there at the end is sent within so many seconds.
-LAST_PATIENCE = 5.0
-COMPLAINT_INTERVAL = 60.0
-_MOST_ANSWER = 64 * 1024
+MAX_PAUSE = 30.0
+# The status codes that OTLP/HTTP allows to retry.
+RETRY_STATUS = frozenset({429, 502, 503, 504})
+# Time to send what is left at a stop.
+STOP_TIMEOUT = 5.0
+WARNING_INTERVAL = 60.0
+_MAX_ANSWER_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class OtlpOptions:
-    """`endpoint`: the collector's URL; one without a path gets OTLP's own. ValueError if it is none."""
+    """`endpoint` is the collector's URL; without a path, OTLP's is added. ValueError: it is not a URL."""
 
     endpoint: str
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class OtlpOptions:
     def __post_init__(self) -> None:
         parts = urllib.parse.urlsplit(self.endpoint)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"'{self.endpoint}' is no URL of a collector, such as http://localhost:4318")
+            raise ValueError(f"'{self.endpoint}' is not the URL of a collector, such as http://localhost:4318")
 
     @property
     def url(self) -> str:
@@ -69,18 +69,18 @@ class OtlpOptions:
 
 
 class OtlpExporter:
-    """`sent` and `dropped` count spans; `dropped_batches` those of which no spans were made."""
+    """`sent` and `dropped` count spans; `dropped_batches` counts batches from which no spans were made."""
 
     def __init__(self, options: OtlpOptions) -> None:
         self._options = options
         self._jobs: SimpleQueue[bytes | None] = SimpleQueue()
-        self._waiting = 0  # bytes; the loop adds, the thread takes away
+        self._waiting = 0  # bytes; the loop adds, the thread subtracts
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._is_stopping = threading.Event()
         self._maker = SpanMaker()
         self._spans: list[OtelSpan] = []
-        self._complained_at = -COMPLAINT_INTERVAL
+        self._warned_at = -WARNING_INTERVAL
         self.sent = 0
         self.dropped = 0
         self.dropped_batches = 0
@@ -93,27 +93,27 @@ class OtlpExporter:
         self._thread.start()
 
     async def stop(self) -> None:
-        """Send what is there, as far as the collector is quick."""
+        """Send what is left, within a time limit."""
         if self._thread is not None:
             self._is_stopping.set()
             self._jobs.put(None)
-            await asyncio.to_thread(self._thread.join, LAST_PATIENCE)
+            await asyncio.to_thread(self._thread.join, STOP_TIMEOUT)
             self._thread = None
 
-    def batch_added(self, offset: int, octets: bytes, note: object = None) -> None:
-        """The event log has a new batch."""
+    def batch_added(self, offset: int, data: bytes, entry: object = None) -> None:
+        """The event log has appended a batch."""
         with self._lock:
-            is_full = self._waiting + len(octets) > MOST_WAITING
+            is_full = self._waiting + len(data) > MAX_WAITING_BYTES
             if not is_full:
-                self._waiting += len(octets)
+                self._waiting += len(data)
         if is_full:
             self.dropped_batches += 1
-            self._complain("the collector is too slow")
+            self._warn("the collector is too slow")
         else:
-            self._jobs.put(octets)
+            self._jobs.put(data)
 
     def state(self) -> dict[str, Any]:
-        """For people."""
+        """Return figures for people."""
         return {
             "sent": self.sent,
             "dropped": self.dropped,
@@ -126,37 +126,37 @@ class OtlpExporter:
     def _run(self) -> None:
         while True:
             try:
-                octets = self._jobs.get(timeout=QUIET)
+                data = self._jobs.get(timeout=IDLE_SECONDS)
             except Empty:
                 self._send(self._maker.end_publishes())
                 self._send_rest()
                 continue
-            if octets is None:
+            if data is None:
                 break
-            self._make_spans(octets)
+            self._make_spans(data)
             with self._lock:
-                self._waiting -= len(octets)
+                self._waiting -= len(data)
             if self._jobs.empty():
                 self._send_rest()
         self._send(self._maker.end_publishes())
         self._send_rest()
 
-    def _make_spans(self, octets: bytes) -> None:
+    def _make_spans(self, data: bytes) -> None:
         try:
-            batch = decode(octets)
-        except BadEvents as problem:
-            self._complain(f"a batch of events cannot be read: {problem}")
+            batch = decode(data)
+        except BadEvents as error:
+            self._warn(f"a batch of events cannot be read: {error}")
             return
-        for start in range(0, batch.count, MOST_SPANS):
-            rows = list(range(start, min(start + MOST_SPANS, batch.count)))
+        for start in range(0, batch.count, MAX_SPANS_PER_REQUEST):
+            rows = list(range(start, min(start + MAX_SPANS_PER_REQUEST, batch.count)))
             self._send(self._maker.add(batch.events(rows)))
 
     def _send(self, spans: list[OtelSpan]) -> None:
-        """When there are enough of them."""
+        """Add spans; post full requests."""
         self._spans += spans
-        while len(self._spans) >= MOST_SPANS:
-            self._post(self._spans[:MOST_SPANS])
-            del self._spans[:MOST_SPANS]
+        while len(self._spans) >= MAX_SPANS_PER_REQUEST:
+            self._post(self._spans[:MAX_SPANS_PER_REQUEST])
+            del self._spans[:MAX_SPANS_PER_REQUEST]
 
     def _send_rest(self) -> None:
         if self._spans:
@@ -169,19 +169,19 @@ class OtlpExporter:
             resource["service.version"] = self._options.version
         body = gzip.compress(encode_request(spans, resource, SCOPE, self._options.version), 1)
         pause = self._options.first_pause
-        for attempt in range(TRIES):
-            problem, wanted_pause = self._try(body, len(spans))
-            if problem is None:
+        for attempt in range(ATTEMPTS):
+            error, min_pause = self._try(body, len(spans))
+            if error is None:
                 return
-            is_last = attempt == TRIES - 1 or wanted_pause is None or self._is_stopping.is_set()
-            if is_last or self._is_stopping.wait(min(max(pause, wanted_pause or 0.0), LONGEST_PAUSE)):
+            is_last = attempt == ATTEMPTS - 1 or min_pause is None or self._is_stopping.is_set()
+            if is_last or self._is_stopping.wait(min(max(pause, min_pause or 0.0), MAX_PAUSE)):
                 break
             pause *= 2
-        self._drop(len(spans), problem)
+        self._drop(len(spans), error)
 
     def _try(self, body: bytes, count: int) -> tuple[str | None, float | None]:
-        """What went wrong, and how long to wait before the next try; None: do not try again."""
-        # A broker that exports nothing must not spend 40 ms of its start on importing these.
+        """Return what went wrong, and the minimum pause before the next attempt, None for a final error."""
+        # Imported here, as it takes 40 ms of the start of a broker that exports nothing.
         import urllib.error
         import urllib.request
         from http.client import HTTPException
@@ -190,14 +190,14 @@ class OtlpExporter:
         request = urllib.request.Request(self._options.url, body, headers | dict(self._options.headers))
         try:
             with urllib.request.urlopen(request, timeout=self._options.timeout) as answer:
-                self._accept(count, answer.read(_MOST_ANSWER))
+                self._accept(count, answer.read(_MAX_ANSWER_BYTES))
             return None, None
         except urllib.error.HTTPError as refusal:
             refusal.close()
-            wait = _seconds(refusal.headers.get("Retry-After")) if refusal.code in TRY_AGAIN else None
+            wait = _seconds(refusal.headers.get("Retry-After")) if refusal.code in RETRY_STATUS else None
             return f"the collector answers {refusal.code} {refusal.reason}", wait
-        except (OSError, HTTPException) as problem:
-            return f"the collector cannot be reached: {problem}", 0.0
+        except (OSError, HTTPException) as error:
+            return f"the collector cannot be reached: {error}", 0.0
 
     def _accept(self, count: int, answer: bytes) -> None:
         rejected, why = rejected_spans(answer)
@@ -211,16 +211,16 @@ class OtlpExporter:
     def _drop(self, count: int, reason: str | None) -> None:
         with self._lock:
             self.dropped += count
-        self._complain(reason or "the collector gives no answer")
+        self._warn(reason or "the collector does not answer")
 
-    def _complain(self, reason: str) -> None:
+    def _warn(self, reason: str) -> None:
         self.failure = reason
         now = time.monotonic()
-        if now - self._complained_at >= COMPLAINT_INTERVAL:
-            self._complained_at = now
+        if now - self._warned_at >= WARNING_INTERVAL:
+            self._warned_at = now
             log.warning("spans were not exported (%d since the start): %s", self.dropped, reason)
 
 
 def _seconds(text: str | None) -> float:
-    """Of a Retry-After; as a date it is not worth the trouble."""
+    """Parse Retry-After in seconds; dates are ignored."""
     return float(text) if text is not None and text.isdigit() else 0.0

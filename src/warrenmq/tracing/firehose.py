@@ -1,10 +1,9 @@
-"""RabbitMQ's firehose: copies of all that is published and delivered in a virtual host, while it is open.
+"""RabbitMQ's firehose: copies of all messages published and delivered in a virtual host, while it is on.
 
-They go to the topic exchange `amq.rabbitmq.trace`, with the key `publish.{exchange}` or `deliver.{queue}`, the body as
-it was, and in their headers what RabbitMQ puts there. Copies of copies are not made. As in RabbitMQ it is shut after a
-start.
+Copies go to the topic exchange `amq.rabbitmq.trace` with the routing key `publish.{exchange}` or `deliver.{queue}`, the
+same body, and the headers that RabbitMQ adds. Copies are not copied again. As in RabbitMQ, it is off after a start.
 
-Copies are made where something happens and published when the turn ends, never in the middle of a delivery.
+Copies are made at once and published at the end of the turn, never in the middle of a delivery.
 
 Owned by the loop thread.
 """
@@ -29,13 +28,13 @@ _PROPERTIES = BasicProperties.__slots__
 
 
 class Firehose:
-    """One per broker; open for each virtual host on its own. `on_change` is called when one is opened or shut."""
+    """One per broker, switched per virtual host. `on_change` is called after a switch."""
 
     def __init__(self, broker: Broker, node: str | None = None) -> None:
         self._broker = broker
         self._node = node or f"warren@{platform.node()}"
         self._copies: list[tuple[VHost, str, dict[str, Any], bytes]] = []
-        self.on_change: Callable[[], None] = _nothing
+        self.on_change: Callable[[], None] = lambda: None
 
     @property
     def is_open(self) -> bool:
@@ -49,7 +48,7 @@ class Firehose:
         return [name for name, vhost in self._broker.vhosts.items() if vhost.is_tapped]
 
     def switch(self, vhost: str, is_open: bool) -> bool:
-        """Open or shut it; says whether there is such a virtual host."""
+        """Switch it on or off; return False if there is no such virtual host."""
         found = self._broker.vhosts.get(vhost)
         if found is None:
             return False
@@ -60,8 +59,8 @@ class Firehose:
     # -- what happens ------------------------------------------------------------------------------------------------
 
     def published(self, channel: Channel, message: Message, queues: list[Queue]) -> None:
-        """A message came in."""
-        if self._is_heard(channel.vhost, message):
+        """Copy a published message."""
+        if self._is_copied(channel.vhost, message):
             more = {
                 "vhost": channel.vhost.name,
                 "connection": channel.connection_name,
@@ -72,9 +71,9 @@ class Firehose:
             self._add(channel.vhost, f"publish.{message.exchange}", message, more)
 
     def delivered(self, entry: QueuedMessage, queue: Queue, who: object) -> None:
-        """A message goes out to a consumer, or to a channel that asked for it."""
+        """Copy a message delivered to a consumer, or to a channel that polled."""
         channel: Channel = who.channel if isinstance(who, Consumer) else who  # type: ignore[assignment]
-        if self._is_heard(channel.vhost, entry.message):
+        if self._is_copied(channel.vhost, entry.message):
             more = {
                 "redelivered": int(entry.redelivered),
                 "vhost": channel.vhost.name,
@@ -84,7 +83,7 @@ class Firehose:
             }
             self._add(channel.vhost, f"deliver.{queue.name}", entry.message, more)
 
-    def _is_heard(self, vhost: VHost, message: Message) -> bool:
+    def _is_copied(self, vhost: VHost, message: Message) -> bool:
         return vhost.exchanges[TRACE_EXCHANGE].binding_count > 0 and message.exchange != TRACE_EXCHANGE
 
     def _add(self, vhost: VHost, key: str, message: Message, more: dict[str, Any]) -> None:
@@ -100,7 +99,7 @@ class Firehose:
     # -- the turn ends -----------------------------------------------------------------------------------------------
 
     def publish(self) -> None:
-        """Send all copies on their way; what that delivers is copied no more."""
+        """Publish all copies; their deliveries are not copied."""
         copies, self._copies = self._copies, []
         for vhost, key, headers, body in copies:
             header = content_header(len(body), BasicProperties(headers=headers))
@@ -108,7 +107,7 @@ class Firehose:
 
 
 def _routing_keys(message: Message) -> list[str]:
-    """The key of the publish, and those of its CC header."""
+    """Return the routing key, and those of the CC header."""
     keys = [message.routing_key]
     copies = (_properties(message).headers or {}).get("CC")
     if isinstance(copies, list):
@@ -117,7 +116,7 @@ def _routing_keys(message: Message) -> list[str]:
 
 
 def _table_of(message: Message) -> dict[str, Any]:
-    """The properties that the message has, as a table."""
+    """Return the properties that are set, as a table."""
     properties = _properties(message)
     table: dict[str, Any] = {}
     for name in _PROPERTIES:
@@ -135,10 +134,6 @@ def _properties(message: Message) -> BasicProperties:
 
 
 def _short(key: str) -> str:
-    """A key is a short string: prefix and name may be longer together."""
-    octets = key.encode("utf-8", "surrogateescape")
-    return key if len(octets) <= 255 else octets[:255].decode("utf-8", "ignore")
-
-
-def _nothing() -> None:
-    """Nobody listens."""
+    """Cut the key to a short string: prefix and name may be longer together."""
+    data = key.encode("utf-8", "surrogateescape")
+    return key if len(data) <= 255 else data[:255].decode("utf-8", "ignore")

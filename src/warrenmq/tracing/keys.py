@@ -1,10 +1,9 @@
 # cython: boundscheck=False, wraparound=False, nonecheck=False, cdivision=True
-"""Sorts the keys of a batch, and those of an index file, without the interpreter: the loop goes on meanwhile.
+"""Sorts the keys of a batch, and those of a run of the index, without holding the interpreter lock.
 
-A radix sort of bytes, the least first: up to eight passes, each of which keeps the order of equal ones. So keys that
-are the same stay in the order of their batches. Uids of one batch agree in most bytes, which then need no pass.
-Python's own sort holds the interpreter for a third of a second per million, and with a set before it for 3 ms per
-batch.
+A stable radix sort by bytes, least significant first; equal keys stay in the order of their batches. Bytes in which all
+keys agree, as most do of uids, need no pass. Python's sort would hold the interpreter for a third of a second per
+million keys, and for 3 ms per batch.
 
 Compiled when the package is built (keys.pxd).
 """
@@ -32,16 +31,16 @@ def keys_of(batch: EventBatch) -> "array[int]":
     hashes = bytearray(8 * batch.max_keys())
     size = batch.hash_keys(hashes)  # what key_hashes itself begins with
     del hashes[size:]
-    return _each_once(hashes)
+    return _distinct(hashes)
 
 
-def keys_of_uids(octets: bytes, at: int, count: int) -> "array[int]":
-    """The same of a batch whose messages have no ids but the broker's: its so many uids lie there."""
-    hashes = uid_keys(octets, at, count)
-    return _each_once(hashes) if cython.compiled else array("Q", sorted(set(array("Q", bytes(hashes)))))
+def keys_of_uids(data: bytes, offset: int, count: int) -> "array[int]":
+    """Return the keys of a batch whose messages have only uids, `count` of them at this offset."""
+    hashes = uid_keys(data, offset, count)
+    return _distinct(hashes) if cython.compiled else array("Q", sorted(set(array("Q", bytes(hashes)))))
 
 
-def _each_once(hashes: bytearray) -> "array[int]":
+def _distinct(hashes: bytearray) -> "array[int]":
     if not _is_sorted(hashes):
         sort_keys(hashes, bytearray(len(hashes) // 2))
     del hashes[8 * _drop_equal(hashes) :]
@@ -49,7 +48,7 @@ def _each_once(hashes: bytearray) -> "array[int]":
 
 
 def sort_keys(hashes: bytearray, numbers: bytearray) -> None:
-    """Sort the hashes (8 bytes each, little endian), and the numbers (4 bytes each) that belong to them along."""
+    """Sort hashes (8 bytes each, little endian) together with their numbers (4 bytes each), in target."""
     if len(hashes) // 8 != len(numbers) // 4:
         raise ValueError("each hash needs a number")
     if cython.compiled:
@@ -70,24 +69,24 @@ def _sort(hashes: bytearray, numbers: bytearray, spare_hashes: bytearray, spare_
     to_hashes = _longs(spare_hashes)
     to_numbers = _ints(spare_numbers)
     count = len(hashes) // 8
-    is_turned = False
+    is_swapped = False
     with cython.nogil:
         differing = _differing(from_hashes, count)
         for shift in range(0, 64, 8):
             if differing >> shift & 255 == 0:
                 continue
-            if is_turned:
+            if is_swapped:
                 _pass(to_hashes, to_numbers, from_hashes, from_numbers, count, shift)
             else:
                 _pass(from_hashes, from_numbers, to_hashes, to_numbers, count, shift)
-            is_turned = not is_turned
-        if is_turned:
+            is_swapped = not is_swapped
+        if is_swapped:
             memcpy(from_hashes, to_hashes, 8 * count)
             memcpy(from_numbers, to_numbers, 4 * count)
 
 
 def _differing(hashes: Pointer, count: int) -> int:
-    """The bits in which not all hashes agree."""
+    """Return the bits in which not all hashes agree."""
     found = 0
     for at in range(1, count):
         found |= hashes[at] ^ hashes[0]
@@ -98,22 +97,22 @@ def _pass(
     from_hashes: Pointer, from_numbers: Pointer, to_hashes: Pointer, to_numbers: Pointer, count: int, shift: int
 ) -> None:
     """Sort by one byte of the hashes."""
-    memset(places, 0, 256 * 8)  # type: ignore[name-defined]  # noqa: F821  # an array of C, declared in keys.pxd
+    memset(offsets, 0, 256 * 8)  # type: ignore[name-defined]  # noqa: F821  # an array of C, declared in keys.pxd
     for at in range(count):
-        places[from_hashes[at] >> shift & 255] += 1  # type: ignore[name-defined]  # noqa: F821
+        offsets[from_hashes[at] >> shift & 255] += 1  # type: ignore[name-defined]  # noqa: F821
     end = count
-    for octet in range(255, -1, -1):
-        end -= places[octet]  # type: ignore[name-defined]  # noqa: F821
-        places[octet] = end  # type: ignore[name-defined]  # noqa: F821
+    for byte in range(255, -1, -1):
+        end -= offsets[byte]  # type: ignore[name-defined]  # noqa: F821
+        offsets[byte] = end  # type: ignore[name-defined]  # noqa: F821
     for at in range(count):
-        place = places[from_hashes[at] >> shift & 255]  # type: ignore[name-defined]  # noqa: F821
-        places[from_hashes[at] >> shift & 255] = place + 1  # type: ignore[name-defined]  # noqa: F821
-        to_hashes[place] = from_hashes[at]
-        to_numbers[place] = from_numbers[at]
+        target = offsets[from_hashes[at] >> shift & 255]  # type: ignore[name-defined]  # noqa: F821
+        offsets[from_hashes[at] >> shift & 255] = target + 1  # type: ignore[name-defined]  # noqa: F821
+        to_hashes[target] = from_hashes[at]
+        to_numbers[target] = from_numbers[at]
 
 
 def _is_sorted(hashes: bytearray) -> bool:
-    """As they are where messages have no ids but the broker's, and none is told of that came before the batch."""
+    """True for most batches of messages that have only uids."""
     kept = _longs(hashes)
     count = len(hashes) // 8
     for at in range(1, count):  # noqa: SIM110 - a generator would not be C
@@ -123,15 +122,15 @@ def _is_sorted(hashes: bytearray) -> bool:
 
 
 def _drop_equal(hashes: bytearray) -> int:
-    """Let each hash stand once, at the beginning; gives how many they are."""
+    """Move distinct hashes to the beginning; return their number."""
     kept = _longs(hashes)
     count = len(hashes) // 8
-    place = 0
+    target = 0
     for at in range(count):
-        if at == 0 or kept[at] != kept[place - 1]:
-            kept[place] = kept[at]
-            place += 1
-    return place
+        if at == 0 or kept[at] != kept[target - 1]:
+            kept[target] = kept[at]
+            target += 1
+    return target
 
 
 def _longs(data: bytearray) -> Pointer:

@@ -1,8 +1,7 @@
-"""The wire format of OTLP: spans to the bytes of an ExportTraceServiceRequest, and what the answer to one says.
+"""The wire format of OTLP: encodes an ExportTraceServiceRequest, and decodes the response.
 
-Protocol Buffers, written by hand: it is one message with some twenty fields, and every collector reads it (JSON, the
-other form, not every one). So that exporting needs no package that the broker has not. Fields have the numbers of
-opentelemetry/proto/trace/v1/trace.proto.
+Protocol Buffers, hand-written to spare a dependency: one message with some twenty fields. Not every collector reads
+OTLP's JSON form. Field numbers are those of opentelemetry/proto/trace/v1/trace.proto.
 """
 
 from __future__ import annotations
@@ -26,15 +25,13 @@ _STATUS_ERROR = 2
 
 
 def encode_request(spans: Iterable[OtelSpan], resource: Mapping[str, Value], scope: str, version: str) -> bytes:
-    """All spans as those of one resource and one scope."""
-    scope_spans = _message(1, _text(1, scope) + _text(2, version)) + b"".join(
-        _message(2, _span(each)) for each in spans
-    )
-    return _message(1, _message(1, _attributes(1, resource)) + _message(2, scope_spans))
+    """Encode spans of one resource and one scope."""
+    scope_spans = _bytes(1, _text(1, scope) + _text(2, version)) + b"".join(_bytes(2, _span(each)) for each in spans)
+    return _bytes(1, _bytes(1, _attributes(1, resource)) + _bytes(2, scope_spans))
 
 
 def rejected_spans(answer: bytes) -> tuple[int, str]:
-    """How many spans the collector did not take though it said yes, and why; 0 of an answer that is none."""
+    """Return how many spans a successful response rejects, and why; 0 if it is malformed."""
     try:
         partial = _fields(answer).get(1, b"")
         found = _fields(partial) if isinstance(partial, bytes) else {}
@@ -52,19 +49,19 @@ def _span(span: OtelSpan) -> bytes:
         parts.append(_bytes(4, span.parent_id))
     parts += [_text(5, span.name), _number(6, span.kind), _time(7, span.begin), _time(8, span.end)]
     parts.append(_attributes(9, span.attributes))
-    parts += [_message(13, _bytes(1, trace_id) + _bytes(2, span_id)) for trace_id, span_id in span.links]
+    parts += [_bytes(13, _bytes(1, trace_id) + _bytes(2, span_id)) for trace_id, span_id in span.links]
     if span.failure is not None:
-        parts.append(_message(15, _text(2, span.failure) + _number(3, _STATUS_ERROR)))
+        parts.append(_bytes(15, _text(2, span.failure) + _number(3, _STATUS_ERROR)))
     return b"".join(parts)
 
 
 def _attributes(field: int, attributes: Mapping[str, Value]) -> bytes:
-    return b"".join([_message(field, _key(name) + _message(2, _value(value))) for name, value in attributes.items()])
+    return b"".join([_bytes(field, _key(name) + _bytes(2, _value(value))) for name, value in attributes.items()])
 
 
 @lru_cache(256)
 def _key(name: str) -> bytes:
-    """The same few names come with every span."""
+    """Cached, as every span has the same names."""
     return _text(1, name)
 
 
@@ -72,16 +69,12 @@ def _value(value: Value) -> bytes:
     return _text(1, value) if isinstance(value, str) else _number(3, value)
 
 
-def _message(field: int, octets: bytes) -> bytes:
-    return _bytes(field, octets)
-
-
 def _text(field: int, text: str) -> bytes:
     return _bytes(field, text.encode("utf-8", "replace"))
 
 
-def _bytes(field: int, octets: bytes) -> bytes:
-    return _head(field, len(octets)) + octets
+def _bytes(field: int, data: bytes) -> bytes:
+    return _head(field, len(data)) + data
 
 
 @lru_cache(4096)
@@ -100,38 +93,38 @@ def _time(field: int, microseconds: int) -> bytes:
 def _varint(number: int) -> bytes:
     if number < 0x80:
         return bytes((number,))
-    octets = bytearray()
+    data = bytearray()
     while number >= 0x80:
-        octets.append(number & 0x7F | 0x80)
+        data.append(number & 0x7F | 0x80)
         number >>= 7
-    octets.append(number)
-    return bytes(octets)
+    data.append(number)
+    return bytes(data)
 
 
 def _fields(data: bytes) -> dict[int, int | bytes]:
-    """The fields of a message; of one that repeats, the last. IndexError or ValueError: it is none."""
+    """Decode a message; the last value of a repeated field counts. IndexError or ValueError: it is malformed."""
     found: dict[int, int | bytes] = {}
-    at = 0
-    while at < len(data):
-        tag, at = _read_varint(data, at)
+    offset = 0
+    while offset < len(data):
+        tag, offset = _read_varint(data, offset)
         if tag & 7 == _VARINT:
-            found[tag >> 3], at = _read_varint(data, at)
+            found[tag >> 3], offset = _read_varint(data, offset)
         elif tag & 7 == _DELIMITED:
-            size, at = _read_varint(data, at)
-            found[tag >> 3] = data[at : at + size]
-            at += size
+            size, offset = _read_varint(data, offset)
+            found[tag >> 3] = data[offset : offset + size]
+            offset += size
         elif tag & 7 in _FIXED_SIZES:
-            at += _FIXED_SIZES[tag & 7]
+            offset += _FIXED_SIZES[tag & 7]
         else:
-            raise ValueError(f"no field has the wire type {tag & 7}")
+            raise ValueError(f"unknown wire type {tag & 7}")
     return found
 
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+def _read_varint(data: bytes, offset: int) -> tuple[int, int]:
     number = 0
     for shift in range(0, 64, 7):
-        number |= (data[at] & 0x7F) << shift
-        at += 1
-        if data[at - 1] < 0x80:
-            return number, at
-    raise ValueError("a number is longer than 64 bits")
+        number |= (data[offset] & 0x7F) << shift
+        offset += 1
+        if data[offset - 1] < 0x80:
+            return number, offset
+    raise ValueError("a varint is longer than 64 bits")

@@ -1,10 +1,10 @@
-"""Answers what happened: the biography of a message, and searches, read from the event log by its index.
+"""Answers questions about the event log: the biography of a message, and searches.
 
-The work of an answer is bounded (`ReadLimits`): by the events that are decoded, in the middle of a batch if need be, by
-the batches that are opened, and by time. What is left out is reported: a biography says `truncated`, a search has a
-cursor. A few answers are under way at a time, others wait (turns.py). An answer that is cancelled ends with its step.
+The work of an answer is bounded (`ReadLimits`): by events decoded, batches opened, and time. If something is left out,
+the answer says so: a biography is `truncated`, a search has a cursor. A few answers run at a time, others wait
+(turns.py). A cancelled answer stops after its current step.
 
-Owned by the loop; the work is done by the follower's thread, in steps of about a millisecond.
+Owned by the loop; the follower's thread does the work, in steps of about a millisecond.
 """
 
 from __future__ import annotations
@@ -29,39 +29,39 @@ from warrenmq.tracing.index import BadIndex
 from warrenmq.tracing.index_entry import MADE_FROM_ANOTHER, QUEUE, IndexEntry, IndexQuery
 from warrenmq.tracing.search import (
     Cursor,
-    Place,
+    EventPosition,
     TracePage,
     TraceQuery,
     TraceSummary,
     TracingUnavailable,
-    fitting_rows,
+    index_query,
+    matching_rows,
     parse_cursor,
+    query_keys,
     summarize,
-    wanted_batches,
-    wanted_keys,
 )
 from warrenmq.tracing.turns import ReadLimits, Turns
 
-# So many decoded batches are at hand during one answer.
-HELD_BATCHES = 16
-# How much is done in one step of the thread, which takes about a millisecond: the loop waits for the interpreter no
-# longer than that. Making an event takes 9 us, telling it 11.
-EVENTS_AT_ONCE = 100
-ROWS_AT_ONCE = 5_000
-KEYS_AT_ONCE = 16
+# Decoded batches that one answer keeps at hand.
+MAX_HELD_BATCHES = 16
+# The work of one step of the thread, about a millisecond, which is how long the loop may wait for the interpreter:
+# decoding an event takes 9 us, adding it to a biography 11.
+EVENTS_PER_STEP = 100
+ROWS_PER_STEP = 5_000
+KEYS_PER_STEP = 16
 
 _REMOVALS = frozenset({schema.DROPPED, schema.EXPIRED})
 _NO_MESSAGE = frozenset({0})
 
 Result = TypeVar("Result")
 Item = TypeVar("Item")
-Life = list[tuple[Place, Event]]
+PlacedEvents = list[tuple[EventPosition, Event]]
 
 
 class Traces:
-    """The reader that `management/ports.py` asks for.
+    """The port of `management/ports.py`.
 
-    `folder` is that of the index, None for one in memory; `began` is when the broker began, in us, if not now.
+    `folder` is that of the index, None for one in memory. `began` is when the broker started, in us; now if None.
     """
 
     def __init__(
@@ -80,33 +80,32 @@ class Traces:
         self._turns = Turns(self._limits)
 
     async def start(self) -> None:
-        """Begin to follow the log; returns at once."""
         self._follower.start()
 
     async def stop(self) -> None:
-        """Write the index; nothing is answered any more."""
+        """Write the index and refuse further questions."""
         await self._follower.stop()
 
     def batch_added(self, offset: int, data: bytes, entry: IndexEntry) -> None:
-        """The log has a new batch, of which this is to be known."""
+        """The log has appended a batch."""
         self._follower.batch_added(offset, data, entry)
 
     def figures(self) -> dict[str, int]:
         return self._follower.index.figures()
 
     async def biography(self, key: str) -> Biography | None:
-        """Of the message with this message-id or uid; None if nothing is kept of it."""
+        """Return the biography of the message with this message id or uid; None if none of its events are kept."""
         return await self._answer(lambda: _Biographer(self._batches(self._limits.seconds), self._began).find(key))
 
     async def search(self, query: TraceQuery) -> TracePage:
-        """ValueError for a cursor that is none."""
+        """Return one page. ValueError: the cursor is not valid."""
         return await self._answer(lambda: _Searcher(self._batches(self._limits.search_seconds), query).run())
 
     def _batches(self, seconds: float) -> _Batches:
         return _Batches(self._follower, self._limits, self._clock, seconds)
 
     async def _answer(self, ask: Callable[[], Awaitable[Result]]) -> Result:
-        """Where the index turns out to be damaged it is built again, and asked again."""
+        """Ask, and ask once more if the index proved to be damaged: it has been rebuilt then."""
         async with self._turns.turn():
             for _ in range(2):
                 await self._follower.wait_until_indexed()
@@ -114,11 +113,11 @@ class Traces:
                     return await ask()
                 except BadIndex:
                     continue
-        raise TracingUnavailable("the index of the event log is damaged again and again")
+        raise TracingUnavailable("the index of the event log is damaged repeatedly")
 
 
 class _Batches:
-    """The batches that one answer needs, and how much of its work is done; the last few stay decoded."""
+    """Opens batches for one answer and counts its work; the last few stay decoded."""
 
     def __init__(self, follower: LogFollower, limits: ReadLimits, clock: Callable[[], float], seconds: float) -> None:
         self.follower = follower
@@ -128,15 +127,15 @@ class _Batches:
         self._held: OrderedDict[int, EventBatch | None] = OrderedDict()
         self._opened = 0
         self.events_left = limits.events
-        self.has_left_out = False  # events that belong to the answer
+        self.is_truncated = False  # events of the answer were left out
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the answer has to do with what it has."""
+        """Return True if the answer must end with what it has."""
         return self.events_left <= 0 or self._opened >= self.limits.batches or self._is_late()
 
     async def open(self, offset: int) -> EventBatch | None:
-        """None if it is no longer kept, or damaged."""
+        """Return the batch; None if it is no longer kept, or damaged."""
         if offset in self._held:
             self._held.move_to_end(offset)
             return self._held[offset]
@@ -144,14 +143,16 @@ class _Batches:
         batch = None if data is None else await self.follower.run_in_thread(lambda: _decode(data))
         self._held[offset] = batch
         self._opened += 1
-        if len(self._held) > HELD_BATCHES:
+        if len(self._held) > MAX_HELD_BATCHES:
             self._held.popitem(last=False)
         return batch
 
-    async def select(self, offset: int, wanted: Sequence[RowFilter], known: Container[Place] = ()) -> Life:
-        """The events in a batch that one of these wants, in order, as many as may be decoded; not those that are known.
+    async def select(
+        self, offset: int, wanted: Sequence[RowFilter], known: Container[EventPosition] = ()
+    ) -> PlacedEvents:
+        """Return the events of a batch that match any filter and are not known, in order, within the limit.
 
-        One more row than that is looked at, to know whether any is left out.
+        One row more than the limit is selected, to know whether any is left out.
         """
         batch = await self.open(offset)
         if batch is None:
@@ -159,31 +160,30 @@ class _Batches:
         rows: set[int] = set()
         for number, selection in enumerate(wanted):
             if number and self._is_late():
-                self.has_left_out = True
+                self.is_truncated = True
                 break
             rows.update(await self.rows(batch, selection))
         unknown = [row for row in sorted(rows) if (offset, row) not in known]
         if len(unknown) > self.events_left:
-            self.has_left_out = True
+            self.is_truncated = True
         return await self.decode(offset, batch, unknown[: self.events_left])
 
     async def rows(self, batch: EventBatch, wanted: RowFilter) -> list[int]:
-        most = self.limits.events + 1
-        return await self.follower.run_in_thread(lambda: batch.select(wanted, most))
+        return await self.follower.run_in_thread(lambda: batch.select(wanted, self.limits.events + 1))
 
-    async def decode(self, offset: int, batch: EventBatch, rows: Sequence[int]) -> Life:
-        """These rows as events."""
-        life: Life = []
+    async def decode(self, offset: int, batch: EventBatch, rows: Sequence[int]) -> PlacedEvents:
+        """Return these rows as events."""
+        events: PlacedEvents = []
         self.events_left -= len(rows)
-        for some in _slices(rows, EVENTS_AT_ONCE):
-            life += await self.follower.run_in_thread(partial(_events, offset, batch, some))
-        return life
+        for part in _slices(rows, EVENTS_PER_STEP):
+            events += await self.follower.run_in_thread(partial(_events, offset, batch, part))
+        return events
 
     async def find(self, keys: Sequence[int]) -> list[int]:
-        """The offsets of the batches that have one of these keys, in order."""
+        """Return the offsets of batches with one of these keys, in order."""
         found: set[int] = set()
-        for some in _slices(keys, KEYS_AT_ONCE):
-            found.update(await self.follower.find(some))
+        for part in _slices(keys, KEYS_PER_STEP):
+            found.update(await self.follower.find(part))
             if self._is_late():
                 break
         return sorted(found)
@@ -192,15 +192,15 @@ class _Batches:
         return self._clock() > self._deadline
 
 
-def _decode(octets: bytes) -> EventBatch | None:
+def _decode(data: bytes) -> EventBatch | None:
     try:
-        return decode(octets)
-    except BadEvents:  # the index has said so when it came by
+        return decode(data)
+    except BadEvents:  # was logged when it was indexed
         return None
 
 
-def _events(offset: int, batch: EventBatch, rows: Sequence[int]) -> Life:
-    return [(Place(offset, row), batch.event(row)) for row in rows]
+def _events(offset: int, batch: EventBatch, rows: Sequence[int]) -> PlacedEvents:
+    return [(EventPosition(offset, row), batch.event(row)) for row in rows]
 
 
 def _slices(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
@@ -208,38 +208,38 @@ def _slices(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
 
 
 class _Biographer:
-    """Finds a message and its kin: those with the same message id, those it was made from, those made from it.
+    """Collects the events of a message and its relatives: same message id, its source, messages made from it.
 
-    And what happened to the queues in which it waits, where that ended its waiting. What is asked for comes first: the
-    story of a message that is asked for by its uid is whole even where its kin are too many.
+    Also of removals from the queues in which it waits. The requested message comes first, so that its own events are
+    complete even if its relatives are too many.
     """
 
     def __init__(self, batches: _Batches, began: int) -> None:
         self._began = began
         self._batches = batches
         self._follower = batches.follower
-        self._found: dict[Place, Event] = {}
-        self._uids: dict[int, bool] = {}  # whether each was looked for
+        self._found: dict[EventPosition, Event] = {}
+        self._uids: dict[int, bool] = {}  # True once searched for
         self._message_ids: dict[str, bool] = {}
 
     async def find(self, key: str) -> Biography | None:
         uid = parse_uid(key)
         if uid is not None:
-            await self._look_for(frozenset({uid}), frozenset())
+            await self._add_matching(frozenset({uid}), frozenset())
             self._uids[uid] = True
         self._message_ids.setdefault(key, False)
         while not self._batches.is_exhausted:
             uids, message_ids = _take(self._uids), _take(self._message_ids)
             if not uids and not message_ids:
                 break
-            await self._look_for(frozenset(uids), frozenset(message_ids))
+            await self._add_matching(frozenset(uids), frozenset(message_ids))
         builder = await self._build()
         for (vhost, queue), since in builder.waiting_since().items():
-            if await self._look_for_removals(vhost, queue, since):
+            if await self._add_removals(vhost, queue, since):
                 builder = await self._build()
         return await self._finish(builder)
 
-    async def _look_for(self, uids: frozenset[int], message_ids: frozenset[str]) -> None:
+    async def _add_matching(self, uids: frozenset[int], message_ids: frozenset[str]) -> None:
         keys = {uid_key(uid) for uid in uids}
         keys |= {key_hash(MESSAGE_ID_KEY, text.encode("utf-8", "replace")) for text in message_ids}
         wanted = [RowFilter(message_id=text) for text in message_ids]
@@ -248,30 +248,30 @@ class _Biographer:
         offsets = await self._batches.find(list(keys))
         for offset in offsets:
             if self._batches.is_exhausted:
-                self._batches.has_left_out = True
+                self._batches.is_truncated = True
                 return
-            for place, event in await self._batches.select(offset, wanted, self._found):
-                self._add(place, event)
-            await self._note_made_from(offset, uids)
+            for position, event in await self._batches.select(offset, wanted, self._found):
+                self._add(position, event)
+            await self._add_derived(offset, uids)
 
-    async def _note_made_from(self, offset: int, uids: frozenset[int]) -> None:
-        """What was made from these is to be looked for, too; each has an event at least."""
+    async def _add_derived(self, offset: int, uids: frozenset[int]) -> None:
+        """Add the uids of messages that were made from these, to be searched for."""
         batch = await self._batches.open(offset)
         if not uids or batch is None or len(self._uids) > self._batches.limits.events:
             return
         rows = await self._batches.rows(batch, replace(MADE_FROM_ANOTHER, source_uids=uids))
-        for some in _slices(rows, ROWS_AT_ONCE):
-            for uid in await self._follower.run_in_thread(partial(batch.uids, some)):
+        for part in _slices(rows, ROWS_PER_STEP):
+            for uid in await self._follower.run_in_thread(partial(batch.uids, part)):
                 self._uids.setdefault(uid, False)
 
-    async def _look_for_removals(self, vhost: str, queue: str, since: int) -> bool:
-        """Messages that wait on disk are removed by one event for all of them, which has no uid."""
+    async def _add_removals(self, vhost: str, queue: str, since: int) -> bool:
+        """Messages on disk are removed by one event for all, which has no uid. Return True if any was found."""
         before = len(self._found)
         for kind in _REMOVALS:
-            await self._look_for_removals_of(kind, vhost, queue, since)
+            await self._add_removals_of_kind(kind, vhost, queue, since)
         return len(self._found) > before
 
-    async def _look_for_removals_of(self, kind: int, vhost: str, queue: str, since: int) -> None:
+    async def _add_removals_of_kind(self, kind: int, vhost: str, queue: str, since: int) -> None:
         wanted = RowFilter(kinds=frozenset({kind}), uids=_NO_MESSAGE, vhost=vhost, queue=queue)
         batches = IndexQuery(since, None, kind, frozenset({QUEUE + queue}))
         below = self._follower.source.next_offset
@@ -279,12 +279,12 @@ class _Biographer:
             offsets, below = await self._follower.candidates(batches, below)
             for offset in offsets:
                 if self._batches.is_exhausted:
-                    self._batches.has_left_out = True
+                    self._batches.is_truncated = True
                     return
                 self._found.update(await self._batches.select(offset, [wanted], self._found))
 
-    def _add(self, place: Place, event: Event) -> None:
-        self._found[place] = event
+    def _add(self, position: EventPosition, event: Event) -> None:
+        self._found[position] = event
         self._uids.setdefault(event.uid, False)
         if event.source_uid is not None:
             self._uids.setdefault(event.source_uid, False)
@@ -293,98 +293,96 @@ class _Biographer:
 
     async def _build(self) -> BiographyBuilder:
         builder = BiographyBuilder()
-        places = sorted(self._found)
-        for some in _slices(places, EVENTS_AT_ONCE):
-            events = [self._found[place] for place in some]
+        positions = sorted(self._found)
+        for part in _slices(positions, EVENTS_PER_STEP):
+            events = [self._found[position] for position in part]
             await self._follower.run_in_thread(partial(builder.add, events))
         return builder
 
     async def _finish(self, builder: BiographyBuilder) -> Biography | None:
         legs: list[Leg] = []
         while len(legs) < builder.leg_count:
-            legs += await self._follower.run_in_thread(partial(builder.legs, self._began, len(legs), EVENTS_AT_ONCE))
-        is_all = not self._batches.has_left_out and not self._has_more_to_look_for()
-        return await self._follower.run_in_thread(lambda: builder.biography(legs, is_all))
-
-    def _has_more_to_look_for(self) -> bool:
-        return not all(self._uids.values()) or not all(self._message_ids.values())
+            legs += await self._follower.run_in_thread(partial(builder.legs, self._began, len(legs), EVENTS_PER_STEP))
+        has_all = all(self._uids.values()) and all(self._message_ids.values())
+        is_truncated = self._batches.is_truncated or not has_all
+        return await self._follower.run_in_thread(lambda: builder.biography(legs, is_truncated))
 
 
 def _take(wanted: dict[Item, bool]) -> set[Item]:
-    """Those that were not looked for yet."""
+    """Return those that were not searched for yet, and mark them."""
     new = {each for each, was_taken in wanted.items() if not was_taken}
     wanted.update(dict.fromkeys(new, True))
     return new
 
 
 class _Searcher:
-    """Goes through the log from its end, or from a cursor, until there is enough for a page and one more.
+    """Searches the log backwards from its end, or from a cursor, until a page and one more are found.
 
-    Of a message that has more events than an answer may decode, some are read: the line that is shown counts these.
+    If a message has more events than the answer may decode, its summary counts those that were read.
     """
 
     def __init__(self, batches: _Batches, query: TraceQuery) -> None:
         self._batches = batches
         self._follower = batches.follower
         self._query = query
-        self._found: list[tuple[Place, TraceSummary]] = []
-        self._seen: set[int] = {0}  # rows that concern no message are none of anybody's biography
+        self._found: list[tuple[EventPosition, TraceSummary]] = []
+        self._seen: set[int] = {0}  # rows that concern no message
         end = self._follower.source.next_offset
-        self._begin = Cursor(end, Place(end, 0)) if query.cursor is None else parse_cursor(query.cursor, end)
-        self._place = self._begin.place  # everything from there on was looked through
+        self._begin = Cursor(end, EventPosition(end, 0)) if query.cursor is None else parse_cursor(query.cursor, end)
+        self._position = self._begin.position  # everything from there on was searched
 
     async def run(self) -> TracePage:
-        keys = wanted_keys(self._query)
+        keys = query_keys(self._query)
         offsets = await self._offsets_with(keys) if keys else None
-        below = self._begin.place.offset + (self._begin.place.row > 0)
+        below = self._begin.position.offset + (self._begin.position.row > 0)
         while below or offsets:
             if offsets is None:
-                some, below = await self._follower.candidates(wanted_batches(self._query), below)
+                part, below = await self._follower.candidates(index_query(self._query), below)
             else:
-                some, offsets, below = offsets, [], 0
-            for offset in some:
-                if offset > self._begin.place.offset:
+                part, offsets, below = offsets, [], 0
+            for offset in part:
+                if offset > self._begin.position.offset:
                     continue
-                await self._look_through(offset)
-                if self._is_enough:
+                await self._search_batch(offset)
+                if self._has_enough:
                     return self._page(self._found[self._query.limit - 1][0])
                 if self._batches.is_exhausted:
-                    return self._page(self._place)
+                    return self._page(self._position)
         return self._page(None)
 
     @property
-    def _is_enough(self) -> bool:
+    def _has_enough(self) -> bool:
         return len(self._found) > self._query.limit
 
     async def _offsets_with(self, keys: list[int]) -> list[int]:
-        """Of the batches that have all of these keys, the last first."""
+        """Return the offsets of batches with all of these keys, newest first."""
         found = [set(await self._follower.find([key])) for key in keys]
         return sorted(set.intersection(*found), reverse=True)
 
-    def _page(self, place: Place | None) -> TracePage:
+    def _page(self, position: EventPosition | None) -> TracePage:
         traces = [summary for _, summary in self._found[: self._query.limit]]
-        return TracePage(traces, None if place is None else Cursor(self._begin.top, place).text())
+        return TracePage(traces, None if position is None else Cursor(self._begin.top, position).text())
 
-    async def _look_through(self, offset: int) -> None:
-        """Take what fits of a batch, the last first, until there is enough."""
+    async def _search_batch(self, offset: int) -> None:
+        """Add the matching messages of a batch, newest first, until there are enough."""
         batch = await self._batches.open(offset)
         if batch is not None:
-            before = self._begin.place.row if offset == self._begin.place.offset else None
-            rows = await self._follower.run_in_thread(lambda: fitting_rows(batch, self._query, before))
+            before = self._begin.position.row if offset == self._begin.position.offset else None
+            rows = await self._follower.run_in_thread(lambda: matching_rows(batch, self._query, before))
             while rows:
                 found = await self._newest(batch, rows)
                 await self._take(offset, batch, found)
-                if self._is_enough or self._batches.is_exhausted:
+                if self._has_enough or self._batches.is_exhausted:
                     break
-            self._place = Place(offset, rows[-1] + 1 if rows else 0)
+            self._position = EventPosition(offset, rows[-1] + 1 if rows else 0)
         else:
-            self._place = Place(offset, 0)
+            self._position = EventPosition(offset, 0)
 
     async def _newest(self, batch: EventBatch, rows: list[int]) -> list[tuple[int, int]]:
-        """Take rows off the end, as far as messages are still wanted: the last row of each, with its uid."""
+        """Take rows off the end until there are enough messages; return the last row of each, and its uid."""
         most = self._query.limit + 1 - len(self._found)
-        some = rows[-ROWS_AT_ONCE:]
-        uids = await self._follower.run_in_thread(lambda: batch.uids(some))
+        part = rows[-ROWS_PER_STEP:]
+        uids = await self._follower.run_in_thread(lambda: batch.uids(part))
         found: dict[int, int] = {}
         while uids and len(found) < most:
             uid, row = uids.pop(), rows.pop()
@@ -395,38 +393,40 @@ class _Searcher:
 
     async def _take(self, offset: int, batch: EventBatch, rows: list[tuple[int, int]]) -> None:
         if self._query.cursor is not None:
-            shown = await self._shown_before(frozenset(uid for _, uid in rows))
+            shown = await self._already_shown(frozenset(uid for _, uid in rows))
             rows = [(row, uid) for row, uid in rows if uid not in shown]
-        lives = await self._lives_of(offset, batch, rows)
+        found = await self._events_of(offset, batch, rows)
         for row, uid in rows:
-            life = lives[uid]
-            self._found.append((Place(offset, row), summarize([life[place] for place in sorted(life)])))
+            events = found[uid]
+            self._found.append(
+                (EventPosition(offset, row), summarize([events[position] for position in sorted(events)]))
+            )
 
-    async def _shown_before(self, uids: frozenset[int]) -> set[int]:
-        """Those that stand on an earlier page: a row of them behind the cursor fits, too."""
+    async def _already_shown(self, uids: frozenset[int]) -> set[int]:
+        """Return those that an earlier page showed: they also match after the cursor."""
         shown: set[int] = set()
-        begin, top = self._begin.place, self._begin.top
+        begin, top = self._begin.position, self._begin.top
         for at in await self._batches.find(list({uid_key(uid) for uid in uids})):
             batch = await self._batches.open(at) if begin.offset <= at < top else None
             if batch is not None:
-                rows = await self._follower.run_in_thread(partial(fitting_rows, batch, self._query, None, uids))
+                rows = await self._follower.run_in_thread(partial(matching_rows, batch, self._query, None, uids))
                 if at == begin.offset:
                     rows = rows[bisect_left(rows, begin.row) :]
-                for some in _slices(rows, ROWS_AT_ONCE):
-                    shown.update(await self._follower.run_in_thread(partial(batch.uids, some)))
+                for part in _slices(rows, ROWS_PER_STEP):
+                    shown.update(await self._follower.run_in_thread(partial(batch.uids, part)))
         return shown
 
-    async def _lives_of(
+    async def _events_of(
         self, offset: int, batch: EventBatch, rows: list[tuple[int, int]]
-    ) -> dict[int, dict[Place, Event]]:
-        """The events of these messages, at least those of these rows."""
+    ) -> dict[int, dict[EventPosition, Event]]:
+        """Return the events of these messages, at least those of these rows."""
         uids = frozenset(uid for _, uid in rows)
-        lives: dict[int, dict[Place, Event]] = {uid: {} for uid in uids}
-        for place, event in await self._batches.decode(offset, batch, [row for row, _ in rows]):
-            lives[event.uid][place] = event
+        found: dict[int, dict[EventPosition, Event]] = {uid: {} for uid in uids}
+        for position, event in await self._batches.decode(offset, batch, [row for row, _ in rows]):
+            found[event.uid][position] = event
         for at in await self._batches.find(list({uid_key(uid) for uid in uids})):
             if self._batches.is_exhausted:
                 break
-            for place, event in await self._batches.select(at, [RowFilter(uids=uids)]):
-                lives[event.uid][place] = event
-        return lives
+            for position, event in await self._batches.select(at, [RowFilter(uids=uids)]):
+                found[event.uid][position] = event
+        return found

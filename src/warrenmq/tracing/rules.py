@@ -1,13 +1,12 @@
 """Rules: which messages are traced.
 
-A rule names what it is for by patterns, and which part of that it keeps. Any rule that matches a message keeps it with
-its ratio; of several the largest counts. What decides is drawn from the message id, else from the correlation id, else
-at random for the whole message: so a biography is kept as a whole or not at all, also where its message is published
-again under the same id.
+A rule selects messages by patterns and traces a share of them (`ratio`); if several match, the largest ratio counts.
+The choice depends on a hash of the message id, else of the correlation id, else it is random: a biography is kept whole
+or not at all, also if the message is published again under the same id.
 
-Rules are definitions like queues: they are in the catalog, and a change is answered when it is as safe as a declared
-queue. Those that come from the broker's settings are fixed. A change counts from the next publish on. A stored rule
-that is not valid (an older version allowed more) is disabled at the start, with a warning; it stays listed.
+Rules are definitions like queues, stored in the catalog; a change is confirmed when it is as durable as a declared
+queue, and applies from the next publish on. Rules from the broker's settings are fixed. A stored rule that is no longer valid
+is disabled at the start with a warning, and stays listed.
 
 Owned by the loop thread.
 """
@@ -30,23 +29,23 @@ from warrenmq.events.schema import STREAM_NAME
 log = logging.getLogger("warrenmq.tracing")
 
 KIND = "trace_rule"
-# How permissions and rules name the exchange whose name is empty.
+# The name of the default exchange in permissions and rules.
 DEFAULT_EXCHANGE = "amq.default"
 EVERYTHING = "*"
 FIELDS = ("vhost", "exchange", "queue", "header", "ratio", "enabled")
-NAME_MAX = 255
-# Each new route is compared with all rules, each message on it with all headers of those that match.
-MOST_RULES = 1_000
-MOST_HEADERS = 16
-_INTEGERS = range(-(1 << 63), 1 << 63)  # that a header can hold
+MAX_NAME_BYTES = 255
+# Each new route is matched with all rules, each message on it with the headers of those that match.
+MAX_RULES = 1_000
+MAX_HEADERS = 16
+_INTEGERS = range(-(1 << 63), 1 << 63)  # of a header
 
-# Where one of these occurs a pattern is a regular expression; without any it is the name itself.
+# With one of these characters a pattern is a regular expression, otherwise a name.
 _IS_EXPRESSION = re.compile(r"[*+?^$|\\()\[\]{}]")
 
 
 @dataclass(frozen=True, slots=True)
 class TraceRule:
-    """Patterns that are None match everything. `header` are the headers that a message must have, with their values."""
+    """A pattern of None matches everything. `header`: names and values that the headers of a message must have."""
 
     name: str
     vhost: str | None = None
@@ -63,7 +62,7 @@ class TraceRule:
         return self.enabled and self.ratio > 0
 
     def matches(self, vhost: str, exchange: str, queues: Iterable[str]) -> bool:
-        """Whether a message of that way is meant, as far as that can be known without its headers."""
+        """Return True if messages of this route match, headers aside."""
         if not self.matches_vhost(vhost) or not self._matches(self.exchange, exchange or DEFAULT_EXCHANGE):
             return False
         return self.queue is None or any(self._matches(self.queue, name) for name in queues)
@@ -93,7 +92,7 @@ class TraceRule:
         return bool(wanted == value)
 
     def definition(self) -> dict[str, Any]:
-        """What `parse_rule` makes a rule of, as plain values."""
+        """Return the rule as `parse_rule` takes it."""
         found: dict[str, Any] = {"header": dict(self.header), "ratio": self.ratio, "enabled": self.enabled}
         for name in ("vhost", "exchange", "queue"):
             pattern = getattr(self, name)
@@ -103,9 +102,9 @@ class TraceRule:
 
 
 def parse_rule(name: str, definition: Mapping[str, Any], is_fixed: bool = False) -> TraceRule:
-    """Check what a person wrote; ValueError says in one line what is wrong with it."""
-    if not name or len(name.encode("utf-8", "surrogatepass")) > NAME_MAX:
-        raise ValueError(f"a rule needs a name of at most {NAME_MAX} bytes")
+    """Parse and check a definition. The text of ValueError is one line for the user."""
+    if not name or len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
+        raise ValueError(f"a rule needs a name of at most {MAX_NAME_BYTES} bytes")
     unknown = sorted(set(definition) - set(FIELDS))
     if unknown:
         raise ValueError(f"a rule has no {unknown[0]!r}; it has {', '.join(FIELDS)}")
@@ -128,7 +127,7 @@ def parse_rule(name: str, definition: Mapping[str, Any], is_fixed: bool = False)
 
 
 def rules_of_flag(value: str) -> list[TraceRule]:
-    """What `--trace off|all|RATIO` means; ValueError if it means nothing."""
+    """Parse `--trace off|all|RATIO`. Raises ValueError."""
     if value == "off":
         return []
     try:
@@ -154,11 +153,11 @@ def _header_of(definition: Mapping[str, Any]) -> dict[str, Any]:
     header = definition.get("header") or {}
     if not isinstance(header, Mapping) or not all(isinstance(name, str) and name for name in header):
         raise ValueError("header is an object of names and values")
-    if len(header) > MOST_HEADERS:
-        raise ValueError(f"header has {len(header)} names, at most {MOST_HEADERS} are allowed")
+    if len(header) > MAX_HEADERS:
+        raise ValueError(f"header has {len(header)} names, at most {MAX_HEADERS} are allowed")
     for name, value in header.items():
-        if len(name.encode("utf-8", "surrogatepass")) > NAME_MAX:
-            raise ValueError(f"the name of a header has at most {NAME_MAX} bytes")
+        if len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
+            raise ValueError(f"the name of a header has at most {MAX_NAME_BYTES} bytes")
         if not isinstance(value, str | int | float | bool) or (isinstance(value, float) and not math.isfinite(value)):
             raise ValueError(f"the header {name!r} is compared with a text, a finite number, true or false")
         if isinstance(value, int) and value not in _INTEGERS:
@@ -179,13 +178,13 @@ def _require_pattern(what: str, pattern: str) -> None:
 
 
 class RuleBook:
-    """All rules of one broker. `on_change` is called after each change."""
+    """The rules of one broker. `on_change` is called after each change."""
 
     def __init__(self, broker: Broker, fixed: Sequence[TraceRule] = ()) -> None:
         self._broker = broker
         self._rules: dict[str, TraceRule] = {rule.name: rule for rule in fixed}
-        self.on_change: Callable[[], None] = _nothing
-        self.schedule_turn: Callable[[], None] = _nothing  # begins a turn, and sees to it that it ends
+        self.on_change: Callable[[], None] = lambda: None
+        self.schedule_turn: Callable[[], None] = lambda: None  # begins a turn and ends it soon
         for definition in broker.catalog.load(KIND):
             name = definition["name"]
             if name not in self._rules:
@@ -196,11 +195,11 @@ class RuleBook:
 
     @property
     def is_keeping(self) -> bool:
-        """Whether any message might be kept."""
+        """Return True if any message may be traced."""
         return any(rule.keeps_any for rule in self._rules.values())
 
     def find(self, vhost: str, exchange: str, queues: list[Queue]) -> tuple[float, list[TraceRule]]:
-        """The largest ratio for messages of that way, and the rules that would raise it for some headers."""
+        """Return the largest ratio for a route, and the rules that raise it for messages with certain headers."""
         names = [queue.name for queue in queues]
         if names == [STREAM_NAME]:
             return 0.0, []  # the event log is not traced itself
@@ -209,36 +208,36 @@ class RuleBook:
         return ratio, [rule for rule in found if rule.header and rule.ratio > ratio]
 
     def keeps_vhost(self, vhost: str) -> bool:
-        """Whether what happens to connections, queues and exchanges there is kept: no ratio counts."""
+        """Return True if events of connections, queues and exchanges are kept there, whatever the ratio."""
         return any(rule.keeps_any and rule.matches_vhost(vhost) for rule in self._rules.values())
 
     # -- changing ----------------------------------------------------------------------------------------------------
 
     async def put(self, name: str, definition: Mapping[str, Any]) -> bool:
-        """Set a rule. Return whether it is new, when that is safe."""
+        """Set a rule; return when it is durable, True if it is new."""
         rule = parse_rule(name, definition)
         self.schedule_turn()
         is_new = self.set(rule)
-        await self._safe()
+        await self._wait_until_durable()
         return is_new
 
     async def remove(self, name: str) -> bool:
-        """Says whether there was one. Returns when that is safe."""
+        """Remove a rule; return when that is durable, False if there was none."""
         self.schedule_turn()
         if not self.forget(name):
             return False
-        await self._safe()
+        await self._wait_until_durable()
         return True
 
     def set(self, rule: TraceRule) -> bool:
-        """In the open turn."""
+        """Set a rule in the open turn; return True if it is new."""
         self._require_free(rule.name)
         is_new = rule.name not in self._rules
-        if is_new and len(self._rules) >= MOST_RULES:
-            raise ValueError(f"there are {MOST_RULES} rules already, which is the most that there may be")
+        if is_new and len(self._rules) >= MAX_RULES:
+            raise ValueError(f"there are {MAX_RULES} rules already, the maximum")
         definition = {"name": rule.name, "arguments": rule.definition()}
         self._broker.catalog.save(KIND, (rule.name,), definition)
-        self._rules[rule.name] = rule  # behind the save, which may refuse it
+        self._rules[rule.name] = rule  # after the save, which may fail
         self.on_change()
         return is_new
 
@@ -253,9 +252,9 @@ class RuleBook:
     def _require_free(self, name: str) -> None:
         rule = self._rules.get(name)
         if rule is not None and rule.is_fixed:
-            raise ValueError(f"the rule {name!r} comes from the broker's settings and is changed there")
+            raise ValueError(f"the rule {name!r} comes from the broker's settings and can only be changed there")
 
-    async def _safe(self) -> None:
+    async def _wait_until_durable(self) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._broker.when_durable(done, self._broker.storage.log.reply_level, lambda: _complete(done))
         try:
@@ -265,7 +264,7 @@ class RuleBook:
 
 
 def _restore(name: str, definition: Mapping[str, Any]) -> TraceRule:
-    """A rule of the catalog; what an older version has accepted must not stop the broker."""
+    """Parse a rule of the catalog; one that an older version accepted must not stop the broker."""
     try:
         return parse_rule(name, definition)
     except ValueError as error:
@@ -278,7 +277,3 @@ def _restore(name: str, definition: Mapping[str, Any]) -> TraceRule:
 def _complete(done: asyncio.Future[None]) -> None:
     if not done.done():
         done.set_result(None)
-
-
-def _nothing() -> None:
-    """Nobody listens."""

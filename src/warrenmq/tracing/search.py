@@ -1,10 +1,10 @@
-"""What can be looked for in the event log, and how what is found is shown: one line for each message, the newest first.
+"""Searching the event log: queries, cursors, and one summary per message, newest first.
 
-A message stands where the last of its events is that fits the query. So a search goes through the log from its end,
-and a cursor is a place in the log; `top` is where the log ended when the search began, and what came later is not
-looked at. A message that fits in several places was shown with the last of them: later pages leave it out.
+A message is listed where its last matching event is. A search runs backwards from the end of the log; a cursor is a
+position in the log, with `top`, where the log ended when the search began: later events are ignored. A message that
+matches in several positions was listed with the last of them, and later pages leave it out.
 
-Pure: reading is up to reader.py.
+Pure: reader.py reads.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from warrenmq.tracing.index_entry import EXCHANGE, QUEUE, IndexQuery
 
 
 class TracingUnavailable(OSError):
-    """The event log cannot be read just now; the text says why in one line."""
+    """The event log cannot be read now; the text says why in one line."""
 
 
 class TracingBusy(TracingUnavailable):
-    """Too many are reading the event log; ask again after `retry_seconds`."""
+    """Too many questions at once; ask again after `retry_seconds`."""
 
     def __init__(self, text: str, retry_seconds: int) -> None:
         super().__init__(text)
@@ -35,7 +35,7 @@ class TracingBusy(TracingUnavailable):
 
 @dataclass(frozen=True, slots=True)
 class TraceQuery:
-    """Which messages are looked for; None is any. `vhosts` are those the asker may see, None for all of them."""
+    """Which messages to find; None matches any. `vhosts` are those that the user may see, None for all."""
 
     correlation_id: str | None = None
     trace_id: str | None = None
@@ -73,17 +73,17 @@ class TraceSummary:
 
 @dataclass(frozen=True, slots=True)
 class TracePage:
-    """Some of what was found. `next` is the cursor of the rest; None: that was all.
+    """One page. `next` is the cursor of the next page, None at the end.
 
-    A search that takes long stops with what it has, which may be nothing, and a cursor.
+    A search that takes long ends with what it has, perhaps nothing, and a cursor.
     """
 
     traces: Sequence[TraceSummary]
     next: str | None = None
 
 
-class Place(NamedTuple):
-    """Where in the log an event is."""
+class EventPosition(NamedTuple):
+    """Offset of the batch and row of the event."""
 
     offset: int
     row: int
@@ -91,42 +91,42 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """A search goes on with what is before `place`."""
+    """The search continues with what is before `position`."""
 
     top: int
-    place: Place
+    position: EventPosition
 
     def text(self) -> str:
-        return f"{self.top:x}-{self.place.offset:x}-{self.place.row:x}"
+        return f"{self.top:x}-{self.position.offset:x}-{self.position.row:x}"
 
 
 def parse_cursor(text: str, next_offset: int) -> Cursor:
-    """ValueError if it is none, or of a log that was longer than this."""
+    """Parse a cursor. ValueError: it is malformed, or from a log that was longer."""
     parts = re.fullmatch(r"([0-9a-f]{1,16})-([0-9a-f]{1,16})-([0-9a-f]{1,8})", text)
     if parts is None:
-        raise ValueError(f"'{text}' is no cursor of a search")
+        raise ValueError(f"'{text}' is not the cursor of a search")
     top, offset, row = (int(part, 16) for part in parts.groups())
     if top > next_offset or offset > top:
-        raise ValueError(f"'{text}' is a cursor of an event log that is no more")
-    return Cursor(top, Place(offset, row))
+        raise ValueError(f"'{text}' is a cursor of an event log that no longer exists")
+    return Cursor(top, EventPosition(offset, row))
 
 
-def wanted_batches(query: TraceQuery) -> IndexQuery:
-    """What the index can say about batches that fit."""
+def index_query(query: TraceQuery) -> IndexQuery:
+    """Return the part of the query that the index can answer."""
     names = [prefix + name for prefix, name in ((QUEUE, query.queue), (EXCHANGE, query.exchange)) if name is not None]
     return IndexQuery(query.start, query.end, query.kind, frozenset(names))
 
 
-def wanted_keys(query: TraceQuery) -> list[int]:
-    """The keys of ids of which each event that fits has all."""
+def query_keys(query: TraceQuery) -> list[int]:
+    """Return the index keys that each matching event has."""
     spaces = ((CORRELATION_ID_KEY, query.correlation_id), (TRACE_ID_KEY, query.trace_id))
     return [key_hash(space, text.encode("utf-8", "replace")) for space, text in spaces if text is not None]
 
 
-def fitting_rows(
+def matching_rows(
     batch: EventBatch, query: TraceQuery, before: int | None = None, uids: frozenset[int] | None = None
 ) -> list[int]:
-    """The rows that fit, in order; only those before this one, and of these messages."""
+    """Return the matching rows in order, only those before a row and of these messages."""
     rows = _select(batch, query, uids)
     return rows if before is None else rows[: bisect_left(rows, before)]
 
@@ -155,7 +155,7 @@ def _select(batch: EventBatch, query: TraceQuery, uids: frozenset[int] | None) -
 
 
 def summarize(events: Sequence[Event]) -> TraceSummary:
-    """All events of one message, in order, on a line."""
+    """Summarize all events of one message, in order."""
     first, last = events[0], events[-1]
     queues = dict.fromkeys(event.queue for event in events if event.queue is not None)
     return TraceSummary(
@@ -172,6 +172,6 @@ def summarize(events: Sequence[Event]) -> TraceSummary:
         len(events),
         first.correlation_id,
         first.trace_id,
-        # An earlier version of the broker, which kept no priorities, may have written the first events.
+        # Events that an earlier version of the broker wrote have no priority.
         next((event.priority for event in events if event.priority is not None), None),
     )

@@ -1,7 +1,7 @@
-"""Tracing of one broker, put together: rules, recorder, event log, what reads it, and the firehose.
+"""Tracing of one broker: creates and connects the rules, recorder, event log, its readers, and the firehose.
 
-The recorder is made before the broker, which tells it everything; the rest is made on the broker. Owned by the loop
-thread.
+The recorder is made before the broker, which reports all events to it; the rest is made on the broker. Owned by the
+loop thread.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _UID_BITS = 22  # of a uid, below its milliseconds
 
 @dataclass(frozen=True, slots=True)
 class TracingOptions:
-    """`rules` are those of the settings, which cannot be changed while the broker runs.
+    """`rules` are those of the settings, which are fixed while the broker runs.
 
-    `index_folder` None: the index is in memory. `otlp` None: nothing is exported.
+    Without `index_folder` the index is in memory; without `otlp` nothing is exported.
     """
 
     rules: Sequence[TraceRule] = ()
@@ -41,13 +41,13 @@ class TracingOptions:
 
 
 class Tracing:
-    """`recorder` is what the broker is made with; `attach` makes the rest."""
+    """`recorder` is passed to the broker; `attach` makes the rest."""
 
     def __init__(self, storage: Storage, options: TracingOptions | None = None) -> None:
         self._options = options or TracingOptions()
         self._in_log = storage.recovered_events()
         self._recovered = Rows()
-        self._recovered_from = 0  # the number of their first
+        self._recovered_from = 0  # the number of the first of these rows
         self.recorder = Recorder()
         self.rules: RuleBook
         self.firehose: Firehose
@@ -57,7 +57,7 @@ class Tracing:
         self._is_started = False
 
     def attach(self, broker: Broker) -> None:
-        """The broker is there, with all that it restored, and this hears of everything from now on."""
+        """Begin to record the events of a broker that has restored its definitions."""
         self.rules = RuleBook(broker, self._options.rules)
         self.firehose = Firehose(broker)
         self.log = EventLog(broker, self.recorder, self._options.log)
@@ -72,7 +72,7 @@ class Tracing:
         broker.storage.log.on_trim = self.log.relog
 
     def _recover(self, stream: Stream | None) -> int:
-        """Take what the commit log alone has. Gives the highest number of a row so far."""
+        """Take the rows that only the commit log has; return the highest row number so far."""
         in_log, found = self._in_log
         in_batches, found = rows_without_batch(found, stream)
         self._recovered = parse_logged_rows([rows for _, _, rows in found])
@@ -87,7 +87,7 @@ class Tracing:
         overloaded: Callable[[bool], None],
         is_disk_short: Callable[[], bool],
     ) -> None:
-        """Begin to write, and to read along."""
+        """Start the event log and its readers."""
         self._is_started = True
         self.rules.schedule_turn = schedule_turn
         self.log.overloaded = overloaded
@@ -102,11 +102,11 @@ class Tracing:
         self.batch_recovered()
 
     def batch_recovered(self) -> None:
-        """Make a batch of what only the commit log had."""
+        """Make a batch of the rows that only the commit log had."""
         self.log.take(self._recovered.take(), self._recovered_from, self.recorder.last_batched)
 
     async def stop(self) -> None:
-        """Write what is there; nothing is heard any more."""
+        """Write all rows and stop recording."""
         if not self._is_started:
             return
         self._is_started = False
@@ -117,7 +117,7 @@ class Tracing:
             await self._exporter.stop()
 
     def state(self) -> dict[str, Any]:
-        """For people."""
+        """Return figures for people."""
         state = {"enabled": self.rules.is_keeping, **self.log.state()}
         if self._exporter is not None:
             state["otlp"] = self._exporter.state()
@@ -125,7 +125,7 @@ class Tracing:
 
 
 def _newest_ms(stream: Stream | None) -> int:
-    """When the last batch was appended: no uid in it is younger, also if the clock was set back since."""
+    """Return when the last batch was appended: no uid in it is newer, even if the clock was set back."""
     if stream is None:
         return 0
     return stream.store.last_append_ms()

@@ -1,10 +1,10 @@
-"""Events to spans, as OpenTelemetry has them: publish, wait in a queue, deliver to a consumer.
+"""Turns events into OpenTelemetry spans: publish, wait in a queue, deliver to a consumer.
 
-All spans of a message are in the trace that its producer began (`traceparent`), below the producer's span; a
-delivery is linked to that as well. A message without one gets a trace of its own. Ids are made from the message's
-uid, so a span that is sent twice is the same one.
+All spans of a message belong to the trace that its producer began (`traceparent`), below the producer's span; a
+delivery also links to that span. A message without one gets a trace of its own. Ids are derived from the message's uid,
+so a span that is sent twice has the same id.
 
-Pure: events in their order go in, spans come out when they end. What is open is bounded: the oldest is given up.
+Pure: events in, in their order; spans out when they end. Open spans are bounded: the oldest is dropped.
 """
 
 from __future__ import annotations
@@ -18,30 +18,31 @@ from typing import TypeVar
 from warrenmq.events import schema
 from warrenmq.events.ids import uid_text
 from warrenmq.events.schema import Event, kind_name, reason_name
+from warrenmq.tracing.biography import receiver_of
 
 INTERNAL = 1
 PRODUCER = 4
 CONSUMER = 5
 
-# A publish is over with its confirm, or when nothing was heard of it for so many microseconds.
-PUBLISH_PATIENCE_US = 1_000_000
-# So many spans may be open.
-MOST_OPEN = 100_000
+# A publish ends with its confirm, or after this time.
+PUBLISH_TIMEOUT_US = 1_000_000
+MAX_OPEN_SPANS = 100_000
 
 SYSTEM = "warrenmq"
 DEFAULT_EXCHANGE = "amq.default"
 
-_ARRIVING = frozenset({schema.ROUTED, schema.ENQUEUED, schema.TX_COMMITTED, schema.REPUBLISHED})
-_ARRIVED = frozenset({schema.CONFIRMED, schema.UNROUTABLE, schema.RETURNED, schema.TX_ROLLED_BACK})
+_PUBLISH_GOES_ON = frozenset({schema.ROUTED, schema.ENQUEUED, schema.TX_COMMITTED, schema.REPUBLISHED})
+_UNQUEUED = frozenset({schema.UNROUTABLE, schema.RETURNED, schema.TX_ROLLED_BACK})
+_PUBLISH_ENDED = _UNQUEUED | {schema.CONFIRMED}
 _SETTLED = frozenset({schema.ACKED, schema.NACKED, schema.REJECTED})
-_BACK = frozenset({schema.REQUEUED, schema.RETRIED})
-_GONE = frozenset({schema.EXPIRED, schema.DROPPED, schema.DEAD_LETTERED})
-_FAILED = (_SETTLED - {schema.ACKED}) | _BACK | _GONE | {schema.UNROUTABLE, schema.RETURNED, schema.TX_ROLLED_BACK}
+_RETURNED_TO_QUEUE = frozenset({schema.REQUEUED, schema.RETRIED})
+_LEFT_QUEUE = frozenset({schema.EXPIRED, schema.DROPPED, schema.DEAD_LETTERED})
+_FAILED = (_SETTLED - {schema.ACKED}) | _RETURNED_TO_QUEUE | _LEFT_QUEUE | _UNQUEUED
 
 Value = str | int
-Place = tuple[int, str, str, int | None]  # a message, a queue, and when it came there: a dead letter may come again
+Stay = tuple[int, str, str, int | None]  # message, virtual host, queue, enqueue time: a dead letter may come again
 Key = TypeVar("Key")
-Held = TypeVar("Held")
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,26 +64,26 @@ class OtelSpan:
 class SpanMaker:
     """Owned by one thread."""
 
-    def __init__(self, most_open: int = MOST_OPEN) -> None:
-        self._most_open = most_open
+    def __init__(self, max_open: int = MAX_OPEN_SPANS) -> None:
+        self._max_open = max_open
         self._publishes: OrderedDict[int, _Publish] = OrderedDict()
-        self._waits: OrderedDict[Place, int] = OrderedDict()
+        self._waits: OrderedDict[Stay, int] = OrderedDict()
         self._deliveries: OrderedDict[tuple[object, ...], Event] = OrderedDict()
         self._spans: list[OtelSpan] = []
-        self._newest = 0
+        self._last_time = 0
 
     def add(self, events: Iterable[Event]) -> list[OtelSpan]:
-        """The spans that end with these events."""
+        """Return the spans that end with these events."""
         for event in events:
             if event.uid != 0:
-                self._newest = max(self._newest, event.time)
+                self._last_time = max(self._last_time, event.time)
                 self._add(event)
-        self._end_publishes(self._newest - PUBLISH_PATIENCE_US)
+        self._end_publishes(self._last_time - PUBLISH_TIMEOUT_US)
         return self._take()
 
     def end_publishes(self) -> list[OtelSpan]:
-        """Nothing happens any more: those that wait for a confirm are over, too."""
-        self._end_publishes(self._newest)
+        """End publishes that wait for a confirm, as no events come."""
+        self._end_publishes(self._last_time)
         return self._take()
 
     def _take(self) -> list[OtelSpan]:
@@ -91,32 +92,32 @@ class SpanMaker:
 
     def _add(self, event: Event) -> None:
         if event.kind == schema.PUBLISHED:
-            _hold(self._publishes, event.uid, _Publish(event), self._most_open)
-        elif event.kind in _ARRIVED and event.queue is None:
-            self._arrive(event)
+            _put_bounded(self._publishes, event.uid, _Publish(event), self._max_open)
+        elif event.kind in _PUBLISH_ENDED and event.queue is None:
+            self._end_publish(event)
         elif event.uid in self._publishes:
             self._publishes[event.uid].add(event)
         if event.queue is not None:
-            self._add_place(event, (event.uid, event.vhost or "", event.queue, event.enqueue_time))
+            self._add_in_queue(event, (event.uid, event.vhost or "", event.queue, event.enqueue_time))
 
-    def _add_place(self, event: Event, place: Place) -> None:
+    def _add_in_queue(self, event: Event, stay: Stay) -> None:
         if event.kind == schema.ENQUEUED:
-            _hold(self._waits, place, event.time, self._most_open)
+            _put_bounded(self._waits, stay, event.time, self._max_open)
         elif event.kind == schema.DELIVERED:
-            self._end_wait(event, place)
+            self._end_wait(event, stay)
             if event.reason == schema.R_AUTO_ACK:
                 self._spans.append(_deliver_span(event, event))
             else:
-                _hold(self._deliveries, (*place, *_receiver(event)), event, self._most_open)
-        elif event.kind in _SETTLED | _BACK:
-            self._end_delivery(event, place)
-            if event.kind in _BACK:
-                _hold(self._waits, place, event.time, self._most_open)
-        elif event.kind in _GONE:
-            self._end_delivery(event, place)
-            self._end_wait(event, place)
+                _put_bounded(self._deliveries, (*stay, *receiver_of(event)), event, self._max_open)
+        elif event.kind in _SETTLED | _RETURNED_TO_QUEUE:
+            self._end_delivery(event, stay)
+            if event.kind in _RETURNED_TO_QUEUE:
+                _put_bounded(self._waits, stay, event.time, self._max_open)
+        elif event.kind in _LEFT_QUEUE:
+            self._end_delivery(event, stay)
+            self._end_wait(event, stay)
 
-    def _arrive(self, event: Event) -> None:
+    def _end_publish(self, event: Event) -> None:
         publish = self._publishes.pop(event.uid, None)
         if publish is not None:
             publish.end = event.time
@@ -130,45 +131,47 @@ class SpanMaker:
             del self._publishes[uid]
             self._spans.append(publish.span())
 
-    def _end_wait(self, event: Event, place: Place) -> None:
-        begin = self._waits.pop(place, None)
+    def _end_wait(self, event: Event, stay: Stay) -> None:
+        begin = self._waits.pop(stay, None)
         if begin is None and event.kind == schema.DELIVERED and event.attempt == 1 and event.depth is not None:
-            begin = event.enqueue_time  # it came before this began to listen; a stream's message is waited for once
+            begin = (
+                event.enqueue_time
+            )  # it was enqueued before the exporter started; in a stream only the first delivery ends a wait
         if begin is not None:
             self._spans.append(_wait_span(event, begin))
 
-    def _end_delivery(self, event: Event, place: Place) -> None:
-        delivered = self._deliveries.pop((*place, *_receiver(event)), None)
+    def _end_delivery(self, event: Event, stay: Stay) -> None:
+        delivered = self._deliveries.pop((*stay, *receiver_of(event)), None)
         if delivered is not None:
             self._spans.append(_deliver_span(delivered, event))
 
 
 class _Publish:
-    """A publish that is not over."""
+    """A publish that has not ended."""
 
-    __slots__ = ("_has_died", "end", "event", "outcome")
+    __slots__ = ("_is_dead_lettered", "end", "event", "outcome")
 
     def __init__(self, event: Event) -> None:
         self.event = event
         self.end = event.time
         self.outcome: Event | None = None
-        self._has_died = False  # the queues that it joins from now on are those of its dead letter
+        self._is_dead_lettered = False  # from now on the queues are those of its dead letter
 
     def add(self, event: Event) -> None:
-        """Something happened before it was confirmed."""
+        """Add an event from before its confirm."""
         if event.reason == schema.R_REFUSED:
             self.end = event.time
             self.outcome = event
         if event.kind == schema.DEAD_LETTERED:
-            self._has_died = True
-        elif event.kind in _ARRIVING and not self._has_died:
+            self._is_dead_lettered = True
+        elif event.kind in _PUBLISH_GOES_ON and not self._is_dead_lettered:
             self.end = event.time
 
     def span(self) -> OtelSpan:
         event = self.event
         destination = event.exchange or DEFAULT_EXCHANGE
         attributes = _attributes(event, "publish", "send", destination) | _outcome(self.outcome)
-        parent = _bytes(event.span_id)
+        parent = _from_hex(event.span_id)
         return OtelSpan(
             trace_id_of(event),
             publish_id(event.uid),
@@ -184,8 +187,8 @@ class _Publish:
 
 
 def trace_id_of(event: Event) -> bytes:
-    """The producer's, or one that is the message's own."""
-    return _bytes(event.trace_id) or _digest(16, "trace", event.uid)
+    """Return the producer's trace id, or one of the message's own."""
+    return _from_hex(event.trace_id) or _digest(16, "trace", event.uid)
 
 
 def publish_id(uid: int) -> bytes:
@@ -210,10 +213,10 @@ def _wait_span(event: Event, begin: int) -> OtelSpan:
 
 def _deliver_span(delivered: Event, settled: Event) -> OtelSpan:
     queue = delivered.queue or ""
-    producer = _bytes(delivered.span_id)
+    producer = _from_hex(delivered.span_id)
     return OtelSpan(
         trace_id_of(delivered),
-        _digest(8, "deliver", delivered.uid, delivered.vhost, queue, *_receiver(delivered), delivered.time),
+        _digest(8, "deliver", delivered.uid, delivered.vhost, queue, *receiver_of(delivered), delivered.time),
         publish_id(delivered.uid),
         f"deliver {queue}",
         CONSUMER,
@@ -226,7 +229,7 @@ def _deliver_span(delivered: Event, settled: Event) -> OtelSpan:
 
 
 def _attributes(event: Event, operation: str, operation_type: str | None, destination: str) -> dict[str, Value]:
-    """In the words of OpenTelemetry's conventions for messaging; what they have no word for has our own."""
+    """Name attributes by OpenTelemetry's messaging conventions, and with our prefix what these do not define."""
     found: dict[str, Value | None] = {
         "messaging.system": SYSTEM,
         "messaging.operation.name": operation,
@@ -260,11 +263,7 @@ def _failure(event: Event | None) -> str | None:
     return kind_name(event.kind) if event is not None and event.kind in _FAILED else None
 
 
-def _receiver(event: Event) -> tuple[object, ...]:
-    return event.connection, event.channel, event.consumer
-
-
-def _bytes(digits: str | None) -> bytes:
+def _from_hex(digits: str | None) -> bytes:
     return bytes.fromhex(digits) if digits else b""
 
 
@@ -272,7 +271,7 @@ def _digest(size: int, *parts: object) -> bytes:
     return blake2b(repr(parts).encode("utf-8", "surrogatepass"), digest_size=size).digest()
 
 
-def _hold(held: OrderedDict[Key, Held], key: Key, value: Held, most: int) -> None:
-    held[key] = value
-    if len(held) > most:
-        held.popitem(last=False)
+def _put_bounded(items: OrderedDict[Key, Item], key: Key, value: Item, limit: int) -> None:
+    items[key] = value
+    if len(items) > limit:
+        items.popitem(last=False)

@@ -1,7 +1,7 @@
-"""The trace of a message: what all its events have in common.
+"""Reads the ids of a message from its content header.
 
-A message carries the numbers that the broker gave it. The ids that its publisher wrote among the properties are read
-from the header when there is an event to tell of (`message_ids_of`), and so is its priority.
+A message carries the uid that the broker gave it. The ids that its publisher set in the properties, and the priority,
+are read from the header when there is an event to record (`message_ids_of`).
 
 Compiled when the package is built (trace_ids.pxd).
 """
@@ -25,18 +25,18 @@ _PRIORITY = 0x0800
 _CORRELATION_ID = 0x0400
 _MESSAGE_ID = 0x0080
 _BYTES = 0x1800  # delivery mode and priority are one byte
-_LIST_AT = 14
+_LIST_OFFSET = 14
 
-# A header of that name, as a field table has it: the key as a short string, then the type of a long string.
+# Headers as encoded in a field table: the name as a short string, then the type of a long string.
 _TRACEPARENT = b"\x0btraceparentS"
-# The uid of the message that this one was made from, for whoever publishes a message again.
+# The uid of the message that this one was made from; set by clients that publish a message again.
 SOURCE_HEADER = "x-warren-source-id"
 _SOURCE = bytes((len(SOURCE_HEADER),)) + SOURCE_HEADER.encode() + b"S"
 _DEATH = b"\x07x-deathA"
 
 
 def message_ids_of(header: bytes) -> bytes | None:
-    """The ids of a message with this content header, whose property list is well formed, as rows have them."""
+    """Return the packed ids of a message with this content header, whose property list is well formed."""
     flags = header[12] << 8 | header[13]
     if flags & (_HEADERS | _CORRELATION_ID | _MESSAGE_ID) == 0:
         return None
@@ -55,63 +55,65 @@ def message_ids_of(header: bytes) -> bytes | None:
 
 
 def priority_of(header: bytes) -> int:
-    """The priority of a message with this content header, whose property list is well formed; 0 where it has none."""
+    """Return the priority of a message with this content header, 0 without one."""
     flags = header[12] << 8 | header[13]
-    return header[_place_of(header, flags, _PRIORITY)] if flags & _PRIORITY else 0
+    return header[_offset_of(header, flags, _PRIORITY)] if flags & _PRIORITY else 0
 
 
 def sampling_hash(header: bytes, space: int) -> int:
-    """The hash of what the messages of one biography have in common: message id, else correlation id; there is one."""
+    """Return the hash of the message id, else of the correlation id; the header has one of them."""
     flags = header[12] << 8 | header[13]
     wanted = _MESSAGE_ID if flags & _MESSAGE_ID else _CORRELATION_ID
-    at = _place_of(header, flags, wanted)
-    drawn: int = hash_bytes(space, header, at + 1, at + 1 + header[at])
-    return drawn
+    offset = _offset_of(header, flags, wanted)
+    found: int = hash_bytes(space, header, offset + 1, offset + 1 + header[offset])
+    return found
 
 
 def is_republished(header: bytes) -> bool:
-    """Whether it says that it was in the broker before: it died in some queue, or names its source."""
+    """Return True if the message was in the broker before: it is a dead letter, or names its source."""
     return bool(header[12] << 8 & _HEADERS) and (_DEATH in header or source_of(header) != 0)
 
 
 def source_of(header: bytes) -> int:
-    """The uid of the message that this one says it was made from; 0 if it does not say."""
+    """Return the uid of the message that this one was made from, 0 without one."""
     text = _long_string(header, _SOURCE)
     return parse_uid(text.decode("ascii", "replace")) or 0 if text else 0
 
 
 def _short_string(header: bytes, flags: int, wanted: int) -> bytes | None:
-    """The bytes of one property that is a short string; None if it is not there."""
+    """Return the bytes of a short string property, None without it."""
     if flags & wanted == 0:
         return None
-    at = _place_of(header, flags, wanted)
-    return header[at + 1 : at + 1 + header[at]]
+    offset = _offset_of(header, flags, wanted)
+    return header[offset + 1 : offset + 1 + header[offset]]
 
 
-def _place_of(header: bytes, flags: int, wanted: int) -> int:
-    """Where that property stands, a short string or one byte, which is there."""
-    at = _LIST_AT
+def _offset_of(header: bytes, flags: int, wanted: int) -> int:
+    """Return the offset of a property that is present: a short string or one byte."""
+    offset = _LIST_OFFSET
     flag = _CONTENT_TYPE
     while flag > wanted:
         if flags & flag:
             if flag & _BYTES:
-                at += 1
+                offset += 1
             elif flag == _HEADERS:
-                at += 4 + (header[at] << 24 | header[at + 1] << 16 | header[at + 2] << 8 | header[at + 3])
+                size = header[offset] << 24 | header[offset + 1] << 16 | header[offset + 2] << 8 | header[offset + 3]
+                offset += 4 + size
             else:
-                at += 1 + header[at]
+                offset += 1 + header[offset]
         flag >>= 1
-    return at
+    return offset
 
 
 def _long_string(header: bytes, entry: bytes) -> bytes:
-    """The bytes behind the name of a header; empty if there is none of that name.
+    """Return the value of a header, empty without it.
 
-    Found by its bytes: that is far cheaper than a decode, and who hides the name in another value fools only himself.
+    A search for its bytes is far cheaper than decoding. A client that hides the name in another value misleads only
+    itself.
     """
-    at = header.find(entry)
-    if at < 0:
+    offset = header.find(entry)
+    if offset < 0:
         return b""
-    at += len(entry)
-    length = int.from_bytes(header[at : at + 4], "big")
-    return header[at + 4 : at + 4 + length] if length <= 255 else b""
+    offset += len(entry)
+    length = int.from_bytes(header[offset : offset + 4], "big")
+    return header[offset + 4 : offset + 4 + length] if length <= 255 else b""
