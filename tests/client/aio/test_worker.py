@@ -25,7 +25,7 @@ class Engine:
         self.factory = SimpleNamespace(close_timeout=0.2)
         self.reports: list[tuple[str, BaseException, object]] = []
         self.dropped: list[object] = []
-        self.work_queues = SimpleNamespace(drop=self.dropped.append)
+        self.work_queues = SimpleNamespace(remove=self.dropped.append)
 
     def report(self, context: str, error: BaseException, source: object) -> None:
         self.reports.append((context, error, source))

@@ -53,7 +53,7 @@ class Connection:
         self.state.is_confirming = True
 
     def consume(self) -> DeliveryBuffer:
-        self.state.consumers["c"] = Consumer(self.state.buffer)  # type: do_nothing[assignment]
+        self.state.consumers["c"] = Consumer(self.state.buffer)  # type: ignore[assignment]
         return self.state.buffer
 
     def tags(self) -> list[int]:
@@ -105,7 +105,7 @@ def test_what_cannot_be_said_is_misuse_and_takes_no_number() -> None:
     with pytest.raises(Misuse):
         connection.state.publish("", "k" * 256, b"x")
     with pytest.raises(Misuse):
-        connection.state.publish("", "key", 5)  # type: do_nothing[arg-type]
+        connection.state.publish("", "key", 5)  # type: ignore[arg-type]
     assert connection.state.next_publish_tag == 1
     assert not connection.shared.lock.locked()
 
@@ -270,7 +270,7 @@ def test_nack_and_reject_reach_the_wire() -> None:
 
 def test_deliveries_to_nobody_are_dropped_and_to_a_consumer_given_up_go_back() -> None:
     connection = Connection()
-    connection.state.consumers["c"] = Consumer(None)  # type: do_nothing[assignment]
+    connection.state.consumers["c"] = Consumer(None)  # type: ignore[assignment]
     connection.server.deliver(connection.state, 1, consumer="unknown")
     connection.server.deliver(connection.state, 2)
     assert connection.server.listener.orphans == [(connection.state, 2)]

@@ -1,4 +1,4 @@
-"""When reading pauses because workers are behind, and when it may not."""
+"""Backpressure: reading pauses while a worker is behind, unless a caller waits for the server."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from warrenmq.client.engine.work_queues import WorkQueues
 LIMIT = 10
 
 
-class Pile(WorkQueue):
-    """A work_queue of a given height."""
+class FakeQueue(WorkQueue):
+    """A work queue of a given length."""
 
     def __init__(self, has_task: bool = False) -> None:
-        self.height = 0
+        self.length = 0
         self.has_task = has_task
-        self.answer = True
+        self.has_ended = True
 
     def put(self, items: list[Item]) -> None:
-        self.height += len(items)
+        self.length += len(items)
 
     def pending(self) -> int:
-        return self.height
+        return self.length
 
     async def ended(self) -> bool:
-        return self.answer
+        return self.has_ended
 
 
 class Reading:
-    """WorkQueues of a connection, and whether it reads."""
+    """The work queues of a connection, and whether it reads."""
 
     def __init__(self) -> None:
         self.is_reading = True
@@ -40,12 +40,12 @@ class Reading:
         self.soon: list[Callable[[], None]] = []
         self.work_queues = WorkQueues(LIMIT, lambda: self.is_awaited, self._set, self.soon.append)
 
-    def pile(self, height: int = 0) -> Pile:
-        pile = Pile()
-        self.work_queues.add(pile)
-        pile.height = height
-        self.work_queues.check(pile)
-        return pile
+    def queue(self, length: int = 0) -> FakeQueue:
+        queue = FakeQueue()
+        self.work_queues.add(queue)
+        queue.length = length
+        self.work_queues.check(queue)
+        return queue
 
     def run_soon(self) -> None:
         while self.soon:
@@ -60,26 +60,26 @@ def reading() -> Reading:
     return Reading()
 
 
-def test_reading_pauses_above_the_limit_and_goes_on_at_half(reading: Reading) -> None:
-    pile = reading.pile(LIMIT)
+def test_reading_pauses_above_the_limit_and_resumes_at_half(reading: Reading) -> None:
+    queue = reading.queue(LIMIT)
     assert reading.is_reading
-    pile.height = LIMIT + 1
-    reading.work_queues.check(pile)
+    queue.length = LIMIT + 1
+    reading.work_queues.check(queue)
     assert not reading.is_reading
-    pile.height = LIMIT // 2 + 1
-    pile.on_drained()
+    queue.length = LIMIT // 2 + 1
+    queue.on_drained()
     reading.run_soon()
     assert not reading.is_reading
-    pile.height = LIMIT // 2
-    pile.on_drained()
+    queue.length = LIMIT // 2
+    queue.on_drained()
     reading.run_soon()
     assert reading.is_reading
-    assert not pile.is_full
+    assert not queue.is_full
 
 
-def test_one_full_sink_is_enough(reading: Reading) -> None:
-    first, second = reading.pile(LIMIT + 1), reading.pile(LIMIT + 1)
-    first.height = 0
+def test_one_full_queue_pauses_reading(reading: Reading) -> None:
+    first, second = reading.queue(LIMIT + 1), reading.queue(LIMIT + 1)
+    first.length = 0
     first.on_drained()
     reading.run_soon()
     assert not reading.is_reading
@@ -87,19 +87,19 @@ def test_one_full_sink_is_enough(reading: Reading) -> None:
     assert reading.is_reading
 
 
-def test_reading_goes_on_while_a_call_waits(reading: Reading) -> None:
-    reading.work_queues.begin_wait()
-    reading.pile(LIMIT + 1)
+def test_reading_continues_while_a_call_waits(reading: Reading) -> None:
+    reading.work_queues.begin_call()
+    reading.queue(LIMIT + 1)
     assert reading.is_reading
-    reading.work_queues.begin_wait()
-    reading.work_queues.end_wait()
+    reading.work_queues.begin_call()
+    reading.work_queues.end_call()
     assert reading.is_reading
-    reading.work_queues.end_wait()
+    reading.work_queues.end_call()
     assert not reading.is_reading
 
 
-def test_reading_goes_on_while_a_confirm_is_waited_for(reading: Reading) -> None:
-    reading.pile(LIMIT + 1)
+def test_reading_continues_while_a_caller_waits_for_a_confirm(reading: Reading) -> None:
+    reading.queue(LIMIT + 1)
     assert not reading.is_reading
     reading.is_awaited = True
     reading.work_queues.review_soon()
@@ -110,22 +110,22 @@ def test_reading_goes_on_while_a_confirm_is_waited_for(reading: Reading) -> None
     assert not reading.is_reading
 
 
-def test_sink_that_drains_before_it_is_called_full_is_not_waited_for(reading: Reading) -> None:
-    pile = reading.pile()
-    heights = iter((LIMIT + 1, 0, 0))
-    pile.pending = lambda: next(heights)  # type: do_nothing[method-assign]
-    reading.work_queues.check(pile)
+def test_queue_that_drains_before_it_is_marked_full_does_not_pause_reading(reading: Reading) -> None:
+    queue = reading.queue()
+    lengths = iter((LIMIT + 1, 0, 0))
+    queue.pending = lambda: next(lengths)  # type: ignore[method-assign]
+    reading.work_queues.check(queue)
     assert reading.is_reading
 
 
 @on_a_loop
-async def test_end_waits_for_all_but_for_who_asks() -> None:
+async def test_wait_all_ended_returns_false_to_the_queues_own_code() -> None:
     reading = Reading()
-    own, other = Pile(has_task=True), Pile(has_task=True)
-    for pile in (own, other):
-        reading.work_queues.add(pile)
-    own.answer = False
+    own, other = FakeQueue(has_task=True), FakeQueue(has_task=True)
+    for queue in (own, other):
+        reading.work_queues.add(queue)
+    own.has_ended = False
     assert not await reading.work_queues.wait_all_ended()
-    own.answer = True
+    own.has_ended = True
     assert await reading.work_queues.wait_all_ended()
     assert await reading.work_queues.wait_all_ended()

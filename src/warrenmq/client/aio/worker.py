@@ -76,7 +76,7 @@ class Worker(WorkQueue):
                 if count % _BREATH == 0:
                     await asyncio.sleep(0)
             if self._is_stopping:
-                self._engine.work_queues.drop(self)
+                self._engine.work_queues.remove(self)
                 return
             self._idle = self._engine.loop.create_future()
             await self._idle

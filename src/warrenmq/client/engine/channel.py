@@ -1,14 +1,15 @@
 """A channel over all its links: the half that belongs to the loop.
 
-Every call here is one method and its reply; what it changed is noted in the connection's topology, so that it comes
-back after a loss. A call that is made while the connection is being recovered waits for that. What any thread may do
-without the loop is in engine/channel_state.py.
+Each call is one method and its reply; changes are recorded in the connection's topology, so that recovery can restore
+them. A call during a recovery waits for its end. The half that any thread may use without the loop is ChannelState
+(engine/channel_state.py), which this class owns.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from warrenmq.client.confirms import Confirmation
@@ -39,8 +40,17 @@ if TYPE_CHECKING:
 __all__ = ["EngineChannel", "QueueState"]
 
 
+class ChannelPhase(Enum):
+    """How far a channel is, over all links: a recovery leaves it OPEN."""
+
+    OPENING = "opening"
+    OPEN = "open"
+    CLOSING = "closing"  # the user called `close`
+    ENDED = "ended"
+
+
 class EngineChannel(TopologyCalls):
-    """One channel. `facade` is what the user holds: deliveries name it as theirs."""
+    """One channel. `facade` is the Channel that the user holds and that deliveries refer to."""
 
     def __init__(self, engine: EngineConnection, number: int) -> None:
         self.engine = engine
@@ -50,11 +60,9 @@ class EngineChannel(TopologyCalls):
         self.state = self.waits.state = ChannelState(engine.shared, number, self.waits, self)
         self.replies = PendingReplies()
         self.work_queue: WorkQueue | None = None
-        self.has_opened = False
-        self.is_closing = False
-        self.refusal: ChannelClosed | None = None  # the server closed it while it was being restored
-        self._has_ended = False
-        self.prefetch: tuple[int, int] = (0, 0)  # count and size, for consumers from now on
+        self.phase = ChannelPhase.OPENING
+        self.refusal: ChannelClosed | None = None  # closed by the server during a recovery
+        self.prefetch: tuple[int, int] = (0, 0)  # count and size, for new consumers
         self.channel_prefetch: tuple[int, int] | None = None
         self._is_in_transaction = False  # a transaction block is open
         self._selects_by_hand = False  # the user called tx_select, and tracks transactions itself
@@ -62,15 +70,20 @@ class EngineChannel(TopologyCalls):
         self._next_tag = 1
         self.return_listeners: ListenerList[Callable[[Returned], object]] = ListenerList()
         self.confirm_listeners: ListenerList[Callable[[int, bool, bool], object]] = ListenerList()
-        # Told of every loss of the connection, and of the channel's end: `is_final` tells which.
+        # Called for every lost link, and for the channel's end (`is_final`).
         self.close_listeners: ListenerList[Callable[[CloseReason], object]] = ListenerList()
 
     # -- any thread --------------------------------------------------------------------------------------------------
 
     @property
     def is_open(self) -> bool:
-        """Not ended for good: True while the connection is being recovered."""
-        return self.has_opened and self.close_reason is None
+        """Return True from opening to the final end, also during a recovery."""
+        return self.phase is not ChannelPhase.OPENING and self.close_reason is None
+
+    @property
+    def is_closing(self) -> bool:
+        """Return True once the user has closed the channel, or it has ended."""
+        return self.phase in (ChannelPhase.CLOSING, ChannelPhase.ENDED)
 
     @property
     def close_reason(self) -> CloseReason | None:
@@ -78,17 +91,17 @@ class EngineChannel(TopologyCalls):
 
     @property
     def life(self) -> int:
-        """Grows with each link that the channel lives on."""
+        """The number of links on which the channel was opened."""
         return self.state.life
 
     @property
     def needs_transaction(self) -> bool:
-        """It was made transactional by a block: what is published and settled has to be inside one."""
+        """Return True if a block made the channel transactional: publish and settle only inside one."""
         return self.state.is_transactional and not self._selects_by_hand
 
     @property
     def transaction_open(self) -> bool:
-        """Whether a transaction block is open."""
+        """Return True while a transaction block is open."""
         return self._is_in_transaction
 
     @transaction_open.setter
@@ -112,7 +125,7 @@ class EngineChannel(TopologyCalls):
     # -- opening and calling -----------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """On a link for the first time, or again after a loss."""
+        """Open the channel on the present link."""
         await self.request(spec.ChannelOpen(), spec.ChannelOpenOk, on_late_reply=self._close_late)
         protocol = self.engine.shared.protocol
         if protocol is None:
@@ -120,23 +133,23 @@ class EngineChannel(TopologyCalls):
         with self.engine.shared.lock:
             if self.state.close_reason is None:
                 self.state.attach(protocol)
-            if not self.has_opened:
+            if self.phase is ChannelPhase.OPENING:
                 self.state.resume_publishing()
-        self.has_opened = True
+                self.phase = ChannelPhase.OPEN
 
     def _close_late(self, reply: object) -> None:
-        """The server opened it when nobody waited any more."""
-        self.replies.begin(spec.ChannelCloseOk, on_late_reply=lambda _: self.engine.forget(self)).cancel()
+        """Close a channel that the server opened after the caller gave up."""
+        self.replies.add(spec.ChannelCloseOk, on_late_reply=lambda _: self.engine.forget(self)).cancel()
         self.engine.send(self.number, spec.ChannelClose(spec.REPLY_SUCCESS, ""))
 
     async def request(
         self, method: spec.Method, *expects: type, on_late_reply: Callable[[Any], None] | None = None
     ) -> Any:
-        """Send on the present link, and wait for the reply."""
+        """Send on the present link and wait for the reply."""
         return await self.engine.request(self.replies, self.number, method, *expects, on_late_reply=on_late_reply)
 
     async def call(self, timeout: float | None, method: spec.Method, *expects: type) -> Any:
-        """As any of the user's calls: waits for a recovery, and has a deadline."""
+        """Make one of the user's calls: wait for a recovery, under one deadline."""
         return await self.engine.with_deadline(timeout, method.name, self._ask_when_ready(method, *expects))
 
     async def _ask_when_ready(
@@ -180,20 +193,20 @@ class EngineChannel(TopologyCalls):
         return reply if isinstance(reply, Delivery) else None
 
     def _requeue_late(self, reply: object) -> None:
-        """A message came for a `get` that nobody waits for any more."""
+        """Requeue a message that arrived after `get` timed out."""
         if isinstance(reply, Delivery):
             self.requeue([reply.delivery_tag])
 
     def requeue(self, tags: Iterable[int]) -> None:
-        """Requeue deliveries that the user will not settle; between transaction blocks in a transaction of their own.
+        """Requeue deliveries that the user will not settle; outside a transaction, in one of their own.
 
-        No publish of the user's can get into that one: a block begins with a call on this loop.
+        No publish of the user can get into it: a block begins with a call on this loop.
         """
         for tag in tags:
             self.state.requeue(tag)
         if self.state.is_outside_transaction and self.state.uncommitted and self.state.protocol is not None:
             self.state.end_transaction(False)
-            self.replies.begin(spec.TxCommitOk).cancel()
+            self.replies.add(spec.TxCommitOk).cancel()
             self.engine.send(self.number, spec.TxCommit())
 
     async def consume(
@@ -210,7 +223,7 @@ class EngineChannel(TopologyCalls):
         on_cancel: Callable[..., object] | None = None,
         timeout: float | None = None,
     ) -> EngineConsumer:
-        """Deliveries go to the callback on the channel's work_queue, or to a work_queue of the consumer's own."""
+        """Deliver to the callback on the channel's worker, or to the given work queue."""
         tag = consumer_tag or self._make_tag()
         buffer = (
             self.state.buffer
@@ -245,12 +258,12 @@ class EngineChannel(TopologyCalls):
         if consumer.tag in self.state.consumers:
             raise Misuse(f"the channel has a consumer {consumer.tag!r} already")
         consumer.prefetch = self.prefetch
-        # Before the reply: the first deliveries come with it. After the wait: a replay subscribes all that are there.
+        # Before the reply: deliveries follow it at once. After the wait: a recovery subscribes all in the table.
         self.state.consumers[consumer.tag] = consumer
         await self.subscribe(consumer)
 
     async def subscribe(self, consumer: EngineConsumer) -> None:
-        """basic.consume on the present link."""
+        """Send basic.consume on the present link."""
         consumer.queue = self.queue_name(consumer.queue)
         method = spec.BasicConsume(
             consumer.queue,
@@ -270,7 +283,7 @@ class EngineChannel(TopologyCalls):
         return tag
 
     def _drop_unconfirmed(self, consumer: EngineConsumer, error: BaseException) -> None:
-        """A consume that came to nothing. If its reply may still come, what it brings goes back to the broker."""
+        """Undo a failed consume. If its reply may still come, its deliveries are requeued."""
         consumer.is_active = False
         is_answered = isinstance(error, ClientError) and not isinstance(error, CallTimedOut)
         if (is_answered or not consumer.is_subscribed) and self.state.consumers.get(consumer.tag) is consumer:
@@ -285,7 +298,7 @@ class EngineChannel(TopologyCalls):
         self.state.consumers.pop(reply.consumer_tag, None)
 
     async def cancel(self, consumer: EngineConsumer | str, *, timeout: float | None = None) -> None:
-        """Ask for no more; what has come is still given out. Nothing happens if it is gone already."""
+        """Stop the deliveries; those already received are still handed out. Do nothing if it has ended."""
         found = self.state.consumers.get(consumer if isinstance(consumer, str) else consumer.tag)
         if found is None or not found.is_active:
             return
@@ -293,7 +306,7 @@ class EngineChannel(TopologyCalls):
         self.end_consumer(found, None, is_cancel=True)
 
     def end_consumer(self, consumer: EngineConsumer, error: ClientError | None, *, is_cancel: bool = False) -> None:
-        """It is over, whoever ended it."""
+        """Remove the consumer; notify its callback if the server ended it."""
         if not consumer.is_active:
             return
         consumer.is_active = False
@@ -319,12 +332,12 @@ class EngineChannel(TopologyCalls):
 
     async def _select_confirms(self) -> None:
         await self._ready()
-        # What is published from here on is numbered by the broker, before its reply: nothing awaits in between.
+        # Set before the reply: the broker numbers all publishes that follow the request.
         self.state.is_confirming = True
         await self.request(spec.ConfirmSelect(), spec.ConfirmSelectOk)
 
     async def wait_for_confirms(self, timeout: float | None = None) -> None:
-        """Until everything published so far has the broker's word; raises the first that was no yes."""
+        """Wait until everything published so far is settled; raise the first failure."""
         if not self.state.is_confirming:
             raise Misuse("the channel is not in confirm mode: call confirm_select first")
         with self.engine.shared.lock:
@@ -348,7 +361,7 @@ class EngineChannel(TopologyCalls):
         if not self._is_in_transaction:
             self._selects_by_hand = True
         try:
-            # If no reply comes in time the server may have done it: the channel counts as transactional then.
+            # Without a reply in time the server may have done it, so the channel counts as transactional.
             await self.request(spec.TxSelect(), spec.TxSelectOk)
         except ConnectionLost:
             self.state.is_transactional = was_transactional
@@ -358,10 +371,10 @@ class EngineChannel(TopologyCalls):
         self.state.lost_transaction = False
 
     async def tx_commit(self, *, timeout: float | None = None) -> None:
-        """Raises ConnectionLost, once, when a loss of the connection undid what there was to commit."""
+        """Commit; raise ConnectionLost, once, if a lost link undid the transaction."""
         await self.engine.with_deadline(timeout, "tx.commit", self._ready())
         if self.state.lost_transaction:
-            await self.tx_rollback(timeout=timeout)  # what came after the loss is half of it
+            await self.tx_rollback(timeout=timeout)  # what followed the loss is half of it
             reason = self.engine.shared.lost_reason
             raise ConnectionLost("the transaction was rolled_back by the loss of the connection", reason)
         await self.call(timeout, spec.TxCommit(), spec.TxCommitOk)
@@ -372,7 +385,7 @@ class EngineChannel(TopologyCalls):
         self.state.end_transaction(True)
         self.state.lost_transaction = False
 
-    # -- what the server says ----------------------------------------------------------------------------------------
+    # -- input -------------------------------------------------------------------------------------------------------
 
     def on_event(self, event: events.MethodReceived | events.ContentReceived) -> None:
         if isinstance(event, events.ContentReceived):
@@ -388,7 +401,7 @@ class EngineChannel(TopologyCalls):
             if method.active:
                 self.engine.on_writable()
         else:
-            self.replies.answer(method, type(method))
+            self.replies.resolve(method, type(method))
 
     def _on_content(self, event: events.ContentReceived) -> None:
         method = event.method
@@ -410,10 +423,10 @@ class EngineChannel(TopologyCalls):
         )
         if self.engine.metrics is not None:
             self.engine.metrics.delivered(1, len(event.body))
-        self.replies.answer(delivery, spec.BasicGetOk)
+        self.replies.resolve(delivery, spec.BasicGetOk)
 
     def _on_cancel(self, method: spec.BasicCancel) -> None:
-        """The server ended a consumer."""
+        """Handle the end of a consumer by the server."""
         if not method.no_wait:
             self.engine.send(self.number, spec.BasicCancelOk(method.consumer_tag))
         consumer = self.state.consumers.get(method.consumer_tag)
@@ -429,10 +442,10 @@ class EngineChannel(TopologyCalls):
             self.notify("confirm callback", listener, tag, multiple, is_ack)
 
     def on_lost(self, reason: CloseReason, *, is_news: bool) -> None:
-        """The link is gone; the channel is to come back, unless this is the end. Not news: one of a recovery's own."""
-        self.replies.fail(ConnectionLost(f"the connection was lost: {reason}", reason))
+        """Handle a lost link. `is_news` is False if it was one of the recovery's attempts."""
+        self.replies.fail_all(ConnectionLost(f"the connection was lost: {reason}", reason))
         if not self.is_open:
-            self.engine.forget(self)  # its opening or closing was under way, and is over
+            self.engine.forget(self)  # it was opening or closing
             return
         if reason.is_final:
             return  # `on_connection_end` follows
@@ -441,24 +454,24 @@ class EngineChannel(TopologyCalls):
             if not consumer.is_active:
                 del self.state.consumers[consumer.tag]
         if not self.engine.shared.resends_unconfirmed:
-            self._fail_unconfirmed(PublishLost(f"the connection was lost before the broker's word: {reason}"))
+            self._fail_unconfirmed(PublishLost(f"the connection was lost before the confirm: {reason}"))
         if is_news:
             self._notify_close(reason)
 
     def on_connection_end(self, reason: CloseReason) -> None:
-        """The connection has ended for good."""
+        """Handle the end of the connection."""
         error = None if reason.by == "client" else ConnectionClosed(reason)
         self._end(reason, ConnectionClosed(reason), error)
 
     def _on_close(self, method: spec.ChannelClose) -> None:
-        """The server closed the channel; the state heard of it already."""
+        """Handle a close by the server, which `state` has applied already."""
         reason = CloseReason("server", method.reply_code, method.reply_text, method.class_id, method.method_id)
         error = channel_error(reason)
         if self.state.is_restoring:
             if not self.engine.shared.resends_unconfirmed:
-                self._fail_unconfirmed(PublishLost(f"the channel was closed before the broker's word: {reason}"))
+                self._fail_unconfirmed(PublishLost(f"the channel was closed before the confirm: {reason}"))
             self.refusal = error
-            self.replies.fail(error)
+            self.replies.fail_all(error)
         elif not self.is_closing:
             self.engine.forget(self)
             self._end(reason, error, error)
@@ -468,10 +481,10 @@ class EngineChannel(TopologyCalls):
     async def close(
         self, reply_code: int = spec.REPLY_SUCCESS, reply_text: str = "Goodbye", *, timeout: float | None = None
     ) -> None:
-        """End the channel. On a channel that has ended nothing happens."""
+        """End the channel; do nothing if it has ended."""
         if not self.is_open or self.is_closing:
             return
-        self.is_closing = True
+        self.phase = ChannelPhase.CLOSING
         reason = CloseReason("client", reply_code, reply_text)
         is_on_link = self.state.protocol is not None or self.state.is_restoring
         with self.engine.shared.lock:
@@ -481,9 +494,9 @@ class EngineChannel(TopologyCalls):
                 await self.engine.with_deadline(timeout, "channel.close", self._send_close(reply_code, reply_text))
             self.engine.forget(self)
         except CallTimedOut:
-            pass  # for us it is closed; its number is used again when the server has answered
+            pass  # its number is reused once the server has answered
         except (ConnectionLost, ConnectionClosed, Misuse):
-            self.engine.forget(self)  # so the server has closed it as well
+            self.engine.forget(self)  # the server has closed it too
         finally:
             self._end(reason, channel_error(reason), None)
         if self.work_queue is not None:
@@ -491,33 +504,34 @@ class EngineChannel(TopologyCalls):
 
     async def _send_close(self, reply_code: int, reply_text: str) -> None:
         if self.state.is_restoring:
-            await self.engine.wait_ready()  # the replay stops at this channel's next step, which may have opened it
+            await self.engine.wait_ready()  # recovery stops at this channel's next step
         method = spec.ChannelClose(reply_code, reply_text)
-        # From here on nothing is heard on this channel but its close-ok: what waits for another reply waits in vain.
-        self.replies.fail(channel_error(CloseReason("client", reply_code, reply_text)))
+        # From here on only close-ok is accepted on this channel: no other reply will come.
+        self.replies.fail_all(channel_error(CloseReason("client", reply_code, reply_text)))
         await self.request(method, spec.ChannelCloseOk, on_late_reply=lambda _: self.engine.forget(self))
 
     def end_refused(self, error: ClientError, reason: CloseReason) -> None:
-        """The broker does not let it come back."""
+        """End the channel because the broker refuses to restore it."""
         with self.engine.shared.lock:
             self.state.close(reason)
         self.engine.forget(self)
         self._end(reason, error, error)
 
     def _end(self, reason: CloseReason, error: ClientError, iteration_error: ClientError | None) -> None:
-        if self._has_ended:
+        if self.phase is ChannelPhase.ENDED:
             return
-        self.replies.fail(error)
-        self._fail_unconfirmed(PublishLost(f"no word of the broker will come: {reason}"))
+        self.replies.fail_all(error)
+        self._fail_unconfirmed(PublishLost(f"no confirm will come: {reason}"))
         for consumer in list(self.state.consumers.values()):
             self.end_consumer(consumer, iteration_error)
         self.engine.topology.remove_channel(self.number)
         self._notify_close(reason)
-        self._has_ended = True
+        was_open = self.phase is not ChannelPhase.OPENING
+        self.phase = ChannelPhase.ENDED
         if self.work_queue is not None:
             self.work_queue.stop()
             self.engine.work_queues.discard(self.work_queue)
-        if self.engine.metrics is not None and self.has_opened:
+        if self.engine.metrics is not None and was_open:
             self.engine.metrics.channel_closed()
 
     def _fail_unconfirmed(self, error: PublishLost) -> None:
@@ -530,16 +544,16 @@ class EngineChannel(TopologyCalls):
         if count and self.engine.metrics is not None:
             self.engine.metrics.publish_lost(count)
 
-    # -- the user's code ---------------------------------------------------------------------------------------------
+    # -- callbacks ---------------------------------------------------------------------------------------------------
 
     def get_work_queue(self) -> WorkQueue:
-        """The channel's worker, made when the first thing comes for it."""
+        """Return the channel's worker, created on first use."""
         if self.work_queue is None:
             self.work_queue = self.state.buffer.work_queue = self.engine.make_work_queue(f"channel-{self.number}")
         return self.work_queue
 
     def notify(self, context: str, callback: Callable[..., object], *arguments: object) -> None:
-        if self._has_ended:
+        if self.phase is ChannelPhase.ENDED:
             return
         self.get_work_queue().put([Notification(context, self.facade, callback, *arguments)])
 

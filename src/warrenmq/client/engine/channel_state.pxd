@@ -7,6 +7,10 @@ from warrenmq.protocol.properties cimport BasicProperties
 
 cdef Confirmation _NOT_CONFIRMED
 cdef BasicProperties _PLAIN
+cdef int _ACK
+cdef int _NACK
+cdef int _REJECT
+cdef int _REQUEUE
 cdef Py_ssize_t _MESSAGE_OVERHEAD
 
 
@@ -66,10 +70,9 @@ cdef class ChannelState(Settler):
     cpdef publish(
         self, exchange, routing_key, body, BasicProperties properties=*, bint mandatory=*
     )
-    @cython.locals(shared=SharedConnection, must_schedule=bint, protocol=ClientConnection)
     cpdef bint ack(self, unsigned long long tag, bint multiple=*) except -1
     @cython.locals(shared=SharedConnection, must_schedule=bint, protocol=ClientConnection, wire_tag="unsigned long long")
-    cdef bint _refuse(self, unsigned long long tag, bint multiple, bint requeue, bint is_reject, bint is_internal) except -1
+    cdef bint _settle(self, int method, unsigned long long tag, bint multiple, bint requeue) except -1
     cpdef bint is_rolled_back(self, unsigned long long tag) except -1
     cdef _require_usable(self)
     cdef _review_publishing(self)

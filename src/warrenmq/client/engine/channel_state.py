@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 
 Body: TypeAlias = bytes | str | bytearray | memoryview
 
-# What a kept publish is taken to weigh beside its body, so that empty ones do not gather without end.
+_ACK, _NACK, _REJECT, _REQUEUE = range(4)  # ways to settle; _REQUEUE is a reject that the user did not ask for
+
+# Counted per offline publish in addition to its body, so that even empty ones reach the limit.
 _MESSAGE_OVERHEAD = 256
 
 _NOT_CONFIRMED = make_unconfirmed()
@@ -46,7 +48,7 @@ _OUTSIDE_TRANSACTION = (
 
 
 class SharedConnection:
-    """What all channels of a connection share: the lock, and the way out."""
+    """What the channels of a connection share: the lock, the output, and the reasons why it is closed."""
 
     __slots__ = (
         "awaited_confirms",
@@ -78,16 +80,14 @@ class SharedConnection:
         self.protocol: ClientConnection | None = None  # while there is a link that is open
         self.channel_states: dict[int, ChannelState] = {}
         self.output_limit = output_limit
-        self.resends_unconfirmed = (
-            resends_unconfirmed  # publishes without the broker's word are sent again on the next link
-        )
-        self.offline_bytes = 0  # of what was published while there was no link
-        self.is_flush_scheduled = False  # the loop is going to write
-        # The link's way to write at once, under the lock; gives whether it did.
+        self.resends_unconfirmed = resends_unconfirmed  # on the next link
+        self.offline_bytes = 0  # published while there was no link
+        self.is_flush_scheduled = False  # the loop will write soon
+        # Writes from the calling thread, under the lock; returns False if the loop has to.
         self.write_directly: Callable[[], bool] | None = None
         self.schedule_flush = schedule_flush
         self.writable_callbacks: list[Callable[[], None]] = []
-        self.awaited_confirms = 0  # confirmations that somebody waits for
+        self.awaited_confirms = 0  # confirmations with a waiting caller
         self.is_blocked = False
         self.lost_reason: CloseReason | None = None
         self.final_reason: CloseReason | None = None
@@ -95,7 +95,7 @@ class SharedConnection:
         self.metrics = metrics
 
     def abandon(self) -> None:
-        """In a child process after a fork: the connection is the parent's, one of whose threads may hold the lock."""
+        """Disable it in a forked child: the socket is the parent's, one of whose threads may have held the lock."""
         self.lock = Lock()
         self.is_abandoned = True
         self.protocol = None
@@ -104,7 +104,7 @@ class SharedConnection:
             state.detach()
 
     def detach(self, reason: CloseReason) -> None:
-        """The link has ended; channel_states outlive it. Under the lock."""
+        """Forget the link that ended. Under the lock."""
         self.protocol = None
         self.write_directly = None
         self.lost_reason = reason
@@ -113,7 +113,7 @@ class SharedConnection:
             state.detach()
 
     def not_open(self) -> Exception:
-        """What to raise for a connection that has no link now."""
+        """Return the exception for a call that needs a link."""
         if self.final_reason is not None:
             return ConnectionClosed(self.final_reason)
         return ConnectionLost(f"the connection is being recovered: {self.lost_reason}", self.lost_reason)
@@ -131,7 +131,7 @@ class DeliveryBuffer:
 
 
 class ChannelState(Settler):
-    """One channel, as far as any thread may use it."""
+    """The part of one channel that any thread may use."""
 
     __slots__ = (
         "buffer",
@@ -163,23 +163,22 @@ class ChannelState(Settler):
         self.shared = shared
         self.number = number
         self.channel = channel
-        self.protocol: ClientConnection | None = None  # while the channel is open on a link: acks can be said
-        self.is_ready = False  # and its topology and modes are back
-        self.is_outside_transaction = False  # between two transaction blocks: nothing may be published or settled
+        self.protocol: ClientConnection | None = None  # while open on a link: acks can be sent
+        self.is_ready = False  # open, with its topology and modes restored
+        self.is_outside_transaction = False  # transactional, between two blocks: publishes and acks raise
         self.is_paused = False  # by the server's channel.flow
-        self.is_publishing = False  # ready, not fenced, not paused: the one thing that a publish asks
+        self.is_publishing = False  # ready, not outside a transaction, not paused
         self.is_restoring = False
         self.is_confirming = False
         self.is_transactional = False
-        self.uncommitted: list[tuple[int, bool]] = []  # tag and multiple of what the open transaction settles
-        self.rolled_back: list[tuple[int, bool]] = []  # the same of the last one, if it was rolled back
-        self.lost_transaction = False  # a link was lost with a transaction that may have been open
+        self.uncommitted: list[tuple[int, bool]] = []  # (tag, multiple) settled by the open transaction
+        self.rolled_back: list[tuple[int, bool]] = []  # the same for the last one, if rolled back
+        self.lost_transaction = False  # a transaction may have been open when the link was lost
         self.has_confirm_listeners = False
         self.ledger = Unconfirmed(waits)
-        self.offline_publishes: list[
-            Message
-        ] = []  # published without a link and without confirms, to be sent on the next
-        self.tag_offset = 0  # seen delivery tag = tag on the wire + offset
+        # Published without a link and outside confirm mode; sent on the next link.
+        self.offline_publishes: list[Message] = []
+        self.tag_offset = 0  # client tag = wire tag + offset
         self.last_client_tag = 0
         self.life = 0
         self.consumers: dict[str, EngineConsumer] = {}
@@ -196,7 +195,7 @@ class ChannelState(Settler):
         properties: BasicProperties | None = None,
         mandatory: bool = False,
     ) -> Confirmation | None:
-        """Send, or keep for the next link where that is wanted; None: no room now, and nothing was done."""
+        """Send, or store for the next link if the factory says so; return None if the output is full."""
         data = body if type(body) is bytes else as_bytes(body)
         shared = self.shared
         must_schedule = False
@@ -217,7 +216,7 @@ class ChannelState(Settler):
             else:
                 protocol.publish(self.number, exchange, routing_key, data, properties, mandatory)
                 confirmation = self.ledger.add(None)
-            # One confirm at a time: who waits for this one next need not wait for the loop to wake up and write it.
+            # One confirm at a time: the caller will wait for it, so write now rather than when the loop wakes up.
             # 320 -> 253 us for each in the blocking client, medians of 8 interleaved rounds on a busy machine.
             if not shared.is_flush_scheduled and not (
                 self.is_confirming
@@ -237,48 +236,25 @@ class ChannelState(Settler):
         return confirmation
 
     def ack(self, tag: int, multiple: bool = False) -> bool:
-        """The tag 0 with multiple means: everything delivered so far."""
-        shared = self.shared
-        must_schedule = False
-        shared.lock.acquire()
-        try:
-            protocol = self.protocol
-            if (
-                self.is_outside_transaction
-                or protocol is None
-                or (tag <= self.tag_offset and (tag != 0 or not multiple))
-            ):
-                self._require_usable()
-                return False
-            protocol.ack(self.number, tag - self.tag_offset if tag != 0 else 0, multiple)
-            if self.is_transactional:
-                self.uncommitted.append((tag, multiple))
-            if not shared.is_flush_scheduled:
-                shared.is_flush_scheduled = must_schedule = True
-        finally:
-            shared.lock.release()
-        if must_schedule:
-            shared.schedule_flush()
-        if shared.metrics is not None:
-            shared.metrics.acked(1)
-        return True
+        """Return False for a tag of an earlier link. Tag 0 with multiple: everything delivered so far."""
+        return self._settle(_ACK, tag, multiple, False)
 
     def nack(self, tag: int, multiple: bool = False, requeue: bool = True) -> bool:
-        return self._refuse(tag, multiple, requeue, False, False)
+        return self._settle(_NACK, tag, multiple, requeue)
 
     def reject(self, tag: int, requeue: bool = True) -> bool:
-        return self._refuse(tag, False, requeue, True, False)
+        return self._settle(_REJECT, tag, False, requeue)
 
     def requeue(self, tag: int) -> bool:
-        """Requeue a delivery that the user never saw, also outside a transaction block; EngineChannel commits it."""
-        return self._refuse(tag, False, True, True, True)
+        """Return a delivery that the user never saw, also outside a transaction; EngineChannel commits it."""
+        return self._settle(_REQUEUE, tag, False, True)
 
     def tag_of(self, delivery: Delivery | int) -> int:
-        """The tag of a delivery of this channel, or the number itself, if it can be one."""
+        """Return the tag of a delivery of this channel, or the number itself if it is a valid tag."""
         if isinstance(delivery, Delivery):
             if delivery.is_of(self):
                 return delivery.delivery_tag
-            raise Misuse("the delivery came by another channel, and can be settled there only")
+            raise Misuse("the delivery came from another channel and can only be settled there")
         if isinstance(delivery, int) and 0 <= delivery < 1 << 64:
             return delivery
         raise Misuse(f"not a delivery, nor a delivery tag: {delivery!r:.80}")
@@ -287,7 +263,7 @@ class ChannelState(Settler):
         return tag <= self.tag_offset
 
     def is_rolled_back(self, tag: int) -> bool:
-        """Whether a rollback undid what was said of this tag, and nothing was said since."""
+        """Return True if a rollback undid the settlement of this tag, and it was not settled again."""
         return _covers(self.rolled_back, tag) and not _covers(self.uncommitted, tag)
 
     def facade(self) -> Any:
@@ -295,30 +271,32 @@ class ChannelState(Settler):
 
     @property
     def next_publish_tag(self) -> int:
-        """The tag that the next publish gets; 0 outside confirm mode."""
+        """The tag of the next publish; 0 outside confirm mode."""
         return self.ledger.next_tag if self.is_confirming else 0
 
-    def _refuse(self, tag: int, multiple: bool, requeue: bool, is_reject: bool, is_internal: bool) -> bool:
+    def _settle(self, method: int, tag: int, multiple: bool, requeue: bool) -> bool:
         shared = self.shared
         must_schedule = False
         shared.lock.acquire()
         try:
             protocol = self.protocol
             if (
-                (self.is_outside_transaction and not is_internal)
+                (self.is_outside_transaction and method != _REQUEUE)
                 or protocol is None
                 or (tag <= self.tag_offset and (tag != 0 or not multiple))
             ):
-                if not is_internal:
+                if method != _REQUEUE:
                     self._require_usable()
                 return False
+            wire_tag = tag - self.tag_offset if tag != 0 else 0
+            if method == _ACK:
+                protocol.ack(self.number, wire_tag, multiple)
+            elif method == _NACK:
+                protocol.nack(self.number, wire_tag, multiple, requeue)
+            else:
+                protocol.reject(self.number, wire_tag, requeue)
             if self.is_transactional:
                 self.uncommitted.append((tag, multiple))
-            wire_tag = tag - self.tag_offset if tag != 0 else 0
-            if is_reject:
-                protocol.reject(self.number, wire_tag, requeue)
-            else:
-                protocol.nack(self.number, wire_tag, multiple, requeue)
             if not shared.is_flush_scheduled:
                 shared.is_flush_scheduled = must_schedule = True
         finally:
@@ -326,7 +304,10 @@ class ChannelState(Settler):
         if must_schedule:
             shared.schedule_flush()
         if shared.metrics is not None:
-            shared.metrics.rejected(1)
+            if method == _ACK:
+                shared.metrics.acked(1)
+            else:
+                shared.metrics.rejected(1)
         return True
 
     # -- under the lock ----------------------------------------------------------------------------------------------
@@ -344,7 +325,7 @@ class ChannelState(Settler):
     def _publish_later(
         self, exchange: str, routing_key: str, body: bytes, properties: BasicProperties | None, mandatory: bool
     ) -> Confirmation | None:
-        """It cannot be sent now. None while the server has paused the channel; without a link keep it, or raise."""
+        """Store a publish that cannot be sent now, or raise. Return None while channel.flow pauses the channel."""
         self._require_usable()
         if self.is_ready and self.is_paused:
             return None
@@ -362,14 +343,14 @@ class ChannelState(Settler):
         return _NOT_CONFIRMED
 
     def to_client_tag(self, wire_tag: int) -> int:
-        """The delivery tag as the user sees it."""
+        """Translate a delivery tag: the client's tags count on over links."""
         client_tag = wire_tag + self.tag_offset
         if client_tag > self.last_client_tag:
             self.last_client_tag = client_tag
         return client_tag
 
     def detach(self) -> None:
-        """The link is gone: every tag seen so far is of an earlier life."""
+        """Leave the lost link: all tags so far become stale."""
         self.protocol = None
         self.is_ready = self.is_paused = self.is_publishing = False
         self.uncommitted, self.rolled_back = [], []
@@ -377,18 +358,18 @@ class ChannelState(Settler):
         self.lost_transaction = self.is_transactional
 
     def attach(self, protocol: ClientConnection) -> None:
-        """The channel is open on a new link."""
+        """Enter a new link, on which the channel is open."""
         self.tag_offset = self.last_client_tag
         self.life += 1
         self.protocol = protocol
 
     def resume_publishing(self) -> None:
-        """The channel is as it was before the loss: send what was kept, then let publishers in."""
+        """Send the stored publishes, then admit publishers: the channel is restored."""
         if self.protocol is None:
             return
         messages, self.offline_publishes = self.offline_publishes, []
         if self.is_confirming:
-            for message in messages:  # kept before the channel came into confirm mode
+            for message in messages:  # stored before the channel entered confirm mode
                 self.ledger.add(message)
             messages = [each.message for each in self.ledger.renumber() if each.message is not None]
         for exchange, routing_key, header, body, mandatory in messages:
@@ -397,12 +378,12 @@ class ChannelState(Settler):
         self._review_publishing()
 
     def set_outside_transaction(self, is_outside_transaction: bool) -> None:
-        """A transaction block has ended, or begun."""
+        """Refuse publishes and acks between two transaction blocks."""
         self.is_outside_transaction = is_outside_transaction
         self._review_publishing()
 
     def on_flow(self, is_active: bool) -> None:
-        """The server pauses publishing on this channel, or lets it go on."""
+        """Pause or resume publishing (channel.flow)."""
         self.is_paused = not is_active
         self._review_publishing()
 
@@ -410,32 +391,32 @@ class ChannelState(Settler):
         self.is_publishing = self.is_ready and not self.is_outside_transaction and not self.is_paused
 
     def end_transaction(self, is_rolled_back: bool) -> None:
-        """The server committed, or rolled back, what was settled."""
+        """Record the server's answer to tx.commit or tx.rollback."""
         self.rolled_back, self.uncommitted = self.uncommitted if is_rolled_back else [], []
 
     def on_close(self, close: spec.ChannelClose) -> None:
-        """The server closed the channel: for good, unless it refused something while the channel was being restored."""
+        """Handle the server's close: final, unless recovery is restoring the channel and opens it again."""
         self.detach()
         if not self.is_restoring:
             code, text = close.reply_code, close.reply_text
             self.close(CloseReason("server", code, text, close.class_id, close.method_id))
 
     def close(self, reason: CloseReason) -> None:
-        """The channel is closed for good."""
+        """Close for good; the first reason counts."""
         if self.close_reason is None:
             self.close_reason = reason
         self.protocol = None
         self.is_ready = self.is_publishing = False
 
     def fail_unconfirmed(self, error: PublishLost, to_wake: list[Confirmation]) -> int:
-        """No word will come for what was published."""
+        """Fail all publishes without a confirm; return their number."""
         count = self.ledger.fail_all(error, to_wake)
         self.offline_publishes.clear()
         return count
 
 
 class LinkListener(ContentHandler):
-    """Hears one link. Called by the ClientConnection, so under the lock; `take` gives what it amounts to."""
+    """Collects the input of one link. Called by the ClientConnection, under the lock; the loop empties it later."""
 
     __slots__ = (
         "confirm_notifications",
@@ -456,7 +437,7 @@ class LinkListener(ContentHandler):
         self.events: list[events.Event] = []
         self.returns: list[tuple[ChannelState, Returned]] = []
         self.confirm_notifications: list[tuple[ChannelState, int, bool, bool]] = []
-        self.orphans: list[tuple[ChannelState, int]] = []  # deliveries to consumers that nobody has
+        self.orphans: list[tuple[ChannelState, int]] = []  # deliveries whose consumer is gone
         self.confirmed = 0
         self.nacked = 0
 
@@ -502,12 +483,12 @@ class LinkListener(ContentHandler):
             self.nacked += count
 
     def on_event(self, event: events.Event) -> None:
-        """What takes effect at once, so that no other thread acts on what is no longer so; the rest is the loop's."""
+        """Apply closes and flow at once, so that no thread uses a closed channel; leave the rest to the loop."""
         if isinstance(event, events.ContentReceived) and isinstance(event.method, spec.BasicReturn):
             self._on_return(event.channel, event.method, event.header, event.body)
             return
         if isinstance(event, events.ConnectionClosed):
-            self.shared.detach(reason_of(event, False))
+            self.shared.detach(close_reason_of(event))
         elif isinstance(event, events.MethodReceived) and isinstance(event.method, spec.ChannelClose):
             state = self.shared.channel_states.get(event.channel)
             if state is not None:
@@ -528,9 +509,9 @@ class LinkListener(ContentHandler):
         self.returns.append((state, returned))
 
 
-def reason_of(event: events.ConnectionClosed, is_final: bool) -> CloseReason:
-    """The event in the user's words."""
-    return CloseReason(event.by.value, event.reply_code, event.reply_text, event.class_id, event.method_id, is_final)
+def close_reason_of(event: events.ConnectionClosed) -> CloseReason:
+    """Return the event as a CloseReason that recovery may follow."""
+    return CloseReason(event.by.value, event.reply_code, event.reply_text, event.class_id, event.method_id, False)
 
 
 def _covers(settled: list[tuple[int, bool]], tag: int) -> bool:
@@ -538,7 +519,7 @@ def _covers(settled: list[tuple[int, bool]], tag: int) -> bool:
 
 
 def as_bytes(body: Body) -> bytes:
-    """What a user may publish, as bytes; text is UTF-8."""
+    """Return a body as bytes; text is encoded as UTF-8."""
     if isinstance(body, str):
         return body.encode()
     if isinstance(body, (bytes, bytearray, memoryview)):
@@ -546,4 +527,4 @@ def as_bytes(body: Body) -> bytes:
     raise Misuse(f"a body is bytes, str, bytearray or memoryview, not {type(body).__name__}")
 
 
-__all__ = ["ChannelState", "Delivery", "DeliveryBuffer", "LinkListener", "SharedConnection", "as_bytes", "reason_of"]
+__all__ = ["ChannelState", "DeliveryBuffer", "LinkListener", "SharedConnection", "as_bytes", "close_reason_of"]

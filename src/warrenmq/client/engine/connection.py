@@ -1,9 +1,9 @@
 """A connection over all its links: channels, listeners, recovery, and the end.
 
-One link at a time. When it is lost and nobody wished that, a task makes a new one (engine/recovery.py), and everything
-that was declared comes back. A user's close wins every race: it ends the recovery, whatever that is doing.
+It has one link at a time. When that is lost unexpectedly, a task opens a new one and restores the topology
+(engine/recovery.py). A close by the user wins every race: it cancels the recovery at any point.
 
-Owned by the loop that `connect` ran on; what any thread may call says so.
+Owned by the loop that `connect` ran on, except where a section or docstring says "any thread".
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ MakeWorkQueue = Callable[[str, "EngineConnection"], WorkQueue]
 
 
 def _make_name() -> str:
-    """What a connection without a name is called, here and at the broker."""
+    """Return a name for a connection that the user did not name; the broker shows it too."""
     return f"warren-client-{os.getpid()}-{next(_numbers)}"
 
 
 class State(Enum):
-    """How a connection is."""
+    """The state of a connection; the values appear in error texts."""
 
     NEW = "not connected yet"
     OPEN = "open"
@@ -70,7 +70,7 @@ class State(Enum):
 
 
 class EngineConnection:
-    """One connection as the user means it. `facade` is what the user holds, for the exception handler."""
+    """One connection of the user. `facade` is the object that the user holds."""
 
     def __init__(self, factory: ConnectionFactory, make_work_queue: MakeWorkQueue) -> None:
         self.factory = factory if factory.name else factory.with_(name=_make_name())
@@ -93,14 +93,14 @@ class EngineConnection:
         self._work_queue: WorkQueue | None = None
         self._link: Link | None = None
         self._replies = PendingReplies()
-        self._not_recovering = asyncio.Event()  # set unless the connection is being recovered
+        self._not_recovering = asyncio.Event()  # cleared during a recovery
         self._recovery: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._background_tasks: set[asyncio.Task[None]] = set()
         self._ending: asyncio.Task[None] | None = None
         self._ended = asyncio.Event()
         self.blocked_listeners: ListenerList[tuple[Callable[[str], object], Callable[[], object]]] = ListenerList()
-        # Told of every loss, and of the end: `is_final` tells which.
+        # Called for every lost link, and for the end (`is_final`).
         self.close_listeners: ListenerList[Callable[[CloseReason], object]] = ListenerList()
         self.recovery_listeners: ListenerList[Callable[[RecoveryEvent], object]] = ListenerList()
         self.renamed_listeners: ListenerList[Callable[[str, str], object]] = ListenerList()
@@ -117,7 +117,7 @@ class EngineConnection:
 
     @property
     def is_closed(self) -> bool:
-        """Ended for good, or about to."""
+        """Return True once the connection is closing or has ended."""
         return self.state in (State.CLOSING, State.CLOSED)
 
     @property
@@ -129,7 +129,7 @@ class EngineConnection:
         return self.factory.name
 
     def report(self, context: str, error: BaseException, source: object) -> None:
-        """User code raised, or something was refused that nobody waits for: tell the handler, or the log."""
+        """Pass an error that no caller gets to the exception handler, or log it. Any thread."""
         if self.metrics is not None and context.endswith("callback"):
             self.metrics.callback_failed()
         handler = self.factory.exception_handler
@@ -138,30 +138,30 @@ class EngineConnection:
             return
         try:
             handler(context, error, source)
-        except Exception:  # the user's code again; there is nobody left to tell but the log
+        except Exception:  # the user's code again
             log.exception("the exception handler raised at %s of %r", context, source)
 
     # -- opening -----------------------------------------------------------------------------------------------------
 
     async def connect(self, timeout: float | None = None) -> None:
-        """Open the first link, with the factory's attempts; raises ConnectionFailed, and leaves nothing behind then."""
+        """Open the first link within the factory's attempts, or raise ConnectionFailed and clean up."""
         try:
             async with asyncio.timeout(timeout):
-                await self._connect_patiently()
+                await self._connect_with_retries()
         except TimeoutError as late:
-            self._give_up_connecting()
+            self._abandon_connecting()
             if isinstance(late, ClientError):
                 raise
-            raise ConnectionFailed(f"no connection with_deadline {timeout} seconds") from None
+            raise ConnectionFailed(f"no connection within {timeout} seconds") from None
         except BaseException:
-            self._give_up_connecting()
+            self._abandon_connecting()
             raise
         self.state = State.OPEN
         self._not_recovering.set()
         if self.metrics is not None:
             self.metrics.connection_opened()
 
-    async def _connect_patiently(self) -> None:
+    async def _connect_with_retries(self) -> None:
         attempts, pauses = self.factory.attempts, self.factory.connect_pauses()
         while True:
             try:
@@ -174,12 +174,12 @@ class EngineConnection:
                 log.warning("broker not reachable, retrying in %.1f s: %s", pause, failure)
             await asyncio.sleep(pause)
 
-    def _give_up_connecting(self) -> None:
+    def _abandon_connecting(self) -> None:
         self.state = State.CLOSED
         self._ended.set()
 
     async def open_link(self) -> None:
-        """Try the addresses in turn until one answers."""
+        """Try the addresses in turn until one connects."""
         tls = self.factory.tls_context()
         failures: list[tuple[str, Exception]] = []
         for address in self.factory.addresses:
@@ -238,7 +238,7 @@ class EngineConnection:
         self.shared.channel_states[channel.number] = channel.state
 
     def forget(self, channel: EngineChannel) -> None:
-        """It is no channel of ours any more: its number may be used again."""
+        """Remove the channel; its number may be reused."""
         if self.channels.get(channel.number) is channel:
             del self.channels[channel.number]
             del self.shared.channel_states[channel.number]
@@ -246,14 +246,14 @@ class EngineConnection:
     # -- calls -------------------------------------------------------------------------------------------------------
 
     async def wait_ready(self) -> None:
-        """Wait until the connection is not being recovered; raises if it has ended."""
+        """Wait for the end of a recovery; raise if the connection has ended."""
         while self.state is State.RECOVERING:
             await self._not_recovering.wait()
         if self.state is not State.OPEN:
             raise ConnectionClosed(self.close_reason or CloseReason("client", 0, self.state.value))
 
     async def with_deadline(self, timeout: float | None, what: str, work: Awaitable[T]) -> T:
-        """The work, with one deadline for all of it."""
+        """Await the work under one deadline."""
         seconds = self.factory.call_timeout if timeout is None else timeout
         try:
             async with asyncio.timeout(seconds):
@@ -261,38 +261,38 @@ class EngineConnection:
         except TimeoutError as error:
             if isinstance(error, ClientError):
                 raise
-            raise self.waits.timed_out(f"{what}: no answer with_deadline {seconds} seconds") from None
+            raise self.waits.timed_out(f"{what}: no answer within {seconds} seconds") from None
 
     async def request(
         self,
-        calls: PendingReplies,
+        replies: PendingReplies,
         channel: int,
         method: spec.Method,
         *expects: type,
         on_late_reply: Callable[[Any], None] | None = None,
     ) -> Any:
-        """Send a method, wait for its reply. Ends at the latest with the link; the time-out is the caller's."""
+        """Send a method and wait for its reply, at most until the link ends; the caller sets the time-out."""
         if self._link is None:
             raise self.shared.not_open()
-        future = calls.begin(*expects, on_late_reply=on_late_reply)
+        future = replies.add(*expects, on_late_reply=on_late_reply)
         try:
             self._link.send(channel, method)
         except LocalMisuse as misuse:
-            calls.withdraw(future)
+            replies.withdraw(future)
             raise Misuse(str(misuse)) from misuse
-        self.work_queues.begin_wait()
+        self.work_queues.begin_call()
         try:
             return await future
         finally:
-            self.work_queues.end_wait()
+            self.work_queues.end_call()
 
     def send(self, channel: int, method: spec.Method) -> None:
-        """Send a method that has no reply, if there is a link."""
+        """Send a method that needs no reply, if there is a link."""
         if self._link is not None and not self._link.has_ended:
             self._link.send(channel, method)
 
     async def update_secret(self, secret: str | bytes, reason: str = "", timeout: float | None = None) -> None:
-        """Give the server a new secret, such as a fresh token; the next link logs in with the factory's password."""
+        """Send the server a new secret, such as a fresh token; later links log in with it too."""
         data = secret.encode() if isinstance(secret, str) else secret
         method = spec.ConnectionUpdateSecret(data, reason)
         await self.with_deadline(timeout, "connection.update-secret", self._update_secret(method))
@@ -302,30 +302,30 @@ class EngineConnection:
         await self.request(self._replies, 0, method, spec.ConnectionUpdateSecretOk)
         self.factory = self.factory.with_(password=method.new_secret.decode())
 
-    # -- what the link says ------------------------------------------------------------------------------------------
+    # -- input -------------------------------------------------------------------------------------------------------
 
     def on_received(self, link: Link) -> None:
-        """Hand on what was collected under the lock."""
+        """Process what the link's listener collected under the lock."""
         listener = link.listener
         if listener.filled_buffers:
             filled_buffers, listener.filled_buffers = listener.filled_buffers, []
             for buffer in filled_buffers:
-                self._hand_over(buffer)
+                self._put_deliveries(buffer)
         if listener.to_wake:
             to_wake, listener.to_wake = listener.to_wake, []
             for confirmation in to_wake:
                 confirmation.wake()
             self.work_queues.review()
         if listener.returns or listener.confirm_notifications or listener.orphans:
-            self._hand_over_rarities(listener)
+            self._dispatch_rare_input(listener)
         if self.metrics is not None and (listener.confirmed or listener.nacked):
             self._count_confirms(listener)
         if listener.events:
-            heard, listener.events = listener.events, []
-            for event in heard:
+            received, listener.events = listener.events, []
+            for event in received:
                 self._on_event(event)
 
-    def _hand_over(self, buffer: DeliveryBuffer) -> None:
+    def _put_deliveries(self, buffer: DeliveryBuffer) -> None:
         items, buffer.items = buffer.items, []
         if self.metrics is not None:
             self.metrics.delivered(
@@ -337,7 +337,7 @@ class EngineConnection:
         work_queue.put(items)
         self.work_queues.check(work_queue)
 
-    def _hand_over_rarities(self, listener: LinkListener) -> None:
+    def _dispatch_rare_input(self, listener: LinkListener) -> None:
         returns, listener.returns = listener.returns, []
         for state, returned in returns:
             if self.metrics is not None:
@@ -361,7 +361,7 @@ class EngineConnection:
     def _on_event(self, event: events.Event) -> None:
         if isinstance(event, (events.MethodReceived, events.ContentReceived)):
             if event.channel == 0:
-                self._replies.answer(event.method, type(event.method))
+                self._replies.resolve(event.method, type(event.method))
             elif (channel := self.channels.get(event.channel)) is not None:
                 channel.on_event(event)
         elif isinstance(event, events.Blocked):
@@ -374,18 +374,18 @@ class EngineConnection:
                 self.notify("unblocked callback", on_unblocked)
 
     def on_lost(self, link: Link, reason: CloseReason) -> None:
-        """The link has ended: who waits for it hears so, and the recovery begins if it should."""
+        """Handle the end of the link: fail the pending calls and start the recovery, if enabled."""
         if link is not self._link:
             return
         self._link = None
         if self.state is State.CLOSING:
-            return  # `_close` waits for this, and ends all calls
+            return  # `_close` waits for this and fails all calls
         if self.metrics is not None:
             self.metrics.connection_lost()
         recovers = self.factory.recovery.enabled and self.state is State.OPEN
         reason = replace(reason, is_final=self.state is State.OPEN and not recovers)
         self.shared.lost_reason = reason
-        self._replies.fail(ConnectionLost(f"the connection was lost: {reason}", reason))
+        self._replies.fail_all(ConnectionLost(f"the connection was lost: {reason}", reason))
         for channel in list(self.channels.values()):
             channel.on_lost(reason, is_news=recovers)
         if recovers:
@@ -399,29 +399,29 @@ class EngineConnection:
         self.on_writable()
 
     def on_writable(self) -> None:
-        """Let those try again who wait for room in the output."""
+        """Wake the publishers that wait for room in the output."""
         with self.shared.lock:
             waiters, self.shared.writable_callbacks = self.shared.writable_callbacks, []
         for waiter in waiters:
             waiter()
 
-    # -- recovery's own ----------------------------------------------------------------------------------------------
+    # -- called by the recovery --------------------------------------------------------------------------------------
 
     def require_link(self) -> None:
         if self._link is None:
             raise self.shared.not_open()
 
     def _on_recovery_done(self, task: asyncio.Task[None]) -> None:
-        """A bug is not hidden: it ends the connection."""
+        """End the connection if the recovery failed because of a bug."""
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("%r: the recovery broke", self, exc_info=error)
+            log.error("%r: the recovery failed", self, exc_info=error)
             if self.state is State.RECOVERING:
-                self.finish(CloseReason("client", spec.INTERNAL_ERROR, f"the recovery broke: {error!r}"))
+                self.finish(CloseReason("client", spec.INTERNAL_ERROR, f"the recovery failed: {error!r}"))
 
     def recovered(self, event: RecoveryEvent) -> None:
-        """Everything is back: let the calls through that wait for it."""
+        """Finish the recovery: admit the calls that wait for it."""
         if self.state is not State.RECOVERING:
-            return  # the user closed in this very moment, and that wins
+            return  # closed by the user meanwhile
         self.state = State.OPEN
         self._recovery = None
         with self.shared.lock:
@@ -443,18 +443,18 @@ class EngineConnection:
             self.notify("queue renamed callback", listener, old, new)
 
     async def drop_link(self) -> None:
-        """Give up a link that was of no use."""
+        """Abort a link on which the recovery failed."""
         link, self._link = self._link, None
         if link is not None:
             await link.abort()
 
-    # -- the user's code ---------------------------------------------------------------------------------------------
+    # -- callbacks ---------------------------------------------------------------------------------------------------
 
     def make_work_queue(self, what: str) -> WorkQueue:
         return self.work_queues.add(self._make_work_queue(what, self))
 
     def notify(self, context: str, callback: Callable[..., object], *arguments: object) -> None:
-        """Have the user's code called, on the worker of the connection's own listeners."""
+        """Queue a call of the user's code on the worker of the connection's own listeners."""
         if self._ending is not None:
             return
         if self._work_queue is None:
@@ -465,7 +465,7 @@ class EngineConnection:
         for listener in self.close_listeners:
             self.notify("close callback", listener, reason)
 
-    # -- from other threads ------------------------------------------------------------------------------------------
+    # -- scheduling --------------------------------------------------------------------------------------------------
 
     def make_waits(
         self, run_callback: Callable[[Callable[..., object], Any], None], report: Callable[[str, BaseException], None]
@@ -474,14 +474,14 @@ class EngineConnection:
         return PublishWaits(self.shared, self.loop, timeout, self.work_queues.review_soon, run_callback, report)
 
     def _schedule_flush(self) -> None:
-        """There is something to be written, and the loop does not know."""
+        """Have the loop write the output soon. Any thread."""
         if threading.get_ident() == self._thread_id:
             self.loop.call_soon(self._flush)
         else:
             self._from_any_thread(self._flush)
 
     def _is_awaited(self) -> bool:
-        """Whether anybody waits for a confirm."""
+        """Return True while a caller waits for a confirm."""
         return self.shared.awaited_confirms > 0
 
     def _set_reading(self, is_reading: bool) -> None:
@@ -497,12 +497,12 @@ class EngineConnection:
             self._link.flush()
 
     def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Have the loop do something that nobody waits for, if the connection lives. Any thread."""
+        """Run a background task on the loop, unless the connection is closed. Any thread."""
         self._from_any_thread(partial(self._spawn, work))
 
     def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         if not self.is_closed:
-            task = self.loop.create_task(work(), name="warren-client-errand")
+            task = self.loop.create_task(work(), name="warren-client-background")
             self._background_tasks.add(task)
             task.add_done_callback(self._background_tasks.discard)
 
@@ -523,7 +523,7 @@ class EngineConnection:
     async def close(
         self, reply_code: int = spec.REPLY_SUCCESS, reply_text: str = "Goodbye", timeout: float | None = None
     ) -> None:
-        """End it, whatever it is doing; raises nothing. Returns when the server has answered, or the time is over."""
+        """End the connection in any state; never raise. Return when the server has answered or the time is over."""
         if self._closing is None and self.state is not State.CLOSED:
             seconds = self.factory.close_timeout if timeout is None else timeout
             reason = CloseReason("client", reply_code, reply_text)
@@ -535,11 +535,11 @@ class EngineConnection:
             await self._ended.wait()
 
     async def wait_ended(self) -> None:
-        """Return when it has ended for good, whoever ended it, and nothing of it is left on the loop."""
+        """Return when the connection has ended and none of its tasks is left on the loop."""
         await self._ended.wait()
 
     def _begin_closing(self, reason: CloseReason) -> None:
-        """From here on nothing new is said, by any thread."""
+        """Stop all threads from sending."""
         self.state = State.CLOSING
         self.close_reason = reason
         if self._recovery is not None:
@@ -564,12 +564,12 @@ class EngineConnection:
         self.finish(reason)
 
     def finish(self, reason: CloseReason) -> None:
-        """The connection has ended for good."""
+        """End for good: fail all calls, notify listeners, stop the workers."""
         self.state = State.CLOSED
         self.close_reason = reason
         with self.shared.lock:
             self.shared.final_reason = reason
-        self._replies.fail(ConnectionClosed(reason))
+        self._replies.fail_all(ConnectionClosed(reason))
         for channel in list(self.channels.values()):
             channel.on_connection_end(reason)
         self.notify_close(reason)
@@ -583,7 +583,7 @@ class EngineConnection:
 
     async def _end(self) -> None:
         if self._background_tasks:
-            await asyncio.wait(self._background_tasks)  # the end has failed whatever they wait for
+            await asyncio.wait(self._background_tasks)  # `finish` has failed whatever they wait for
         await self.work_queues.wait_all_ended()
         self._ended.set()
 

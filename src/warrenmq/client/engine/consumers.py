@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Notification:
-    """Something for the user's code that is no delivery: a return, a confirm, a cancel, a close, a recovery."""
+    """A call of the user's code other than a delivery: for a return, confirm, cancel, close or recovery."""
 
     __slots__ = ("_arguments", "_callback", "context", "source")
 
@@ -32,7 +32,7 @@ class Notification:
         self._arguments = arguments
 
     def run(self) -> Any:
-        """Call the user's code; gives what it gives."""
+        """Call the user's code; return its result."""
         return self._callback(*self._arguments)
 
 
@@ -40,39 +40,39 @@ Item: TypeAlias = Delivery | Notification
 
 
 class WorkQueue:
-    """Where items leave the loop, in order. A facade implements it."""
+    """Items on their way from the loop to the user's code, in order. Each API implements it."""
 
-    # Set by the engine when `pending` has passed the limit. A work_queue that finds it set and has `resume_at` items or
-    # fewer left calls `on_drained`, from any thread.
+    # Set by the engine when `pending` passes the limit. The queue then calls `on_drained`, from any thread, once only
+    # `resume_at` items or fewer are left.
     is_full = False
     resume_at = 0
-    # Whether something runs on the loop until `ended`.
+    # A task runs on the loop until `ended`.
     has_task = False
     on_drained: Callable[[], None]
 
     def put(self, items: list[Item]) -> None:
-        """Take them, and own the list; never waits. On the loop."""
+        """Append the items and take over the list; never wait. On the loop."""
         raise NotImplementedError
 
     def pending(self) -> int:
-        """How many items wait. Any thread."""
+        """Return the number of waiting items. Any thread."""
         raise NotImplementedError
 
     def stop(self, error: ClientError | None = None, *, is_cancel: bool = False) -> None:
-        """Nothing comes after this; on the loop, and heard once only.
+        """Accept no more items. On the loop; only the first call counts.
 
-        Notices that are there are still run. Deliveries are still handed out after a cancel, and dropped otherwise:
-        they can no longer be settled. `error` is why an iteration ends, None where the user ended it.
+        Waiting notifications still run. Waiting deliveries are still handed out after a cancel, else dropped, since
+        they can no longer be settled. `error` is why an iterator ends, None if the user ended it.
         """
         raise NotImplementedError
 
     async def ended(self) -> bool:
-        """Wait until no user code runs any more, with an end; False: it is that user code which asks. On the loop."""
+        """Wait, with a time-out, until no user code runs; return False if called by that code. On the loop."""
         raise NotImplementedError
 
 
 class EngineConsumer:
-    """One consumer, over all links. `buffer` None: nobody wants its deliveries, they go back to the broker."""
+    """One consumer, over all links. `buffer` None: its deliveries are requeued."""
 
     __slots__ = (
         "arguments",
@@ -117,8 +117,8 @@ class EngineConsumer:
         self.no_local = no_local
         self.arguments = arguments
         self.is_active = True
-        self.is_subscribed = False  # on the present link, as far as was asked
-        self.prefetch = (0, 0)  # count and size, as the channel had it when this consumer began
+        self.is_subscribed = False  # basic.consume was sent on the present link
+        self.prefetch = (0, 0)  # count and size in effect when this consumer was added
 
     def __repr__(self) -> str:
         return f"<consumer {self.tag!r} of queue {self.queue!r}>"

@@ -12,7 +12,7 @@ import socket
 import ssl
 from typing import Protocol, cast
 
-from warrenmq.client.engine.channel_state import LinkListener, SharedConnection, reason_of
+from warrenmq.client.engine.channel_state import LinkListener, SharedConnection, close_reason_of
 from warrenmq.client.errors import AuthenticationFailed, CloseReason, ConnectionFailed
 from warrenmq.client.factory import ConnectionFactory
 from warrenmq.client.url import Address
@@ -20,28 +20,28 @@ from warrenmq.protocol import events, spec
 from warrenmq.protocol.connection import ClientConnection
 from warrenmq.protocol.handshake import ClientHandshake, Tuning
 
-# The transport may hold this much before what is said next stays with the protocol, where `output_limit` counts it.
+# The transport buffers this much; further output stays in the protocol, where `output_limit` counts it.
 _WRITE_HIGH_WATER = 1024 * 1024
-# A timer that comes later than this says more about our loop than about the server: its silence is excused, once until
-# it is heard again.
+# A timer this late means that our loop was blocked, not that the server was silent: restart the heartbeat time-out,
+# once until data arrives.
 _LATE_TIMER = 0.25
-# More than this is not written by the thread that said it.
+# A publishing thread writes at most this much itself.
 _DIRECT_MAX = 64 * 1024
-# How long a goodbye may take to leave the socket.
+# How long the close may take to leave the socket.
 _LINGER = 1.0
 
 
 class LinkOwner(Protocol):
-    """Who made the link. Called on the loop, without the lock."""
+    """Owns the link. Called on the loop, without the lock."""
 
     def on_received(self, link: Link) -> None:
-        """The link's listener has something."""
+        """The link's listener has collected input."""
 
     def on_lost(self, link: Link, reason: CloseReason) -> None:
-        """An open link has ended, once; `link.closed` follows when the socket is gone."""
+        """An open link has ended (called once); `link.closed` follows when the socket is closed."""
 
     def on_writable(self) -> None:
-        """Output was written."""
+        """Output was written: publishers may retry."""
 
 
 class Link(asyncio.Protocol):
@@ -67,11 +67,11 @@ class Link(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._linger: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
-        self._is_clogged = False
+        self._is_writing_paused = False
         self._socket: socket.socket | None = None
-        self._unsent = b""  # what a direct write left over
+        self._unsent = b""  # the rest of a direct write
         self._is_reading_paused = False
-        self._is_silence_excused = False
+        self._has_restarted_timeout = False
         self.has_ended = False
         self._opened: asyncio.Future[events.Opened] = self._loop.create_future()
         self._network_error: Exception | None = None
@@ -79,10 +79,10 @@ class Link(asyncio.Protocol):
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self.tuning = Tuning(0, 0, 0)
 
-    # -- the beginning -----------------------------------------------------------------------------------------------
+    # -- opening -----------------------------------------------------------------------------------------------------
 
     async def open(self, address: Address, tls: ssl.SSLContext | None) -> events.Opened:
-        """Connect, and shake hands, with one deadline for both; raises ConnectionFailed, and leaves no socket then."""
+        """Connect and shake hands under one deadline; on failure close the socket and raise ConnectionFailed."""
         host, port = address
         try:
             async with asyncio.timeout(self._factory.connect_timeout):
@@ -92,7 +92,7 @@ class Link(asyncio.Protocol):
                 opened = await self._opened
         except TimeoutError:
             await self.abort()
-            raise ConnectionFailed(f"no answer with_deadline {self._factory.connect_timeout} seconds") from None
+            raise ConnectionFailed(f"no answer within {self._factory.connect_timeout} seconds") from None
         except (OSError, UnicodeError) as error:  # ssl.SSLError, socket.gaierror and ConnectionFailed are OSErrors
             await self.abort()
             if isinstance(error, ConnectionFailed):
@@ -102,34 +102,34 @@ class Link(asyncio.Protocol):
             await self.abort()
             raise
         self.tuning = opened.tuning
-        self._open_direct_way()
+        self._open_direct_socket()
         self._arm_timer()
         return opened
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport does not inherit from it
         self._transport.set_write_buffer_limits(high=min(self._factory.output_limit, _WRITE_HIGH_WATER))
         self.flush()
 
-    # -- in ----------------------------------------------------------------------------------------------------------
+    # -- input -------------------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        self._is_silence_excused = False
+        self._has_restarted_timeout = False
         with self._shared.lock:
             self.protocol.receive(data, self._loop.time())
-        self._hand_over()
+        self._dispatch()
 
     def eof_received(self) -> bool:
         with self._shared.lock:
             self.protocol.receive_eof()
-        self._hand_over()
+        self._dispatch()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._network_error = exc
         with self._shared.lock:
             self.protocol.receive_eof()
-        self._hand_over()
+        self._dispatch()
         if self._linger is not None:
             self._linger.cancel()
         if not self.closed.done():
@@ -148,14 +148,14 @@ class Link(asyncio.Protocol):
             if not self._transport.is_closing():
                 self._transport.resume_reading()
 
-    def _hand_over(self) -> None:
-        """What was heard goes to the owner, what is to be answered to the socket."""
+    def _dispatch(self) -> None:
+        """Pass received events to the owner, and answers to the socket."""
         if self.protocol.output_size:
             self.flush()
         ended = None
-        heard, self.listener.events = self.listener.events, []
+        received, self.listener.events = self.listener.events, []
         rest: list[events.Event] = []
-        for event in heard:
+        for event in received:
             if isinstance(event, events.Opened):
                 if not self._opened.done():
                     self._opened.set_result(event)
@@ -168,11 +168,11 @@ class Link(asyncio.Protocol):
         if ended is not None:
             self._end(ended)
 
-    # -- out ---------------------------------------------------------------------------------------------------------
+    # -- output ------------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Give the socket what was said so far, unless it has more than enough already."""
-        if self._is_clogged or self._transport is None:
+        """Write the output to the socket, unless its buffer is full."""
+        if self._is_writing_paused or self._transport is None:
             return
         shared = self._shared
         with shared.lock:
@@ -181,17 +181,17 @@ class Link(asyncio.Protocol):
             if self._unsent:
                 chunks.insert(0, self._unsent)
                 self._unsent = b""
-            # Under the lock too, so that nothing overtakes it by `write_directly`; the transport calls back no further
-            # than `pause_writing`.
+            # Under the lock too, so that `write_directly` cannot overtake it; the transport calls back only
+            # `pause_writing`.
             if chunks and not self._transport.is_closing():
                 self._transport.writelines(chunks)
         if shared.writable_callbacks:
             self._owner.on_writable()
 
     def write_directly(self) -> bool:
-        """Write what was said from whichever thread calls, if the socket takes it; under the lock."""
+        """Write from the calling thread if the socket accepts it, under the lock; else return False."""
         assert self._transport is not None
-        if self._socket is None or self._is_clogged or self._unsent or self._transport.get_write_buffer_size():
+        if self._socket is None or self._is_writing_paused or self._unsent or self._transport.get_write_buffer_size():
             return False
         if self.protocol.output_size > _DIRECT_MAX:
             return False
@@ -201,42 +201,42 @@ class Link(asyncio.Protocol):
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError:
-            return True  # the link is broken, as the loop is about to find out
+            return True  # the link is broken; the loop will notice
         self._unsent = data[sent:]
         return not self._unsent
 
-    def _open_direct_way(self) -> None:
-        """A second handle of the same socket: the loop may close its own at any time. TLS has no such way."""
+    def _open_direct_socket(self) -> None:
+        """Duplicate the socket, because the loop may close its own at any time. Not for TLS."""
         assert self._transport is not None
         plain = self._transport.get_extra_info("socket")
         if self.has_ended or plain is None or self._transport.get_extra_info("sslcontext") is not None:
             return
         try:
             self._socket = socket.fromfd(plain.fileno(), plain.family, plain.type)
-        except OSError:  # no more handles, or the socket is gone: then the loop writes
+        except OSError:  # no file descriptors, or the socket is closed: the loop writes
             return
         self._socket.setblocking(False)
 
-    def _close_direct_way(self) -> None:
+    def _close_direct_socket(self) -> None:
         with self._shared.lock:
             if self._socket is not None:
                 self._socket.close()
                 self._socket = None
 
     def pause_writing(self) -> None:
-        self._is_clogged = True
+        self._is_writing_paused = True
 
     def resume_writing(self) -> None:
-        self._is_clogged = False
+        self._is_writing_paused = False
         self.flush()
 
     def send(self, channel: int, method: spec.Method) -> None:
-        """A method without content; raises LocalMisuse where it cannot be said."""
+        """Send a method without content; raise LocalMisuse if it is not allowed now."""
         with self._shared.lock:
             self.protocol.send_method(channel, method)
         self.flush()
 
-    # -- time --------------------------------------------------------------------------------------------------------
+    # -- timer -------------------------------------------------------------------------------------------------------
 
     def _arm_timer(self) -> None:
         with self._shared.lock:
@@ -249,24 +249,24 @@ class Link(asyncio.Protocol):
         now = self._loop.time()
         is_late = now - self._timer_due > _LATE_TIMER
         with self._shared.lock:
-            if self._is_reading_paused or (is_late and not self._is_silence_excused):
-                self._is_silence_excused = True
+            if self._is_reading_paused or (is_late and not self._has_restarted_timeout):
+                self._has_restarted_timeout = True
                 self.protocol.restart_heartbeat_timeout(now)
             self.protocol.check_time(now)
-        self._hand_over()
+        self._dispatch()
         self._arm_timer()
 
-    # -- the end -----------------------------------------------------------------------------------------------------
+    # -- closing -----------------------------------------------------------------------------------------------------
 
     def begin_close(self, reply_code: int, reply_text: str) -> None:
-        """Begin the goodbye; `closed` comes when it is over."""
+        """Start the close handshake; `closed` is set at its end."""
         with self._shared.lock:
             self.protocol.close(reply_code, reply_text)
         self.resume_reading()
-        self._hand_over()
+        self._dispatch()
 
     async def abort(self) -> None:
-        """End it now, without a word."""
+        """Close the socket now, without a close method."""
         if self._transport is None:
             if not self.closed.done():
                 self.closed.set_result(None)
@@ -280,33 +280,33 @@ class Link(asyncio.Protocol):
         self.has_ended = True
         if self._timer is not None:
             self._timer.cancel()
-        self._close_direct_way()
-        self._leave_socket(event)
+        self._close_direct_socket()
+        self._close_socket(event)
         reason = self.end_reason = self._reason(event)
         if self._opened.done() and not self._opened.cancelled():
             self._owner.on_lost(self, reason)
         elif not self._opened.done():
             self._opened.set_exception(self._failure(reason))
 
-    def _leave_socket(self, event: events.ConnectionClosed) -> None:
+    def _close_socket(self, event: events.ConnectionClosed) -> None:
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if event.by is events.ClosedBy.NETWORK or self._is_clogged:
+        if event.by is events.ClosedBy.NETWORK or self._is_writing_paused:
             transport.abort()
             return
         transport.close()
         self._linger = self._loop.call_later(_LINGER, transport.abort)
 
     def _reason(self, event: events.ConnectionClosed) -> CloseReason:
-        reason = reason_of(event, False)
+        reason = close_reason_of(event)
         if self._network_error is not None and event.by is events.ClosedBy.NETWORK:
             return CloseReason("network", 0, str(self._network_error), is_final=False)
         return reason
 
     def _failure(self, reason: CloseReason) -> ConnectionFailed:
-        """Why the handshake came to nothing."""
-        said_login = bool(self._handshake.server_properties) and self._handshake.tuning is None
-        if said_login and (reason.reply_code == spec.ACCESS_REFUSED or reason.by == "network"):
+        """Return the exception for a failed handshake."""
+        sent_login = bool(self._handshake.server_properties) and self._handshake.tuning is None
+        if sent_login and (reason.reply_code == spec.ACCESS_REFUSED or reason.by == "network"):
             return AuthenticationFailed(str(reason), reply_code=reason.reply_code)
         return ConnectionFailed(str(reason), reply_code=reason.reply_code)

@@ -1,7 +1,7 @@
-"""The listeners of a connection or channel, of one kind.
+"""Callbacks of one kind, of a connection or channel.
 
 Any thread may add and remove; the loop calls them in the order in which they were added. The tuple is replaced, never
-changed, so that the loop may walk it meanwhile.
+changed, so that the loop may iterate over it meanwhile.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ L = TypeVar("L")
 
 
 def do_nothing() -> None:
-    """Does nothing."""
+    """A listener for events that do not matter."""
 
 
 class ListenerList(Generic[L]):
-    """Callbacks, in order. One that was added twice is called twice, and removed one at a time."""
+    """Ordered callbacks. One added twice is called twice, and removed once per call."""
 
     __slots__ = ("_listeners", "_lock")
 
@@ -37,7 +37,7 @@ class ListenerList(Generic[L]):
             self._listeners = (*self._listeners, listener)
 
     def remove(self, listener: L) -> bool:
-        """Return False if it was not there. A call that is under way already is not stopped."""
+        """Return False if it was not there. A call in progress is not stopped."""
         with self._lock:
             if listener not in self._listeners:
                 return False

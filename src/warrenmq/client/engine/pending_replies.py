@@ -1,7 +1,7 @@
-"""Who waits for which reply: the calls of one channel, in the order in which they were sent.
+"""Matches replies to calls: the calls in flight on one channel, in the order in which they were sent.
 
-A broker answers the calls of a channel in their order, so a reply belongs to the first call that has none. A caller who
-gave up (time-out, cancelled task) leaves its place in the line, so that its late reply is not taken for another's.
+A broker answers the calls of a channel in order, so a reply belongs to the oldest call without one. A caller that gave
+up (time-out, cancelled task) keeps its position, so that its late reply is not taken for another's.
 
 Owned by the connection's loop.
 """
@@ -17,7 +17,7 @@ from warrenmq.client.errors import ClientError
 
 
 class PendingReply:
-    """One call: the kinds of reply that answer it, the future of who waits, and what to do with a reply too late."""
+    """One call: the methods that answer it, the caller's future, and a callback for a reply that comes too late."""
 
     __slots__ = ("expects", "future", "on_late_reply")
 
@@ -30,38 +30,38 @@ class PendingReply:
 
 
 class PendingReplies:
-    """The calls that are under way on one channel."""
+    """The calls in flight on one channel."""
 
-    __slots__ = ("_line",)
+    __slots__ = ("_pending",)
 
     def __init__(self) -> None:
-        self._line: deque[PendingReply] = deque()
+        self._pending: deque[PendingReply] = deque()
 
-    def begin(self, *expects: type, on_late_reply: Callable[[Any], None] | None = None) -> asyncio.Future[Any]:
-        """Join the line, before the method is sent."""
+    def add(self, *expects: type, on_late_reply: Callable[[Any], None] | None = None) -> asyncio.Future[Any]:
+        """Expect one of these methods; call it before sending the request."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._line.append(PendingReply(expects, future, on_late_reply))
+        self._pending.append(PendingReply(expects, future, on_late_reply))
         return future
 
     def withdraw(self, future: asyncio.Future[Any]) -> None:
-        """The method could not be sent after all: no reply will come. It was the last to join."""
-        if self._line and self._line[-1].future is future:
-            self._line.pop()
+        """Remove the newest call: it could not be sent."""
+        if self._pending and self._pending[-1].future is future:
+            self._pending.pop()
 
-    def answer(self, reply: object, kind: type) -> bool:
-        """Give the reply to whom it is for; False: nobody waits for one of its kind."""
-        if not self._line or kind not in self._line[0].expects:
+    def resolve(self, reply: object, kind: type) -> bool:
+        """Pass the reply to the oldest call; return False if that expects no reply of this kind."""
+        if not self._pending or kind not in self._pending[0].expects:
             return False
-        call = self._line.popleft()
+        call = self._pending.popleft()
         if not call.future.done():
             call.future.set_result(reply)
         elif call.on_late_reply is not None:
             call.on_late_reply(reply)
         return True
 
-    def fail(self, error: ClientError) -> None:
-        """No reply will come to anybody."""
-        line, self._line = self._line, deque()
-        for call in line:
+    def fail_all(self, error: ClientError) -> None:
+        """Raise the error in all callers: no reply will come."""
+        pending, self._pending = self._pending, deque()
+        for call in pending:
             if not call.future.done():
                 call.future.set_exception(error)

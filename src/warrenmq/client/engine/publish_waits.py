@@ -18,12 +18,11 @@ if TYPE_CHECKING:
     from warrenmq.client.confirms import Confirmation
     from warrenmq.client.engine.channel_state import ChannelState, SharedConnection
 
-# As long as a lock can wait.
-_LONGEST = threading.TIMEOUT_MAX
+_MAX_WAIT = threading.TIMEOUT_MAX
 
 
 class PublishWaits:
-    """The waits of one channel; its connection's all share the shared."""
+    """The waits of one channel, or of the connection itself."""
 
     __slots__ = (
         "_loop",
@@ -47,33 +46,33 @@ class PublishWaits:
     ) -> None:
         self._shared = shared
         self._loop = loop
-        self._thread_id = threading.get_ident()  # it is made on the loop
+        self._thread_id = threading.get_ident()  # constructed on the loop
         self._review_reading = review_reading
         self._run_callback = run_callback
-        self.report = report  # told what a callback raised that was called at once
+        self.report = report  # for exceptions of callbacks that run at once
         self.call_timeout = call_timeout
-        self.state: ChannelState | None = None  # the channel's, set by it
+        self.state: ChannelState | None = None  # set by the channel
 
-    # -- the broker's word -------------------------------------------------------------------------------------------
+    # -- confirms ----------------------------------------------------------------------------------------------------
 
     def block(self, confirmation: Confirmation, timeout: float | None) -> None:
-        """Hold this thread until the word has come."""
+        """Block this thread until the confirm arrives."""
         if threading.get_ident() == self._thread_id:
-            raise Misuse("to wait here would stop the connection's own event loop: await the confirmation")
+            raise Misuse("waiting here would block the connection's own event loop: await the confirmation")
         waiter = threading.Lock()
         waiter.acquire()
         if self._add_waiter(confirmation, waiter.release) and not waiter.acquire(timeout=self._seconds(timeout)):
-            raise self.timed_out("no confirm came from the broker in time")
+            raise self.timed_out("no confirm within the time-out")
 
     async def wait(self, confirmation: Confirmation, timeout: float | None = None) -> None:
-        """The same for a coroutine."""
+        """Wait in a coroutine."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         if self._add_waiter(confirmation, self._waker(future, loop)):
-            await self._await(future, timeout, "no confirm came from the broker in time")
+            await self._await(future, timeout, "no confirm within the time-out")
 
     def call_when_done(self, confirmation: Confirmation, callback: Callable[[Confirmation], object]) -> bool:
-        """Have the channel's worker call it; False: the word is there already."""
+        """Have the channel's worker call it later; return False if the confirm is already here."""
         return self._add_waiter(confirmation, partial(self._run_callback, callback, confirmation))
 
     def _add_waiter(self, confirmation: Confirmation, waiter: Callable[[], object]) -> bool:
@@ -90,26 +89,26 @@ class PublishWaits:
             self._shared.awaited_confirms -= 1
         waiter()
 
-    # -- room in the output ------------------------------------------------------------------------------------------
+    # -- output ------------------------------------------------------------------------------------------------------
 
     def block_until_writable(self, timeout: float | None) -> None:
-        """Hold this thread until a publish may be tried again."""
+        """Block this thread until a publish may be retried."""
         if threading.get_ident() == self._thread_id:
-            raise Misuse("to wait here would stop the connection's own event loop")
+            raise Misuse("waiting here would block the connection's own event loop")
         waiter = threading.Lock()
         waiter.acquire()
-        if self._add_room_waiter(waiter.release) and not waiter.acquire(timeout=self._seconds(timeout)):
+        if self._add_writable_callback(waiter.release) and not waiter.acquire(timeout=self._seconds(timeout)):
             raise self.timed_out("the message could not be written in time")
 
     async def wait_until_writable(self, timeout: float | None = None) -> None:
-        """The same for a coroutine."""
+        """Wait in a coroutine."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        if self._add_room_waiter(self._waker(future, loop)):
+        if self._add_writable_callback(self._waker(future, loop)):
             await self._await(future, timeout, "the message could not be written in time")
 
-    def _add_room_waiter(self, waiter: Callable[[], None]) -> bool:
-        """False: there is room by now, or nothing to wait for; the next try tells."""
+    def _add_writable_callback(self, waiter: Callable[[], None]) -> bool:
+        """Return False if the publish may be retried at once: there is room, or the connection has ended."""
         shared = self._shared
         with shared.lock:
             if shared.final_reason is not None:
@@ -121,10 +120,10 @@ class PublishWaits:
         return True
 
     def _is_paused(self) -> bool:
-        """Whether the server has paused publishing on this channel by channel.flow."""
+        """Return True while the server pauses this channel by channel.flow."""
         return self.state is not None and self.state.is_paused
 
-    # -- both --------------------------------------------------------------------------------------------------------
+    # -- time-outs ---------------------------------------------------------------------------------------------------
 
     def timed_out(self, text: str) -> CallTimedOut:
         if self._shared.is_blocked:
@@ -135,7 +134,7 @@ class PublishWaits:
 
     def _seconds(self, timeout: float | None) -> float:
         seconds = self.call_timeout if timeout is None else timeout
-        return min(max(seconds, 0.0), _LONGEST)
+        return min(max(seconds, 0.0), _MAX_WAIT)
 
     async def _await(self, future: asyncio.Future[None], timeout: float | None, text: str) -> None:
         try:
@@ -158,5 +157,5 @@ def _resolve(future: asyncio.Future[None]) -> None:
 def _resolve_elsewhere(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
     try:
         loop.call_soon_threadsafe(_resolve, future)
-    except RuntimeError:  # that loop is closed: nobody waits there any more
+    except RuntimeError:  # that loop is closed, with all its tasks
         pass

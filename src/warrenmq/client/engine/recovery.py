@@ -1,10 +1,10 @@
-"""How a lost connection comes back: a new link, then everything that was declared, in the order in which it can work.
+"""Recovery of a lost connection: a new link, then the recorded topology, in an order that works.
 
-    exchanges, queues, exchange bindings, queue bindings        on a channel of the recovery's own
-    per channel: open, qos, confirm or tx mode, what was kept for sending, consumers in their old order
+    exchanges, queues, exchange bindings, queue bindings        on a temporary channel
+    per channel: open, qos, confirm or tx mode, stored publishes, consumers in their old order
 
-What the broker refuses is reported and left out; a link that is lost meanwhile means waiting and beginning again. The
-task that runs this belongs to the connection, which cancels it when the user closes.
+Declarations that the broker refuses are reported and skipped. If the link is lost meanwhile, the next attempt starts
+from the beginning. The task belongs to the connection, which cancels it when the user closes.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("warrenmq.client")
 
-# How often to ask again for a queue or consumer that a connection holds which the broker may not know to be dead.
+# Seconds between attempts for an exclusive queue or consumer: the broker may not have noticed the lost connection yet.
 _HELD_INTERVAL = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryEvent:
-    """What a recovery listener is told. `attempt` counts from 1 for each loss; `error` is why an attempt failed."""
+    """Passed to recovery listeners. `attempt` counts from 1 for each loss; `error` is why the last one failed."""
 
     kind: Literal["lost", "trying", "recovered", "gave_up"]
     reason: CloseReason
@@ -48,7 +48,7 @@ class RecoveryEvent:
 
 
 async def recover(connection: EngineConnection, reason: CloseReason) -> None:
-    """Try until it works, or the attempts are used up."""
+    """Retry until it works or the attempts are used up."""
     backoff = connection.factory.recovery.backoff()
     attempts = connection.factory.recovery.attempts
     error: Exception | None = None
@@ -58,9 +58,9 @@ async def recover(connection: EngineConnection, reason: CloseReason) -> None:
         connection.notify_recovery(RecoveryEvent("trying", reason, backoff.attempt, error))
         try:
             await connection.open_link()
-            await _Replay(connection).run()
+            await _Restoration(connection).run()
             connection.require_link()
-        except (ClientError, OSError) as failure:  # an OSError that is none of ours: a certificate cannot be read
+        except (ClientError, OSError) as failure:  # OSError: such as a certificate that cannot be read
             log.info("%r: attempt %d failed: %s", connection, backoff.attempt, failure)
             error = failure
             await connection.drop_link()
@@ -68,25 +68,25 @@ async def recover(connection: EngineConnection, reason: CloseReason) -> None:
             connection.recovered(RecoveryEvent("recovered", reason, backoff.attempt))
             return
         if not connection.is_recovering:
-            return  # the user closed in this very moment
+            return  # closed by the user meanwhile
     final = replace(reason, is_final=True)
     connection.notify_recovery(RecoveryEvent("gave_up", final, backoff.attempt, error))
     connection.finish(final)
 
 
 class _ClosedMeanwhile(Exception):
-    """The user closed the channel that is being restored."""
+    """The user closed the channel during its restoration."""
 
 
-class _Replay:
-    """One replay, on one link. ConnectionLost and CallTimedOut go through: the link is no good."""
+class _Restoration:
+    """Restores the topology on one link. ConnectionLost and CallTimedOut propagate: the link is unusable."""
 
     def __init__(self, connection: EngineConnection) -> None:
         self._connection = connection
         self._topology = connection.topology
         self._wants_topology = connection.factory.recovery.topology
-        self._scratch: EngineChannel | None = None
-        # A broker drops a connection that says nothing for two heartbeats: until then it may hold what was ours alone.
+        self._temporary: EngineChannel | None = None
+        # A broker drops a silent connection after two heartbeats; until then it may hold our exclusive queues.
         self._retry_until = connection.loop.time() + 2 * connection.factory.heartbeat + 1
 
     async def run(self) -> None:
@@ -94,7 +94,7 @@ class _Replay:
             try:
                 await self._declare_topology()
             finally:
-                self._drop_scratch()
+                self._drop_temporary_channel()
         for channel in list(self._connection.channels.values()):
             if channel.is_open and not channel.is_closing:
                 await self._restore(channel)
@@ -130,7 +130,7 @@ class _Replay:
                 binding.destination, binding.source, binding.routing_key, False, dict(binding.arguments)
             )
             await self._declare(bind, spec.QueueBindOk, binding)
-        await self._close_scratch()
+        await self._close_temporary_channel()
 
     async def _declare_queue(self, queue: QueueRecord) -> None:
         method = spec.QueueDeclare(
@@ -148,42 +148,42 @@ class _Replay:
             self._connection.notify_renamed(queue.name, declared.queue)
 
     async def _declare(self, method: spec.Method, expects: type, record: object) -> Any:
-        """The reply; None where the broker refused it, which is reported."""
+        """Return the reply, or None if the broker refused, which is reported."""
         is_exclusive = isinstance(method, spec.QueueDeclare) and method.exclusive
         while True:
-            channel = await self._need_scratch()
+            channel = await self._temporary_channel()
             try:
                 return await self._with_deadline(method.name, channel.request(method, expects))
             except ChannelClosed as error:
-                self._drop_scratch()
+                self._drop_temporary_channel()
                 if not (is_exclusive and isinstance(error, ResourceLocked) and await self._wait_to_retry()):
                     self._connection.report("recovery", error, record)
                     return None
 
-    async def _need_scratch(self) -> EngineChannel:
-        if self._scratch is None:
+    async def _temporary_channel(self) -> EngineChannel:
+        if self._temporary is None:
             channel = EngineChannel(self._connection, self._connection.free_number())
-            channel.state.is_restoring = True  # an error closes it, and that is all
+            channel.state.is_restoring = True  # an error only closes it
             self._connection.add(channel)
-            self._scratch = channel
+            self._temporary = channel
             await self._with_deadline("channel.open", channel.request(spec.ChannelOpen(), spec.ChannelOpenOk))
-        return self._scratch
+        return self._temporary
 
-    async def _close_scratch(self) -> None:
-        if self._scratch is not None:
+    async def _close_temporary_channel(self) -> None:
+        if self._temporary is not None:
             await self._with_deadline(
-                "channel.close", self._scratch.request(spec.ChannelClose(200, ""), spec.ChannelCloseOk)
+                "channel.close", self._temporary.request(spec.ChannelClose(200, ""), spec.ChannelCloseOk)
             )
 
-    def _drop_scratch(self) -> None:
-        channel, self._scratch = self._scratch, None
+    def _drop_temporary_channel(self) -> None:
+        channel, self._temporary = self._temporary, None
         if channel is not None:
             self._connection.forget(channel)
 
     # -- channels ----------------------------------------------------------------------------------------------------
 
     async def _restore(self, channel: EngineChannel) -> None:
-        """Bring it back; begun again without the consumer that the broker refused, if it refused one."""
+        """Restore one channel; start over without a consumer that the broker refuses."""
         if not self._wants_topology:
             for consumer in list(channel.state.consumers.values()):
                 channel.end_consumer(consumer, ConsumerCancelled(consumer.tag))
@@ -197,12 +197,12 @@ class _Replay:
             channel.state.is_restoring = False
 
     async def _restore_once(self, channel: EngineChannel) -> bool:
-        """False: begin again."""
+        """Return False to start over."""
         channel.refusal = None
         consumer: EngineConsumer | None = None
         try:
             await self._restore_modes(channel)
-            prefetch = 0, 0  # what a new channel has: no limit
+            prefetch = 0, 0  # of a new channel: no limit
             for consumer in list(channel.state.consumers.values()):
                 if consumer.is_active:
                     prefetch = await self._restore_prefetch(channel, prefetch, consumer.prefetch)
@@ -213,7 +213,7 @@ class _Replay:
         return True
 
     async def _on_refused(self, channel: EngineChannel, consumer: EngineConsumer | None, error: ChannelClosed) -> bool:
-        """Leave out the consumer that was refused; if it was not a consumer, the channel stays closed."""
+        """Drop the refused consumer; if something else was refused, the channel stays closed."""
         if channel.is_closing:
             return True
         reason = error.reason
@@ -244,14 +244,14 @@ class _Replay:
     async def _restore_prefetch(
         self, channel: EngineChannel, present: tuple[int, int], wanted: tuple[int, int]
     ) -> tuple[int, int]:
-        """Prefetch of the consumers that begin after it."""
+        """Set the prefetch of the consumers that follow; return it."""
         if wanted != present:
             count, size = wanted
             await self._step(channel, "basic.qos", channel.request(spec.BasicQos(size, count, False), spec.BasicQosOk))
         return wanted
 
     async def _step(self, channel: EngineChannel, what: str, work: Awaitable[Any]) -> None:
-        """One call of a channel's restoring; the user may close the channel meanwhile."""
+        """Make one call; raise if the channel was closed meanwhile."""
         await self._with_deadline(what, work)
         self._connection.require_link()
         if channel.is_closing:
@@ -259,13 +259,13 @@ class _Replay:
         if channel.refusal is not None:
             raise channel.refusal
 
-    # -- both --------------------------------------------------------------------------------------------------------
+    # -- deadlines ---------------------------------------------------------------------------------------------------
 
     async def _with_deadline(self, what: str, work: Awaitable[Any]) -> Any:
         return await self._connection.with_deadline(None, what, work)
 
     async def _wait_to_retry(self) -> bool:
-        """Whether it is worth asking again; waits a little then."""
+        """Sleep and return True if another attempt may succeed."""
         if self._connection.loop.time() >= self._retry_until:
             return False
         await asyncio.sleep(_HELD_INTERVAL)

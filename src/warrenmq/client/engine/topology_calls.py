@@ -1,4 +1,4 @@
-"""What a channel declares: exchanges, queues and bindings, each noted in the connection's topology when it is done.
+"""Declaring and deleting exchanges, queues and bindings; each success is recorded in the connection's topology.
 
 Owned by the connection's loop.
 """
@@ -20,7 +20,7 @@ Arguments = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """What the broker says of a queue that was declared."""
+    """The broker's reply to a declaration: name, ready messages, consumers."""
 
     queue: str
     message_count: int
@@ -28,7 +28,7 @@ class QueueState:
 
 
 class TopologyCalls:
-    """The part of a channel that changes what the broker has. `call` sends a method and waits for its reply."""
+    """Mixin of a channel. `call` sends a method and waits for its reply."""
 
     engine: EngineConnection
 
@@ -36,7 +36,7 @@ class TopologyCalls:
         raise NotImplementedError
 
     def queue_name(self, queue: str) -> str:
-        """The present name of a queue that the user may know by an older one."""
+        """Return the present name: a queue named by the server gets a new name at each recovery."""
         return self.engine.topology.queue_name(queue)
 
     # -- exchanges ---------------------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ class TopologyCalls:
         return QueueState(declared.queue, declared.message_count, declared.consumer_count)
 
     def _is_server_named(self, name: str) -> bool:
-        """Declared without a name; or again under the name that the server gave."""
+        """Return True for no name, and for one that the server made."""
         return not name or any(each.name == name and each.is_server_named for each in self.engine.topology.queues())
 
     async def queue_bind(
@@ -147,7 +147,7 @@ class TopologyCalls:
         self.engine.topology.remove_binding(BindingRecord(method.queue, exchange, routing_key, table))
 
     async def queue_purge(self, queue: str, *, timeout: float | None = None) -> int:
-        """How many messages are gone."""
+        """Return the number of messages removed."""
         purged = await self.call(timeout, spec.QueuePurge(self.queue_name(queue)), spec.QueuePurgeOk)
         count: int = purged.message_count
         return count
@@ -155,7 +155,7 @@ class TopologyCalls:
     async def queue_delete(
         self, queue: str, *, if_unused: bool = False, if_empty: bool = False, timeout: float | None = None
     ) -> int:
-        """How many messages went with it."""
+        """Return the number of messages removed with it."""
         method = spec.QueueDelete(self.queue_name(queue), if_unused, if_empty)
         deleted = await self.call(timeout, method, spec.QueueDeleteOk)
         self.engine.topology.remove_queue(method.queue)

@@ -15,9 +15,9 @@ from warrenmq.client.engine.consumers import WorkQueue
 
 
 class WorkQueues:
-    """`from_any_thread` has the loop call something; `set_reading` pauses the socket or lets it go on."""
+    """`from_any_thread` schedules a call on the loop; `set_reading` pauses or resumes reading the socket."""
 
-    __slots__ = ("_all", "_from_any_thread", "_full", "_is_awaited", "_limit", "_set_reading", "_waits")
+    __slots__ = ("_all", "_from_any_thread", "_full", "_is_awaited", "_limit", "_open_calls", "_set_reading")
 
     def __init__(
         self,
@@ -32,60 +32,61 @@ class WorkQueues:
         self._from_any_thread = from_any_thread
         self._all: set[WorkQueue] = set()
         self._full: set[WorkQueue] = set()
-        self._waits = 0
+        self._open_calls = 0
 
     def add(self, work_queue: WorkQueue) -> WorkQueue:
+        """Watch this queue; return it."""
         work_queue.resume_at = self._limit // 2
         work_queue.on_drained = partial(self._from_any_thread, partial(self._on_drained, work_queue))
         self._all.add(work_queue)
         return work_queue
 
     def check(self, work_queue: WorkQueue) -> None:
-        """It was given something: is that too much?"""
+        """Pause reading if items put into the queue took it past the limit."""
         if work_queue.is_full or work_queue.pending() <= self._limit:
             return
         work_queue.is_full = True
         self._full.add(work_queue)
         self.review()
-        if work_queue.pending() <= work_queue.resume_at:  # it was quicker than we
+        if work_queue.pending() <= work_queue.resume_at:  # it drained before `is_full` was set
             self._on_drained(work_queue)
 
-    # -- waits -------------------------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------------------------
 
-    def begin_wait(self) -> None:
-        """Somebody waits for a reply."""
-        self._waits += 1
+    def begin_call(self) -> None:
+        """Keep reading until `end_call`: a caller waits for a reply."""
+        self._open_calls += 1
         self.review()
 
-    def end_wait(self) -> None:
-        self._waits -= 1
+    def end_call(self) -> None:
+        self._open_calls -= 1
         self.review()
 
     def review(self) -> None:
-        """Read, unless workers are behind; and even then while anybody waits for what the server will say."""
+        """Read if no queue is full, or if a caller waits for the server."""
         if self._full:
-            self._set_reading(self._waits > 0 or self._is_awaited())
+            self._set_reading(self._open_calls > 0 or self._is_awaited())
 
     def review_soon(self) -> None:
-        """The same from any thread."""
+        """Call `review` on the loop. Any thread."""
         if self._full:
             self._from_any_thread(self.review)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def discard(self, work_queue: WorkQueue) -> None:
-        """It was stopped, and who stopped it does not wait for its end."""
+        """Remove a stopped queue; one with a task stays until that ends."""
         self._forget_full(work_queue)
         if not work_queue.has_task:
             self._all.discard(work_queue)
 
-    def drop(self, work_queue: WorkQueue) -> None:
-        """Its task is about to end."""
+    def remove(self, work_queue: WorkQueue) -> None:
+        """Remove a queue whose task is about to end."""
         self._forget_full(work_queue)
         self._all.discard(work_queue)
 
     async def wait_ended(self, work_queue: WorkQueue) -> bool:
-        """It was stopped: wait for its end; False: it is its own user code that asks."""
+        """Wait for the end of a stopped queue; return False if called from its own user code."""
         self._forget_full(work_queue)
         has_ended = await work_queue.ended()
         if has_ended:
@@ -93,7 +94,7 @@ class WorkQueues:
         return has_ended
 
     async def wait_all_ended(self) -> bool:
-        """Wait for the user's code that runs just now; False: it is itself who asks."""
+        """Wait for all user code that is running; return False if called from one of them."""
         ended = [await self.wait_ended(work_queue) for work_queue in list(self._all)]
         return all(ended)
 
