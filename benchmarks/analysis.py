@@ -30,10 +30,10 @@ from rich.table import Table
 from warrenmq.events import schema
 from warrenmq.pipeline import jobs
 from warrenmq.pipeline.facts import facts_of
-from warrenmq.pipeline.jobs.answering import answered
+from warrenmq.pipeline.jobs.answers import run_job
 from warrenmq.pipeline.jobs.latency import PERCENTS
-from warrenmq.pipeline.jobs.tables import numbers, since
-from warrenmq.pipeline.options import Settings
+from warrenmq.pipeline.jobs.tables import since, to_ints
+from warrenmq.pipeline.options import AnalysisOptions
 from warrenmq.pipeline.spark.session import make_session
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -42,7 +42,7 @@ from tests.support.history import POISON_KEY, History, Truth, make_history
 Result = TypeVar("Result")
 Answers = dict[str, list[dict[str, Any]]]
 Numbers = NDArray[np.int64]
-SETTINGS = Settings()
+OPTIONS = AnalysisOptions()
 STATED_ERROR = 0.02  # of percentiles; or 1 us, if that is more
 
 
@@ -63,8 +63,8 @@ class Stages:
 def all_answers(facts: pa.Table, spark: Any, since_us: int) -> dict[str, pa.Table]:
     """As a --follow answers: from that window on, with the facts that each job's answer depends on."""
     return {
-        job.name: answered(
-            job, since(facts, since_us - round(job.history(SETTINGS) * 1_000_000)), SETTINGS, spark, since_us
+        job.name: run_job(
+            job, since(facts, since_us - round(job.history(OPTIONS) * 1_000_000)), OPTIONS, spark, since_us
         )
         for job in jobs.ALL
     }
@@ -108,7 +108,7 @@ def wrong_percentiles(rows: list[dict[str, Any]], history: History) -> list[str]
     told = {(round(row["window_start"].timestamp() * 1_000_000), row["queue"]): row for row in rows}
     wrong = []
     for name, (times, queues, durations) in exact_times(history).items():
-        for window, queue, in_order in by_window(times, queues, durations):
+        for window, queue, in_order in split_by_window(times, queues, durations):
             row = told[window, history.names[queue]]
             if row[f"{name}_count"] != len(in_order) or row[f"{name}_max_us"] != in_order[-1]:
                 wrong.append(f"how many {name} times, or the longest, of {row['queue']} at {row['window_start']}")
@@ -143,9 +143,9 @@ def _leg(columns: dict[str, Numbers], at: Numbers) -> Numbers:
     return found
 
 
-def by_window(times: Numbers, queues: Numbers, durations: Numbers) -> Any:
+def split_by_window(times: Numbers, queues: Numbers, durations: Numbers) -> Any:
     """Window, queue and durations in order, of all windows and queues."""
-    window = times // SETTINGS.window_us * SETTINGS.window_us
+    window = times // OPTIONS.window_us * OPTIONS.window_us
     order = np.lexsort((durations, queues, window))
     window, queues, durations = window[order], queues[order], durations[order]
     first = np.flatnonzero(np.append(True, (np.diff(window) != 0) | (np.diff(queues) != 0)))
@@ -163,24 +163,24 @@ def main() -> int:
     chosen = parser.parse_args()
     stages, console = Stages(), wide_console()
     history = stages.run("made up", lambda: make_history(chosen.messages), lambda history: history.rows)
-    spark = make_session(chosen.master, "WarrenMQ benchmark", settings={"spark.driver.memory": "2g"})
+    spark = make_session(chosen.master, "WarrenMQ benchmark", conf={"spark.driver.memory": "2g"})
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "events.parquet")
         pq.write_table(history.table(), path, row_group_size=250_000)
         events = spark.read.parquet(str(path))
         stages.run("read by Spark", events.count, int)
-        facts = stages.run("facts", lambda: facts_of(events, SETTINGS).toArrow(), lambda table: table.num_rows)
+        facts = stages.run("facts", lambda: facts_of(events, OPTIONS).toArrow(), lambda table: table.num_rows)
     facts = facts.sort_by("window_start")
     answers: Answers = {}
     for job in jobs.ALL:
         found = stages.run(
             job.name,
-            lambda job=job: answered(job, facts, SETTINGS, spark),
+            lambda job=job: run_job(job, facts, OPTIONS, spark),
             lambda table: table.num_rows,  # type: ignore[misc]
         )
         answers[job.name] = found.sort_by("window_start").to_pylist()
-    newest = int(numbers(facts["window_start"]).max())
-    last = newest - SETTINGS.window_us
+    newest = int(to_ints(facts["window_start"]).max())
+    last = newest - OPTIONS.window_us
     stages.run(
         "all jobs, the last two windows",
         lambda: all_answers(facts, spark, last),

@@ -34,15 +34,14 @@ from rich.table import Table
 from warrenmq import client
 from warrenmq.events import schema
 from warrenmq.pipeline import facts, jobs
-from warrenmq.pipeline.analysis.batch import Batch
-from warrenmq.pipeline.analysis.collectors import counting_from, standard
-from warrenmq.pipeline.analysis.event_log import EventLog
-from warrenmq.pipeline.analysis.follow import Follow, FollowOptions
-from warrenmq.pipeline.count.partials import pieces_in
+from warrenmq.pipeline.analysis.batch import BatchAnalysis
+from warrenmq.pipeline.analysis.event_log import EventLog, count_since, standard_groups
+from warrenmq.pipeline.analysis.follow import FollowAnalysis, FollowOptions
+from warrenmq.pipeline.count.partials import partials_from_rows
 from warrenmq.pipeline.merge.facts_store import FactsStore
-from warrenmq.pipeline.options import Settings
+from warrenmq.pipeline.options import AnalysisOptions
 from warrenmq.pipeline.spark.session import make_session
-from warrenmq.pipeline.times import Range, floor, iso, moment_of
+from warrenmq.pipeline.times import TimeRange, from_us, iso, window_floor
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from tests.support.history import NO_FAULTS, START, History, make_history
@@ -109,12 +108,14 @@ def measure_source(spark: SparkSession, url: str, options: argparse.Namespace) -
 def measure_batch(spark: SparkSession, url: str, options: argparse.Namespace) -> dict[str, float]:
     """All jobs over the same, as `warren analyze` runs them."""
     events = publish_all(url, history_of(options.events))
-    covers = Range(START, START + timedelta(minutes=61))  # what was published last is acked a little later
+    covers = TimeRange(START, START + timedelta(minutes=61))  # what was published last is acked a little later
     taken = []
     for _ in range(2):  # the second one is warm
         began = time.perf_counter()
-        with Batch(spark, EventLog({"url": url}), standard(), jobs.ALL, Settings(), covers) as batch:
-            assert batch.look().events == events
+        with BatchAnalysis(
+            spark, EventLog({"url": url}), standard_groups(), jobs.ALL, AnalysisOptions(), covers
+        ) as batch:
+            assert batch.read_events().events == events
             read = time.perf_counter() - began
             for _found in batch.answers(lambda progress: None):
                 pass
@@ -127,14 +128,14 @@ def measure_latency(spark: SparkSession, url: str, options: argparse.Namespace) 
     bodies = list(make_history(SEVERAL * 20, seconds=60, faults=NO_FAULTS).batches(SEVERAL))
     arrived = threading.Event()
     with publisher(url) as publish, tempfile.TemporaryDirectory() as folder:
-        store = FactsStore(Path(folder, "facts"), Settings())
+        store = FactsStore(Path(folder, "facts"), AnalysisOptions())
 
         def keep(brought: DataFrame, batch: int) -> None:
-            store.put(batch, pieces_in(brought.toArrow()))
+            store.add_batch(batch, partials_from_rows(brought.toArrow()))
             arrived.set()
 
         publish(bodies[0])
-        pieces = EventLog({"url": url}).since(spark, counting_from(START, facts.ALL, Settings()))
+        pieces = EventLog({"url": url}).since(spark, count_since(START, facts.ALL, AnalysisOptions()))
         stream = pieces.writeStream.foreachBatch(keep).option("checkpointLocation", str(Path(folder, "query")))
         query = stream.trigger(processingTime="0 seconds").start()
         try:
@@ -157,12 +158,12 @@ def measure_follow(spark: SparkSession, url: str, options: argparse.Namespace) -
     stop = threading.Event()
     feeder = threading.Thread(target=feed, args=(url, options, ages, stop))
     with tempfile.TemporaryDirectory() as folder, publisher(url):
-        following = Follow(
+        following = FollowAnalysis(
             spark,
             EventLog({"url": url}),
-            standard(),
+            standard_groups(),
             jobs.ALL,
-            Settings(),
+            AnalysisOptions(),
             FollowOptions(Path(folder), datetime.now(UTC) - timedelta(seconds=120), "500 milliseconds"),
             ages.note,
             lambda: True,
@@ -192,7 +193,7 @@ class Ages:
     def begin(self, history: History) -> None:
         """From now on this is what is counted. The first third is left out: more of Spark warms up in it."""
         kinds, times = history.columns["kind"], history.columns["time"]
-        self._first = iso(floor(moment_of(int(times[0])), timedelta(seconds=Settings().window_seconds)))
+        self._first = iso(window_floor(from_us(int(times[0])), timedelta(seconds=AnalysisOptions().window_seconds)))
         self.events = history.rows
         self._times = [int(time) for time in times[kinds == schema.PUBLISHED]]
 

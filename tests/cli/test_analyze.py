@@ -13,9 +13,9 @@ import pytest
 from rich.console import Console
 
 import warrenmq
-from warrenmq.cli.analyze import NO_EVENTS, NOT_DONE, Wanted, analyze
+from warrenmq.cli.analyze import ANALYSIS_FAILED, NO_EVENTS, AnalyzeOptions, analyze
 from warrenmq.cli.analyze_view import duration, progress_text, progress_view, show_anomalies, show_findings
-from warrenmq.pipeline.analysis.progress import Progress
+from warrenmq.pipeline.analysis.progress import AnalysisProgress
 from warrenmq.pipeline.spark import session
 
 NOWHERE = "amqp://127.0.0.1:1"
@@ -24,8 +24,8 @@ WINDOW = {"window_start": "2026-11-16T10:00:00.000000Z", "window_end": "2026-11-
 
 def refused(capsys: pytest.CaptureFixture[str], **flags: Any) -> str:
     """What is said instead of an analysis."""
-    wanted = Wanted(**({"url": NOWHERE, "user": "guest:guest"} | flags))
-    assert analyze(wanted) == NOT_DONE
+    wanted = AnalyzeOptions(**({"url": NOWHERE, "user": "guest:guest"} | flags))
+    assert analyze(wanted) == ANALYSIS_FAILED
     told = capsys.readouterr()
     assert told.out == ""
     return told.err
@@ -34,13 +34,13 @@ def refused(capsys: pytest.CaptureFixture[str], **flags: Any) -> str:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ({"follow": True, "report": "x.html"}, "--report is for a range of time"),
+        ({"follow": True, "report": "x.html"}, "--report is for a time range"),
         ({"follow": True, "end": "10m"}, "leave out --to or --follow"),
         ({"once": True}, "--once is for --follow"),
         ({"trigger": "1s"}, "add --follow or leave out --trigger"),
         ({"follow": True, "once": True, "trigger": "1s"}, "leave out one of them"),
         ({"start": "1h", "last": "1h"}, "give --from or --last, not both"),
-        ({"last": "soon"}, "'soon' is no length of time"),
+        ({"last": "soon"}, "'soon' is not a duration"),
         ({"start": "soon"}, "2026-11-16T10:00:00Z"),
         ({"url": "http://127.0.0.1:15672"}, "give the AMQP port"),
         ({"url": "amqp://host:port"}, "port"),
@@ -48,9 +48,7 @@ def refused(capsys: pytest.CaptureFixture[str], **flags: Any) -> str:
         ({"conf": ("memory=1g",)}, "spark.executor.memory=2g"),
     ],
 )
-def test_flags_that_cannot_be_meant_are_refused(
-    flags: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_contradictory_flags_are_refused(flags: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     told = refused(capsys, **flags)
     assert said in told
     assert "Traceback" not in told
@@ -63,27 +61,27 @@ def test_without_spark_it_says_what_to_install(
     assert "pip install 'warrenmq[spark]'" in refused(capsys)
 
 
-def test_jobs_that_are_not_known_are_named_with_those_that_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_job_is_refused_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("pyspark", reason="pyspark is not installed")
     assert "there is no job 'speed'; there are throughput, latency" in refused(capsys, jobs="latency,speed")
     assert "names no job" in refused(capsys, jobs=",")
     assert "an hour at most" in refused(capsys, window="2h")
 
 
-def test_where_no_broker_answers_it_says_where_it_asked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_broker_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("pyspark", reason="pyspark is not installed")
     told = refused(capsys)
-    assert "no broker can be asked at 127.0.0.1:1" in told
+    assert "cannot connect to the broker at 127.0.0.1:1" in told
     assert "guest" not in told
 
 
-def test_a_broker_that_keeps_no_events_is_told_how_to(
+def test_without_an_event_log_it_says_how_to_switch_tracing_on(
     warren: warrenmq.Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("pyspark", reason="pyspark is not installed")
-    assert analyze(Wanted(url=warren.url, user="guest:guest")) == NO_EVENTS
+    assert analyze(AnalyzeOptions(url=warren.url, user="guest:guest")) == NO_EVENTS
     told = capsys.readouterr().err
-    assert "keeps no events" in told
+    assert "has no event log" in told
     assert "warren serve --trace all" in told
 
 
@@ -96,7 +94,7 @@ def document(job: str, *rows: dict[str, Any]) -> dict[str, Any]:
 
 def drawn(*documents: dict[str, Any]) -> str:
     console = Console(file=io.StringIO(), width=80, highlight=False)
-    show_findings(documents, {"Events": "1,234", "Range": "10:00 to 11:00"}, console)
+    show_findings(documents, {"Events": "1,234", "TimeRange": "10:00 to 11:00"}, console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert all(len(line) <= 80 for line in text.splitlines())
     return str(text)
@@ -107,8 +105,8 @@ def test_findings_fit_into_80_columns() -> None:
         document(
             "throughput",
             {"what": "queue", "name": "orders" * 9, "enqueued": 123_456, "delivered": 9, "acked": 8},
-            {"what": "exchange", "name": "shop", "published": 1000, "octets": 5_000_000},
-            {"what": "exchange", "name": "quiet", "published": 0, "octets": 0},
+            {"what": "exchange", "name": "shop", "published": 1000, "bytes": 5_000_000},
+            {"what": "exchange", "name": "quiet", "published": 0, "bytes": 0},
         ),
         document("latency", {"queue": "orders" * 9, "waiting_p95_us": 4_110_000, "end_to_end_p95_us": 950}),
         document(
@@ -200,13 +198,13 @@ def test_durations_have_three_digits() -> None:
 
 
 def test_progress_tells_batches_events_and_lag(capsys: pytest.CaptureFixture[str]) -> None:
-    following = Progress("following", batches=3, events=12_345, lag=67, late=2)
+    following = AnalysisProgress("following", batches=3, events=12_345, lag=67, late=2)
     assert progress_text(following) == "following · batches 3 · events 12,345 · lag 67 · late 2"
-    assert progress_text(Progress("Latency", 1, 11)) == "Latency · 1 of 11"
+    assert progress_text(AnalysisProgress("Latency", 1, 11)) == "Latency · 1 of 11"
     with progress_view() as tell:  # no terminal here: a line for what is new, not for every report
         tell(following)
         tell(following)
-        tell(Progress("waiting for the broker", batches=3, events=12_345))
+        tell(AnalysisProgress("waiting for the broker", batches=3, events=12_345))
     assert capsys.readouterr().err.splitlines() == [
         "warren: following · batches 3 · events 12,345 · lag 67 · late 2",
         "warren: waiting for the broker · batches 3 · events 12,345 · lag ?",

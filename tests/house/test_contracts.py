@@ -16,7 +16,7 @@ DECLARATIONS = sorted(SOURCE.rglob("*.pxd"))
 LONGEST_FILE = 600
 
 # Who makes HTTP requests. management/ serves HTTP (a contract in pyproject.toml).
-HTTP_CLIENTS = {"cli/http.py", "pipeline/source/listing.py", "tracing/export_otlp.py"}
+HTTP_CLIENTS = {"cli/http.py", "pipeline/source/broker.py", "tracing/export_otlp.py"}
 
 
 def name_of(path: Path) -> str:

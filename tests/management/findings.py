@@ -175,7 +175,7 @@ class _Shop:
                 counts = dict.fromkeys(PER_SECOND, 0) | counts
                 rates = {f"{each}_per_second": counts[each] / LENGTH for each in PER_SECOND}
                 rows.append(
-                    self.row(number, what=what, exchange=exchange, name=name, **counts, octets=count * 640, **rates)
+                    self.row(number, what=what, exchange=exchange, name=name, **counts, bytes=count * 640, **rates)
                 )
         return rows
 
@@ -252,7 +252,7 @@ class _Shop:
             for source_kind, source, target_kind, target, rate in edges:
                 count = 0 if target == "packer-2" and number >= STUCK_AT else self.load(number, rate)
                 ends = {"source_kind": source_kind, "source": source, "target_kind": target_kind, "target": target}
-                rows.append(self.row(number, **ends, count=count, octets=count * 640, per_second=count / LENGTH))
+                rows.append(self.row(number, **ends, count=count, bytes=count * 640, per_second=count / LENGTH))
         return rows
 
     def hot_keys(self) -> list[dict[str, Any]]:
@@ -260,7 +260,7 @@ class _Shop:
         for number in self.windows:
             for rank, (key, rate) in enumerate(KEYS.items(), 1):
                 count, poison = self.load(number, rate), key == "order.poison"
-                measures = {"published": count, "octets": count * 640, "failed": count * 20 if poison else 0}
+                measures = {"published": count, "bytes": count * 640, "failed": count * 20 if poison else 0}
                 share = {"rank": rank, "share_ratio": rate / sum(KEYS.values()), "poison": poison}
                 rows.append(self.row(number, exchange="shop", routing_key=key, **measures, **share))
         return rows

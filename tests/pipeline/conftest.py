@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from warrenmq.pipeline.spark.java import NoJava
-from warrenmq.pipeline.spark.session import QUICK_START_OPTIONS, SparkMissing, make_session
+from warrenmq.pipeline.spark.java import JavaNotFound
+from warrenmq.pipeline.spark.session import QUICK_START_OPTIONS, SparkNotInstalled, make_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,10 +34,10 @@ def spark() -> Iterator[SparkSession]:
         session = make_session(
             "local[2]",
             "WarrenMQ tests",
-            settings={"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"},
+            conf={"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"},
             java_options=QUICK_START_OPTIONS,
         )
-    except (SparkMissing, NoJava) as missing:
+    except (SparkNotInstalled, JavaNotFound) as missing:
         pytest.skip(str(missing).replace("\n", " "))
     yield session
     session.stop()

@@ -11,9 +11,10 @@ from tests.support.history import make_history
 from warrenmq.events import schema
 from warrenmq.pipeline import facts
 from warrenmq.pipeline.count import count_events, event_arrays
-from warrenmq.pipeline.options import Settings
+from warrenmq.pipeline.merge.facts import facts_from_events
+from warrenmq.pipeline.options import AnalysisOptions
 
-SETTINGS = Settings()
+OPTIONS = AnalysisOptions()
 STEPS = {facts.STEP, facts.KEY, facts.TIME}
 
 
@@ -25,8 +26,8 @@ def collected(table):
     return by_key
 
 
-def facts_of(rows, wanted=facts.ALL, settings=SETTINGS):
-    return collected(facts.facts_table(event_table(rows), settings, wanted))
+def facts_of(rows, wanted=facts.ALL, settings=OPTIONS):
+    return collected(facts_from_events(event_table(rows), settings, wanted))
 
 
 def steps_of(by_key):
@@ -53,7 +54,7 @@ def test_facts_of_some_messages_are_what_one_counts_by_hand():
     found = facts_of(rows, STEPS)
     steps = steps_of(found)
     assert steps[at(0), "shop", "published"]["count"] == 3
-    assert steps[at(0), "shop", "published"]["octets"] == 300
+    assert steps[at(0), "shop", "published"]["bytes"] == 300
     assert steps[at(0), "q", "delivered"]["count"] == 2
     assert steps[at(10), "q", "delivered"]["count"] == 1
     assert steps[at(10), "q", "acked"]["settled"] == 1
@@ -120,7 +121,7 @@ def test_only_the_busiest_keys_are_kept_and_everything_else_is():
     for number in range(6):
         rows += [event(1, "published", uid=number, exchange="x", routing_key=f"k{number}") for _ in range(number + 1)]
     rows += [event(1, "published", uid=9, exchange="y", routing_key=f"k{number}") for number in range(3)]
-    found = facts_of(rows, STEPS, Settings(kept=2))
+    found = facts_of(rows, STEPS, AnalysisOptions(max_per_group=2))
     keys = {(row["exchange"], row["name"], row["count"]) for row in found.values() if row["fact"] == "key"}
     assert keys == {("x", "k5", 6), ("x", "k4", 5), ("y", "k0", 1), ("y", "k1", 1)}
     assert sum(row["count"] for row in found.values() if row["fact"] == "step") == 24
@@ -144,7 +145,7 @@ def test_ids_that_came_more_than_once_are_told_with_both_ends():
         event(5, "published", uid=10, message_id="twice", vhost="other"),
     ]
     [row] = facts_of(rows, {facts.MESSAGE}).values()
-    assert (row["name"], row["vhost"], row["count"], row["octets"]) == ("twice", "/", 2, 30)
+    assert (row["name"], row["vhost"], row["count"], row["bytes"]) == ("twice", "/", 2, 30)
     assert (row["first_uid"], row["last_uid"], row["first_time"], row["last_time"]) == (5, 8, at(1), at(4))
     assert (row["window_start"], row["window_end"]) == (at(0), at(60))
 
@@ -158,7 +159,7 @@ def test_a_session_is_what_happened_to_the_messages_of_one_correlation_id():
         event(5, "acked", uid=5, correlation_id="c", queue="q"),
     ]
     [row] = facts_of(rows, {facts.SESSION}).values()
-    counts = [row[name] for name in ("count", "messages", "settled", "failed", "redelivered", "octets")]
+    counts = [row[name] for name in ("count", "messages", "settled", "failed", "redelivered", "bytes")]
     assert counts == [4, 1, 1, 1, 1, 10]
     assert (row["first_time"], row["last_time"]) == (at(1), at(5))
 
@@ -167,7 +168,7 @@ def test_the_worst_sessions_are_kept():
     rows = [event(1, "published", uid=9, correlation_id=name) for name in "abcdef"]
     rows += [event(2, "nacked", uid=9, correlation_id="b"), event(9, "acked", uid=9, correlation_id="d")]
     rows += [event(1, "published", uid=9, correlation_id="z", vhost="other")]
-    found = facts_of(rows, {facts.SESSION}, Settings(kept=3))
+    found = facts_of(rows, {facts.SESSION}, AnalysisOptions(max_per_group=3))
     assert {row["name"] for row in found.values()} == {"a", "b", "d", "z"}  # failed, longest, by name; by vhost
 
 
@@ -194,12 +195,12 @@ def test_legs_are_paired_by_attempt():
 
 def test_it_does_not_matter_in_which_chunks_events_are_counted(monkeypatch):
     history = make_history(600, seconds=100.0, seed=5)
-    whole = collected(facts.facts_table(history.table(), SETTINGS))
-    monkeypatch.setattr(event_arrays, "CHUNK_ROWS", 100)
-    monkeypatch.setattr(count_events, "MOST_EVENTS", 700)
+    whole = collected(facts_from_events(history.table(), OPTIONS))
+    monkeypatch.setattr(event_arrays, "BATCH_ROWS", 100)
+    monkeypatch.setattr(count_events, "MAX_EVENTS", 700)
     assert history.rows > 1400
     batches = pa.Table.from_batches(history.table().combine_chunks().to_batches(max_chunksize=30))
-    in_parts = collected(facts.facts_table(batches, SETTINGS))
+    in_parts = collected(facts_from_events(batches, OPTIONS))
     assert in_parts.keys() >= whole.keys()
     assert merged(in_parts) == merged(whole)
 
@@ -228,8 +229,8 @@ def in_a_file(spark, tmp_path_factory):
 
 def test_spark_counts_the_same_facts(in_a_file):
     frame, history = in_a_file
-    found = collected(facts.facts_of(frame, SETTINGS).toArrow())
-    expected = collected(facts.facts_table(history.table(), SETTINGS))
+    found = collected(facts.facts_of(frame, OPTIONS).toArrow())
+    expected = collected(facts_from_events(history.table(), OPTIONS))
     assert merged(found) == merged(expected)
     steps = [row for row in found.values() if row["fact"] == "step"]
     assert sum(row["count"] for row in steps) == history.rows
@@ -240,8 +241,8 @@ def test_spark_counts_the_same_facts(in_a_file):
 def test_longer_windows_are_the_sum_of_shorter_ones(spark):
     rows = [row for uid in range(40) for row in message(uid + 1, uid * 1.5, uid * 1.5 + 0.1, uid * 1.5 + 0.2)]
     frame = events(spark, rows)
-    rolled = facts.roll_up(facts.facts_of(frame, SETTINGS, STEPS), "1 minute")
-    minutes = facts.facts_of(frame, Settings(window="1 minute"), STEPS)
+    rolled = facts.roll_up(facts.facts_of(frame, OPTIONS, STEPS), "1 minute")
+    minutes = facts.facts_of(frame, AnalysisOptions(window="1 minute"), STEPS)
     assert merged(collected(rolled.toArrow())) == merged(collected(minutes.toArrow()))
     assert depths(rolled) == depths(minutes)
 

@@ -1,9 +1,8 @@
-"""`warren analyze`: what the event log says, once over a range of time or for as long as events come.
+"""`warren analyze`: analyse the event log, once over a time range or for as long as events come.
 
-Standard output carries the findings; how far it is, and what keeps it from going on, go to standard error. Exit codes:
-0 answered, 1 there are no events, 2 it could not be done.
+Findings go to standard output, progress and errors to standard error. Exit codes: 0 answered, 1 no events, 2 failed.
 
-Spark is imported when everything that can be said without it has been said: it takes seconds to start.
+Spark takes seconds to start, so everything that can be checked without it is checked first.
 """
 
 from __future__ import annotations
@@ -27,33 +26,33 @@ from warrenmq.cli.analyze_view import progress_view, show_anomalies, show_findin
 from warrenmq.cli.console import NoPassword, credentials, output_console
 from warrenmq.cli.printable import printable
 from warrenmq.client.url import format_url
-from warrenmq.pipeline.times import Range, Unreadable, interval, iso, parse_length, range_of
+from warrenmq.pipeline.times import InvalidTime, TimeRange, iso, parse_duration, spark_interval, time_range
 
 if TYPE_CHECKING:
     from warrenmq.pipeline.jobs.job import Job
-    from warrenmq.pipeline.options import Settings
+    from warrenmq.pipeline.options import AnalysisOptions
 
-ANSWERED, NO_EVENTS, NOT_DONE = 0, 1, 2
+ANSWERED, NO_EVENTS, ANALYSIS_FAILED = 0, 1, 2
 EVENTS_STREAM = "warren.events"
-PROBE_LIMIT = 5.0
+PROBE_TIMEOUT = 5.0
 
 HOW_TO_TRACE = """Switch tracing on at the start of the broker, for all messages or a share of them:
     warren serve --trace all
     warren serve --trace 0.01
-or now, on the page "Trace rules" of a broker that runs. Then let some messages pass, and try again."""
+or now, on the page "Trace rules" of a running broker. Then let some messages pass, and try again."""
 
 
 class CannotAnalyze(Exception):
-    """Why nothing is analysed, in words for whoever typed the command."""
+    """Why the analysis cannot run, as a text for the user."""
 
 
 class NoEvents(Exception):
-    """There is nothing to analyse; the text says where was looked."""
+    """There is nothing to analyse; the text says where it was looked for."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """The flags as they were given."""
+class AnalyzeOptions:
+    """The flags of the command."""
 
     url: str
     user: str
@@ -73,77 +72,79 @@ class Wanted:
     conf: tuple[str, ...] = ()
 
 
-def analyze(wanted: Wanted) -> int:
-    """Analyse as the flags say; the result is the exit code."""
+def analyze(flags: AnalyzeOptions) -> int:
+    """Run the command; return the exit code."""
     try:
-        _analyze(wanted)
-    except NoEvents as nothing:
-        print(f"warren: {nothing}\n{HOW_TO_TRACE}", file=sys.stderr)
+        _analyze(flags)
+    except NoEvents as reason:
+        print(f"warren: {reason}\n{HOW_TO_TRACE}", file=sys.stderr)
         return NO_EVENTS
-    except (CannotAnalyze, Unreadable, NoPassword) as reason:
+    except (CannotAnalyze, InvalidTime, NoPassword) as reason:
         print("warren: " + "\n".join(printable(line) for line in str(reason).splitlines()), file=sys.stderr)
-        return NOT_DONE
+        return ANALYSIS_FAILED
     return ANSWERED
 
 
-def _analyze(wanted: Wanted) -> None:
-    _check_flags(wanted)
-    covers = range_of(wanted.start, wanted.end, wanted.last, datetime.now(UTC))
-    window = interval(parse_length(wanted.window))
-    factory = _factory(wanted)
-    _spark_settings(wanted.conf)
+def _analyze(flags: AnalyzeOptions) -> None:
+    _check_flags(flags)
+    covers = time_range(flags.start, flags.end, flags.last, datetime.now(UTC))
+    window = spark_interval(parse_duration(flags.window))
+    factory = _factory(flags)
+    _spark_conf(flags.conf)
     _require_spark()
-    settings, jobs = _settings(window), _jobs(wanted.jobs)
+    options, jobs = _options(window), _jobs(flags.jobs)
     _require_events(factory)
-    session = _follow if wanted.follow else _batch
-    session(wanted, factory, covers, settings, jobs)
+    run = _follow if flags.follow else _batch
+    run(flags, factory, covers, options, jobs)
 
 
-def _check_flags(wanted: Wanted) -> None:
-    """Flags that mean nothing together are refused: none is ignored."""
-    ended = {"--report": wanted.report, "--output": wanted.output, "--to": wanted.end}
-    for flag in (flag for flag, value in ended.items() if wanted.follow and value):
-        raise CannotAnalyze(f"{flag} is for a range of time that has an end: leave out {flag} or --follow")
-    endless = {"--checkpoint": wanted.checkpoint, "--trigger": wanted.trigger, "--once": wanted.once}
-    for flag in (flag for flag, value in endless.items() if value and not wanted.follow):
+def _check_flags(flags: AnalyzeOptions) -> None:
+    """Refuse flags that contradict each other, rather than ignore one."""
+    batch_only = {"--report": flags.report, "--output": flags.output, "--to": flags.end}
+    for flag in (flag for flag, value in batch_only.items() if flags.follow and value):
+        raise CannotAnalyze(f"{flag} is for a time range that has an end: leave out {flag} or --follow")
+    follow_only = {"--checkpoint": flags.checkpoint, "--trigger": flags.trigger, "--once": flags.once}
+    for flag in (flag for flag, value in follow_only.items() if value and not flags.follow):
         raise CannotAnalyze(f"{flag} is for --follow: add --follow or leave out {flag}")
-    if wanted.once and wanted.trigger is not None:
-        raise CannotAnalyze("--trigger says how often to look for events, and --once looks once: leave out one of them")
+    if flags.once and flags.trigger is not None:
+        raise CannotAnalyze(
+            "--trigger sets how often to read events, and --once reads them once: leave out one of them"
+        )
 
 
-# -- what is needed ----------------------------------------------------------------------------------------------------
+# -- checks before Spark starts ----------------------------------------------------------------------------------------
 
 
-def _factory(wanted: Wanted) -> client.ConnectionFactory:
-    url = wanted.url if "://" in wanted.url else "amqp://" + wanted.url
+def _factory(flags: AnalyzeOptions) -> client.ConnectionFactory:
+    url = flags.url if "://" in flags.url else "amqp://" + flags.url
     if url.startswith(("http://", "https://")):
         raise CannotAnalyze(f"the analysis reads over AMQP: give the AMQP port, amqp://127.0.0.1:5672, not {url}")
     try:
-        factory = client.ConnectionFactory(url, name="warren analyze", recovery=False, connect_timeout=PROBE_LIMIT)
+        factory = client.ConnectionFactory(url, name="warren analyze", recovery=False, connect_timeout=PROBE_TIMEOUT)
     except client.Misuse as unfit:
         raise CannotAnalyze(str(unfit)) from None
     if "@" in url:
         return factory
-    name, password = credentials(wanted.user)
+    name, password = credentials(flags.user)
     return factory.with_(username=name, password=password)
 
 
 def _require_spark() -> None:
-    from warrenmq.pipeline.spark.java import NoJava, find_java
-    from warrenmq.pipeline.spark.session import SparkMissing, require_spark
+    from warrenmq.pipeline.spark.java import JavaNotFound, find_java
+    from warrenmq.pipeline.spark.session import SparkNotInstalled, require_spark
 
     try:
         require_spark()
         find_java()
-    except (SparkMissing, NoJava) as missing:
+    except (SparkNotInstalled, JavaNotFound) as missing:
         raise CannotAnalyze(str(missing)) from None
 
 
-def _settings(window: str) -> Settings:
-    from warrenmq.pipeline.options import Settings
+def _options(window: str) -> AnalysisOptions:
+    from warrenmq.pipeline.options import AnalysisOptions
 
     try:
-        return Settings(window=window)
+        return AnalysisOptions(window=window)
     except ValueError as unfit:
         raise CannotAnalyze(str(unfit)) from None
 
@@ -163,27 +164,27 @@ def _jobs(names: str | None) -> tuple[Job, ...]:
     return tuple(job for job in jobs.ALL if job.name in chosen)
 
 
-def _spark_settings(given: tuple[str, ...]) -> dict[str, str]:
-    """From KEY=VALUE, as spark-submit takes them."""
+def _spark_conf(given: tuple[str, ...]) -> dict[str, str]:
+    """Parse KEY=VALUE, as spark-submit takes them."""
     pairs = [text.partition("=") for text in given]
     for text, (key, equals, _) in zip(given, pairs, strict=True):
         if not key.startswith("spark.") or not equals:
-            raise CannotAnalyze(f"--conf {text} is no setting of Spark's; it looks like spark.executor.memory=2g")
+            raise CannotAnalyze(f"--conf {text} is not a Spark setting; write spark.executor.memory=2g")
     return {key: value for key, _, value in pairs}
 
 
 def _require_events(factory: client.ConnectionFactory) -> None:
-    """Ask the broker before Spark starts: an answer in a moment is better than one in ten seconds."""
+    """Check that the broker has an event log: fails at once instead of after Spark has started."""
     try:
         with factory.connect() as connection, connection.channel() as channel:
             channel.queue_declare(EVENTS_STREAM, passive=True)
     except client.NotFound:
-        raise NoEvents(f"the broker at {_shown(factory)} keeps no events") from None
+        raise NoEvents(f"the broker at {_address(factory)} has no event log") from None
     except client.ClientError as failure:
-        raise CannotAnalyze(f"no broker can be asked at {_shown(factory)}: {failure}") from None
+        raise CannotAnalyze(f"cannot connect to the broker at {_address(factory)}: {failure}") from None
 
 
-def _is_there(factory: client.ConnectionFactory) -> bool:
+def _is_reachable(factory: client.ConnectionFactory) -> bool:
     try:
         factory.connect().close()
     except client.ClientError:
@@ -191,76 +192,73 @@ def _is_there(factory: client.ConnectionFactory) -> bool:
     return True
 
 
-def _shown(factory: client.ConnectionFactory) -> str:
-    """The address without the password."""
+def _address(factory: client.ConnectionFactory) -> str:
+    """Return the address without the password."""
     return f"{factory.host}:{factory.port}"
 
 
-# -- the two ways ------------------------------------------------------------------------------------------------------
+# -- batch and follow --------------------------------------------------------------------------------------------------
 
 
 def _batch(
-    wanted: Wanted,
+    flags: AnalyzeOptions,
     factory: client.ConnectionFactory,
-    covers: Range,
-    settings: Settings,
+    covers: TimeRange,
+    options: AnalysisOptions,
     jobs: tuple[Job, ...],
 ) -> None:
-    from warrenmq.pipeline.analysis.batch import Batch
-    from warrenmq.pipeline.analysis.collectors import standard
-    from warrenmq.pipeline.analysis.event_log import EventLog
-    from warrenmq.pipeline.analysis.progress import FINISHED, Progress, status_answer
-    from warrenmq.pipeline.publish.answers import Run, document_of
-    from warrenmq.pipeline.publish.parquet import write_parquet
+    from warrenmq.pipeline.analysis.batch import BatchAnalysis
+    from warrenmq.pipeline.analysis.event_log import EventLog, standard_groups
+    from warrenmq.pipeline.analysis.progress import FINISHED, AnalysisProgress, status_answer
+    from warrenmq.pipeline.publish.results import Run, document_of, write_parquet
 
     run = Run(str(uuid.uuid4()), "batch")
     documents: list[dict[str, Any]] = []
     with (
-        progress_view() as tell,
-        _plain_failures(),
-        _session(wanted, factory) as spark,
-        _written(wanted, factory) as write,
+        progress_view() as report,
+        _one_line_failures(),
+        _session(flags, factory) as spark,
+        _publisher(flags, factory) as write,
     ):
-        tell(Progress("reading events"))
-        with Batch(spark, EventLog(), standard(), jobs, settings, covers) as batch:
-            seen = batch.look()
-            if not seen.events:
+        report(AnalysisProgress("reading events"))
+        with BatchAnalysis(spark, EventLog(), standard_groups(), jobs, options, covers) as batch:
+            summary = batch.read_events()
+            if not summary.events:
                 raise NoEvents(f"no events from {iso(covers.start)} to {iso(covers.end)}")
-            for found in batch.answers(tell):
-                documents.append(document_of(found.answer, run, 0, covers, datetime.now(UTC)))
+            for result in batch.answers(report):
+                documents.append(document_of(result.answer, run, 0, covers, datetime.now(UTC)))
                 write(documents[-1])
-                if wanted.output is not None:
-                    write_parquet(wanted.output, found.answer.job, found.table, run)
-            done = Progress("done", batches=1, events=seen.events, newest=seen.newest, lag=0)
-            status = status_answer(run, done, FINISHED, settings.window_seconds)
+                if flags.output is not None:
+                    write_parquet(flags.output, result.answer.job, result.table, run)
+            done = AnalysisProgress("done", batches=1, events=summary.events, newest=summary.newest, lag=0)
+            status = status_answer(run, done, FINISHED, options.window_seconds)
             write(document_of(status, run, 0, covers, datetime.now(UTC)))
-    about = _about(factory, covers, settings, seen.events)
+    about = _about(factory, covers, options, summary.events)
     show_findings(documents, about, output_console())
-    if wanted.output is not None:
-        print(f"Parquet: {wanted.output}")
-    if wanted.report is not None:
-        _write_report(wanted.report, documents, about)
+    if flags.output is not None:
+        print(f"Parquet: {flags.output}")
+    if flags.report is not None:
+        _write_report(flags.report, documents, about)
 
 
 def _follow(
-    wanted: Wanted,
+    flags: AnalyzeOptions,
     factory: client.ConnectionFactory,
-    covers: Range,
-    settings: Settings,
+    covers: TimeRange,
+    options: AnalysisOptions,
     jobs: tuple[Job, ...],
 ) -> None:
-    from warrenmq.pipeline.analysis.collectors import standard
-    from warrenmq.pipeline.analysis.event_log import EventLog
-    from warrenmq.pipeline.analysis.follow import Follow, FollowOptions
+    from warrenmq.pipeline.analysis.event_log import EventLog, standard_groups
+    from warrenmq.pipeline.analysis.follow import FollowAnalysis, FollowOptions
 
-    folder = (wanted.checkpoint or _default_checkpoint(factory, wanted.window)).resolve()
-    trigger = interval(parse_length(wanted.trigger or "1s"))
-    options = FollowOptions(folder, covers.start, trigger, wanted.once)
+    folder = (flags.checkpoint or _default_checkpoint(factory, flags.window)).resolve()
+    trigger = spark_interval(parse_duration(flags.trigger or "1s"))
+    follow = FollowOptions(folder, covers.start, trigger, flags.once)
     with (
-        progress_view() as tell,
-        _plain_failures(),
-        _session(wanted, factory) as spark,
-        _written(wanted, factory) as write,
+        progress_view() as report,
+        _one_line_failures(),
+        _session(flags, factory) as spark,
+        _publisher(flags, factory) as write,
     ):
 
         def write_and_show(*documents: dict[str, Any]) -> None:
@@ -268,36 +266,36 @@ def _follow(
             for document in documents:
                 show_anomalies(document, output_console())
 
-        following = Follow(
+        following = FollowAnalysis(
             spark,
             EventLog(),
-            standard(),
+            standard_groups(),
             jobs,
-            settings,
             options,
+            follow,
             write_and_show,
-            lambda: _is_there(factory),
-            tell,
+            lambda: _is_reachable(factory),
+            report,
         )
         with _stop_on_signal() as stop:
             following.run(stop)
 
 
-def _session(wanted: Wanted, factory: client.ConnectionFactory) -> AbstractContextManager[Any]:
-    """Spark, whose processes find the URL in their environment."""
+def _session(flags: AnalyzeOptions, factory: client.ConnectionFactory) -> AbstractContextManager[Any]:
+    """Start Spark, with the URL in the environment of its processes."""
     from warrenmq.pipeline.analysis.event_log import URL_VARIABLE
     from warrenmq.pipeline.spark.session import running_session
 
     secret = {URL_VARIABLE: format_url(factory, with_password=True)}
-    return running_session(wanted.master, "warren analyze", _spark_settings(wanted.conf), secret)
+    return running_session(flags.master, "warren analyze", _spark_conf(flags.conf), secret)
 
 
 @contextmanager
-def _written(wanted: Wanted, factory: client.ConnectionFactory) -> Iterator[Callable[..., object]]:
-    """What takes documents: the broker, or nobody with --no-publish."""
+def _publisher(flags: AnalyzeOptions, factory: client.ConnectionFactory) -> Iterator[Callable[..., object]]:
+    """Return a function that publishes documents; with --no-publish it does nothing."""
     from warrenmq.pipeline.publish.results import ResultWriter
 
-    if not wanted.publish:
+    if not flags.publish:
         yield lambda *documents: None
         return
     with ResultWriter(format_url(factory, with_password=True)) as writer:
@@ -305,12 +303,12 @@ def _written(wanted: Wanted, factory: client.ConnectionFactory) -> Iterator[Call
 
 
 @contextmanager
-def _plain_failures() -> Iterator[None]:
-    """One line instead of a traceback for what can go wrong without a bug."""
-    from warrenmq.pipeline.failures import AnalysisFailed, plain_failures
+def _one_line_failures() -> Iterator[None]:
+    """Show expected failures as one line instead of a traceback."""
+    from warrenmq.pipeline.errors import AnalysisFailed, spark_failures
 
     try:
-        with plain_failures():
+        with spark_failures():
             yield
     except AnalysisFailed as failure:
         raise CannotAnalyze(str(failure)) from failure
@@ -320,7 +318,7 @@ def _plain_failures() -> Iterator[None]:
 
 @contextmanager
 def _stop_on_signal() -> Iterator[threading.Event]:
-    """Set at SIGINT and SIGTERM. Spark has put a handler of its own there, which would raise in the middle."""
+    """Return an event that SIGINT and SIGTERM set. Replaces Spark's handler, which would raise an exception."""
     stop = threading.Event()
     before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -331,19 +329,21 @@ def _stop_on_signal() -> Iterator[threading.Event]:
 
 
 def _default_checkpoint(factory: client.ConnectionFactory, window: str) -> Path:
-    """One folder for each broker and window, where programs keep what they go on with."""
+    """Return a folder under XDG_STATE_HOME, one for each broker and window."""
     base = os.environ.get("XDG_STATE_HOME")
     state = Path(base) if base else Path.home() / ".local" / "state"
     name = re.sub(r"[^A-Za-z0-9.]+", "-", f"{factory.host}-{factory.port}-{window}")
     return state / "warrenmq" / "analysis" / name
 
 
-def _about(factory: client.ConnectionFactory, covers: Range, settings: Settings, events: int) -> dict[str, str]:
+def _about(
+    factory: client.ConnectionFactory, covers: TimeRange, options: AnalysisOptions, events: int
+) -> dict[str, str]:
     return {
-        "Broker": _shown(factory),
-        "Range": f"{iso(covers.start)} to {iso(covers.end)}",
+        "Broker": _address(factory),
+        "TimeRange": f"{iso(covers.start)} to {iso(covers.end)}",
         "Events": f"{events:,}",
-        "Window": settings.window,
+        "Window": options.window,
         "Written": iso(datetime.now(UTC)),
         "Version": f"WarrenMQ {warrenmq.__version__}",
     }

@@ -1,6 +1,6 @@
-"""Draws an analysis in a terminal: how far it is, and what it found. Good in 80 columns.
+"""Shows an analysis in a terminal of 80 columns: progress, then findings.
 
-The tables sum up the rows of all windows; everything that comes from messages is made printable first.
+Tables sum up the rows of all windows. Texts that come from messages are made printable first.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from rich.text import Text
 from warrenmq.cli.printable import printable, shortened
 
 if TYPE_CHECKING:
-    from warrenmq.pipeline.analysis.progress import Progress, Tell
+    from warrenmq.pipeline.analysis.progress import AnalysisProgress, ReportProgress
 
 Row = Mapping[str, Any]
-MOST_ROWS = 8
-MOST_PRIORITIES = 16  # rows: some queues with some priorities each
-MOST_SENTENCES = 10
-LONGEST_NAME = 26
-PLAIN_LINE_EVERY = 10.0
+MAX_ROWS = 8
+MAX_PRIORITY_ROWS = 16  # rows: some queues with some priorities each
+MAX_ANOMALIES = 10
+MAX_NAME_LENGTH = 26
+PLAIN_LINE_INTERVAL = 10.0
 DURATIONS = (
     (1_000, 1, "us"),
     (1_000_000, 1_000, "ms"),
@@ -37,14 +37,14 @@ DURATIONS = (
 )
 
 
-# -- how far it is -----------------------------------------------------------------------------------------------------
+# -- progress ----------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def progress_view() -> Iterator[Tell]:
-    """Gives what shows progress, from any thread: a bar where a terminal is, else a line now and then."""
+def progress_view() -> Iterator[ReportProgress]:
+    """Return a function that shows progress, from any thread: as a bar on a terminal, else as occasional lines."""
     if not sys.stderr.isatty():
-        yield _PlainLines().tell
+        yield _ProgressLines().report
         return
     from rich import progress as bars
 
@@ -57,31 +57,31 @@ def progress_view() -> Iterator[Tell]:
     with bars.Progress(*columns, console=Console(stderr=True, highlight=False), transient=True) as bar:
         task = bar.add_task("starting Spark", total=None)
 
-        def tell(progress: Progress) -> None:
+        def report(progress: AnalysisProgress) -> None:
             done, total = _share(progress)
             bar.update(task, description=progress_text(progress), completed=done, total=total)
 
-        yield tell
+        yield report
 
 
-class _PlainLines:
-    """A line for each new thing, and one now and then while it goes on."""
+class _ProgressLines:
+    """A line for each new activity, and every PLAIN_LINE_INTERVAL seconds while it continues."""
 
     def __init__(self) -> None:
-        self._what = ""
+        self._activity = ""
         self._at = 0.0
 
-    def tell(self, progress: Progress) -> None:
+    def report(self, progress: AnalysisProgress) -> None:
         now = time.monotonic()
-        if progress.what == self._what and now - self._at < PLAIN_LINE_EVERY:
+        if progress.activity == self._activity and now - self._at < PLAIN_LINE_INTERVAL:
             return
-        self._what, self._at = progress.what, now
+        self._activity, self._at = progress.activity, now
         print(f"warren: {progress_text(progress)}", file=sys.stderr, flush=True)
 
 
-def progress_text(progress: Progress) -> str:
-    """One line, with as much as is known."""
-    parts = [printable(progress.what)]
+def progress_text(progress: AnalysisProgress) -> str:
+    """Return one line with what is known."""
+    parts = [printable(progress.activity)]
     if progress.total is not None:
         parts.append(f"{progress.done} of {progress.total}")
     if progress.batches:
@@ -93,7 +93,7 @@ def progress_text(progress: Progress) -> str:
     return " · ".join(parts)
 
 
-def _share(progress: Progress) -> tuple[int, int | None]:
+def _share(progress: AnalysisProgress) -> tuple[int, int | None]:
     if progress.total is not None:
         return progress.done, progress.total
     if progress.lag is None:
@@ -101,13 +101,13 @@ def _share(progress: Progress) -> tuple[int, int | None]:
     return progress.events, max(1, progress.events + progress.lag)
 
 
-# -- what it found -----------------------------------------------------------------------------------------------------
+# -- findings ----------------------------------------------------------------------------------------------------------
 
 
 def show_findings(documents: Sequence[Row], about: Mapping[str, str], console: Console) -> None:
-    """The most important answers, as tables; jobs that did not run or found nothing are left out."""
+    """Print the most important answers as tables; jobs that did not run or found nothing are left out."""
     rows: dict[str, Sequence[Row]] = {document["job"]: document["rows"] for document in documents}
-    console.print(Text(f"{about['Events']} events, {about['Range']}"))
+    console.print(Text(f"{about['Events']} events, {about['TimeRange']}"))
     shown = [
         table
         for make in (
@@ -130,7 +130,7 @@ def show_findings(documents: Sequence[Row], about: Mapping[str, str], console: C
 
 
 def show_anomalies(document: Row, console: Console) -> None:
-    """What is unusual in the newest window, as it is found by a --follow."""
+    """Print the anomalies of the newest window of a --follow."""
     if document["job"] != "anomalies" or not document["rows"]:
         return
     newest = max(row["window_start"] for row in document["rows"])
@@ -149,7 +149,7 @@ def _print_anomalies(rows: Mapping[str, Sequence[Row]], console: Console) -> Non
         return
     console.print(Text(f"Anomalies: {len(worst):,}" + (", the worst first" if len(worst) > 1 else ""), style="bold"))
     lines = Table.grid(padding=(0, 1))
-    for row in worst[:MOST_SENTENCES]:
+    for row in worst[:MAX_ANOMALIES]:
         _add(lines, " " + _clock(row["window_start"]), printable(row["sentence"]))
     console.print(lines)
 
@@ -167,11 +167,11 @@ def _queues(rows: Mapping[str, Sequence[Row]]) -> Table | None:
     if not names:
         return None
     table = _table("Queues", "queue", "in", "out", "acked", "worst p95 wait", "end to end", "depth")
-    for name in names[:MOST_ROWS]:
+    for name in names[:MAX_ROWS]:
         counts, times = moved.get(name, {}), waited.get(name, {})
         _add(
             table,
-            _place(name),
+            _qualified(name),
             _count(counts.get("enqueued")),
             _count(counts.get("delivered")),
             _count(counts.get("acked")),
@@ -183,7 +183,7 @@ def _queues(rows: Mapping[str, Sequence[Row]]) -> Table | None:
 
 
 def _priorities(rows: Mapping[str, Sequence[Row]]) -> Table | None:
-    """Of each queue with priorities the highest first."""
+    """By queue, highest priority first."""
     keys, times = ("vhost", "queue", "priority"), ("waiting_p50_us", "waiting_p99_us", "waiting_max_us")
     counts = _sums(rows.get("priorities", ()), keys, ("delivered",))
     waited = _maxima(rows.get("priorities", ()), keys, times)
@@ -191,24 +191,24 @@ def _priorities(rows: Mapping[str, Sequence[Row]]) -> Table | None:
     if not names:
         return None
     table = _table("Priorities", "queue", "priority", "out", "worst p50 wait", "p99", "longest")
-    for name in names[:MOST_PRIORITIES]:
+    for name in names[:MAX_PRIORITY_ROWS]:
         waits = [duration(waited[name].get(measure)) for measure in times]
-        _add(table, _place(name[:2]), str(name[2]), _count(counts[name]["delivered"]), *waits)
-    return _with_rest(table, names, MOST_PRIORITIES)
+        _add(table, _qualified(name[:2]), str(name[2]), _count(counts[name]["delivered"]), *waits)
+    return _with_rest(table, names, MAX_PRIORITY_ROWS)
 
 
 def _exchanges(rows: Mapping[str, Sequence[Row]]) -> Table | None:
-    made = _sums(
+    sums = _sums(
         (row for row in rows.get("throughput", ()) if row["what"] == "exchange"),
         ("vhost", "name"),
-        ("published", "octets"),
+        ("published", "bytes"),
     )
-    names = sorted((name for name in made if made[name]["published"]), key=lambda name: -made[name]["published"])
+    names = sorted((name for name in sums if sums[name]["published"]), key=lambda name: -sums[name]["published"])
     if not names:
         return None
-    table = _table("Exchanges", "exchange", "published", "octets")
-    for name in names[:MOST_ROWS]:
-        _add(table, _place(name), _count(made[name]["published"]), _count(made[name]["octets"]))
+    table = _table("Exchanges", "exchange", "published", "bytes")
+    for name in names[:MAX_ROWS]:
+        _add(table, _qualified(name), _count(sums[name]["published"]), _count(sums[name]["bytes"]))
     return _with_rest(table, names)
 
 
@@ -216,8 +216,8 @@ def _failures(rows: Mapping[str, Sequence[Row]]) -> Table | None:
     found = _sums(rows.get("failures", ()), ("vhost", "queue", "kind", "reason"), ("count",))
     keys = {_key(row, ("vhost", "queue", "kind", "reason")): row for row in rows.get("failures", ()) if row["top_key"]}
     return _ranking("Failures", found, "count", ("queue", "what", "why", "count", "top key"), lambda name, sums: (
-        _place(name[:2]), printable(name[2]), printable(name[3]), _count(sums["count"]),
-        shortened(keys.get(name, {}).get("top_key", ""), LONGEST_NAME),
+        _qualified(name[:2]), printable(name[2]), printable(name[3]), _count(sums["count"]),
+        shortened(keys.get(name, {}).get("top_key", ""), MAX_NAME_LENGTH),
     ))  # fmt: skip
 
 
@@ -225,7 +225,7 @@ def _hot_keys(rows: Mapping[str, Sequence[Row]]) -> Table | None:
     found = _sums(rows.get("hot_keys", ()), ("vhost", "exchange", "routing_key"), ("published", "failed"))
     poison = {_key(row, ("vhost", "exchange", "routing_key")) for row in rows.get("hot_keys", ()) if row["poison"]}
     return _ranking("Hot keys", found, "published", ("exchange", "key", "published", "failed", ""), lambda name, sums: (
-        _place(name[:2]), shortened(name[2], LONGEST_NAME), _count(sums["published"]), _count(sums["failed"]),
+        _qualified(name[:2]), shortened(name[2], MAX_NAME_LENGTH), _count(sums["published"]), _count(sums["failed"]),
         Text("poison", style="red") if name in poison else "",
     ), first=lambda name: name in poison)  # fmt: skip
 
@@ -236,24 +236,24 @@ def _stuck(rows: Mapping[str, Sequence[Row]]) -> Table | None:
     if not stuck:
         return None
     table = _table("Stuck consumers", "queue", "consumer", "holds", "since")
-    for row in stuck[:MOST_ROWS]:
+    for row in stuck[:MAX_ROWS]:
         since = _clock(row["stuck_since"]) if row["stuck_since"] else ""
-        consumer = Text(shortened(row["consumer"], LONGEST_NAME), style="red")
-        _add(table, _place((row["vhost"], row["queue"])), consumer, _count(row["outstanding"]), since)
+        consumer = Text(shortened(row["consumer"], MAX_NAME_LENGTH), style="red")
+        _add(table, _qualified((row["vhost"], row["queue"])), consumer, _count(row["outstanding"]), since)
     return _with_rest(table, stuck)
 
 
 def _unroutable(rows: Mapping[str, Sequence[Row]]) -> Table | None:
     found = _sums(rows.get("unroutable", ()), ("vhost", "exchange", "routing_key"), ("count", "returned"))
     return _ranking("Unroutable", found, "count", ("exchange", "key", "count", "returned"), lambda name, sums: (
-        _place(name[:2]), shortened(name[2], LONGEST_NAME), _count(sums["count"]), _count(sums["returned"]),
+        _qualified(name[:2]), shortened(name[2], MAX_NAME_LENGTH), _count(sums["count"]), _count(sums["returned"]),
     ))  # fmt: skip
 
 
 def _duplicates(rows: Mapping[str, Sequence[Row]]) -> Table | None:
     found = _sums(rows.get("duplicates", ()), ("vhost", "what", "name"), ("times",))
     return _ranking("Duplicates", found, "times", ("what", "name", "times"), lambda name, sums: (
-        printable(name[1]), shortened(name[2], LONGEST_NAME), _count(sums["times"]),
+        printable(name[1]), shortened(name[2], MAX_NAME_LENGTH), _count(sums["times"]),
     ))  # fmt: skip
 
 
@@ -262,8 +262,8 @@ def _sessions(rows: Mapping[str, Sequence[Row]]) -> Table | None:
     if not found:
         return None
     table = _table("Sessions: failed, then longest", "correlation id", "messages", "failed", "lasted")
-    for row in found[:MOST_ROWS]:
-        name = shortened(row["correlation_id"], LONGEST_NAME)
+    for row in found[:MAX_ROWS]:
+        name = shortened(row["correlation_id"], MAX_NAME_LENGTH)
         _add(table, name, _count(row["messages"]), _count(row["failed"]), duration(row["duration_us"]))
     return _with_rest(table, found)
 
@@ -298,7 +298,7 @@ def _maxima(rows: Iterable[Row], keys: Sequence[str], measures: Sequence[str]) -
 
 
 def _last(rows: Iterable[Row], keys: Sequence[str]) -> dict[Name, Row]:
-    """The row of the newest window."""
+    """Return the row of the newest window of each name."""
     found: dict[Name, Row] = {}
     for row in rows:
         name = _key(row, keys)
@@ -319,12 +319,12 @@ def _ranking(
         return None
     names = sorted(found, key=lambda name: (not first(name), -found[name][measure], str(name)))
     table = _table(title, *columns)
-    for name in names[:MOST_ROWS]:
+    for name in names[:MAX_ROWS]:
         _add(table, *cells(name, found[name]))
     return _with_rest(table, names)
 
 
-NUMBERS = {"in", "out", "acked", "depth", "published", "octets", "count", "failed", "returned", "holds", "times",
+NUMBERS = {"in", "out", "acked", "depth", "published", "bytes", "count", "failed", "returned", "holds", "times",
            "worst p95 wait", "end to end", "messages", "lasted"}  # fmt: skip
 
 
@@ -336,21 +336,21 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _add(table: Table, *cells: str | Text) -> None:
-    """A row whose texts are shown as they are: names may look like rich's markup."""
+    """Add a row of literal texts: names may look like rich's markup."""
     table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
 
 
-def _with_rest(table: Table, names: Sequence[object], most: int = MOST_ROWS) -> Table:
-    if len(names) > most:
-        table.caption = f"and {len(names) - most:,} more"
+def _with_rest(table: Table, names: Sequence[object], max_rows: int = MAX_ROWS) -> Table:
+    if len(names) > max_rows:
+        table.caption = f"and {len(names) - max_rows:,} more"
         table.caption_justify = "left"
     return table
 
 
-def _place(name: Name) -> str:
-    """A name; with its virtual host where that is not the default one."""
-    vhost, place = name
-    return shortened(place if vhost in ("/", "") else f"{place} ({vhost})", LONGEST_NAME)
+def _qualified(name: Name) -> str:
+    """Return a name, with its virtual host unless that is the default one."""
+    vhost, local = name
+    return shortened(local if vhost in ("/", "") else f"{local} ({vhost})", MAX_NAME_LENGTH)
 
 
 def _count(value: Any) -> str:
@@ -358,14 +358,14 @@ def _count(value: Any) -> str:
 
 
 def duration(microseconds: float | None) -> str:
-    """With three digits and its unit."""
+    """Format with three digits and a unit."""
     if microseconds is None:
         return ""
     for below, unit, name in DURATIONS:
         if microseconds < below:
             value = microseconds / unit
             return f"{value:.0f} {name}" if value >= 100 or name == "us" else f"{value:.3g} {name}"
-    raise AssertionError("the last limit is endless")
+    raise AssertionError("the last limit is infinite")
 
 
 def _clock(moment: str) -> str:

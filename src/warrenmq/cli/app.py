@@ -243,10 +243,10 @@ def analyze(
     Over a range of time, or on and on with --follow. The answers go to a stream of the broker, whose pages show them.
     Exits with 0 if there are answers, 1 if there are no events, 2 if it could not be done.
     """
-    from warrenmq.cli.analyze import Wanted
+    from warrenmq.cli.analyze import AnalyzeOptions
     from warrenmq.cli.analyze import analyze as run_analysis
 
-    wanted = Wanted(
+    wanted = AnalyzeOptions(
         url=url,
         user=user,
         start=start,

@@ -1,15 +1,12 @@
-"""Facts: what the jobs of the analysis look at instead of events. The words for them, and the way from events to them.
+"""Facts: counts per window, which the jobs read instead of events. Their columns, and the way from events to them.
 
-A fact is a row of counts of one window. There are kinds of facts, in one table: `step` (what happened where: all
-events, by exchange, queue, consumer, kind and reason), `key` (publishes and failures by routing key), `time` (how long
-messages took: exact counts in logarithmic buckets), `priority` (how long those with a priority waited), `message` (ids
-that were published more than once) and `session` (what happened to the messages of one correlation id). No key is null.
+A fact is a row of counts of one window. One table holds several kinds: `step` (all events, by exchange, queue,
+consumer, kind and reason), `key` (publishes and failures by routing key), `time` (durations, as exact counts in
+logarithmic buckets), `priority` (waiting times of messages with a priority), `message` (ids published more than once)
+and `session` (messages with the same correlation id). Key columns are never null.
 
-All measures merge exactly and in any order, so facts are the same whatever parts the events were read in: events are
-counted where they are read (count_events.py), and what that gives (partials.py) is put together by window. Facts of a
-window may come in parts, which add up (`part`).
-
-Nothing is owned here: DataFrames and tables go in and come out.
+All measures merge exactly and in any order: events are counted where they are read (count/), and the partial aggregates
+are merged by window (merge/). The facts of a window may come in several parts, which add up (`part`).
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from warrenmq.pipeline.options import Settings
+    from warrenmq.pipeline.options import AnalysisOptions
 
 STEP, KEY, TIME, PRIORITY, MESSAGE, SESSION = "step", "key", "time", "priority", "message", "session"
 ALL = frozenset({STEP, KEY, TIME, PRIORITY, MESSAGE, SESSION})
@@ -35,8 +32,8 @@ WAITING, END_TO_END, PROCESSING = "waiting", "end_to_end", "processing"
 # A bucket is 4 % wide, so its middle is within 2 % of all that is in it. Half of that makes twice as many facts.
 GROWTH = 1.04
 DEFAULT_EXCHANGE = "amq.default"
-# The broker's own streams: who follows the analysis would feed on the answers.
-OWN_STREAMS = (schema.STREAM_NAME, "warren.analysis")
+# The broker's own streams: otherwise the analysis would count its own reads and answers.
+INTERNAL_STREAMS = (schema.STREAM_NAME, "warren.analysis")
 
 ARRIVING = (schema.PUBLISHED, schema.REPUBLISHED)
 FAILING = (
@@ -48,7 +45,7 @@ FAILING = (
     schema.DROPPED,
     schema.DEAD_LETTERED,
 )
-# What one event may tell of many messages, which were on disk only.
+# One such event may stand for many messages, which were only on disk.
 REMOVING = (schema.EXPIRED, schema.DROPPED)
 KINDS_WITH_KEY = (*ARRIVING, *FAILING, schema.UNROUTABLE, schema.RETURNED)
 
@@ -57,7 +54,7 @@ GROUP_KEYS = (
 )  # fmt: skip
 FACT_KEYS = ("window_start", "window_end", "part", *GROUP_KEYS)
 MEASURES = (
-    "count", "messages", "settled", "failed", "redelivered", "octets", "depth_max", "depth_last", "total_us",
+    "count", "messages", "settled", "failed", "redelivered", "bytes", "depth_max", "depth_last", "total_us",
     "longest_us", "first_uid", "last_uid", "first_time", "last_time",
 )  # fmt: skip
 
@@ -72,52 +69,46 @@ _TYPES = {
 } | {name: LongType() for name in MEASURES[:-2]}
 SCHEMA = StructType([StructField(name, _TYPES.get(name, StringType())) for name in (*FACT_KEYS, *MEASURES)])
 
-# Of `depth_last`: the time within a window and the depth, in one number whose greatest is the last depth. Of events of
-# the same time the deepest counts; of those that make a queue shorter the least deep: these have DEPTH_MASK - depth.
+# `depth_at` packs the time within a window and the depth into one number, so that its maximum holds the last depth.
+# Among events of the same time the highest depth wins; among those that shorten a queue the lowest, as they have
+# DEPTH_MASK - depth.
 DEPTH_BITS = 31
 DEPTH_MASK = (1 << DEPTH_BITS) - 1
 SHORTENING = (schema.DELIVERED, schema.EXPIRED, schema.DROPPED, schema.DEAD_LETTERED)
 
 
-def facts_of(events: DataFrame, settings: Settings, wanted: Collection[str] = ALL) -> DataFrame:
-    """What happened in each window, for a static DataFrame of events: the facts of these kinds.
+def facts_of(events: DataFrame, options: AnalysisOptions, fact_kinds: Collection[str] = ALL) -> DataFrame:
+    """Return the facts of a static DataFrame of events.
 
-    Of routing keys and sessions at most `settings.kept` per window and group.
+    At most `options.max_per_group` routing keys and sessions are kept per window and group.
     """
     from warrenmq.pipeline.count import count_events, partials
 
-    chosen = count_events.Counting.of(settings, wanted, count_events.SHELVES)
+    spec = count_events.CountSpec.of(options, fact_kinds, count_events.MATCH_PARTITIONS)
 
     def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return count_events.count_events(batches, chosen)
+        return count_events.count_events(batches, spec)
 
-    known = [name for name in count_events.COLUMNS if name in events.columns]
-    return facts_of_pieces(events.select(*known).mapInArrow(count, partials.DDL), settings)
-
-
-def facts_of_pieces(found: DataFrame, settings: Settings) -> DataFrame:
-    """The facts that pieces make, those of one place together."""
-    from warrenmq.pipeline.count import count_events, partials
-
-    def together(key: tuple[Any, ...], rows: pa.Table) -> pa.Table:
-        return count_events.facts_of_place(partials.pieces_in(rows), settings)
-
-    wanted = found.where(sf.col("kind") != partials.SEEN)
-    return wanted.groupBy("kind", "place").applyInArrow(together, SCHEMA)
+    columns = [name for name in count_events.COLUMNS if name in events.columns]
+    return merge_partials(events.select(*columns).mapInArrow(count, partials.DDL), options)
 
 
-def facts_table(events: pa.Table, settings: Settings, wanted: Collection[str] = ALL) -> pa.Table:
-    """The same of a table of events, in this process."""
-    from warrenmq.pipeline.count import count_events
+def merge_partials(rows: DataFrame, options: AnalysisOptions) -> DataFrame:
+    """Merge partial aggregates to facts, grouped by kind and key."""
+    from warrenmq.pipeline.count import partials
+    from warrenmq.pipeline.merge.facts import facts_from_partials
 
-    return count_events.facts_table(events, settings, wanted)
+    def merge(key: tuple[Any, ...], group: pa.Table) -> pa.Table:
+        return facts_from_partials(partials.partials_from_rows(group), options)
+
+    return rows.where(sf.col("kind") != partials.TOTALS).groupBy("kind", "key").applyInArrow(merge, SCHEMA)
 
 
 def roll_up(facts: DataFrame, window: str) -> DataFrame:
-    """The same facts in longer windows, `window` being a multiple of theirs. For static DataFrames."""
+    """Merge facts to longer windows; `window` is a multiple of theirs. For static DataFrames."""
     longer = facts.withColumn("window", sf.window("window_start", window))
     merged = longer.groupBy("window", "part", *GROUP_KEYS).agg(
-        *(sf.sum(name).alias(name) for name in ("count", "messages", "settled", "failed", "redelivered", "octets")),
+        *(sf.sum(name).alias(name) for name in ("count", "messages", "settled", "failed", "redelivered", "bytes")),
         sf.max("depth_max").alias("depth_max"),
         sf.max_by("depth_last", sf.when(sf.col("depth_last").isNotNull(), sf.col("last_time"))).alias("depth_last"),
         sf.sum("total_us").alias("total_us"),
@@ -127,5 +118,5 @@ def roll_up(facts: DataFrame, window: str) -> DataFrame:
         sf.min("first_time").alias("first_time"),
         sf.max("last_time").alias("last_time"),
     )
-    timed = merged.withColumn("window_start", sf.col("window.start")).withColumn("window_end", sf.col("window.end"))
-    return timed.select(*FACT_KEYS, *MEASURES)
+    bounds = merged.withColumn("window_start", sf.col("window.start")).withColumn("window_end", sf.col("window.end"))
+    return bounds.select(*FACT_KEYS, *MEASURES)

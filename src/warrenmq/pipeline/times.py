@@ -1,4 +1,4 @@
-"""Times and lengths of time as people write them, and ranges of time. All moments here are in UTC."""
+"""Timestamps, durations and time ranges as users write them. All datetimes here are in UTC."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from datetime import UTC, datetime, timedelta
 
 MICROSECOND = timedelta(microseconds=1)
 UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-LENGTH = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d|w)")
+DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d|w)")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Unreadable(ValueError):
-    """What was written is no time; the text says what would be."""
+class InvalidTime(ValueError):
+    """A text is no time or duration; the message says what would be."""
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
-    """From `start` on, up to and without `end`."""
+class TimeRange:
+    """From `start` up to, but not including, `end`."""
 
     start: datetime
     end: datetime
@@ -26,74 +27,71 @@ class Range:
         return [iso(self.start), iso(self.end)]
 
 
-def parse_length(text: str) -> timedelta:
+def parse_duration(text: str) -> timedelta:
     """`10s`, `1.5h`, `250ms`."""
-    found = LENGTH.fullmatch(text.strip())
+    found = DURATION.fullmatch(text.strip())
     if not found or float(found[1]) == 0:
-        raise Unreadable(f"'{text}' is no length of time; it looks like 10s, 5m, 1h or 7d")
+        raise InvalidTime(f"'{text}' is not a duration; write 10s, 5m, 1h or 7d")
     return timedelta(seconds=float(found[1]) * UNITS[found[2]])
 
 
-def parse_moment(text: str, now: datetime) -> datetime:
-    """`2026-11-16T10:00:00Z`, without a zone in that of this machine; `15m`: so long ago."""
-    if LENGTH.fullmatch(text.strip()):
-        return now - parse_length(text)
+def parse_timestamp(text: str, now: datetime) -> datetime:
+    """`2026-11-16T10:00:00Z`, without a zone in local time; or a duration before now, such as `15m`."""
+    if DURATION.fullmatch(text.strip()):
+        return now - parse_duration(text)
     try:
         return datetime.fromisoformat(text.strip()).astimezone(UTC)
     except (ValueError, OverflowError):
-        raise Unreadable(
-            f"'{text}' is no time; it looks like 2026-11-16T10:00:00Z, or 15m for a quarter of an hour ago"
-        ) from None
+        raise InvalidTime(f"'{text}' is not a time; write 2026-11-16T10:00:00Z, or 15m for 15 minutes ago") from None
 
 
-def range_of(start: str | None, end: str | None, last: str | None, now: datetime) -> Range:
-    """What `--from`, `--to` and `--last` say: the last hour if nothing is said."""
+def time_range(start: str | None, end: str | None, last: str | None, now: datetime) -> TimeRange:
+    """Return the range of `--from`, `--to` and `--last`; the last hour by default."""
     if start is not None and last is not None:
-        raise Unreadable("give --from or --last, not both")
-    until = now if end is None else parse_moment(end, now)
-    begin = until - parse_length(last or "1h") if start is None else parse_moment(start, now)
+        raise InvalidTime("give --from or --last, not both")
+    until = now if end is None else parse_timestamp(end, now)
+    begin = until - parse_duration(last or "1h") if start is None else parse_timestamp(start, now)
     if begin >= until:
-        raise Unreadable(f"the range is empty: it begins at {iso(begin)} and ends at {iso(until)}")
-    return Range(begin, until)
+        raise InvalidTime(f"the range is empty: it begins at {iso(begin)} and ends at {iso(until)}")
+    return TimeRange(begin, until)
 
 
-def floor(moment: datetime, window: timedelta) -> datetime:
-    """The begin of the window that a moment is in; windows count from 1970."""
-    epoch = datetime(1970, 1, 1, tzinfo=UTC)
-    return moment - (moment - epoch) % window
+def window_floor(time: datetime, window: timedelta) -> datetime:
+    """Return the start of the window that contains this time; windows are aligned to 1970."""
+    return time - (time - _EPOCH) % window
 
 
-def widened(covers: Range, window: timedelta) -> Range:
-    """The same in whole windows."""
-    end = floor(covers.end, window)
-    return Range(floor(covers.start, window), end if end == covers.end else end + window)
+def widen(covers: TimeRange, window: timedelta) -> TimeRange:
+    """Widen a range to whole windows."""
+    end = window_floor(covers.end, window)
+    return TimeRange(window_floor(covers.start, window), end if end == covers.end else end + window)
 
 
-def iso(moment: datetime) -> str:
-    """ISO 8601, UTC, with microseconds: texts sort as times do."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+def iso(time: datetime) -> str:
+    """ISO 8601 in UTC with microseconds: such texts sort as the times do."""
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def interval(window: timedelta) -> str:
-    """A length of time as Spark takes it."""
+def spark_interval(window: timedelta) -> str:
+    """Return a duration as Spark reads it."""
     milliseconds = window // timedelta(milliseconds=1)
     return f"{milliseconds} milliseconds" if milliseconds % 1000 else f"{milliseconds // 1000} seconds"
 
 
-def starts_between(covers: Range, window: timedelta) -> tuple[str, ...]:
-    """The begins of all windows that lie in a range in whole."""
+def window_starts(covers: TimeRange, window: timedelta) -> tuple[str, ...]:
+    """Return the starts of all windows that lie completely in a range."""
     count = (covers.end - covers.start) // window
-    first = floor(covers.start, window)
+    first = window_floor(covers.start, window)
     if first < covers.start:
         first, count = first + window, max(0, (covers.end - first - window) // window)
     return tuple(iso(first + number * window) for number in range(count))
 
 
-def moment_of(microseconds: int) -> datetime:
-    """From microseconds since 1970, exactly."""
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
+def from_us(microseconds: int) -> datetime:
+    """Return the datetime of microseconds since 1970, exactly."""
+    return _EPOCH + timedelta(microseconds=microseconds)
 
 
-def microseconds_of(moment: datetime) -> int:
-    """Microseconds since 1970."""
-    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // MICROSECOND
+def to_us(time: datetime) -> int:
+    """Return microseconds since 1970."""
+    return (time - _EPOCH) // MICROSECOND

@@ -14,11 +14,11 @@ from pyarrow import parquet
 from warrenmq.events import schema
 from warrenmq.pipeline import facts
 from warrenmq.pipeline.count import partials
-from warrenmq.pipeline.count.count_events import Counting, count_events
-from warrenmq.pipeline.count.partials import Piece
+from warrenmq.pipeline.count.count_events import CountSpec, count_events
+from warrenmq.pipeline.count.partials import Partial
 from warrenmq.pipeline.jobs.job import Job, arrow_job, for_all_windows
-from warrenmq.pipeline.jobs.tables import TEXT, WHOLE, WINDOW, WINDOW_COLUMNS, joined, put, totals, where
-from warrenmq.pipeline.options import Settings
+from warrenmq.pipeline.jobs.tables import INT, TEXT, WINDOW, WINDOW_COLUMNS, aggregate, left_join, where, with_columns
+from warrenmq.pipeline.options import AnalysisOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,42 +57,46 @@ class ParquetEvents:
         os.utime(path, (1e9 + self._files, 1e9 + self._files))  # Spark reads them in this order
         path.rename(self._folder / path.name[1:])
 
-    def between(self, spark: SparkSession, counting: Counting) -> DataFrame:
+    def between(self, spark: SparkSession, counting: CountSpec) -> DataFrame:
         return _counted(spark.read.schema(DDL).parquet(str(self._folder)), counting)
 
-    def since(self, spark: SparkSession, counting: Counting) -> DataFrame:
+    def since(self, spark: SparkSession, counting: CountSpec) -> DataFrame:
         reader = spark.readStream.schema(DDL).option("maxFilesPerTrigger", 1)
         return _counted(reader.parquet(str(self._folder)), counting)
 
 
-def _counted(events: DataFrame, counting: Counting) -> DataFrame:
+def _counted(events: DataFrame, counting: CountSpec) -> DataFrame:
     return events.mapInArrow(lambda batches: count_events(batches, counting), partials.DDL)
 
 
-def pieces_of(rows: Sequence[dict[str, Any]], settings: Settings, wanted: Iterable[str] = facts.ALL) -> list[Piece]:
+def pieces_of(
+    rows: Sequence[dict[str, Any]], settings: AnalysisOptions, wanted: Iterable[str] = facts.ALL
+) -> list[Partial]:
     """What a micro-batch with these events brings."""
     table = pa.Table.from_pylist(list(rows), EVENTS)
-    found = pa.Table.from_batches(count_events(table.to_batches(), Counting.of(settings, wanted)))
-    return partials.pieces_in(found)
+    found = pa.Table.from_batches(count_events(table.to_batches(), CountSpec.of(settings, wanted)))
+    return partials.partials_from_rows(found)
 
 
 def count_job(needs: Iterable[str] = ("step",)) -> Job:
     """How many events of each kind there were, in this window and in that before: an answer with a history."""
-    columns = WINDOW_COLUMNS | {"kind": TEXT, "count": WHOLE, "before": WHOLE}
+    columns = WINDOW_COLUMNS | {"kind": TEXT, "count": INT, "before": INT}
     keys = ("window_start", "kind")
     answer = for_all_windows(count_with_history)
     return arrow_job("counts", "Counts", keys, answer, columns, "table", frozenset(needs), one_window)
 
 
-def one_window(settings: Settings) -> float:
+def one_window(settings: AnalysisOptions) -> float:
     return settings.window_seconds
 
 
-def count_with_history(found: pa.Table, settings: Settings) -> pa.Table:
-    here = totals(where(found, fact="step"), (*WINDOW, "kind"), count="sum")
-    before = put(here, window_start=here["window_end"], before=here["count"]).select(["window_start", "kind", "before"])
-    both = joined(here, before, ["window_start", "kind"])
-    return put(both, before=both["before"].fill_null(0))
+def count_with_history(found: pa.Table, settings: AnalysisOptions) -> pa.Table:
+    here = aggregate(where(found, fact="step"), (*WINDOW, "kind"), count="sum")
+    before = with_columns(here, window_start=here["window_end"], before=here["count"]).select(
+        ["window_start", "kind", "before"]
+    )
+    both = left_join(here, before, ["window_start", "kind"])
+    return with_columns(both, before=both["before"].fill_null(0))
 
 
 class Heard:

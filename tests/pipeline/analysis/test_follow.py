@@ -20,17 +20,17 @@ from tests.pipeline.analysis.support import (
 )
 from warrenmq.client import ConnectionFailed
 from warrenmq.events import schema
-from warrenmq.pipeline.analysis.batch import Batch
-from warrenmq.pipeline.analysis.collectors import standard
-from warrenmq.pipeline.analysis.follow import Follow, FollowOptions
-from warrenmq.pipeline.failures import FollowFailed, OtherCheckpoint
-from warrenmq.pipeline.options import Settings
-from warrenmq.pipeline.times import Range, parse_length
+from warrenmq.pipeline.analysis.batch import BatchAnalysis
+from warrenmq.pipeline.analysis.event_log import standard_groups
+from warrenmq.pipeline.analysis.follow import FollowAnalysis, FollowOptions
+from warrenmq.pipeline.errors import CheckpointMismatch, FollowFailed
+from warrenmq.pipeline.options import AnalysisOptions
+from warrenmq.pipeline.times import TimeRange, parse_duration
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SETTINGS = Settings()
+OPTIONS = AnalysisOptions()
 COUNTS = count_job()
 
 
@@ -39,24 +39,24 @@ def events(tmp_path: Path) -> ParquetEvents:
     return ParquetEvents(tmp_path / "events")
 
 
-def follow(spark: SparkSession, events: Any, checkpoint: Path, heard: Heard, **changes: Any) -> Follow:
+def follow(spark: SparkSession, events: Any, checkpoint: Path, heard: Heard, **changes: Any) -> FollowAnalysis:
     options = FollowOptions(checkpoint, START, until_read=True)
     given: dict[str, Any] = {
-        "collectors": standard(),
+        "groups": standard_groups(),
         "jobs": (COUNTS,),
-        "settings": SETTINGS,
-        "options": options,
+        "options": OPTIONS,
+        "follow": options,
         "write": heard.write,
-        "is_broker_there": lambda: True,
-        "tell": lambda progress: None,
+        "is_broker_reachable": lambda: True,
+        "report": lambda progress: None,
     }
-    return Follow(spark, events, **(given | changes))
+    return FollowAnalysis(spark, events, **(given | changes))
 
 
 def batch_rows(spark: SparkSession, events: ParquetEvents) -> list[dict[str, Any]]:
-    covers = Range(START, START + parse_length("1h"))
-    with Batch(spark, events, standard(), (COUNTS,), SETTINGS, covers) as batch:
-        assert batch.look().events > 0
+    covers = TimeRange(START, START + parse_duration("1h"))
+    with BatchAnalysis(spark, events, standard_groups(), (COUNTS,), OPTIONS, covers) as batch:
+        assert batch.read_events().events > 0
         (found,) = batch.answers(lambda progress: None)
     return sorted(found.answer.rows, key=lambda row: str(tuple(row[key] for key in COUNTS.keys)))
 
@@ -89,7 +89,7 @@ def test_follow_ends_with_the_answers_of_a_batch(spark: SparkSession, events: Pa
             raise lost.pop()
         heard.write(*documents)
 
-    follow(spark, events, tmp_path / "checkpoint", heard, write=write, options=_endless(tmp_path)).run(
+    follow(spark, events, tmp_path / "checkpoint", heard, write=write, follow=_endless(tmp_path)).run(
         _stop_when(lambda: heard.rows("counts") == expected)
     )
     assert heard.rows("counts") == expected
@@ -102,9 +102,9 @@ def test_a_checkpoint_is_for_the_settings_that_made_it(
     spark: SparkSession, events: ParquetEvents, tmp_path: Path
 ) -> None:
     follow(spark, events, tmp_path / "checkpoint", Heard())._store.close()
-    with pytest.raises(OtherCheckpoint, match=r"other windows \(10 seconds"):
-        follow(spark, events, tmp_path / "checkpoint", Heard(), settings=Settings(window="5 seconds"))
-    with pytest.raises(OtherCheckpoint, match=r"other kinds of facts \(step\)"):
+    with pytest.raises(CheckpointMismatch, match=r"other windows \(10 seconds"):
+        follow(spark, events, tmp_path / "checkpoint", Heard(), options=AnalysisOptions(window="5 seconds"))
+    with pytest.raises(CheckpointMismatch, match=r"other kinds of facts \(step\)"):
         follow(spark, events, tmp_path / "checkpoint", Heard(), jobs=(count_job(["step", "time"]),))
 
 
@@ -126,15 +126,15 @@ def test_a_query_that_fails_again_and_again_ends_the_follow_with_the_reason(
     spark: SparkSession, events: ParquetEvents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events.add(publishes(1, 1))
-    monkeypatch.setattr("warrenmq.pipeline.analysis.restarts.FIRST_PAUSE", 0.01)
-    monkeypatch.setattr("warrenmq.pipeline.analysis.restarts.FAILURES", 2)
+    monkeypatch.setattr("warrenmq.pipeline.analysis.restarts.FIRST_DELAY", 0.01)
+    monkeypatch.setattr("warrenmq.pipeline.analysis.restarts.MAX_FAILURES", 2)
     heard = Heard()
     following = follow(spark, events, tmp_path / "checkpoint", heard)
 
     def refuse(*_: object) -> bool:
         raise ValueError("the disk is full")
 
-    monkeypatch.setattr(following._store, "put", refuse)
+    monkeypatch.setattr(following._store, "add_batch", refuse)
     with pytest.raises(FollowFailed, match="ValueError: the disk is full"):
         following.run(threading.Event())
     assert heard.states()[-1] == "failed"

@@ -1,4 +1,4 @@
-"""Who answers when and what is told: a window is done when the broker has the answers of all its jobs."""
+"""When jobs run and what they publish: a window is answered once the broker has the answers of all its jobs."""
 
 from __future__ import annotations
 
@@ -21,76 +21,80 @@ from tests.support.history import Faults, make_history
 from warrenmq.client import ConnectionFailed
 from warrenmq.events import schema
 from warrenmq.pipeline import jobs
-from warrenmq.pipeline.analysis.collectors import standard
-from warrenmq.pipeline.analysis.incremental import REST, REST_OF_SPARK, Analyst, Told
-from warrenmq.pipeline.count.count_events import Counting, count_events
-from warrenmq.pipeline.count.partials import pieces_in
-from warrenmq.pipeline.facts import ALL, facts_table
+from warrenmq.pipeline.analysis.event_log import standard_groups
+from warrenmq.pipeline.analysis.incremental import PAUSE_FACTOR, SPARK_PAUSE_FACTOR, AnswerUpdate, JobRunner
+from warrenmq.pipeline.count.count_events import CountSpec, count_events
+from warrenmq.pipeline.count.partials import partials_from_rows
+from warrenmq.pipeline.facts import ALL
+from warrenmq.pipeline.jobs.answers import plain_rows
 from warrenmq.pipeline.jobs.job import Job, arrow_job, for_all_windows
-from warrenmq.pipeline.jobs.tables import TEXT, WHOLE, WINDOW, WINDOW_COLUMNS, joined, put, totals, where
+from warrenmq.pipeline.jobs.tables import INT, TEXT, WINDOW, WINDOW_COLUMNS, aggregate, left_join, where, with_columns
+from warrenmq.pipeline.merge.facts import facts_from_events
 from warrenmq.pipeline.merge.facts_store import FactsStore
-from warrenmq.pipeline.options import Settings
-from warrenmq.pipeline.publish.answers import Run, document_of, plain_rows
-from warrenmq.pipeline.spark.session import small_tables
-from warrenmq.pipeline.times import microseconds_of
+from warrenmq.pipeline.options import AnalysisOptions
+from warrenmq.pipeline.publish.results import Run, document_of
+from warrenmq.pipeline.spark.session import small_table_session
+from warrenmq.pipeline.times import to_us
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 TEN = timedelta(seconds=10)
-SETTINGS = Settings()
+OPTIONS = AnalysisOptions()
 Rows = list[tuple[str, int, int]]
 
 
-def count(facts: pa.Table, settings: Settings) -> pa.Table:
+def count(facts: pa.Table, options: AnalysisOptions) -> pa.Table:
     """How many messages were published in each window, and in that before: an answer with a history."""
-    here = totals(where(facts, fact="step", kind="published"), (*WINDOW, "kind"), count="sum")
-    before = put(here, window_start=here["window_end"], before=here["count"]).select(["window_start", "before"])
-    found = joined(here, before, ["window_start"])
-    return put(found, before=pc.fill_null(found["before"], 0))
+    here = aggregate(where(facts, fact="step", kind="published"), (*WINDOW, "kind"), count="sum")
+    before = with_columns(here, window_start=here["window_end"], before=here["count"]).select(
+        ["window_start", "before"]
+    )
+    found = left_join(here, before, ["window_start"])
+    return with_columns(found, before=pc.fill_null(found["before"], 0))
 
 
-def one_window(settings: Settings) -> float:
-    return settings.window_seconds
+def one_window(options: AnalysisOptions) -> float:
+    return options.window_seconds
 
 
-def count_job(name: str = "counts", answer: Callable[[pa.Table, Settings], pa.Table] = count) -> Job:
-    columns = WINDOW_COLUMNS | {"kind": TEXT, "count": WHOLE, "before": WHOLE}
+def count_job(name: str = "counts", answer: Callable[[pa.Table, AnalysisOptions], pa.Table] = count) -> Job:
+    columns = WINDOW_COLUMNS | {"kind": TEXT, "count": INT, "before": INT}
     keys = ("window_start", "kind")
     needs = frozenset({"step"})
     return arrow_job(name, "Counts", keys, for_all_windows(answer), columns, "table", needs, one_window)
 
 
-def count_by_spark(facts: DataFrame, settings: Settings) -> DataFrame:
+def count_by_spark(facts: DataFrame, options: AnalysisOptions) -> DataFrame:
     counted = facts.where("kind = 'published'").groupBy("window_start", "window_end", "kind")
     return counted.sum("count").selectExpr("*", "`sum(count)` AS count", "0L AS before").drop("sum(count)")
 
 
-class Desk:
-    """A store, its analyst and what it tells; the clock stands still unless a job moves it."""
+class Harness:
+    """A store, its job runner and what that publishes; the clock stands still unless a job moves it."""
 
     def __init__(self, folder: Path, jobs: Sequence[Job] = (), spark: Any = None) -> None:
         self.now = 1000.0
         self.is_waiting = False
         self.lost: list[Exception] = []
-        self.rounds: list[list[Told]] = []
-        self.store = FactsStore(folder, SETTINGS)
+        self.rounds: list[list[AnswerUpdate]] = []
+        self.store = FactsStore(folder, OPTIONS)
         self._jobs = jobs or (count_job(), count_job("slow", self._count_slowly))
         self._spark = spark
         self._batches = 0
         self.open()
 
     def open(self) -> None:
-        """An analyst who knows nothing but what is in the store."""
-        self.analyst = Analyst(
-            self._spark, self.store, standard(), self._jobs, SETTINGS, self._publish, lambda: self.now
+        """A runner that knows only what is in the store."""
+        self.runner = JobRunner(
+            self._spark, self.store, standard_groups(), self._jobs, OPTIONS, self._publish, lambda: self.now
         )
 
-    def _count_slowly(self, facts: pa.Table, settings: Settings) -> pa.Table:
+    def _count_slowly(self, facts: pa.Table, options: AnalysisOptions) -> pa.Table:
         self.now += 30
-        return count(facts, settings)
+        return count(facts, options)
 
-    def _publish(self, told: Sequence[Told]) -> None:
+    def _publish(self, told: Sequence[AnswerUpdate]) -> None:
         if self.lost:
             raise self.lost.pop()
         self.rounds.append(list(told))
@@ -101,14 +105,14 @@ class Desk:
 
     def add(self, rows: list[dict[str, Any]]) -> None:
         events = pa.Table.from_pylist(rows, EVENTS)
-        counted = pa.Table.from_batches(list(count_events(events.to_batches(), Counting.of(SETTINGS, ALL))))
-        self.store.put(self._batches, pieces_in(counted))
+        counted = pa.Table.from_batches(list(count_events(events.to_batches(), CountSpec.of(OPTIONS, ALL))))
+        self.store.add_batch(self._batches, partials_from_rows(counted))
         self._batches += 1
 
     def answers(self, *, is_last: bool = False) -> dict[str, tuple[list[str], Rows]]:
         """By job: for which windows, and with which counts."""
         self.rounds.clear()
-        self.is_waiting = self.analyst.answer(is_last=is_last)
+        self.is_waiting = self.runner.run_due(is_last=is_last)
         return {
             told.answer.job: (
                 [window[17:19] for window in told.answer.windows],
@@ -119,99 +123,99 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    made = Desk(tmp_path / "checkpoint")
+def harness(tmp_path: Path) -> Iterator[Harness]:
+    made = Harness(tmp_path / "checkpoint")
     yield made
     made.store.close()
 
 
-def test_the_answers_of_a_round_are_told_together(desk: Desk) -> None:
-    desk.publish((0, 5), (1, 7))
+def test_the_answers_of_a_round_are_told_together(harness: Harness) -> None:
+    harness.publish((0, 5), (1, 7))
     both = (["00", "10"], [("00", 5, 0), ("10", 7, 5)])
-    assert desk.answers() == {"counts": both, "slow": both}
-    assert len(desk.rounds) == 1
-    assert not desk.is_waiting
-    assert desk.store.unanswered("facts") == {}
-    assert desk.answers() == {}, "nothing has changed since"
+    assert harness.answers() == {"counts": both, "slow": both}
+    assert len(harness.rounds) == 1
+    assert not harness.is_waiting
+    assert harness.store.unanswered("facts") == {}
+    assert harness.answers() == {}, "nothing has changed since"
 
 
-def test_a_round_that_took_long_is_rested_for_and_then_all_that_was_missed_is_answered(desk: Desk) -> None:
-    desk.publish((0, 5))
-    desk.answers()
-    desk.now += REST * 30 - 1
-    desk.publish((0, 1))
-    assert desk.answers() == {}
-    assert desk.is_waiting
-    assert list(desk.store.unanswered("facts")) == [microseconds_of(START)]
-    desk.publish((1, 2))
-    desk.now += 1
+def test_a_round_that_took_long_is_rested_for_and_then_all_that_was_missed_is_answered(harness: Harness) -> None:
+    harness.publish((0, 5))
+    harness.answers()
+    harness.now += PAUSE_FACTOR * 30 - 1
+    harness.publish((0, 1))
+    assert harness.answers() == {}
+    assert harness.is_waiting
+    assert list(harness.store.unanswered("facts")) == [to_us(START)]
+    harness.publish((1, 2))
+    harness.now += 1
     both = (["00", "10"], [("00", 6, 0), ("10", 2, 6)])
-    assert desk.answers() == {"counts": both, "slow": both}
-    assert desk.store.unanswered("facts") == {}
+    assert harness.answers() == {"counts": both, "slow": both}
+    assert harness.store.unanswered("facts") == {}
 
 
-def test_at_the_end_nobody_rests(desk: Desk) -> None:
-    desk.publish((0, 5))
-    desk.answers()
-    desk.publish((0, 1))
-    assert set(desk.answers(is_last=True)) == {"counts", "slow"}
-    assert desk.store.unanswered("facts") == {}
+def test_at_the_end_nobody_rests(harness: Harness) -> None:
+    harness.publish((0, 5))
+    harness.answers()
+    harness.publish((0, 1))
+    assert set(harness.answers(is_last=True)) == {"counts", "slow"}
+    assert harness.store.unanswered("facts") == {}
 
 
-def test_a_late_event_changes_the_answers_behind_it_and_only_those_are_told(desk: Desk) -> None:
-    desk.publish((0, 5), (1, 7), (2, 1))
-    desk.answers()
-    desk.publish((0, 1))
-    assert desk.answers(is_last=True)["counts"] == (["00", "10"], [("00", 6, 0), ("10", 7, 6)])
+def test_a_late_event_changes_the_answers_behind_it_and_only_those_are_told(harness: Harness) -> None:
+    harness.publish((0, 5), (1, 7), (2, 1))
+    harness.answers()
+    harness.publish((0, 1))
+    assert harness.answers(is_last=True)["counts"] == (["00", "10"], [("00", 6, 0), ("10", 7, 6)])
 
 
-def test_facts_that_change_no_answer_are_answered_by_silence(desk: Desk) -> None:
-    desk.publish((0, 5))
-    desk.answers()
-    desk.add([event(2, schema.ACKED, queue="q")])
-    assert list(desk.store.unanswered("facts")) == [microseconds_of(START)]
-    assert desk.answers(is_last=True) == {}
-    assert desk.store.unanswered("facts") == {}
+def test_facts_that_change_no_answer_are_answered_by_silence(harness: Harness) -> None:
+    harness.publish((0, 5))
+    harness.answers()
+    harness.add([event(2, schema.ACKED, queue="q")])
+    assert list(harness.store.unanswered("facts")) == [to_us(START)]
+    assert harness.answers(is_last=True) == {}
+    assert harness.store.unanswered("facts") == {}
 
 
-def test_a_window_that_has_nothing_to_tell_is_told_once(desk: Desk) -> None:
+def test_a_window_that_has_nothing_to_tell_is_told_once(harness: Harness) -> None:
     """What another run told of it is gone then."""
-    desk.add([event(2, schema.ACKED, queue="q")])
-    assert desk.answers() == {"counts": (["00"], []), "slow": (["00"], [])}
-    desk.add([event(3, schema.ACKED, queue="q")])
-    assert desk.answers(is_last=True) == {}
+    harness.add([event(2, schema.ACKED, queue="q")])
+    assert harness.answers() == {"counts": (["00"], []), "slow": (["00"], [])}
+    harness.add([event(3, schema.ACKED, queue="q")])
+    assert harness.answers(is_last=True) == {}
 
 
-def test_what_the_broker_did_not_confirm_is_answered_again(desk: Desk) -> None:
-    desk.publish((0, 5))
-    desk.lost = [ConnectionFailed("nobody answers")]
+def test_what_the_broker_did_not_confirm_is_answered_again(harness: Harness) -> None:
+    harness.publish((0, 5))
+    harness.lost = [ConnectionFailed("nobody answers")]
     with pytest.raises(ConnectionFailed):
-        desk.answers()
-    assert len(desk.store.unanswered("facts")) == 1
-    assert desk.answers(is_last=True) == dict.fromkeys(("counts", "slow"), (["00"], [("00", 5, 0)]))
+        harness.answers()
+    assert len(harness.store.unanswered("facts")) == 1
+    assert harness.answers(is_last=True) == dict.fromkeys(("counts", "slow"), (["00"], [("00", 5, 0)]))
 
 
-def test_who_begins_anew_answers_for_what_is_left_and_tells_it_whatever_was_told_before(desk: Desk) -> None:
-    desk.publish((0, 5), (1, 7))
-    desk.answers()
-    desk.publish((1, 1))
-    desk.open()
-    assert desk.answers()["counts"] == (["10"], [("10", 8, 5)])
+def test_who_begins_anew_answers_for_what_is_left_and_tells_it_whatever_was_told_before(harness: Harness) -> None:
+    harness.publish((0, 5), (1, 7))
+    harness.answers()
+    harness.publish((1, 1))
+    harness.open()
+    assert harness.answers()["counts"] == (["10"], [("10", 8, 5)])
 
 
 def test_facts_that_no_answer_needs_any_more_go(tmp_path: Path) -> None:
     """Also where no ids come any more, whose facts have windows of their own."""
-    desk = Desk(tmp_path / "checkpoint", (count_job(), replace(count_job("ids"), needs=frozenset({"message"}))))
+    harness = Harness(tmp_path / "checkpoint", (count_job(), replace(count_job("ids"), needs=frozenset({"message"}))))
     later = 1000  # windows: longer than facts are kept, and what the jobs look back
-    desk.add([event(second, schema.PUBLISHED, message_id="again") for second in (1, 2)])
-    assert set(desk.answers()) == {"counts", "ids"}
-    assert desk.store.bounds("keyed") is not None
-    desk.publish((later, 1))
-    desk.answers(is_last=True)
-    newest = microseconds_of(START + later * TEN)
-    assert desk.store.bounds("facts") == (newest, newest)
-    assert desk.store.bounds("keyed") is None
-    desk.store.close()
+    harness.add([event(second, schema.PUBLISHED, message_id="again") for second in (1, 2)])
+    assert set(harness.answers()) == {"counts", "ids"}
+    assert harness.store.bounds("ids") is not None
+    harness.publish((later, 1))
+    harness.answers(is_last=True)
+    newest = to_us(START + later * TEN)
+    assert harness.store.bounds("facts") == (newest, newest)
+    assert harness.store.bounds("ids") is None
+    harness.store.close()
 
 
 def with_priorities(events: pa.Table) -> pa.Table:
@@ -223,27 +227,27 @@ def with_priorities(events: pa.Table) -> pa.Table:
 
 def test_in_the_end_all_jobs_have_said_what_they_say_to_all_facts_at_once(tmp_path: Path) -> None:
     """Whatever micro-batches the events came in: a history with faults, answered for again and again as it grows."""
-    settings = Settings(baseline_windows=12, consumer_windows=20, stuck_after=40.0)
+    options = AnalysisOptions(baseline_windows=12, consumer_windows=20, stuck_after=40.0)
     faults = Faults(spike_at=200, poison_at=350, stuck_at=450, slow_at=600, poison_attempts=60, duplicates=9)
     events = with_priorities(make_history(4000, seconds=800, faults=faults).table())
     run = Run("run", "follow")
     documents: list[dict[str, Any]] = []
 
-    def keep(told: Sequence[Told]) -> None:
+    def keep(told: Sequence[AnswerUpdate]) -> None:
         documents.extend(document_of(one.answer, run, one.number, one.covers, START) for one in told)
 
-    store = FactsStore(tmp_path / "checkpoint", settings)
-    analyst = Analyst(None, store, standard(), jobs.ALL, settings, keep)  # type: ignore[arg-type]
+    store = FactsStore(tmp_path / "checkpoint", options)
+    runner = JobRunner(None, store, standard_groups(), jobs.ALL, options, keep)  # type: ignore[arg-type]
     for batch, begin in enumerate(range(0, events.num_rows, 1700)):
         some = events.slice(begin, 1700)
-        counted = count_events(some.to_batches(), Counting.of(settings, ALL))
-        store.put(batch, pieces_in(pa.Table.from_batches(list(counted))))
-        analyst.answer(is_last=True)
+        counted = count_events(some.to_batches(), CountSpec.of(options, ALL))
+        store.add_batch(batch, partials_from_rows(pa.Table.from_batches(list(counted))))
+        runner.run_due(is_last=True)
     store.close()
-    facts = facts_table(events, settings)
+    facts = facts_from_events(events, options)
     for job in jobs.ALL:
         assert job.answer is not None
-        at_once = plain_rows(job.answer(facts, settings, 0))
+        at_once = plain_rows(job.answer(facts, options, 0))
         assert at_once, f"{job.name} has nothing to say"
         told = kept_rows([document for document in documents if document["job"] == job.name])
         assert told == sorted(at_once, key=lambda row: str(tuple(row[key] for key in job.keys)))
@@ -252,20 +256,20 @@ def test_in_the_end_all_jobs_have_said_what_they_say_to_all_facts_at_once(tmp_pa
 def test_a_job_that_only_spark_can_run_comes_after_the_others_and_rests_longer(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    def count_slowly(facts: DataFrame, settings: Settings) -> DataFrame:
-        desk.now += 30
-        return count_by_spark(facts, settings)
+    def count_slowly(facts: DataFrame, options: AnalysisOptions) -> DataFrame:
+        harness.now += 30
+        return count_by_spark(facts, options)
 
     own = replace(count_job("own"), run=count_slowly, answer=None)
-    desk = Desk(tmp_path / "checkpoint", (own, count_job()), small_tables(spark))
-    desk.publish((0, 5), (1, 7))
-    told = desk.answers()
+    harness = Harness(tmp_path / "checkpoint", (own, count_job()), small_table_session(spark))
+    harness.publish((0, 5), (1, 7))
+    told = harness.answers()
     assert told["own"] == (["00", "10"], [("00", 5, 0), ("10", 7, 0)])
-    assert [[one.answer.job for one in round_] for round_ in desk.rounds] == [["counts"], ["own"]]
-    desk.publish((1, 1))
-    desk.now += REST_OF_SPARK * 30 - 1
-    assert set(desk.answers()) == {"counts"}
-    assert desk.is_waiting
-    desk.now += 1
-    assert desk.answers() == {"own": (["10"], [("10", 8, 0)])}
-    desk.store.close()
+    assert [[one.answer.job for one in round_] for round_ in harness.rounds] == [["counts"], ["own"]]
+    harness.publish((1, 1))
+    harness.now += SPARK_PAUSE_FACTOR * 30 - 1
+    assert set(harness.answers()) == {"counts"}
+    assert harness.is_waiting
+    harness.now += 1
+    assert harness.answers() == {"own": (["10"], [("10", 8, 0)])}
+    harness.store.close()

@@ -27,13 +27,12 @@ from tests.pipeline.analysis.support import kept_rows
 from tests.support.history import START, History, make_history
 from warrenmq.events import schema
 from warrenmq.pipeline import jobs
-from warrenmq.pipeline.analysis.batch import Batch
-from warrenmq.pipeline.analysis.collectors import standard
-from warrenmq.pipeline.analysis.event_log import EventLog
-from warrenmq.pipeline.analysis.follow import Follow, FollowOptions
-from warrenmq.pipeline.options import Settings
+from warrenmq.pipeline.analysis.batch import BatchAnalysis
+from warrenmq.pipeline.analysis.event_log import EventLog, standard_groups
+from warrenmq.pipeline.analysis.follow import FollowAnalysis, FollowOptions
+from warrenmq.pipeline.options import AnalysisOptions
 from warrenmq.pipeline.publish.results import ResultWriter
-from warrenmq.pipeline.times import Range, iso
+from warrenmq.pipeline.times import TimeRange, iso
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,8 +62,10 @@ def flags(tmp_path: Path, *more: str) -> list[str]:
 def batch_rows(spark: SparkSession, url: str) -> dict[str, list[dict[str, Any]]]:
     """What a batch in the tests' own session says about the same events."""
     found = {}
-    with Batch(spark, EventLog({"url": url}), standard(), jobs.ALL, Settings(), Range(START, END)) as batch:
-        assert batch.look().events > 0
+    with BatchAnalysis(
+        spark, EventLog({"url": url}), standard_groups(), jobs.ALL, AnalysisOptions(), TimeRange(START, END)
+    ) as batch:
+        assert batch.read_events().events > 0
         for answer in (found.answer for found in batch.answers(lambda progress: None)):
             found[answer.job] = sorted(answer.rows, key=lambda row: str(tuple(row[key] for key in answer.keys)))
     return found
@@ -135,8 +136,16 @@ def follow_to_the_end(spark: SparkSession, url: str, tmp_path: Path) -> None:
     options = FollowOptions(tmp_path / "checkpoint", START, until_read=True)
     with ResultWriter(url) as writer:
         events = EventLog({"url": url})
-        following = Follow(
-            spark, events, standard(), jobs.ALL, Settings(), options, writer.write, lambda: True, lambda progress: None
+        following = FollowAnalysis(
+            spark,
+            events,
+            standard_groups(),
+            jobs.ALL,
+            AnalysisOptions(),
+            options,
+            writer.write,
+            lambda: True,
+            lambda progress: None,
         )
         following.run(threading.Event())
 

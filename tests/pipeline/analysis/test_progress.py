@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from warrenmq.pipeline.analysis.progress import Progress, Tracker, messages_in, status_answer
-from warrenmq.pipeline.failures import reason_of
-from warrenmq.pipeline.publish.answers import Run
+from warrenmq.pipeline.analysis.progress import AnalysisProgress, ProgressTracker, messages_in, status_answer
+from warrenmq.pipeline.errors import short_reason
+from warrenmq.pipeline.publish.results import Run
 
 
 def report(start: Any, end: Any, latest: Any) -> dict[str, Any]:
@@ -27,38 +27,38 @@ def report(start: Any, end: Any, latest: Any) -> dict[str, Any]:
         ({"a": 0}, "garbage", {"a": 10}, None),
     ],
 )
-def test_a_report_tells_what_was_read_and_what_is_left(start: Any, end: Any, latest: Any, found: Any) -> None:
+def test_messages_read_and_left_in_a_report_of_sparks(start: Any, end: Any, latest: Any, found: Any) -> None:
     assert messages_in(report(start, end, latest)) == found
 
 
 def test_a_tracker_sums_up_what_micro_batches_brought() -> None:
-    told: list[Progress] = []
-    tracker = Tracker(told.append)
+    reported: list[AnalysisProgress] = []
+    tracker = ProgressTracker(reported.append)
     newest = datetime(2026, 11, 16, 10, 0, 0, 500_000, tzinfo=UTC)
-    tracker.count(100, newest, late=3)
-    tracker.count(0, None, late=0)  # nothing came
-    tracker.count(20, newest, late=1)
-    tracker.note(report({"a": 10}, {"a": 12}, {"a": 12}))
-    assert [progress.events for progress in told] == [100, 100, 120, 120]
-    assert told[-1] == tracker.progress
-    assert (told[-1].batches, told[-1].events, told[-1].lag, told[-1].late) == (2, 120, 0, 4)
-    assert told[-1].newest == newest
+    tracker.add_batch(100, newest, late=3)
+    tracker.add_batch(0, None, late=0)  # nothing came
+    tracker.add_batch(20, newest, late=1)
+    tracker.on_query_progress(report({"a": 10}, {"a": 12}, {"a": 12}))
+    assert [progress.events for progress in reported] == [100, 100, 120, 120]
+    assert reported[-1] == tracker.progress
+    assert (reported[-1].batches, reported[-1].events, reported[-1].lag, reported[-1].late) == (2, 120, 0, 4)
+    assert reported[-1].newest == newest
 
 
-def test_the_lag_is_told_in_events_by_what_messages_had_so_far() -> None:
-    tracker = Tracker(lambda progress: None)
-    tracker.note(report({"a": 0}, {"a": 0}, {"a": 3}))
+def test_the_lag_in_events_is_estimated_from_the_messages_read() -> None:
+    tracker = ProgressTracker(lambda progress: None)
+    tracker.on_query_progress(report({"a": 0}, {"a": 0}, {"a": 3}))
     assert tracker.progress.lag is None  # nothing is known of messages yet
-    tracker.count(100, None, late=0)
-    tracker.note(report({"a": 0}, {"a": 10}, {"a": 15}))
+    tracker.add_batch(100, None, late=0)
+    tracker.on_query_progress(report({"a": 0}, {"a": 10}, {"a": 15}))
     assert tracker.progress.lag == 50
-    tracker.note(report({"a": 10}, {"a": 15}, None))
+    tracker.on_query_progress(report({"a": 10}, {"a": 15}, None))
     assert tracker.progress.lag is None
 
 
 def test_the_status_says_how_it_goes() -> None:
     run = Run("run-1", "follow", datetime(2026, 11, 16, 9, tzinfo=UTC))
-    answer = status_answer(run, Progress("following", batches=2, events=120, lag=0), "failed", 10.0, "no disk")
+    answer = status_answer(run, AnalysisProgress("following", batches=2, events=120, lag=0), "failed", 10.0, "no disk")
     assert (answer.job, answer.chart, answer.keys) == ("status", "status", ("run",))
     assert answer.rows == [
         {
@@ -87,6 +87,6 @@ warrenmq.pipeline.errors.DataLost: offsets 3 to 7 of stream warren.events are go
 \tat org.apache.spark.Foo.bar(Foo.scala:1)
 Caused by: java.lang.IllegalStateException: something else
 """
-    assert reason_of(text) == "offsets 3 to 7 of stream warren.events are gone"
-    assert reason_of("  ValueError: the disk is full\n\tat x.y\n") == "ValueError: the disk is full"
-    assert reason_of("just words") == "just words"
+    assert short_reason(text) == "offsets 3 to 7 of stream warren.events are gone"
+    assert short_reason("  ValueError: the disk is full\n\tat x.y\n") == "ValueError: the disk is full"
+    assert short_reason("just words") == "just words"

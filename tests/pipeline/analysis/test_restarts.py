@@ -10,8 +10,8 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from pyspark.errors import PySparkValueError
 
-from warrenmq.pipeline.analysis.restarts import TOO_BUSY, KeptQuery
-from warrenmq.pipeline.failures import FollowFailed
+from warrenmq.pipeline.analysis.restarts import TOO_BUSY, RestartingQuery
+from warrenmq.pipeline.errors import FollowFailed
 
 
 class Query:
@@ -27,82 +27,82 @@ class Query:
         self.is_stopped = True
 
 
-class Keeper:
-    """A kept query whose lives are given beforehand."""
+class Restarts:
+    """A restarting query with prepared outcomes, and a manual clock."""
 
-    def __init__(self, *lives: Any) -> None:
-        self.lives = list(lives)
+    def __init__(self, *outcomes: Any) -> None:
+        self.outcomes = list(outcomes)
         self.started: list[float] = []
-        self.said: list[str] = []
+        self.reported: list[str] = []
         self.now = 100.0
         self.done = 0
-        self.is_broker_there = True
-        self.kept = KeptQuery(
-            self._start, lambda: self.done, lambda: self.is_broker_there, self.said.append, lambda: self.now
+        self.is_broker_reachable = True
+        self.query = RestartingQuery(
+            self._start, lambda: self.done, lambda: self.is_broker_reachable, self.reported.append, lambda: self.now
         )
 
     def _start(self) -> Any:
         self.started.append(self.now)
-        life = self.lives.pop(0)
-        if isinstance(life, Exception):
-            raise life
-        return life
+        outcome = self.outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
-    def look(self, seconds: int) -> None:
-        """Look every second for so long."""
+    def poll_for(self, seconds: int) -> None:
+        """Poll once per second."""
         for _ in range(seconds):
-            assert self.kept.look()
+            assert self.query.poll()
             self.now += 1
 
 
 def test_a_query_that_ended_well_is_done() -> None:
-    keeper = Keeper(Query())
-    assert keeper.kept.look()  # started
-    assert not keeper.kept.look()
+    restarts = Restarts(Query())
+    assert restarts.query.poll()  # started
+    assert not restarts.query.poll()
 
 
-def test_a_query_that_cannot_be_started_or_fails_is_started_again_with_growing_pauses() -> None:
-    keeper = Keeper(PySparkValueError("no"), Query("ValueError: disk"), Query(is_active=True))
-    keeper.look(20)
-    assert keeper.started == [100, 101, 104]
-    assert keeper.said == ["starting again", "following", "starting again", "following"]
+def test_a_failed_query_is_restarted_after_growing_delays() -> None:
+    restarts = Restarts(PySparkValueError("no"), Query("ValueError: disk"), Query(is_active=True))
+    restarts.poll_for(20)
+    assert restarts.started == [100, 101, 104]
+    assert restarts.reported == ["restarting", "following", "restarting", "following"]
 
 
-def test_a_query_that_gets_nowhere_is_given_up_with_the_reason() -> None:
-    keeper = Keeper(*(Query("ValueError: the disk is full") for _ in range(9)))
+def test_a_query_without_progress_raises_after_three_failures() -> None:
+    restarts = Restarts(*(Query("ValueError: the disk is full") for _ in range(9)))
     with pytest.raises(FollowFailed, match="the disk is full"):
-        keeper.look(60)
-    assert len(keeper.started) == 3
+        restarts.poll_for(60)
+    assert len(restarts.started) == 3
 
 
-def test_progress_in_between_counts_anew() -> None:
-    keeper = Keeper(*(Query("ValueError: now and then") for _ in range(9)), Query(is_active=True))
+def test_progress_resets_the_failures() -> None:
+    restarts = Restarts(*(Query("ValueError: now and then") for _ in range(9)), Query(is_active=True))
     for _ in range(9):
-        keeper.done += 1
-        keeper.look(3)
-    assert len(keeper.started) > 3
+        restarts.done += 1
+        restarts.poll_for(3)
+    assert len(restarts.started) > 3
 
 
-def test_a_broker_that_is_away_is_waited_for() -> None:
-    keeper = Keeper(*(Query("ConnectionFailed: nobody answers") for _ in range(9)), Query(is_active=True))
-    keeper.is_broker_there = False
-    keeper.look(200)
-    assert len(keeper.started) == 10
-    assert keeper.said[0:3] == ["following", "waiting for the broker", "following"]
-    assert max(after - before for before, after in zip(keeper.started, keeper.started[1:], strict=False)) <= 17
+def test_an_unreachable_broker_is_retried_for_ever() -> None:
+    restarts = Restarts(*(Query("ConnectionFailed: nobody answers") for _ in range(9)), Query(is_active=True))
+    restarts.is_broker_reachable = False
+    restarts.poll_for(200)
+    assert len(restarts.started) == 10
+    assert restarts.reported[0:3] == ["following", "waiting for the broker", "following"]
+    assert max(after - before for before, after in zip(restarts.started, restarts.started[1:], strict=False)) <= 17
 
 
 def test_a_machine_that_is_too_busy_is_given_more_time() -> None:
-    keeper = Keeper(*(Query(f"SparkException: {TOO_BUSY}.") for _ in range(40)))
+    restarts = Restarts(*(Query(f"SparkException: {TOO_BUSY}.") for _ in range(40)))
     with pytest.raises(FollowFailed):
-        keeper.look(1000)
-    assert len(keeper.started) == 30
+        restarts.poll_for(1000)
+    assert len(restarts.started) == 30
 
 
 def test_stopping_stops_what_runs() -> None:
     query = Query(is_active=True)
-    keeper = Keeper(query)
-    keeper.kept.stop()
-    keeper.look(1)
-    keeper.kept.stop()
+    restarts = Restarts(query)
+    restarts.query.stop()
+    restarts.poll_for(1)
+    restarts.query.stop()
     assert query.is_stopped

@@ -20,13 +20,14 @@ from warrenmq import Broker
 from warrenmq.events.schema import STREAM_NAME
 from warrenmq.pipeline import facts
 from warrenmq.pipeline.count import partials
-from warrenmq.pipeline.count.count_events import SHELVES, Counting, facts_of_place
-from warrenmq.pipeline.count.datasource import CountedEvents
+from warrenmq.pipeline.count.count_events import MATCH_PARTITIONS, CountSpec
+from warrenmq.pipeline.count.datasource import EventCountSource
 from warrenmq.pipeline.errors import BadOption, BadPayload
-from warrenmq.pipeline.options import Settings
+from warrenmq.pipeline.merge.facts import facts_from_events, facts_from_partials
+from warrenmq.pipeline.options import AnalysisOptions
 
-SETTINGS = Settings()
-ALL = Counting.of(SETTINGS, facts.ALL, SHELVES)
+OPTIONS = AnalysisOptions()
+ALL = CountSpec.of(OPTIONS, facts.ALL, MATCH_PARTITIONS)
 Row = dict[str, Any]
 
 
@@ -43,24 +44,24 @@ def broker(history: History) -> Iterator[Broker]:
         yield running
 
 
-def source(broker: Broker, counting: Counting = ALL, **more: str) -> CountedEvents:
-    options = {"url": broker.url, "stream": STREAM_NAME, "payload": "arrow", "counting": counting.as_text()} | more
-    return CountedEvents(options)
+def source(broker: Broker, counting: CountSpec = ALL, **more: str) -> EventCountSource:
+    options = {"url": broker.url, "stream": STREAM_NAME, "payload": "arrow", "counting": counting.to_json()} | more
+    return EventCountSource(options)
 
 
-def read(reader: Any, partitions: Any) -> list[partials.Piece]:
+def read(reader: Any, partitions: Any) -> list[partials.Partial]:
     travelled = pickle.loads(pickle.dumps(reader))  # executors get it pickled
     batches = [batch for partition in partitions for batch in travelled.read(partition)]
-    return partials.pieces_in(pa.Table.from_batches(batches))
+    return partials.partials_from_rows(pa.Table.from_batches(batches))
 
 
-def facts_in(found: list[partials.Piece]) -> dict[Any, tuple[int, int]]:
+def facts_in(found: list[partials.Partial]) -> dict[Any, tuple[int, int]]:
     """Count and total time by the keys of a fact; parts of a window are added up."""
-    places: dict[tuple[str, int], list[partials.Piece]] = {}
+    places: dict[tuple[str, int], list[partials.Partial]] = {}
     for piece in found:
-        if piece.kind != partials.SEEN:
-            places.setdefault((piece.kind, piece.place), []).append(piece)
-    return added_up([row for some in places.values() for row in facts_of_place(some, SETTINGS).to_pylist()])
+        if piece.kind != partials.TOTALS:
+            places.setdefault((piece.kind, piece.key), []).append(piece)
+    return added_up([row for some in places.values() for row in facts_from_partials(some, OPTIONS).to_pylist()])
 
 
 def added_up(rows: list[Row]) -> dict[Any, tuple[int, int]]:
@@ -79,7 +80,7 @@ def test_a_batch_read_in_several_tasks_gives_the_facts_of_all_events(broker: Bro
     found = read(reader, partitions)
     assert sum(piece.events for piece in found) == history.rows
     assert max(piece.newest for piece in found) == int(history.columns["time"].max())
-    assert facts_in(found) == added_up(facts.facts_table(history.table(), SETTINGS).to_pylist())
+    assert facts_in(found) == added_up(facts_from_events(history.table(), OPTIONS).to_pylist())
 
 
 def test_a_streaming_read_gives_the_same(broker: Broker, history: History) -> None:
@@ -90,20 +91,20 @@ def test_a_streaming_read_gives_the_same(broker: Broker, history: History) -> No
         found = read(reader, reader.partitions(start, end))
     finally:
         reader.stop()
-    assert facts_in(found) == added_up(facts.facts_table(history.table(), SETTINGS).to_pylist())
+    assert facts_in(found) == added_up(facts_from_events(history.table(), OPTIONS).to_pylist())
 
 
 def test_only_events_of_the_range_are_counted(broker: Broker, history: History) -> None:
     times = history.columns["time"]
     middle = int(times[0]) // 60_000_000 * 60_000_000 + 60_000_000
-    early = replace(ALL, end=middle, keyed_end=middle)
-    late = replace(ALL, start=middle, keyed_start=middle)
+    early = replace(ALL, end=middle, id_end=middle)
+    late = replace(ALL, start=middle, id_start=middle)
     counted = [sum(piece.events for piece in read(r, r.partitions())) for r in readers(broker, early, late)]
     assert counted == [int((times < middle).sum()), int((times >= middle).sum())]
     assert all(counted)
 
 
-def readers(broker: Broker, *countings: Counting) -> list[Any]:
+def readers(broker: Broker, *countings: CountSpec) -> list[Any]:
     return [source(broker, counting).reader(None) for counting in countings]  # type: ignore[arg-type]
 
 
@@ -114,7 +115,7 @@ def test_nothing_to_read_is_no_piece(broker: Broker) -> None:
 
 def test_what_is_no_arrow_is_told_with_its_place(broker: Broker) -> None:
     reader = source(broker, stream="others", schema="time timestamp").reader(None)  # type: ignore[arg-type]
-    with pytest.raises(BadPayload, match="offset 0 of 'others' is no Arrow IPC stream"):
+    with pytest.raises(BadPayload, match="offset 0 of 'others' is not an Arrow IPC stream"):
         read(reader, reader.partitions())
 
 

@@ -65,7 +65,7 @@ def events(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
 def fact(kind_of_fact: str, window: int, **fields: Any) -> dict[str, Any]:
     """A fact of the window with that number from ten on, each of ten seconds."""
     texts = ("vhost", "exchange", "queue", "consumer", "connection", "kind", "reason", "name")
-    counts = ("part", "channel", "bucket", "count", "messages", "settled", "failed", "redelivered", "octets")
+    counts = ("part", "channel", "bucket", "count", "messages", "settled", "failed", "redelivered", "bytes")
     start = at(10 * window)
     return {
         "window_start": start,

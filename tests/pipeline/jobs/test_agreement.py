@@ -13,11 +13,17 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from tests.pipeline.jobs.rows import at, fact, fact_table
 from warrenmq.pipeline import jobs
 from warrenmq.pipeline.jobs.tables import since
-from warrenmq.pipeline.options import Settings
-from warrenmq.pipeline.times import microseconds_of
+from warrenmq.pipeline.options import AnalysisOptions
+from warrenmq.pipeline.times import to_us
 
-SETTINGS = Settings(
-    baseline_windows=12, consumer_windows=8, stuck_after=30.0, keyed_window="10 seconds", depth_limit=500, top=3, kept=4
+OPTIONS = AnalysisOptions(
+    baseline_windows=12,
+    consumer_windows=8,
+    stuck_after=30.0,
+    id_window="10 seconds",
+    depth_limit=500,
+    top=3,
+    max_per_group=4,
 )
 WINDOWS = 200
 
@@ -42,7 +48,7 @@ def _facts_of_window(draw, window, vhost, busy):
         if draw.random() < chance * busy:
             first, uid = draw.uniform(0, 9), draw.randrange(1, 10**6)
             times = {"first_time": at(10 * window + first), "last_time": at(10 * window + draw.uniform(first, 9.9))}
-            counts = {"count": draw.randint(1, most * burst), "first_uid": uid, "last_uid": uid + 5, "octets": 7}
+            counts = {"count": draw.randint(1, most * burst), "first_uid": uid, "last_uid": uid + 5, "bytes": 7}
             rows.append(fact(what, window, vhost=vhost, **counts, **times, **fields))
 
     for exchange in ("x", "y"):
@@ -84,20 +90,20 @@ def rows_of(table, job):
 def test_an_answer_depends_on_its_window_and_the_history_before_it_alone(job, seed):
     """So whoever follows may forget what is older, and says what a batch says."""
     facts = some_facts(seed)
-    whole = rows_of(job.answer(facts, SETTINGS, 0), job)
+    whole = rows_of(job.answer(facts, OPTIONS, 0), job)
     assert whole, f"seed {seed}: there is nothing to compare"
     for window in range(0, WINDOWS, 29):
-        begin = microseconds_of(at(10 * window))
-        known = since(facts, begin - round(job.history(SETTINGS) * 1_000_000))
+        begin = to_us(at(10 * window))
+        known = since(facts, begin - round(job.history(OPTIONS) * 1_000_000))
         wanted = [row for row in whole if row["window_start"] >= at(10 * window)]
-        assert rows_of(job.answer(known, SETTINGS, begin), job) == wanted, f"seed {seed}, from window {window} on"
+        assert rows_of(job.answer(known, OPTIONS, begin), job) == wanted, f"seed {seed}, from window {window} on"
 
 
 @pytest.mark.parametrize("job", jobs.ALL, ids=lambda job: job.name)
 def test_the_order_of_facts_does_not_matter(job):
     facts = some_facts(5)
     shuffled = facts.take(random.Random(5).sample(range(facts.num_rows), facts.num_rows))
-    assert rows_of(job.answer(shuffled, SETTINGS, 0), job) == rows_of(job.answer(facts, SETTINGS, 0), job)
+    assert rows_of(job.answer(shuffled, OPTIONS, 0), job) == rows_of(job.answer(facts, OPTIONS, 0), job)
 
 
 def test_spark_says_the_same(spark):
@@ -105,12 +111,12 @@ def test_spark_says_the_same(spark):
     facts = some_facts(6, windows=400)
     frame = spark.createDataFrame(facts).persist()
     for job in jobs.by_name(["throughput", "sessions", "anomalies", "priorities"]):
-        assert rows_of(job.run(frame, SETTINGS).toArrow(), job) == rows_of(job.answer(facts, SETTINGS, 0), job)
+        assert rows_of(job.run(frame, OPTIONS).toArrow(), job) == rows_of(job.answer(facts, OPTIONS, 0), job)
     frame.unpersist()
 
 
 def test_spark_knows_the_columns_of_every_answer(spark):
     facts = some_facts(6, windows=1)
     for job in jobs.ALL:
-        found, here = job.run(spark.createDataFrame(facts), SETTINGS).schema, job.answer(facts, SETTINGS, 0).schema
+        found, here = job.run(spark.createDataFrame(facts), OPTIONS).schema, job.answer(facts, OPTIONS, 0).schema
         assert to_arrow_schema(found, timezone="UTC") == here

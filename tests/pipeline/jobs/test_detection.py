@@ -9,9 +9,9 @@ import pytest
 
 from tests.pipeline.jobs.rows import at
 from warrenmq.pipeline.jobs.detection import MEASURES, Point, find_changes, sentence
-from warrenmq.pipeline.options import Settings
+from warrenmq.pipeline.options import AnalysisOptions
 
-SETTINGS = Settings()
+OPTIONS = AnalysisOptions()
 PUBLISHED, WAITING, FAILED = MEASURES["published"], MEASURES["waiting_p95"], MEASURES["failed"]
 
 
@@ -23,7 +23,7 @@ def points(values, noises=None):
     ]
 
 
-def changes(values, measure=PUBLISHED, settings=SETTINGS, noises=None):
+def changes(values, measure=PUBLISHED, settings=OPTIONS, noises=None):
     return [(found.told, found.seen) for found in find_changes(points(values, noises), measure, settings)]
 
 
@@ -74,10 +74,10 @@ def test_few_windows_say_nothing_about_what_is_usual():
 def test_what_is_heard_of_again_after_a_long_silence_is_as_new():
     """Else the answer would depend on how long ago it was heard of, which whoever follows may have forgotten."""
     silent = points([100.0] * 20 + [0.0] * 40 + [900.0])
-    assert find_changes(silent, PUBLISHED, SETTINGS)[-1].told == 60, "it was heard of all the time"
+    assert find_changes(silent, PUBLISHED, OPTIONS)[-1].told == 60, "it was heard of all the time"
     for point in silent[20:60]:
         point.is_seen = False
-    assert find_changes(silent, PUBLISHED, SETTINGS)[-1].told == 21, "that it fell"
+    assert find_changes(silent, PUBLISHED, OPTIONS)[-1].told == 21, "that it fell"
 
 
 def test_some_failures_among_none_are_noise_and_many_are_not():
@@ -105,8 +105,8 @@ def test_the_new_level_becomes_usual_and_a_second_rise_is_told():
 
 def test_the_baseline_reaches_back_as_far_as_the_settings_say():
     values = [5.0] * 20 + [300.0] * 30 + [5.0] * 30 + [300.0]
-    assert changes(values, settings=Settings(baseline_windows=12)) == [(20, 20), (51, 50), (80, 80)]
-    assert changes(values, settings=Settings(baseline_windows=60)) == [(20, 20)]
+    assert changes(values, settings=AnalysisOptions(baseline_windows=12)) == [(20, 20), (51, 50), (80, 80)]
+    assert changes(values, settings=AnalysisOptions(baseline_windows=60)) == [(20, 20)]
 
 
 def test_bursts_that_come_again_and_again_are_usual():

@@ -10,15 +10,15 @@ import pytest
 
 from tests.support.history import NO_FAULTS, POISON_KEY, START, make_history
 from warrenmq.events import schema
-from warrenmq.pipeline.options import Settings
+from warrenmq.pipeline.options import AnalysisOptions
 
 pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'warrenmq[spark]'")
 
 from warrenmq.pipeline import jobs
-from warrenmq.pipeline.facts import facts_table
-from warrenmq.pipeline.jobs.tables import TIMESTAMP, put, where
+from warrenmq.pipeline.jobs.tables import TIMESTAMP, where, with_columns
+from warrenmq.pipeline.merge.facts import facts_from_events
 
-SETTINGS = Settings()
+OPTIONS = AnalysisOptions()
 MESSAGES = 40_000
 
 
@@ -29,12 +29,12 @@ def history():
 
 @pytest.fixture(scope="module")
 def counted(history):
-    return facts_table(history.table(), SETTINGS)
+    return facts_from_events(history.table(), OPTIONS)
 
 
 def answer(counted, name):
     [job] = jobs.by_name([name])
-    return job.answer(counted, SETTINGS, 0).sort_by("window_start").to_pylist()
+    return job.answer(counted, OPTIONS, 0).sort_by("window_start").to_pylist()
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_the_stuck_consumer_is_found_with_its_time_and_what_it_holds(anomalies, 
     [stuck] = told(anomalies, "consumer", "stuck")
     assert truth.stuck_consumer in stuck["name"]
     assert stuck["value"] == truth.outstanding
-    assert stuck["window_start"] - truth.stuck_at <= timedelta(seconds=SETTINGS.stuck_after + 20)
+    assert stuck["window_start"] - truth.stuck_at <= timedelta(seconds=OPTIONS.stuck_after + 20)
     rows = [row for row in answer(counted, "consumers") if row["stuck"]]
     assert {row["consumer"] for row in rows} == {truth.stuck_consumer}
     # It settled its last message just before, or got the first that it keeps just after.
@@ -119,7 +119,7 @@ def test_percentiles_are_within_two_percent_of_the_exact_ones(counted, history):
             if row["kind"] == schema.ACKED:
                 exact["end_to_end"].append(row["time"] - row["publish_time"])
     times = where(counted, fact="time")
-    in_one_window = put(times, window_start=pa.repeat(pa.scalar(START, TIMESTAMP), times.num_rows))
+    in_one_window = with_columns(times, window_start=pa.repeat(pa.scalar(START, TIMESTAMP), times.num_rows))
     [row] = [row for row in answer(in_one_window, "latency") if row["queue"] == "orders"]
     for name, durations in exact.items():
         in_order = sorted(round(duration / timedelta(microseconds=1)) for duration in durations)
@@ -131,7 +131,7 @@ def test_percentiles_are_within_two_percent_of_the_exact_ones(counted, history):
 
 
 def test_a_quiet_history_raises_no_alarm():
-    quiet = facts_table(make_history(20_000, faults=NO_FAULTS, seed=11).table(), SETTINGS)
+    quiet = facts_from_events(make_history(20_000, faults=NO_FAULTS, seed=11).table(), OPTIONS)
     assert answer(quiet, "anomalies") == []
     assert not any(row["stuck"] for row in answer(quiet, "consumers"))
     for name in ("failures", "duplicates", "unroutable"):

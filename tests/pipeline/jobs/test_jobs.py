@@ -7,13 +7,13 @@ import pytest
 from tests.pipeline.jobs.rows import at, event_table, fact, fact_table, message
 from warrenmq.events.ids import uid_text
 from warrenmq.pipeline import jobs
-from warrenmq.pipeline.facts import facts_table
-from warrenmq.pipeline.options import Settings
+from warrenmq.pipeline.merge.facts import facts_from_events
+from warrenmq.pipeline.options import AnalysisOptions
 
-SETTINGS = Settings()
+OPTIONS = AnalysisOptions()
 
 
-def answers(name, rows, settings=SETTINGS):
+def answers(name, rows, settings=OPTIONS):
     """The answer of a job by its keys."""
     [job] = jobs.by_name([name])
     found = job.answer(fact_table(rows), settings, 0).to_pylist()
@@ -24,34 +24,34 @@ def answers(name, rows, settings=SETTINGS):
 
 def test_throughput_is_told_by_exchange_queue_and_key():
     rows = [
-        fact("step", 0, exchange="x", kind="published", count=30, octets=3000),
-        fact("step", 0, exchange="x", kind="republished", count=10, octets=500),
-        fact("step", 0, exchange="x", queue="q", kind="enqueued", count=40, octets=3500),
+        fact("step", 0, exchange="x", kind="published", count=30, bytes=3000),
+        fact("step", 0, exchange="x", kind="republished", count=10, bytes=500),
+        fact("step", 0, exchange="x", queue="q", kind="enqueued", count=40, bytes=3500),
         fact("step", 0, exchange="x", queue="q", consumer="a", kind="delivered", count=15),
         fact("step", 0, exchange="x", queue="q", consumer="b", kind="delivered", count=5),
         fact("step", 0, exchange="x", queue="q", consumer="b", kind="acked", count=5),
         fact("step", 0, kind="connection_opened", count=1),
-        fact("key", 0, exchange="x", name="k1", kind="published", count=25, messages=25, octets=2500),
-        fact("key", 0, exchange="x", name="k2", kind="published", count=15, messages=15, octets=1000),
-        fact("key", 0, exchange="x", name="k3", kind="published", count=1, messages=1, octets=1),
+        fact("key", 0, exchange="x", name="k1", kind="published", count=25, messages=25, bytes=2500),
+        fact("key", 0, exchange="x", name="k2", kind="published", count=15, messages=15, bytes=1000),
+        fact("key", 0, exchange="x", name="k3", kind="published", count=1, messages=1, bytes=1),
         fact("key", 0, exchange="x", name="k1", queue="q", kind="nacked", count=99),
     ]
-    found = answers("throughput", rows, Settings(top=2))
+    found = answers("throughput", rows, AnalysisOptions(top=2))
     assert set(found) == {
         (at(0), "/", "exchange", "x", "x"), (at(0), "/", "queue", "", "q"),
         (at(0), "/", "key", "x", "k1"), (at(0), "/", "key", "x", "k2"),
     }  # fmt: skip
     exchange = found[at(0), "/", "exchange", "x", "x"]
-    assert (exchange["published"], exchange["octets"], exchange["published_per_second"]) == (40, 3500, 4.0)
+    assert (exchange["published"], exchange["bytes"], exchange["published_per_second"]) == (40, 3500, 4.0)
     queue = found[at(0), "/", "queue", "", "q"]
-    assert (queue["enqueued"], queue["delivered"], queue["acked"], queue["octets"]) == (40, 20, 5, 3500)
+    assert (queue["enqueued"], queue["delivered"], queue["acked"], queue["bytes"]) == (40, 20, 5, 3500)
     assert queue["delivered_per_second"] == 2.0
     assert found[at(0), "/", "key", "x", "k1"]["published"] == 25
 
 
 def test_latency_has_the_percentiles_of_each_queue():
     rows = [row for uid in range(1, 101) for row in message(uid, 0.0, uid / 1000, 1.0, queue="q")]
-    [row] = answers("latency", facts_table(event_table(rows), SETTINGS, {"time"}).to_pylist()).values()
+    [row] = answers("latency", facts_from_events(event_table(rows), OPTIONS, {"time"}).to_pylist()).values()
     assert (row["waiting_count"], row["end_to_end_count"], row["processing_count"]) == (100, 100, 100)
     assert row["waiting_max_us"] == 100_000
     assert row["waiting_mean_us"] == 50_500.0
@@ -63,7 +63,7 @@ def test_latency_has_the_percentiles_of_each_queue():
 
 def test_latency_has_no_percentiles_of_what_did_not_happen():
     rows = message(1, 0.0, 1.0, None, queue="q")
-    [row] = answers("latency", facts_table(event_table(rows), SETTINGS, {"time"}).to_pylist()).values()
+    [row] = answers("latency", facts_from_events(event_table(rows), OPTIONS, {"time"}).to_pylist()).values()
     assert (row["waiting_count"], row["end_to_end_count"], row["processing_count"]) == (1, 0, 0)
     assert row["end_to_end_p50_us"] is None
 
@@ -77,7 +77,7 @@ def test_backlog_forecasts_when_a_queue_is_full_or_empty():
             fact("step", window, queue="shrinks", kind="delivered", count=100, depth_last=shrinks, depth_max=1000),
         ]
     rows.append(fact("step", 5, queue="stream", kind="delivered", count=9))
-    found = answers("backlog", rows, Settings(depth_limit=2000))
+    found = answers("backlog", rows, AnalysisOptions(depth_limit=2000))
     full = found[at(50), "/", "grows"]
     assert (full["depth"], full["depth_max"], full["arrived"], full["left"]) == (500, 503, 100, 0)
     assert full["slope_per_second"] == pytest.approx(10)
@@ -88,7 +88,7 @@ def test_backlog_forecasts_when_a_queue_is_full_or_empty():
     assert empty["full_in_seconds"] is None
     assert found[at(10), "/", "grows"]["slope_per_second"] is None, "two points are always a line"
     assert {key[2] for key in found} == {"grows", "shrinks"}
-    short = answers("backlog", rows, Settings(forecast_windows=3))
+    short = answers("backlog", rows, AnalysisOptions(forecast_windows=3))
     assert short[at(50), "/", "grows"]["slope_per_second"] == pytest.approx(10)
     assert short[at(50), "/", "grows"]["full_in_seconds"] is None, "there is no limit"
 
@@ -128,7 +128,7 @@ def test_failures_have_reasons_ratios_and_the_key_that_failed_most():
 def test_hot_keys_are_ranked_and_poison_is_named():
     rows = [
         fact("step", 0, exchange="x", kind="published", count=100),
-        fact("key", 0, exchange="x", name="hot", kind="published", count=60, octets=600),
+        fact("key", 0, exchange="x", name="hot", kind="published", count=60, bytes=600),
         fact("key", 0, exchange="x", name="warm", kind="published", count=30),
         fact("key", 0, exchange="x", name="cold", kind="published", count=8),
         fact("key", 0, exchange="x", name="bad", kind="published", count=2),
@@ -137,17 +137,17 @@ def test_hot_keys_are_ranked_and_poison_is_named():
         fact("key", 0, exchange="x", queue="q", name="bad", kind="dropped", reason="delivery_limit", count=2),
         fact("key", 0, exchange="x", queue="q", name="hot", kind="requeued", reason="client", count=61),
     ]
-    found = answers("hot_keys", rows, Settings(top=2))
+    found = answers("hot_keys", rows, AnalysisOptions(top=2))
     assert {key[3]: (row["rank"], row["failed"], row["poison"]) for key, row in found.items()} == {
         "hot": (1, 61, False), "warm": (2, 0, False), "bad": (4, 90, True),
     }  # fmt: skip
     assert found[at(0), "/", "x", "hot"]["share_ratio"] == 0.6
-    assert found[at(0), "/", "x", "hot"]["octets"] == 600
+    assert found[at(0), "/", "x", "hot"]["bytes"] == 600
 
 
 def test_flow_goes_from_exchanges_over_queues_to_consumers():
     rows = [
-        fact("step", 0, exchange="x", queue="q", kind="enqueued", count=40, octets=400),
+        fact("step", 0, exchange="x", queue="q", kind="enqueued", count=40, bytes=400),
         fact("step", 0, exchange="x", queue="q", consumer="a", connection="1", kind="delivered", count=25),
         fact("step", 0, exchange="x", queue="q", consumer="a", connection="2", kind="delivered", count=5),
         fact("step", 0, exchange="x", queue="q", kind="delivered", reason="auto_ack", count=10),
@@ -184,7 +184,7 @@ def test_unroutable_messages_are_told_by_exchange_and_key():
         fact("key", 0, exchange="x", name="rare", kind="unroutable", reason="no_route", count=1, last_uid=1),
         fact("key", 0, exchange="x", name="fine", kind="published", count=500),
     ]
-    found = answers("unroutable", rows, Settings(top=1))
+    found = answers("unroutable", rows, AnalysisOptions(top=1))
     [(key, row)] = found.items()
     assert key == (at(0), "/", "x", "lost")
     assert (row["count"], row["returned"], row["per_second"], row["example_uid"]) == (7, 2, 0.7, uid_text(77))
@@ -200,14 +200,14 @@ def test_sessions_go_on_over_the_ends_of_windows_until_they_are_silent():
         part(6, "a", 60, 61, messages=1, settled=1),
         part(0, "b", 3, 4, messages=5, settled=5),
     ]
-    found = answers("sessions", rows, Settings(keyed_window="10 seconds"))
+    found = answers("sessions", rows, AnalysisOptions(id_window="10 seconds"))
     second = found[at(10), "/", "a"]
     assert (second["started"], second["ended"], second["duration_us"]) == (at(1), at(15), 14_000_000)
     assert (second["messages"], second["settled"], second["failed"]) == (3, 3, 1)
     third = found[at(60), "/", "a"]
     assert (third["started"], third["messages"]) == (at(60), 1)
     assert len(found) == 4
-    worst = answers("sessions", rows, Settings(keyed_window="10 seconds", top=1))
+    worst = answers("sessions", rows, AnalysisOptions(id_window="10 seconds", top=1))
     assert set(worst) == {(at(0), "/", "a"), (at(10), "/", "a"), (at(60), "/", "a")}
 
 
@@ -242,6 +242,6 @@ def test_who_is_stuck_is_told_once_and_again_after_a_long_silence_of_all():
 
 def test_no_facts_are_no_answers():
     for job in jobs.ALL:
-        empty = job.answer(fact_table([]), SETTINGS, 0)
+        empty = job.answer(fact_table([]), OPTIONS, 0)
         assert {"window_start", "window_end", "vhost", *job.keys} <= set(empty.column_names)
         assert empty.num_rows == 0

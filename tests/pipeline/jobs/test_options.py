@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'warrenmq[spark]'")
 
 from warrenmq.pipeline import jobs
-from warrenmq.pipeline.options import Settings, seconds_of
+from warrenmq.pipeline.options import AnalysisOptions, seconds_of
 
 
 @pytest.mark.parametrize(
@@ -17,8 +17,8 @@ def test_lengths_of_time_are_read_as_spark_writes_them(text, seconds):
 
 @pytest.mark.parametrize("text", ["10", "10s", "0 seconds", "-1 seconds", "a minute", ""])
 def test_what_is_no_length_of_time_is_refused_with_an_example(text):
-    with pytest.raises(ValueError, match="write it as '10 seconds'"):
-        Settings(window=text)
+    with pytest.raises(ValueError, match="write '10 seconds'"):
+        AnalysisOptions(window=text)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_what_is_no_length_of_time_is_refused_with_an_example(text):
 )
 def test_settings_that_make_no_sense_are_refused(wrong):
     with pytest.raises(ValueError, match=r"\w"):
-        Settings(**wrong)
+        AnalysisOptions(**wrong)
 
 
 def test_jobs_are_found_by_name_and_an_unknown_one_is_answered_with_the_known():

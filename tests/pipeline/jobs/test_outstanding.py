@@ -1,14 +1,14 @@
-"""Who holds messages, and who is stuck."""
+"""ConsumerKey holds messages, and who is stuck."""
 
 from __future__ import annotations
 
 from tests.pipeline.jobs.rows import at, fact, fact_table
 from warrenmq.pipeline.jobs.consumers import JOB
-from warrenmq.pipeline.jobs.outstanding import states_of
+from warrenmq.pipeline.jobs.outstanding import consumer_states
 from warrenmq.pipeline.jobs.tables import to_time
-from warrenmq.pipeline.options import Settings
+from warrenmq.pipeline.options import AnalysisOptions
 
-SETTINGS = Settings()
+OPTIONS = AnalysisOptions()
 
 
 def work(window, kind, count, consumer="c1", reason="", seconds=None):
@@ -28,11 +28,11 @@ def tick(*windows):
     ]
 
 
-def states(rows, settings=SETTINGS):
-    return list(states_of(fact_table(rows), settings))
+def states(rows, settings=OPTIONS):
+    return list(consumer_states(fact_table(rows), settings))
 
 
-def stuck(rows, settings=SETTINGS):
+def stuck(rows, settings=OPTIONS):
     return [(state.who.consumer, state.window.start_us) for state in states(rows, settings) if state.is_stuck(settings)]
 
 
@@ -45,7 +45,7 @@ def test_who_holds_messages_has_a_state_in_each_window_with_events_though_it_say
     rows = [work(0, "delivered", 5), work(0, "acked", 3, seconds=4), *tick(1, 2, 7, 8)]
     found = states(rows)
     assert [state.outstanding for state in found] == [2] * 5
-    assert [state.is_stuck(SETTINGS) for state in found] == [False, False, False, True, True]
+    assert [state.is_stuck(OPTIONS) for state in found] == [False, False, False, True, True]
     assert to_time(found[-1].since_us) == at(4)
     assert found[-1].silent_seconds == 85.0
 
@@ -53,7 +53,7 @@ def test_who_holds_messages_has_a_state_in_each_window_with_events_though_it_say
 def test_who_was_idle_is_stuck_since_it_got_something_not_since_it_settled_last():
     rows = [work(0, "delivered", 1), work(0, "acked", 1, seconds=1), work(30, "delivered", 2, seconds=303), *tick(40)]
     last = states(rows)[-1]
-    assert last.is_stuck(SETTINGS)
+    assert last.is_stuck(OPTIONS)
     assert to_time(last.since_us) == at(303)
 
 
@@ -84,14 +84,14 @@ def test_only_the_consumer_that_is_stuck_is():
 
 def test_how_far_back_deliveries_are_known_is_a_setting():
     rows = [work(0, "delivered", 5), *tick(10, 50)]
-    assert len(stuck(rows, Settings(consumer_windows=100))) == 2
-    assert len(stuck(rows, Settings(consumer_windows=20))) == 1
+    assert len(stuck(rows, AnalysisOptions(consumer_windows=100))) == 2
+    assert len(stuck(rows, AnalysisOptions(consumer_windows=20))) == 1
 
 
 def test_skew_is_one_where_the_work_is_even():
     rows = [work(0, "delivered", 30, consumer="a"), work(0, "delivered", 10, consumer="b")]
     rows += [work(0, "acked", 30, consumer="a"), work(0, "acked", 10, consumer="b")]
-    found = {row["consumer"]: row for row in JOB.answer(fact_table(rows), SETTINGS, 0).to_pylist()}
+    found = {row["consumer"]: row for row in JOB.answer(fact_table(rows), OPTIONS, 0).to_pylist()}
     assert (found["a"]["share_ratio"], found["a"]["skew"]) == (0.75, 1.5)
     assert (found["b"]["share_ratio"], found["b"]["skew"]) == (0.25, 0.5)
     assert found["a"]["stuck"] is False
@@ -100,4 +100,4 @@ def test_skew_is_one_where_the_work_is_even():
 
 def test_without_consumers_there_are_no_states():
     facts = [fact("step", 0, queue="q", kind="delivered", count=3)]
-    assert list(states_of(fact_table(facts), SETTINGS)) == []
+    assert list(consumer_states(fact_table(facts), OPTIONS)) == []

@@ -13,9 +13,9 @@ pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'warr
 from tests.pipeline.jobs.rows import at, fact, fact_table
 from tests.support.history import make_history
 from warrenmq import Broker
-from warrenmq.pipeline.jobs.answering import answered
-from warrenmq.pipeline.options import Settings
-from warrenmq.pipeline.spark.session import small_tables
+from warrenmq.pipeline.jobs.answers import run_job
+from warrenmq.pipeline.options import AnalysisOptions
+from warrenmq.pipeline.spark.session import small_table_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,7 +46,9 @@ def test_the_examples_of_the_page_run(spark: SparkSession) -> None:
         [fact("step", window, queue=queue, kind="expired", count=3) for window in (0, 1) for queue in ("q", "q", "r")]
         + [fact("key", 0, queue="q", name="k", kind="expired", count=9), fact("step", 0, queue="q", kind="acked")]
     )
-    asked = [answered(job, facts, Settings(), small_tables(spark)).to_pylist() for job in (of_frames, of_tables)]
+    asked = [
+        run_job(job, facts, AnalysisOptions(), small_table_session(spark)).to_pylist() for job in (of_frames, of_tables)
+    ]
     assert [tuple(row.values()) for row in asked[0]] == [tuple(row.values()) for row in asked[1]]
     assert [(row["window_start"], row["queue"], row["count"]) for row in asked[1]] == [
         (at(0), "q", 6), (at(0), "r", 3), (at(10), "q", 6), (at(10), "r", 3),

@@ -17,19 +17,20 @@ from warrenmq.events.codec import encode
 from warrenmq.events.rows import Rows
 from warrenmq.events.schema import Event
 from warrenmq.pipeline import jobs
-from warrenmq.pipeline.count.count_events import Counting, count_events, facts_of_place
-from warrenmq.pipeline.count.partials import SEEN, Piece, pieces_in
-from warrenmq.pipeline.facts import ALL, PRIORITY, TIME, facts_table
-from warrenmq.pipeline.options import Settings
+from warrenmq.pipeline.count.count_events import CountSpec, count_events
+from warrenmq.pipeline.count.partials import TOTALS, Partial, partials_from_rows
+from warrenmq.pipeline.facts import ALL, PRIORITY, TIME
+from warrenmq.pipeline.merge.facts import facts_from_events, facts_from_partials
+from warrenmq.pipeline.options import AnalysisOptions
 from warrenmq.pipeline.source.arrow_body import batches_in
 
-SETTINGS = Settings()
+OPTIONS = AnalysisOptions()
 [JOB] = jobs.by_name(["priorities"])
 Row = dict[str, Any]
 
 
 def answers(events: list[Row]) -> dict[tuple[Any, ...], Row]:
-    found = JOB.answer(facts_table(event_table(events), SETTINGS, JOB.needs), SETTINGS, 0)  # type: ignore[misc]
+    found = JOB.answer(facts_from_events(event_table(events), OPTIONS, JOB.needs), OPTIONS, 0)  # type: ignore[misc]
     return {tuple(row[key] for key in JOB.keys): row for row in found.to_pylist()}
 
 
@@ -59,10 +60,10 @@ def test_queues_and_windows_without_priorities_are_left_out() -> None:
 def test_what_is_left_when_all_urgent_messages_are_delivered_has_rows_for_a_while() -> None:
     events = message(1, 0.0, 1.0, None, queue="q", priority=9)
     events += message(2, 0.0, 25.0, None, queue="q") + message(3, 0.0, 45.0, None, queue="q")
-    table = facts_table(event_table(events), SETTINGS, JOB.needs)
+    table = facts_from_events(event_table(events), OPTIONS, JOB.needs)
     assert JOB.answer is not None
     for windows, wanted in ((4, [(0, 9), (20, 0), (40, 0)]), (2, [(0, 9), (20, 0)]), (1, [(0, 9)])):
-        found = in_order(JOB.answer(table, Settings(consumer_windows=windows), 0))
+        found = in_order(JOB.answer(table, AnalysisOptions(consumer_windows=windows), 0))
         assert [(row["window_start"], row["priority"]) for row in found] == [
             (at(when), level) for when, level in wanted
         ]
@@ -104,14 +105,16 @@ def lives(seed: int) -> list[Row]:
 
 def facts_in_parts(events: list[Row], draw: random.Random) -> pa.Table:
     """The facts of events that are counted in several parts, each cut into batches."""
-    places: dict[tuple[str, int], list[Piece]] = {}
+    places: dict[tuple[str, int], list[Partial]] = {}
     cuts = sorted(draw.sample(range(len(events)), 7))
     for start, end in zip([0, *cuts], [*cuts, len(events)], strict=True):
         batches = event_table(events[start:end]).to_batches(max_chunksize=draw.choice((3, 50, 1000)))
-        for rows in count_events(batches, Counting.of(SETTINGS, JOB.needs)):
-            for piece in pieces_in(rows):
-                places.setdefault((piece.kind, piece.place), []).append(piece)
-    return pa.concat_tables([facts_of_place(found, SETTINGS) for (kind, _), found in places.items() if kind != SEEN])
+        for rows in count_events(batches, CountSpec.of(OPTIONS, JOB.needs)):
+            for piece in partials_from_rows(rows):
+                places.setdefault((piece.kind, piece.key), []).append(piece)
+    return pa.concat_tables(
+        [facts_from_partials(found, OPTIONS) for (kind, _), found in places.items() if kind != TOTALS]
+    )
 
 
 def in_order(table: pa.Table) -> list[Row]:
@@ -123,9 +126,9 @@ def in_order(table: pa.Table) -> list[Row]:
 def test_the_answer_is_the_same_however_the_events_are_cut(seed: int) -> None:
     events = lives(seed)
     assert JOB.answer is not None
-    whole = JOB.answer(facts_table(event_table(events), SETTINGS, JOB.needs), SETTINGS, 0)
+    whole = JOB.answer(facts_from_events(event_table(events), OPTIONS, JOB.needs), OPTIONS, 0)
     assert whole.num_rows > 20
-    parts = JOB.answer(facts_in_parts(events, random.Random(seed)), SETTINGS, 0)
+    parts = JOB.answer(facts_in_parts(events, random.Random(seed)), OPTIONS, 0)
     assert in_order(parts) == in_order(whole)
 
 
@@ -155,7 +158,7 @@ def test_the_answer_is_what_the_events_say(seed: int) -> None:
 def test_other_facts_do_not_depend_on_priorities() -> None:
     events = lives(7)
     plain = [row | {"priority": None} for row in events]
-    with_them, without = (facts_table(event_table(rows), SETTINGS, ALL) for rows in (events, plain))
+    with_them, without = (facts_from_events(event_table(rows), OPTIONS, ALL) for rows in (events, plain))
     kept = [row for row in with_them.to_pylist() if row["fact"] != PRIORITY]
     assert len(kept) < with_them.num_rows
     order = lambda row: str(sorted(row.items()))  # noqa: E731
@@ -168,12 +171,12 @@ def test_batches_of_both_versions_are_counted_together() -> None:
     place = {"vhost": "/", "queue": "q", "attempt": 1, "depth": 0}
     rows.add_row(Event(BEGIN + 2000, schema.DELIVERED, 1, **place, enqueue_time=BEGIN + 1000, priority=2))
     batches = [batch for body in (first_version, encode(rows)) for batch in batches_in(body, 0, "warren.events")]
-    counting = Counting.of(SETTINGS, {TIME, PRIORITY})
-    counted = [piece for found in count_events(batches, counting) for piece in pieces_in(found)]
-    table = pa.concat_tables([facts_of_place([piece], SETTINGS) for piece in counted if piece.kind != SEEN])
+    counting = CountSpec.of(OPTIONS, {TIME, PRIORITY})
+    counted = [piece for found in count_events(batches, counting) for piece in partials_from_rows(found)]
+    table = pa.concat_tables([facts_from_partials([piece], OPTIONS) for piece in counted if piece.kind != TOTALS])
     assert [row["name"] for row in table.to_pylist() if row["fact"] == PRIORITY] == ["2"]
     assert JOB.answer is not None
-    found = in_order(JOB.answer(table, SETTINGS, 0))
+    found = in_order(JOB.answer(table, OPTIONS, 0))
     assert [(row["queue"], row["priority"], row["delivered"], row["waiting_max_us"]) for row in found] == [
         ("q", 0, 1, 900), ("q", 2, 1, 1000),
     ]  # fmt: skip

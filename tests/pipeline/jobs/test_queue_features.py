@@ -18,13 +18,13 @@ from warrenmq.events.ids import uid_text
 from warrenmq.pipeline import jobs
 from warrenmq.pipeline.count import processing_times
 from warrenmq.pipeline.count.count_events import COLUMNS
-from warrenmq.pipeline.count.event_arrays import chunks_of
-from warrenmq.pipeline.facts import facts_table
-from warrenmq.pipeline.jobs.outstanding import states_of
+from warrenmq.pipeline.count.event_arrays import event_arrays_from
+from warrenmq.pipeline.jobs.outstanding import consumer_states
 from warrenmq.pipeline.jobs.tables import where
-from warrenmq.pipeline.options import Settings
+from warrenmq.pipeline.merge.facts import facts_from_events
+from warrenmq.pipeline.options import AnalysisOptions
 
-SETTINGS = Settings()
+OPTIONS = AnalysisOptions()
 TTL = 1_000
 TEN = datetime(2026, 3, 2, 10, 0, tzinfo=UTC)
 TIMES = tuple(field.name for field in EVENT_SCHEMA if str(field.type).startswith("timestamp"))
@@ -42,17 +42,17 @@ def channel(traced):
 
 def in_window(events, number):
     """The events as if they had happened in the window with that number, each a millisecond after the one before."""
-    start = TEN + timedelta(microseconds=number * SETTINGS.window_us)
+    start = TEN + timedelta(microseconds=number * OPTIONS.window_us)
     return [asdict(event) | {"time": start + timedelta(milliseconds=at)} for at, event in enumerate(events, 1)]
 
 
 def facts_of(rows):
-    return facts_table(event_table([row | dict.fromkeys(TIMES[1:]) for row in rows]), SETTINGS)
+    return facts_from_events(event_table([row | dict.fromkeys(TIMES[1:]) for row in rows]), OPTIONS)
 
 
 def answers(name, facts):
     [job] = jobs.by_name([name])
-    return job.answer(facts, SETTINGS, 0).to_pylist()
+    return job.answer(facts, OPTIONS, 0).to_pylist()
 
 
 def events_of(traced):
@@ -212,11 +212,11 @@ def test_a_consumer_no_longer_holds_what_came_back_too_often(traced, channel, is
     else:
         channel.core.recover()
     rows = in_window(events_of(traced), 0)
-    [state] = states_of(where(facts_of(rows), fact="step"), SETTINGS)
+    [state] = consumer_states(where(facts_of(rows), fact="step"), OPTIONS)
     assert (state.delivered, state.settled, state.outstanding) == ((2, 1, 1) if is_nacked else (2, 2, 0))
-    [chunk] = chunks_of(event_table(rows).to_batches(), COLUMNS)
-    ends = processing_times.ends_of(chunk)
-    _, held = processing_times.paired_with_held(ends.slice(0, 0), ends, SETTINGS.window_us)
+    [chunk] = event_arrays_from(event_table(rows).to_batches(), COLUMNS)
+    ends = processing_times.delivery_events(chunk)
+    _, held = processing_times.match_with_open(ends.slice(0, 0), ends, OPTIONS.window_us)
     assert held.num_rows == state.outstanding
 
 

@@ -11,8 +11,9 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'wa
 
 import pyarrow as pa
 
-from warrenmq.pipeline.count.partials import ID_SCHEMA, facts_of_ids, merged_ids
+from warrenmq.pipeline.count.partials import ID_SCHEMA, merge_ids
 from warrenmq.pipeline.merge import open_ids
+from warrenmq.pipeline.merge.facts import facts_from_ids
 from warrenmq.pipeline.merge.open_ids import OpenIds
 
 MINUTE = 60_000_000
@@ -27,7 +28,7 @@ def some_ids(chance: random.Random, rows: int) -> pa.Table:
         counts = {measure: chance.randrange(3) for measure in ("messages", "settled", "failed", "redelivered")}
         uid = chance.randrange(1, 1000)
         times = {"first_time": first, "last_time": first + chance.randrange(5) * 1000}
-        found.append({"vhost": vhost, "name": name, "count": 1, "octets": uid} | counts | times)
+        found.append({"vhost": vhost, "name": name, "count": 1, "bytes": uid} | counts | times)
         found[-1] |= {"first_uid": uid, "last_uid": uid + chance.randrange(3)}
     return pa.Table.from_pylist(found, ID_SCHEMA)
 
@@ -39,13 +40,13 @@ def rows(table: pa.Table) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("kind", ["message", "session"])
 @pytest.mark.parametrize("seed", range(3))
 def test_parts_give_the_facts_of_the_whole(kind: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_ids, "FIRST_ROOM", 4)  # so that it has to be made larger
+    monkeypatch.setattr(open_ids, "INITIAL_CAPACITY", 4)  # so that it has to be made larger
     chance = random.Random(seed)
     window, parts = OpenIds(kind, 0), []
     for number in range(12):
         parts.append(some_ids(chance, chance.randrange(1, 120)))
         window.add(parts[-1])
-        whole = facts_of_ids(kind, merged_ids(parts), 0, MINUTE, kept=30)
+        whole = facts_from_ids(kind, merge_ids(parts), 0, MINUTE, max_sessions=30)
         assert rows(window.facts(MINUTE, 30)) == rows(whole), number
     assert whole.num_rows > 30
 

@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from warrenmq.pipeline.publish.answers import Answer, Run, document_of, plain_rows, split
-from warrenmq.pipeline.times import Range
+from warrenmq.pipeline.jobs.answers import Answer, plain_rows
+from warrenmq.pipeline.publish.results import Run, document_of, split
+from warrenmq.pipeline.times import TimeRange
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
@@ -18,7 +19,7 @@ RUN = Run("run-1", "follow", START)
 
 def document(rows: list[dict[str, object]], windows: tuple[str, ...] = ()) -> dict[str, object]:
     answer = Answer("latency", "Latency", "percentiles", ("window_start", "queue"), rows, windows, 10.0)
-    return document_of(answer, RUN, 7, Range(START, START), START)
+    return document_of(answer, RUN, 7, TimeRange(START, START), START)
 
 
 def test_rows_hold_what_json_has() -> None:
@@ -48,7 +49,7 @@ def test_rows_hold_what_json_has() -> None:
 
 def test_a_job_that_answers_with_bytes_is_told_so() -> None:
     with pytest.raises(TypeError, match="answers hold text, numbers, times"):
-        plain_rows(pa.table({"octets": [b"x"]}))
+        plain_rows(pa.table({"bytes": [b"x"]}))
 
 
 def test_a_short_answer_is_one_message() -> None:
@@ -83,7 +84,7 @@ def test_no_rows_are_an_answer_too() -> None:
 def test_a_long_answer_is_split_and_nothing_is_lost() -> None:
     rows: list[dict[str, object]] = [{"queue": "ü" * 50, "number": number} for number in range(100)]
     windows = tuple(f"window {number}" for number in range(1000))
-    messages = split(document(rows, windows), longest=1500)
+    messages = split(document(rows, windows), max_bytes=1500)
     told = [json.loads(message.body) for message in messages]
     assert len(messages) > 5
     assert all(len(message.body) < 1500 + 1500 + 1000 for message in messages)

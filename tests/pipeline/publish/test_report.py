@@ -60,7 +60,7 @@ def test_the_file_lets_nothing_be_loaded() -> None:
 
 
 def test_only_the_newest_rows_of_very_many_are_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "MOST_ROWS", 3)
+    monkeypatch.setattr(report, "MAX_ROWS", 3)
     found = data_of(report_page([answer("throughput", [windowed(n, count=n) for n in range(5)])], {}))["answers"][0]
     assert ([row["count"] for row in found["rows"]], found["left_out"]) == ([2, 3, 4], 2)
 

@@ -10,16 +10,16 @@ import pytest
 
 import warrenmq
 from warrenmq import client
-from warrenmq.pipeline.publish.answers import Answer, Run, document_of
-from warrenmq.pipeline.publish.results import STREAM_NAME, ResultWriter
-from warrenmq.pipeline.times import Range
+from warrenmq.pipeline.jobs.answers import Answer
+from warrenmq.pipeline.publish.results import STREAM_NAME, ResultWriter, Run, document_of
+from warrenmq.pipeline.times import TimeRange
 
 NOW = datetime(2026, 11, 16, 10, tzinfo=UTC)
 
 
 def document(batch: int) -> dict[str, Any]:
     answer = Answer("flow", "Flow", "flow", ("source",), [{"source": "shop"}])
-    return document_of(answer, Run("run-1", "batch", NOW), batch, Range(NOW, NOW), NOW)
+    return document_of(answer, Run("run-1", "batch", NOW), batch, TimeRange(NOW, NOW), NOW)
 
 
 def read(url: str, count: int) -> list[client.Delivery]:

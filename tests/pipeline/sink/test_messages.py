@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from warrenmq.pipeline.errors import BadOption, PipelineError
-from warrenmq.pipeline.source.access import Access
+from warrenmq.pipeline.source.access import BrokerAccess
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'warrenmq[spark]'")
 
 import pyarrow as pa
 from pyspark.sql import types as t
 
-from warrenmq.pipeline.sink.messages import DEDUPLICATION_HEADER, OutMessage, RowMessages
+from warrenmq.pipeline.sink.messages import DEDUPLICATION_HEADER, MessageBuilder, OutgoingMessage
 from warrenmq.pipeline.sink.options import OPTIONS, WriteOptions, parse_write_options
 
-ACCESS = Access(url="amqp://127.0.0.1")
+ACCESS = BrokerAccess(url="amqp://127.0.0.1")
 
 
 def schema(**columns: t.DataType) -> t.StructType:
@@ -37,9 +37,9 @@ def parse(
     return parse_write_options(given, columns, overwrite=overwrite, is_streaming=is_streaming)
 
 
-def messages(rows: list[dict[str, Any]], **options: Any) -> list[OutMessage]:
+def messages(rows: list[dict[str, Any]], **options: Any) -> list[OutgoingMessage]:
     chosen = WriteOptions(ACCESS, **options)
-    return list(RowMessages(chosen, "w/3/0").of(pa.Table.from_pylist(rows).to_batches()))
+    return list(MessageBuilder(chosen, "w/3/0").build_all(pa.Table.from_pylist(rows).to_batches()))
 
 
 def test_columns_become_key_body_headers_and_properties() -> None:
@@ -90,7 +90,7 @@ def test_rows_without_a_value_are_json() -> None:
                 "price": Decimal("1.50"),
                 "at": datetime(2026, 11, 16, 10, tzinfo=UTC),
                 "day": date(2026, 11, 16),
-                "octets": b"\x00",
+                "bytes": b"\x00",
                 "type": "order",
                 "nothing": None,
                 "window": {"start": datetime(2026, 11, 16, tzinfo=UTC)},
@@ -102,7 +102,7 @@ def test_rows_without_a_value_are_json() -> None:
         "price": "1.50",
         "at": "2026-11-16T10:00:00+00:00",
         "day": "2026-11-16",
-        "octets": "AA==",
+        "bytes": "AA==",
         "type": "order",
         "window": {"start": "2026-11-16T00:00:00+00:00"},
     }
@@ -139,9 +139,9 @@ def test_unknown_options_are_told_with_the_known_ones() -> None:
     ("columns", "options", "words"),
     [
         (schema(value=t.LongType()), {"routingKey": "k"}, "`value` is long"),
-        (schema(value=t.StringType()), {}, "say where to"),
-        (schema(id=t.LongType()), {}, "say where to"),
-        (schema(value=t.StringType(), price=t.LongType()), {"routingKey": "k"}, "no place for the column price"),
+        (schema(value=t.StringType()), {}, "give a routing key"),
+        (schema(id=t.LongType()), {}, "give a routing key"),
+        (schema(value=t.StringType(), price=t.LongType()), {"routingKey": "k"}, "there can be no column price"),
         (schema(value=t.StringType(), priority=t.StringType()), {"routingKey": "k"}, "`priority` is string"),
         (schema(id=t.LongType(), headers=t.StringType()), {"routingKey": "k"}, "`headers` is string"),
         (VALUE, {"declare": "exchange"}, "stream, queue"),

@@ -20,7 +20,7 @@ from warrenmq.pipeline.source.filters import parse_filter
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'warrenmq[spark]'")
 
-from warrenmq.pipeline.source.arrow_body import JOINED_ROWS, ArrowBatches  # noqa: E402
+from warrenmq.pipeline.source.arrow_body import BATCH_ROWS, ArrowBatches  # noqa: E402
 from warrenmq.pipeline.source.json_body import JsonBody  # noqa: E402
 
 UTC_TIME = pa.timestamp("us", tz="UTC")
@@ -28,9 +28,9 @@ ORDER = pa.struct([("id", pa.int64()), ("price", pa.float64()), ("at", UTC_TIME)
 
 
 def take(body: object, kind: Any = ORDER, mode: str = "PERMISSIVE") -> Any:
-    octets = body if isinstance(body, bytes) else json.dumps(body).encode()
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
     reader = JsonBody(kind, mode, "orders")
-    return reader.value if reader.take(7, SimpleNamespace(body=octets)) else "left out"
+    return reader.value if reader.parse(7, SimpleNamespace(body=content)) else "left out"
 
 
 def test_json_becomes_the_types_of_the_schema() -> None:
@@ -66,7 +66,7 @@ def test_types_of_json() -> None:
     kind = pa.struct(
         [
             ("decimal", pa.decimal128(6, 2)),
-            ("octets", pa.binary()),
+            ("bytes", pa.binary()),
             ("day", pa.date32()),
             ("local", pa.timestamp("us")),
             ("truth", pa.bool_()),
@@ -79,7 +79,7 @@ def test_types_of_json() -> None:
     made = take(
         {
             "decimal": 12.345,
-            "octets": "AAE=",
+            "bytes": "AAE=",
             "day": "2026-11-16",
             "local": "2026-11-16T10:00:00",
             "truth": True,
@@ -92,7 +92,7 @@ def test_types_of_json() -> None:
     )
     assert made == {
         "decimal": Decimal("12.34"),
-        "octets": b"\x00\x01",
+        "bytes": b"\x00\x01",
         "day": date(2026, 11, 16),
         "local": datetime(2026, 11, 16, 10),
         "truth": True,
@@ -102,7 +102,7 @@ def test_types_of_json() -> None:
         "text": '{"b": [1]}',
     }
     assert pa.array([made], kind).to_pylist()[0]["inner"] == {"x": 5}
-    assert take({"small": 128, "decimal": 123456, "octets": "?"}, kind)["small"] is None
+    assert take({"small": 128, "decimal": 123456, "bytes": "?"}, kind)["small"] is None
 
 
 def event(number: int, **more: Any) -> events.Event:
@@ -126,7 +126,7 @@ def test_events_are_decoded_and_named() -> None:
     schema = pa.schema([("time", UTC_TIME), ("kind", pa.int8()), ("queue", pa.string()), ("kind_name", pa.string())])
     schema = schema.append(pa.field("reason_name", pa.string())).append(pa.field("offset", pa.int64()))
     body = encode_batch([event(1), event(2, reason=events.R_CLIENT)])
-    (batch,) = ArrowBatches(schema, "warren.events", is_event_log=True).of(records(body))
+    (batch,) = ArrowBatches(schema, "warren.events", is_event_log=True).decode(records(body))
     assert batch.schema.equals(schema)
     assert batch.to_pylist()[1] == {
         "time": datetime(2026, 11, 16, 10, 0, 0, 2, tzinfo=UTC),
@@ -143,16 +143,16 @@ def test_a_filter_over_columns_that_nobody_wants() -> None:
     schema = pa.schema([("uid", pa.int64())])
     batches = ArrowBatches(schema, "s", parse_filter("queue = 'q1' and kind_name = 'acked'"), is_event_log=True)
     body = encode_batch([event(number) for number in range(7)])
-    assert [batch.column("uid").to_pylist() for batch in batches.of(records(body))] == [[1, 4]]
+    assert [batch.column("uid").to_pylist() for batch in batches.decode(records(body))] == [[1, 4]]
     none = ArrowBatches(schema, "s", parse_filter("queue = 'nothing'"), is_event_log=True)
-    assert list(none.of(records(body))) == []
+    assert list(none.decode(records(body))) == []
 
 
 def test_events_of_the_first_version_have_no_priority() -> None:
     schema = pa.schema([("message_id", pa.string()), ("priority", pa.int32())])
     old = (FIRST_VERSION / "batch.arrow").read_bytes()
     new = encode_batch([event(1, message_id="new", priority=7), event(2, message_id="plain")])
-    (batch,) = ArrowBatches(schema, "warren.events", is_event_log=True).of(records(old, new, old))
+    (batch,) = ArrowBatches(schema, "warren.events", is_event_log=True).decode(records(old, new, old))
     assert batch.schema.equals(schema)
     found = [(row["message_id"], row["priority"]) for row in batch.to_pylist()]
     assert found[6:8] == [("new", 7), ("plain", None)]
@@ -164,15 +164,15 @@ def test_events_of_the_first_version_have_no_priority() -> None:
         ("priority < 5", 0),
     ):
         chosen = ArrowBatches(schema, "warren.events", parse_filter(condition), is_event_log=True)
-        assert sum(batch.num_rows for batch in chosen.of(records(old, new))) == taken, condition
+        assert sum(batch.num_rows for batch in chosen.decode(records(old, new))) == taken, condition
 
 
 def test_small_batches_are_joined_and_large_ones_pass() -> None:
     schema = pa.schema([("uid", pa.int64())])
     small = encode_batch([event(1), event(2)])
-    large = encode_batch([event(number) for number in range(JOINED_ROWS)])
-    batches = ArrowBatches(schema, "s", is_event_log=True).of(records(small, small, large, small))
-    assert [batch.num_rows for batch in batches] == [4, JOINED_ROWS, 2]
+    large = encode_batch([event(number) for number in range(BATCH_ROWS)])
+    batches = ArrowBatches(schema, "s", is_event_log=True).decode(records(small, small, large, small))
+    assert [batch.num_rows for batch in batches] == [4, BATCH_ROWS, 2]
 
 
 def arrow(table: Any) -> bytes:
@@ -185,7 +185,7 @@ def arrow(table: Any) -> bytes:
 def test_any_arrow_is_made_the_types_that_spark_takes() -> None:
     table = pa.table({"id": pa.array([1, 2], pa.uint16()), "name": pa.array(["a", None], pa.large_string())})
     schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("offset", pa.int64()), ("stream", pa.string())])
-    (batch,) = ArrowBatches(schema, "s").of(records(arrow(table)))
+    (batch,) = ArrowBatches(schema, "s").decode(records(arrow(table)))
     assert batch.schema.equals(schema)
     assert batch.to_pylist() == [
         {"id": 1, "name": "a", "offset": 100, "stream": "s"},
@@ -196,11 +196,11 @@ def test_any_arrow_is_made_the_types_that_spark_takes() -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (b"garbage", "offset 100 of 's' is no Arrow"),
+        (b"garbage", "offset 100 of 's' is not an Arrow"),
         (arrow(pa.table({"other": [1]})), "no column 'id'"),
-        (arrow(pa.table({"id": ["x"]})), "cannot be made int64"),
+        (arrow(pa.table({"id": ["x"]})), "cannot be cast to int64"),
     ],
 )
 def test_other_bodies_are_told_with_their_offset(body: bytes, words: str) -> None:
     with pytest.raises(BadPayload, match=words):
-        list(ArrowBatches(pa.schema([("id", pa.int64())]), "s").of(records(body)))
+        list(ArrowBatches(pa.schema([("id", pa.int64())]), "s").decode(records(body)))

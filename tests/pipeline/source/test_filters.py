@@ -71,7 +71,7 @@ def test_what_is_no_filter_is_refused(text: str) -> None:
     ],
 )
 def test_values_are_compared_as_sql_does(text: str, value: object, is_accepted: bool) -> None:
-    assert parse_filter(text)[0].accepts(value) is is_accepted
+    assert parse_filter(text)[0].matches(value) is is_accepted
 
 
 texts = st.text("ab%_.", max_size=3)
@@ -92,4 +92,4 @@ columns = st.one_of(
 @given(condition=conditions, column=columns)
 def test_a_column_and_its_values_get_the_same_answer(condition: Condition, column: tuple[list[object], object]) -> None:
     values, kind = column
-    assert condition.mask(pa.array(values, kind)).to_pylist() == [condition.accepts(value) for value in values]
+    assert condition.mask(pa.array(values, kind)).to_pylist() == [condition.matches(value) for value in values]

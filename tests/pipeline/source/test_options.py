@@ -7,10 +7,10 @@ import pickle
 import pytest
 
 from warrenmq.pipeline.errors import BadOption
-from warrenmq.pipeline.source.access import Access
+from warrenmq.pipeline.source.access import BrokerAccess
 from warrenmq.pipeline.source.columns import EVENT_COLUMNS, check_filter_fields, check_names, schema_of
+from warrenmq.pipeline.source.offsets import EARLIEST, LATEST, StreamPositions, Timestamp
 from warrenmq.pipeline.source.options import OPTIONS, ReadOptions, parse_read_options
-from warrenmq.pipeline.source.places import EARLIEST, LATEST, Moment, Places
 
 URL = "amqp://anna:secret@broker.example/"
 
@@ -34,7 +34,7 @@ def test_what_is_given_is_kept() -> None:
         columns="key,offset",
     )
     assert read.streams == ("orders", "invoices")
-    assert read.starting == Places(EARLIEST)
+    assert read.starting == StreamPositions(EARLIEST)
     assert (read.max_records, read.partitions, read.fail_on_data_loss) == (100, 3, False)
     assert (read.reader_name, read.columns) == ("billing", ("key", "offset"))
     assert pickle.loads(pickle.dumps(read)) == read
@@ -65,7 +65,7 @@ def test_an_unknown_option_is_told_with_the_known_ones() -> None:
         ({"partitions": "many"}, "whole number"),
         ({"failOnDataLoss": "maybe"}, "true or false"),
         ({"startingOffsets": "sometime"}, "earliest, latest"),
-        ({"startingOffsets": '{"a": -1}'}, "no offset"),
+        ({"startingOffsets": '{"a": -1}'}, "write an offset"),
         ({"startingOffsets": "{"}, "JSON"),
         ({"startingOffsets": "latest", "startingTimestamp": "0"}, "not both"),
         ({"endingOffsets": "earliest"}, "nothing to read"),
@@ -87,36 +87,36 @@ def test_what_is_for_batches_is_refused_in_streaming_and_the_other_way_round() -
         parse(is_streaming=False, maxRecordsPerBatch="5")
 
 
-def test_places_are_words_offsets_and_times() -> None:
-    places = parse(startingOffsets='{"a": 7, "b": "latest", "c": "2026-11-16T10:00:00Z"}').starting
-    assert places is not None
-    assert [places.of(stream) for stream in "abcd"] == [7, LATEST, Moment(1794823200000), EARLIEST]
-    assert parse(startingTimestamp="1794823200000").starting == Places(Moment(1794823200000))
-    assert parse(startingOffsets="2026-11-16T11:00:00+01:00").starting == Places(Moment(1794823200000))
-    assert parse(endingTimestamp="2026-11-16T10:00:00").ending == Places(Moment(1794823200000))
+def test_positions_are_words_offsets_and_timestamps() -> None:
+    positions = parse(startingOffsets='{"a": 7, "b": "latest", "c": "2026-11-16T10:00:00Z"}').starting
+    assert positions is not None
+    assert [positions.of(stream) for stream in "abcd"] == [7, LATEST, Timestamp(1794823200000), EARLIEST]
+    assert parse(startingTimestamp="1794823200000").starting == StreamPositions(Timestamp(1794823200000))
+    assert parse(startingOffsets="2026-11-16T11:00:00+01:00").starting == StreamPositions(Timestamp(1794823200000))
+    assert parse(endingTimestamp="2026-11-16T10:00:00").ending == StreamPositions(Timestamp(1794823200000))
 
 
 def test_only_offsets_and_the_earliest_mean_the_same_for_ever() -> None:
-    assert Places(EARLIEST, {"a": 3}).is_fixed
-    assert not Places(EARLIEST, {"a": LATEST}).is_fixed
-    assert not Places(Moment(0)).is_fixed
+    assert StreamPositions(EARLIEST, {"a": 3}).is_fixed
+    assert not StreamPositions(EARLIEST, {"a": LATEST}).is_fixed
+    assert not StreamPositions(Timestamp(0)).is_fixed
 
 
 def test_the_password_is_not_shown() -> None:
     assert "secret" not in repr(parse())
-    assert Access(url=URL).shown() == "broker.example:5672"
+    assert BrokerAccess(url=URL).address() == "broker.example:5672"
 
 
 def test_the_url_may_be_in_a_file_or_in_the_environment(tmp_path, monkeypatch) -> None:
     (tmp_path / "url").write_text(URL + "\n")
-    assert Access.of({"urlfile": str(tmp_path / "url")}).resolve() == URL
+    assert BrokerAccess.of({"urlfile": str(tmp_path / "url")}).resolve() == URL
     monkeypatch.setenv("BROKER_URL", URL)
-    assert Access.of({"urlenv": "BROKER_URL"}).resolve() == URL
+    assert BrokerAccess.of({"urlenv": "BROKER_URL"}).resolve() == URL
     monkeypatch.delenv("BROKER_URL")
     with pytest.raises(BadOption, match="BROKER_URL"):
-        Access.of({"urlenv": "BROKER_URL"}).resolve()
+        BrokerAccess.of({"urlenv": "BROKER_URL"}).resolve()
     with pytest.raises(BadOption, match="cannot be read"):
-        Access.of({"urlfile": str(tmp_path / "nothing")}).resolve()
+        BrokerAccess.of({"urlfile": str(tmp_path / "nothing")}).resolve()
 
 
 def test_schemas_by_payload() -> None:

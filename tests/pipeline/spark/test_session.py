@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from warrenmq.pipeline.spark import session
-from warrenmq.pipeline.spark.session import SparkMissing, is_local, local_cores, require_spark, session_settings
+from warrenmq.pipeline.spark.session import SparkNotInstalled, is_local, local_cores, require_spark, session_conf
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from warrenmq.pipeline.spark.session import SparkMissing, is_local, local_cores,
 )
 def test_only_a_master_of_this_machine_is_bound_to_loopback(master: str, is_here: bool) -> None:
     assert is_local(master) == is_here
-    assert (session_settings(master).get("spark.driver.host") == "127.0.0.1") == is_here
+    assert (session_conf(master).get("spark.driver.host") == "127.0.0.1") == is_here
 
 
 def test_a_local_master_says_how_many_tasks_run_at_once() -> None:
@@ -32,14 +32,14 @@ def test_a_local_master_says_how_many_tasks_run_at_once() -> None:
 def test_stacks_are_deep_enough_for_a_stop_and_logs_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
     assert session.LOGGING.is_file()
-    first, logging, last = session_settings("local[2]", "-Xmx1g")["spark.driver.extraJavaOptions"].split()
+    first, logging, last = session_conf("local[2]", "-Xmx1g")["spark.driver.extraJavaOptions"].split()
     assert (first, last) == ("-Xss8m", "-Xmx1g")
     assert logging == f"-Dlog4j2.configurationFile={session.LOGGING.as_uri()}"
     monkeypatch.setenv("SPARK_CONF_DIR", "/etc/spark")
-    assert session_settings("local[2]")["spark.driver.extraJavaOptions"] == "-Xss8m"
+    assert session_conf("local[2]")["spark.driver.extraJavaOptions"] == "-Xss8m"
 
 
 def test_without_spark_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(SparkMissing, match=r"pip install 'warrenmq\[spark\]'"):
+    with pytest.raises(SparkNotInstalled, match=r"pip install 'warrenmq\[spark\]'"):
         require_spark()

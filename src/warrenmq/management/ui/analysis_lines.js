@@ -40,7 +40,7 @@ const LOG_STEPS = [1, 10, 100, 1e3, 1e4, 1e5, 1e6, 1e7, 6e7, 6e8, 3.6e9];
 /** Times stand beside their axis as times; other numbers as plotly writes them. */
 export function ticks(series, kind, log) {
   if (kind === "ratio") return { tickformat: ",.3~%" };
-  if (kind === "octets") return { tickformat: ".3~s", ticksuffix: "B" };
+  if (kind === "bytes") return { tickformat: ".3~s", ticksuffix: "B" };
   if (kind !== "us" && kind !== "seconds") return { tickformat: ",~r", ticksuffix: kind === "per_second" ? "/s" : "" };
   const scale = kind === "us" ? 1 : 1e6;
   const values = series.flatMap(({ y }) => y).filter((value) => typeof value === "number");

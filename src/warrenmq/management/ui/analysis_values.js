@@ -1,12 +1,12 @@
-// The columns of an answer as people read them. What a value is, its column's name says: _us, _seconds, _per_second, _ratio, octets.
+// The columns of an answer as people read them. What a value is, its column's name says: _us, _seconds, _per_second, _ratio, bytes.
 
 import { clock, duration, size } from "./format.js";
 
 const ISO_TIME = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$/;
 
-/** "us", "seconds", "per_second", "ratio", "octets" or "count". */
+/** "us", "seconds", "per_second", "ratio", "bytes" or "count". */
 export function unit(column) {
-  return ["us", "seconds", "per_second", "ratio", "octets"].find((name) => column === name || column.endsWith(`_${name}`)) ?? "count";
+  return ["us", "seconds", "per_second", "ratio", "bytes"].find((name) => column === name || column.endsWith(`_${name}`)) ?? "count";
 }
 
 const number = (value, digits = 3) => (Math.abs(value) >= 1000 ? Math.round(value) : Number(value.toPrecision(digits))).toLocaleString("en");
@@ -27,7 +27,7 @@ export function amount(kind, value) {
   if (kind === "seconds") return duration(value * 1_000_000);
   if (kind === "per_second") return `${number(value)}/s`;
   if (kind === "ratio") return `${number(value * 100)} %`;
-  if (kind === "octets") return size(value);
+  if (kind === "bytes") return size(value);
   return Number.isInteger(value) ? value.toLocaleString("en") : number(value);
 }
 

@@ -36,10 +36,10 @@ const throughput = {
   about: "Messages per second by exchange, queue or routing key.",
   choices: () => [
     { name: "what", label: "By", options: [option("queue"), option("exchange"), option("key", "routing key")] },
-    { name: "measure", label: "Measure", options: ["enqueued_per_second", "published_per_second", "delivered_per_second", "acked_per_second", "octets"].map((each) => option(each)) },
+    { name: "measure", label: "Measure", options: ["enqueued_per_second", "published_per_second", "delivered_per_second", "acked_per_second", "bytes"].map((each) => option(each)) },
   ],
   // Nothing is published to a queue, and nothing waits in an exchange.
-  follow: ({ what, measure }) => (measure === "octets" ? {} : { measure: what === "queue" ? "enqueued_per_second" : "published_per_second" }),
+  follow: ({ what, measure }) => (measure === "bytes" ? {} : { measure: what === "queue" ? "enqueued_per_second" : "published_per_second" }),
   draw(place, rows, { what, measure }) {
     const fitting = rows.filter((row) => row.what === what);
     const name = what === "key" ? named(fitting, "exchange", "name") : named(fitting, "name");
@@ -143,7 +143,7 @@ const flow = {
 
 const hotKeys = {
   about: "Routing keys with the most messages. Red: a poison key, whose messages fail again and again.",
-  choices: () => [{ name: "measure", label: "Measure", options: [option("published"), option("octets"), option("failed")] }],
+  choices: () => [{ name: "measure", label: "Measure", options: [option("published"), option("bytes"), option("failed")] }],
   draw(place, rows, { measure }) {
     const totals = totalsOf(rows, named(rows, "exchange", "routing_key"), (row) => row[measure]).filter(({ value }) => value > 0);
     const poison = totalsOf(rows.filter((row) => row.poison), named(rows, "exchange", "routing_key"), ({ failed }) => failed).map(({ name, value }) => `Poison key ${name}: its messages failed ${amount("count", value)} times.`);

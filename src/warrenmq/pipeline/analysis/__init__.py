@@ -1,1 +1,1 @@
-"""Runs the jobs over the event log: once over a range of time, or for as long as events come."""
+"""Run: the analysis of the event log, once over a time range or for as long as events come."""

@@ -1,8 +1,7 @@
-"""The analysis of a range of time, once: events -> facts -> one answer per job.
+"""The analysis of a time range, once: events -> facts -> one answer per job.
 
-The facts are computed once and kept by Spark while the jobs run over them. If they are few, as those of an hour are,
-the jobs run over a copy in a session for small tables, side by side. What it gives is what a --follow over the same
-windows ends with.
+Facts are computed once and cached by Spark. Few facts, such as those of an hour, are copied to this process, where the
+jobs run over them in parallel. The answers are those that a --follow over the same windows ends with.
 """
 
 from __future__ import annotations
@@ -13,100 +12,105 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from warrenmq.pipeline.analysis.collectors import Collector, counting_between, needs_of, window_of
-from warrenmq.pipeline.analysis.event_log import Events
-from warrenmq.pipeline.analysis.progress import Progress, Tell
-from warrenmq.pipeline.facts import facts_of_pieces
-from warrenmq.pipeline.jobs.answering import SIDE_BY_SIDE, answer_of, answered, answered_by_spark
-from warrenmq.pipeline.publish.answers import Answer, plain_rows
-from warrenmq.pipeline.spark.session import small_tables
-from warrenmq.pipeline.times import Range, moment_of, starts_between, widened
+from warrenmq.pipeline.analysis.event_log import EventSource, FactGroup, count_between, needed_facts, window_of
+from warrenmq.pipeline.analysis.progress import AnalysisProgress, ReportProgress
+from warrenmq.pipeline.facts import STEP, merge_partials
+from warrenmq.pipeline.jobs.answers import (
+    MAX_PARALLEL_JOBS,
+    Answer,
+    answer_of,
+    plain_rows,
+    run_job,
+    run_job_on_spark,
+)
+from warrenmq.pipeline.spark.session import small_table_session
+from warrenmq.pipeline.times import TimeRange, from_us, widen, window_starts
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from warrenmq.pipeline.jobs.job import Job
-    from warrenmq.pipeline.options import Settings
+    from warrenmq.pipeline.options import AnalysisOptions
 
-COUNTED = "step"  # the facts in which every event counts once
-FEW_FACTS = 300_000  # some hundred megabytes in the driver at most
+MAX_LOCAL_FACTS = 300_000  # a few hundred megabytes in the driver at most
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A job's answer, as plain rows and as Spark gave it."""
+class JobResult:
+    """A job's answer, as plain rows and as a table."""
 
     answer: Answer
     table: pa.Table
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What the range held."""
+class RangeSummary:
+    """The number of events in the range, and the time of the newest."""
 
     events: int
     newest: datetime | None
 
 
-class Batch:
-    """One range of time. Use it in a `with` block: it keeps facts in Spark's memory."""
+class BatchAnalysis:
+    """One time range. A context manager: it caches facts in Spark's memory."""
 
     def __init__(
         self,
         spark: SparkSession,
-        events: Events,
-        collectors: Sequence[Collector],
+        events: EventSource,
+        groups: Sequence[FactGroup],
         jobs: Sequence[Job],
-        settings: Settings,
-        covers: Range,
+        options: AnalysisOptions,
+        covers: TimeRange,
     ) -> None:
-        self._small = small_tables(spark)
-        self._few: pa.Table | None = None
+        self._small = small_table_session(spark)
+        self._local_facts: pa.Table | None = None
         self._jobs = jobs
-        self._settings = settings
+        self._options = options
         self._covers = covers
-        self._collectors = tuple(collectors)
-        wanted = needs_of(jobs) | {COUNTED}
-        self.facts = facts_of_pieces(events.between(spark, counting_between(covers, wanted, settings)), settings)
+        self._groups = tuple(groups)
+        fact_kinds = needed_facts(jobs) | {STEP}  # in which every event counts once
+        self.facts = merge_partials(events.between(spark, count_between(covers, fact_kinds, options)), options)
 
-    def __enter__(self) -> Batch:
+    def __enter__(self) -> BatchAnalysis:
         self.facts = self.facts.persist()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.facts.unpersist()
 
-    def look(self) -> Seen:
-        """Read the events, and say what was there."""
+    def read_events(self) -> RangeSummary:
+        """Read and count the events."""
         from pyspark.sql import functions
 
-        is_counted = functions.col("fact") == COUNTED
+        is_step = functions.col("fact") == STEP
         row = self.facts.agg(
             functions.count("*").alias("facts"),
-            functions.sum(functions.when(is_counted, functions.col("count"))).alias("events"),
+            functions.sum(functions.when(is_step, functions.col("count"))).alias("events"),
             functions.unix_micros(functions.max("last_time")).alias("newest"),
         ).first()
         if row is None or not row["facts"]:
-            return Seen(0, None)
-        if row["facts"] <= FEW_FACTS:
-            self._few = self.facts.toArrow()
-        return Seen(row["events"] or 0, moment_of(row["newest"]))
+            return RangeSummary(0, None)
+        if row["facts"] <= MAX_LOCAL_FACTS:
+            self._local_facts = self.facts.toArrow()
+        return RangeSummary(row["events"] or 0, from_us(row["newest"]))
 
-    def answers(self, tell: Tell) -> Iterator[Found]:
-        """Run the jobs, and give their answers in the order of the jobs. `look` comes first."""
+    def answers(self, report: ReportProgress) -> Iterator[JobResult]:
+        """Run the jobs, after `read_events`; yield their answers in the order of the jobs."""
         total = len(self._jobs)
-        with ThreadPoolExecutor(1 if self._few is None else SIDE_BY_SIDE, thread_name_prefix="warren-job") as threads:
+        workers = 1 if self._local_facts is None else MAX_PARALLEL_JOBS
+        with ThreadPoolExecutor(workers, thread_name_prefix="warren-job") as threads:
             for number, (job, table) in enumerate(zip(self._jobs, threads.map(self._run, self._jobs), strict=True)):
-                tell(Progress(job.title, number + 1, total))
-                length = window_of(job, self._collectors, self._settings)
-                windows = starts_between(widened(self._covers, length), length)
-                yield Found(answer_of(job, plain_rows(table), windows, length), table)
+                report(AnalysisProgress(job.title, number + 1, total))
+                length = window_of(job, self._groups, self._options)
+                windows = window_starts(widen(self._covers, length), length)
+                yield JobResult(answer_of(job, plain_rows(table), windows, length), table)
 
     def _run(self, job: Job) -> pa.Table:
         from pyspark.sql import functions
 
-        if self._few is not None:
-            return answered(job, self._few, self._settings, self._small)
-        wanted = self.facts.where(functions.col("fact").isin(*sorted(job.needs)))
-        return answered_by_spark(job, wanted, self._settings)
+        if self._local_facts is not None:
+            return run_job(job, self._local_facts, self._options, self._small)
+        needed = self.facts.where(functions.col("fact").isin(*sorted(job.needs)))
+        return run_job_on_spark(job, needed, self._options)

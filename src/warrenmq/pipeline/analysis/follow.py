@@ -1,15 +1,14 @@
-"""The analysis that goes on for as long as events come: Structured Streaming, checkpointed.
+"""The analysis that continues as long as events come: Structured Streaming with a checkpoint.
 
-One streaming query without state: events are counted where they are read, and what a micro-batch counts up to is added
-to the facts store in the checkpoint folder. A thread of its own answers for what has changed, so that a micro-batch is
-short however many jobs there are; another tells every few seconds that somebody is at work.
+One streaming query without state: events are counted where they are read, and the partials of a micro-batch are added
+to the facts store in the checkpoint folder. A second thread runs the jobs, so a micro-batch is short however many jobs
+there are; a third publishes a heartbeat.
 
-Nothing is lost and nothing counts twice when this process, an executor or the broker ends at any moment: the query goes
-on from its checkpoint, the store knows the batches that it has, and answers replace those before. A broker that is
-away is waited for; a query that fails while the broker is there is started again a few times, and then the failure is
-raised.
+Nothing is lost or counted twice if this process, an executor or the broker dies at any moment: the query resumes from
+its checkpoint, the store knows which batches it has, and answers replace earlier ones. If the broker is away, the query
+waits; if it fails while the broker answers, it is restarted a few times, and then the failure is raised.
 
-Owned by the caller's thread: the query. Owned by the answering thread: the analyst.
+Owned by the caller's thread: the query. Owned by the job thread: the job runner.
 """
 
 from __future__ import annotations
@@ -24,39 +23,38 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warrenmq.client import ClientError
-from warrenmq.pipeline.analysis.collectors import Collector, counting_from, needed, needs_of
-from warrenmq.pipeline.analysis.event_log import Events
-from warrenmq.pipeline.analysis.incremental import Analyst, Told
+from warrenmq.pipeline.analysis.event_log import EventSource, FactGroup, count_since, groups_for, needed_facts
+from warrenmq.pipeline.analysis.incremental import AnswerUpdate, JobRunner
 from warrenmq.pipeline.analysis.progress import (
     FAILED,
     FINISHED,
     RUNNING,
     STOPPED,
-    Tell,
-    Tracker,
+    ProgressTracker,
+    ReportProgress,
     listener_for,
     status_answer,
 )
-from warrenmq.pipeline.analysis.restarts import FAILURES, KeptQuery
-from warrenmq.pipeline.count.partials import pieces_in
-from warrenmq.pipeline.failures import FollowFailed, OtherCheckpoint, reason_of
+from warrenmq.pipeline.analysis.restarts import MAX_FAILURES, RestartingQuery
+from warrenmq.pipeline.count.partials import partials_from_rows
+from warrenmq.pipeline.errors import CheckpointMismatch, FollowFailed, short_reason
 from warrenmq.pipeline.merge.facts_store import FactsStore
-from warrenmq.pipeline.publish.answers import Run, document_of
-from warrenmq.pipeline.spark.session import small_tables
-from warrenmq.pipeline.times import Range, iso, moment_of
+from warrenmq.pipeline.publish.results import Run, document_of
+from warrenmq.pipeline.spark.session import small_table_session
+from warrenmq.pipeline.times import TimeRange, from_us, iso
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from warrenmq.pipeline.jobs.job import Job
-    from warrenmq.pipeline.options import Settings
+    from warrenmq.pipeline.options import AnalysisOptions
 
 HEARTBEAT = 5.0
-RESTING = 0.25  # until jobs that rest are looked at again
-LOOK_EVERY = 0.25
+PAUSED_JOBS_INTERVAL = 0.25  # between checks whether paused jobs are due
+POLL_INTERVAL = 0.25
 QUERY = "query"  # its folder in the checkpoint
-PAUSE = 1.0  # before jobs that failed, or answers that were not taken, are tried again
+RETRY_DELAY = 1.0  # after jobs failed, or answers could not be published
 
 log = logging.getLogger("warrenmq.analysis")
 
@@ -65,7 +63,7 @@ Write = Callable[..., object]  # takes documents
 
 @dataclass(frozen=True, slots=True)
 class FollowOptions:
-    """`until_read`: end when all that is in the log has been read. `start` counts for a new checkpoint only."""
+    """`until_read`: end when the whole log has been read. `start` only applies to a new checkpoint."""
 
     checkpoint: Path
     start: datetime
@@ -73,54 +71,54 @@ class FollowOptions:
     until_read: bool = False
 
 
-class Follow:
-    """One --follow. `write` hands documents to the broker, `is_broker_there` asks whether it answers."""
+class FollowAnalysis:
+    """One --follow. `write` publishes documents, `is_broker_reachable` probes the broker."""
 
     def __init__(
         self,
         spark: SparkSession,
-        events: Events,
-        collectors: Sequence[Collector],
+        events: EventSource,
+        groups: Sequence[FactGroup],
         jobs: Sequence[Job],
-        settings: Settings,
-        options: FollowOptions,
+        options: AnalysisOptions,
+        follow: FollowOptions,
         write: Write,
-        is_broker_there: Callable[[], bool],
-        tell: Tell,
+        is_broker_reachable: Callable[[], bool],
+        report: ReportProgress,
     ) -> None:
         self._spark = spark
         self._events = events
-        self._wanted = needs_of(jobs)
-        self._settings = settings
+        self._fact_kinds = needed_facts(jobs)
         self._options = options
+        self._follow = follow
         self._write = write
-        self._is_broker_there = is_broker_there
-        self._tracker = Tracker(tell)
-        self._store = FactsStore(options.checkpoint, settings)
-        self._check_settings()
-        self._start = datetime.fromisoformat(self._store.setting("start", iso(options.start)))
-        self._run = Run(self._store.setting("run", str(uuid.uuid4())), "follow")
-        self._analyst = Analyst(
-            small_tables(spark), self._store, needed(collectors, jobs), jobs, settings, self._publish
+        self._is_broker_reachable = is_broker_reachable
+        self._tracker = ProgressTracker(report)
+        self._store = FactsStore(follow.checkpoint, options)
+        self._check_options()
+        self._start = datetime.fromisoformat(self._store.option("start", iso(follow.start)))
+        self._run = Run(self._store.option("run", str(uuid.uuid4())), "follow")
+        self._job_runner = JobRunner(
+            small_table_session(spark), self._store, groups_for(groups, jobs), jobs, options, self._publish
         )
         self._changed = threading.Event()
         self._is_over = threading.Event()
         self._failure: BaseException | None = None
 
     def run(self, stop: threading.Event) -> None:
-        """Returns when `stop` is set, or all is read; raises FollowFailed."""
+        """Return when `stop` is set or the whole log has been read; raise FollowFailed."""
         listener = listener_for(lambda name: self._tracker if name == self._run.id else None)
         self._spark.streams.addListener(listener)
         threads = [
-            threading.Thread(target=self._answer_until_over, name="warren-analyst"),
-            threading.Thread(target=self._beat_until_over, name="warren-heartbeat"),
+            threading.Thread(target=self._run_jobs_until_over, name="warren-jobs"),
+            threading.Thread(target=self._heartbeat_until_over, name="warren-heartbeat"),
         ]
         for thread in threads:
             thread.start()
         state, error = FAILED, None
         try:
-            self._keep_query(stop)
-            state = FINISHED if self._options.until_read and not stop.is_set() else STOPPED
+            self._run_query(stop)
+            state = FINISHED if self._follow.until_read and not stop.is_set() else STOPPED
         except FollowFailed as failure:
             error = str(failure)
             raise
@@ -132,53 +130,55 @@ class Follow:
             self._spark.streams.removeListener(listener)
             if self._failure is not None:
                 state, error = FAILED, f"{type(self._failure).__name__}: {self._failure}"
-            self._say_status(state, error)
+            self._publish_status(state, error)
             self._store.close()
         if self._failure is not None:
             raise self._failure
 
     # -- the query -----------------------------------------------------------------------------------------------------
 
-    def _keep_query(self, stop: threading.Event) -> None:
-        """It runs until all is read or `stop` is set."""
-        query = KeptQuery(self._start_query, self._store.last_batch, self._is_broker_there, self._tracker.say)
+    def _run_query(self, stop: threading.Event) -> None:
+        """Keep the query running until the whole log has been read or `stop` is set."""
+        query = RestartingQuery(
+            self._start_query, self._store.last_batch, self._is_broker_reachable, self._tracker.set_activity
+        )
         try:
-            while not stop.is_set() and self._failure is None and query.look():
-                stop.wait(LOOK_EVERY)
+            while not stop.is_set() and self._failure is None and query.poll():
+                stop.wait(POLL_INTERVAL)
         finally:
             query.stop()
 
     def _start_query(self) -> StreamingQuery:
-        pieces = self._events.since(self._spark, counting_from(self._start, self._wanted, self._settings))
+        partials = self._events.since(self._spark, count_since(self._start, self._fact_kinds, self._options))
         writer = (
-            pieces.writeStream.queryName(self._run.id)
-            .option("checkpointLocation", str(self._options.checkpoint / QUERY))
-            .foreachBatch(self._keep)
+            partials.writeStream.queryName(self._run.id)
+            .option("checkpointLocation", str(self._follow.checkpoint / QUERY))
+            .foreachBatch(self._add_batch)
         )
         trigger = (
             writer.trigger(availableNow=True)
-            if self._options.until_read
-            else writer.trigger(processingTime=self._options.trigger)
+            if self._follow.until_read
+            else writer.trigger(processingTime=self._follow.trigger)
         )
         query = trigger.start()
-        if self._store.setting("query", str(query.id)) != str(query.id):
+        if self._store.option("query", str(query.id)) != str(query.id):
             query.stop()
-            raise OtherCheckpoint(
-                f"a part of the checkpoint {self._options.checkpoint} is gone: delete the whole folder to begin anew"
+            raise CheckpointMismatch(
+                f"a part of the checkpoint {self._follow.checkpoint} is gone: delete the whole folder to start over"
             )
         return query
 
-    def _keep(self, brought: DataFrame, batch: int) -> None:
-        """What a micro-batch counts up to goes to the store; called by Spark."""
-        added = self._store.put(batch, pieces_in(brought.toArrow()))
+    def _add_batch(self, rows: DataFrame, batch: int) -> None:
+        """Add the partials of a micro-batch to the store; called by Spark."""
+        added = self._store.add_batch(batch, partials_from_rows(rows.toArrow()))
         if added is not None:
-            self._tracker.count(added.events, moment_of(added.newest) if added.newest else None, added.late)
+            self._tracker.add_batch(added.events, from_us(added.newest) if added.newest else None, added.late)
             self._changed.set()
 
     # -- answers -------------------------------------------------------------------------------------------------------
 
-    def _answer_until_over(self) -> None:
-        """The answering thread. A broker that is away is waited for: what is unanswered stays so."""
+    def _run_jobs_until_over(self) -> None:
+        """The job thread. While the broker is away, windows stay unanswered and are retried."""
         from pyspark.errors import PySparkException
 
         failures = 0
@@ -188,54 +188,54 @@ class Follow:
                 self._changed.clear()
                 pause = HEARTBEAT
                 try:
-                    if self._analyst.answer(is_last=is_last):
-                        pause = RESTING
+                    if self._job_runner.run_due(is_last=is_last):
+                        pause = PAUSED_JOBS_INTERVAL
                     failures = 0
                 except ClientError as lost:
                     log.warning("the answers wait for the broker: %s", lost)
-                    pause = PAUSE
+                    pause = RETRY_DELAY
                 except PySparkException as failure:
                     failures += 1
-                    if failures >= FAILURES:
-                        raise FollowFailed(reason_of(str(failure))) from failure
-                    log.warning("the jobs are run again: %s", reason_of(str(failure)))
-                    self._is_over.wait(PAUSE)
+                    if failures >= MAX_FAILURES:
+                        raise FollowFailed(short_reason(str(failure))) from failure
+                    log.warning("running the jobs again: %s", short_reason(str(failure)))
+                    self._is_over.wait(RETRY_DELAY)
                     continue
                 if is_last:
                     return
                 self._changed.wait(pause)
-        except BaseException as failure:  # noqa: BLE001 - handed to the thread that owns this one, which raises it
+        except BaseException as failure:  # noqa: BLE001 - raised by the thread that started this one
             self._failure = failure
 
-    def _publish(self, told: Sequence[Told]) -> None:
+    def _publish(self, updates: Sequence[AnswerUpdate]) -> None:
         now = datetime.now(UTC)
-        self._write(*(document_of(one.answer, self._run, one.number, one.covers, now) for one in told))
+        self._write(*(document_of(one.answer, self._run, one.number, one.covers, now) for one in updates))
 
-    def _beat_until_over(self) -> None:
-        """The heartbeat's thread: jobs may take long, and whoever looks must see that somebody is at work."""
-        self._say_status(RUNNING)
+    def _heartbeat_until_over(self) -> None:
+        """The heartbeat thread: shows that the analysis is alive, even while jobs take long."""
+        self._publish_status(RUNNING)
         while not self._is_over.wait(HEARTBEAT):
-            self._say_status(RUNNING)
+            self._publish_status(RUNNING)
 
-    def _say_status(self, state: str, error: str | None = None) -> None:
-        """The heartbeat; a broker that does not hear it now will hear the next."""
+    def _publish_status(self, state: str, error: str | None = None) -> None:
+        """Publish the job `status`; if that fails, the next heartbeat makes up for it."""
         now = datetime.now(UTC)
-        answer = status_answer(self._run, self._tracker.progress, state, self._settings.window_seconds, error)
+        answer = status_answer(self._run, self._tracker.progress, state, self._options.window_seconds, error)
         number = int(now.timestamp() * 1000)
         try:
-            self._write(document_of(answer, self._run, number, Range(self._run.started, now), now))
+            self._write(document_of(answer, self._run, number, TimeRange(self._run.started, now), now))
         except ClientError as lost:
-            log.warning("the broker does not hear how the analysis goes: %s", lost)
+            log.warning("the status of the analysis could not be published: %s", lost)
 
-    def _check_settings(self) -> None:
-        """Facts of other windows, or without what a new job needs, cannot be gone on with."""
-        chosen = self._settings
-        windows = f"{chosen.window} and {chosen.keyed_window}, lateness {chosen.lateness}, kept {chosen.kept}"
-        for name, value in (("windows", windows), ("kinds of facts", " ".join(sorted(self._wanted)))):
-            kept = self._store.setting(name, value)
-            if kept != value:
+    def _check_options(self) -> None:
+        """Raise if the checkpoint has facts of other windows, or lacks facts that a new job needs."""
+        options = self._options
+        windows = f"{options.window} and {options.id_window}, lateness {options.lateness}, kept {options.max_per_group}"
+        for name, value in (("windows", windows), ("kinds of facts", " ".join(sorted(self._fact_kinds)))):
+            stored = self._store.option(name, value)
+            if stored != value:
                 self._store.close()
-                raise OtherCheckpoint(
-                    f"the checkpoint {self._options.checkpoint} was made with other {name} ({kept}): "
+                raise CheckpointMismatch(
+                    f"the checkpoint {self._follow.checkpoint} was made with other {name} ({stored}): "
                     "give the same again, or another --checkpoint"
                 )

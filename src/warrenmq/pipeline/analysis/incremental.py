@@ -1,15 +1,14 @@
-"""Runs the jobs over the facts of a --follow whenever they have changed, and hands the answers on.
+"""Incremental answers of a --follow: runs the jobs whose facts have changed, and publishes what is new.
 
-An answer for a window depends on the facts of that window and of a history before it. So for each job the earliest
-window that changed since its last answer is looked for, the facts from its history on are read, and all windows from
-that one on are answered anew: late events change what counts as usual for the windows behind theirs. Windows whose
-rows are those that were told last are not told again. When no facts change any more, the last answers are those of a
-batch.
+The answer for a window depends on the facts of that window and of a history before it. So for each job the facts are
+read from that history before its earliest changed window, and all windows from there on are answered again: late
+events change what counts as usual for the windows after theirs. Windows whose rows did not change are not published
+again. Once no facts change any more, the last answers are those of a batch.
 
-Jobs answer in this process, all of them in a fraction of a second. Those that only Spark can run come after them, side
-by side. Who has answered rests as long as it took, and some multiple of that where Spark had to plan: what reads the
-events needs the machine, too. A window counts as answered when the broker has confirmed the answers of all jobs; what a
-crash left unanswered is answered after the restart. One thread calls.
+Most jobs run in this process, all of them in a fraction of a second; those that only Spark can run follow, in parallel.
+A job then pauses for as long as it took, and for a multiple of that if Spark had to plan, because reading events needs
+the machine, too. A window counts as answered when the broker has confirmed the answers of all jobs; what a crash left
+unanswered is answered after the restart. For one thread.
 """
 
 from __future__ import annotations
@@ -24,205 +23,201 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from warrenmq.pipeline.analysis.collectors import Collector, needed, window_of
-from warrenmq.pipeline.jobs.answering import SIDE_BY_SIDE, answer_of, answered
-from warrenmq.pipeline.jobs.tables import numbers, since, stacked
-from warrenmq.pipeline.options import Settings, seconds_of
-from warrenmq.pipeline.publish.answers import Answer, Row, plain_rows
-from warrenmq.pipeline.times import MICROSECOND, Range, iso, moment_of, starts_between
+from warrenmq.pipeline.analysis.event_log import FactGroup, groups_for, window_of
+from warrenmq.pipeline.jobs.answers import MAX_PARALLEL_JOBS, Answer, answer_of, plain_rows, run_job
+from warrenmq.pipeline.jobs.tables import Row, concat, since, to_ints
+from warrenmq.pipeline.times import MICROSECOND, TimeRange, from_us, iso, window_starts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from warrenmq.pipeline.jobs.job import Job
     from warrenmq.pipeline.merge.facts_store import FactsStore
+    from warrenmq.pipeline.options import AnalysisOptions
 
-REST, REST_OF_SPARK = 1.0, 5.0  # times as long as it took, before jobs run again
-FOREVER = 2**62
-KEPT_US = 3600 * 1_000_000  # facts are kept for longer than answers depend on them
+PAUSE_FACTOR, SPARK_PAUSE_FACTOR = 1.0, 5.0  # times the duration of a run, before the job runs again
+END_OF_TIME = 2**62
+RETENTION_US = 3600 * 1_000_000  # facts are kept for this much longer than answers depend on them
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """An answer for a range, and the number of the change that it answers."""
+class AnswerUpdate:
+    """An answer for a range, and the number of the change up to which it is current."""
 
     answer: Answer
     number: int
-    covers: Range
+    covers: TimeRange
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A job to run: answer from this window on, as of this change."""
+    """A job to run: from this window on, up to this change."""
 
     job: Job
     start: int
-    stamp: int
+    change: int
 
 
-Publish = Callable[[Sequence[Told]], None]
+Publish = Callable[[Sequence[AnswerUpdate]], None]
 Changed = Mapping[str, Mapping[int, int]]
 
 
-class Analyst:
-    """Answers for what is in the store. `publish` returns when the broker has the answers, or raises."""
+class JobRunner:
+    """Answers for the facts in the store. `publish` returns when the broker has the answers, or raises."""
 
     def __init__(
         self,
         spark: SparkSession,
         store: FactsStore,
-        collectors: Sequence[Collector],
+        groups: Sequence[FactGroup],
         jobs: Sequence[Job],
-        settings: Settings,
+        options: AnalysisOptions,
         publish: Publish,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._spark = spark
         self._store = store
-        self._collectors = needed(collectors, jobs)
+        self._groups = groups_for(groups, jobs)
         self._jobs = jobs
-        self._settings = settings
+        self._options = options
         self._publish = publish
         self._clock = clock
-        self._answered = dict.fromkeys((job.name for job in jobs), 0)  # the last change that was answered
-        self._memory = {job.name: Memory() for job in jobs}
-        self._rests_until: dict[str, float] = {}
-        self._line = 0  # what is older was forgotten
+        self._answered = dict.fromkeys((job.name for job in jobs), 0)  # number of the last change answered
+        self._published = {job.name: PublishedWindows() for job in jobs}
+        self._paused_until: dict[str, float] = {}
+        self._retained_from = 0
 
-    def answer(self, *, is_last: bool = False) -> bool:
-        """Answer for what has changed; True if something is left to be answered by a job that rests."""
-        changed = {collector.name: self._store.unanswered(collector.name) for collector in self._collectors}
+    def run_due(self, *, is_last: bool = False) -> bool:
+        """Run the jobs whose facts have changed; return True if a paused job still has to run."""
+        changed = {group.name: self._store.unanswered(group.name) for group in self._groups}
         tasks = [task for job in self._jobs if (task := self._task(job, changed)) is not None]
-        due = [task for task in tasks if is_last or self._rests_until.get(task.job.name, 0.0) <= self._clock()]
+        due = [task for task in tasks if is_last or self._paused_until.get(task.job.name, 0.0) <= self._clock()]
         if due:
             facts = self._facts(due)
-            self._answer_here([task for task in due if task.job.answer is not None], facts)
-            self._answer_by_spark([task for task in due if task.job.answer is None], facts)
+            self._run_here([task for task in due if task.job.answer is not None], facts)
+            self._run_on_spark([task for task in due if task.job.answer is None], facts)
         if tasks:
-            self._settle(changed)
+            self._mark_answered(changed)
         return len(due) < len(tasks)
 
     def _task(self, job: Job, changed: Changed) -> Task | None:
-        """What this job has to answer anew, if anything."""
+        """Return what this job has to answer again, if anything."""
         found = [
-            (start, stamp)
-            for collector in self._serving(job)
-            for start, stamp in changed[collector.name].items()
-            if stamp > self._answered[job.name]
+            (start, change)
+            for group in self._groups_of(job)
+            for start, change in changed[group.name].items()
+            if change > self._answered[job.name]
         ]
         if not found:
             return None
-        return Task(job, min(start for start, _ in found), max(stamp for _, stamp in found))
+        return Task(job, min(start for start, _ in found), max(change for _, change in found))
 
     # -- answers -------------------------------------------------------------------------------------------------------
 
-    def _answer_here(self, tasks: Sequence[Task], facts: Mapping[str, pa.Table]) -> None:
-        """One after the other, and told together: each alone would wait for the broker's disk."""
-        began = self._clock()
-        found = [self._news(task, facts) for task in tasks]
-        self._tell(tasks, found)
+    def _run_here(self, tasks: Sequence[Task], facts: Mapping[str, pa.Table]) -> None:
+        """Run one job after the other and publish all answers together, which waits for the broker's disk once."""
+        started = self._clock()
+        updates = [self._update(task, facts) for task in tasks]
+        self._publish_updates(tasks, updates)
         now = self._clock()
         for task in tasks:
-            self._rests_until[task.job.name] = now + REST * (now - began)
+            self._paused_until[task.job.name] = now + PAUSE_FACTOR * (now - started)
 
-    def _answer_by_spark(self, tasks: Sequence[Task], facts: Mapping[str, pa.Table]) -> None:
+    def _run_on_spark(self, tasks: Sequence[Task], facts: Mapping[str, pa.Table]) -> None:
         if not tasks:
             return
 
-        def news(task: Task) -> Told | None:
-            began = self._clock()
-            found = self._news(task, facts)
+        def run(task: Task) -> AnswerUpdate | None:
+            started = self._clock()
+            update = self._update(task, facts)
             now = self._clock()
-            self._rests_until[task.job.name] = now + REST_OF_SPARK * (now - began)
-            return found
+            self._paused_until[task.job.name] = now + SPARK_PAUSE_FACTOR * (now - started)
+            return update
 
-        with ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="warren-job") as threads:
-            for task, found in zip(tasks, threads.map(news, tasks), strict=True):
-                self._tell([task], [found])
+        with ThreadPoolExecutor(MAX_PARALLEL_JOBS, thread_name_prefix="warren-job") as threads:
+            for task, update in zip(tasks, threads.map(run, tasks), strict=True):
+                self._publish_updates([task], [update])
 
-    def _tell(self, tasks: Sequence[Task], found: Sequence[Told | None]) -> None:
+    def _publish_updates(self, tasks: Sequence[Task], results: Sequence[AnswerUpdate | None]) -> None:
         """Publish what is new; then the tasks are answered."""
-        told = [one for one in found if one is not None]
-        if told:
-            self._publish(told)
-        for one in told:
-            self._memory[one.answer.job].keep(one.answer)
+        updates = [update for update in results if update is not None]
+        if updates:
+            self._publish(updates)
+        for update in updates:
+            self._published[update.answer.job].record(update.answer)
         for task in tasks:
-            self._answered[task.job.name] = task.stamp
+            self._answered[task.job.name] = task.change
 
-    def _news(self, task: Task, facts: Mapping[str, pa.Table]) -> Told | None:
-        """The windows that have other rows than were told last; None: there are none."""
+    def _update(self, task: Task, facts: Mapping[str, pa.Table]) -> AnswerUpdate | None:
+        """Run a job; return the windows whose rows differ from those published last, or None if there are none."""
         job = task.job
         first = task.start - self._history_us(job)
-        known = stacked(*(since(facts[one.name], first) for one in self._serving(job) if one.name in facts))
-        rows = plain_rows(answered(job, known, self._settings, self._spark, task.start))
-        length = window_of(job, self._collectors, self._settings)
-        covers = Range(moment_of(task.start), moment_of(int(numbers(known["window_start"]).max())) + length)
-        windows = self._memory[job.name].other(rows, starts_between(covers, length))
+        known = concat(*(since(facts[group.name], first) for group in self._groups_of(job) if group.name in facts))
+        rows = plain_rows(run_job(job, known, self._options, self._spark, task.start))
+        length = window_of(job, self._groups, self._options)
+        covers = TimeRange(from_us(task.start), from_us(int(to_ints(known["window_start"]).max())) + length)
+        windows = self._published[job.name].changed(rows, window_starts(covers, length))
         if not windows:
             return None
-        new = set(windows)
-        answer = answer_of(job, [row for row in rows if row["window_start"] in new], windows, length)
-        return Told(answer, task.stamp, covers)
+        is_new = set(windows)
+        answer = answer_of(job, [row for row in rows if row["window_start"] in is_new], windows, length)
+        return AnswerUpdate(answer, task.change, covers)
 
     # -- facts ---------------------------------------------------------------------------------------------------------
 
     def _facts(self, tasks: Sequence[Task]) -> dict[str, pa.Table]:
-        """What these jobs need, by the name of the collector, in the order of time."""
-        found = {}
-        for collector in needed(self._collectors, [task.job for task in tasks]):
-            first = min(
-                task.start - self._history_us(task.job) for task in tasks if collector in self._serving(task.job)
-            )
-            table = self._store.facts(collector.name, first, FOREVER)
+        """Return the facts that these jobs need, by group, in order of time."""
+        facts = {}
+        for group in groups_for(self._groups, [task.job for task in tasks]):
+            first = min(task.start - self._history_us(task.job) for task in tasks if group in self._groups_of(task.job))
+            table = self._store.facts(group.name, first, END_OF_TIME)
             if table is not None:
-                found[collector.name] = table.combine_chunks()
-        return found
+                facts[group.name] = table.combine_chunks()
+        return facts
 
-    def _settle(self, changed: Changed) -> None:
-        """Windows that all their jobs have answered are done; facts that nobody needs any more go."""
-        for collector in self._collectors:
-            reached = min(self._answered[job.name] for job in self._jobs if collector in self._serving(job))
-            done = {start: stamp for start, stamp in changed[collector.name].items() if stamp <= reached}
-            self._store.set_answered(collector.name, done)
-        line = self._forgotten_before()
-        if line > self._line:
-            self._line = line
-            for collector in self._collectors:
-                self._store.forget_before(collector.name, line)
-            for memory in self._memory.values():
-                memory.forget_before(iso(moment_of(line)))
+    def _mark_answered(self, changed: Changed) -> None:
+        """Mark the windows that all their jobs have answered, and drop facts that no job needs any more."""
+        for group in self._groups:
+            answered = min(self._answered[job.name] for job in self._jobs if group in self._groups_of(job))
+            windows = {start: change for start, change in changed[group.name].items() if change <= answered}
+            self._store.set_answered(group.name, windows)
+        retained_from = self._needed_from()
+        if retained_from > self._retained_from:
+            self._retained_from = retained_from
+            for group in self._groups:
+                self._store.drop_before(group.name, retained_from)
+            for published in self._published.values():
+                published.drop_before(iso(from_us(retained_from)))
 
-    def _forgotten_before(self) -> int:
-        newest = [bound[1] for one in self._collectors if (bound := self._store.bounds(one.name)) is not None]
+    def _needed_from(self) -> int:
+        newest = [bounds[1] for group in self._groups if (bounds := self._store.bounds(group.name)) is not None]
         history = max(self._history_us(job) for job in self._jobs)
-        late = round(seconds_of(self._settings.lateness) * 1_000_000)
-        length = max(collector.window(self._settings) for collector in self._collectors) // MICROSECOND
-        return max(newest) - KEPT_US - 2 * (history + late + length)
+        length = max(group.window(self._options) for group in self._groups) // MICROSECOND
+        return max(newest) - RETENTION_US - 2 * (history + self._options.lateness_us + length)
 
-    def _serving(self, job: Job) -> tuple[Collector, ...]:
-        return needed(self._collectors, (job,))
+    def _groups_of(self, job: Job) -> tuple[FactGroup, ...]:
+        return groups_for(self._groups, (job,))
 
     def _history_us(self, job: Job) -> int:
-        return round(job.history(self._settings) * 1_000_000)
+        return round(job.history(self._options) * 1_000_000)
 
 
-class Memory:
-    """What was told of each window by one job, as digests: some bytes stand for any number of rows."""
+class PublishedWindows:
+    """What one job published for each window, as digests of the rows."""
 
     def __init__(self) -> None:
         self._digests: dict[str, bytes] = {}
 
-    def other(self, rows: Sequence[Row], windows: Sequence[str]) -> tuple[str, ...]:
-        """Those of the windows whose rows are not the ones that were told last."""
-        found = _digests(rows, windows)
-        return tuple(window for window in windows if self._digests.get(window) != found[window])
+    def changed(self, rows: Sequence[Row], windows: Sequence[str]) -> tuple[str, ...]:
+        """Return those of the windows whose rows differ from the published ones."""
+        digests = _digests(rows, windows)
+        return tuple(window for window in windows if self._digests.get(window) != digests[window])
 
-    def keep(self, answer: Answer) -> None:
+    def record(self, answer: Answer) -> None:
         self._digests |= _digests(answer.rows, answer.windows)
 
-    def forget_before(self, window: str) -> None:
-        self._digests = {kept: digest for kept, digest in self._digests.items() if kept >= window}
+    def drop_before(self, start: str) -> None:
+        self._digests = {window: digest for window, digest in self._digests.items() if window >= start}
 
 
 def _digests(rows: Sequence[Row], windows: Sequence[str]) -> dict[str, bytes]:

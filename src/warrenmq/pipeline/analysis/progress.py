@@ -1,6 +1,6 @@
-"""How far an analysis is: what the progress bar shows and what the job `status` tells on the stream.
+"""The progress of an analysis: shown by the progress bar, and published as the job `status`.
 
-`Progress` is a value. `Tracker` gathers it from Spark's reports, which come on threads of their own.
+`AnalysisProgress` is a value. `ProgressTracker` updates it from Spark's reports, which come on threads of their own.
 """
 
 from __future__ import annotations
@@ -12,34 +12,38 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from warrenmq.pipeline.publish.answers import Answer, Run
+from warrenmq.pipeline.jobs.answers import Answer
 from warrenmq.pipeline.times import iso
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryListener
 
+    from warrenmq.pipeline.publish.results import Run
+
 RUNNING, FINISHED, STOPPED, FAILED = "running", "finished", "stopped", "failed"
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """`done` of `total` steps where there is an end; `lag` is how many events are not read yet, about."""
+class AnalysisProgress:
+    """`done` of `total` steps if there is an end; `lag` estimates how many events are not read yet."""
 
-    what: str
+    activity: str
     done: int = 0
     total: int | None = None
     batches: int = 0
     events: int = 0
     lag: int | None = None
     newest: datetime | None = None
-    late: int = 0  # events that came too late to be counted
+    late: int = 0  # events that were dropped as too late
 
 
-Tell = Callable[[Progress], None]
+ReportProgress = Callable[[AnalysisProgress], None]
 
 
-def status_answer(run: Run, progress: Progress, state: str, window_seconds: float, error: str | None = None) -> Answer:
-    """The heartbeat: that somebody analyses, how far it is, and how it ended."""
+def status_answer(
+    run: Run, progress: AnalysisProgress, state: str, window_seconds: float, error: str | None = None
+) -> Answer:
+    """Return the heartbeat: the state of the run and its progress."""
     row = {
         "run": run.id,
         "mode": run.mode,
@@ -56,62 +60,59 @@ def status_answer(run: Run, progress: Progress, state: str, window_seconds: floa
     return Answer("status", "Analysis", "status", ("run",), [row])
 
 
-class Tracker:
-    """The progress of a --follow: what its micro-batches brought, and how much is left by Spark's reports."""
+class ProgressTracker:
+    """The progress of a --follow: what its micro-batches brought, and the lag according to Spark's reports."""
 
-    def __init__(self, tell: Tell) -> None:
-        self._tell = tell
+    def __init__(self, report: ReportProgress) -> None:
+        self._report = report
         self._lock = threading.Lock()
-        self._progress = Progress("following")
-        self._messages = 0  # of the event log that were read
+        self._progress = AnalysisProgress("following")
+        self._messages = 0  # of the event log, read so far
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> AnalysisProgress:
         with self._lock:
             return self._progress
 
-    def say(self, what: str) -> None:
+    def set_activity(self, activity: str) -> None:
         with self._lock:
-            self._progress = replace(self._progress, what=what)
-            told = self._progress
-        self._tell(told)
+            progress = self._progress = replace(self._progress, activity=activity)
+        self._report(progress)
 
-    def count(self, events: int, newest: datetime | None, late: int) -> None:
-        """A micro-batch with so many events, of which some came too late."""
+    def add_batch(self, events: int, newest: datetime | None, late: int) -> None:
+        """Add a micro-batch: its events, and how many of them were late."""
         with self._lock:
             before = self._progress
-            self._progress = replace(
+            progress = self._progress = replace(
                 before,
                 batches=before.batches + (events > 0),
                 events=before.events + events,
                 newest=newest or before.newest,
                 late=before.late + late,
             )
-            told = self._progress
-        self._tell(told)
+        self._report(progress)
 
-    def note(self, report: dict[str, Any]) -> None:
-        """A report of Spark's about one micro-batch, in the shape of its JSON."""
-        found = messages_in(report)
+    def on_query_progress(self, query_progress: dict[str, Any]) -> None:
+        """Take Spark's progress report of a micro-batch, as its JSON."""
+        found = messages_in(query_progress)
         with self._lock:
             if found is not None:
                 self._messages += found[0]
             left = None if found is None else found[1]
-            self._progress = replace(self._progress, lag=self._events_in(left))
-            told = self._progress
-        self._tell(told)
+            progress = self._progress = replace(self._progress, lag=self._estimate_events(left))
+        self._report(progress)
 
-    def _events_in(self, messages: int | None) -> int | None:
-        """About, by what those had that were read."""
+    def _estimate_events(self, messages: int | None) -> int | None:
+        """Estimate the events in these messages from those already read."""
         if not messages:
             return messages
         return round(messages * self._progress.events / self._messages) if self._messages else None
 
 
-def messages_in(report: dict[str, Any]) -> tuple[int, int] | None:
-    """How many messages of the event log a micro-batch has read, and how many are left. None: unknown."""
+def messages_in(query_progress: dict[str, Any]) -> tuple[int, int] | None:
+    """Return how many messages of the event log a micro-batch read, and how many are left; None if unknown."""
     read = left = 0
-    for source in report.get("sources") or ():
+    for source in query_progress.get("sources") or ():
         start, end, latest = (_offsets(source.get(name)) for name in ("startOffset", "endOffset", "latestOffset"))
         if end is None or latest is None:
             return None
@@ -121,7 +122,7 @@ def messages_in(report: dict[str, Any]) -> tuple[int, int] | None:
 
 
 def _offsets(value: Any) -> dict[str, int] | None:
-    """Offsets by stream; Spark hands them on as JSON, or as a text that holds JSON."""
+    """Return offsets by stream; Spark passes them as JSON, or as a string that holds JSON."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -132,8 +133,8 @@ def _offsets(value: Any) -> dict[str, int] | None:
     return value
 
 
-def listener_for(trackers: Callable[[str], Tracker | None]) -> StreamingQueryListener:
-    """Hands Spark's reports on; `trackers` says whose a query is, by the name of the query."""
+def listener_for(trackers: Callable[[str], ProgressTracker | None]) -> StreamingQueryListener:
+    """Return a listener that passes Spark's reports to the tracker of the query with that name."""
     from pyspark.sql.streaming.listener import StreamingQueryListener
 
     class Listener(StreamingQueryListener):
@@ -143,7 +144,7 @@ def listener_for(trackers: Callable[[str], Tracker | None]) -> StreamingQueryLis
         def onQueryProgress(self, event: Any) -> None:  # noqa: N802
             tracker = trackers(event.progress.name)
             if tracker is not None:
-                tracker.note(json.loads(event.progress.json))
+                tracker.on_query_progress(json.loads(event.progress.json))
 
         def onQueryIdle(self, event: Any) -> None:  # noqa: N802
             pass

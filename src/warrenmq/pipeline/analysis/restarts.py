@@ -1,7 +1,7 @@
-"""A streaming query that is started again when it fails, with pauses that grow.
+"""A streaming query that is restarted when it fails, after growing delays.
 
-A broker that is away is waited for, for ever. While it is there, a query that fails again and again without having
-got further ends the analysis. One thread calls.
+If the broker is away, the query is retried for ever. If it fails repeatedly while the broker answers, without having
+made progress, the analysis ends. For one thread.
 """
 
 from __future__ import annotations
@@ -11,46 +11,46 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from warrenmq.pipeline.failures import FollowFailed, reason_of
+from warrenmq.pipeline.errors import FollowFailed, short_reason
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0
-FAILURES = 3  # in a row, with the broker there and no progress in between
-# What Spark says when a machine is too busy to start a Python process within its limit; it may be so for a while.
+FIRST_DELAY, MAX_DELAY = 1.0, 15.0
+MAX_FAILURES = 3  # in a row, with the broker reachable and no progress in between
+# Spark's error when a busy machine starts a Python worker too late; that may go on for a while.
 TOO_BUSY = "Python worker failed to connect back"
-PATIENCE = 10
+TOO_BUSY_WEIGHT = 0.1  # of a failure
 
 log = logging.getLogger("warrenmq.analysis")
 
 
-class KeptQuery:
-    """`start` starts the query, `progress` counts what it has done, `say` is told what it is at."""
+class RestartingQuery:
+    """`start` starts the query, `progress` returns a number that grows with its work, `report` receives its state."""
 
     def __init__(
         self,
         start: Callable[[], StreamingQuery],
         progress: Callable[[], int],
-        is_broker_there: Callable[[], bool],
-        say: Callable[[str], None],
+        is_broker_reachable: Callable[[], bool],
+        report: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._start = start
         self._progress = progress
-        self._is_broker_there = is_broker_there
-        self._say = say
+        self._is_broker_reachable = is_broker_reachable
+        self._report = report
         self._clock = clock
         self._query: StreamingQuery | None = None
-        self._again_at = 0.0
-        self._pause = FIRST_PAUSE
+        self._restart_at = 0.0
+        self._delay = FIRST_DELAY
         self._failures = 0.0
-        self._reached = progress()
+        self._last_progress = progress()
 
-    def look(self) -> bool:
-        """Start it if that is due; False when it has ended well. Raises FollowFailed."""
+    def poll(self) -> bool:
+        """Restart the query if it is due; return False when it has ended. Raises FollowFailed."""
         if self._query is None:
-            if self._clock() >= self._again_at:
+            if self._clock() >= self._restart_at:
                 self._try_to_start()
             return True
         if self._query.isActive:
@@ -59,11 +59,11 @@ class KeptQuery:
         if failure is None:
             return False
         self._query = None
-        self._failed(reason_of(str(failure)))
+        self._failed(short_reason(str(failure)))
         return True
 
     def stop(self) -> None:
-        """End it; one that waits for a broker may not hear it in time, and ends with the session."""
+        """Stop the query; one that waits for a broker may not stop in time, and ends with the session."""
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
@@ -72,7 +72,7 @@ class KeptQuery:
             if query is not None:
                 query.stop()
         except (PySparkException, Py4JJavaError) as failure:
-            log.warning("a query did not stop in time: %s", reason_of(str(failure)))
+            log.warning("a query did not stop in time: %s", short_reason(str(failure)))
 
     def _try_to_start(self) -> None:
         from pyspark.errors import PySparkException
@@ -80,20 +80,20 @@ class KeptQuery:
         try:
             self._query = self._start()
         except PySparkException as failure:
-            self._failed(reason_of(str(failure)))
+            self._failed(short_reason(str(failure)))
         else:
-            self._say("following")
+            self._report("following")
 
     def _failed(self, reason: str) -> None:
-        reached = self._progress()
-        if reached > self._reached:
-            self._reached, self._failures, self._pause = reached, 0.0, FIRST_PAUSE
-        is_there = self._is_broker_there()
-        if is_there:
-            self._failures += 1 / PATIENCE if TOO_BUSY in reason else 1
-        if self._failures >= FAILURES:
+        progress = self._progress()
+        if progress > self._last_progress:
+            self._last_progress, self._failures, self._delay = progress, 0.0, FIRST_DELAY
+        is_reachable = self._is_broker_reachable()
+        if is_reachable:
+            self._failures += TOO_BUSY_WEIGHT if TOO_BUSY in reason else 1
+        if self._failures >= MAX_FAILURES:
             raise FollowFailed(reason)
-        log.warning("a query is started again in %g s: %s", self._pause, reason)
-        self._say("starting again" if is_there else "waiting for the broker")
-        self._again_at = self._clock() + self._pause
-        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        log.warning("restarting a query in %g s: %s", self._delay, reason)
+        self._report("restarting" if is_reachable else "waiting for the broker")
+        self._restart_at = self._clock() + self._delay
+        self._delay = min(2 * self._delay, MAX_DELAY)

@@ -1,7 +1,7 @@
-"""The event log, counted where it is read: what leaves Spark's Python processes is pieces (pieces.py), not events.
+"""A Spark data source that counts the event log as it reads it: its rows are partial aggregates, not events.
 
-A source of its own, for `analysis/event_log.py` only: events as rows cost Spark more to move than to count. It reads as
-the format "warrenmq" does, with its options; the option `counting` says what is counted (counting.Counting).
+Internal to the analysis (analysis/event_log.py): moving events into Spark as rows costs more than counting them. It
+takes the options of the format "warrenmq", and `counting`, a CountSpec as JSON.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from warrenmq.pipeline.count.count_events import Counting, count_events
+from warrenmq.pipeline.count.count_events import CountSpec, count_events
 from warrenmq.pipeline.count.partials import DDL
 from warrenmq.pipeline.source.arrow_body import batches_in
-from warrenmq.pipeline.source.batch_reader import BatchReader, RangePartition
+from warrenmq.pipeline.source.offsets import OffsetRange
 from warrenmq.pipeline.source.options import ReadOptions, parse_read_options
 from warrenmq.pipeline.source.range_reader import PREFETCH_BATCHES, read_range
-from warrenmq.pipeline.source.ranges import Range
-from warrenmq.pipeline.source.stream_reader import StreamReader
+from warrenmq.pipeline.source.readers import BatchReader, RangePartition, StreamReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,8 +27,8 @@ NAME = "warrenmq_counted"
 COUNTING = "counting"
 
 
-class CountedEvents(DataSource):
-    """Pieces of the events of a stream."""
+class EventCountSource(DataSource):
+    """Partial aggregates of the events of a stream."""
 
     @classmethod
     def name(cls) -> str:
@@ -39,49 +38,49 @@ class CountedEvents(DataSource):
         return DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return CountedBatchReader(self._read_options(is_streaming=False), schema, self._counting())
+        return EventCountBatchReader(self._read_options(is_streaming=False), schema, self._spec())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        return CountedStreamReader(self._read_options(is_streaming=True), schema, self._counting())
+        return EventCountStreamReader(self._read_options(is_streaming=True), schema, self._spec())
 
     def _read_options(self, *, is_streaming: bool) -> ReadOptions:
         given = {name: value for name, value in self.options.items() if name.lower() != COUNTING}
         return parse_read_options(given, is_streaming=is_streaming)
 
-    def _counting(self) -> Counting:
-        return Counting.from_text(self.options[COUNTING])
+    def _spec(self) -> CountSpec:
+        return CountSpec.from_json(self.options[COUNTING])
 
 
-class CountedBatchReader(BatchReader):
-    """A range of the log at once."""
+class EventCountBatchReader(BatchReader):
+    """Counts a fixed range of the log."""
 
-    def __init__(self, options: ReadOptions, schema: StructType, counting: Counting) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType, spec: CountSpec) -> None:
         super().__init__(options, schema)
-        self._counting = counting
+        self._spec = spec
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, RangePartition):  # Spark's way to say that there was none
+        if not isinstance(partition, RangePartition):  # Spark passes another type when there are no partitions
             return iter(())
-        return counted(partition.span, self._options, self._counting)
+        return count_range(partition.span, self._options, self._spec)
 
 
-class CountedStreamReader(StreamReader):
-    """The log in micro-batches."""
+class EventCountStreamReader(StreamReader):
+    """Counts the log in micro-batches."""
 
-    def __init__(self, options: ReadOptions, schema: StructType, counting: Counting) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType, spec: CountSpec) -> None:
         super().__init__(options, schema)
-        self._counting = counting
+        self._spec = spec
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangePartition)
-        return counted(partition.span, self._options, self._counting)
+        return count_range(partition.span, self._options, self._spec)
 
     def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"_counting": self._counting}
+        return super().__getstate__() | {"_spec": self._spec}
 
 
-def counted(span: Range, options: ReadOptions, counting: Counting) -> Iterator[pa.RecordBatch]:
-    """The pieces of a range of the log."""
+def count_range(span: OffsetRange, options: ReadOptions, spec: CountSpec) -> Iterator[pa.RecordBatch]:
+    """Yield the partial aggregates of a range of the log."""
     records = read_range(span, options.access, options.prefetch or PREFETCH_BATCHES, options.fail_on_data_loss)
     batches = (batch for offset, delivery in records for batch in batches_in(delivery.body, offset, span.stream))
-    return count_events(batches, counting)
+    return count_events(batches, spec)

@@ -1,9 +1,7 @@
-"""A chunk of events as arrays: names as numbers, with their texts beside them. What counting works on.
+"""A batch of events as NumPy arrays, with names dictionary-encoded: the form in which events are counted.
 
-The event log holds names by a dictionary per batch; they stay numbers until the events are counted, and then some
-hundred texts are made instead of some hundred thousand. Texts of Spark's rows are numbered here.
-
-Nothing is owned here: a chunk is made, asked and dropped.
+The event log has a dictionary of names per batch. Names stay codes until events are grouped, so a few hundred strings
+are made instead of a few hundred thousand.
 """
 
 from __future__ import annotations
@@ -16,16 +14,16 @@ import pyarrow as pa
 from pyarrow import compute as pc
 
 from warrenmq.events import schema
-from warrenmq.pipeline.facts import OWN_STREAMS
+from warrenmq.pipeline.facts import INTERNAL_STREAMS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Numbers = NDArray[np.int64]
-    Truths = NDArray[np.bool_]
+    Ints = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
 
-CHUNK_ROWS = 32_768  # so many are counted at once: small batches are joined, as each costs some milliseconds
-NO_NAME = -1
+BATCH_ROWS = 32_768  # small batches are concatenated to this size: each batch has a fixed cost of some milliseconds
+NULL_CODE = -1
 
 _NAME = pa.dictionary(pa.int32(), pa.string())
 _TYPES = {
@@ -39,111 +37,111 @@ _TYPES = {
 _COLUMNS = {column.name: _TYPES[column.type] for column in schema.COLUMNS}
 
 
-class Names(NamedTuple):
-    """Names as numbers (NO_NAME where there is none), and their texts."""
+class EncodedNames(NamedTuple):
+    """A dictionary-encoded column: codes into `dictionary`, NULL_CODE for null."""
 
     codes: NDArray[np.int32]
-    texts: pa.Array
+    dictionary: pa.Array
 
     @classmethod
-    def of(cls, column: pa.Array) -> Names:
-        coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-        indices = coded.indices.fill_null(NO_NAME) if coded.indices.null_count else coded.indices
-        return cls(np.asarray(indices), coded.dictionary)
+    def of(cls, column: pa.Array) -> EncodedNames:
+        encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+        indices = encoded.indices.fill_null(NULL_CODE) if encoded.indices.null_count else encoded.indices
+        return cls(np.asarray(indices), encoded.dictionary)
 
-    def at(self, rows: NDArray[Any]) -> Names:
-        """Those of some rows: their places, or which are wanted."""
-        return Names(self.codes[rows], self.texts)
+    def take(self, rows: NDArray[Any]) -> EncodedNames:
+        """Return these rows, given as indices or as a mask."""
+        return EncodedNames(self.codes[rows], self.dictionary)
 
-    def named(self, codes: pa.Array | pa.ChunkedArray) -> pa.Array:
-        """The texts of some codes, '' where there is no name."""
-        some = np.asarray(codes)
-        return self.texts.take(pa.array(some, mask=some == NO_NAME)).fill_null("")
+    def decode(self, codes: pa.Array | pa.ChunkedArray) -> pa.Array:
+        """Return the names of these codes, '' for null."""
+        values = np.asarray(codes)
+        return self.dictionary.take(pa.array(values, mask=values == NULL_CODE)).fill_null("")
 
-    def is_one_of(self, texts: Sequence[str]) -> Truths:
-        known = np.append(np.asarray(pc.is_in(self.texts, pa.array(texts, pa.string()))), False)  # at -1: no name
-        found: Truths = known[self.codes]
+    def is_in(self, names: Sequence[str]) -> Mask:
+        is_match = np.append(np.asarray(pc.is_in(self.dictionary, pa.array(names, pa.string()))), False)  # [-1]: null
+        found: Mask = is_match[self.codes]
         return found
 
 
-class Chunk:
-    """Events as arrays. Times are us since 1970."""
+class EventArrays:
+    """Columns of a batch of events as arrays. Times are us since 1970."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self._batch = batch
         self.rows: int = batch.num_rows
-        self.time = self.numbers("time")
-        self.kind = self.numbers("kind")
-        self.uid = self.numbers("uid")
+        self.time = self.ints("time")
+        self.kind = self.ints("kind")
+        self.uid = self.ints("uid")
 
-    def where(self, is_wanted: Truths) -> Chunk:
-        return self if is_wanted.all() else Chunk(self._batch.filter(pa.array(is_wanted)))
+    def filter(self, mask: Mask) -> EventArrays:
+        return self if mask.all() else EventArrays(self._batch.filter(pa.array(mask)))
 
-    def numbers(self, name: str) -> Numbers:
-        """The values of a column, 0 where there is none."""
+    def ints(self, name: str) -> Ints:
+        """Return the values of a column, with 0 for null."""
         column = self._batch.column(name)
-        whole = column.fill_null(0) if column.null_count else column
-        found: Numbers = np.asarray(whole.cast(pa.int64()))
+        filled = column.fill_null(0) if column.null_count else column
+        found: Ints = np.asarray(filled.cast(pa.int64()))
         return found
 
-    def has(self, name: str) -> Truths:
-        """Which rows have a value in this column."""
+    def is_valid(self, name: str) -> Mask:
+        """Return which rows have a value in this column."""
         column = self._batch.column(name)
-        found: Truths = np.asarray(column.is_valid()) if column.null_count else np.ones(self.rows, np.bool_)
+        found: Mask = np.asarray(column.is_valid()) if column.null_count else np.ones(self.rows, np.bool_)
         return found
 
     def has_any(self, name: str) -> bool:
         """Return True if some row has a value in this column."""
         return bool(self._batch.column(name).null_count < self.rows)
 
-    def texts(self, name: str) -> pa.Array:
+    def column(self, name: str) -> pa.Array:
         return self._batch.column(name)
 
-    def names(self, name: str) -> Names:
-        return Names.of(self._batch.column(name))
+    def names(self, name: str) -> EncodedNames:
+        return EncodedNames.of(self._batch.column(name))
 
 
-def chunks_of(batches: Iterable[pa.RecordBatch], columns: Sequence[str]) -> Iterator[Chunk]:
-    """These columns of the events, without what concerns the streams that the analysis reads and writes."""
-    gathered: list[pa.RecordBatch] = []
+def event_arrays_from(batches: Iterable[pa.RecordBatch], columns: Sequence[str]) -> Iterator[EventArrays]:
+    """Yield these columns in batches of BATCH_ROWS, without events about the streams that the analysis itself uses."""
+    pending: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
-        gathered.append(_typed(batch, columns))
+        pending.append(_conform(batch, columns))
         rows += batch.num_rows
-        if rows >= CHUNK_ROWS:
-            yield _without_own(Chunk(_joined(gathered)))
-            gathered, rows = [], 0
+        if rows >= BATCH_ROWS:
+            yield _without_internal_streams(EventArrays(_concat(pending)))
+            pending, rows = [], 0
     if rows:
-        yield _without_own(Chunk(_joined(gathered)))
+        yield _without_internal_streams(EventArrays(_concat(pending)))
 
 
-def _typed(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-    """Columns of exactly the types of the schema; what an earlier broker did not tell is null."""
+def _conform(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
+    """Cast columns to the types of the schema; columns that an older broker did not write are null."""
     arrays = [_column(batch, name, _COLUMNS[name]) for name in columns]
     return pa.RecordBatch.from_arrays(arrays, list(columns))
 
 
 def _column(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
-    at = batch.schema.get_field_index(name)
-    column: Any = pa.nulls(batch.num_rows, pa.string() if kind == _NAME else kind) if at < 0 else batch.column(at)
+    index = batch.schema.get_field_index(name)
+    column: Any = pa.nulls(batch.num_rows, pa.string() if kind == _NAME else kind) if index < 0 else batch.column(index)
     if column.type == kind:
         return column
     if kind != _NAME:
         return column.cast(kind)
-    coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-    # Wider numbers: several batches may have more names than one can have.
-    return pa.DictionaryArray.from_arrays(coded.indices.cast(pa.int32()), coded.dictionary.cast(pa.string()))
+    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    # Wider codes: several batches together may have more names than one of them can.
+    return pa.DictionaryArray.from_arrays(encoded.indices.cast(pa.int32()), encoded.dictionary.cast(pa.string()))
 
 
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def _concat(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     if len(batches) == 1:
         return batches[0]
     [whole] = pa.Table.from_batches(batches).unify_dictionaries().combine_chunks().to_batches()
     return whole
 
 
-def _without_own(events: Chunk) -> Chunk:
+def _without_internal_streams(events: EventArrays) -> EventArrays:
     exchange = events.names("exchange")
-    is_default = (exchange.codes == NO_NAME) | exchange.is_one_of([""])
-    is_own = is_default & events.names("routing_key").is_one_of(OWN_STREAMS)
-    return events.where(~(is_own | events.names("queue").is_one_of(OWN_STREAMS)))
+    is_default = (exchange.codes == NULL_CODE) | exchange.is_in([""])
+    is_publish = is_default & events.names("routing_key").is_in(INTERNAL_STREAMS)
+    return events.filter(~(is_publish | events.names("queue").is_in(INTERNAL_STREAMS)))

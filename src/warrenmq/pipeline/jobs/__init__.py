@@ -1,4 +1,4 @@
-"""The jobs of the analysis: facts to answers, one file each. `job.py` says what a job is."""
+"""Answer: the jobs of the analysis, from facts to answers, one file each. `job.py` defines a job."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ALL: tuple[Job, ...] = (
 
 
 def by_name(names: Iterable[str]) -> tuple[Job, ...]:
-    """These jobs, in the order of ALL."""
+    """Return the jobs of these names, in the order of ALL."""
     wanted = set(names)
     unknown = wanted - {job.name for job in ALL}
     if unknown:

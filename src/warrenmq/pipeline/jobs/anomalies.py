@@ -14,91 +14,91 @@ from warrenmq.events.ids import uid_text
 from warrenmq.pipeline.facts import KEY, STEP, TIME
 from warrenmq.pipeline.jobs import consumers
 from warrenmq.pipeline.jobs.detection import MEASURES, Point, find_changes, is_poison, sentence
-from warrenmq.pipeline.jobs.job import VHOST, arrow_job
-from warrenmq.pipeline.jobs.outstanding import State, states_of
+from warrenmq.pipeline.jobs.job import PER_VHOST, arrow_job
+from warrenmq.pipeline.jobs.outstanding import State, consumer_states
 from warrenmq.pipeline.jobs.series import Series, key_points, series_of
 from warrenmq.pipeline.jobs.tables import (
-    REAL,
+    FLOAT,
     TEXT,
-    TEXTS,
+    TEXT_LIST,
     WINDOW_COLUMNS,
     Row,
-    by_vhost,
     since,
-    table_of,
+    split_by_vhost,
+    to_table,
     to_time,
     where,
 )
-from warrenmq.pipeline.options import Settings
+from warrenmq.pipeline.options import AnalysisOptions
 
 KEYS = ("window_start", "vhost", "what", "name", "measure")
 COLUMNS = (
     WINDOW_COLUMNS
     | dict.fromkeys(("what", "name", "measure"), TEXT)
-    | dict.fromkeys(("value", "usual", "score"), REAL)
-    | {"sentence": TEXT, "example_uids": TEXTS}
+    | dict.fromkeys(("value", "usual", "score"), FLOAT)
+    | {"sentence": TEXT, "example_uids": TEXT_LIST}
 )
 
 
-def answer(facts: pa.Table, settings: Settings, since_us: int) -> pa.Table:
-    recent = since(facts, since_us - round(_series_history(settings) * 1_000_000))
-    rows = [{"vhost": vhost} | row for vhost, part in by_vhost(recent) for row in _unusual(part, settings)]
-    for vhost, steps in by_vhost(where(facts, fact=STEP)):
-        rows += [{"vhost": vhost} | row for row in _stuck(steps, settings, since_us)]
-    return table_of(rows, COLUMNS)
+def answer(facts: pa.Table, options: AnalysisOptions, since_us: int) -> pa.Table:
+    recent = since(facts, since_us - round(_series_history(options) * 1_000_000))
+    rows = [{"vhost": vhost} | row for vhost, part in split_by_vhost(recent) for row in _unusual(part, options)]
+    for vhost, steps in split_by_vhost(where(facts, fact=STEP)):
+        rows += [{"vhost": vhost} | row for row in _stuck(steps, options, since_us)]
+    return to_table(rows, COLUMNS)
 
 
-def history(settings: Settings) -> float:
-    return max(_series_history(settings), consumers.history(settings) + _baseline(settings))
+def history(options: AnalysisOptions) -> float:
+    return max(_series_history(options), consumers.history(options) + _baseline(options))
 
 
-def _series_history(settings: Settings) -> float:
+def _series_history(options: AnalysisOptions) -> float:
     """Whether it is the beginning depends on the windows before, and those on as many before them."""
-    return 2 * _baseline(settings) + 2 * settings.window_seconds
+    return 2 * _baseline(options) + 2 * options.window_seconds
 
 
-def _baseline(settings: Settings) -> float:
-    return settings.baseline_windows * settings.window_seconds
+def _baseline(options: AnalysisOptions) -> float:
+    return options.baseline_windows * options.window_seconds
 
 
-def _unusual(facts: pa.Table, settings: Settings) -> list[Row]:
+def _unusual(facts: pa.Table, options: AnalysisOptions) -> list[Row]:
     steps, keys, times = (where(facts, fact=fact) for fact in (STEP, KEY, TIME))
-    changes = [row for series in series_of(steps, times) for row in _changes(series, settings)]
-    return changes + [row for series in key_points(keys) for row in _poison(series, settings)]
+    changes = [row for series in series_of(steps, times) for row in _changes(series, options)]
+    return changes + [row for series in key_points(keys) for row in _poison(series, options)]
 
 
-def _changes(series: Series, settings: Settings) -> list[Row]:
+def _changes(series: Series, options: AnalysisOptions) -> list[Row]:
     """Where a measure leaves what was usual."""
     points, measure = series.points, MEASURES[series.measure]
     rows = []
-    for finding in find_changes(points, measure, settings):
+    for finding in find_changes(points, measure, options):
         told, seen = points[finding.told], points[finding.seen]
-        at, length = to_time(seen.window_us), settings.window_seconds
+        at, length = to_time(seen.window_us), options.window_seconds
         words = sentence(series.what, series.name, measure, seen.value, finding.usual, at, length)
         uids = (seen.first_uid, seen.last_uid)
         rows.append(_row(told, series, measure.name, seen.value, finding.usual, finding.score, words, *uids))
     return rows
 
 
-def _stuck(steps: pa.Table, settings: Settings, since_us: int) -> list[Row]:
+def _stuck(steps: pa.Table, options: AnalysisOptions, since_us: int) -> list[Row]:
     """A consumer that is stuck, when it begins; or after nobody told of anything for as long as the baseline is."""
-    reach = round(_baseline(settings) * 1_000_000)
+    reach = round(_baseline(options) * 1_000_000)
     rows = []
     before: State | None = None
-    for state in states_of(steps, settings, since_us - reach):
+    for state in consumer_states(steps, options, since_us - reach):
         is_known = (
             before is not None
             and before.who == state.who
-            and before.is_stuck(settings)
+            and before.is_stuck(options)
             and state.window.start_us - before.window.start_us <= reach
         )
-        if state.is_stuck(settings) and not is_known:
-            rows.append(_stuck_row(state, settings))
+        if state.is_stuck(options) and not is_known:
+            rows.append(_stuck_row(state, options))
         before = state
     return rows
 
 
-def _stuck_row(state: State, settings: Settings) -> Row:
+def _stuck_row(state: State, options: AnalysisOptions) -> Row:
     who, held = state.who, state.outstanding
     series = Series("consumer", " / ".join([who.queue, who.consumer, who.connection, str(who.channel)]), "stuck", [])
     words = (
@@ -106,13 +106,13 @@ def _stuck_row(state: State, settings: Settings) -> Row:
         f"and holds {held:,} {'message' if held == 1 else 'messages'}"
     )
     point = Point(state.window.start_us, state.window.end_us, held, 0, 0)
-    score = state.silent_seconds / settings.stuck_after * settings.threshold
+    score = state.silent_seconds / options.stuck_after * options.threshold
     return _row(point, series, "stuck", held, 0.0, score, words, state.example)
 
 
-def _poison(series: Series, settings: Settings) -> list[Row]:
+def _poison(series: Series, options: AnalysisOptions) -> list[Row]:
     """A routing key whose messages fail, when it begins."""
-    reach = settings.baseline_windows * settings.window_us
+    reach = options.baseline_windows * options.window_us
     rows = []
     last = -reach - 1
     for point in series.points:
@@ -125,7 +125,7 @@ def _poison(series: Series, settings: Settings) -> list[Row]:
                 f"{point.value:,.0f} failed deliveries and {published:,} publishes from "
                 f"{to_time(point.window_us):%H:%M:%S} to {to_time(point.window_end_us):%H:%M:%S}"
             )
-            score = point.value / max(published, 1) * settings.threshold
+            score = point.value / max(published, 1) * options.threshold
             rows.append(_row(point, series, "poison", point.value, 0.0, score, words, point.first_uid, point.last_uid))
         last = point.window_us
     return rows
@@ -149,5 +149,5 @@ def _row(
 
 
 JOB = arrow_job(
-    "anomalies", "Anomalies", KEYS, answer, COLUMNS, "anomalies", frozenset({STEP, KEY, TIME}), history, VHOST
+    "anomalies", "Anomalies", KEYS, answer, COLUMNS, "anomalies", frozenset({STEP, KEY, TIME}), history, PER_VHOST
 )

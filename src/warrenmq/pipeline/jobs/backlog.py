@@ -2,7 +2,7 @@
 
 The depth at the end of a window is that which the last event told, without what was removed on disk since: one event
 tells of many such messages, and not of the depth that they leave. The slope is that of a line through the depths at the
-ends of the last windows (least squares). A queue that grows is forecast to reach the limit of the settings, one that
+ends of the last windows (least squares). A queue that grows is forecast to reach the limit of the options, one that
 shrinks to be empty. Streams are left out: nothing waits there.
 """
 
@@ -16,44 +16,44 @@ import pyarrow.compute as pc
 
 from warrenmq.events import schema
 from warrenmq.pipeline.facts import REMOVING, STEP
-from warrenmq.pipeline.jobs.job import VHOST, arrow_job, for_all_windows
-from warrenmq.pipeline.jobs.kinds import NOT_WAITING
+from warrenmq.pipeline.jobs.job import PER_VHOST, arrow_job, for_all_windows
 from warrenmq.pipeline.jobs.tables import (
-    REAL,
+    FLOAT,
+    INT,
+    NOT_WAITING,
     TEXT,
-    WHOLE,
     WINDOW,
     WINDOW_COLUMNS,
-    columns_of,
-    count_of,
+    aggregate,
+    count_kinds,
     is_one_of,
-    joined,
-    put,
-    totals,
+    iter_rows,
+    left_join,
     where,
+    with_columns,
 )
-from warrenmq.pipeline.options import Settings
+from warrenmq.pipeline.options import AnalysisOptions
 
 KEYS = ("window_start", "vhost", "queue")
 COLUMNS = (
     WINDOW_COLUMNS
     | {"queue": TEXT}
-    | dict.fromkeys(("depth", "depth_max", "arrived", "left"), WHOLE)
-    | dict.fromkeys(("slope_per_second", "empty_in_seconds", "full_in_seconds"), REAL)
-    | {"limit": WHOLE}
+    | dict.fromkeys(("depth", "depth_max", "arrived", "left"), INT)
+    | dict.fromkeys(("slope_per_second", "empty_in_seconds", "full_in_seconds"), FLOAT)
+    | {"limit": INT}
 )
 _REMOVING = tuple(schema.kind_name(kind) for kind in REMOVING)
-LEAST_POINTS = 3  # two are always a line
+MIN_POINTS = 3  # two are always a line
 
 
-def answer(facts: pa.Table, settings: Settings) -> pa.Table:
+def answer(facts: pa.Table, options: AnalysisOptions) -> pa.Table:
     found = _depths(where(facts, fact=STEP))
-    slopes = pa.array(_slopes(found, _reach_us(settings)), REAL)
-    limit = pa.repeat(pa.scalar(settings.depth_limit or None, WHOLE), found.num_rows)
-    depth = found["depth"].cast(REAL)
-    missing = pc.max_element_wise(pc.subtract(limit.cast(REAL), depth), 0.0, skip_nulls=False)
+    slopes = pa.array(_slopes(found, _reach_us(options)), FLOAT)
+    limit = pa.repeat(pa.scalar(options.depth_limit or None, INT), found.num_rows)
+    depth = found["depth"].cast(FLOAT)
+    missing = pc.max_element_wise(pc.subtract(limit.cast(FLOAT), depth), 0.0, skip_nulls=False)
     falls, rises = pc.if_else(pc.less(slopes, 0), slopes, None), pc.if_else(pc.greater(slopes, 0), slopes, None)
-    return put(
+    return with_columns(
         found,
         slope_per_second=slopes,
         empty_in_seconds=pc.divide(depth, pc.negate(falls)),
@@ -66,46 +66,46 @@ def _depths(steps: pa.Table) -> pa.Table:
     """Of each queue and window. Of what happened at the same time, what left it least deep was the last, mostly."""
     in_order = steps.sort_by([("last_time", "ascending"), ("depth_last", "descending")])
     has_depth = pc.is_valid(in_order["depth_last"])
-    counted = put(
+    counted = with_columns(
         in_order,
         depth=in_order["depth_last"],
         depth_time=pc.if_else(has_depth, in_order["last_time"], None),
-        arrived=count_of(in_order, "enqueued", "requeued"),
+        arrived=count_kinds(in_order, "enqueued", "requeued"),
         left=_left(in_order),
     )
-    found = totals(
+    found = aggregate(
         counted, (*WINDOW, "queue"), depth="last", depth_time="max", depth_max="max", arrived="sum", left="sum"
     )
-    found = joined(found, _removed(in_order, found), KEYS)
+    found = left_join(found, _removed(in_order, found), KEYS)
     of_queues = found.filter(pc.not_equal(found["queue"], "")).sort_by(
         [(name, "ascending") for name in ("vhost", "queue", "window_start")]
     )
-    known = put(of_queues, depth=pa.array(_depths_at_ends(of_queues), WHOLE))
+    known = with_columns(of_queues, depth=pa.array(_depths_at_ends(of_queues), INT))
     return known.filter(pc.is_valid(known["depth"]))
 
 
 def _left(steps: pa.Table) -> pa.ChunkedArray:
     """How many messages waited no longer. One that expires may be dead-lettered, too, and counts once."""
     is_waiting = pc.invert(is_one_of(steps["reason"], (*NOT_WAITING, "expired")))
-    dropped = pc.if_else(is_waiting, count_of(steps, "dropped", "dead_lettered"), 0)
-    return pc.add(count_of(steps, "delivered", "expired"), dropped)
+    dropped = pc.if_else(is_waiting, count_kinds(steps, "dropped", "dead_lettered"), 0)
+    return pc.add(count_kinds(steps, "delivered", "expired"), dropped)
 
 
 def _removed(steps: pa.Table, found: pa.Table) -> pa.Table:
     """How many messages each queue removed on disk after the last event of a window that tells its depth."""
     some = where(steps, kind=_REMOVING)
     many = some.filter(pc.and_(pc.is_null(some["depth_last"]), pc.is_null(some["last_uid"])))
-    known = joined(many, found.select([*KEYS, "depth_time"]), KEYS)
+    known = left_join(many, found.select([*KEYS, "depth_time"]), KEYS)
     is_later = pc.fill_null(pc.greater_equal(known["last_time"], known["depth_time"]), True)
     counted = known.filter(is_later)
-    return totals(put(counted, removed=counted["count"]), KEYS, removed="sum")
+    return aggregate(with_columns(counted, removed=counted["count"]), KEYS, removed="sum")
 
 
 def _depths_at_ends(found: pa.Table) -> Iterator[int | None]:
     """Of each row: what was told, or else what it was in the window before, without what was removed since."""
     depth_before: int | None = None
     queue_before = None
-    for vhost, queue, told, removed in columns_of(found, ("vhost", "queue", "depth", "removed")):
+    for vhost, queue, told, removed in iter_rows(found, ("vhost", "queue", "depth", "removed")):
         if (vhost, queue) != queue_before:
             depth_before = None
         queue_before = vhost, queue
@@ -118,14 +118,14 @@ def _slopes(found: pa.Table, reach_us: int) -> Iterator[float | None]:
     """Of each row, with those of the same queue and of so long before it."""
     recent: deque[tuple[int, int]] = deque()
     queue_before = None
-    for vhost, queue, end, depth in columns_of(found, ("vhost", "queue", "window_end", "depth")):
+    for vhost, queue, end, depth in iter_rows(found, ("vhost", "queue", "window_end", "depth")):
         if (vhost, queue) != queue_before:
             recent.clear()
         queue_before = vhost, queue
         recent.append((end, depth))
         while recent[0][0] < end - reach_us:
             recent.popleft()
-        yield _slope(recent) if len(recent) >= LEAST_POINTS else None
+        yield _slope(recent) if len(recent) >= MIN_POINTS else None
 
 
 def _slope(points: deque[tuple[int, int]]) -> float:
@@ -138,12 +138,12 @@ def _slope(points: deque[tuple[int, int]]) -> float:
     return (count * products - sum_times * sum_depths) / (count * squares - sum_times**2) * 1_000_000
 
 
-def history(settings: Settings) -> float:
-    return _reach_us(settings) / 1_000_000
+def history(options: AnalysisOptions) -> float:
+    return _reach_us(options) / 1_000_000
 
 
-def _reach_us(settings: Settings) -> int:
-    return (settings.forecast_windows - 1) * settings.window_us
+def _reach_us(options: AnalysisOptions) -> int:
+    return (options.forecast_windows - 1) * options.window_us
 
 
 JOB = arrow_job(
@@ -155,5 +155,5 @@ JOB = arrow_job(
     "lines",
     frozenset({STEP}),
     history,
-    VHOST,
+    PER_VHOST,
 )

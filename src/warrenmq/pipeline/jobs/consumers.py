@@ -12,45 +12,45 @@ from collections import defaultdict
 import pyarrow as pa
 
 from warrenmq.pipeline.facts import STEP
-from warrenmq.pipeline.jobs.job import VHOST, arrow_job
-from warrenmq.pipeline.jobs.outstanding import State, states_of
+from warrenmq.pipeline.jobs.job import PER_VHOST, arrow_job
+from warrenmq.pipeline.jobs.outstanding import State, consumer_states
 from warrenmq.pipeline.jobs.tables import (
-    FLAG,
-    REAL,
+    BOOL,
+    FLOAT,
+    INT,
     TEXT,
     TIMESTAMP,
-    WHOLE,
     WINDOW_COLUMNS,
     Row,
-    by_vhost,
-    table_of,
+    split_by_vhost,
+    to_table,
     to_time,
     where,
 )
-from warrenmq.pipeline.options import Settings
+from warrenmq.pipeline.options import AnalysisOptions
 
 KEYS = ("window_start", "vhost", "queue", "consumer", "connection", "channel")
 COLUMNS = WINDOW_COLUMNS | {
-    "queue": TEXT, "consumer": TEXT, "connection": TEXT, "channel": pa.int32(), "delivered": WHOLE, "settled": WHOLE,
-    "outstanding": WHOLE, "share_ratio": REAL, "skew": REAL, "stuck": FLAG, "stuck_since": TIMESTAMP,
-    "silent_seconds": REAL,
+    "queue": TEXT, "consumer": TEXT, "connection": TEXT, "channel": pa.int32(), "delivered": INT, "settled": INT,
+    "outstanding": INT, "share_ratio": FLOAT, "skew": FLOAT, "stuck": BOOL, "stuck_since": TIMESTAMP,
+    "silent_seconds": FLOAT,
 }  # fmt: skip
 
 
-def answer(facts: pa.Table, settings: Settings, since_us: int) -> pa.Table:
+def answer(facts: pa.Table, options: AnalysisOptions, since_us: int) -> pa.Table:
     by_queue: dict[tuple[str, int, str], list[State]] = defaultdict(list)
-    for vhost, steps in by_vhost(where(facts, fact=STEP)):
-        for state in states_of(steps, settings, since_us):
+    for vhost, steps in split_by_vhost(where(facts, fact=STEP)):
+        for state in consumer_states(steps, options, since_us):
             by_queue[vhost, state.window.start_us, state.who.queue].append(state)
-    rows = [_row(key[0], state, states, settings) for key, states in by_queue.items() for state in states]
-    return table_of(rows, COLUMNS)
+    rows = [_row(key[0], state, states, options) for key, states in by_queue.items() for state in states]
+    return to_table(rows, COLUMNS)
 
 
-def _row(vhost: str, state: State, states: list[State], settings: Settings) -> Row:
+def _row(vhost: str, state: State, states: list[State], options: AnalysisOptions) -> Row:
     """`states`: of all consumers of the queue in that window."""
     delivered = sum(other.delivered for other in states)
     share = state.delivered / delivered if delivered else 0.0
-    is_stuck = state.is_stuck(settings)
+    is_stuck = state.is_stuck(options)
     return {
         "window_start": to_time(state.window.start_us),
         "window_end": to_time(state.window.end_us),
@@ -67,9 +67,9 @@ def _row(vhost: str, state: State, states: list[State], settings: Settings) -> R
     }
 
 
-def history(settings: Settings) -> float:
+def history(options: AnalysisOptions) -> float:
     """Since when it holds messages is found in that time, and each count in it needs as much before."""
-    return 2 * settings.consumer_windows * settings.window_seconds
+    return 2 * options.consumer_windows * options.window_seconds
 
 
-JOB = arrow_job("consumers", "Consumers", KEYS, answer, COLUMNS, "table", frozenset({STEP}), history, VHOST)
+JOB = arrow_job("consumers", "Consumers", KEYS, answer, COLUMNS, "table", frozenset({STEP}), history, PER_VHOST)

@@ -16,11 +16,11 @@ from math import log
 from statistics import median
 from typing import Any
 
-from warrenmq.pipeline.options import Settings
+from warrenmq.pipeline.options import AnalysisOptions
 
-POISON_LEAST = 10  # failures in a window
+MIN_POISON_FAILURES = 10  # failures in a window
 POISON_RATIO = 3  # failures per publish
-LEAST_BASELINE = 10  # fewer windows say nothing about what is usual
+MIN_BASELINE_WINDOWS = 10  # fewer windows say nothing about what is usual
 _MAD_TO_SIGMA = 1.4826
 
 
@@ -82,13 +82,13 @@ class Point:
     is_seen: bool = True
 
 
-def find_changes(points: Sequence[Point], measure: Measure, settings: Settings) -> list[Finding]:
+def find_changes(points: Sequence[Point], measure: Measure, options: AnalysisOptions) -> list[Finding]:
     """Where a series, in the order of time, leaves what was usual: when it begins or doubles, not as long as it lasts.
 
     What is usual is told by the windows of the baseline from the first in which anything was heard: so nothing that is
     older counts. What fell is told one window later: a window that is still being filled has too little in it.
     """
-    reach = settings.baseline_windows * settings.window_us
+    reach = options.baseline_windows * options.window_us
     values = [point.value for point in points]
     findings: list[Finding] = []
     told = {1: _Told(reach), -1: _Told(reach)}
@@ -98,7 +98,7 @@ def find_changes(points: Sequence[Point], measure: Measure, settings: Settings) 
         now = point.window_us
         while first < place and (points[first].window_us < now - reach or not points[first].is_seen):
             first += 1
-        finding = _judge(values[first:place], point.value, point.noise, measure, settings)
+        finding = _judge(values[first:place], point.value, point.noise, measure, options)
         if fallen is not None and told[-1].is_news(now, 1.0):
             findings.append(Finding(place, place - 1, fallen.usual, fallen.score))
         fallen = None
@@ -134,20 +134,22 @@ def sentence(what: str, name: str, measure: Measure, value: float, usual: float,
 
 def is_poison(failed: float, published: int) -> bool:
     """Whether a routing key fails often in a window, and far more often than it is published."""
-    return failed >= POISON_LEAST and failed >= published * POISON_RATIO
+    return failed >= MIN_POISON_FAILURES and failed >= published * POISON_RATIO
 
 
-def _judge(past: Sequence[float], value: float, noise: float, measure: Measure, settings: Settings) -> Finding | None:
+def _judge(
+    past: Sequence[float], value: float, noise: float, measure: Measure, options: AnalysisOptions
+) -> Finding | None:
     """Whether the value is far from the past: with a score above 0 if it rose, below if it fell."""
-    if len(past) < min(LEAST_BASELINE, settings.baseline_windows):
+    if len(past) < min(MIN_BASELINE_WINDOWS, options.baseline_windows):
         return None
     usual = median(past)
-    if not measure.may_fall and value - usual < settings.threshold * measure.least_spread:
+    if not measure.may_fall and value - usual < options.threshold * measure.least_spread:
         return None
     if usual / 2 < value < usual * 2 or not _stands_out(past, value, usual):
         return None
     score = (_log_score if measure.is_scaled else _score)(past, value, usual, noise, measure)
-    if score >= settings.threshold or (measure.may_fall and score <= -settings.threshold):
+    if score >= options.threshold or (measure.may_fall and score <= -options.threshold):
         return Finding(0, 0, usual, score)
     return None
 

@@ -1,6 +1,6 @@
 """Messages that came more than once: published with the same message id, or dropped by the broker as seen before.
 
-The same id counts as a duplicate within one window of `keyed_window`. What the broker dropped is counted by queue, or
+The same id counts as a duplicate within one window of `id_window`. What the broker dropped is counted by queue, or
 by exchange where that dropped it. Of each window the `kept` most frequent of both.
 """
 
@@ -12,51 +12,51 @@ import pyarrow.compute as pc
 from warrenmq.pipeline.facts import MESSAGE, STEP
 from warrenmq.pipeline.jobs.job import arrow_job, for_all_windows
 from warrenmq.pipeline.jobs.tables import (
+    INT,
     TEXT,
-    WHOLE,
     WINDOW,
     WINDOW_COLUMNS,
-    plain,
-    put,
-    ranked,
-    stacked,
-    totals,
+    aggregate,
+    concat,
+    times_to_us,
     uid_texts,
     where,
+    with_columns,
+    with_rank,
 )
-from warrenmq.pipeline.options import Settings
+from warrenmq.pipeline.options import AnalysisOptions
 
 KEYS = ("window_start", "vhost", "what", "name")
 COLUMNS = WINDOW_COLUMNS | {
-    "what": TEXT, "name": TEXT, "times": WHOLE, "first_uid": TEXT, "last_uid": TEXT, "apart_us": WHOLE,
+    "what": TEXT, "name": TEXT, "times": INT, "first_uid": TEXT, "last_uid": TEXT, "apart_us": INT,
 }  # fmt: skip
 
 
-def answer(facts: pa.Table, settings: Settings) -> pa.Table:
-    found = totals(
-        stacked(_published(facts), _dropped(facts)), (*WINDOW, "what", "name"),
+def answer(facts: pa.Table, options: AnalysisOptions) -> pa.Table:
+    found = aggregate(
+        concat(_published(facts), _dropped(facts)), (*WINDOW, "what", "name"),
         count="sum", first_uid="min", last_uid="max", first_time="min", last_time="max",
     )  # fmt: skip
-    first = ranked(found, ("window_start", "what"), ("-count", "vhost", "name"))
-    kept = first.filter(pc.less_equal(first["rank"], settings.kept))
-    return put(
+    first = with_rank(found, ("window_start", "what"), ("-count", "vhost", "name"))
+    kept = first.filter(pc.less_equal(first["rank"], options.max_per_group))
+    return with_columns(
         kept,
         times=kept["count"],
         first_uid=uid_texts(kept["first_uid"]),
         last_uid=uid_texts(kept["last_uid"]),
-        apart_us=pc.subtract(plain(kept["last_time"]), plain(kept["first_time"])),
+        apart_us=pc.subtract(times_to_us(kept["last_time"]), times_to_us(kept["first_time"])),
     )
 
 
 def _published(facts: pa.Table) -> pa.Table:
     messages = where(facts, fact=MESSAGE)
-    return put(messages.filter(pc.greater(messages["count"], 1)), what="published")
+    return with_columns(messages.filter(pc.greater(messages["count"], 1)), what="published")
 
 
 def _dropped(facts: pa.Table) -> pa.Table:
     dropped = where(facts, fact=STEP, kind="dropped", reason="duplicate")
     in_exchange = pc.equal(dropped["queue"], "")
-    return put(dropped, what="dropped", name=pc.if_else(in_exchange, dropped["exchange"], dropped["queue"]))
+    return with_columns(dropped, what="dropped", name=pc.if_else(in_exchange, dropped["exchange"], dropped["queue"]))
 
 
 JOB = arrow_job("duplicates", "Duplicates", KEYS, for_all_windows(answer), COLUMNS, "table", frozenset({MESSAGE, STEP}))

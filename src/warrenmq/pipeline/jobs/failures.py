@@ -12,41 +12,41 @@ import pyarrow.compute as pc
 
 from warrenmq.pipeline.facts import KEY, STEP
 from warrenmq.pipeline.jobs.job import arrow_job, for_all_windows
-from warrenmq.pipeline.jobs.kinds import TROUBLES
 from warrenmq.pipeline.jobs.tables import (
-    REAL,
+    FAILURE_EVENTS,
+    FLOAT,
+    INT,
     TEXT,
-    WHOLE,
     WINDOW,
     WINDOW_COLUMNS,
-    count_of,
-    joined,
+    aggregate,
+    concat,
+    count_kinds,
+    left_join,
     per_second,
-    put,
     ratio,
-    stacked,
-    totals,
     uid_texts,
     where,
+    with_columns,
 )
-from warrenmq.pipeline.options import Settings
+from warrenmq.pipeline.options import AnalysisOptions
 
 KEYS = ("window_start", "vhost", "queue", "kind", "reason")
 COLUMNS = (
     WINDOW_COLUMNS
     | dict.fromkeys(("queue", "kind", "reason"), TEXT)
-    | {"count": WHOLE, "per_second": REAL, "failure_ratio": REAL, "top_key": TEXT, "top_key_count": WHOLE}
+    | {"count": INT, "per_second": FLOAT, "failure_ratio": FLOAT, "top_key": TEXT, "top_key_count": INT}
     | {"example_uid": TEXT}
 )
 QUEUE = ("window_start", "vhost", "queue")
 
 
-def answer(facts: pa.Table, settings: Settings) -> pa.Table:
+def answer(facts: pa.Table, options: AnalysisOptions) -> pa.Table:
     in_queues = facts.filter(pc.not_equal(facts["queue"], ""))
-    steps, keys = where(in_queues, fact=STEP), where(in_queues, fact=KEY, kind=TROUBLES)
-    found = totals(_troubles(steps), (*WINDOW, "queue", "kind", "reason"), count="sum", last_uid="max")
-    found = joined(joined(found, _handled(steps), QUEUE), _top_keys(keys), KEYS)
-    return put(
+    steps, keys = where(in_queues, fact=STEP), where(in_queues, fact=KEY, kind=FAILURE_EVENTS)
+    found = aggregate(_troubles(steps), (*WINDOW, "queue", "kind", "reason"), count="sum", last_uid="max")
+    found = left_join(left_join(found, _handled(steps), QUEUE), _top_keys(keys), KEYS)
+    return with_columns(
         found,
         per_second=per_second(found, "count"),
         failure_ratio=ratio(found["count"], found["handled"]),
@@ -57,23 +57,25 @@ def answer(facts: pa.Table, settings: Settings) -> pa.Table:
 def _troubles(steps: pa.Table) -> pa.Table:
     """A delivery that is not the first tells of a redelivery, too."""
     again = steps.filter(pc.greater(steps["redelivered"], 0))
-    redelivered = put(again, kind="redelivered", reason="", count=again["redelivered"])
-    told = where(steps, kind=TROUBLES)
-    return stacked(told.filter(pc.greater(told["count"], 0)), redelivered)
+    redelivered = with_columns(again, kind="redelivered", reason="", count=again["redelivered"])
+    told = where(steps, kind=FAILURE_EVENTS)
+    return concat(told.filter(pc.greater(told["count"], 0)), redelivered)
 
 
 def _handled(steps: pa.Table) -> pa.Table:
     """How many messages each queue delivered in a window, or else how many arrived there."""
-    counted = put(steps, delivered=count_of(steps, "delivered"), arrived=count_of(steps, "enqueued", "requeued"))
-    found = totals(counted, QUEUE, delivered="sum", arrived="sum")
+    counted = with_columns(
+        steps, delivered=count_kinds(steps, "delivered"), arrived=count_kinds(steps, "enqueued", "requeued")
+    )
+    found = aggregate(counted, QUEUE, delivered="sum", arrived="sum")
     handled = pc.if_else(pc.greater(found["delivered"], 0), found["delivered"], found["arrived"])
-    return put(found, handled=handled).select([*QUEUE, "handled"])
+    return with_columns(found, handled=handled).select([*QUEUE, "handled"])
 
 
 def _top_keys(keys: pa.Table) -> pa.Table:
-    by_key = totals(keys, (*KEYS, "name"), count="sum")
+    by_key = aggregate(keys, (*KEYS, "name"), count="sum")
     in_order = by_key.sort_by([("count", "ascending"), ("name", "ascending")])
-    return totals(put(in_order, top_key=in_order["name"], top_key_count=in_order["count"]), KEYS,
+    return aggregate(with_columns(in_order, top_key=in_order["name"], top_key_count=in_order["count"]), KEYS,
                   top_key="last", top_key_count="last")  # fmt: skip
 
 

@@ -8,44 +8,44 @@ import pyarrow.compute as pc
 from warrenmq.pipeline.facts import STEP
 from warrenmq.pipeline.jobs.job import arrow_job, for_all_windows
 from warrenmq.pipeline.jobs.tables import (
-    REAL,
+    FLOAT,
+    INT,
     TEXT,
-    WHOLE,
     WINDOW,
     WINDOW_COLUMNS,
+    aggregate,
+    concat,
     per_second,
-    put,
-    stacked,
-    totals,
     where,
+    with_columns,
 )
-from warrenmq.pipeline.options import Settings
+from warrenmq.pipeline.options import AnalysisOptions
 
 KEYS = ("window_start", "vhost", "source_kind", "source", "target_kind", "target")
 COLUMNS = (
     WINDOW_COLUMNS
     | dict.fromkeys(("source_kind", "source", "target_kind", "target"), TEXT)
-    | {"count": WHOLE, "octets": WHOLE, "per_second": REAL}
+    | {"count": INT, "bytes": INT, "per_second": FLOAT}
 )
 NO_CONSUMER = "basic.get"  # who takes messages one by one has no consumer tag
 
 
-def answer(facts: pa.Table, settings: Settings) -> pa.Table:
+def answer(facts: pa.Table, options: AnalysisOptions) -> pa.Table:
     enqueued = where(facts, fact=STEP, kind="enqueued")
     delivered = where(facts, fact=STEP, kind="delivered")
     consumer = delivered["consumer"]
     taker = pc.if_else(pc.equal(consumer, ""), NO_CONSUMER, consumer)
     routed = where(facts, fact=STEP, kind="routed")
     dead = routed.filter(pc.not_equal(routed["queue"], ""))  # a queue has published them
-    edges = stacked(
-        put(dead, source_kind="queue", source=dead["queue"], target_kind="exchange", target=dead["exchange"]),
-        put(
+    edges = concat(
+        with_columns(dead, source_kind="queue", source=dead["queue"], target_kind="exchange", target=dead["exchange"]),
+        with_columns(
             enqueued, source_kind="exchange", source=enqueued["exchange"], target_kind="queue", target=enqueued["queue"]
         ),
-        put(delivered, source_kind="queue", source=delivered["queue"], target_kind="consumer", target=taker),
+        with_columns(delivered, source_kind="queue", source=delivered["queue"], target_kind="consumer", target=taker),
     )
-    found = totals(edges, (*WINDOW, *KEYS[2:]), count="sum", octets="sum")
-    return put(found, per_second=per_second(found, "count"))
+    found = aggregate(edges, (*WINDOW, *KEYS[2:]), count="sum", bytes="sum")
+    return with_columns(found, per_second=per_second(found, "count"))
 
 
 JOB = arrow_job("flow", "Flow", KEYS, for_all_windows(answer), COLUMNS, "flow", frozenset({STEP}))

@@ -11,69 +11,73 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from warrenmq.pipeline.facts import KEY, STEP
-from warrenmq.pipeline.jobs.detection import POISON_LEAST, POISON_RATIO
+from warrenmq.pipeline.jobs.detection import MIN_POISON_FAILURES, POISON_RATIO
 from warrenmq.pipeline.jobs.job import arrow_job, for_all_windows
-from warrenmq.pipeline.jobs.kinds import FAILURES, PUBLISHES, SENDINGS, is_failed_delivery, once
 from warrenmq.pipeline.jobs.tables import (
-    FLAG,
-    REAL,
+    BOOL,
+    FAILURES,
+    FLOAT,
+    INT,
+    PUBLISHED_OR_ROUTED,
+    PUBLISHES,
     TEXT,
-    WHOLE,
     WINDOW,
     WINDOW_COLUMNS,
-    count_of,
-    joined,
-    put,
-    ranked,
+    aggregate,
+    count_kinds,
+    count_once,
+    is_failed_delivery,
+    left_join,
     ratio,
-    totals,
     where,
+    with_columns,
+    with_rank,
 )
-from warrenmq.pipeline.options import Settings
+from warrenmq.pipeline.options import AnalysisOptions
 
 KEYS = ("window_start", "vhost", "exchange", "routing_key")
 COLUMNS = WINDOW_COLUMNS | {
-    "exchange": TEXT, "routing_key": TEXT, "published": WHOLE, "octets": WHOLE, "failed": WHOLE, "rank": WHOLE,
-    "share_ratio": REAL, "poison": FLAG,
+    "exchange": TEXT, "routing_key": TEXT, "published": INT, "bytes": INT, "failed": INT, "rank": INT,
+    "share_ratio": FLOAT, "poison": BOOL,
 }  # fmt: skip
 EXCHANGE = ("window_start", "vhost", "exchange")
 
 
-def answer(facts: pa.Table, settings: Settings) -> pa.Table:
+def answer(facts: pa.Table, options: AnalysisOptions) -> pa.Table:
     by_name = ("vhost", "exchange", "routing_key")
-    counted = where(once(facts), fact=KEY, kind=(*SENDINGS, *FAILURES))
+    counted = where(count_once(facts), fact=KEY, kind=(*PUBLISHED_OR_ROUTED, *FAILURES))
     # Messages that were removed on disk have no known key, and so no exchange: the default one has a name here.
     found = _by_key(counted.filter(pc.not_equal(counted["exchange"], "")))
-    found = ranked(found, ("window_start",), ("-published", *by_name))
-    found = ranked(found, ("window_start",), ("-failed", *by_name), "worst")
-    is_hot = pc.and_(pc.less_equal(found["rank"], settings.top), pc.greater(found["published"], 0))
-    is_bad = pc.and_(pc.less_equal(found["worst"], settings.top), pc.greater(found["failed"], 0))
-    kept = joined(found.filter(pc.or_(is_hot, is_bad)), _by_exchange(facts), EXCHANGE)
-    return put(kept, share_ratio=ratio(kept["published"], kept["in_all"]), poison=_is_poison(kept))
+    found = with_rank(found, ("window_start",), ("-published", *by_name))
+    found = with_rank(found, ("window_start",), ("-failed", *by_name), "worst")
+    is_hot = pc.and_(pc.less_equal(found["rank"], options.top), pc.greater(found["published"], 0))
+    is_bad = pc.and_(pc.less_equal(found["worst"], options.top), pc.greater(found["failed"], 0))
+    kept = left_join(found.filter(pc.or_(is_hot, is_bad)), _by_exchange(facts), EXCHANGE)
+    return with_columns(kept, share_ratio=ratio(kept["published"], kept["in_all"]), poison=_is_poison(kept))
 
 
 def _by_key(facts: pa.Table) -> pa.Table:
-    counted = put(
+    counted = with_columns(
         facts,
         routing_key=facts["name"],
-        published=count_of(facts, *PUBLISHES),
-        octets=count_of(facts, *PUBLISHES, measure="octets"),
-        failed=count_of(facts, *FAILURES),
-        sent=count_of(facts, *SENDINGS),
+        published=count_kinds(facts, *PUBLISHES),
+        bytes=count_kinds(facts, *PUBLISHES, measure="bytes"),
+        failed=count_kinds(facts, *FAILURES),
+        sent=count_kinds(facts, *PUBLISHED_OR_ROUTED),
         tried=pc.if_else(is_failed_delivery(facts), facts["count"], 0),
     )
-    measures = ("published", "octets", "failed", "sent", "tried")
-    return totals(counted, (*WINDOW, "exchange", "routing_key"), **dict.fromkeys(measures, "sum"))
+    measures = ("published", "bytes", "failed", "sent", "tried")
+    return aggregate(counted, (*WINDOW, "exchange", "routing_key"), **dict.fromkeys(measures, "sum"))
 
 
 def _by_exchange(facts: pa.Table) -> pa.Table:
     """How much was published to each exchange in all: only the most frequent keys have facts of their own."""
     published = where(facts, fact=STEP, kind=PUBLISHES)
-    return totals(put(published, in_all=published["count"]), EXCHANGE, in_all="sum")
+    return aggregate(with_columns(published, in_all=published["count"]), EXCHANGE, in_all="sum")
 
 
 def _is_poison(found: pa.Table) -> pa.ChunkedArray:
-    is_often = pc.greater_equal(found["tried"], POISON_LEAST)
+    is_often = pc.greater_equal(found["tried"], MIN_POISON_FAILURES)
     return pc.and_(is_often, pc.greater_equal(found["tried"], pc.multiply(found["sent"], POISON_RATIO)))
 
 

@@ -15,21 +15,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from warrenmq.pipeline.jobs.tables import Columns, shaped, since
-from warrenmq.pipeline.options import Settings
+from warrenmq.pipeline.jobs.tables import Columns, conform, since
+from warrenmq.pipeline.options import AnalysisOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
     # The rows of windows from that time on (in us since 1970); those of older ones may be left out.
-    Answer = Callable[[pa.Table, Settings, int], pa.Table]
+    Answer = Callable[[pa.Table, AnalysisOptions, int], pa.Table]
 
 # What one call of `answer` must see together, as expressions of SQL: whole windows, a virtual host, or all facts.
-WHOLE_WINDOWS, VHOST, EVERYTHING = "date_trunc('hour', window_start)", "vhost", "true"
+PER_WINDOW, PER_VHOST, ALL_FACTS = "date_trunc('hour', window_start)", "vhost", "true"
 
 
-def no_history(settings: Settings) -> float:
+def no_history(options: AnalysisOptions) -> float:
     return 0.0
 
 
@@ -40,10 +40,10 @@ class Job:
     name: str
     title: str
     keys: tuple[str, ...]
-    run: Callable[[DataFrame, Settings], DataFrame]
+    run: Callable[[DataFrame, AnalysisOptions], DataFrame]
     chart: str  # how it is drawn: lines, percentiles, bars, flow, anomalies, table
     needs: frozenset[str]  # the kinds of facts that it looks at
-    history: Callable[[Settings], float] = no_history
+    history: Callable[[AnalysisOptions], float] = no_history
     answer: Answer | None = None  # the same of facts that are in this process, if the job can do that
 
 
@@ -55,23 +55,23 @@ def arrow_job(
     columns: Columns,
     chart: str,
     needs: frozenset[str],
-    history: Callable[[Settings], float] = no_history,
-    together: str = WHOLE_WINDOWS,
+    history: Callable[[AnalysisOptions], float] = no_history,
+    together: str = PER_WINDOW,
 ) -> Job:
     """A job whose answer is computed from a table; `columns` are those of the answer."""
 
-    def answer_since(facts: pa.Table, settings: Settings, since_us: int) -> pa.Table:
-        return shaped(since(answer(facts, settings, since_us), since_us), columns)
+    def answer_since(facts: pa.Table, options: AnalysisOptions, since_us: int) -> pa.Table:
+        return conform(since(answer(facts, options, since_us), since_us), columns)
 
-    def run(facts: DataFrame, settings: Settings) -> DataFrame:
-        return _by_group(facts, needs, together, columns, lambda table: answer_since(table, settings, 0))
+    def run(facts: DataFrame, options: AnalysisOptions) -> DataFrame:
+        return _by_group(facts, needs, together, columns, lambda table: answer_since(table, options, 0))
 
     return Job(name, title, keys, run, chart, needs, history, answer_since)
 
 
-def for_all_windows(answer: Callable[[pa.Table, Settings], pa.Table]) -> Answer:
+def for_all_windows(answer: Callable[[pa.Table, AnalysisOptions], pa.Table]) -> Answer:
     """For jobs that need not know which windows are asked for, as others cost them little."""
-    return lambda facts, settings, since_us: answer(facts, settings)
+    return lambda facts, options, since_us: answer(facts, options)
 
 
 def _by_group(

@@ -10,9 +10,19 @@ import pyarrow as pa
 
 from warrenmq.pipeline.facts import END_TO_END, PROCESSING, TIME, WAITING
 from warrenmq.pipeline.jobs.job import arrow_job, for_all_windows
-from warrenmq.pipeline.jobs.percentiles import Durations, durations_of
-from warrenmq.pipeline.jobs.tables import REAL, TEXT, WHOLE, WINDOW_COLUMNS, Row, by_vhost, table_of, to_time, where
-from warrenmq.pipeline.options import Settings
+from warrenmq.pipeline.jobs.percentiles import Durations, duration_stats
+from warrenmq.pipeline.jobs.tables import (
+    FLOAT,
+    INT,
+    TEXT,
+    WINDOW_COLUMNS,
+    Row,
+    split_by_vhost,
+    to_table,
+    to_time,
+    where,
+)
+from warrenmq.pipeline.options import AnalysisOptions
 
 KEYS = ("window_start", "vhost", "queue")
 TIMES = (END_TO_END, WAITING, PROCESSING)
@@ -20,19 +30,19 @@ PERCENTS = (50, 90, 95, 99)
 
 COLUMNS = WINDOW_COLUMNS | {"queue": TEXT}
 for _name in TIMES:
-    COLUMNS |= {f"{_name}_count": WHOLE, f"{_name}_mean_us": REAL}
-    COLUMNS |= {f"{_name}_p{percent}_us": WHOLE for percent in PERCENTS} | {f"{_name}_max_us": WHOLE}
+    COLUMNS |= {f"{_name}_count": INT, f"{_name}_mean_us": FLOAT}
+    COLUMNS |= {f"{_name}_p{percent}_us": INT for percent in PERCENTS} | {f"{_name}_max_us": INT}
 
 
-def answer(facts: pa.Table, settings: Settings) -> pa.Table:
+def answer(facts: pa.Table, options: AnalysisOptions) -> pa.Table:
     rows: dict[tuple[int, str, str], Row] = {}
-    for vhost, times in by_vhost(where(facts, fact=TIME)):
-        for found in durations_of(times, PERCENTS):
+    for vhost, times in split_by_vhost(where(facts, fact=TIME)):
+        for found in duration_stats(times, PERCENTS):
             place = (found.window_us, vhost, found.queue)
             if place not in rows:
                 rows[place] = _no_times(found, vhost)
             rows[place] |= _told(found)
-    return table_of(list(rows.values()), COLUMNS)
+    return to_table(list(rows.values()), COLUMNS)
 
 
 def _no_times(found: Durations, vhost: str) -> Row:

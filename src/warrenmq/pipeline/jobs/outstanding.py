@@ -18,18 +18,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from warrenmq.pipeline.jobs.tables import (
-    Numbers,
-    columns_of,
-    count_of,
-    first_of_groups,
+    Ints,
+    aggregate,
+    count_kinds,
+    group_starts,
     is_one_of,
-    numbers,
-    put,
-    totals,
+    iter_rows,
+    to_ints,
+    with_columns,
 )
-from warrenmq.pipeline.options import Settings
+from warrenmq.pipeline.options import AnalysisOptions
 
-WHO = ("queue", "consumer", "connection", "channel")
+CONSUMER_KEY = ("queue", "consumer", "connection", "channel")
 DONE = {
     "delivered": "sum", "got": "sum", "settled": "sum", "first_got_us": "min", "last_got_us": "max",
     "settled_us": "max", "closed_us": "max", "uid": "max",
@@ -37,7 +37,7 @@ DONE = {
 _NEVER = np.iinfo(np.int64).max
 
 
-class Who(NamedTuple):
+class ConsumerKey(NamedTuple):
     queue: str
     consumer: str
     connection: str
@@ -57,7 +57,7 @@ class State:
     """What a consumer holds at the end of a window, and for how long it has settled nothing."""
 
     window: Window
-    who: Who
+    who: ConsumerKey
     delivered: int
     settled: int
     outstanding: int
@@ -65,16 +65,16 @@ class State:
     silent_seconds: float
     example: int  # the uid of a message that it got last
 
-    def is_stuck(self, settings: Settings) -> bool:
-        return self.outstanding > 0 and self.silent_seconds >= settings.stuck_after
+    def is_stuck(self, options: AnalysisOptions) -> bool:
+        return self.outstanding > 0 and self.silent_seconds >= options.stuck_after
 
 
-def states_of(steps: pa.Table, settings: Settings, since_us: int = 0) -> Iterator[State]:
+def consumer_states(steps: pa.Table, options: AnalysisOptions, since_us: int = 0) -> Iterator[State]:
     """The states in windows from that time on: consumer by consumer of a virtual host, each in the order of time."""
-    ends = totals(steps, ("window_start", "window_end"), last_time="max").sort_by("window_start")
-    windows = [Window(*row) for row in columns_of(ends, ("window_start", "window_end", "last_time"))]
-    starts = numbers(ends["window_start"])
-    reach = _Reach.of(starts, settings.consumer_windows * settings.window_us)
+    ends = aggregate(steps, ("window_start", "window_end"), last_time="max").sort_by("window_start")
+    windows = [Window(*row) for row in iter_rows(ends, ("window_start", "window_end", "last_time"))]
+    starts = to_ints(ends["window_start"])
+    reach = _Reach.of(starts, options.consumer_windows * options.window_us)
     first = int(np.searchsorted(starts, since_us))
     for who, work in _work_of_each(steps, starts):
         yield from _states_of_one(who, work, reach, windows, first)
@@ -83,22 +83,22 @@ def states_of(steps: pa.Table, settings: Settings, since_us: int = 0) -> Iterato
 class _Reach(NamedTuple):
     """How far each window looks back: to that time, and to that place."""
 
-    lines: Numbers
-    begins: Numbers
+    lines: Ints
+    begins: Ints
 
     @classmethod
-    def of(cls, starts: Numbers, reach_us: int) -> _Reach:
+    def of(cls, starts: Ints, reach_us: int) -> _Reach:
         lines = starts - reach_us
         return cls(lines, np.searchsorted(starts, lines))
 
-    def latest(self, times: Numbers) -> Numbers:
+    def latest(self, times: Ints) -> Ints:
         """In each window, the latest time up to it that is not too long ago."""
         found = np.maximum.accumulate(times)
         return np.where(found >= self.lines, found, 0)
 
 
 def _states_of_one(
-    who: Who, work: dict[str, Numbers], reach: _Reach, windows: list[Window], first: int
+    who: ConsumerKey, work: dict[str, Ints], reach: _Reach, windows: list[Window], first: int
 ) -> Iterator[State]:
     held, since = _held(work, reach), _since(work, reach)
     last_got = np.maximum.accumulate(np.where(work["got"] > 0, np.arange(len(windows)), 0))
@@ -111,7 +111,7 @@ def _states_of_one(
         yield State(windows[at], who, delivered, settled, outstanding, since_us, silent, int(example[at]))
 
 
-def _held(work: dict[str, Numbers], reach: _Reach, before: int = 0) -> Numbers:
+def _held(work: dict[str, Ints], reach: _Reach, before: int = 0) -> Ints:
     """How many messages it holds at the end of each window; with `before` = 1, before anything happened in it."""
     size = len(reach.lines)
     balance = np.append(0, np.cumsum(work["got"] - work["settled"]))
@@ -122,7 +122,7 @@ def _held(work: dict[str, Numbers], reach: _Reach, before: int = 0) -> Numbers:
     return np.where((closed > 0) & (closed >= np.maximum(got, settled)), 0, held)
 
 
-def _since(work: dict[str, Numbers], reach: _Reach) -> Numbers:
+def _since(work: dict[str, Ints], reach: _Reach) -> Ints:
     """Its last settlement, or when it got something after it had held nothing; else the first that is known."""
     begins = (work["got"] > 0) & (_held(work, reach, before=1) == 0)
     began = np.where(begins, work["first_got_us"], 0)
@@ -132,20 +132,20 @@ def _since(work: dict[str, Numbers], reach: _Reach) -> Numbers:
     return np.where(last > 0, last, next_got[reach.begins])
 
 
-def _work_of_each(steps: pa.Table, starts: Numbers) -> Iterator[tuple[Who, dict[str, Numbers]]]:
+def _work_of_each(steps: pa.Table, starts: Ints) -> Iterator[tuple[ConsumerKey, dict[str, Ints]]]:
     """What each consumer did: arrays by the names of DONE."""
-    work = _work(steps).sort_by([(name, "ascending") for name in (*WHO, "window_start")])
+    work = _work(steps).sort_by([(name, "ascending") for name in (*CONSUMER_KEY, "window_start")])
     if work.num_rows == 0:
         return  # basic.get has no consumer
-    places = np.searchsorted(starts, numbers(work["window_start"]))
-    done = {name: numbers(work[name]) for name in DONE}
-    firsts = first_of_groups(work, WHO)
+    places = np.searchsorted(starts, to_ints(work["window_start"]))
+    done = {name: to_ints(work[name]) for name in DONE}
+    firsts = group_starts(work, CONSUMER_KEY)
     bounds = zip(firsts.tolist(), [*firsts[1:].tolist(), work.num_rows], strict=True)
-    for who, (begin, end) in zip(columns_of(work.take(pa.array(firsts)), WHO), bounds, strict=True):
+    for who, (begin, end) in zip(iter_rows(work.take(pa.array(firsts)), CONSUMER_KEY), bounds, strict=True):
         spread = {name: np.zeros(len(starts), np.int64) for name in DONE}
         for name, values in done.items():
             spread[name][places[begin:end]] = values[begin:end]
-        yield Who(*who), spread
+        yield ConsumerKey(*who), spread
 
 
 def _work(steps: pa.Table) -> pa.Table:
@@ -159,9 +159,9 @@ def _work(steps: pa.Table) -> pa.Table:
     is_over = pc.and_(is_one_of(kind, ("dropped", "dead_lettered")), pc.equal(reason, "delivery_limit"))
     came_back = pc.or_(came_back, is_over)
     is_settled = pc.or_(is_one_of(kind, ("acked", "nacked", "rejected")), came_back)
-    told = put(
+    told = with_columns(
         facts,
-        delivered=count_of(facts, "delivered"),
+        delivered=count_kinds(facts, "delivered"),
         got=pc.if_else(is_got, facts["count"], 0),
         settled=pc.if_else(is_settled, facts["count"], 0),
         first_got_us=pc.if_else(is_got, facts["first_time"], None),
@@ -170,4 +170,4 @@ def _work(steps: pa.Table) -> pa.Table:
         closed_us=pc.if_else(pc.equal(kind, "consumer_closed"), facts["last_time"], None),
         uid=pc.if_else(is_got, facts["last_uid"], None),
     )
-    return totals(told, (*WHO, "window_start"), **DONE)
+    return aggregate(told, (*CONSUMER_KEY, "window_start"), **DONE)

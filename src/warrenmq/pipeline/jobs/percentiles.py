@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from warrenmq.pipeline.facts import GROWTH
-from warrenmq.pipeline.jobs.tables import Numbers, codes, numbers
+from warrenmq.pipeline.jobs.tables import Ints, encode, to_ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,26 +27,26 @@ class Durations:
     slowest: int
 
 
-def bucket_values(buckets: Numbers) -> Numbers:
+def bucket_values(buckets: Ints) -> Ints:
     """What stands for all durations of a bucket: not more than 2 % from any of them, or 1 us."""
     middles = np.round(2 / (GROWTH + 1) * np.power(GROWTH, buckets.astype(np.float64)))
     return np.where(buckets == 0, 1, middles).astype(np.int64)
 
 
-def durations_of(table: pa.Table, percents: Sequence[int]) -> list[Durations]:
+def duration_stats(table: pa.Table, percents: Sequence[int]) -> list[Durations]:
     """Of the `time` facts of one virtual host.
 
     Nearest-rank percentiles: the least bucket that so many percent of the durations are not above.
     """
     if table.num_rows == 0:
         return []
-    queues, queue_codes = codes(table["queue"])
-    names, name_codes = codes(table["name"])
-    window, bucket = numbers(table["window_start"]), numbers(table["bucket"])
+    queues, queue_codes = encode(table["queue"])
+    names, name_codes = encode(table["name"])
+    window, bucket = to_ints(table["window_start"]), to_ints(table["bucket"])
     order = np.lexsort((bucket, name_codes, queue_codes, window))
     window, bucket, queue_codes, name_codes = (a[order] for a in (window, bucket, queue_codes, name_codes))
     ends, counts, totals, longest, uids = (
-        numbers(table[name])[order] for name in ("window_end", "count", "total_us", "longest_us", "last_uid")
+        to_ints(table[name])[order] for name in ("window_end", "count", "total_us", "longest_us", "last_uid")
     )
     is_new = (np.diff(window) != 0) | (np.diff(queue_codes) != 0) | (np.diff(name_codes) != 0)
     first = np.flatnonzero(np.append(True, is_new))

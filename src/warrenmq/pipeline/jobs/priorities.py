@@ -16,67 +16,67 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from warrenmq.pipeline.facts import PRIORITY, TIME, WAITING
-from warrenmq.pipeline.jobs.job import VHOST, arrow_job
-from warrenmq.pipeline.jobs.percentiles import Durations, bucket_values, durations_of
+from warrenmq.pipeline.jobs.job import PER_VHOST, arrow_job
+from warrenmq.pipeline.jobs.percentiles import Durations, bucket_values, duration_stats
 from warrenmq.pipeline.jobs.tables import (
-    REAL,
+    FLOAT,
+    INT,
     TEXT,
-    WHOLE,
     WINDOW,
     WINDOW_COLUMNS,
     Row,
-    by_vhost,
-    columns_of,
-    joined,
-    numbers,
-    put,
+    aggregate,
+    concat,
+    iter_rows,
+    left_join,
     since,
-    stacked,
-    table_of,
+    split_by_vhost,
+    to_ints,
+    to_table,
     to_time,
-    totals,
     where,
+    with_columns,
 )
-from warrenmq.pipeline.options import Settings
+from warrenmq.pipeline.options import AnalysisOptions
 
 KEYS = ("window_start", "vhost", "queue", "priority")
 PERCENTS = (50, 99)
 LOWEST = "0"
 
-COLUMNS = WINDOW_COLUMNS | {"queue": TEXT, "priority": WHOLE, "delivered": WHOLE, "waiting_mean_us": REAL}
-COLUMNS |= {f"waiting_p{percent}_us": WHOLE for percent in PERCENTS} | {"waiting_max_us": WHOLE}
+COLUMNS = WINDOW_COLUMNS | {"queue": TEXT, "priority": INT, "delivered": INT, "waiting_mean_us": FLOAT}
+COLUMNS |= {f"waiting_p{percent}_us": INT for percent in PERCENTS} | {"waiting_max_us": INT}
 
 _PLACE = (*WINDOW, "queue")
 _MEASURES = {"count": "sum", "total_us": "sum", "longest_us": "max", "last_uid": "max"}
 
 
-def answer(facts: pa.Table, settings: Settings, since_us: int) -> pa.Table:
-    known = totals(where(facts, fact=PRIORITY), (*_PLACE, "name", "bucket"), **_MEASURES)
+def answer(facts: pa.Table, options: AnalysisOptions, since_us: int) -> pa.Table:
+    known = aggregate(where(facts, fact=PRIORITY), (*_PLACE, "name", "bucket"), **_MEASURES)
     if known.num_rows == 0:
-        return table_of([], COLUMNS)
+        return to_table([], COLUMNS)
     waited = since(where(facts, fact=TIME, name=WAITING), since_us)
-    lowest = _lowest(_of_places(totals(waited, (*_PLACE, "bucket"), **_MEASURES), known, settings), known)
+    lowest = _lowest(_of_places(aggregate(waited, (*_PLACE, "bucket"), **_MEASURES), known, options), known)
     ranked = since(known, since_us)
     rows = [
         _row_of(found, vhost)
-        for vhost, times in by_vhost(stacked(ranked, lowest.select(ranked.column_names)))
-        for found in durations_of(times, PERCENTS)
+        for vhost, times in split_by_vhost(concat(ranked, lowest.select(ranked.column_names)))
+        for found in duration_stats(times, PERCENTS)
     ]
-    return table_of(rows, COLUMNS)
+    return to_table(rows, COLUMNS)
 
 
-def history(settings: Settings) -> float:
-    return settings.consumer_windows * settings.window_seconds
+def history(options: AnalysisOptions) -> float:
+    return options.consumer_windows * options.window_seconds
 
 
-def _of_places(waited: pa.Table, known: pa.Table, settings: Settings) -> pa.Table:
+def _of_places(waited: pa.Table, known: pa.Table, options: AnalysisOptions) -> pa.Table:
     """The waits in the queues and windows that have rows."""
     with_priorities: dict[tuple[str, str], list[int]] = {}
-    for start, vhost, queue in sorted(set(columns_of(known, ("window_start", "vhost", "queue")))):
+    for start, vhost, queue in sorted(set(iter_rows(known, ("window_start", "vhost", "queue")))):
         with_priorities.setdefault((vhost, queue), []).append(start)
-    longest_ago = round(history(settings) * 1_000_000)
+    longest_ago = round(history(options) * 1_000_000)
     has_rows: dict[tuple[int, str, str], bool] = {}
-    places = list(columns_of(waited, ("window_start", "vhost", "queue")))
+    places = list(iter_rows(waited, ("window_start", "vhost", "queue")))
     for start, vhost, queue in set(places):
         starts = with_priorities.get((vhost, queue), [])
         before = bisect_right(starts, start)
@@ -86,16 +86,16 @@ def _of_places(waited: pa.Table, known: pa.Table, settings: Settings) -> pa.Tabl
 
 def _lowest(waited: pa.Table, ranked: pa.Table) -> pa.Table:
     """What all messages waited, without those that have a priority."""
-    of_ranked = totals(ranked, (*_PLACE, "bucket"), **_MEASURES)
+    of_ranked = aggregate(ranked, (*_PLACE, "bucket"), **_MEASURES)
     names = {name: f"ranked_{name}" for name in _MEASURES}
     of_ranked = of_ranked.rename_columns([names.get(name, name) for name in of_ranked.column_names])
-    both = joined(waited, of_ranked, (*_PLACE, "bucket"))
-    count = numbers(both["count"]) - numbers(both["ranked_count"])
-    total = numbers(both["total_us"]) - numbers(both["ranked_total_us"])
-    longest = numbers(both["longest_us"])
-    is_other = longest == numbers(both["ranked_longest_us"])  # the longest of all may be one with a priority
-    likely = np.where(count == 1, total, np.minimum(bucket_values(numbers(both["bucket"])), longest))
-    rest = put(
+    both = left_join(waited, of_ranked, (*_PLACE, "bucket"))
+    count = to_ints(both["count"]) - to_ints(both["ranked_count"])
+    total = to_ints(both["total_us"]) - to_ints(both["ranked_total_us"])
+    longest = to_ints(both["longest_us"])
+    is_other = longest == to_ints(both["ranked_longest_us"])  # the longest of all may be one with a priority
+    likely = np.where(count == 1, total, np.minimum(bucket_values(to_ints(both["bucket"])), longest))
+    rest = with_columns(
         both,
         name=LOWEST,
         count=pa.array(count),
@@ -120,4 +120,6 @@ def _row_of(found: Durations, vhost: str) -> Row:
     }
 
 
-JOB = arrow_job("priorities", "Priorities", KEYS, answer, COLUMNS, "lines", frozenset({TIME, PRIORITY}), history, VHOST)
+JOB = arrow_job(
+    "priorities", "Priorities", KEYS, answer, COLUMNS, "lines", frozenset({TIME, PRIORITY}), history, PER_VHOST
+)

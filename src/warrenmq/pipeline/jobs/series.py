@@ -13,11 +13,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from warrenmq.pipeline.jobs.detection import Point
-from warrenmq.pipeline.jobs.kinds import FAILURES, PUBLISHES, SENDINGS, is_failed_delivery, once
-from warrenmq.pipeline.jobs.percentiles import durations_of
-from warrenmq.pipeline.jobs.tables import columns_of, joined, put, totals, where
+from warrenmq.pipeline.jobs.percentiles import duration_stats
+from warrenmq.pipeline.jobs.tables import (
+    FAILURES,
+    PUBLISHED_OR_ROUTED,
+    PUBLISHES,
+    aggregate,
+    count_once,
+    is_failed_delivery,
+    iter_rows,
+    left_join,
+    where,
+    with_columns,
+)
 
-LEAST_DURATIONS = 10  # a percentile of fewer is chance
+MIN_DURATIONS = 10  # a percentile of fewer is chance
 
 Measures = dict[str, tuple[str, ...]]  # names, and the kinds of events that they count
 _OF_EXCHANGE: Measures = {"published": PUBLISHES, "unroutable": ("unroutable",)}
@@ -41,10 +51,10 @@ def series_of(steps: pa.Table, times: pa.Table) -> list[Series]:
     """Of the facts of one virtual host."""
     in_queue = pc.not_equal(steps["queue"], "")
     of_queues, of_exchanges = steps.filter(in_queue), steps.filter(pc.invert(in_queue))
-    ends: dict[int, int] = dict(columns_of(totals(steps, _WINDOW).sort_by("window_start"), _WINDOW))
+    ends: dict[int, int] = dict(iter_rows(aggregate(steps, _WINDOW).sort_by("window_start"), _WINDOW))
     return [
         *_counts(of_exchanges, "exchange", _OF_EXCHANGE, ends),
-        *_counts(once(of_queues), "queue", _OF_QUEUE, ends),
+        *_counts(count_once(of_queues), "queue", _OF_QUEUE, ends),
         *_depths(of_queues),
         *_times(times),
     ]
@@ -53,15 +63,15 @@ def series_of(steps: pa.Table, times: pa.Table) -> list[Series]:
 def key_points(keys: pa.Table) -> list[Series]:
     """Failures of routing keys; `about` is how often it was published, and the queue where it failed most."""
     place = (*_WINDOW, "exchange", "name")
-    by_queue = totals(keys.filter(is_failed_delivery(keys)), (*place, "queue"), **_COUNTED)
+    by_queue = aggregate(keys.filter(is_failed_delivery(keys)), (*place, "queue"), **_COUNTED)
     in_order = by_queue.sort_by([("count", "ascending"), ("queue", "ascending")])
-    failed = put(in_order, failed=in_order["count"])
-    worst = totals(failed, place, failed="sum", queue="last", first_uid="last", last_uid="last")
-    published = totals(where(keys, kind=SENDINGS), place, count="sum")
+    failed = with_columns(in_order, failed=in_order["count"])
+    worst = aggregate(failed, place, failed="sum", queue="last", first_uid="last", last_uid="last")
+    published = aggregate(where(keys, kind=PUBLISHED_OR_ROUTED), place, count="sum")
     found: dict[str, list[Point]] = defaultdict(list)
-    told = joined(worst, published, place).sort_by("window_start")
+    told = left_join(worst, published, place).sort_by("window_start")
     names = (*place, "failed", "first_uid", "last_uid", "count", "queue")
-    for start, end, exchange, key, failures, first, last, publishes, queue in columns_of(told, names):
+    for start, end, exchange, key, failures, first, last, publishes, queue in iter_rows(told, names):
         point = Point(start, end, failures, first or 0, last or 0, (publishes or 0, queue))
         found[f"{exchange} / {key}"].append(point)
     return [Series("key", name, "poison", points) for name, points in found.items()]
@@ -72,8 +82,8 @@ def _counts(steps: pa.Table, what: str, measures: Measures, ends: dict[int, int]
     seen: dict[str, set[int]] = defaultdict(set)
     points: dict[tuple[str, str], dict[int, Point]] = defaultdict(dict)
     for measure, kinds in measures.items():
-        found = totals(where(steps, kind=kinds), (*_WINDOW, what), **_COUNTED)
-        for start, end, name, count, first, last in columns_of(found, (*_WINDOW, what, *_COUNTED)):
+        found = aggregate(where(steps, kind=kinds), (*_WINDOW, what), **_COUNTED)
+        for start, end, name, count, first, last in iter_rows(found, (*_WINDOW, what, *_COUNTED)):
             seen[name].add(start)
             points[name, measure][start] = Point(start, end, count, first or 0, last or 0)
     return [
@@ -92,10 +102,10 @@ def _depths(steps: pa.Table) -> list[Series]:
     """At the ends of windows: what the last event told."""
     told = steps.filter(pc.is_valid(steps["depth_last"]))
     in_order = told.sort_by([("last_time", "ascending"), ("depth_last", "descending")])
-    found = totals(in_order, (*_WINDOW, "queue"), depth_last="last", first_uid="min", last_uid="max")
+    found = aggregate(in_order, (*_WINDOW, "queue"), depth_last="last", first_uid="min", last_uid="max")
     points: dict[str, list[Point]] = defaultdict(list)
     names = (*_WINDOW, "queue", "depth_last", "first_uid", "last_uid")
-    for start, end, queue, depth, first, last in columns_of(found.sort_by("window_start"), names):
+    for start, end, queue, depth, first, last in iter_rows(found.sort_by("window_start"), names):
         points[queue].append(Point(start, end, depth, first or 0, last or 0))
     return [Series("queue", queue, "depth", series) for queue, series in points.items()]
 
@@ -103,8 +113,8 @@ def _depths(steps: pa.Table) -> list[Series]:
 def _times(times: pa.Table) -> list[Series]:
     """95th percentiles; the examples are among the slowest."""
     found: dict[tuple[str, str], list[Point]] = defaultdict(list)
-    for some in durations_of(times, (95,)):
-        if some.count >= LEAST_DURATIONS:
+    for some in duration_stats(times, (95,)):
+        if some.count >= MIN_DURATIONS:
             point = Point(some.window_us, some.window_end_us, some.percentiles_us[0], some.slowest, some.slowest)
             point.noise = some.count**-0.5  # about that of a percentile's logarithm
             found[some.queue, f"{some.name}_p95"].append(point)

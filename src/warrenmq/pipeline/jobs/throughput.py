@@ -10,59 +10,59 @@ import pyarrow.compute as pc
 
 from warrenmq.pipeline.facts import KEY, STEP
 from warrenmq.pipeline.jobs.job import arrow_job, for_all_windows
-from warrenmq.pipeline.jobs.kinds import PUBLISHES
 from warrenmq.pipeline.jobs.tables import (
-    REAL,
+    FLOAT,
+    INT,
+    PUBLISHES,
     TEXT,
-    WHOLE,
     WINDOW,
     WINDOW_COLUMNS,
-    count_of,
+    aggregate,
+    concat,
+    count_kinds,
     per_second,
-    put,
-    ranked,
-    stacked,
-    totals,
     where,
+    with_columns,
+    with_rank,
 )
-from warrenmq.pipeline.options import Settings
+from warrenmq.pipeline.options import AnalysisOptions
 
 KEYS = ("window_start", "vhost", "what", "exchange", "name")
 COUNTS = ("published", "enqueued", "delivered", "acked")
 COLUMNS = (
     WINDOW_COLUMNS
     | dict.fromkeys(("what", "exchange", "name"), TEXT)
-    | dict.fromkeys((*COUNTS, "octets"), WHOLE)
-    | {f"{count}_per_second": REAL for count in COUNTS}
+    | dict.fromkeys((*COUNTS, "bytes"), INT)
+    | {f"{count}_per_second": FLOAT for count in COUNTS}
 )
 
 
-def answer(facts: pa.Table, settings: Settings) -> pa.Table:
-    found = totals(
-        _counted(_placed(facts)), (*WINDOW, "what", "exchange", "name"), **dict.fromkeys((*COUNTS, "octets"), "sum")
+def answer(facts: pa.Table, options: AnalysisOptions) -> pa.Table:
+    found = aggregate(
+        _counted(_placed(facts)), (*WINDOW, "what", "exchange", "name"), **dict.fromkeys((*COUNTS, "bytes"), "sum")
     )
-    first = ranked(found, ("window_start", "what"), ("-published", "vhost", "exchange", "name"))
-    kept = first.filter(pc.or_(pc.not_equal(first["what"], "key"), pc.less_equal(first["rank"], settings.top)))
-    return put(kept, **{f"{count}_per_second": per_second(kept, count) for count in COUNTS})
+    first = with_rank(found, ("window_start", "what"), ("-published", "vhost", "exchange", "name"))
+    kept = first.filter(pc.or_(pc.not_equal(first["what"], "key"), pc.less_equal(first["rank"], options.top)))
+    return with_columns(kept, **{f"{count}_per_second": per_second(kept, count) for count in COUNTS})
 
 
 def _placed(facts: pa.Table) -> pa.Table:
     """Each fact with what it tells of: publishes of an exchange and a key, the rest of a queue."""
     published = where(facts, fact=STEP, kind=PUBLISHES)
     moved = where(facts, fact=STEP, kind=COUNTS[1:])
-    return stacked(
-        put(published, what="exchange", name=published["exchange"]),
-        put(moved, what="queue", exchange="", name=moved["queue"]),
-        put(where(facts, fact=KEY, kind=PUBLISHES), what="key"),
+    return concat(
+        with_columns(published, what="exchange", name=published["exchange"]),
+        with_columns(moved, what="queue", exchange="", name=moved["queue"]),
+        with_columns(where(facts, fact=KEY, kind=PUBLISHES), what="key"),
     )
 
 
 def _counted(placed: pa.Table) -> pa.Table:
-    return put(
+    return with_columns(
         placed,
-        published=count_of(placed, *PUBLISHES),
-        **{kind: count_of(placed, kind) for kind in COUNTS[1:]},
-        octets=count_of(placed, *PUBLISHES, "enqueued", measure="octets"),
+        published=count_kinds(placed, *PUBLISHES),
+        **{kind: count_kinds(placed, kind) for kind in COUNTS[1:]},
+        bytes=count_kinds(placed, *PUBLISHES, "enqueued", measure="bytes"),
     )
 
 

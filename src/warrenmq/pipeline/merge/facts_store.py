@@ -1,14 +1,13 @@
-"""What a --follow has counted so far, in one SQLite file in its checkpoint folder.
+"""The state store of a --follow: everything counted so far, in one SQLite file in the checkpoint folder.
 
-A micro-batch brings pieces (pieces.py). They are added to those of their windows, and that, with the number of the
-batch, is one transaction: a batch that Spark plays again after a crash changes nothing. In the same transaction are the
-deliveries whose settlement has not come (processing_times.py), the ids of windows that may still get more of them
-(open_ids.py), and the time of the newest event. What comes for a window that ended longer than the lateness before that
-is late: it is left out, and told.
+A micro-batch brings partial aggregates, which are merged into their windows. One transaction holds that, the number of
+the batch, the open deliveries (processing_times.py), the ids of open windows (open_ids.py) and the time of the newest
+event; so a batch that Spark replays after a crash changes nothing. The watermark is the newest event time minus the
+lateness: events of windows that ended before it are late, and are dropped and counted.
 
-A window remembers the change up to which it was answered: what is left to answer survives a crash as well.
+Each window records the change up to which it was answered, so answers that are still due survive a crash as well.
 
-The file belongs to one driver at a time. Calls may come from any thread, one at a time.
+One process owns the file. Any thread may call, one at a time.
 """
 
 from __future__ import annotations
@@ -28,55 +27,54 @@ from warrenmq.pipeline.count import processing_times
 from warrenmq.pipeline.count.partials import (
     COUNT_SCHEMA,
     COUNTS,
-    ENDS,
-    SEEN,
-    Piece,
-    busiest_keys,
-    by_window,
-    facts_of_counts,
-    merged_counts,
-    merged_ids,
-    packed,
-    unpacked,
+    TOTALS,
+    UNMATCHED,
+    Partial,
+    merge_counts,
+    merge_ids,
+    pack,
+    split_by_window,
+    unpack,
 )
+from warrenmq.pipeline.errors import CheckpointInUse, CheckpointMismatch
 from warrenmq.pipeline.facts import MESSAGE, SESSION, STEP
-from warrenmq.pipeline.failures import OtherCheckpoint, StoreInUse
+from warrenmq.pipeline.merge.facts import facts_from_counts, top_routing_keys
 from warrenmq.pipeline.merge.open_ids import OpenIds
-from warrenmq.pipeline.options import Settings
+from warrenmq.pipeline.options import AnalysisOptions
 
-BUSY_LIMIT = 30.0
-LAYOUT = 2
-FACTS, KEYED = "facts", "keyed"  # what the windows are of: their lengths differ
+BUSY_TIMEOUT = 30.0
+LAYOUT = 3
+FACTS, IDS = "facts", "ids"  # kinds of windows, which differ in length
 ID_KINDS = (MESSAGE, SESSION)
 
 SCHEMA = """
-CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE reached (name TEXT PRIMARY KEY, value INTEGER NOT NULL);  -- batch, newest (us since 1970), stamp
+CREATE TABLE options (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE progress (name TEXT PRIMARY KEY, value INTEGER NOT NULL);  -- batch, newest (us since 1970), change
 CREATE TABLE windows (
     kind TEXT NOT NULL,
     start INTEGER NOT NULL,      -- us since 1970
-    changed INTEGER NOT NULL,    -- counts up with every change of any window
+    changed INTEGER NOT NULL,    -- number of the last change; one counter for all windows
     answered INTEGER NOT NULL,   -- the value of `changed` that was answered
-    is_open INTEGER NOT NULL,    -- whether more can come
-    body BLOB,                   -- facts: counts; keyed: facts, and nothing while it is open
+    is_open INTEGER NOT NULL,    -- whether events can still be added
+    body BLOB,                   -- facts: counts; ids: facts, null while the window is open
     PRIMARY KEY (kind, start)
 ) WITHOUT ROWID;
 CREATE INDEX unanswered ON windows (kind, start) WHERE answered < changed;
-CREATE INDEX opened ON windows (kind, start) WHERE is_open;
+CREATE INDEX open_windows ON windows (kind, start) WHERE is_open;
 CREATE TABLE ids (
     kind TEXT NOT NULL,
     start INTEGER NOT NULL,
-    batch INTEGER NOT NULL,      -- that brought them
+    batch INTEGER NOT NULL,      -- micro-batch that brought them
     body BLOB NOT NULL,
     PRIMARY KEY (kind, start, batch)
 );
-CREATE TABLE held (name TEXT PRIMARY KEY, body BLOB NOT NULL);  -- one row: deliveries that are not settled
+CREATE TABLE open_deliveries (name TEXT PRIMARY KEY, body BLOB NOT NULL);  -- one row
 """
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
-    """What a micro-batch brought. `newest`: the time of the newest event so far, in us since 1970; 0: none came."""
+class BatchSummary:
+    """What a micro-batch brought. `newest`: time of the newest event so far, in us since 1970; 0 if there is none."""
 
     events: int
     newest: int
@@ -84,10 +82,10 @@ class Added:
 
 
 class FactsStore:
-    """Facts by kind ("facts", "keyed") and window."""
+    """Facts by kind of window and start of the window."""
 
-    def __init__(self, folder: Path, settings: Settings | None = None) -> None:
-        self._settings = settings or Settings()
+    def __init__(self, folder: Path, options: AnalysisOptions | None = None) -> None:
+        self._options = options or AnalysisOptions()
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self._lock_file = (folder / "facts.lock").open("w")
@@ -95,14 +93,14 @@ class FactsStore:
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._lock_file.close()
-            raise StoreInUse(f"another process follows with the checkpoint {folder}: give another folder") from None
+            raise CheckpointInUse(f"another process uses the checkpoint {folder}: give another folder") from None
         self._lock = threading.Lock()
         self._database = sqlite3.connect(
-            folder / "facts.sqlite", timeout=BUSY_LIMIT, isolation_level=None, check_same_thread=False
+            folder / "facts.sqlite", timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False
         )
         self._open_ids: dict[tuple[str, int], OpenIds] = {}
-        self._held: pa.Table | None = None
-        self._told: dict[tuple[str, int], tuple[int, pa.Table]] = {}  # facts as they were at a change
+        self._open_deliveries: pa.Table | None = None
+        self._facts_cache: dict[tuple[str, int], tuple[int, pa.Table]] = {}  # (change, facts)
         self._prepare()
 
     def close(self) -> None:
@@ -110,102 +108,102 @@ class FactsStore:
             self._database.close()
         self._lock_file.close()
 
-    # -- what a run is set to ------------------------------------------------------------------------------------------
+    # -- options of the run --------------------------------------------------------------------------------------------
 
-    def setting(self, name: str, default: str) -> str:
-        """The value that was kept under this name; the default, which is kept now, if there was none."""
+    def option(self, name: str, default: str) -> str:
+        """Return the stored value of this name; store and return the default if there is none."""
         with self._transaction() as database:
-            database.execute("INSERT OR IGNORE INTO settings VALUES (?, ?)", (name, default))
-            found: str = database.execute("SELECT value FROM settings WHERE name = ?", (name,)).fetchone()[0]
+            database.execute("INSERT OR IGNORE INTO options VALUES (?, ?)", (name, default))
+            found: str = database.execute("SELECT value FROM options WHERE name = ?", (name,)).fetchone()[0]
             return found
 
-    # -- pieces in -----------------------------------------------------------------------------------------------------
+    # -- partials in ---------------------------------------------------------------------------------------------------
 
-    def put(self, batch: int, pieces: Sequence[Piece]) -> Added | None:
-        """Add what a micro-batch brings. None: this batch was added already, and nothing is changed."""
+    def add_batch(self, batch: int, partials: Sequence[Partial]) -> BatchSummary | None:
+        """Add the partials of a micro-batch; return None if that batch was already added."""
         with self._transaction():
-            last = self._reached("batch", -1)
+            last = self._progress("batch", -1)
             if batch <= last:
                 return None
             if batch != last + 1:
-                raise OtherCheckpoint(
-                    f"the checkpoint {self._folder} has lost what came before: delete the whole folder to begin anew"
+                raise CheckpointMismatch(
+                    f"the checkpoint {self._folder} has lost earlier batches: delete the whole folder to start over"
                 )
-            line = self._watermark()
-            stamp = self._reached("stamp", 0) + 1
-            late = self._add_counts(pieces, stamp, line)
-            self._add_ids(pieces, batch, stamp, line)
-            seen = [piece for piece in pieces if piece.kind == SEEN]
-            newest = max((piece.newest for piece in seen), default=0)
-            self._reach(batch=batch, stamp=stamp, newest=max(newest, self._reached("newest", 0)))
-            self._close_before(self._watermark())
-            return Added(sum(piece.events for piece in seen), self._reached("newest", 0), late)
+            watermark = self._watermark()
+            change = self._progress("change", 0) + 1
+            late = self._add_counts(partials, change, watermark)
+            self._add_ids(partials, batch, change, watermark)
+            totals = [partial for partial in partials if partial.kind == TOTALS]
+            newest = max((partial.newest for partial in totals), default=0)
+            self._set_progress(batch=batch, change=change, newest=max(newest, self._progress("newest", 0)))
+            self._close_windows(self._watermark())
+            return BatchSummary(sum(partial.events for partial in totals), self._progress("newest", 0), late)
 
-    def _add_counts(self, pieces: Sequence[Piece], stamp: int, line: int) -> int:
-        """How many events were late."""
-        tables = [piece.table() for piece in pieces if piece.kind == COUNTS]
-        ends = [piece.table() for piece in pieces if piece.kind == ENDS]
-        if ends:
-            tables.append(self._settle(pa.concat_tables(ends)))
+    def _add_counts(self, partials: Sequence[Partial], change: int, watermark: int) -> int:
+        """Merge the counts into their windows; return the number of late events."""
+        tables = [partial.table() for partial in partials if partial.kind == COUNTS]
+        unmatched = [partial.table() for partial in partials if partial.kind == UNMATCHED]
+        if unmatched:
+            tables.append(self._match(pa.concat_tables(unmatched)))
         late = 0
-        for start, counts in by_window(pa.concat_tables([COUNT_SCHEMA.empty_table(), *tables])):
-            if start + self._settings.window_us <= line:
+        for start, counts in split_by_window(pa.concat_tables([COUNT_SCHEMA.empty_table(), *tables])):
+            if start + self._options.window_us <= watermark:
                 late += _events_in(counts)
                 continue
             before = self._body(FACTS, start)
-            whole = merged_counts([counts] if before is None else [unpacked(before), counts])
-            self._change(FACTS, start, stamp, packed(whole))
+            whole = merge_counts([counts] if before is None else [unpack(before), counts])
+            self._update_window(FACTS, start, change, pack(whole))
         return late
 
-    def _settle(self, ends: pa.Table) -> pa.Table:
-        """The legs of deliveries that are settled now, as counts; the others are held."""
-        counts, held = processing_times.paired_with_held(self._deliveries(), ends, self._settings.window_us)
-        self._database.execute("REPLACE INTO held VALUES ('deliveries', ?)", (packed(held),))
-        self._held = held
+    def _match(self, unmatched: pa.Table) -> pa.Table:
+        """Match settlements with open deliveries; return the processing times as counts."""
+        counts, still_open = processing_times.match_with_open(self._deliveries(), unmatched, self._options.window_us)
+        self._database.execute("REPLACE INTO open_deliveries VALUES ('deliveries', ?)", (pack(still_open),))
+        self._open_deliveries = still_open
         return counts
 
-    def _add_ids(self, pieces: Sequence[Piece], batch: int, stamp: int, line: int) -> None:
-        brought: dict[tuple[str, int], list[pa.Table]] = {}
-        for piece in pieces:
-            if piece.kind in ID_KINDS and piece.place + self._settings.keyed_us > line:
-                brought.setdefault((piece.kind, piece.place), []).append(piece.table())
-        for (kind, start), tables in brought.items():
-            ids = merged_ids(tables) if len(tables) > 1 else tables[0]  # each id of a piece is there once
+    def _add_ids(self, partials: Sequence[Partial], batch: int, change: int, watermark: int) -> None:
+        by_window: dict[tuple[str, int], list[pa.Table]] = {}
+        for partial in partials:
+            if partial.kind in ID_KINDS and partial.key + self._options.id_window_us > watermark:
+                by_window.setdefault((partial.kind, partial.key), []).append(partial.table())
+        for (kind, start), tables in by_window.items():
+            ids = merge_ids(tables) if len(tables) > 1 else tables[0]  # a single partial has each id once
             self._ids(kind, start).add(ids)
-            self._database.execute("INSERT INTO ids VALUES (?, ?, ?, ?)", (kind, start, batch, packed(ids)))
-            self._change(KEYED, start, stamp, None)
+            self._database.execute("INSERT INTO ids VALUES (?, ?, ?, ?)", (kind, start, batch, pack(ids)))
+            self._update_window(IDS, start, change, None)
 
-    def _change(self, kind: str, start: int, stamp: int, body: bytes | None) -> None:
+    def _update_window(self, kind: str, start: int, change: int, body: bytes | None) -> None:
         self._database.execute(
             "INSERT INTO windows VALUES (?, ?, ?, 0, 1, ?) "
             "ON CONFLICT DO UPDATE SET changed = excluded.changed, body = excluded.body",
-            (kind, start, stamp, body),
+            (kind, start, change, body),
         )
 
-    def _close_before(self, line: int) -> None:
-        """To windows that ended before this nothing is added any more: only what is told is kept of them."""
-        for kind, length in ((FACTS, self._settings.window_us), (KEYED, self._settings.keyed_us)):
+    def _close_windows(self, watermark: int) -> None:
+        """Close windows that ended before the watermark; of their keys and ids only those that become facts stay."""
+        for kind, length in ((FACTS, self._options.window_us), (IDS, self._options.id_window_us)):
             ended = self._database.execute(
-                "SELECT start FROM windows WHERE kind = ? AND is_open AND start <= ?", (kind, line - length)
+                "SELECT start FROM windows WHERE kind = ? AND is_open AND start <= ?", (kind, watermark - length)
             ).fetchall()
             for (start,) in ended:
-                body = self._closed_counts(start) if kind == FACTS else packed(self._keyed_facts(start))
+                body = self._closed_counts(start) if kind == FACTS else pack(self._id_facts(start))
                 self._database.execute(
                     "UPDATE windows SET body = ?, is_open = 0 WHERE kind = ? AND start = ?", (body, kind, start)
                 )
-                if kind == KEYED:
-                    self._forget_ids(start)
+                if kind == IDS:
+                    self._drop_ids(start)
 
     def _closed_counts(self, start: int) -> bytes | None:
         body = self._body(FACTS, start)
-        counts = unpacked(body) if body is not None else COUNT_SCHEMA.empty_table()
-        kept = busiest_keys(counts, self._settings.kept)
-        return body if kept is counts else packed(kept)
+        counts = unpack(body) if body is not None else COUNT_SCHEMA.empty_table()
+        bounded = top_routing_keys(counts, self._options.max_per_group)
+        return body if bounded is counts else pack(bounded)
 
     # -- facts out -----------------------------------------------------------------------------------------------------
 
     def unanswered(self, kind: str) -> dict[int, int]:
-        """Windows that changed since they were answered, oldest first: begin -> what to tell `set_answered`."""
+        """Return the windows that changed since they were answered, oldest first: start -> number of the change."""
         with self._lock:
             found = self._database.execute(
                 "SELECT start, changed FROM windows WHERE kind = ? AND answered < changed ORDER BY start", (kind,)
@@ -213,7 +211,7 @@ class FactsStore:
             return dict(found.fetchall())
 
     def set_answered(self, kind: str, windows: dict[int, int]) -> None:
-        """These windows are answered as they were when `unanswered` told of them."""
+        """Mark windows as answered up to these changes, as `unanswered` returned them."""
         with self._transaction() as database:
             database.executemany(
                 "UPDATE windows SET answered = ? WHERE kind = ? AND start = ?",
@@ -221,7 +219,7 @@ class FactsStore:
             )
 
     def facts(self, kind: str, first: int, last: int) -> pa.Table | None:
-        """All facts of the windows from first to last; None if there are none."""
+        """Return all facts of the windows from first to last; None if there are none."""
         with self._lock:
             found = self._database.execute(
                 "SELECT start, changed FROM windows WHERE kind = ? AND start BETWEEN ? AND ? ORDER BY start",
@@ -231,7 +229,7 @@ class FactsStore:
         return pa.concat_tables(tables) if tables else None
 
     def bounds(self, kind: str) -> tuple[int, int] | None:
-        """The begins of the oldest and the newest window."""
+        """Return the starts of the oldest and the newest window."""
         with self._lock:
             first, last = self._database.execute(
                 "SELECT min(start), max(start) FROM windows WHERE kind = ?", (kind,)
@@ -239,39 +237,41 @@ class FactsStore:
         return None if first is None else (first, last)
 
     def last_batch(self) -> int:
-        """The number of the last micro-batch that was added; -1: none was."""
+        """Return the number of the last micro-batch that was added, or -1."""
         with self._lock:
-            return self._reached("batch", -1)
+            return self._progress("batch", -1)
 
-    def forget_before(self, kind: str, start: int) -> None:
-        """Facts of older windows go, but those that are not answered yet or may still change."""
+    def drop_before(self, kind: str, start: int) -> None:
+        """Drop older windows, except those that are open or not answered yet."""
         with self._transaction() as database:
             database.execute(
                 "DELETE FROM windows WHERE kind = ? AND start < ? AND answered = changed AND NOT is_open", (kind, start)
             )
-            for place in [place for place in self._told if place[0] == kind and place[1] < start]:
-                del self._told[place]
+            for window in [window for window in self._facts_cache if window[0] == kind and window[1] < start]:
+                del self._facts_cache[window]
 
     def _facts_of(self, kind: str, start: int, changed: int) -> pa.Table:
-        stamp, table = self._told.get((kind, start), (0, None))
-        if stamp != changed or table is None:
-            table = self._keyed_facts(start) if kind == KEYED else self._counted_facts(start)
-            self._told[kind, start] = (changed, table)
+        cached, table = self._facts_cache.get((kind, start), (0, None))
+        if cached != changed or table is None:
+            table = self._id_facts(start) if kind == IDS else self._counted_facts(start)
+            self._facts_cache[kind, start] = (changed, table)
         return table
 
     def _counted_facts(self, start: int) -> pa.Table:
         body = self._body(FACTS, start)
-        counts = COUNT_SCHEMA.empty_table() if body is None else unpacked(body)
-        return facts_of_counts(counts, self._settings.window_us, self._settings.kept)
+        counts = COUNT_SCHEMA.empty_table() if body is None else unpack(body)
+        return facts_from_counts(counts, self._options.window_us, self._options.max_per_group)
 
-    def _keyed_facts(self, start: int) -> pa.Table:
-        body = self._body(KEYED, start)
+    def _id_facts(self, start: int) -> pa.Table:
+        body = self._body(IDS, start)
         if body is not None:
-            return unpacked(body)
+            return unpack(body)
         windows = [self._ids(kind, start) for kind in ID_KINDS]
-        return pa.concat_tables([window.facts(self._settings.keyed_us, self._settings.kept) for window in windows])
+        return pa.concat_tables(
+            [window.facts(self._options.id_window_us, self._options.max_per_group) for window in windows]
+        )
 
-    # -- what is kept in memory, and made again from the file ----------------------------------------------------------
+    # -- caches, rebuilt from the file ---------------------------------------------------------------------------------
 
     def _ids(self, kind: str, start: int) -> OpenIds:
         if (kind, start) not in self._open_ids:
@@ -279,25 +279,26 @@ class FactsStore:
             for (body,) in self._database.execute(
                 "SELECT body FROM ids WHERE kind = ? AND start = ? ORDER BY batch", (kind, start)
             ):
-                window.add(unpacked(body))
+                window.add(unpack(body))
             self._open_ids[kind, start] = window
         return self._open_ids[kind, start]
 
-    def _forget_ids(self, start: int) -> None:
+    def _drop_ids(self, start: int) -> None:
         self._database.execute("DELETE FROM ids WHERE start = ?", (start,))
         for kind in ID_KINDS:
             self._open_ids.pop((kind, start), None)
 
     def _deliveries(self) -> pa.Table:
-        if self._held is None:
-            found = self._database.execute("SELECT body FROM held").fetchone()
-            self._held = processing_times.ENDS_SCHEMA.empty_table() if found is None else unpacked(found[0])
-        return self._held
+        if self._open_deliveries is None:
+            found = self._database.execute("SELECT body FROM open_deliveries").fetchone()
+            empty = processing_times.DELIVERY_SCHEMA.empty_table()
+            self._open_deliveries = empty if found is None else unpack(found[0])
+        return self._open_deliveries
 
-    def _forget_memory(self) -> None:
+    def _clear_caches(self) -> None:
         self._open_ids.clear()
-        self._told.clear()
-        self._held = None
+        self._facts_cache.clear()
+        self._open_deliveries = None
 
     # -- the file ------------------------------------------------------------------------------------------------------
 
@@ -310,20 +311,20 @@ class FactsStore:
             self._database.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {LAYOUT}; COMMIT;")
         elif layout != LAYOUT:
             self.close()
-            raise OtherCheckpoint(
+            raise CheckpointMismatch(
                 f"the checkpoint {self._folder} was made by another version of the analysis: "
-                "delete the folder to begin anew, or give another --checkpoint"
+                "delete the folder to start over, or give another --checkpoint"
             )
 
     def _watermark(self) -> int:
-        return self._reached("newest", 0) - self._settings.lateness_us
+        return self._progress("newest", 0) - self._options.lateness_us
 
-    def _reached(self, name: str, default: int) -> int:
-        found = self._database.execute("SELECT value FROM reached WHERE name = ?", (name,)).fetchone()
+    def _progress(self, name: str, default: int) -> int:
+        found = self._database.execute("SELECT value FROM progress WHERE name = ?", (name,)).fetchone()
         return default if found is None else int(found[0])
 
-    def _reach(self, **values: int) -> None:
-        self._database.executemany("REPLACE INTO reached VALUES (?, ?)", values.items())
+    def _set_progress(self, **values: int) -> None:
+        self._database.executemany("REPLACE INTO progress VALUES (?, ?)", values.items())
 
     def _body(self, kind: str, start: int) -> bytes | None:
         found = self._database.execute(
@@ -339,12 +340,12 @@ class FactsStore:
                 yield self._database
             except BaseException:
                 self._database.execute("ROLLBACK")
-                self._forget_memory()
+                self._clear_caches()
                 raise
             self._database.execute("COMMIT")
 
 
 def _events_in(counts: pa.Table) -> int:
-    """Each event is in one fact of kind step."""
+    """Return the number of events: each is in exactly one fact of kind step."""
     steps = counts.filter(pc.equal(counts.column("fact"), STEP))
     return pc.sum(steps.column("count")).as_py() or 0

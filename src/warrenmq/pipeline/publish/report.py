@@ -21,7 +21,7 @@ import warrenmq
 UI = Path(warrenmq.__file__).parent / "management" / "ui"
 ENTRY = "report.js"
 STATUS = "status"  # a document of the stream that is about the analysis, not about messages
-MOST_ROWS = 20_000  # of one job: a browser draws no more than that with pleasure
+MAX_ROWS = 20_000  # of one job: a browser draws no more than that with pleasure
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 
 _IMPORT = re.compile(r'^import \{ ([^}]+) \} from "\./([^"]+)";\n', re.MULTILINE)
@@ -132,8 +132,8 @@ def _shown(answer: Mapping[str, Any]) -> dict[str, Any]:
         "title": answer.get("title") or answer["job"],
         "chart": answer.get("chart") or "table",
         "keys": list(answer.get("keys", ())),
-        "rows": rows[-MOST_ROWS:],
-        "left_out": max(0, len(rows) - MOST_ROWS),
+        "rows": rows[-MAX_ROWS:],
+        "left_out": max(0, len(rows) - MAX_ROWS),
     }
 
 

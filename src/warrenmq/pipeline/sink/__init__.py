@@ -1,1 +1,1 @@
-"""The Spark sink: rows as messages. `writer.py` is where Spark comes in."""
+"""Write: the Spark sink, rows of a DataFrame as messages. Spark enters at `writer.py`."""

@@ -1,7 +1,7 @@
-"""Rows of Arrow to messages: key, body, properties, and the id by which the broker knows a row that it has seen.
+"""Arrow rows to messages: key, body, properties and deduplication id.
 
-The id is WRITER/BATCH/PARTITION/ROW, where the row is named by a hash of what it says, and by its number among equal
-ones: the rows of a partition may come in another order when Spark computes a batch again, but they say the same.
+The id is WRITER/BATCH/PARTITION/ROW, where ROW is a hash of the row and its number among equal rows: when Spark
+computes a batch again, the rows of a partition may come in another order, but with the same content.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 DEDUPLICATION_HEADER = "x-deduplication-header"
 PERSISTENT = 2
 JSON_TYPE = "application/json"
-_SLICE_ROWS = 1024  # rows that are Python values at a time
+_SLICE_ROWS = 1024  # rows converted to Python values at a time
 
 
 @dataclass(frozen=True, slots=True)
-class OutMessage:
-    """What is published for a row."""
+class OutgoingMessage:
+    """The message of a row."""
 
     exchange: str
     routing_key: str
@@ -37,21 +37,21 @@ class OutMessage:
     properties: client.Properties
 
 
-class RowMessages:
-    """Makes messages of the rows of one partition. `origin` is WRITER/BATCH/PARTITION."""
+class MessageBuilder:
+    """Builds the messages of one partition. `origin` is WRITER/BATCH/PARTITION."""
 
     def __init__(self, options: WriteOptions, origin: str) -> None:
         self._options = options
         self._origin = origin
-        self._seen: dict[bytes, int] = {}  # how often a row of this hash came
+        self._seen: dict[bytes, int] = {}  # number of rows with this hash so far
 
-    def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[OutMessage]:
+    def build_all(self, batches: Iterable[pa.RecordBatch]) -> Iterator[OutgoingMessage]:
         for batch in batches:
             for first in range(0, batch.num_rows, _SLICE_ROWS):
                 for row in batch.slice(first, _SLICE_ROWS).to_pylist():
-                    yield self.message(row)
+                    yield self.build(row)
 
-    def message(self, row: dict[str, Any]) -> OutMessage:
+    def build(self, row: dict[str, Any]) -> OutgoingMessage:
         options = self._options
         body = _bytes(row["value"]) if options.has_value else _json_body(row)
         exchange = options.exchange
@@ -63,7 +63,7 @@ class RowMessages:
         headers = _headers(row.get("headers"))
         headers[DEDUPLICATION_HEADER] = self._id(row, exchange, routing_key, body, headers)
         properties.headers = headers
-        return OutMessage(exchange, routing_key, body, properties)
+        return OutgoingMessage(exchange, routing_key, body, properties)
 
     def _routing_key(self, row: Mapping[str, Any]) -> str:
         key = row.get("routing_key")
@@ -76,13 +76,13 @@ class RowMessages:
         return key.decode() if isinstance(key, (bytes, bytearray)) else str(key)
 
     def _id(self, row: Mapping[str, Any], exchange: str, key: str, body: bytes, headers: Mapping[str, Any]) -> str:
-        """The same whenever the same row of the same batch is written."""
+        """Return an id that is the same whenever the same row of the same batch is written."""
         if self._options.id_columns:
-            said = repr([row[name] for name in self._options.id_columns]).encode()
+            content = repr([row[name] for name in self._options.id_columns]).encode()
         else:
             extra = [row.get(name) for name in PROPERTY_COLUMNS] if self._options.has_value else []
-            said = repr((exchange, key, sorted(headers.items()), extra)).encode() + body
-        digest = blake2b(said, digest_size=12).digest()
+            content = repr((exchange, key, sorted(headers.items()), extra)).encode() + body
+        digest = blake2b(content, digest_size=12).digest()
         number = self._seen.get(digest, 0)
         self._seen[digest] = number + 1
         return f"{self._origin}/{digest.hex()}.{number}"
@@ -95,7 +95,7 @@ def _bytes(value: object) -> bytes:
 
 
 def _json_body(row: Mapping[str, Any]) -> bytes:
-    """All columns but those that say where to; nulls are left out, as Spark's to_json does."""
+    """Encode all columns except routing key and headers; nulls are omitted, as by Spark's to_json."""
     shown = {name: value for name, value in row.items() if name not in ("routing_key", "headers") and value is not None}
     return json.dumps(shown, default=_plain, ensure_ascii=False, separators=(",", ":")).encode()
 
@@ -117,7 +117,7 @@ def _properties(row: Mapping[str, Any]) -> client.Properties:
 
 
 def _headers(given: Any) -> dict[str, Any]:
-    """Of a map, or an array of structs with key and value; bytes that are UTF-8 are sent as the text that they are."""
+    """Convert a map, or an array of structs with key and value; bytes that are valid UTF-8 become strings."""
     if not given:
         return {}
     pairs = [(each["key"], each["value"]) if isinstance(each, Mapping) else each for each in given]

@@ -1,7 +1,4 @@
-"""The options of a write, checked once on the driver, together with the columns that are to be written.
-
-Pickled to the executors.
-"""
+"""The options of a write and the columns it takes, validated once on the driver. Pickled to executors."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from warrenmq.pipeline.errors import BadOption
-from warrenmq.pipeline.source.access import ACCESS_OPTIONS, Access
+from warrenmq.pipeline.source.access import ACCESS_OPTIONS, BrokerAccess
 from warrenmq.pipeline.source.options import flag, known_options, positive
 
 if TYPE_CHECKING:
@@ -27,10 +24,10 @@ OPTIONS = (
     "batchId",
     "idColumns",
 )
-# What Spark itself adds to the options of a streaming write.
-SPARKS_OWN = ("checkpointlocation", "queryname")
+# Added by Spark to the options of a streaming write.
+SPARK_OPTIONS = ("checkpointlocation", "queryname")
 
-# Columns that say something of the message; what else there is belongs to the body.
+# Columns that become properties of the message; all others belong to the body.
 PROPERTY_COLUMNS = (
     "content_type",
     "content_encoding",
@@ -47,19 +44,19 @@ PROPERTY_COLUMNS = (
     "cluster_id",
 )
 KEY_COLUMNS = ("routing_key", "key")
-# A DataFrame that came from the source may be written as it is: these are where it came from.
+# Columns of the source that are ignored, so that a DataFrame can be written as it was read.
 ORIGIN_COLUMNS = ("stream", "partition", "offset", "redelivered")
 
 DECLARES = ("stream", "queue")
-# Ids that a queue remembers that is declared here; without it a queue remembers those of waiting messages only.
+# Ids that a declared queue remembers; without this it only remembers those of waiting messages.
 QUEUE_WINDOW = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """What a write was asked for. `exchange` None: by the column of that name, else the default exchange."""
+    """Validated options. `exchange` None: the column of that name, else the default exchange."""
 
-    access: Access
+    access: BrokerAccess
     exchange: str | None = None
     routing_key: str | None = None
     is_mandatory: bool = True
@@ -68,10 +65,10 @@ class WriteOptions:
     writer_name: str | None = None
     batch_id: int | None = None
     id_columns: tuple[str, ...] = ()
-    has_value: bool = False  # else the columns are written as JSON
+    has_value: bool = False  # otherwise all columns are written as JSON
 
     def declared_arguments(self) -> dict[str, object]:
-        """Of the stream or queue that is declared."""
+        """Return the arguments of the stream or queue to declare."""
         arguments: dict[str, object] = {"x-message-deduplication": True}
         if self.declare == "stream":
             arguments["x-queue-type"] = "stream"
@@ -84,18 +81,18 @@ class WriteOptions:
 def parse_write_options(
     given: Mapping[str, str], schema: StructType, *, overwrite: bool, is_streaming: bool
 ) -> WriteOptions:
-    """The options of a write of these columns; raises BadOption with what to do."""
-    if overwrite and not is_streaming:  # in streaming it is the output mode "complete": all of a result, batch by batch
-        raise BadOption('messages can only be added: write with mode("append")')
-    mine = {name: value for name, value in given.items() if name.lower() not in SPARKS_OWN}
-    options = known_options(mine, OPTIONS)
+    """Parse the options of a write of these columns; raise BadOption with what to do."""
+    if overwrite and not is_streaming:  # in streaming: output mode "complete"
+        raise BadOption('messages can only be appended: write with mode("append")')
+    own = {name: value for name, value in given.items() if name.lower() not in SPARK_OPTIONS}
+    options = known_options(own, OPTIONS)
     if is_streaming and "batchid" in options:
         raise BadOption("leave out the option batchId: a streaming query numbers its batches itself")
     if "batchid" in options and "writername" not in options:
-        raise BadOption("the option batchId needs writerName: together they say that a batch was written before")
+        raise BadOption("the option batchId needs writerName: together they identify a batch that was written before")
     names = schema.fieldNames()
     write = WriteOptions(
-        access=Access.of(options),
+        access=BrokerAccess.of(options),
         exchange=options.get("exchange"),
         routing_key=options.get("routingkey"),
         is_mandatory=flag(options, "mandatory", True),
@@ -108,7 +105,7 @@ def parse_write_options(
     )
     _check_columns(write, schema)
     if write.routing_key is None and not set(KEY_COLUMNS) & set(names):
-        raise BadOption("say where to: the option routingKey, or a column `routing_key`")
+        raise BadOption("give a routing key: the option routingKey, or a column `routing_key`")
     return write
 
 
@@ -138,7 +135,7 @@ def _check_columns(write: WriteOptions, schema: StructType) -> None:
         unknown = [name for name in kinds if name not in known]
         if unknown:
             raise BadOption(
-                f"beside `value` there is no place for the column {', '.join(unknown)}: select {', '.join(known)}, "
+                f"beside `value` there can be no column {', '.join(unknown)}: select {', '.join(known)}, "
                 "or leave `value` out, and all columns are written as JSON"
             )
         _require(kinds, "value", ("binary", "string"))
@@ -160,4 +157,4 @@ _PROPERTY_TYPES = {"delivery_mode": _NUMBER, "priority": _NUMBER, "timestamp": (
 
 def _require(kinds: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> None:
     if name in kinds and kinds[name] not in allowed:
-        raise BadOption(f"the column `{name}` is {kinds[name]}; it has to be {' or '.join(allowed)}")
+        raise BadOption(f"the column `{name}` is {kinds[name]}; it must be {' or '.join(allowed)}")

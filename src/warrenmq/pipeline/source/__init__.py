@@ -1,1 +1,1 @@
-"""The Spark source: streams of the broker as DataFrames. `datasource.py` is where Spark comes in."""
+"""Read: the Spark source, streams of the broker as DataFrames. Spark enters at `datasource.py`."""

@@ -1,7 +1,7 @@
-"""How the broker is reached, by driver and executors: where its URL is, and how long a lost broker is waited for.
+"""Access to the broker from driver and executors: its URL, and retries while it is away.
 
-Options are pickled to every worker and can turn up in error texts of Spark, so a URL with a password is better kept
-elsewhere: `urlFile` and `urlEnv` name a file or an environment variable that holds it, looked into where it is needed.
+Options are pickled to all workers and can show up in Spark's error texts, so a URL with a password is better kept
+elsewhere: `urlFile` and `urlEnv` name a file or an environment variable that each process reads when it connects.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
-    """Where the broker is. Of the three, one is set."""
+class BrokerAccess:
+    """The options that say where the broker is; exactly one of the three is set."""
 
     url: str | None = field(default=None, repr=False)
     url_env: str | None = None
@@ -36,8 +36,8 @@ class Access:
     retry_timeout: float = RETRY_TIMEOUT
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> Access:
-        """From options, whose names are in small letters."""
+    def of(cls, options: Mapping[str, str]) -> BrokerAccess:
+        """Return the access of these options, whose names are in lower case."""
         given = [name for name in ("url", "urlEnv", "urlFile") if name.lower() in options]
         if len(given) != 1:
             raise BadOption(
@@ -51,11 +51,11 @@ class Access:
             retry_timeout=_seconds(options.get("retrytimeout")),
         )
         if access.url is not None:
-            access.factory("checks")  # a URL that cannot be right is told at once
+            access.factory("checks")  # raises at once if the URL is invalid
         return access
 
     def resolve(self) -> str:
-        """The URL itself, as it is found on this machine."""
+        """Return the URL, read in this process."""
         if self.url is not None:
             return self.url
         if self.url_env is not None:
@@ -76,7 +76,7 @@ class Access:
 
     def factory(self, name: str) -> client.ConnectionFactory:
         try:
-            # Without recovery: whoever reads a range knows better where to go on than the client does.
+            # Without recovery: the reader of a range knows where to resume, the client does not.
             return client.ConnectionFactory(self.resolve(), name=f"spark {name}", recovery=False)
         except client.Misuse as error:
             raise BadOption(f"the URL of the broker cannot be used: {error}") from None
@@ -84,22 +84,22 @@ class Access:
     def connect(self, name: str) -> client.Connection:
         return self.factory(name).connect()
 
-    def shown(self) -> str:
-        """Where that is, for people: without the user and the password."""
+    def address(self) -> str:
+        """Return host and port, without user and password."""
         factory = self.factory("")
         return f"{factory.host}:{factory.port}"
 
 
-class Patience:
-    """How long a broker that does not answer is waited for: `retryTimeout` since the last time that it did."""
+class RetryDeadline:
+    """Retries with backoff, for at most `retryTimeout` since the broker last answered."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: BrokerAccess) -> None:
         self._access = access
         self._backoff = Backoff(initial=0.1, longest=5.0)
         self._deadline: float | None = None
 
-    def progressed(self) -> None:
-        """It answered."""
+    def reset(self) -> None:
+        """The broker answered."""
         self._deadline = None
 
     def wait(self, failure: Exception) -> None:
@@ -108,39 +108,39 @@ class Patience:
         if self._deadline is None:
             self._backoff.reset()
             self._deadline = now + self._access.retry_timeout
-            log.warning("the broker does not answer (%s): trying again", failure)
+            log.warning("the broker does not answer (%s): retrying", failure)
         delay = self._backoff.next()
         if now + delay > self._deadline:
             raise BrokerUnreachable(
-                f"the broker at {self._access.shown()} did not answer for {self._access.retry_timeout:g} s "
+                f"the broker at {self._access.address()} did not answer for {self._access.retry_timeout:g} s "
                 f"(option retryTimeout): {failure}"
             ) from failure
         time.sleep(delay)
 
 
 def is_outage(failure: Exception) -> bool:
-    """Whether it may work later: the broker is away, or going away; not what it refuses."""
+    """Return True if a retry may succeed: the broker is away or stopping; False if it refused."""
     if isinstance(failure, client.AuthenticationFailed):
         return False
     if isinstance(failure, client.ConnectionClosed):
-        # 320: the broker is being stopped; other codes are refusals. The network says no code.
+        # 320: the broker is stopping; other codes are refusals. 0: the connection broke.
         return failure.reason.reply_code in (0, 320)
     return isinstance(
         failure, (client.ConnectionFailed, client.ConnectionLost, client.CallTimedOut, client.PublishLost)
     )
 
 
-class Link:
-    """A connection of the driver that is made when it is needed, and made again after an outage. One thread."""
+class ReconnectingClient:
+    """A connection of the driver, opened on first use and reopened after an outage. For one thread."""
 
-    def __init__(self, access: Access, name: str) -> None:
+    def __init__(self, access: BrokerAccess, name: str) -> None:
         self._access = access
         self._name = name
         self._connection: client.Connection | None = None
 
     def call(self, action: Callable[[client.Connection], Result]) -> Result:
-        """Do this with a connection, again after an outage; so it has to bear being done twice."""
-        patience = Patience(self._access)
+        """Call `action` with a connection, and again after an outage: it must be idempotent."""
+        retry = RetryDeadline(self._access)
         while True:
             try:
                 if self._connection is None:
@@ -150,7 +150,7 @@ class Link:
                 self.close()
                 if not is_outage(failure):
                     raise
-                patience.wait(failure)
+                retry.wait(failure)
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -158,7 +158,7 @@ class Link:
             try:
                 connection.close()
             except client.ClientError as failure:
-                log.debug("closing a connection: %s", failure)  # it had ended by itself
+                log.debug("closing a connection: %s", failure)  # it was already lost
 
 
 def _seconds(text: str | None) -> float:

@@ -1,7 +1,7 @@
-"""Bodies that are Arrow IPC streams, as the event log has them: batches pass as they came, but for what Spark refuses.
+"""Message bodies that are Arrow IPC streams, such as those of the event log.
 
-Dictionaries are decoded, types made exactly those of the schema, columns that nobody wants left out before any of that.
-Small batches are joined: a batch costs Spark as much as some thousand rows. One thread.
+Columns are selected first, then dictionaries decoded and types cast to the schema, as Spark requires. Small batches are
+concatenated: a batch costs Spark as much as a few thousand rows. For one thread.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from warrenmq.pipeline.errors import BadPayload
 from warrenmq.pipeline.source.columns import ARROW_EXTRAS, KIND_NAME, REASON_NAME
 from warrenmq.pipeline.source.filters import Condition
 
-JOINED_ROWS = 8192
+BATCH_ROWS = 8192
 
 
 def batches_in(body: bytes, offset: int, stream: str) -> list[pa.RecordBatch]:
-    """The batches of one message; its offset and the name of the stream are for the error."""
+    """Return the batches of one message; offset and stream are for the error text."""
     try:
         with pa.ipc.open_stream(body) as reader:
             return list(reader)
     except pa.ArrowInvalid as error:
-        raise BadPayload(f"the message at offset {offset} of {stream!r} is no Arrow IPC stream: {error}") from None
+        raise BadPayload(f"the message at offset {offset} of {stream!r} is not an Arrow IPC stream: {error}") from None
 
 
 class ArrowBatches:
-    """Makes batches of this schema of messages whose bodies are Arrow. `is_event_log`: kinds and reasons have names."""
+    """Decodes Arrow bodies into batches of this schema. `is_event_log`: adds the names of kinds and reasons."""
 
     def __init__(
         self, schema: pa.Schema, stream: str, conditions: Sequence[Condition] = (), is_event_log: bool = False
@@ -40,29 +40,29 @@ class ArrowBatches:
         self._conditions = conditions
         self._is_event_log = is_event_log
 
-    def of(self, records: Iterable[tuple[int, client.Delivery]]) -> Iterator[pa.RecordBatch]:
-        """Batches of about JOINED_ROWS rows; a batch of half of that or more is passed alone."""
-        waiting: list[pa.RecordBatch] = []
+    def decode(self, records: Iterable[tuple[int, client.Delivery]]) -> Iterator[pa.RecordBatch]:
+        """Yield batches of about BATCH_ROWS rows."""
+        pending: list[pa.RecordBatch] = []
         rows = 0
         for batch in self._batches(records):
-            if waiting and rows + batch.num_rows > JOINED_ROWS:
-                yield self._join(waiting)
-                waiting = []
+            if pending and rows + batch.num_rows > BATCH_ROWS:
+                yield self._concat(pending)
+                pending = []
                 rows = 0
-            waiting.append(batch)
+            pending.append(batch)
             rows += batch.num_rows
-        if waiting:
-            yield self._join(waiting)
+        if pending:
+            yield self._concat(pending)
 
     def _batches(self, records: Iterable[tuple[int, client.Delivery]]) -> Iterator[pa.RecordBatch]:
         for offset, delivery in records:
             for batch in batches_in(delivery.body, offset, self._stream):
-                made = self._convert(batch, offset)
-                if made.num_rows:
-                    yield made
+                converted = self._convert(batch, offset)
+                if converted.num_rows:
+                    yield converted
 
     def _convert(self, batch: pa.RecordBatch, offset: int) -> pa.RecordBatch:
-        """The columns that are wanted, of the rows that the filter takes."""
+        """Filter the rows, and return the columns of the schema."""
         for condition in self._conditions:
             if batch.num_rows:
                 batch = batch.filter(condition.mask(_decoded(self._column(batch, condition.field, offset))))
@@ -78,13 +78,13 @@ class ArrowBatches:
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise BadPayload(
                 f"the column {field.name!r} at offset {offset} of {self._stream!r} is {column.type}, "
-                f"which cannot be made {field.type}: {error}"
+                f"which cannot be cast to {field.type}: {error}"
             ) from None
 
     def _column(self, batch: pa.RecordBatch, name: str, offset: int) -> pa.Array:
-        at = batch.schema.get_field_index(name)
-        if at >= 0:
-            return batch.column(at)
+        index = batch.schema.get_field_index(name)
+        if index >= 0:
+            return batch.column(index)
         if name in ARROW_EXTRAS:
             value = offset if name == "offset" else self._stream
             return pa.repeat(value, batch.num_rows)
@@ -100,9 +100,9 @@ class ArrowBatches:
             return pc.take(_KIND_NAMES, batch.column("kind"))
         if name == REASON_NAME:
             return pc.take(_REASON_NAMES, batch.column("reason"))
-        return pa.nulls(batch.num_rows)  # events of an earlier version have not got it
+        return pa.nulls(batch.num_rows)  # missing in events of an older version
 
-    def _join(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    def _concat(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
         return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 

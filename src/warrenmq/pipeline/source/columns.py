@@ -1,8 +1,8 @@
-"""The columns of a read, by payload: their names and types, and which of them are wanted. Pure.
+"""The columns of a read, by payload: names, types and selection. Pure.
 
-Records have the columns of Spark's Kafka source where there is such a thing (key, value, partition, offset, timestamp,
-headers), `stream` in place of topic, and the properties of AMQP. With payload=json `value` is a struct; with
-payload=arrow the columns of the payload stand for themselves, followed by `offset`.
+Records have the columns of Spark's Kafka source (key, value, partition, offset, timestamp, headers), with `stream`
+instead of topic, and the properties of AMQP. With payload=json `value` is a struct; with payload=arrow the columns are
+those of the payload, followed by `offset`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RECORD_COLUMNS = {
     "app_id": "string",
     "cluster_id": "string",
 }
-# Of a stream nothing is ever redelivered; of a queue (drain.py) it may be.
+# Streams never redeliver; queues (drain.py) may.
 STREAM_COLUMNS = {name: kind for name, kind in RECORD_COLUMNS.items() if name != "redelivered"}
 QUEUE_COLUMNS = {name: kind for name, kind in RECORD_COLUMNS.items() if name not in ("stream", "partition", "offset")}
 
@@ -59,25 +59,25 @@ EVENT_COLUMNS = {
     REASON_NAME: "string",
 }
 
-# What of the message can be had beside the columns of an Arrow payload; `offset` is, unless other columns are named.
+# Columns of the message that can be selected beside those of an Arrow payload; the default is `offset`.
 ARROW_EXTRAS = {"offset": "bigint", "stream": "string"}
 
 
 def schema_of(options: ReadOptions) -> str:
-    """The schema of a read as DDL."""
+    """Return the schema of a read as DDL."""
     if options.payload == "raw":
-        return _ddl(_wanted(options.columns, STREAM_COLUMNS, list(STREAM_COLUMNS)))
+        return _ddl(_select(options.columns, STREAM_COLUMNS, list(STREAM_COLUMNS)))
     if options.payload == "json":
         columns = STREAM_COLUMNS | {"value": f"struct<{options.schema}>"}
-        return _ddl(_wanted(options.columns, columns, list(columns)))
+        return _ddl(_select(options.columns, columns, list(columns)))
     if options.schema is None:
         columns = EVENT_COLUMNS | ARROW_EXTRAS
-        return _ddl(_wanted(options.columns, columns, [*EVENT_COLUMNS, "offset"]))
+        return _ddl(_select(options.columns, columns, [*EVENT_COLUMNS, "offset"]))
     return _arrow_schema_of(options)
 
 
 def _arrow_schema_of(options: ReadOptions) -> str:
-    """A schema that the user gave is passed on as it is: only Spark can read it."""
+    """Pass on the schema that the user gave: only Spark can parse it."""
     names = [name for name in options.columns if name in ARROW_EXTRAS] if options.columns else ["offset"]
     others = [name for name in options.columns if name not in ARROW_EXTRAS]
     if others:
@@ -88,7 +88,7 @@ def _arrow_schema_of(options: ReadOptions) -> str:
     return ", ".join([str(options.schema), *(f"`{name}` {ARROW_EXTRAS[name]}" for name in names)])
 
 
-def _wanted(names: Sequence[str], known: dict[str, str], default: Sequence[str]) -> dict[str, str]:
+def _select(names: Sequence[str], known: dict[str, str], default: Sequence[str]) -> dict[str, str]:
     unknown = [name for name in names if name not in known]
     if unknown:
         raise BadOption(f"no column {', '.join(unknown)} (option columns): there are {', '.join(known)}")
@@ -100,28 +100,28 @@ def _ddl(columns: dict[str, str]) -> str:
 
 
 def check_names(options: ReadOptions, names: Sequence[str]) -> None:
-    """A schema given by .schema() may leave columns out, but not make any up."""
+    """Check a schema given by .schema(): it may omit columns, but not add any."""
     if options.payload == "arrow" and options.schema is not None:
         return
     known = STREAM_COLUMNS if options.payload != "arrow" else EVENT_COLUMNS | ARROW_EXTRAS
-    _wanted(names, known, [])
+    _select(names, known, [])
 
 
 def check_filter_fields(options: ReadOptions) -> None:
-    """A filter over what is not there would silently pass nothing."""
+    """Raise if the filter names a missing field, which would silently match nothing."""
     if options.payload == "arrow":
         known = EVENT_COLUMNS | ARROW_EXTRAS
         prefixes: tuple[str, ...] = ()
         if options.schema is not None:
-            return  # the columns are in the schema, which only Spark can read: the executors will tell
+            return  # only Spark can parse the schema: executors will check
     else:
         known = {name: kind for name, kind in STREAM_COLUMNS.items() if name not in _NOT_COMPARED}
         prefixes = ("header.", "value.") if options.payload == "json" else ("header.",)
     for condition in options.conditions:
         if condition.field not in known and not condition.field.startswith(prefixes):
-            there = ", ".join([*known, *(f"{prefix}NAME" for prefix in prefixes)])
-            raise BadOption(f"the option filter has no field {condition.field!r}: there are {there}")
+            known_fields = ", ".join([*known, *(f"{prefix}NAME" for prefix in prefixes)])
+            raise BadOption(f"the option filter has no field {condition.field!r}: there are {known_fields}")
 
 
-# Columns that are no texts, numbers or truth values.
+# Columns that are not strings, numbers or booleans.
 _NOT_COMPARED = ("key", "value", "headers", "timestamp")

@@ -1,6 +1,6 @@
-"""The format "warrenmq" of Spark: readers and writers by the options that were given.
+"""The Spark data source "warrenmq": creates readers and writers from options.
 
-Spark finds it by itself through the package `pyspark_warrenmq`.
+Spark discovers it through the package `pyspark_warrenmq`.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class WarrenMQ(DataSource):
         return schema_of(parse_read_options(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from warrenmq.pipeline.source.batch_reader import BatchReader
+        from warrenmq.pipeline.source.readers import BatchReader
 
         return BatchReader(self._read_options(schema, is_streaming=False), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        from warrenmq.pipeline.source.stream_reader import StreamReader
+        from warrenmq.pipeline.source.readers import StreamReader
 
         return StreamReader(self._read_options(schema, is_streaming=True), schema)
 

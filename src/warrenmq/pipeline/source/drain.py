@@ -1,8 +1,8 @@
-"""Classic queues in batches: taken, worked on, and only then acked.
+"""Classic queues in batches, acked after processing.
 
-A queue forgets what is acked, so no source of Spark could read it again after a failure. Here the driver takes the
-messages, hands them to Spark as one DataFrame, and acks them when the caller's function has returned: at least once,
-and bounded by what the driver may hold at a time. One thread.
+A queue drops acked messages, so a Spark source could not read them again after a failure. Here the driver fetches
+messages, passes them to Spark as a DataFrame, and acks them when the caller's function has returned: at least once, in
+batches that fit into the driver's memory. For one thread.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from warrenmq.pipeline.source.records import RecordBatches
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-MOST_BYTES = 256 << 20  # of bodies in a batch
-MOST_PREFETCH = 65535
+MAX_BATCH_BYTES = 256 << 20  # of bodies
+MAX_PREFETCH = 65535
 
 _TYPES: dict[str, pa.DataType] = {
     "binary": pa.binary(),
@@ -47,43 +47,43 @@ def drain(
 ) -> int:
     """See warrenmq.pipeline.drain."""
     schema = _schema(columns)
-    if not 0 < max_records <= MOST_PREFETCH:
-        raise BadOption(f"max_records is a number from 1 to {MOST_PREFETCH}, not {max_records}")
+    if not 0 < max_records <= MAX_PREFETCH:
+        raise BadOption(f"max_records is a number from 1 to {MAX_PREFETCH}, not {max_records}")
     acked = 0
     number = 0
-    # Without recovery: after a loss the broker delivers again what was not acked, and the caller begins anew.
+    # Without recovery: after a lost connection the broker redelivers unacked messages, and the caller starts over.
     with client.connect(url, name=f"spark drains {queue}", recovery=False) as connection:
         channel = connection.channel()
         channel.qos(prefetch_count=max_records)
         consumer = channel.consume(queue, timeout=wait)
         while max_batches is None or number < max_batches:
-            taken = _take(consumer, max_records, wait)
-            if not taken:
+            deliveries = _take(consumer, max_records, wait)
+            if not deliveries:
                 break
-            batches = RecordBatches(schema, queue).of((0, delivery) for delivery in taken)
+            batches = RecordBatches(schema, queue).decode((0, delivery) for delivery in deliveries)
             function(spark.createDataFrame(pa.Table.from_batches(batches, schema)), number)
-            # Not acked if the function raised: closing the connection gives the batch back.
-            channel.ack(taken[-1], multiple=True)
-            acked += len(taken)
+            # If the function raises, closing the connection requeues the batch.
+            channel.ack(deliveries[-1], multiple=True)
+            acked += len(deliveries)
             number += 1
-        channel.close()  # answered behind the acks: they have been heard
+        channel.close()  # the reply comes after the acks were processed
     return acked
 
 
-def _take(consumer: client.Consumer, most: int, wait: float) -> list[client.Delivery]:
-    """Up to so many messages, less where nothing more comes for a while, or where they are large."""
+def _take(consumer: client.Consumer, max_records: int, wait: float) -> list[client.Delivery]:
+    """Return up to `max_records` messages; fewer if no more come within `wait` seconds, or if they are large."""
     taken: list[client.Delivery] = []
-    octets = 0
+    size = 0
     deadline: float | None = None
     for delivery in consumer:
         if OFFSET in delivery.headers:
             raise NotAStream(f"{consumer.queue!r} is a stream: read it with spark.read.format('warrenmq')")
         taken.append(delivery)
-        octets += len(delivery.body)
+        size += len(delivery.body)
         now = time.monotonic()
         deadline = now + wait if deadline is None else deadline
-        # A queue that is filled slowly all the time gives what came within the wait.
-        if len(taken) >= most or octets >= MOST_BYTES or now > deadline:
+        # The deadline also ends a batch of a queue that is filled slowly all the time.
+        if len(taken) >= max_records or size >= MAX_BATCH_BYTES or now > deadline:
             break
     return taken
 

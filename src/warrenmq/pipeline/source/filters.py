@@ -1,12 +1,12 @@
-"""The option `filter`: comparisons joined by `and`, decided by the executors before rows go to Spark.
+"""The option `filter`: comparisons joined by `and`, evaluated by executors before rows are passed to Spark.
 
     routing_key like 'orders.%' and header.tenant = 'acme' and priority >= 5 and value.country in ('DE', 'AT')
 
-A comparison is a field, one of = != < <= > >= like, `not like`, in, and a literal: a 'text' (a quote in it is written
-twice), a number, true or false. As in SQL, what is null or of another type than the literal satisfies nothing. `like`
-has % for any text and _ for one character.
+A comparison is a field, one of = != < <= > >= like, `not like`, in, and a literal: a 'text' (quotes are doubled), a
+number, true or false. As in SQL, null and values of another type than the literal match nothing. In `like`, % matches
+any text and _ one character.
 
-Pure. For one value there is `accepts`, for a column of Arrow `mask`, and both give the same answer.
+Pure. `matches` is for a single value, `mask` for an Arrow column; both return the same.
 """
 
 from __future__ import annotations
@@ -55,8 +55,7 @@ class Condition:
     operator: str
     literals: tuple[Literal, ...]
 
-    def accepts(self, value: object) -> bool:
-        """Whether this value satisfies it."""
+    def matches(self, value: object) -> bool:
         if isinstance(value, (bytes, bytearray)):
             value = value.decode("utf-8", "replace")
         literal = self.literals[0]
@@ -70,27 +69,27 @@ class Condition:
         return _ORDERS[self.operator](value, literal)
 
     def mask(self, column: pa.Array) -> pa.Array:
-        """True for the values of a column that satisfy it, false for all others, nulls included."""
+        """Return true for the values of a column that match, false for all others, nulls included."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
         if pa.types.is_binary(column.type):
             column = column.cast(pa.string())
-        accepted = [literal for literal in self.literals if _fits(column.type, literal)]
-        if not accepted:
+        comparable = [literal for literal in self.literals if _is_comparable(column.type, literal)]
+        if not comparable:
             return pa.array([False] * len(column), pa.bool_())
         if self.operator == "in":
-            return pc.is_in(column, value_set=pa.array(accepted).cast(column.type))
+            return pc.is_in(column, value_set=pa.array(comparable).cast(column.type))
         if self.operator in ("like", "not like"):
-            found = pc.match_like(column, str(accepted[0]))
+            found = pc.match_like(column, str(comparable[0]))
             found = found if self.operator == "like" else pc.invert(found)
         else:
-            found = pc.call_function(_ARROW[self.operator], [column, pa.scalar(accepted[0])])
+            found = pc.call_function(_ARROW[self.operator], [column, pa.scalar(comparable[0])])
         return pc.fill_null(found, False)
 
 
 def parse_filter(text: str) -> tuple[Condition, ...]:
-    """The comparisons of a filter, all of which a record has to satisfy."""
+    """Parse a filter; a record must match all its comparisons."""
     parser = _Parser(text)
     conditions = [parser.condition()]
     while parser.peek() is not None:
@@ -158,7 +157,7 @@ class _Parser:
     def _take(self, what: str) -> tuple[str, str]:
         token = self.peek()
         if token is None:
-            raise self._error(f"it ends where {what} is expected")
+            raise self._error(f"{what} is expected at the end")
         self._at += 1
         return token
 
@@ -184,13 +183,13 @@ def _tokens(text: str) -> list[tuple[str, str]]:
 
 
 def _like_pattern(pattern: str) -> re.Pattern[str]:
-    """Cached by `re` itself."""
+    """Return a regular expression for a pattern of `like`; `re` caches it."""
     parts = (".*" if sign == "%" else "." if sign == "_" else re.escape(sign) for sign in pattern)
     return re.compile("".join(parts), re.DOTALL)
 
 
 def _is_like_typed(value: object, literal: Literal) -> bool:
-    """Texts compare with texts, numbers with numbers, truth values with truth values."""
+    """Return True if both are strings, both numbers or both booleans."""
     if isinstance(literal, bool) or isinstance(value, bool):
         return isinstance(literal, bool) and isinstance(value, bool)
     if isinstance(literal, str):
@@ -198,8 +197,8 @@ def _is_like_typed(value: object, literal: Literal) -> bool:
     return isinstance(value, (int, float))
 
 
-def _fits(kind: pa.DataType, literal: Literal) -> bool:
-    """The same for a column."""
+def _is_comparable(kind: pa.DataType, literal: Literal) -> bool:
+    """Return True if a column of this type can be compared with the literal."""
     from pyarrow import types
 
     if isinstance(literal, bool):

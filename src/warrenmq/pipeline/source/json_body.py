@@ -1,8 +1,8 @@
-"""The body of a message as JSON, in the types of the schema that the user gave.
+"""JSON message bodies, converted to the schema that the user gave.
 
-A body that is no JSON object is null, left out, or an error, as the option `mode` says (PERMISSIVE, DROPMALFORMED,
-FAILFAST). A field that is missing or null is null; one of another type than the schema's counts as malformed, as in
-Spark, and makes only that field null in the mode PERMISSIVE. Holds the body that was taken last. One thread.
+The option `mode` decides whether a malformed body becomes null (PERMISSIVE), is dropped (DROPMALFORMED) or raises
+(FAILFAST). A missing field is null; a field of another type than the schema's is malformed, as in Spark, and in mode
+PERMISSIVE only that field becomes null. Holds the body parsed last. For one thread.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Convert = Callable[[Any], Any]
 
 
 class _Malformed(ValueError):
-    """A value is not of the type that the schema says."""
+    """A value does not have the type of the schema."""
 
 
 class JsonBody:
-    """Reads bodies into dictionaries that Arrow takes for the struct `kind`."""
+    """Parses bodies into dictionaries of the Arrow struct `kind`."""
 
     def __init__(self, kind: pa.StructType, mode: str, stream: str) -> None:
         self._is_permissive = mode == "PERMISSIVE"
@@ -39,8 +39,8 @@ class JsonBody:
         self._parsed: Any = None
         self.value: dict[str, Any] | None = None
 
-    def take(self, offset: int, delivery: client.Delivery) -> bool:
-        """Read this one; False: it is to be left out."""
+    def parse(self, offset: int, delivery: client.Delivery) -> bool:
+        """Parse a body into `value`; return False if the message is to be dropped."""
         self.value = None
         self._parsed = None
         try:
@@ -50,13 +50,13 @@ class JsonBody:
             if self._mode == "FAILFAST":
                 raise BadPayload(
                     f"the message at offset {offset} of {self._stream!r} is not JSON of the schema: {error} "
-                    "(mode PERMISSIVE makes it null, DROPMALFORMED leaves it out)"
+                    "(mode PERMISSIVE makes it null, DROPMALFORMED drops it)"
                 ) from None
             return self._is_permissive
         return True
 
     def field(self, path: Sequence[str]) -> object:
-        """A value inside of the body, as it was written."""
+        """Return a value of the parsed body, before conversion."""
         found: Any = self._parsed
         for name in path:
             found = found.get(name) if isinstance(found, dict) else None
@@ -64,7 +64,7 @@ class JsonBody:
 
 
 def _converter(kind: pa.DataType, is_permissive: bool) -> Convert:
-    """What makes a value of JSON one that Arrow takes for this type; raises _Malformed where it cannot be."""
+    """Return a function that converts JSON values to this type, or raises _Malformed."""
     if types.is_struct(kind):
         return _struct_converter(kind, is_permissive)
     if types.is_list(kind):
@@ -86,7 +86,7 @@ def _struct_converter(kind: pa.StructType, is_permissive: bool) -> Convert:
 
     def convert(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise _Malformed("it is no object")
+            raise _Malformed("it is not an object")
         made: dict[str, Any] = {}
         for name, convert_field in fields:
             found = value.get(name)
@@ -104,7 +104,7 @@ def _struct_converter(kind: pa.StructType, is_permissive: bool) -> Convert:
 def _list_converter(convert: Convert) -> Convert:
     def convert_list(value: Any) -> list[Any]:
         if not isinstance(value, list):
-            raise _Malformed("it is no array")
+            raise _Malformed("it is not an array")
         return [None if each is None else convert(each) for each in value]
 
     return convert_list
@@ -113,18 +113,18 @@ def _list_converter(convert: Convert) -> Convert:
 def _map_converter(convert: Convert) -> Convert:
     def convert_map(value: Any) -> list[tuple[str, Any]]:
         if not isinstance(value, dict):
-            raise _Malformed("it is no object")
+            raise _Malformed("it is not an object")
         return [(name, None if each is None else convert(each)) for name, each in value.items()]
 
     return convert_map
 
 
 def _integer_converter(bits: int) -> Convert:
-    most = 1 << bits - 1
+    limit = 1 << bits - 1
 
     def convert(value: Any) -> int:
-        if type(value) is not int or not -most <= value < most:
-            raise _Malformed(f"{value!r:.40} is no whole number of {bits} bits")
+        if type(value) is not int or not -limit <= value < limit:
+            raise _Malformed(f"{value!r:.40} is not an integer of {bits} bits")
         return value
 
     return convert
@@ -133,11 +133,11 @@ def _integer_converter(bits: int) -> Convert:
 def _decimal_converter(precision: int, scale: int) -> Convert:
     def convert(value: Any) -> Decimal:
         if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-            raise _Malformed(f"{value!r:.40} is no number")
+            raise _Malformed(f"{value!r:.40} is not a number")
         try:
             number = round(Decimal(str(value)), scale)
         except InvalidOperation:
-            raise _Malformed(f"{value!r:.40} is no number") from None
+            raise _Malformed(f"{value!r:.40} is not a number") from None
         if not number.is_finite() or len(number.as_tuple().digits) > precision:
             raise _Malformed(f"{value!r:.40} has more than {precision} digits")
         return number
@@ -146,11 +146,11 @@ def _decimal_converter(precision: int, scale: int) -> Convert:
 
 
 def _text(value: Any) -> str:
-    """As Spark does, what is no text is kept as JSON writes it."""
+    """Return other values as JSON, as Spark does."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _truth(value: Any) -> bool:
+def _boolean(value: Any) -> bool:
     if not isinstance(value, bool):
         raise _Malformed(f"{value!r:.40} is neither true nor false")
     return value
@@ -158,7 +158,7 @@ def _truth(value: Any) -> bool:
 
 def _float(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise _Malformed(f"{value!r:.40} is no number")
+        raise _Malformed(f"{value!r:.40} is not a number")
     return float(value)
 
 
@@ -170,11 +170,11 @@ def _bytes(value: Any) -> bytes:
 
 
 def _time(value: Any) -> datetime:
-    """ISO 8601, UTC where it names no zone."""
+    """ISO 8601, UTC by default."""
     try:
         time = datetime.fromisoformat(value)
     except (TypeError, ValueError):
-        raise _Malformed(f"{value!r:.40} is no time of ISO 8601") from None
+        raise _Malformed(f"{value!r:.40} is not an ISO 8601 time") from None
     return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
 
 
@@ -186,12 +186,12 @@ def _date(value: Any) -> date:
     try:
         return date.fromisoformat(value)
     except (TypeError, ValueError):
-        raise _Malformed(f"{value!r:.40} is no date of ISO 8601") from None
+        raise _Malformed(f"{value!r:.40} is not an ISO 8601 date") from None
 
 
 _SCALARS: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (
     (types.is_string, _text),
-    (types.is_boolean, _truth),
+    (types.is_boolean, _boolean),
     (types.is_floating, _float),
     (types.is_binary, _bytes),
     (types.is_date, _date),

@@ -1,8 +1,8 @@
-"""The options of a read, checked once: from Spark's texts to a frozen value.
+"""The options of a read, validated once on the driver.
 
-Spark gives option names in small letters. A name that is not known is an error that shows the known ones, so that no
-option is taken and then ignored. The value is pickled to the executors: of the broker's address it holds what the user
-gave, which may be the name of a file or an environment variable instead of the URL itself (access.py).
+Spark passes option names in lower case. An unknown name is an error that lists the known ones, so no option is silently
+ignored. The value is pickled to executors; instead of the broker's URL it may hold the name of a file or an environment
+variable (access.py).
 """
 
 from __future__ import annotations
@@ -13,16 +13,12 @@ from dataclasses import dataclass, field
 
 from warrenmq.events.schema import STREAM_NAME
 from warrenmq.pipeline.errors import BadOption
-from warrenmq.pipeline.source.access import ACCESS_OPTIONS, Access
+from warrenmq.pipeline.source.access import ACCESS_OPTIONS, BrokerAccess
 from warrenmq.pipeline.source.filters import Condition, parse_filter
-from warrenmq.pipeline.source.places import EARLIEST, LATEST, Places, parse_places, parse_time
+from warrenmq.pipeline.source.offsets import EARLIEST, LATEST, StreamPositions, parse_positions, parse_time
 
 PAYLOADS = ("raw", "json", "arrow")
-MODES = (
-    "PERMISSIVE",
-    "DROPMALFORMED",
-    "FAILFAST",
-)  # of a payload that cannot be read, as Spark's own sources name them
+MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")  # for malformed payloads, as in Spark's own sources
 
 OPTIONS = (
     *ACCESS_OPTIONS,
@@ -48,14 +44,14 @@ OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a read was asked for. `starting` None: earliest for a batch, latest for a stream."""
+    """Validated options. `starting` None: earliest for a batch, latest for a stream."""
 
-    access: Access
+    access: BrokerAccess
     streams: tuple[str, ...] = ()
     pattern: str | None = None
     http_url: str | None = None
-    starting: Places | None = None
-    ending: Places = field(default_factory=lambda: Places(LATEST))
+    starting: StreamPositions | None = None
+    ending: StreamPositions = field(default_factory=lambda: StreamPositions(LATEST))
     max_records: int | None = None
     partitions: int | None = None
     prefetch: int | None = None
@@ -69,12 +65,12 @@ class ReadOptions:
 
     @property
     def is_event_log(self) -> bool:
-        """Whether the schema of the payload is the broker's own."""
+        """Return True if the payload has the schema of the event log."""
         return self.payload == "arrow" and self.schema is None and self.streams == (STREAM_NAME,)
 
 
 def parse_read_options(given: Mapping[str, str], *, is_streaming: bool | None = None) -> ReadOptions:
-    """The options of a read; raises BadOption with what to do. `is_streaming` None: that is not known yet."""
+    """Parse options; raise BadOption with what to do. `is_streaming` None: not known yet."""
     options = known_options(given, OPTIONS, hints={"queue": _QUEUE_HINT, "topic": "streams are named by `stream`"})
     payload = _choice(options, "payload", PAYLOADS, "raw")
     streams = _names(options.get("stream"))
@@ -84,9 +80,9 @@ def parse_read_options(given: Mapping[str, str], *, is_streaming: bool | None = 
     if pattern is not None:
         _check_pattern(pattern, options)
     if is_streaming is not None:
-        _check_way(options, is_streaming)
+        _check_streaming(options, is_streaming)
     read = ReadOptions(
-        access=Access.of(options),
+        access=BrokerAccess.of(options),
         streams=streams,
         pattern=pattern,
         http_url=options.get("httpurl"),
@@ -103,7 +99,7 @@ def parse_read_options(given: Mapping[str, str], *, is_streaming: bool | None = 
         fail_on_data_loss=flag(options, "failOnDataLoss", True),
         reader_name=options.get("readername") or None,
     )
-    _check_together(read, options)
+    _check_combination(read, options)
     return read
 
 
@@ -113,16 +109,16 @@ _QUEUE_HINT = (
 )
 
 
-def _check_way(options: Mapping[str, str], is_streaming: bool) -> None:
-    """What is for batches only, or for streaming only."""
+def _check_streaming(options: Mapping[str, str], is_streaming: bool) -> None:
+    """Check options that are for batches only, or for streaming only."""
     for name in ("endingOffsets", "endingTimestamp") if is_streaming else ("maxRecordsPerBatch", "readerName"):
         if name.lower() in options:
             why = "a streaming read has no end" if is_streaming else "it is for streaming reads (spark.readStream)"
             raise BadOption(f"leave out the option {name}: {why}")
 
 
-def _check_together(read: ReadOptions, options: Mapping[str, str]) -> None:
-    """What is right alone and wrong beside others."""
+def _check_combination(read: ReadOptions, options: Mapping[str, str]) -> None:
+    """Check options that exclude or require each other."""
     if read.payload == "json" and read.schema is None:
         raise BadOption('payload=json needs the option `schema`, for instance "id bigint, price double"')
     if read.payload == "arrow" and read.schema is None and not read.is_event_log:
@@ -138,7 +134,7 @@ def _check_together(read: ReadOptions, options: Mapping[str, str]) -> None:
 def known_options(
     given: Mapping[str, str], known: tuple[str, ...], hints: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """The options by their names in small letters; raises for those that nobody knows."""
+    """Return options by their names in lower case; raise BadOption for unknown ones."""
     names = {name.lower() for name in known}
     options: dict[str, str] = {}
     for name, value in given.items():
@@ -181,7 +177,7 @@ def _choice(
 
 
 def _names(text: str | None) -> tuple[str, ...]:
-    """Names with commas between; each once."""
+    """EncodedNames with commas between; each once."""
     return tuple(dict.fromkeys(name.strip() for name in (text or "").split(",") if name.strip()))
 
 
@@ -189,31 +185,33 @@ def _check_pattern(pattern: str, options: Mapping[str, str]) -> None:
     try:
         re.compile(pattern)
     except re.error as error:
-        raise BadOption(f"the option streamPattern is a regular expression, and {pattern!r} is none: {error}") from None
+        raise BadOption(
+            f"the option streamPattern is a regular expression; {pattern!r} is not valid: {error}"
+        ) from None
     if "httpurl" not in options:
         raise BadOption(
-            "streamPattern needs the names of the streams, which only the HTTP port of the broker can tell: "
+            "streamPattern needs the names of the streams, which only the broker's HTTP API lists: "
             "add the option httpUrl, for instance http://127.0.0.1:15672, or name the streams by `stream`"
         )
 
 
-def _starting(options: Mapping[str, str]) -> Places | None:
+def _starting(options: Mapping[str, str]) -> StreamPositions | None:
     _require_one(options, "startingOffsets", "startingTimestamp")
     if "startingtimestamp" in options:
-        return Places(parse_time("startingTimestamp", options["startingtimestamp"]))
+        return StreamPositions(parse_time("startingTimestamp", options["startingtimestamp"]))
     if "startingoffsets" in options:
-        return parse_places("startingOffsets", options["startingoffsets"])
+        return parse_positions("startingOffsets", options["startingoffsets"])
     return None
 
 
-def _ending(options: Mapping[str, str]) -> Places:
+def _ending(options: Mapping[str, str]) -> StreamPositions:
     _require_one(options, "endingOffsets", "endingTimestamp")
     if "endingtimestamp" in options:
-        return Places(parse_time("endingTimestamp", options["endingtimestamp"]))
-    places = parse_places("endingOffsets", options.get("endingoffsets", LATEST))
-    if EARLIEST in (places.default, *places.by_stream.values()):
+        return StreamPositions(parse_time("endingTimestamp", options["endingtimestamp"]))
+    positions = parse_positions("endingOffsets", options.get("endingoffsets", LATEST))
+    if EARLIEST in (positions.default, *positions.by_stream.values()):
         raise BadOption("endingOffsets cannot be earliest: there would be nothing to read")
-    return places
+    return positions
 
 
 def _require_one(options: Mapping[str, str], first: str, second: str) -> None:

@@ -1,7 +1,7 @@
-"""Messages to rows of Arrow: the columns of a record, whatever its body is (payload raw and json).
+"""Messages to Arrow rows, with the columns of a record (payload raw and json).
 
-A batch is closed at so many rows or bytes, so that large bodies do not gather. Types are exactly those of the schema
-that Spark was told: it accepts nothing else. One thread.
+A batch is limited in rows and bytes, so that large bodies do not pile up. Types are exactly those of the schema
+declared to Spark, which accepts no others. For one thread.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PROPERTIES = (
 
 
 class RecordBatches:
-    """Makes batches of this schema of the messages of a stream (or, without one, of a queue)."""
+    """Decodes messages into batches of this schema; `stream` is the name of the stream or queue."""
 
     def __init__(
         self,
@@ -54,20 +54,20 @@ class RecordBatches:
         self._getters = [self._getter(name, stream) for name in schema.names]
         self._conditions = [(condition, self._field(condition.field, stream)) for condition in conditions]
 
-    def of(self, records: Iterable[tuple[int, client.Delivery]]) -> Iterator[pa.RecordBatch]:
+    def decode(self, records: Iterable[tuple[int, client.Delivery]]) -> Iterator[pa.RecordBatch]:
         rows: list[list[Any]] = []
-        octets = 0
+        size = 0
         for offset, delivery in records:
-            if self._body is not None and not self._body.take(offset, delivery):
+            if self._body is not None and not self._body.parse(offset, delivery):
                 continue
-            if not all(condition.accepts(get(offset, delivery)) for condition, get in self._conditions):
+            if not all(condition.matches(get(offset, delivery)) for condition, get in self._conditions):
                 continue
             rows.append([get(offset, delivery) for get in self._getters])
-            octets += len(delivery.body)
-            if len(rows) >= BATCH_ROWS or octets >= BATCH_BYTES:
+            size += len(delivery.body)
+            if len(rows) >= BATCH_ROWS or size >= BATCH_BYTES:
                 yield self._batch(rows)
                 rows = []
-                octets = 0
+                size = 0
         if rows:
             yield self._batch(rows)
 
@@ -83,7 +83,7 @@ class RecordBatches:
         return _GETTERS.get(name, lambda _, __: stream)
 
     def _field(self, field: str, stream: str) -> Getter:
-        """What a comparison of the filter looks at."""
+        """Return a getter for the field of a comparison."""
         if field.startswith("header."):
             name = field.removeprefix("header.")
             return lambda _, delivery: delivery.headers.get(name)
@@ -100,7 +100,7 @@ def _property(name: str) -> Getter:
 
 
 def _timestamp(_: int, delivery: client.Delivery) -> datetime | None:
-    """The publisher's, where there is one that a datetime can hold."""
+    """The publisher's timestamp, if a datetime can hold it."""
     value = delivery.properties.timestamp
     return value.astimezone(UTC) if isinstance(value, datetime) else None
 
@@ -110,7 +110,7 @@ def _headers(_: int, delivery: client.Delivery) -> list[dict[str, Any]]:
 
 
 def header_bytes(value: object) -> bytes | None:
-    """A header as Spark gets it: texts in UTF-8, bytes as they are, all else as JSON writes it."""
+    """Encode a header value for Spark: strings as UTF-8, bytes unchanged, all others as JSON."""
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, str):
