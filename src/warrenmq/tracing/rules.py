@@ -5,8 +5,8 @@ The choice depends on a hash of the message id, else of the correlation id, else
 or not at all, also if the message is published again under the same id.
 
 Rules are definitions like queues, stored in the catalog; a change is confirmed when it is as durable as a declared
-queue, and applies from the next publish on. Rules from the broker's settings are fixed. A stored rule that is no longer valid
-is disabled at the start with a warning, and stays listed.
+queue, and applies from the next publish on. Rules from the broker's settings are fixed. A stored rule that is no longer
+valid is disabled at the start with a warning, and stays listed.
 
 Owned by the loop thread.
 """
