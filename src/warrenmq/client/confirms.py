@@ -1,10 +1,10 @@
-"""Publisher confirms: what waits for the broker's word, and how a publisher hears it.
+"""Publisher confirms: the confirmations that publishers wait for, and the ledger of unconfirmed publishes.
 
-A confirmation costs one small object; a lock, a future or a list is made when somebody waits for it. The ledger numbers
-publishes as the broker does, from 1 on each new link; the tags that users see count on over links.
+A confirmation is one small object; a lock, a future or a list is created only if somebody waits for it. The ledger
+numbers publishes as the broker does, from 1 on each link; the tags that users see continue over links.
 
-Who holds the connection's lock may touch the ledger and settle confirmations; waking those who wait is done by the
-connection's loop after the lock is released. A confirmation may be waited for by any thread, and by any event loop.
+The connection's lock guards the ledger and the settling of confirmations. Waiters are to_wake by the connection's loop
+after the lock is released. Any thread, and any event loop, may wait for a confirmation.
 
 Compiled when the package is built (confirms.pxd).
 """
@@ -26,15 +26,15 @@ _DONE = 1
 _FAILED = 2
 _UNCONFIRMED = 3
 
-# What has to be kept of a publish to send it again, or to know it when it comes back:
+# What is kept of a publish in order to resend it, or to recognise it when it is returned:
 # exchange, routing key, content header, body, mandatory.
-Message: TypeAlias = tuple[str, str, bytes, bytes, bool]
+SentMessage: TypeAlias = tuple[str, str, bytes, bytes, bool]
 
 
 class Confirmation:
-    """The broker's word on one publish: `result` waits for it (or `await`), and raises where it is not a yes.
+    """The confirm of one publish: `result` (or `await`) waits for it, and raises if the publish failed.
 
-    Outside confirm mode the broker sends no confirms: waiting for one raises Misuse at once. The tag is 0 then.
+    Outside confirm mode the broker sends no confirms: waiting raises Misuse at once, and the tag is 0.
     """
 
     __slots__ = ("_error", "_waiters", "_waits", "message", "state", "tag")
@@ -43,7 +43,7 @@ class Confirmation:
         self._waits = waits
         self._error: ClientError | None = None
         self._waiters: list[Callable[[], object]] | None = None
-        self.message: Message | None = None
+        self.message: SentMessage | None = None
         self.state = _PENDING
         self.tag = tag
 
@@ -52,7 +52,7 @@ class Confirmation:
         return self.state != _PENDING
 
     def result(self, timeout: float | None = None) -> None:
-        """Wait for the broker's yes; raises Nacked, Unroutable, PublishLost, or CallTimedOut."""
+        """Wait for the confirm; raise Nacked, Unroutable, PublishLost, or CallTimedOut."""
         if self.state == _PENDING:
             self._waits.block(self, timeout)  # type: ignore[union-attr]
         if self._error is not None:
@@ -60,14 +60,14 @@ class Confirmation:
         self._require_confirming()
 
     def exception(self, timeout: float | None = None) -> ClientError | None:
-        """Wait for the broker's word; gives what `result` would raise, except for a time-out, which it raises."""
+        """Like `result`, but return the error instead of raising it, except for a timeout."""
         if self.state == _PENDING:
             self._waits.block(self, timeout)  # type: ignore[union-attr]
         self._require_confirming()
         return self._error
 
     def add_done_callback(self, callback: Callable[["Confirmation"], object]) -> None:
-        """Call it with this confirmation when the word has come: on the channel's worker, or at once if it is there."""
+        """Call it with this confirmation when that is done: on the channel's worker, or at once if it already is."""
         self._require_confirming()
         if self.state == _PENDING and self._waits.call_when_done(self, callback):  # type: ignore[union-attr]
             return
@@ -99,10 +99,10 @@ class Confirmation:
         state = "waiting" if self.state == _PENDING else "confirmed" if self._error is None else repr(self._error)
         return f"<Confirmation {self.tag}: {state}>"
 
-    # -- the connection's own: under its lock ------------------------------------------------------------------------
+    # -- under the connection's lock ---------------------------------------------------------------------------------
 
     def add_waiter(self, waiter: Callable[[], object]) -> bool:
-        """Have it called, on the loop, when the word has come; False: it is there already."""
+        """Call `waiter` on the loop when this is done; return False if it already is."""
         if self.state != _PENDING:
             return False
         if self._waiters is None:
@@ -111,14 +111,14 @@ class Confirmation:
             self._waiters.append(waiter)
         return True
 
-    def settle(self, error: ClientError | None, woken: list["Confirmation"]) -> None:
-        """The word has come; puts itself into `woken` if somebody waits for it."""
+    def settle(self, error: ClientError | None, to_wake: list["Confirmation"]) -> None:
+        """Set the outcome; append this to `to_wake` if somebody waits for it."""
         if self.state == _PENDING:
             self.state = _DONE if error is None else _FAILED
             self._error = error
             self.message = None
             if self._waiters is not None:
-                woken.append(self)
+                to_wake.append(self)
 
     # -- on the loop, after the lock is released ---------------------------------------------------------------------
 
@@ -129,42 +129,42 @@ class Confirmation:
 
 
 def make_unconfirmed() -> Confirmation:
-    """What a publish outside confirm mode returns."""
+    """Return the confirmation of a publish outside confirm mode."""
     confirmation = Confirmation()
     confirmation.state = _UNCONFIRMED
     return confirmation
 
 
 class Unconfirmed:
-    """The publishes of one channel that have no word yet, by the number that the broker gives them on this link."""
+    """The unconfirmed publishes of one channel, by their number on this link, which the broker uses."""
 
-    __slots__ = ("_barriers", "_lowest", "_next", "_offset", "_resent", "_waiting", "_waits", "bad")
+    __slots__ = ("_barriers", "_lowest", "_next", "_offset", "_pending", "_resent", "_waits", "first_error")
 
     def __init__(self, waits: "PublishWaits") -> None:
         self._waits = waits
-        self._waiting: dict[int, Confirmation] = {}
+        self._pending: dict[int, Confirmation] = {}
         self._barriers: list[tuple[int, Confirmation]] = []
-        self._lowest = 1  # nothing below it waits
+        self._lowest = 1  # no lower number is unconfirmed
         self._next = 1
-        self._offset = 0  # seen tag = number on this link + offset
-        self._resent = 0  # numbers up to here are of publishes that an earlier link left behind, and keep their tags
-        self.bad: ClientError | None = None  # the first failure since `take_bad`
+        self._offset = 0  # tag for users = number on this link + offset
+        self._resent = 0  # numbers up to this are resent publishes, which keep their tags
+        self.first_error: ClientError | None = None  # since `take_first_error`
 
     @property
     def next_tag(self) -> int:
-        """The tag that the next publish gets."""
+        """The tag of the next publish."""
         return self._next + self._offset
 
     @property
     def count(self) -> int:
-        return len(self._waiting)
+        return len(self._pending)
 
     def has_one(self) -> bool:
-        """Whether just one publish waits for its word."""
-        return len(self._waiting) == 1
+        """Whether exactly one publish is unconfirmed."""
+        return len(self._pending) == 1
 
-    def add(self, message: Message | None) -> Confirmation:
-        """Number a publish."""
+    def add(self, message: SentMessage | None) -> Confirmation:
+        """Add a publish under the next number."""
         number = self._next
         self._next = number + 1
         confirmation = Confirmation.__new__(Confirmation)
@@ -174,93 +174,93 @@ class Unconfirmed:
         confirmation.message = message
         confirmation.state = _PENDING
         confirmation.tag = number + self._offset
-        self._waiting[number] = confirmation
+        self._pending[number] = confirmation
         return confirmation
 
-    def settle(self, number: int, multiple: bool, is_ack: bool, woken: list[Confirmation]) -> int:
-        """The broker's word on one publish, or on all up to it; gives how many it was about."""
-        waiting = self._waiting
+    def settle(self, number: int, multiple: bool, is_ack: bool, to_wake: list[Confirmation]) -> int:
+        """Handle an ack or nack of one publish, or of all up to it; return the number of publishes."""
+        pending = self._pending
         count = 0
         if not multiple:
-            confirmation = waiting.pop(number, None)
+            confirmation = pending.pop(number, None)
             if confirmation is not None:
-                confirmation.settle(None if is_ack else self._refusal(confirmation), woken)
+                confirmation.settle(None if is_ack else self._nacked(confirmation), to_wake)
                 count = 1
         else:
             if number == 0 or number >= self._next:
                 number = self._next - 1
             for each in range(self._lowest, number + 1):
-                confirmation = waiting.pop(each, None)
+                confirmation = pending.pop(each, None)
                 if confirmation is not None:
-                    confirmation.settle(None if is_ack else self._refusal(confirmation), woken)
+                    confirmation.settle(None if is_ack else self._nacked(confirmation), to_wake)
                     count += 1
             if number >= self._lowest:
                 self._lowest = number + 1
         if self._barriers:
-            self._lift_barriers(woken)
+            self._lift_barriers(to_wake)
         return count
 
-    def heard_tags(self, number: int, multiple: bool) -> list[tuple[int, bool]]:
-        """What a listener is told for a word on that number: tag and multiple. Ask before `settle`."""
+    def listener_tags(self, number: int, multiple: bool) -> list[tuple[int, bool]]:
+        """Return the (tag, multiple) for confirm listeners. Call it before `settle`."""
         if number > self._resent or not self._resent:
             return [(number + self._offset, multiple)]
         numbers = range(self._lowest, number + 1) if multiple else (number,)
-        return [(self._waiting[each].tag, False) for each in numbers if each in self._waiting]
+        return [(self._pending[each].tag, False) for each in numbers if each in self._pending]
 
-    def fail_returned(self, returned: "Returned", header: bytes, woken: list[Confirmation]) -> bool:
-        """A mandatory message came back: the first that waits and looks the same has failed."""
+    def fail_returned(self, returned: "Returned", header: bytes, to_wake: list[Confirmation]) -> bool:
+        """Fail the first unconfirmed publish that equals this returned message; return False if there is none."""
         number = self._number_of(returned.exchange, returned.routing_key, returned.body, header)
-        if number == 0:  # a broker may have changed the header
+        if number == 0:  # the broker may have changed the header
             number = self._number_of(returned.exchange, returned.routing_key, returned.body, None)
         if number == 0:
             return False
-        self._waiting.pop(number).settle(self._note(Unroutable(returned)), woken)
+        self._pending.pop(number).settle(self._keep_first(Unroutable(returned)), to_wake)
         if self._barriers:
-            self._lift_barriers(woken)
+            self._lift_barriers(to_wake)
         return True
 
     def add_barrier(self) -> Confirmation:
-        """Something to wait for that comes when everything published so far has its word."""
+        """Return a confirmation that is done when all publishes so far are."""
         barrier = Confirmation(self._waits, self.next_tag - 1)
-        if self._waiting:
+        if self._pending:
             self._barriers.append((self._next - 1, barrier))
         else:
             barrier.state = _DONE
         return barrier
 
-    def take_bad(self) -> ClientError | None:
-        """The first failure since the last time this was asked."""
-        bad, self.bad = self.bad, None
-        return bad
+    def take_first_error(self) -> ClientError | None:
+        """Return the first failure since the last call."""
+        error, self.first_error = self.first_error, None
+        return error
 
-    def fail_all(self, error: ClientError, woken: list[Confirmation]) -> int:
-        """The link, or the channel, is gone, and with it the broker's word; gives how many that was."""
-        count = len(self._waiting)
+    def fail_all(self, error: ClientError, to_wake: list[Confirmation]) -> int:
+        """Fail all publishes, as the link or the channel has ended; return their number."""
+        count = len(self._pending)
         if count:
-            self._note(error)
-        for confirmation in self._waiting.values():
-            confirmation.settle(error, woken)
-        self._waiting.clear()
-        self._lift_barriers(woken)
+            self._keep_first(error)
+        for confirmation in self._pending.values():
+            confirmation.settle(error, to_wake)
+        self._pending.clear()
+        self._lift_barriers(to_wake)
         self._offset += self._next - 1
         self._next = self._lowest = 1
         self._resent = 0
         return count
 
     def renumber(self) -> list[Confirmation]:
-        """A new link: what waits is to be sent again, in this order, under new numbers; tags stay as they are."""
-        before = self._waiting
-        kept = list(before.values())
-        self._barriers = [(sum(1 for each in before if each <= upto), barrier) for upto, barrier in self._barriers]
-        self._waiting = dict(enumerate(kept, 1))
-        self._offset = self.next_tag - 1 - len(kept)
-        self._resent = len(kept)
-        self._next = len(kept) + 1
+        """Renumber for a new link; return the publishes to resend, in order. Their tags stay."""
+        before = self._pending
+        pending = list(before.values())
+        self._barriers = [(sum(1 for each in before if each <= up_to), barrier) for up_to, barrier in self._barriers]
+        self._pending = dict(enumerate(pending, 1))
+        self._offset = self.next_tag - 1 - len(pending)
+        self._resent = len(pending)
+        self._next = len(pending) + 1
         self._lowest = 1
-        return kept
+        return pending
 
     def _number_of(self, exchange: str, routing_key: str, body: bytes, header: bytes | None) -> int:
-        for number, confirmation in self._waiting.items():
+        for number, confirmation in self._pending.items():
             message = confirmation.message
             if (
                 message is not None
@@ -273,18 +273,18 @@ class Unconfirmed:
                 return number
         return 0
 
-    def _lift_barriers(self, woken: list[Confirmation]) -> None:
-        while self._lowest < self._next and self._lowest not in self._waiting:
+    def _lift_barriers(self, to_wake: list[Confirmation]) -> None:
+        while self._lowest < self._next and self._lowest not in self._pending:
             self._lowest += 1
-        for upto, barrier in self._barriers:
-            if self._lowest > upto or not self._waiting:
-                barrier.settle(None, woken)
+        for up_to, barrier in self._barriers:
+            if self._lowest > up_to or not self._pending:
+                barrier.settle(None, to_wake)
         self._barriers = [each for each in self._barriers if each[1].state == _PENDING]
 
-    def _refusal(self, confirmation: Confirmation) -> ClientError:
-        return self._note(Nacked(f"the broker refused the message with the tag {confirmation.tag}"))
+    def _nacked(self, confirmation: Confirmation) -> ClientError:
+        return self._keep_first(Nacked(f"the broker nacked the message with tag {confirmation.tag}"))
 
-    def _note(self, error: ClientError) -> ClientError:
-        if self.bad is None:
-            self.bad = error
+    def _keep_first(self, error: ClientError) -> ClientError:
+        if self.first_error is None:
+            self.first_error = error
         return error

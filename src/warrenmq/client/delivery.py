@@ -1,7 +1,7 @@
-"""What comes from the broker: deliveries, and messages that came back.
+"""Messages from the broker: deliveries and returned messages.
 
-Properties are decoded when somebody asks for them, by whichever thread asks. A delivery tag as seen here counts on over
-reconnects, so a tag of an earlier life of the channel can never be taken for one of the present life.
+Properties are decoded on first access, by the accessing thread. Delivery tags continue over reconnects, so the tag of
+an earlier link cannot be mistaken for a current one.
 
 Compiled when the package is built (delivery.pxd).
 """
@@ -15,17 +15,17 @@ from warrenmq.protocol.properties import BasicProperties, decode
 if TYPE_CHECKING:
     from warrenmq.client.engine.consumers import EngineConsumer
 
-# Before the property flags a content header has its class, its weight and the size of the body.
+# The property flags of a content header come after class, weight and body size (AMQP 0-9-1 §4.2.6.1).
 _FLAGS_AT = 12
 
 
 class Settler:
-    """Who takes the word on a delivery: the channel it came by (see engine/channel_state.py). Any thread may call."""
+    """Acks and rejects deliveries: the channel that received them (see engine/channel_state.py). Thread-safe."""
 
     __slots__ = ()
 
     def ack(self, tag: int, multiple: bool = False) -> bool:
-        """True when it was said; False when the tag is of an earlier life."""
+        """Return False, without sending anything, if the tag is stale."""
         raise NotImplementedError
 
     def nack(self, tag: int, multiple: bool = False, requeue: bool = True) -> bool:
@@ -38,19 +38,19 @@ class Settler:
         raise NotImplementedError
 
     def is_rolled_back(self, tag: int) -> bool:
-        """Whether a rollback undid what was said of the tag."""
+        """Whether the ack or reject of the tag was rolled back."""
         return False
 
     def facade(self) -> Any:
-        """The channel as the user knows it."""
+        """Return the channel as users see it."""
         raise NotImplementedError
 
 
 class Delivery:
-    """A message, and the means to settle it.
+    """A message, and the methods to settle it.
 
-    `message_count` (how many are left) is None except for a message fetched by `get`. `is_settled` is set when the word
-    on it stands in the output, so who sees it may say "multiple" over it.
+    `message_count` (the messages left in the queue) is set only by `get`. `is_settled` is set after the ack is in the
+    output, so that it may be covered by a later multiple ack.
     """
 
     __slots__ = (
@@ -98,55 +98,55 @@ class Delivery:
 
     @property
     def properties(self) -> BasicProperties:
-        """Decoded once; raises MalformedMessage where the publisher wrote what cannot be read."""
+        """The properties, decoded once; raises MalformedMessage if they cannot be decoded."""
         if self._properties is None:
             self._properties = _decode(self._header)
         return self._properties
 
     @property
     def headers(self) -> dict[str, Any]:
-        """The headers table; empty where the message has none."""
+        """The headers table; empty if the message has none."""
         return self.properties.headers or {}
 
     @property
     def channel(self) -> Any:
-        """The channel that it came by."""
+        """The channel that received it."""
         return self._settler.facade()
 
     @property
     def is_stale(self) -> bool:
-        """Whether it came in an earlier life of its channel: the broker has taken it back and delivers it again."""
+        """Whether it came over an earlier connection: the broker has requeued it and redelivers it."""
         return self._settler.is_stale(self.delivery_tag)
 
     @property
     def is_settled(self) -> bool:
-        """Whether it was acked, nacked or rejected; False again when that was in a transaction that was rolled back."""
+        """Whether it was acked, nacked or rejected, and not rolled back with a transaction."""
         return self._is_settled and not self._settler.is_rolled_back(self.delivery_tag)
 
     def ack(self, multiple: bool = False) -> bool:
-        """Done with it. False: nothing was said, because the link it came by was lost meanwhile."""
-        said = self._settler.ack(self.delivery_tag, multiple)
+        """Acknowledge it. Return False, without sending anything, if its connection was lost meanwhile."""
+        was_sent = self._settler.ack(self.delivery_tag, multiple)
         self._is_settled = True
-        return said
+        return was_sent
 
     def nack(self, multiple: bool = False, requeue: bool = True) -> bool:
-        """Give it back, or drop it (it is dead-lettered where the queue says so)."""
-        said = self._settler.nack(self.delivery_tag, multiple, requeue)
+        """Requeue it, or drop it (dead-lettered if the queue is configured so)."""
+        was_sent = self._settler.nack(self.delivery_tag, multiple, requeue)
         self._is_settled = True
-        return said
+        return was_sent
 
     def reject(self, requeue: bool = True) -> bool:
-        """As `nack`, for one message and any broker."""
-        said = self._settler.reject(self.delivery_tag, requeue)
+        """Like `nack` for one message, with the method of the AMQP standard."""
+        was_sent = self._settler.reject(self.delivery_tag, requeue)
         self._is_settled = True
-        return said
+        return was_sent
 
     def is_of(self, settler: Settler) -> bool:
-        """Whether it came by this channel."""
+        """Whether this channel received it."""
         return self._settler is settler
 
     def run(self) -> Any:
-        """Call the consumer's callback; gives what it gives."""
+        """Call the consumer's callback and return its result."""
         return self.consumer.callback(self)  # type: ignore[union-attr,misc]
 
     def __repr__(self) -> str:
@@ -165,7 +165,7 @@ def make_delivery(
     header: bytes,
     body: bytes,
 ) -> Delivery:
-    """As Delivery(...), without the detour over a Python call when compiled."""
+    """Like Delivery(...), but a C call when compiled."""
     delivery = Delivery.__new__(Delivery)
     delivery._settler = settler
     delivery._header = header
@@ -183,7 +183,7 @@ def make_delivery(
 
 
 class Returned:
-    """A mandatory message that reached no queue and came back."""
+    """A mandatory message that reached no queue and was returned."""
 
     __slots__ = ("_header", "_properties", "body", "exchange", "reply_code", "reply_text", "routing_key")
 
@@ -217,4 +217,4 @@ def _decode(header: bytes) -> BasicProperties:
     try:
         return decode(header, _FLAGS_AT)
     except MalformedProperties as malformed:
-        raise MalformedMessage(f"the message's properties cannot be read: {malformed.text}") from malformed
+        raise MalformedMessage(f"the properties of the message cannot be decoded: {malformed.text}") from malformed

@@ -65,8 +65,8 @@ def test_nack_fails_the_publish_and_is_remembered_once() -> None:
     ledger.settle(1, False, False, [])
     with pytest.raises(Nacked):
         confirmation.result()
-    assert isinstance(ledger.take_bad(), Nacked)
-    assert ledger.take_bad() is None
+    assert isinstance(ledger.take_first_error(), Nacked)
+    assert ledger.take_first_error() is None
 
 
 def test_only_who_is_waited_for_is_woken() -> None:
@@ -136,7 +136,7 @@ def test_loss_fails_all_and_tags_count_on() -> None:
     assert ledger.fail_all(PublishLost("lost"), []) == 3
     assert all(isinstance(each.exception(), PublishLost) for each in confirmations)
     assert barrier.done()
-    assert isinstance(ledger.take_bad(), PublishLost)
+    assert isinstance(ledger.take_first_error(), PublishLost)
     assert ledger.next_tag == 4
     after = ledger.add(None)
     assert after.tag == 4
@@ -151,12 +151,12 @@ def test_what_is_sent_again_keeps_its_tags_and_order() -> None:
     barrier = ledger.add_barrier()
     again = ledger.renumber()
     assert [each.tag for each in again] == [1, 3, 4, 5]
-    assert ledger.heard_tags(2, True) == [(1, False), (3, False)]
+    assert ledger.listener_tags(2, True) == [(1, False), (3, False)]
     ledger.settle(2, True, True, [])
     assert [each.done() for each in confirmations] == [True, True, True, False, False]
     assert not barrier.done()
     assert ledger.add(None).tag == 6
-    assert ledger.heard_tags(5, True) == [(6, True)]
+    assert ledger.listener_tags(5, True) == [(6, True)]
     ledger.settle(4, True, True, [])
     assert barrier.done()
 

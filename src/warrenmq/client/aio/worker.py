@@ -1,7 +1,7 @@
-"""Where deliveries and notices leave the engine, towards the user's coroutines and callbacks.
+"""Deliveries and notifications on their way from the engine to the user's callbacks and iterations.
 
-`Worker`: one task per channel with callbacks or listeners, one per connection with listeners: it runs one thing after
-the other, in the order in which the server spoke. `Inbox`: of one consumer that is iterated.
+`Worker`: one task per channel with callbacks or listeners, one per connection with listeners. It runs callbacks one
+after another, in the server's order. `Inbox`: one per iterated consumer.
 
 Owned by the connection's loop.
 """
@@ -20,8 +20,8 @@ from warrenmq.client.errors import ClientError
 if TYPE_CHECKING:
     from warrenmq.client.engine.connection import EngineConnection
 
-# Callbacks that never wait let the loop do its other work after so many.
-_BREATH = 64
+# Let the loop do other work after this many callbacks that do not wait.
+_MAX_BURST = 64
 
 
 class Worker(WorkQueue):
@@ -73,7 +73,7 @@ class Worker(WorkQueue):
                 if self.is_full and len(self._items) <= self.resume_at:
                     self.on_drained()
                 count += 1
-                if count % _BREATH == 0:
+                if count % _MAX_BURST == 0:
                     await asyncio.sleep(0)
             if self._is_stopping:
                 self._engine.work_queues.remove(self)
@@ -89,7 +89,7 @@ class Worker(WorkQueue):
         except asyncio.CancelledError as error:
             if self._task.cancelling():
                 raise
-            self._report(item, error)  # something that the user's code waited for was cancelled, not this task
+            self._report(item, error)  # something that the user's code awaited was cancelled, not this task
         except Exception as error:  # noqa: BLE001 - the user's code
             self._report(item, error)
 
@@ -98,7 +98,7 @@ class Worker(WorkQueue):
 
 
 class Inbox(WorkQueue):
-    """What came for one consumer that is iterated."""
+    """The deliveries of one iterated consumer."""
 
     def __init__(self) -> None:
         self._items: deque[Item] = deque()
@@ -116,7 +116,7 @@ class Inbox(WorkQueue):
         return len(self._items)
 
     def stop(self, error: ClientError | None = None, *, is_cancel: bool = False) -> None:
-        """After a cancel what has come may still be settled, and is given; after a close it may not."""
+        """Stop. After a cancel queued deliveries can still be settled and are read; after a close they are dropped."""
         if self.is_stopped:
             return
         self.is_stopped = True
@@ -127,11 +127,11 @@ class Inbox(WorkQueue):
             self._wake_one()
 
     async def ended(self) -> bool:
-        """There is no task: the reader is the user's."""
+        """Return at once: the reader is the user's."""
         return True
 
     async def take(self, timeout: float | None) -> Delivery | None:
-        """The next delivery; None at the end and when nothing came in time; raises why the consumer ended, if so."""
+        """Return the next delivery, or None at the end or on timeout; raise if the consumer ended with an error."""
         while not self._items:
             if self.is_stopped:
                 if self._error is not None:
@@ -146,7 +146,7 @@ class Inbox(WorkQueue):
         return item
 
     def take_rest(self) -> list[Delivery]:
-        """All that waits, for somebody who will not read on."""
+        """Return all queued deliveries, to be requeued."""
         rest = [item for item in self._items if isinstance(item, Delivery)]
         self._items.clear()
         return rest
@@ -161,7 +161,7 @@ class Inbox(WorkQueue):
             return bool(self._items) or self.is_stopped
         except asyncio.CancelledError:
             if reader not in self._readers and self._items:
-                self._wake_one()  # it was woken for an item that another reader can have
+                self._wake_one()  # the item that it was woken for is for another reader
             raise
         finally:
             if reader in self._readers:
@@ -177,5 +177,5 @@ class Inbox(WorkQueue):
 
 
 def is_void(item: Item) -> bool:
-    """A delivery that the broker will deliver again, as nobody can settle it now."""
+    """Whether the broker will redeliver this delivery, because it can no longer be settled."""
     return isinstance(item, Delivery) and item.consumer is not None and not item.consumer.auto_ack

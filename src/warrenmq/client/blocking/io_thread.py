@@ -1,10 +1,10 @@
-"""The thread that a connection's event loop lives in, and the bridge to it.
+"""The thread that runs a connection's event loop, and calls to it from other threads.
 
-Any thread may `call`: the coroutine runs on the loop, the caller waits for its end, never without a limit. The thread
-is a daemon, so that a program which forgets its connection can end; what is still open then is closed by `atexit`,
-within EXIT_LIMIT. A child process after a fork has no such thread: every call there is refused.
+Any thread may `call`: the coroutine runs on the loop while the caller waits, always with a limit. The thread is a
+daemon, so a program that does not close its connection can end; `atexit` closes what is still open, within EXIT_LIMIT.
+A forked child has no such thread: all calls there are refused.
 
-Shared between threads: whether the loop still takes calls, under `_lock`. Everything else belongs to the loop.
+`_lock` guards whether the loop still accepts calls. Everything else is owned by the loop.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from typing import Any, Protocol, TypeVar
 
 from warrenmq.client.errors import CallTimedOut, CloseReason, ConnectionClosed, Misuse
 
-# The engine keeps the time-outs. Should a loop be so late that it misses one by this much, the caller goes on alone.
+# The engine keeps the timeouts. If the loop is so late that it misses one by this much, the caller gives up.
 SLACK = 5.0
 
-# How long the end of the interpreter waits for the goodbyes of connections that nobody closed, all together.
+# How long the interpreter waits at its exit for all open connections to close.
 EXIT_LIMIT = 2.0
 
-FORKED = "this connection belongs to the parent process: connect anew after a fork"
+FORKED = "this connection belongs to the parent process: open a new one after a fork"
 
 Result = TypeVar("Result")
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """What makes the fastest event loop here: uvloop's where it is installed."""
+    """Return the factory of event loops: uvloop's if it is installed."""
     try:
         import uvloop
     except ImportError:
@@ -42,11 +42,11 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 class IoThread:
-    """A loop in a thread of its own, from `start` until `end` is called."""
+    """A thread with an event loop that runs from `start` until `end`."""
 
     def __init__(self, name: str) -> None:
         self._process = os.getpid()
-        # Reentrant: garbage may be collected while it is held, and a forgotten consumer says so by `spawn`.
+        # Reentrant: garbage collection while it is held may call `spawn`, for a forgotten consumer.
         self._lock = threading.RLock()
         self.is_over = False
         self._reason = CloseReason("client", 200, "the connection is closed")
@@ -62,7 +62,7 @@ class IoThread:
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller is this very thread."""
+        """Whether the caller is this thread."""
         return threading.current_thread() is self._thread
 
     def rename(self, name: str) -> None:
@@ -73,7 +73,7 @@ class IoThread:
         return self._thread.is_alive()
 
     def call(self, coroutine: Coroutine[Any, Any, Result], limit: float) -> Result:
-        """Run it on the loop and give what it gives. `limit`: when it ends by itself at the latest."""
+        """Run it on the loop and return its result; it must time out by itself within `limit` seconds."""
         try:
             future = self._submit(coroutine)
         except BaseException:
@@ -84,18 +84,18 @@ class IoThread:
         except concurrent.futures.CancelledError:
             raise ConnectionClosed(self._reason) from None
         except TimeoutError:
-            if future.done():  # its own time-out, not ours
+            if future.done():  # it raised its own TimeoutError
                 return future.result()
             future.cancel()
-            raise CallTimedOut(f"no answer from the connection's I/O thread in {limit + SLACK:g} s") from None
-        except BaseException:  # the caller was interrupted: nobody waits for it any more
+            raise CallTimedOut(f"no reply from the connection's I/O thread within {limit + SLACK:g} s") from None
+        except BaseException:  # the caller was interrupted
             future.cancel()
             raise
 
     def tell(self, function: Callable[[], object]) -> bool:
-        """Have the loop call this soon, without waiting; False when it is over."""
+        """Call it soon on the loop, without waiting; return False if the loop has ended."""
         if self._process != os.getpid():
-            return False  # in a child nobody may ever release the lock
+            return False  # in a forked child the lock may be held for ever
         with self._lock:
             if self.is_over or self._loop is None:
                 return False
@@ -103,7 +103,7 @@ class IoThread:
             return True
 
     def spawn(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        """Run it on the loop without waiting for it; it must handle its own errors."""
+        """Run it on the loop without waiting; it must handle its own errors."""
         if not self.tell(lambda: self._keep(coroutine)):
             coroutine.close()
 
@@ -113,7 +113,7 @@ class IoThread:
         task.add_done_callback(self._spawned.discard)
 
     def end(self, reason: CloseReason | None = None) -> None:
-        """On the loop: take no more calls (callers hear the reason); the thread ends when those before have ended."""
+        """On the loop: accept no more calls, which raise the reason; the thread ends after the pending ones."""
         with self._lock:
             self._reason = reason or self._reason
             self.is_over = True
@@ -121,7 +121,7 @@ class IoThread:
             self._end_asked.set()
 
     def join(self, limit: float) -> None:
-        """Wait for the thread's end; not from the thread itself, which cannot wait for its own."""
+        """Wait for the end of the thread; return at once if called by that thread."""
         if not self.is_current and self._process == os.getpid():
             self._thread.join(max(0.0, limit))
 
@@ -129,7 +129,7 @@ class IoThread:
         if self._process != os.getpid():
             raise Misuse(FORKED)
         if self.is_current:
-            raise Misuse("this would wait for itself: the call came from the connection's own I/O thread")
+            raise Misuse("a blocking call from the connection's own I/O thread would wait for itself")
         with self._lock:
             if self.is_over or self._loop is None:
                 raise ConnectionClosed(self._reason)
@@ -143,32 +143,31 @@ class IoThread:
         self._end_asked = asyncio.Event()
         self._has_begun.set_result(asyncio.get_running_loop())
         await self._end_asked.wait()
-        # What was submitted just before the end gets its turn, and is told that all is over; the runner cancels what
-        # is still there then.
+        # Coroutines submitted just before the end run and raise ConnectionClosed; the runner cancels all others.
         await asyncio.sleep(0)
 
 
-# -- forgotten connections ---------------------------------------------------------------------------------------------
+# -- connections that are not closed -----------------------------------------------------------------------------------
 
 
 class Closable(Protocol):
-    """What this module asks of a connection."""
+    """What this module needs of a connection."""
 
     def ask_to_close(self) -> None:
-        """Begin to close without waiting."""
+        """Start closing, without waiting."""
 
     def wait_for_threads(self, limit: float) -> None:
-        """Give the threads this long to end."""
+        """Wait up to `limit` seconds for the threads to end."""
 
     def abandon(self) -> None:
-        """In a child process: make every later call raise Misuse."""
+        """In a forked child: make every later call raise Misuse."""
 
 
 _open: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def remember(connection: Closable) -> None:
-    """Close it at the interpreter's end, should nobody else do so; refuse its use in a child process."""
+    """Close it when the interpreter exits; refuse its use in a forked child."""
     _open.add(connection)
 
 

@@ -1,11 +1,11 @@
-"""Where deliveries and notices leave the loop, towards the threads of the user.
+"""Deliveries and notifications on their way from the loop to the user's threads.
 
-`Worker`: one per channel with callbacks or listeners, one per connection with listeners. One thread, so the callbacks
-of a channel run one after the other, in the order in which the server spoke. `Inbox`: of one consumer that is iterated,
-read by whichever threads iterate.
+`Worker`: one per channel with callbacks or listeners, one per connection with listeners. It is one thread, so callbacks
+of a channel run one after another, in the server's order. `Inbox`: one per iterated consumer, read by the iterating
+threads.
 
-The loop puts, the reader takes; a SimpleQueue stands between, which costs neither side a lock of ours. When too much
-waits the engine stops reading the socket; the reader's `on_drained` says when it may go on.
+A SimpleQueue is between the loop and the reader. If too much is queued, the engine stops reading the socket until the
+reader calls `on_drained`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Worker(WorkQueue):
         self._items.put(None)
 
     async def ended(self) -> bool:
-        """Who closes waits for the thread (`join`): the loop may not, as a callback may just wait for the loop."""
+        """Return at once: the closing thread waits (`join`), as a callback may be waiting for the loop."""
         return True
 
     # -- any thread --------------------------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ class Worker(WorkQueue):
         return self._thread.is_alive()
 
     def join(self, limit: float) -> None:
-        """Wait for the callback that runs just now, if any; a callback that closes its own channel does not wait."""
+        """Wait for a running callback; a callback that closes its own channel does not wait."""
         if threading.current_thread() is not self._thread:
             self._thread.join(max(0.0, limit))
 
@@ -79,7 +79,7 @@ class Worker(WorkQueue):
 
 
 class Inbox(WorkQueue):
-    """What came for one consumer that is iterated."""
+    """The deliveries of one iterated consumer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class Inbox(WorkQueue):
         return self._items.qsize()
 
     def stop(self, error: ClientError | None = None, *, is_cancel: bool = False) -> None:
-        """After a cancel what has come may still be settled, and is given; after a close it may not."""
+        """Stop. After a cancel queued deliveries can still be settled and are read; after a close they are dropped."""
         if not self.is_stopped:
             self._error = error
             self._keeps_rest = is_cancel
@@ -107,20 +107,20 @@ class Inbox(WorkQueue):
             self._items.put(None)
 
     async def ended(self) -> bool:
-        """There is no task: the reader is the user's."""
+        """Return at once: the reader is the user's."""
         return True
 
     # -- the reader's thread -----------------------------------------------------------------------------------------
 
     def take(self, timeout: float | None) -> Delivery | None:
-        """The next delivery; None at the end and when nothing came in time; raises why the consumer ended, if so."""
+        """Return the next delivery, or None at the end or on timeout; raise if the consumer ended with an error."""
         while True:
             try:
                 item = self._items.get(timeout=timeout)
             except Empty:
                 return None
             if item is None:
-                self._items.put(None)  # for the next reader, or the next time this one asks
+                self._items.put(None)  # for the next call
                 if self._error is not None:
                     raise self._error
                 return None
@@ -130,7 +130,7 @@ class Inbox(WorkQueue):
                 return item
 
     def take_rest(self) -> list[Delivery]:
-        """All that waits, for somebody who will not read on."""
+        """Return all queued deliveries, to be requeued."""
         rest: list[Delivery] = []
         while True:
             try:
@@ -140,10 +140,10 @@ class Inbox(WorkQueue):
             if isinstance(item, Delivery):
                 rest.append(item)
         if self.is_stopped:
-            self._items.put(None)  # the end was among it, and others may wait for that
+            self._items.put(None)  # the end mark was taken, too; other readers may wait for it
         return rest
 
 
 def is_void(item: Item) -> bool:
-    """A delivery that the broker will deliver again, as nobody can settle it now. Its copy need not be worked on."""
+    """Whether the broker will redeliver this delivery, because it can no longer be settled."""
     return isinstance(item, Delivery) and item.consumer is not None and not item.consumer.auto_ack

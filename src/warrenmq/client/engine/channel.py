@@ -345,7 +345,7 @@ class EngineChannel(TopologyCalls):
         if not barrier.done():
             await self.waits.wait(barrier, timeout)
         with self.engine.shared.lock:
-            bad = self.state.ledger.take_bad()
+            bad = self.state.ledger.take_first_error()
         if bad is not None:
             raise bad
         self.require_open()

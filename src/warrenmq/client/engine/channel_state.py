@@ -19,7 +19,7 @@ from collections.abc import Callable
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from warrenmq.client.confirms import Confirmation, Message, Unconfirmed, make_unconfirmed
+from warrenmq.client.confirms import Confirmation, SentMessage, Unconfirmed, make_unconfirmed
 from warrenmq.client.delivery import Delivery, Returned, Settler, make_delivery
 from warrenmq.client.errors import CloseReason, ConnectionClosed, ConnectionLost, Misuse, PublishLost, channel_error
 from warrenmq.protocol import events, spec
@@ -177,7 +177,7 @@ class ChannelState(Settler):
         self.has_confirm_listeners = False
         self.ledger = Unconfirmed(waits)
         # Published without a link and outside confirm mode; sent on the next link.
-        self.offline_publishes: list[Message] = []
+        self.offline_publishes: list[SentMessage] = []
         self.tag_offset = 0  # client tag = wire tag + offset
         self.last_client_tag = 0
         self.life = 0
@@ -474,7 +474,7 @@ class LinkListener(ContentHandler):
         if state is None:
             return
         if state.has_confirm_listeners:
-            for tag, is_multiple in state.ledger.heard_tags(delivery_tag, multiple):
+            for tag, is_multiple in state.ledger.listener_tags(delivery_tag, multiple):
                 self.confirm_notifications.append((state, tag, is_multiple, is_ack))
         count = state.ledger.settle(delivery_tag, multiple, is_ack, self.to_wake)
         if is_ack:
