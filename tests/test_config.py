@@ -88,7 +88,7 @@ def test_unknown_variable_is_refused_with_the_nearest() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        ("port", "70000", "a port number (0 = any free one) from 0 to 65535"),
+        ("port", "70000", "a port number (0 = any free port) from 0 to 65535"),
         ("port", "five", "a port number"),
         ("port", "-1", "a port number"),
         ("http_port", "x", 'or "off"'),
@@ -101,9 +101,9 @@ def test_unknown_variable_is_refused_with_the_nearest() -> None:
         ("handshake_timeout", "soon", "greater than 0"),
         ("max_message_size", "1XB", "a size in bytes"),
         ("max_message_size", "0", "a size in bytes"),
-        ("memory_limit", "0%", "a share of the memory"),
-        ("memory_limit", "101%", "a share of the memory"),
-        ("memory_limit", "much", "a share of the memory"),
+        ("memory_limit", "0%", "a percentage of the memory"),
+        ("memory_limit", "101%", "a percentage of the memory"),
+        ("memory_limit", "much", "a percentage of the memory"),
         ("disk_free_limit", "-1", "a size in bytes (0 = no limit)"),
         ("durability", "sometimes", '"fsync", "interval=MS"'),
         ("durability", "interval=0", '"fsync", "interval=MS"'),
@@ -131,7 +131,7 @@ def test_refusal_names_the_flag() -> None:
 
 def test_password_is_not_repeated_in_a_refusal(tmp_path: Path) -> None:
     message = refusal(file=write(tmp_path, "default_pass = 123456"))
-    assert "default_pass = (not shown): expected a text" in message
+    assert "default_pass = (secret): expected a non-empty text" in message
     assert "123456" not in message
 
 
@@ -296,11 +296,11 @@ def test_policies_in_a_variable_are_json() -> None:
     [
         ("policies = 1", "a list of tables"),
         ("[[policies]]\nname = 'p'", "a table with name, pattern and definition"),
-        ("[[policies]]\nname = 'p'\npattern = ''\ndefinition = {}\nlimit = 1", "policies without 'limit'"),
-        ("[[policies]]\nname = 1\npattern = ''\ndefinition = {}", "policies whose vhost and name are texts"),
+        ("[[policies]]\nname = 'p'\npattern = ''\ndefinition = {}\nlimit = 1", "policies without the key 'limit'"),
+        ("[[policies]]\nname = 1\npattern = ''\ndefinition = {}", "policies with a text as vhost and name"),
         (
             "[[policies]]\nname = 'p'\npattern = '('\ndefinition = {max-length = -1}",
-            "of 'p': -1 is not a valid maximum length; pattern should be regular expression but is invalid",
+            "policy 'p': -1 is not a valid maximum length; pattern should be regular expression but is invalid",
         ),
         ("[[operator_policies]]\nname = 'p'\npattern = ''\ndefinition = {max-age = '1h'}", "are not recognised"),
     ],

@@ -1,7 +1,7 @@
 """WarrenMQ: a fast message broker that every RabbitMQ client can use.
 
-`warrenmq.Broker` is a private broker for tests and small programs; `warren serve` is the broker on a machine.
-Importing this package is light: what is heavy is imported on first use.
+`warrenmq.Broker` is a private broker for tests and small programs; `warren serve` runs a broker on a machine. Importing
+this package is light: heavy modules are imported on first use.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-COMPILED: bool  # whether the hot modules run compiled; looked up on first use
+COMPILED: bool  # True if the hot modules run compiled; determined on first use
 
 __all__ = ["COMPILED", "Broker", "__version__"]
 
@@ -29,7 +29,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _is_compiled() -> bool:
-    """Whether every module that has a .pxd beside it is there in compiled form (Python then prefers that form)."""
+    """Return True if every module with a .pxd has a compiled file, which Python prefers."""
     from importlib.machinery import EXTENSION_SUFFIXES
     from pathlib import Path
 

@@ -1,10 +1,10 @@
 """Configuration: a TOML file, `WARREN_*` variables and command-line flags become one frozen `Settings`.
 
-A flag wins over the environment, that over the file, that over the default. A key that does not exist is refused
-with the nearest one that does; a value that does not fit is refused with what would. Nothing below this module
-reads the environment or a file: each package declares the options it takes, and is given them.
+Flags override the environment, which overrides the file, which overrides the defaults. Unknown keys and invalid values
+are refused; the error names the closest key or the expected form. No other module reads the environment or a
+configuration file: each package declares its options and receives them.
 
-To add a key, add its line to `Settings` and its row to docs/configuration.md.
+To add a key, add a line to `Settings` and a row to docs/configuration.md.
 """
 
 from __future__ import annotations
@@ -36,25 +36,26 @@ from warrenmq.tracing.service import TracingOptions
 
 VARIABLE_PREFIX = "WARREN_"
 CONFIG_VARIABLE = "WARREN_CONFIG"
-# These belong to building and testing WarrenMQ; a broker that inherits them is not misconfigured.
-FOREIGN_VARIABLES = ("WARREN_PURE", "WARREN_REQUIRE_COMPILED", "WARREN_TEST_", "WARREN_BENCH_")
+# For building and testing WarrenMQ; a broker may inherit them.
+IGNORED_VARIABLES = ("WARREN_PURE", "WARREN_REQUIRE_COMPILED", "WARREN_TEST_", "WARREN_BENCH_")
 MIB = 1024 * 1024
+MAX_SHOWN_VALUE = 60  # characters of a value in an error
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used; the text is one line for the person who wrote it."""
+    """The configuration is invalid; the text is one line for its author."""
 
 
-class Unfit(Exception):
-    """A value does not fit its key; the text says what would."""
+class InvalidValue(Exception):
+    """A value is invalid for its key; the text is the expected form."""
 
 
-# --- readers: one value as it came (TOML value, or text from a variable or flag) -> the value as it is used ---
+# --- readers: one value as given (TOML value, or text of a variable or flag) -> the value as used ---
 
 
 def text(value: object) -> str:
     if not isinstance(value, str) or not value:
-        raise Unfit("a text that is not empty")
+        raise InvalidValue("a non-empty text")
     return value
 
 
@@ -62,7 +63,7 @@ def whole_number(low: int, high: int, meaning: str = "a whole number") -> Callab
     def read(value: object) -> int:
         number = _integer(value)
         if number is None or not low <= number <= high:
-            raise Unfit(f"{meaning} from {low} to {high}")
+            raise InvalidValue(f"{meaning} from {low} to {high}")
         return number
 
     return read
@@ -77,11 +78,11 @@ def number_or_auto(value: object) -> int | None:
         return None
     number = _integer(value)
     if number is None or number < 1:
-        raise Unfit('a whole number from 1, or "auto"')
+        raise InvalidValue('a whole number from 1, or "auto"')
     return number
 
 
-port_number = whole_number(0, 65535, "a port number (0 = any free one)")
+port_number = whole_number(0, 65535, "a port number (0 = any free port)")
 
 
 def port_or_off(value: object) -> int | None:
@@ -89,8 +90,8 @@ def port_or_off(value: object) -> int | None:
         return None
     try:
         return port_number(value)
-    except Unfit as unfit:
-        raise Unfit(f'{unfit}, or "off"') from None
+    except InvalidValue as error:
+        raise InvalidValue(f'{error}, or "off"') from None
 
 
 def folder_or_none(value: object) -> Path | None:
@@ -99,14 +100,14 @@ def folder_or_none(value: object) -> Path | None:
     if isinstance(value, Path):
         return value.expanduser()
     if not isinstance(value, str) or not value:
-        raise Unfit('the path of a folder, or "none"')
+        raise InvalidValue('the path of a folder, or "none"')
     return Path(value).expanduser()
 
 
 def one_of(*known: str) -> Callable[[object], str]:
     def read(value: object) -> str:
         if not isinstance(value, str) or value.lower() not in known:
-            raise Unfit("one of " + ", ".join(known))
+            raise InvalidValue("one of " + ", ".join(known))
         return value.lower()
 
     return read
@@ -115,7 +116,7 @@ def one_of(*known: str) -> Callable[[object], str]:
 def yes_or_no(value: object) -> bool:
     answer = {"true": True, "false": False}.get(value.lower()) if isinstance(value, str) else value
     if not isinstance(answer, bool):
-        raise Unfit("true or false")
+        raise InvalidValue("true or false")
     return answer
 
 
@@ -127,14 +128,14 @@ def seconds(value: object) -> float:
         if not 0 < number < float("inf"):
             raise ValueError
     except ValueError:
-        raise Unfit("a number of seconds greater than 0") from None
+        raise InvalidValue("a number of seconds greater than 0") from None
     return number
 
 
 def size(value: object) -> int:
     number = _size(value)
     if number is None or number < 1:
-        raise Unfit('a size in bytes, or as text such as "64MiB" or "2GiB"')
+        raise InvalidValue('a size in bytes, or as text such as "64MiB" or "2GiB"')
     return number
 
 
@@ -142,15 +143,15 @@ def size_or_none(value: object) -> int:
     """A size; 0 is no limit."""
     number = _size(value)
     if number is None or number < 0:
-        raise Unfit('a size in bytes (0 = no limit), or as text such as "50MB" or "2GiB"')
+        raise InvalidValue('a size in bytes (0 = no limit), or as text such as "50MB" or "2GiB"')
     return number
 
 
-def size_from(least: int, shown: str) -> Callable[[object], int]:
+def size_from(minimum: int, shown: str) -> Callable[[object], int]:
     def read(value: object) -> int:
         number = _size(value)
-        if number is None or number < least:
-            raise Unfit(f'a size of at least {shown}, in bytes or as text such as "128MiB"')
+        if number is None or number < minimum:
+            raise InvalidValue(f'a size of at least {shown}, in bytes or as text such as "128MiB"')
         return number
 
     return read
@@ -163,71 +164,73 @@ def durability(value: object) -> str:
             return value
     except ValueError:
         pass
-    raise Unfit(DURABILITIES)
+    raise InvalidValue(DURABILITIES)
 
 
 def memory(value: object) -> int:
-    """A size, or a share of this machine's memory; 0 is no limit."""
+    """Read a size, or a percentage of the machine's memory; 0 means no limit."""
     if isinstance(value, str) and (share := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", value)):
         percent = float(share[1])
         if 0 < percent <= 100:
             return int(machine_memory() * percent / 100)
     elif (number := _size(value)) is not None and number >= 0:
         return number
-    raise Unfit('a size in bytes (0 = no limit), as text such as "2GiB", or a share of the memory such as "60%"')
+    raise InvalidValue(
+        'a size in bytes (0 = no limit), as text such as "2GiB", or a percentage of the memory such as "60%"'
+    )
 
 
 def names(value: object) -> frozenset[str]:
-    """A list of names; in a variable, names with commas between them."""
+    """Read a list of names; in a variable, separated by commas."""
     if isinstance(value, str):
         return frozenset(name.strip() for name in value.split(",") if name.strip())
     if isinstance(value, (list, tuple, set, frozenset)) and all(isinstance(name, str) and name for name in value):
         return frozenset(value)
-    raise Unfit("a list of names")
+    raise InvalidValue("a list of names")
 
 
 def networks(value: object) -> tuple[IPv4Network | IPv6Network, ...]:
-    """A list of addresses and networks; in a variable, with commas between them."""
+    """Read a list of addresses and networks; in a variable, separated by commas."""
     try:
         return tuple(ip_network(each, strict=False) for each in sorted(names(value)))
-    except (Unfit, ValueError):
-        raise Unfit('a list of addresses or networks, such as "10.0.0.7" or "10.0.0.0/8"') from None
+    except (InvalidValue, ValueError):
+        raise InvalidValue('a list of addresses or networks, such as "10.0.0.7" or "10.0.0.0/8"') from None
 
 
 def trace(value: object) -> str:
-    """off, all, or a share of the messages."""
+    """Read "off", "all", or a share of the messages."""
     text = {False: "off", True: "all"}.get(value, str(value)) if isinstance(value, bool) else str(value)
     try:
         rules_of_flag(text)
     except ValueError as error:
-        raise Unfit(str(error)) from None
+        raise InvalidValue(str(error)) from None
     return text
 
 
 def age(value: object) -> str:
-    """As a stream's x-max-age; empty is no limit."""
+    """Read an age, as in a stream's x-max-age; empty means no limit."""
     if value == "" or (isinstance(value, str) and parse_age(value) is not None):
         return str(value)
-    raise Unfit('a number and a unit of Y, M, D, h, m, s, such as "7D", or "" for no limit')
+    raise InvalidValue('a number and a unit of Y, M, D, h, m, s, such as "7D", or "" for no limit')
 
 
 def trace_rules(value: object) -> tuple[TraceRule, ...]:
-    """Tables by the names of the rules; in a variable, the same as JSON."""
+    """Read a table of rules by name; in a variable, as JSON."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
         except ValueError:
             value = None
     if not isinstance(value, dict) or not all(isinstance(rule, dict) for rule in value.values()):
-        raise Unfit("a table for each rule, by its name")
+        raise InvalidValue("a table of rules, each a table under its name")
     try:
         return tuple(parse_rule(name, rule, is_fixed=True) for name, rule in value.items())
     except ValueError as error:
-        raise Unfit(f"rules of which each is right: {error}") from None
+        raise InvalidValue(f"valid trace rules; {error}") from None
 
 
 def policy_list(is_operator: bool) -> Callable[[object], tuple[Policy, ...]]:
-    """An array of tables, each a policy as in RabbitMQ's definitions files; in a variable, the same as JSON."""
+    """Read an array of policies as in RabbitMQ's definitions files; in a variable, as JSON."""
 
     def read(value: object) -> tuple[Policy, ...]:
         if isinstance(value, str):
@@ -236,7 +239,7 @@ def policy_list(is_operator: bool) -> Callable[[object], tuple[Policy, ...]]:
             except ValueError:
                 value = None
         if not isinstance(value, (list, tuple)):
-            raise Unfit("a list of tables, one for each policy")
+            raise InvalidValue("a list of tables, one for each policy")
         return tuple(_policy(each, is_operator) for each in value)
 
     return read
@@ -248,22 +251,22 @@ def _policy(value: object, is_operator: bool) -> Policy:
         ("vhost", "name", "pattern", "definition", "priority", "apply-to"),
     )
     if not isinstance(value, dict) or any(key not in value for key in needed):
-        raise Unfit("for each policy a table with name, pattern and definition")
+        raise InvalidValue("each policy to be a table with name, pattern and definition")
     if unknown := sorted(set(value) - set(known)):
-        raise Unfit(f"policies without {unknown[0]!r}; a policy has {', '.join(known)}")
+        raise InvalidValue(f"policies without the key {unknown[0]!r}; known: {', '.join(known)}")
     vhost, name = value.get("vhost", "/"), value["name"]
     if not isinstance(vhost, str) or not isinstance(name, str):
-        raise Unfit("policies whose vhost and name are texts")
+        raise InvalidValue("policies with a text as vhost and name")
     priority, apply_to = value.get("priority", 0), value.get("apply-to", DEFAULT_APPLY_TO)
     try:
         return parse_policy(vhost, name, value["pattern"], value["definition"], priority, apply_to, is_operator)
     except InvalidPolicy as error:
         faults = "; ".join(line for line in str(error).splitlines()[1:] if line)
-        raise Unfit(f"policies of which each is right; of {name!r}: {faults}") from None
+        raise InvalidValue(f"valid policies; policy {name!r}: {faults}") from None
 
 
 def collector(value: object) -> str:
-    """Where spans are sent; empty is nowhere."""
+    """Read the URL of a collector; empty means none."""
     if value == "":
         return ""
     try:
@@ -272,11 +275,11 @@ def collector(value: object) -> str:
             return value
     except ValueError:
         pass
-    raise Unfit('the URL of a collector, such as "http://localhost:4318", or "" for none')
+    raise InvalidValue('the URL of a collector, such as "http://localhost:4318", or "" for none')
 
 
 def http_headers(value: object) -> tuple[tuple[str, str], ...]:
-    """A table of texts; in a variable, the same as JSON."""
+    """Read a table of texts; in a variable, as JSON."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -284,17 +287,17 @@ def http_headers(value: object) -> tuple[tuple[str, str], ...]:
             value = None
     if isinstance(value, dict) and all(isinstance(text, str) for pair in value.items() for text in pair):
         return tuple(value.items())
-    raise Unfit("a table of names and values")
+    raise InvalidValue("a table of header names and values")
 
 
 def setting(default: object, read: Callable[[object], object], *, is_secret: bool = False) -> Any:
-    """Declare one key: its default as a person would write it, and the reader of its values."""
+    """Declare a key: its default, as written in the file, and the reader of its values."""
     return field(default_factory=lambda: read(default), metadata={"read": read, "is_secret": is_secret})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Every key of the configuration, checked. docs/configuration.md says what each means."""
+    """All keys of the configuration, validated. docs/configuration.md describes them."""
 
     host: str = setting("127.0.0.1", text)
     port: int = setting(5672, port_number)
@@ -341,7 +344,7 @@ KEYS: Mapping[str, Mapping[str, Any]] = {entry.name: entry.metadata for entry in
 
 
 def load(flags: Mapping[str, object], environ: Mapping[str, str], config_file: Path | None) -> Settings:
-    """Read and check everything; a flag that is None was not given. Raises ConfigError."""
+    """Read and validate all sources; a flag that is None was not given. Raises ConfigError."""
     if config_file is None and environ.get(CONFIG_VARIABLE):
         config_file = Path(environ[CONFIG_VARIABLE]).expanduser()
     chosen: dict[str, Any] = {"data_dir": default_data_dir(environ)}
@@ -359,13 +362,13 @@ def load(flags: Mapping[str, object], environ: Mapping[str, str], config_file: P
 
 
 def server_options(settings: Settings) -> ServerOptions:
-    """The part of the settings that the AMQP server takes: the keys that both name."""
+    """Return the options of the AMQP server: the keys that both classes have."""
     shared = {entry.name for entry in fields(ServerOptions)} & KEYS.keys()
     return ServerOptions(**{name: getattr(settings, name) for name in shared})
 
 
 def limits(settings: Settings) -> Limits:
-    """The part of the settings that bounds what clients declare."""
+    """Return the limits of what clients declare."""
     return Limits(**{entry.name: getattr(settings, entry.name) for entry in fields(Limits)})
 
 
@@ -374,16 +377,16 @@ def http_options(settings: Settings) -> HttpOptions:
 
 
 def storage_options(settings: Settings) -> StorageOptions:
-    """The part of the settings that the storage takes. The log has at least four files, to be let go one by one.
+    """Return the options of the storage. The log has at least four files, which are dropped one by one.
 
-    Lines are paged out before publishers are paused: a backlog alone is no reason for that.
+    The memory budget is below the memory alarm: queues are paged out before publishers are paused.
     """
-    may_hold = settings.memory_limit * 3 // 4 if settings.memory_limit else MEMORY_BUDGET
+    budget = settings.memory_limit * 3 // 4 if settings.memory_limit else MEMORY_BUDGET
     return StorageOptions(
         durability=parse_durability(settings.durability),
         log_limit=settings.log_limit,
         log_file_size=min(LOG_FILE_SIZE, settings.log_limit // 4),
-        memory_budget=min(MEMORY_BUDGET, may_hold),
+        memory_budget=min(MEMORY_BUDGET, budget),
     )
 
 
@@ -402,7 +405,7 @@ def _otlp_options(settings: Settings) -> OtlpOptions | None:
 
 
 def default_data_dir(environ: Mapping[str, str]) -> Path:
-    """Where a user's programs keep their data by convention (XDG Base Directory)."""
+    """Return the default data folder of the user (XDG Base Directory)."""
     base = environ.get("XDG_DATA_HOME", "")
     if os.path.isabs(base):
         return Path(base) / "warrenmq"
@@ -410,7 +413,7 @@ def default_data_dir(environ: Mapping[str, str]) -> Path:
 
 
 def machine_memory() -> int:
-    """The bytes of memory this process may count on: the machine's, or its container's where that is less."""
+    """Return the memory of the machine, or the limit of its container if lower."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
@@ -423,17 +426,21 @@ def _checked(key: str, value: object, source: str) -> object:
     read, is_secret = KEYS[key]["read"], KEYS[key]["is_secret"]
     try:
         return read(value)
-    except Unfit as unfit:
-        shown = "(not shown)" if is_secret else repr(value)
-        raise ConfigError(f"{source} = {shown}: expected {unfit}") from None
+    except InvalidValue as error:
+        shown = "(secret)" if is_secret else _shortened(repr(value))
+        raise ConfigError(f"{source} = {shown}: expected {error}") from None
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN_VALUE else text[: MAX_SHOWN_VALUE - 1] + "…"
 
 
 def _variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """The WARREN_ variables that set a key; an empty one counts as not set."""
+    """Return the WARREN_ variables that set a key; an empty one is ignored."""
     known = {VARIABLE_PREFIX + key.upper() for key in KEYS}
     found = {}
     for variable, value in environ.items():
-        if not variable.startswith(VARIABLE_PREFIX) or variable.startswith(FOREIGN_VARIABLES):
+        if not variable.startswith(VARIABLE_PREFIX) or variable.startswith(IGNORED_VARIABLES):
             continue
         if variable == CONFIG_VARIABLE:
             continue
@@ -443,13 +450,13 @@ def _variables(environ: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _require_known(name: str, known: Iterable[str], complaint: str) -> None:
+def _require_known(name: str, known: Iterable[str], problem: str) -> None:
     known = sorted(known)
     if name in known:
         return
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {nearest[0]}?" if nearest else "known: " + ", ".join(known)
-    raise ConfigError(f"{complaint} {name!r}; {hint}")
+    raise ConfigError(f"{problem} {name!r}; {hint}")
 
 
 def _read_file(path: Path) -> dict[str, Any]:
@@ -463,7 +470,7 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def _flattened(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """What stands under `[tracing]` as keys of its own: `max_age` there is `tracing_max_age`."""
+    """Flatten the table `[tracing]`: its `max_age` is the key `tracing_max_age`."""
     flat = dict(keys)
     table = flat.get("tracing")
     if isinstance(table, dict):

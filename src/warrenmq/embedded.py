@@ -1,13 +1,13 @@
-"""A private broker inside a program: for tests, and for programs small enough to carry their own.
+"""A private broker inside a program: for tests and small programs.
 
-`with Broker() as broker` runs it in a background thread with an event loop of its own; `async with Broker()` runs it
-in the caller's loop. Either way it listens on a free port of the loopback address and keeps nothing on disk unless
-asked to, and leaving the block stops it: connections are told, the port is closed, the thread has ended.
+`with Broker() as broker` runs it in a background thread with its own event loop; `async with Broker()` runs it in the
+caller's loop. By default it listens on a free port of the loopback address and keeps nothing on disk. Leaving the block
+closes connections and port, and ends the thread.
 
-A broker whose storage fails hangs up on its clients at once; stopping it then raises `StorageFailed`.
+A broker whose storage fails closes its connections at once; stopping it then raises `StorageFailed`.
 
-The node belongs to the loop that started it. The thread's owner shares two things with it: the future that says
-"started" (or why not), and a stop request handed to the loop.
+The node belongs to the loop that started it. The two threads share a future for the end of the start, and a stop
+request scheduled on the loop.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from warrenmq.storage.options import StorageOptions
 from warrenmq.tracing.rules import rules_of_flag
 from warrenmq.tracing.service import TracingOptions
 
-# A client in the same program that does not listen just now cannot answer; whoever leaves the block is in a hurry.
+# Short, as a client in the same program may be blocked and unable to reply.
 STOP_GRACE = 0.25
 
 
 def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """What makes the fastest event loop of this machine: uvloop's where it is installed."""
+    """Return the factory of uvloop if it is installed, else asyncio's."""
     try:
         import uvloop
     except ImportError:
@@ -40,7 +40,7 @@ def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 class Broker:
-    """A broker of one's own. Starts on entering a `with` or `async with` block (or `start()`), once."""
+    """A private broker, started by entering a `with` or `async with` block, or by `start()`."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Broker:
 
     @property
     def url(self) -> str:
-        """What a client connects to: `amqp://guest:guest@127.0.0.1:PORT/`."""
+        """The URL for clients: `amqp://guest:guest@127.0.0.1:PORT/`."""
         return self._running_node().url
 
     @property
@@ -83,10 +83,10 @@ class Broker:
 
     @property
     def http_url(self) -> str:
-        """Where `/healthz` and `/metrics` are; only of a broker made with `http=True`."""
+        """The URL of the HTTP port; only with `Broker(http=True)`."""
         node = self._running_node()
         if node.http_port is None:
-            raise RuntimeError("this broker has no HTTP port: make it with Broker(http=True)")
+            raise RuntimeError("this broker has no HTTP port: create it with Broker(http=True)")
         return f"http://{node.host}:{node.http_port}"
 
     @property
@@ -94,7 +94,7 @@ class Broker:
         return self._node is not None
 
     def start(self) -> Broker:
-        """Start in a background thread and return when clients can connect; raises what keeps it from starting."""
+        """Start in a background thread; return when clients can connect, or raise why it cannot start."""
         self._require_stopped()
         thread = _BrokerThread(self._options)
         self._node = thread.start()
@@ -102,13 +102,13 @@ class Broker:
         return self
 
     def stop(self) -> None:
-        """Stop, and return when the thread has ended; does nothing on a broker that is not running."""
+        """Stop, and return when the thread has ended; does nothing if not running."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._node = None
             thread.stop()
         elif self._node is not None:
-            raise RuntimeError("this broker runs in an event loop: await astop(), or leave its async with block")
+            raise RuntimeError("this broker runs in an event loop: await astop(), or leave its `async with` block")
 
     async def astart(self) -> Broker:
         """Start in the running event loop."""
@@ -119,9 +119,9 @@ class Broker:
         return self
 
     async def astop(self) -> None:
-        """Stop what `astart` started; does nothing on a broker that is not running."""
+        """Stop a broker started by `astart`; does nothing if not running."""
         if self._thread is not None:
-            raise RuntimeError("this broker runs in a thread: call stop(), or leave its with block")
+            raise RuntimeError("this broker runs in a thread: call stop(), or leave its `with` block")
         node, self._node = self._node, None
         if node is not None:
             await node.stop(grace=STOP_GRACE)
@@ -155,7 +155,7 @@ class Broker:
 
 
 class _BrokerThread:
-    """One run of a node in a thread of its own, from start to stop."""
+    """Runs a node in its own thread, from start to stop."""
 
     def __init__(self, options: NodeOptions) -> None:
         self._options = options
@@ -163,19 +163,19 @@ class _BrokerThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_requested: asyncio.Event | None = None
         self._failure: BaseException | None = None
-        # A daemon, so that a program which forgets to stop its broker can still end.
+        # A daemon, so that a program that does not stop its broker can exit.
         self._thread = threading.Thread(target=self._run, name="warrenmq-broker", daemon=True)
 
     def start(self) -> Node:
         self._thread.start()
         try:
             return self._started.result()
-        except BaseException:  # not started, or the caller was interrupted while waiting: leave no thread behind
+        except BaseException:  # the start failed or the caller was interrupted: leave no thread behind
             self._end()
             raise
 
     def stop(self) -> None:
-        """End the run; raises what went wrong while stopping."""
+        """Stop the node; raise what went wrong."""
         self._end()
         if self._failure is not None:
             raise self._failure
@@ -184,7 +184,7 @@ class _BrokerThread:
         if self._loop is not None and self._stop_requested is not None:
             try:
                 self._loop.call_soon_threadsafe(self._stop_requested.set)
-            except RuntimeError:  # the loop is closed: the run has ended by itself
+            except RuntimeError:  # the loop is closed: the run has ended
                 pass
         self._thread.join()
 
@@ -192,7 +192,7 @@ class _BrokerThread:
         try:
             with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
                 runner.run(self._serve())
-        except BaseException as failure:  # noqa: BLE001 - handed to the thread that owns this one, which raises it
+        except BaseException as failure:  # noqa: BLE001 - raised in the thread that called start or stop
             if self._started.done():
                 self._failure = failure
             else:

@@ -1,8 +1,8 @@
 """A node: one broker with its storage and its edges, started and stopped in order.
 
-The composition root: the only place that knows everybody. Needs a running event loop; `cli serve` and `embedded`
-provide one. When the storage fails the node closes its connections by itself and says so by `failed`: whoever started
-it stops it then.
+The composition root: the only module that imports all packages of the broker. Needs a running event loop, which
+`cli serve` and `embedded` provide. When the storage fails, the node closes its connections and completes `failed`; its
+owner must then stop it.
 """
 
 from __future__ import annotations
@@ -50,34 +50,34 @@ log = logging.getLogger("warrenmq.node")
 
 Result = TypeVar("Result")
 
-# What is being done, how far it is, and how far it has to go; called from another thread.
-Progress = Callable[[str, int, int], None]
+# The current step, the bytes done and the bytes in total; called from another thread.
+ProgressCallback = Callable[[str, int, int], None]
 
-# Where the index of the event log is, in the data folder.
+# The index of the event log, relative to the data folder.
 INDEX = Path("tracing") / "index"
 
-# Clients of a node whose storage failed have so many seconds to answer.
+# Seconds that clients have to reply when the storage has failed.
 FAILURE_GRACE = 1.0
 
 
 class StartError(Exception):
-    """The node cannot start; the text says why in one line."""
+    """The node cannot start; the text is one line."""
 
 
 class StorageFailed(Exception):
-    """The node stopped because its storage failed; the text says why in one line."""
+    """The node stopped because its storage failed; the text is one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeOptions:
-    """Where a node listens and what it keeps. Port 0 is any free one; http_port None is no HTTP at all."""
+    """Options of a node. Port 0 means any free port; http_port None means no HTTP."""
 
     host: str = "127.0.0.1"
     port: int = 5672
     http_port: int | None = 15672
-    max_http_connections: int | None = None  # None: a share of what the limit of open files allows
+    max_http_connections: int | None = None  # None: an eighth of the open-file limit
     data_dir: Path | None = None
-    strict: bool = False  # refuse to start where other users may write to the data folder
+    strict: bool = False  # refuse a data folder that other users can write to
     server: ServerOptions = field(default_factory=ServerOptions)
     limits: Limits = field(default_factory=Limits)
     storage: StorageOptions = field(default_factory=StorageOptions)
@@ -88,9 +88,9 @@ class NodeOptions:
 
 
 class Node:
-    """Everything that one process serves. `broker` is there from `start` on.
+    """One broker with its storage, AMQP and HTTP servers. `broker` is set by `start`.
 
-    `failed` is done, with the reason, when the storage can keep nothing any more.
+    `failed` completes, with the reason, when the storage has failed.
     """
 
     broker: Broker
@@ -129,38 +129,38 @@ class Node:
         return f"amqp://{user}:{password}@{host}:{self.amqp_port}/"
 
     def ready(self) -> tuple[bool, str]:
-        """Whether the node takes connections, or why not."""
+        """Return whether the node accepts connections, and its state."""
         return self._state == "ready", self._state
 
     def loop_lag(self) -> float:
-        """Seconds by which the last regular job came late."""
+        """Return the delay of the last sweep, in seconds."""
         return self._amqp.loop_lag if self._amqp is not None else 0.0
 
     def figures(self) -> dict[str, int]:
-        """What there is to show of the storage."""
+        """Return figures of the storage for /metrics and /healthz."""
         figures = self._files.figures() if self._files is not None else {}
         if self._disk is not None and self._disk.free_bytes is not None:
             figures["disk_free_bytes"] = self._disk.free_bytes
         return figures
 
     def refused_connections(self) -> dict[str, int]:
-        """How many connections were refused, by reason."""
+        """Return the numbers of refused connections, by reason."""
         return self._amqp.refusals.counts if self._amqp is not None else {}
 
     def alarms(self) -> list[str]:
-        """What is short, if anything."""
+        """Return the resources that are short."""
         return sorted(self._amqp.alarms.raised) if self._amqp is not None else []
 
     # -- the start ---------------------------------------------------------------------------------------------------
 
-    async def start(self, progress: Progress | None = None) -> None:
-        """Take the data folder and recover what it holds, then listen; StartError if that cannot be done."""
+    async def start(self, progress: ProgressCallback | None = None) -> None:
+        """Lock the data folder, recover its contents, then listen; raise StartError if that fails."""
         self.failed = asyncio.get_running_loop().create_future()
         try:
             self._compose(await self._open_storage(progress))
             assert self._amqp is not None
             if self._disk is not None:
-                await self._disk.check()  # before the first publisher comes
+                await self._disk.check()  # before the first publisher
                 self._watching = asyncio.create_task(self._disk.watch(), name="warrenmq-disk")
             await self._listen("AMQP", self.options.port, self._amqp.listen)
             await self._begin_tracing(self._amqp)
@@ -195,7 +195,7 @@ class Node:
         if not self.failed.done():
             self._state = "ready"
 
-    async def _open_storage(self, progress: Progress | None) -> Storage:
+    async def _open_storage(self, progress: ProgressCallback | None) -> Storage:
         if self._data_dir is None:
             return MemoryStorage()
         self._data_dir.lock()
@@ -203,15 +203,15 @@ class Node:
             log.warning("%s", line)
         begun_at = time.monotonic()
         try:
-            # In a thread: the loop goes on hearing signals meanwhile.
+            # In a thread, so that the loop still handles signals.
             storage = await asyncio.to_thread(FileStorage.open, self._data_dir, self.options.storage, progress)
         except OSError as error:
-            raise StartError(f"cannot read the data folder {self._data_dir.path}: {error}") from None
+            raise StartError(f"cannot open the data folder {self._data_dir.path}: {error}") from None
         self._files = storage
         for line in storage.report:
             log.warning("%s", line)
         log.info(
-            "recovered %s in %.2f s, %d epochs from the log",
+            "recovered %s in %.2f s, replayed %d epochs of the log",
             self._data_dir.path,
             time.monotonic() - begun_at,
             storage.replayed_epochs,
@@ -219,7 +219,7 @@ class Node:
         return storage
 
     def _compose(self, storage: Storage) -> None:
-        """Build the broker on its storage, and the server on the broker."""
+        """Create the broker with its storage, and the AMQP server."""
         server = self.options.server
         self.tracing = Tracing(storage, self._tracing_options())
         clock = SteadyClock()
@@ -237,15 +237,15 @@ class Node:
             measure = partial(self._files.files.free_space, self._files.root)
             self._disk = DiskAlarm(self._amqp.alarms, server.disk_free_limit, measure)
             self._files.start(asyncio.get_running_loop(), broker.log_failed, self._disk_is_full)
-            broker.end_turn()  # a new folder has its first definitions
+            broker.end_turn()  # writes the first definitions of a new folder
 
     def _set_policies(self) -> None:
-        """Set the policies of the settings, in place of others of the same names."""
+        """Set the policies of the settings; they replace others of the same name."""
         for is_operator, policies in ((False, self.options.policies), (True, self.options.operator_policies)):
             for policy in policies:
                 vhost = self.broker.vhosts.get(policy.vhost)
                 if vhost is None:
-                    log.warning("policy '%s' of the settings: there is no vhost '%s'", policy.name, policy.vhost)
+                    log.warning("policy '%s' of the settings skipped: no vhost '%s'", policy.name, policy.vhost)
                     continue
                 vhost.policies.set(
                     policy.name, policy.pattern, policy.definition, policy.priority, policy.apply_to, is_operator
@@ -267,26 +267,26 @@ class Node:
         )
 
     def _tracing_options(self) -> TracingOptions:
-        """The index of the event log lies in the data folder, if there is one."""
+        """Return the options with the index of the event log in the data folder."""
         if self.options.data_dir is None:
             return self.options.tracing
         return replace(self.options.tracing, index_folder=str(self.options.data_dir / INDEX))
 
     async def change(self, work: Callable[[], Result]) -> Result:
-        """Do this in a turn; return its result when what it defined is as safe as a declared queue is."""
+        """Run `work` in a turn; return its result when its definitions are as durable as a declared queue."""
         assert self._amqp is not None
         self._amqp.ticker.schedule()
         result = work()
-        safe: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.broker.when_durable(safe, self.broker.storage.log.reply_level, partial(_complete, safe))
+        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.broker.when_durable(durable, self.broker.storage.log.reply_level, partial(_complete, durable))
         try:
-            await safe
+            await durable
         finally:
-            self.broker.withdraw(safe)
+            self.broker.withdraw(durable)
         return result
 
     async def check_login(self, name: str, password: str, origin: Origin) -> bool:
-        """Whether this user may sign in from there, over HTTP; TooManyFailures if that cannot be tried now."""
+        """Return True if a login over HTTP is valid; raise TooManyFailures if it was not checked."""
         peer = Peer(origin.address, is_direct=origin.is_direct)
         return self._amqp is not None and await self._amqp.authenticator.check(name, password, peer)
 
@@ -297,7 +297,7 @@ class Node:
             where = f"{self.options.host}:{port}"
             if error.errno == errno.EADDRINUSE:
                 raise StartError(
-                    f"{what} port in use: {where} (choose another one, or stop what listens there)"
+                    f"{what} port in use: {where} (choose another port, or stop the program that uses it)"
                 ) from None
             reason = error.strerror or os.strerror(error.errno) if error.errno else str(error)
             raise StartError(f"cannot listen for {what} on {where}: {reason}") from None
@@ -305,13 +305,13 @@ class Node:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     async def _end_tracing(self) -> None:
-        """After the last client is gone: what happened to it is kept, too."""
+        """Stop tracing after the last client has gone, so that its events are recorded too."""
         self.broker.end_turn()
         await self.tracing.stop()
 
     def _storage_failed(self, reason: str) -> None:
-        """Nothing can be promised any more: hang up, and let whoever started the node know."""
-        log.error("storage failed: %s: nothing is confirmed from here on, the node stops", reason)
+        """Close all connections, and complete `failed`: nothing can be made durable any more."""
+        log.error("storage failed: %s; nothing more is confirmed, the node stops", reason)
         self.failed.set_result(reason)
         if self._amqp is not None and self._state != "stopping":
             self._state = f"storage failed: {reason}"
@@ -319,14 +319,14 @@ class Node:
             self._closing = asyncio.get_running_loop().create_task(stopping)
 
     def require_storage(self) -> None:
-        """StorageFailed if the storage has."""
+        """Raise StorageFailed if the storage has failed."""
         if self.failed.done():
             raise StorageFailed(f"storage failed: {self.failed.result()}")
 
     async def stop(self, grace: float = 2.0) -> None:
-        """Close connections with 320, stop listening, flush, give the data folder back. Safe to call twice.
+        """Close connections with 320, stop listening, flush, unlock the data folder. Safe to call twice.
 
-        Clients have `grace` seconds to answer before they are hung up on.
+        Connections of clients that have not replied after `grace` seconds are aborted.
         """
         self._state = "stopping"
         if self._watching is not None:
@@ -352,5 +352,5 @@ class Node:
 
 
 def _complete(future: asyncio.Future[None]) -> None:
-    if not future.done():  # who awaited it may have left
+    if not future.done():  # its task may be cancelled
         future.set_result(None)

@@ -1,6 +1,6 @@
-"""The pytest fixtures that come with the package: a broker for a test, and one for a whole test run.
+"""pytest fixtures: a broker for a test, and one for a test run.
 
-pytest imports this file in every project where WarrenMQ is installed, so it imports nothing heavy itself.
+pytest imports this file in every project where WarrenMQ is installed, so its imports are light.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def warren() -> Iterator[Broker]:
-    """A fresh private broker for this test: `warren.url` is what a client connects to."""
+    """A fresh broker for this test; clients connect to `warren.url`."""
     from warrenmq.embedded import Broker
 
     with Broker() as broker:
@@ -25,7 +25,7 @@ def warren() -> Iterator[Broker]:
 
 @pytest.fixture(scope="session")
 def warren_session() -> Iterator[Broker]:
-    """One private broker for all tests of the run that ask for it; they share its queues and exchanges."""
+    """One broker for all tests of the run that use it; they share its queues and exchanges."""
     from warrenmq.embedded import Broker
 
     with Broker() as broker:

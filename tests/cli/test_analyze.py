@@ -44,7 +44,7 @@ def refused(capsys: pytest.CaptureFixture[str], **flags: Any) -> str:
         ({"start": "soon"}, "2026-11-16T10:00:00Z"),
         ({"url": "http://127.0.0.1:15672"}, "give the AMQP port"),
         ({"url": "amqp://host:port"}, "port"),
-        ({"user": "guest"}, "give --user guest:PASSWORD"),
+        ({"user": "guest"}, "use --user guest:PASSWORD"),
         ({"conf": ("memory=1g",)}, "spark.executor.memory=2g"),
     ],
 )

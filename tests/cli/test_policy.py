@@ -41,7 +41,7 @@ def test_a_policy_is_set_listed_and_cleared(node: FakeNode, url: str) -> None:
     assert policy(*wanted, "--url", url) == (
         0,
         "policy limit set\n",
-        "warren: without effect on one node: ha-mode\n",
+        "warren: keys without effect on a single node: ha-mode\n",
     )
     assert queue.options.max_length == 5
     assert policy("set", "limit", "^logs", '{"max-length": 6}', "--url", url) == (0, "policy limit replaced\n", "")
@@ -83,17 +83,17 @@ def test_what_is_refused_is_said_in_lines_and_exits_with_1(url: str) -> None:
         "pattern should be regular expression but is invalid: missing ): (\n"
     )
     code, _, log = policy("set", "p", "", "max-length=5", "--url", url)
-    assert (code, "the definition is no JSON" in log, "'{\"max-length\": 1000}'" in log) == (1, True, True)
+    assert (code, "the definition is not valid JSON" in log, "'{\"max-length\": 1000}'" in log) == (1, True, True)
     code, _, log = policy("clear", "nope", "--operator", "--url", url)
     assert code == 1
-    assert "there is no operator policy 'nope' in vhost '/': see `warren policy list --operator`" in log
+    assert "no operator policy 'nope' in vhost '/': see `warren policy list --operator`" in log
     code, _, log = policy("list", "--vhost", "nope", "--url", url)
-    assert (code, log) == (1, "warren: there is no vhost 'nope' that this user may enter\n")
+    assert (code, log) == (1, "warren: no such vhost, or no access to it: 'nope'\n")
 
 
 def test_a_broker_that_cannot_be_asked_exits_with_2(url: str) -> None:
     code, _, log = policy("list", "--url", "http://127.0.0.1:1")
-    assert (code, "no broker answers at http://127.0.0.1:1" in log) == (2, True)
+    assert (code, "cannot reach a broker at http://127.0.0.1:1" in log) == (2, True)
     code, _, log = policy("list", "--url", url, "--user", "plain:secret")
     assert (code, "needs the tag 'administrator'" in log) == (2, True)
     assert policy("list", "--url", url, "--user", "guest:wrong")[0] == 2

@@ -143,7 +143,7 @@ def test_restart_finds_what_was_confirmed_and_says_what_it_read(serve: Serve, tm
         assert connection.channel().basic_get("q")[2] == b"kept"
     _, _, log = again.end(signal.SIGTERM)
     assert re.search(
-        rf"INFO    warrenmq\.node: recovered {tmp_path} in \d+\.\d\d s, \d+ epochs from the log$", log, re.M
+        rf"INFO    warrenmq\.node: recovered {tmp_path} in \d+\.\d\d s, replayed \d+ epochs of the log$", log, re.M
     )
 
 

@@ -200,9 +200,9 @@ def test_what_keeps_it_from_asking_is_one_line_and_exit_2() -> None:
             (["x", "--url", url], "the event log cannot be read: disk gone"),
             (["--kind", "eaten", "--url", url], "unknown kind of event 'eaten'"),
             (["x", "--queue", "q", "--url", url], "give a message id, or what to look for, not both"),
-            (["x", "--url", "http://127.0.0.1:1"], "no broker answers at http://127.0.0.1:1"),
-            (["x", "--url", "ftp://127.0.0.1"], "is no URL of a broker"),
-            (["x", "--url", "http://127.0.0.1:99999"], "is no URL"),
+            (["x", "--url", "http://127.0.0.1:1"], "cannot reach a broker at http://127.0.0.1:1"),
+            (["x", "--url", "ftp://127.0.0.1"], "is not an HTTP URL"),
+            (["x", "--url", "http://127.0.0.1:99999"], "is not a valid URL"),
         ]
         for arguments, reason in attempts:
             code, out, log = trace(*arguments)

@@ -50,7 +50,7 @@ async def test_clients_are_told_and_the_node_says_why(tmp_path: Path, caplog: py
         await asyncio.open_connection("127.0.0.1", port)
     await node.stop()
     errors = [record.getMessage() for record in caplog.records if is_ours(record)]
-    assert errors == [f"storage failed: {REASON}: nothing is confirmed from here on, the node stops"]
+    assert errors == [f"storage failed: {REASON}; nothing more is confirmed, the node stops"]
 
 
 @on_a_loop
@@ -114,7 +114,7 @@ def test_served_broker_that_cannot_write_exits_with_1_and_keeps_what_it_confirme
     _, log = process.communicate(timeout=60)
     assert process.returncode == 1, log
     assert log.splitlines()[-1].startswith("warren: storage failed: ")
-    assert "start again" in log.splitlines()[-1]
+    assert "start the broker again" in log.splitlines()[-1]
     assert sum(" ERROR " in line for line in log.splitlines()) == 1
     assert "Traceback" not in log
     assert confirmed > 0

@@ -27,7 +27,7 @@ def test_policies_of_the_settings_are_set_at_each_start(tmp_path: Path) -> None:
     with TracedProcess(tmp_path / "data", environ).ready() as broker:
         assert policies_of(broker) == {"limit": {"max-length": 5}}
         assert broker.ask("/api/operator-policies/%2F/bound")[1]["definition"] == {"expires": 9}
-        assert "policy 'elsewhere' of the settings: there is no vhost 'nope'" in broker.log()
+        assert "policy 'elsewhere' of the settings skipped: no vhost 'nope'" in broker.log()
         body = {"pattern": "^q", "definition": {"max-length": 6}}
         assert broker.ask("/api/policies/%2F/limit", "PUT", body)[0] == 204
         assert broker.ask("/api/policies/%2F/own", "PUT", body)[0] == 201

@@ -1,8 +1,8 @@
-"""`warren check DIR`: what is in a data folder, and whether it is as it was written.
+"""`warren check DIR`: lists the contents of a data folder and checks it for damage.
 
-Standard output carries the result, for people (it fits 80 columns) or with `--json` for machines; a progress bar shows
-on standard error where a terminal is. Exit codes: 0 nothing is damaged, 1 something is, 2 the folder cannot be looked
-at. The work is done in `storage/check.py`; it changes nothing.
+Standard output has the report, as text for 80 columns or with `--json`; a progress bar is shown on standard error if it
+is a terminal. Exit codes: 0 no damage, 1 damage found, 2 the folder cannot be read. The work is done in
+`storage/check.py`; it changes nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NAMES = {"folder": "folder (lock, version)"}
 
 
 def check(folder: Path, as_json: bool) -> int:
-    """Look at the folder and print what was found; the result is the exit code."""
+    """Check the folder and print the report; return the exit code."""
     try:
         with progress_bar() as progress:
             report = check_folder(str(folder), progress)
@@ -48,7 +48,7 @@ def check(folder: Path, as_json: bool) -> int:
 
 
 def plain_values(report: CheckReport) -> dict[str, Any]:
-    """The report as JSON has it."""
+    """Return the report as a JSON object."""
     values = asdict(report)
     values["result"] = "damaged" if report.damage else "clean"
     values["messages"] = report.messages
@@ -72,10 +72,10 @@ def show(report: CheckReport, console: Console) -> None:
 
 
 def _compared(report: CheckReport) -> str:
-    """What was looked at, so that the verdict claims no more."""
+    """Describe what was compared, which limits the verdict."""
     if report.has_manifest:
-        return f"all {_number(report.recorded_files, 'file')} of the manifest compared"
-    return "no manifest: files that are missing cannot be noticed"
+        return f"compared with the manifest: {_number(report.recorded_files, 'file')}"
+    return "no manifest: missing files cannot be detected"
 
 
 def _summary(report: CheckReport) -> str:
@@ -100,7 +100,7 @@ def _kinds_table(report: CheckReport) -> Table:
 
 
 def _finding_text(finding: Finding) -> Text:
-    """Indented lines: where, what, and what it costs."""
+    """Return indented lines: file, finding, queue and loss."""
     text = Text(f"  {printable(finding.file)}\n", style="red" if finding.is_damage else "yellow")
     text.append(f"    {printable(finding.text)}\n", style="default")
     if finding.queue:
@@ -141,6 +141,6 @@ def _number(count: int, noun: str) -> str:
 
 
 def _console() -> Console:
-    """The terminal as it is; a file or a pipe as wide as a terminal is at least."""
+    """Return a console with the width of the terminal, or 80 columns for a file or pipe."""
     console = Console()
     return console if console.is_terminal else Console(width=WIDTH)

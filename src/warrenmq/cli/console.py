@@ -1,4 +1,4 @@
-"""What commands share that talk to people: where they print, and whose password they use."""
+"""Shared by commands: the console for their output, and credentials."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ WIDTH = 80
 
 
 class NoPassword(Exception):
-    """There is no password and nobody to ask for it; the text says how to give it."""
+    """No password was given, and there is no terminal to ask for it."""
 
 
 def output_console() -> Console:
-    """The terminal as it is; a file or a pipe as wide as a terminal is at least."""
+    """Return a console with the width of the terminal, or 80 columns for a file or pipe."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=WIDTH)
 
 
 def credentials(user: str) -> tuple[str, str]:
-    """NAME:PASSWORD; a password that is not given is asked for, where somebody can answer."""
+    """Parse NAME:PASSWORD; prompt for a missing password on a terminal."""
     name, colon, password = user.partition(":")
     if colon:
         return name, password
     if not sys.stdin.isatty():
-        raise NoPassword(f"no password for user '{name}': give --user {name}:PASSWORD")
-    return name, getpass.getpass(f"Password of {name}: ")
+        raise NoPassword(f"no password for user '{name}': use --user {name}:PASSWORD")
+    return name, getpass.getpass(f"Password for {name}: ")

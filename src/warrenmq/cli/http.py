@@ -1,4 +1,4 @@
-"""Asks a running broker over HTTP, as one of its users. What keeps it from answering is one line: AskError."""
+"""Client for the HTTP API of a running broker. Failures are one line: RequestFailed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ TIME_LIMIT = 30.0
 CREATED = 201
 
 
-class AskError(Exception):
-    """The broker did not give what was asked for; `status` is its answer, 0 if there was none."""
+class RequestFailed(Exception):
+    """A request failed; `status` is the HTTP status, 0 without a response."""
 
     def __init__(self, text: str, status: int = 0) -> None:
         super().__init__(text)
@@ -28,47 +28,47 @@ class BrokerHttp:
         try:
             parts = urlsplit(url if "://" in url else "http://" + url)
             host = parts.hostname
-            where = f"[{host}]" if host and ":" in host else host
-            netloc = f"{where}:{parts.port}" if parts.port else where
-        except ValueError as unfit:
-            raise AskError(f"'{url}' is no URL: {unfit}") from None
+            shown_host = f"[{host}]" if host and ":" in host else host
+            netloc = f"{shown_host}:{parts.port}" if parts.port else shown_host
+        except ValueError as error:
+            raise RequestFailed(f"'{url}' is not a valid URL: {error}") from None
         if parts.scheme not in ("http", "https") or not netloc:
-            raise AskError(f"'{url}' is no URL of a broker; it looks like http://127.0.0.1:15672")
+            raise RequestFailed(f"'{url}' is not an HTTP URL; use one such as http://127.0.0.1:15672")
         if parts.username is not None:
             user, password = unquote(parts.username), unquote(parts.password or "")
         self.url = urlunsplit((parts.scheme, netloc, parts.path.rstrip("/"), "", ""))
         self.user = user
-        # A redirect would carry the password to wherever it leads.
+        # A redirect would send the password to another server.
         self._opener = build_opener(_NoRedirect)
         token = base64.b64encode(f"{user}:{password}".encode("utf-8", "surrogateescape")).decode()
         self._headers = {"Authorization": f"Basic {token}", "Accept": "application/json"}
 
     def get(self, path: str, parameters: dict[str, str] | None = None) -> Any:
-        """The JSON at a path, whose parts are escaped already."""
+        """Return the JSON at a path; its parts must be escaped already."""
         query = "?" + urlencode(parameters, errors="surrogateescape") if parameters else ""
-        return self._ask("GET", path + query)
+        return self._request("GET", path + query)
 
     def put(self, path: str, body: Any) -> bool:
-        """Write JSON to a path. Return whether there was nothing before."""
-        return bool(self._ask("PUT", path, json.dumps(body).encode()) == CREATED)
+        """Write JSON to a path; return True if it was created, False if replaced."""
+        return bool(self._request("PUT", path, json.dumps(body).encode()) == CREATED)
 
     def delete(self, path: str) -> None:
-        self._ask("DELETE", path)
+        self._request("DELETE", path)
 
-    def _ask(self, method: str, path: str, body: bytes | None = None) -> Any:
-        """Return the JSON that is answered to GET, the status to others."""
+    def _request(self, method: str, path: str, body: bytes | None = None) -> Any:
+        """Return the JSON of a GET, the status of other requests."""
         headers = self._headers if body is None else self._headers | {"Content-Type": "application/json"}
         request = Request(self.url + path, body, headers, method=method)
         try:
-            with self._opener.open(request, timeout=TIME_LIMIT) as answer:
-                return json.load(answer) if method == "GET" else answer.status
+            with self._opener.open(request, timeout=TIME_LIMIT) as response:
+                return json.load(response) if method == "GET" else response.status
         except HTTPError as refused:
-            raise AskError(_reason(refused), refused.code) from None
+            raise RequestFailed(_reason(refused), refused.code) from None
         except (URLError, TimeoutError, ConnectionError) as failure:
             reason = getattr(failure, "reason", failure)
-            raise AskError(f"no broker answers at {self.url}: {reason}") from None
+            raise RequestFailed(f"cannot reach a broker at {self.url}: {reason}") from None
         except ValueError:
-            raise AskError(f"what answers at {self.url} is no WarrenMQ") from None
+            raise RequestFailed(f"the server at {self.url} is not WarrenMQ: its response is not JSON") from None
 
 
 class _NoRedirect(HTTPRedirectHandler):
@@ -78,7 +78,6 @@ class _NoRedirect(HTTPRedirectHandler):
 
 def _reason(refused: HTTPError) -> str:
     try:
-        answer = json.load(refused)
-        return str(answer["reason"])
+        return str(json.load(refused)["reason"])
     except (ValueError, KeyError, TypeError):
-        return f"the answer was {refused.code} {refused.reason}"
+        return f"the broker responded with {refused.code} {refused.reason}"

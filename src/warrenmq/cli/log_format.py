@@ -1,7 +1,7 @@
-"""How lines of the log are written: as text, or as one JSON object per line.
+"""Log formats: text, or one JSON object per line.
 
-Names of users, queues and exchanges reach the log as clients sent them, so everything that could end a line, move a
-cursor or hide text is escaped here, and nowhere before. Only tracebacks keep line breaks, their own.
+Names of users, queues and exchanges reach the log as clients sent them. Control characters, such as line breaks and
+terminal escapes, are escaped here and nowhere before; only tracebacks keep their own line breaks.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ FORMATS = ("text", "json")
 
 
 def formatter(name: str) -> logging.Formatter:
-    """The formatter of this name, one of FORMATS."""
+    """Return the formatter of this name, one of FORMATS."""
     return JsonFormatter() if name == "json" else TextFormatter()
 
 
 class TextFormatter(logging.Formatter):
-    """`2026-11-17 20:02:24,123 WARNING warrenmq.session: ...`, each record on one line but for tracebacks."""
+    """`2026-11-17 20:02:24,123 WARNING warrenmq.session: ...`, each record on one line, except tracebacks."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
@@ -35,7 +35,7 @@ class TextFormatter(logging.Formatter):
         return printable(super().formatMessage(record))
 
     def formatException(self, ei: ExceptionInfo) -> str:  # noqa: N802 - logging's name
-        """The traceback; the texts of exceptions in it are one line each."""
+        """Format the traceback; the text of each exception is one line."""
         if ei[1] is None:
             return ""
         parts = traceback.TracebackException.from_exception(ei[1]).format()
@@ -55,11 +55,11 @@ class JsonFormatter(logging.Formatter):
         values["time"] = values["time"].replace("+00:00", "Z")
         if record.exc_info:
             values["exception"] = self.formatException(record.exc_info)
-        return json.dumps(values)  # in ASCII: any text survives, and no line break is among it
+        return json.dumps(values)  # ASCII, without line breaks
 
 
 def _lines(part: str) -> list[str]:
-    """A part of a traceback: a frame has several lines, the text of an exception has one."""
+    """Split a part of a traceback: a frame has several lines, the text of an exception one."""
     part = part.removesuffix("\n")
     lines = part.split("\n") if part.startswith(('  File "', "\n")) else [part]
     return [printable(line) for line in lines]

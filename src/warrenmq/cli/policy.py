@@ -1,7 +1,7 @@
 """`warren policy set`, `list` and `clear`: policies of a running broker, over its HTTP API.
 
-Standard output carries the answer, as a table or with `--json` for machines; what went wrong goes to standard error.
-Exit codes: 0 done, 1 refused by the broker, 2 the broker could not be asked.
+Standard output has the result, as a table or with `--json`; errors go to standard error. Exit codes: 0 done, 1 refused
+by the broker, 2 the request failed.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from rich.table import Table
 from rich.text import Text
 
 from warrenmq.cli.console import NoPassword, credentials, output_console
-from warrenmq.cli.http import AskError, BrokerHttp
+from warrenmq.cli.http import BrokerHttp, RequestFailed
 from warrenmq.cli.printable import printable, shortened
 from warrenmq.core.policy_keys import KEYS
 
-DONE, REFUSED, NOT_ASKED = 0, 1, 2
+DONE, REFUSED, FAILED = 0, 1, 2
 REFUSALS = (400, 404)
-LONGEST_NAME = 20
+MAX_NAME_WIDTH = 20
 
 
 def set_policy(
@@ -38,35 +38,35 @@ def set_policy(
     url: str,
     user: str,
 ) -> int:
-    """Set a policy; the result is the exit code."""
+    """Set a policy; return the exit code."""
 
-    def ask(broker: BrokerHttp) -> None:
+    def request(broker: BrokerHttp) -> None:
         settings = _parsed(definition)
         body = {"pattern": pattern, "definition": settings, "priority": priority, "apply-to": apply_to}
-        with _explained(_no_vhost(vhost)):
+        with _not_found_as(_no_vhost(vhost)):
             is_new = broker.put(_path(is_operator, vhost, name), body)
         print(f"{_kind(is_operator)} {printable(name)} {'set' if is_new else 'replaced'}")
         ignored = sorted(key for key in settings if key in KEYS and not KEYS[key].has_effect)
         if ignored:
-            print(f"warren: without effect on one node: {', '.join(ignored)}", file=sys.stderr)
+            print(f"warren: keys without effect on a single node: {', '.join(ignored)}", file=sys.stderr)
 
-    return _ask(ask, url, user)
+    return _run(request, url, user)
 
 
 def clear_policy(name: str, vhost: str, is_operator: bool, url: str, user: str) -> int:
-    def ask(broker: BrokerHttp) -> None:
+    def request(broker: BrokerHttp) -> None:
         option = " --operator" if is_operator else ""
-        missing = f"there is no {_kind(is_operator)} '{name}' in vhost '{vhost}': see `warren policy list{option}`"
-        with _explained(missing):
+        missing = f"no {_kind(is_operator)} '{name}' in vhost '{vhost}': see `warren policy list{option}`"
+        with _not_found_as(missing):
             broker.delete(_path(is_operator, vhost, name))
         print(f"{_kind(is_operator)} {printable(name)} cleared")
 
-    return _ask(ask, url, user)
+    return _run(request, url, user)
 
 
 def list_policies(vhost: str | None, is_operator: bool, url: str, user: str, as_json: bool) -> int:
-    def ask(broker: BrokerHttp) -> None:
-        with _explained(_no_vhost(vhost)):
+    def request(broker: BrokerHttp) -> None:
+        with _not_found_as(_no_vhost(vhost)):
             found = broker.get(_path(is_operator, vhost))
         if as_json:
             print(json.dumps(found, indent=2))
@@ -75,33 +75,33 @@ def list_policies(vhost: str | None, is_operator: bool, url: str, user: str, as_
         else:
             output_console().print(_table(found))
 
-    return _ask(ask, url, user)
+    return _run(request, url, user)
 
 
 @contextmanager
-def _explained(missing: str) -> Iterator[None]:
-    """Say what is missing where the broker only says that something is."""
+def _not_found_as(missing: str) -> Iterator[None]:
+    """Replace the broker's plain 404 with a text that names what is missing."""
     try:
         yield
-    except AskError as error:
+    except RequestFailed as error:
         if error.status != 404:
             raise
-        raise AskError(missing, 404) from None
+        raise RequestFailed(missing, 404) from None
 
 
 def _no_vhost(vhost: str | None) -> str:
-    return f"there is no vhost '{vhost}' that this user may enter"
+    return f"no such vhost, or no access to it: '{vhost}'"
 
 
 def _table(policies: list[dict[str, Any]]) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for column in ("vhost", "name", "pattern"):
-        table.add_column(column, overflow="fold", max_width=LONGEST_NAME)
+        table.add_column(column, overflow="fold", max_width=MAX_NAME_WIDTH)
     table.add_column("applies to", no_wrap=True)
     table.add_column("priority", justify="right", no_wrap=True)
     table.add_column("definition", overflow="fold")
     for policy in policies:
-        names = (Text(shortened(policy[key], 3 * LONGEST_NAME)) for key in ("vhost", "name", "pattern"))
+        names = (Text(shortened(policy[key], 3 * MAX_NAME_WIDTH)) for key in ("vhost", "name", "pattern"))
         settings = "\n".join(f"{key}: {_shown(value)}" for key, value in policy["definition"].items())
         table.add_row(*names, policy["apply-to"], str(policy["priority"]), Text(settings))
     return table
@@ -111,13 +111,13 @@ def _shown(value: Any) -> str:
     return printable(value if isinstance(value, str) else json.dumps(value))
 
 
-def _ask(ask: Callable[[BrokerHttp], None], url: str, user: str) -> int:
+def _run(request: Callable[[BrokerHttp], None], url: str, user: str) -> int:
     try:
-        ask(BrokerHttp(url, *credentials(user)))
-    except (AskError, NoPassword) as error:
+        request(BrokerHttp(url, *credentials(user)))
+    except (RequestFailed, NoPassword) as error:
         lines = [printable(line) for line in str(error).splitlines() if line]
         print(f"warren: {': '.join(lines[:2])}", *lines[2:], sep="\n", file=sys.stderr)
-        return REFUSED if isinstance(error, AskError) and error.status in REFUSALS else NOT_ASKED
+        return REFUSED if isinstance(error, RequestFailed) and error.status in REFUSALS else FAILED
     return DONE
 
 
@@ -125,9 +125,11 @@ def _parsed(definition: str) -> dict[str, Any]:
     try:
         settings = json.loads(definition)
     except ValueError as error:
-        raise AskError(f"the definition is no JSON: {error}; write it as '{{\"max-length\": 1000}}'", 400) from None
+        raise RequestFailed(
+            f"the definition is not valid JSON: {error}; example: '{{\"max-length\": 1000}}'", 400
+        ) from None
     if not isinstance(settings, dict):
-        raise AskError("the definition must be a JSON object, such as '{\"max-length\": 1000}'", 400)
+        raise RequestFailed("the definition must be a JSON object, such as '{\"max-length\": 1000}'", 400)
     return settings
 
 

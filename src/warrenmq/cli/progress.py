@@ -1,4 +1,4 @@
-"""A progress bar on standard error, in a terminal, for work that takes longer than a moment."""
+"""A progress bar on standard error, if that is a terminal."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 # The current step, the bytes done, and the bytes in total.
 Report = Callable[[str, int, int], None]
 
-# Work that is done sooner shows no bar, and does not wait for rich to be imported.
+# Show no bar, and do not import rich, for work shorter than this (seconds).
 SHOWN_AFTER = 0.5
-LONGEST_TEXT = 24
+MAX_TEXT = 24
 
 
 @contextmanager
 def progress_bar(clock: Callable[[], float] = time.monotonic) -> Iterator[Report | None]:
-    """Yields a function that updates the bar, from any one thread; None without a terminal."""
+    """Yield a function that updates the bar, callable from one thread; None without a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -65,4 +65,4 @@ def _show_bar() -> tuple[Progress, TaskID]:
 
 def _shortened(text: str) -> str:
     text = printable(text)
-    return text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…"
+    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"

@@ -1,8 +1,8 @@
-"""`warren serve`: the broker in the foreground, from reading its settings to a clean end.
+"""`warren serve`: the broker in the foreground, from reading its settings to a clean stop.
 
-Standard output carries one line, when clients can connect. Everything else goes to the log on standard error, and the
-progress of a long recovery, where a terminal is. What keeps the broker from starting is one line there, and exit code
-1; so is a storage that failed.
+Standard output has one line, printed when clients can connect. The log goes to standard error, as does the progress of
+a long recovery if it is a terminal. If the broker cannot start, or its storage fails, it prints one line there and
+exits with 1.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from warrenmq.server.limits import raise_open_file_limit
 from warrenmq.storage import crash_points
 from warrenmq.storage.options import StorageOptions
 
-# Flushing many queues may take long. Whatever is not flushed by then is in the log, and the next start replays it.
+# Seconds for flushing queues. What is not flushed by then is in the log, and the next start replays it.
 STOP_DEADLINE = 60.0
 
 # malloc.h
@@ -42,7 +42,7 @@ log = logging.getLogger("warrenmq.serve")
 
 
 def serve(flags: Mapping[str, object], config_file: Path | None) -> int:
-    """Run until told to stop; the result is the exit code."""
+    """Run until a signal; return the exit code."""
     try:
         settings = config.load(flags, os.environ, config_file)
         start_logging(settings.log_level, settings.log_format)
@@ -55,8 +55,8 @@ def serve(flags: Mapping[str, object], config_file: Path | None) -> int:
         return 1
     except StorageFailed as failure:
         print(
-            f"warren: {printable(str(failure))}. All that was confirmed is in the data folder: look after the disk "
-            "(its log is `dmesg`), check the folder with `warren check`, and start again",
+            f"warren: {printable(str(failure))}. Confirmed messages are in the data folder: check the disk (dmesg), "
+            "check the folder with `warren check`, then start the broker again",
             file=sys.stderr,
         )
         return 1
@@ -77,20 +77,20 @@ def node_options(settings: config.Settings) -> NodeOptions:
         tracing=config.tracing_options(settings),
         policies=settings.policies,
         operator_policies=settings.operator_policies,
-        storage=shrunk(config.storage_options(settings), os.environ.get("WARREN_TEST_LIMITS", "")),
+        storage=_limited_for_test(config.storage_options(settings), os.environ.get("WARREN_TEST_LIMITS", "")),
     )
 
 
-def shrunk(options: StorageOptions, limits: str) -> StorageOptions:
-    """Tests make the storage small (`name=number,...`), so that little traffic brings about much."""
+def _limited_for_test(options: StorageOptions, limits: str) -> StorageOptions:
+    """Apply limits of a test (`name=number,...`), so that little traffic reaches them."""
     known = {entry.name for entry in fields(StorageOptions)}
-    wanted: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     for name, _, value in (limit.partition("=") for limit in limits.split(",") if limit):
         if name in known:
-            wanted[name] = int(value)
+            changes[name] = int(value)
         else:
             log.warning("WARREN_TEST_LIMITS: the storage has no option %r", name)
-    return replace(options, **wanted)
+    return replace(options, **changes)
 
 
 def start_logging(level: str, log_format: str) -> None:
@@ -99,8 +99,8 @@ def start_logging(level: str, log_format: str) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 
-def calm_garbage_collector() -> None:
-    """Look for cyclic garbage seldom: messages make none, and each look passes over everything that waits.
+def tune_garbage_collector() -> None:
+    """Collect cyclic garbage rarely: messages create none, and each collection visits all waiting messages.
 
     Filling and draining a queue of 500,000 messages takes 1.4 times as long with Python's defaults.
     """
@@ -110,20 +110,20 @@ def calm_garbage_collector() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Tell the C library to use freed memory again rather than give it back: each turn asks for the same buffers.
+    """Make the C library reuse freed memory instead of returning it: each turn allocates the same buffers.
 
-    16 B auto-ack: 0.57 -> 0.51 us of broker CPU per message, medians of 4 interleaved runs on a busy machine. Only
-    glibc can be told.
+    16 B auto-ack: 0.57 -> 0.51 us of broker CPU per message, medians of 4 interleaved runs on a busy machine.
+    glibc only.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(M_TRIM_THRESHOLD, 256 * 1024 * 1024)
         mallopt(M_MMAP_THRESHOLD, 32 * 1024 * 1024)
-        # Once these are set, the memory of other threads is trimmed to this at each free, whatever the threshold says.
+        # Once these are set, arenas of other threads are trimmed to this at each free, regardless of the threshold.
         mallopt(M_TOP_PAD, 16 * 1024 * 1024)
 
 
-def share_interpreter_sooner() -> None:
+def shorten_switch_interval() -> None:
     """Let a thread that waits for the interpreter lock have it after 1 ms instead of 5.
 
     The thread that writes segments takes the lock several times per page, so a busy loop starved it: while a million
@@ -141,27 +141,29 @@ def ready_line(node: Node, options: NodeOptions) -> str:
 
 
 async def _run_until_signalled(options: NodeOptions) -> None:
-    told_to_stop = asyncio.Event()
+    stop_requested = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):  # before starting: a signal that comes early is not lost
-        loop.add_signal_handler(number, told_to_stop.set)
+    for number in (signal.SIGTERM, signal.SIGINT):  # before the start, so that no early signal is lost
+        loop.add_signal_handler(number, stop_requested.set)
     if not warrenmq.COMPILED:
-        log.warning("the compiled modules are missing: running as plain Python, which is several times slower")
+        log.warning(
+            "compiled modules are missing: running as plain Python, several times slower; reinstall with a C compiler"
+        )
     node = Node(options)
     with progress_bar() as progress:
         await node.start(progress)
-    calm_garbage_collector()
+    tune_garbage_collector()
     keep_freed_memory()
-    share_interpreter_sooner()
+    shorten_switch_interval()
     print(ready_line(node, options), flush=True)
     if node.http_port is not None:
-        log.info("HTTP on http://%s:%d: /healthz /metrics", node.host, node.http_port)
-    node.failed.add_done_callback(lambda _: told_to_stop.set())
-    await told_to_stop.wait()
+        log.info("HTTP on http://%s:%d: pages, /api, /healthz, /metrics", node.host, node.http_port)
+    node.failed.add_done_callback(lambda _: stop_requested.set())
+    await stop_requested.wait()
     log.info("stopping")
     try:
         async with asyncio.timeout(STOP_DEADLINE):
             await node.stop()
     except TimeoutError:
-        log.error("could not stop in order within %g seconds; leaving", STOP_DEADLINE)
+        log.error("clean stop not finished within %g s, exiting; the next start replays the log", STOP_DEADLINE)
     node.require_storage()

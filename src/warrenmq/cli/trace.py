@@ -16,7 +16,7 @@ from urllib.parse import quote
 from rich.console import Console
 
 from warrenmq.cli.console import NoPassword, credentials, output_console
-from warrenmq.cli.http import AskError, BrokerHttp
+from warrenmq.cli.http import BrokerHttp, RequestFailed
 from warrenmq.cli.printable import printable
 from warrenmq.cli.trace_view import show_biography, show_found
 
@@ -30,11 +30,11 @@ def trace(message_id: str | None, wanted: dict[str, str], url: str, user: str, a
     try:
         broker = BrokerHttp(url, *credentials(user))
         if message_id is not None and wanted:
-            raise AskError("give a message id, or what to look for, not both")
+            raise RequestFailed("give a message id, or what to look for, not both")
         if message_id is not None:
             return _show_one(broker, message_id, as_json, console)
         return _find(broker, _in_utc(wanted), as_json, console)
-    except (AskError, NoPassword) as error:
+    except (RequestFailed, NoPassword) as error:
         print(f"warren: {printable(str(error))}", file=sys.stderr)
         return FAILED
 
@@ -42,7 +42,7 @@ def trace(message_id: str | None, wanted: dict[str, str], url: str, user: str, a
 def _show_one(broker: BrokerHttp, message_id: str, as_json: bool, console: Console) -> int:
     try:
         biography = broker.get("/api/traces/" + quote(message_id, safe="", errors="surrogateescape"))
-    except AskError as error:
+    except RequestFailed as error:
         if error.status != 404:
             raise
         print(f"warren: {printable(str(error))}", file=sys.stderr)
