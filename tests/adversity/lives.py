@@ -18,7 +18,7 @@ from tests.support.crash import Crash, History
 from tests.support.disk import Disk, RecordingFiles
 from tests.support.durable import ROOT, CatalogOnFiles, Life
 from warrenmq.journal.files import Files
-from warrenmq.journal.log_file import read_log
+from warrenmq.journal.log_scan import read_log
 
 
 @dataclass(frozen=True)

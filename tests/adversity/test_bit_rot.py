@@ -59,7 +59,7 @@ def require_in_order(found: list[int], lost: set[int]) -> None:
     assert found == [number for number in range(COUNT) if number not in lost]
 
 
-def test_a_real_broker_goes_on_and_counts_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_real_broker_continues_and_counts_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = tmp_path / "data"
     with Broker(data_dir=folder, http=True, storage=StorageOptions(**SMALL)) as broker:
         with connect(broker.url) as connection:

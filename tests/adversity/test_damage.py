@@ -19,7 +19,7 @@ from tests.properties.storage_model import State, World
 from tests.support.crash import History, effort
 from tests.support.disk import Disk, RecordingFiles
 from tests.support.durable import ROOT, Life
-from warrenmq.journal.log_file import read_log
+from warrenmq.journal.log_scan import read_log
 from warrenmq.journal.segment_file import read_marks, walk_pages
 
 SPOTS = effort(12)  # for each file
@@ -94,7 +94,7 @@ def start(disk: Disk) -> tuple[Life, State]:
 
 
 @pytest.mark.parametrize("ending", [".log", ".seg", ".dead"])
-def test_damage_is_told_and_never_makes_a_wrong_message(
+def test_damage_is_reported_and_never_makes_a_wrong_message(
     ending: str, original: Original, caplog: pytest.LogCaptureFixture
 ) -> None:
     choice = random.Random(1)

@@ -63,7 +63,7 @@ def limit_of(broker: BrokerProcess, open_files: int) -> None:
 
 
 def is_short(broker: BrokerProcess) -> bool:
-    return "no file descriptor is free" in broker.log()
+    return "no file descriptors left" in broker.log()
 
 
 def unread_bytes(connection: WireConnection) -> int:
@@ -175,7 +175,7 @@ def test_without_a_free_descriptor_confirms_wait_and_nothing_is_lost(tmp_path: P
                 assert sent < 1000, "the storage never needed a descriptor"
             assert not broker.is_dead
             limit_of(broker, OPEN_FILES)
-            wait_until(lambda: "there is room again" in broker.log())
+            wait_until(lambda: "writing resumed" in broker.log())
             confirmed = 0
             while confirmed < sent:
                 ack = channel.expect("basic.ack")
@@ -183,7 +183,7 @@ def test_without_a_free_descriptor_confirms_wait_and_nothing_is_lost(tmp_path: P
             channel.call("queue.declare", queue="another", durable=True)
         broker.connect().close()
         assert broker.log().count("Traceback") == 0
-        assert broker.log().count("no file descriptor is free") < 10
+        assert broker.log().count("no file descriptors left") < 10
         broker.kill()
     with broker_with(folder) as broker, broker.connect() as connection:
         channel = connection.channel(1)

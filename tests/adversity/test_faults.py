@@ -113,7 +113,7 @@ def test_an_error_of_the_disk_stops_the_broker_and_loses_nothing() -> None:
 
 
 @pytest.mark.parametrize("number", SHORTAGES, ids=errno.errorcode.get)
-def test_a_shortage_is_waited_for_and_nothing_is_lost(number: int) -> None:
+def test_a_shortage_blocks_and_nothing_is_lost(number: int) -> None:
     for at in sites(number):
         outcome = live_with(BrieflyShort, at, number, leaves_half=at % 2 == 0)
         require_nothing_lost(outcome, at)

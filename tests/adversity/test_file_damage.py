@@ -214,7 +214,7 @@ def require_honesty(original: Original, file: str, damage: str, folder: Path, ca
             assert any("delivered again" in line for line in lines), context
             assert any("delivered again" in finding.lost + finding.text for finding in findings), context
     if file.startswith("seen"):
-        assert any("ids that queue 'once' in vhost '/' has seen are forgotten" in line for line in lines), where
+        assert any("ids seen by queue 'once' in vhost '/' are lost" in line for line in lines), where
         assert any(finding.kind == "ids" and finding.queue == "once" for finding in told.damage), where
     if lines == []:
         assert [finding for finding in told.damage if finding.lost] == [], f"{where}: {told.damage}"
@@ -239,7 +239,7 @@ def test_every_loss_is_reported_and_nothing_else_is(
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_files_that_were_swapped_are_told_and_none_is_read_as_another(
+def test_files_that_were_swapped_are_reported_and_none_is_read_as_another(
     end: str, originals: dict[str, Original], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each file with the next one of its kind, and with the first of each other queue."""

@@ -1,4 +1,4 @@
-"""A real disk that is really full: publishers wait, consumers go on, and everything resumes when there is room again.
+"""A real disk that is really full: publishers wait, consumers go on, and everything resumes when writing resumed.
 
 Needs the right to mount a small file system in memory; skipped elsewhere.
 """

@@ -14,7 +14,8 @@ import pytest
 from tests.support.crash import Crash, History, effort
 from tests.support.disk import Disk, RecordingFiles
 from warrenmq.journal.files import Files
-from warrenmq.journal.log_file import LogWriter, cut_torn_tail, read_log
+from warrenmq.journal.log_scan import cut_torn_tail, read_log
+from warrenmq.journal.log_writer import LogWriter
 
 FOLDER = "/data/log"
 FILE_SIZE = 2048

@@ -31,7 +31,7 @@ plans = st.lists(st.builds(Plan, histories, st.booleans()), min_size=1, max_size
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )
 @given(plans=plans, seed=st.integers(0, 2**32))
-def test_nothing_promised_is_lost(plans: list[Plan], seed: int) -> None:
+def test_nothing_confirmed_is_lost(plans: list[Plan], seed: int) -> None:
     failure = find_failure(plans, seed)
     assert failure is None, failure
 

@@ -94,7 +94,7 @@ def test_a_kill_in_the_middle_of_deliveries_loses_no_message_and_counts_no_retur
 
 
 @pytest.mark.parametrize("queue_type", ["classic", "quorum"])
-def test_a_single_active_consumer_goes_on_in_order_after_a_kill(tmp_path: Path, queue_type: str) -> None:
+def test_a_single_active_consumer_continues_in_order_after_a_kill(tmp_path: Path, queue_type: str) -> None:
     folder = tmp_path / "data"
     settled = 0
     for life in range(3):

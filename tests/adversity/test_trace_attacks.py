@@ -104,7 +104,7 @@ def test_an_odd_rule_is_kept_and_listed_and_deleted(traced: warrenmq.Broker, bod
         "limit=NaN",
     ],
 )
-def test_a_search_that_makes_no_sense_is_refused(traced: warrenmq.Broker, query: str) -> None:
+def test_a_search_that_cannot_be_decoded_is_refused(traced: warrenmq.Broker, query: str) -> None:
     answer = ask(traced, "GET", f"/api/traces?{query}")
     assert (answer.status_code, answer.json()["error"]) == (400, "bad_request"), answer.text
 

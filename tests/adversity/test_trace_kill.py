@@ -307,7 +307,7 @@ def test_killed_while_old_events_are_removed(seed: int, tmp_path: Path) -> None:
     assert {name: kinds[name] for name in kept[1:]} == dict.fromkeys(kept[1:], WHOLE)  # the first may be cut through
 
 
-def test_what_a_consumer_had_when_the_broker_was_killed_is_told_as_lost_and_goes_on(tmp_path: Path) -> None:
+def test_what_a_consumer_had_when_the_broker_was_killed_is_reported_as_lost_and_continues(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     with TracedProcess(folder, SMALL).ready() as broker, broker.connect() as connection:
         channel = connection.channel()

@@ -51,7 +51,7 @@ def test_a_remark_is_no_damage(folder: Folder) -> None:
     folder.segment([0, 1], queue=99)
     code, out, _ = check(folder.path)
     assert code == 0
-    assert "Remarks\n  queues/99\n    the folder of a queue that was deleted\n" in out
+    assert "Remarks\n  queues/99\n    folder of a deleted queue\n" in out
 
 
 def test_it_fits_80_columns(folder: Folder) -> None:
@@ -101,4 +101,4 @@ def test_a_folder_that_is_none_is_one_line_and_exit_2(tmp_path: Path) -> None:
     assert check(tmp_path / "none") == (2, "", f"warren: {tmp_path / 'none'} is not a folder\n")
     code, out, _ = check("--json", tmp_path)
     assert code == 2
-    assert json.loads(out)["error"] == f"{tmp_path} holds no data of WarrenMQ"
+    assert json.loads(out)["error"] == f"{tmp_path} is not a WarrenMQ data folder"

@@ -15,7 +15,8 @@ from pathlib import Path
 from tests.support.disk import RecordingFiles
 from warrenmq.journal.files import Files
 from warrenmq.journal.ids_file import encode_head, encode_ids, ids_name
-from warrenmq.journal.log_file import LogWriter, log_name
+from warrenmq.journal.log_file import log_name
+from warrenmq.journal.log_writer import LogWriter
 from warrenmq.journal.record import ATTEMPTS, EXPIRY, HAS_DEATHS, PERSISTENT, PUBLISH_TIME, TRACE, TRACED, encode
 from warrenmq.journal.segment_file import (
     MARKS_MAGIC,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tests.support.disk import RecordingFiles
-from warrenmq.journal.log_file import LogScan, LogWriter, read_log
+from warrenmq.journal.log_scan import LogScan, read_log
+from warrenmq.journal.log_writer import LogWriter
 
 FOLDER = "/log"
 SALT = 0x5A17_5A17

@@ -124,12 +124,12 @@ def test_whole_blocks_are_not_kept_in_memory(quick_path: Path) -> None:
 @needs_direct_writes
 def test_a_stage_is_made_of_blocks() -> None:
     for size in (0, BLOCK - 1, BLOCK + 1):
-        with pytest.raises(ValueError, match="whole blocks"):
+        with pytest.raises(ValueError, match="multiple of the block size"):
             direct_writer.DirectWriter(size)
 
 
 @needs_direct_writes
-def test_the_system_says_what_is_wrong(quick_path: Path) -> None:
+def test_errors_are_the_operating_systems(quick_path: Path) -> None:
     writer = direct_writer.DirectWriter()
     handle = os.open(quick_path, os.O_RDONLY)
     for pieces in ([b"x"], [bytes(BLOCK)]):
@@ -143,7 +143,7 @@ def test_the_system_says_what_is_wrong(quick_path: Path) -> None:
 
 
 @needs_direct_writes
-def test_what_is_not_in_one_stretch_is_refused(quick_path: Path) -> None:
+def test_non_contiguous_buffers_are_refused(quick_path: Path) -> None:
     handle = os.open(quick_path, os.O_RDWR)
     octets = bytearray(100)
     with pytest.raises(BufferError):
@@ -153,7 +153,7 @@ def test_what_is_not_in_one_stretch_is_refused(quick_path: Path) -> None:
 
 
 @needs_direct_writes
-def test_a_file_that_refuses_is_told_of() -> None:
+def test_a_file_without_direct_writes_is_reported() -> None:
     handle = os.open("/dev/null", os.O_RDWR)
     assert not direct_writer.DirectWriter().write(handle, [bytes(3 * BLOCK)], 0)
     assert not is_direct(handle)
@@ -178,7 +178,7 @@ except OSError as error:
 
 
 @pytest.mark.parametrize("limit", [5 * BLOCK, 300 * BLOCK, 300 * BLOCK + 512, 300 * BLOCK + 99])
-def test_what_ends_too_early_is_gone_on_with_until_the_system_says_why(tmp_path: Path, limit: int) -> None:
+def test_a_short_write_continues_until_the_error_is_known(tmp_path: Path, limit: int) -> None:
     """A file may not grow beyond a limit: up to it all is written, also where the limit is in the middle of a block."""
     file = tmp_path / "file"
     command = [sys.executable, "-c", LIMITED, str(file), str(limit), "17", str(512 * BLOCK)]
@@ -277,7 +277,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @needs_direct_writes
-def test_a_full_disk_is_told_as_such(small_disk: Path) -> None:
+def test_a_full_disk_is_reported_as_such(small_disk: Path) -> None:
     files = SystemFiles()
     handle = files.create(str(small_disk / "file"))
     try:
@@ -310,7 +310,7 @@ class Writer:
         return False
 
 
-def test_pieces_come_behind_each_other_in_any_case(path: Path, handle: int) -> None:
+def test_buffers_are_written_adjacent_to_each_other(path: Path, handle: int) -> None:
     files = SystemFiles()
     pieces = pieces_of([(10, bytes), (600_000, bytearray), (0, bytes), (700_001, memoryview)], 3)
     files.write_direct(handle, pieces, 100)
@@ -340,7 +340,7 @@ def test_without_direct_writes_it_is_a_usual_write(path: Path, handle: int, monk
 
 
 @needs_direct_writes
-def test_a_writer_is_used_again_also_after_an_error(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_is_reused_also_after_an_error(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     make = direct_writer.DirectWriter
     monkeypatch.setattr(direct_writer, "DirectWriter", lambda: made.append(make()) or made[-1])

@@ -37,9 +37,7 @@ def limit_writes(monkeypatch: pytest.MonkeyPatch, limit: int) -> list[int]:
 
 
 @pytest.mark.parametrize("limit", [1, 7, 100, 1000, 5000])
-def test_a_write_goes_on_until_all_is_written(
-    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
-) -> None:
+def test_a_short_write_is_completed(files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
     handle = files.create(str(tmp_path / "a"))
     limit_writes(monkeypatch, limit)
     files.write(handle, DATA, 3)
@@ -57,7 +55,7 @@ def test_a_usual_write_is_one_call(files: Files, tmp_path: Path, monkeypatch: py
     assert sizes == [len(DATA), 2 * len(DATA)]
 
 
-def test_the_system_says_what_is_wrong(files: Files, tmp_path: Path) -> None:
+def test_errors_are_the_operating_systems(files: Files, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"")
     handle = files.open_read(str(tmp_path / "a"))
     with pytest.raises(OSError, match="Bad file descriptor") as error:
@@ -68,7 +66,7 @@ def test_the_system_says_what_is_wrong(files: Files, tmp_path: Path) -> None:
         files.open(str(tmp_path / "none"))
 
 
-def test_a_read_gives_what_is_there(files: Files, tmp_path: Path) -> None:
+def test_a_read_returns_fewer_bytes_at_the_end(files: Files, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(DATA)
     handle = files.open(str(tmp_path / "a"))
     assert files.read(handle, 10, 5) == DATA[5:15]

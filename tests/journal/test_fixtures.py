@@ -35,7 +35,8 @@ from tests.journal.fixtures import (
 )
 from warrenmq.journal.files import Files
 from warrenmq.journal.ids_file import decode_ids, ids_name, read_ids
-from warrenmq.journal.log_file import log_name, read_log
+from warrenmq.journal.log_file import log_name
+from warrenmq.journal.log_scan import read_log
 from warrenmq.journal.record import PERSISTENT, TRACED, decode_at
 from warrenmq.journal.segment_file import (
     UNKNOWN,
@@ -52,7 +53,7 @@ DOCUMENTS = Path(__file__).resolve().parents[2] / "docs" / "formats"
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_what_is_written_today_is_what_was_written_then(name: str) -> None:
+def test_todays_files_equal_the_fixtures(name: str) -> None:
     assert FILES[name]() == path_of(name).read_bytes()
 
 

@@ -13,7 +13,8 @@ import pytest
 from tests.journal.logs import History, a_log
 from warrenmq.journal import log_file
 from warrenmq.journal.errors import JournalError
-from warrenmq.journal.log_file import cut_torn_tail, log_name
+from warrenmq.journal.log_file import log_name
+from warrenmq.journal.log_scan import cut_torn_tail
 
 
 def two_files() -> History:

@@ -13,23 +13,20 @@ from hypothesis import strategies as st
 from tests.journal.logs import FOLDER, SALT, History, a_log
 from tests.support.disk import RecordingFiles
 from tests.support.faults import FaultyFiles
-from warrenmq.journal import log_file
+from warrenmq.journal import log_file, log_writer
 from warrenmq.journal.errors import JournalError, SyncFailed, UnknownVersion
 from warrenmq.journal.files import Files
 from warrenmq.journal.log_file import (
     EPOCH_HEAD_SIZE,
     FILE_HEAD_SIZE,
-    Damage,
     LogFile,
-    LogWriter,
-    TornTail,
-    cut_torn_tail,
     encode_epoch_head,
     encode_file_head,
     log_name,
     parse_log_name,
-    read_log,
 )
+from warrenmq.journal.log_scan import Damage, TornTail, cut_torn_tail, read_log
+from warrenmq.journal.log_writer import LogWriter
 
 
 @given(st.lists(st.binary(max_size=400), max_size=20), st.integers(100, 1000))
@@ -85,7 +82,7 @@ def test_sequences_have_no_gaps() -> None:
 
 
 def test_an_epoch_too_long_for_its_head_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_file, "MAX_PAYLOAD", 10)
+    monkeypatch.setattr(log_writer, "MAX_PAYLOAD", 10)
     with pytest.raises(JournalError, match="an epoch of 11 bytes is too long"):
         History().writer().append(bytes(11), 1, 0)
 
@@ -150,7 +147,7 @@ def test_a_start_that_wrote_nothing_leaves_a_file_that_is_used_by_the_next() -> 
 # -- letting go, spares
 
 
-def test_files_whose_epochs_are_not_needed_are_let_go_oldest_first() -> None:
+def test_files_whose_epochs_are_not_needed_are_removed_oldest_first() -> None:
     history = History()
     writer = history.writer()
     for _ in range(5):
@@ -216,7 +213,7 @@ def test_at_most_two_spares_are_kept_and_only_of_about_the_right_size() -> None:
     assert all(384 <= len(history.file(name)) <= 512 for name in ("spare-1", "spare-2"))
 
 
-def test_a_file_used_again_shows_nothing_of_its_former_life() -> None:
+def test_a_file_reused_shows_nothing_of_its_former_use() -> None:
     history = History()
     writer = history.writer(file_size=512)
     for number in range(60):
@@ -261,7 +258,7 @@ def test_spares_of_the_last_run_are_found_and_half_ones_removed() -> None:
     assert history.names() == ["spare-1", "spare-8"]
 
 
-def test_a_disk_too_full_for_a_spare_is_left_as_it_was() -> None:
+def test_a_failed_spare_is_removed_from_a_full_disk() -> None:
     inner = RecordingFiles()
     files = FaultyFiles(inner)
     writer = LogWriter(files, FOLDER, 1, file_size=3 * 2**20)
@@ -301,7 +298,7 @@ def test_an_older_epoch_is_a_clean_end() -> None:
     assert (scan.last_sequence, scan.torn_tail, scan.damage) == (10, None, [])
 
 
-def test_a_file_renamed_for_its_next_life_is_empty_until_its_first_epoch() -> None:
+def test_a_file_renamed_for_its_reuse_is_empty_until_its_first_epoch() -> None:
     history = a_log([bytes(180)] * 3)
     history.files.rename(f"{FOLDER}/{log_name(1)}", f"{FOLDER}/spare-1")
     history.files.rename(f"{FOLDER}/spare-1", f"{FOLDER}/{log_name(4)}")
@@ -340,7 +337,7 @@ def torn(history: History, payload: bytes, kept: int) -> History:
 
 
 @pytest.mark.parametrize("kept", [1, 31, 39, 40, 41, 139])
-def test_a_torn_tail_is_told_and_cut(kept: int) -> None:
+def test_a_torn_tail_is_reported_and_cut(kept: int) -> None:
     history = torn(a_log([b"a", b"b"]), b"x" * 100, kept)
     kept = len(history.file(log_name(1)).rstrip(b"\0")) - FILE_HEAD_SIZE - 2 * EPOCH_HEAD_SIZE - 2
     scan = history.check()
@@ -352,7 +349,7 @@ def test_a_torn_tail_is_told_and_cut(kept: int) -> None:
     assert (again.torn_tail, again.damage, list(found)) == (None, [], [1, 2])
 
 
-def test_a_torn_tail_that_a_later_start_went_past_is_no_news() -> None:
+def test_a_torn_tail_before_a_later_file_is_not_reported() -> None:
     history = torn(a_log([b"a", b"b"]), b"x" * 100, 50)
     writer = LogWriter(history.files, FOLDER, 3)
     history.append(writer, b"c")
@@ -464,7 +461,7 @@ def test_the_folder_is_synced_after_each_removal_also_where_no_descriptor_was_fr
     writer.close()
 
 
-def test_after_a_failed_sync_nothing_is_promised_any_more() -> None:
+def test_after_a_failed_sync_nothing_is_confirmed() -> None:
     for site in ("sync", "sync_dir"):
         files = FaultyFiles(RecordingFiles())
         writer = LogWriter(files, FOLDER, 1, file_size=512)
@@ -542,7 +539,7 @@ def test_a_file_that_repeats_epochs_is_not_read() -> None:
     handle = history.files.create(f"{FOLDER}/{log_name(2)}")
     history.files.write(handle, octets, 0)
     scan = history.check()
-    reason = "it begins with epoch 2, but 4 was to come: it was left out"
+    reason = "it begins with epoch 2 instead of 4 and was skipped"
     assert scan.damage == [Damage(log_name(2), 0, reason, None)]
 
 

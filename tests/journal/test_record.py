@@ -53,7 +53,9 @@ def test_the_bytes_are_those_of_the_document() -> None:
 
 
 @given(messages, st.data())
-def test_a_record_that_is_cut_is_none(message: tuple[int, int, bytes, bytes, bytes], data: st.DataObject) -> None:
+def test_a_truncated_definition_record_is_refused(
+    message: tuple[int, int, bytes, bytes, bytes], data: st.DataObject
+) -> None:
     octets = encode(*message)
     size = data.draw(st.integers(0, len(octets) - 1))
     with pytest.raises(BadRecord):
@@ -71,7 +73,7 @@ def test_any_bytes_are_a_record_or_refused(octets: bytes, offset: int) -> None:
         assert encode(*record[:5], record.fields) == octets[offset : record.end]
 
 
-def test_the_trace_of_a_message_stands_behind_its_head() -> None:
+def test_the_trace_of_a_message_follows_its_head() -> None:
     trace = TRACE.pack(7, 8, 9)
     data = encode(1, PERSISTENT | TRACED, b"a", b"header", b"body", trace)
     assert data == HEAD.pack(1, PERSISTENT | TRACED, 1, 6, 4) + trace + b"aheaderbody"
@@ -84,6 +86,6 @@ def test_the_trace_of_a_message_stands_behind_its_head() -> None:
 @pytest.mark.parametrize(
     ("address", "flags", "position"), [(bytes(2**16), 0, 0), (b"", 256, 0), (b"", 0, 2**64), (b"", 0, -1)]
 )
-def test_what_does_not_fit_is_not_written(address: bytes, flags: int, position: int) -> None:
+def test_mismatched_definitions_are_not_written(address: bytes, flags: int, position: int) -> None:
     with pytest.raises((struct.error, IndexError)):
         encode(position, flags, address, b"", b"")

@@ -140,7 +140,7 @@ def flips(stored: Stored) -> Iterator[int]:
             stored.current[offset] ^= 1 << bit
 
 
-def test_no_flipped_bit_goes_unseen_and_none_is_believed() -> None:
+def test_every_flipped_bit_is_detected() -> None:
     segment = a_segment([1, 2], [3], [7, 9])
     for offset in flips(segment):
         positions, troubles = positions_in(segment)
@@ -188,8 +188,8 @@ def test_a_damaged_page_is_named_with_what_was_in_it() -> None:
 @pytest.mark.parametrize(
     ("groups", "reason"),
     [
-        ([[1, 5], [5, 6]], "position 5 comes behind 5"),
-        ([[10], [1]], "position 1 comes behind 10"),
+        ([[1, 5], [5, 6]], "position 5 follows 5"),
+        ([[10], [1]], "position 1 follows 10"),
     ],
 )
 def test_pages_that_go_back_end_the_walk(groups: list[list[int]], reason: str) -> None:
@@ -216,9 +216,9 @@ def test_a_page_that_cannot_be_ends_the_walk(first: int, last: int, count: int, 
 @pytest.mark.parametrize(
     ("positions", "payload", "why"),
     [
-        ((1, 2, 2), b"", "other positions"),
-        ((1, 2, 2), encode(1, 0, b"", b"", b"") + encode(3, 0, b"", b"", b""), "other positions"),
-        ((1, 2, 2), encode(2, 0, b"", b"", b"") + encode(1, 0, b"", b"", b""), "do not grow"),
+        ((1, 2, 2), b"", "differ from its head"),
+        ((1, 2, 2), encode(1, 0, b"", b"", b"") + encode(3, 0, b"", b"", b""), "differ from its head"),
+        ((1, 2, 2), encode(2, 0, b"", b"", b"") + encode(1, 0, b"", b"", b""), "do not increase"),
         ((1, 2, 2), encode(1, 0, b"", b"", b"")[:-1], "no message record at offset 0"),
     ],
 )
@@ -231,10 +231,10 @@ def test_records_that_contradict_their_page_are_damage(
         page_records(page, payload)
 
 
-def test_an_empty_file_and_one_of_another_kind_are_told() -> None:
+def test_an_empty_file_and_one_of_another_kind_are_reported() -> None:
     empty, other = Stored(b""), a_dead_file([1])
     assert walk_pages(empty.files, empty.handle) == ([], 0, 0, "it ends within its file head", False, False)
-    assert walk_pages(other.files, other.handle).reason == "it is a file of another kind (b'WARRENDD')"
+    assert walk_pages(other.files, other.handle).reason == "it is a different kind of file (b'WARRENDD')"
     assert check_file_head(encode_file_head(SEGMENT_MAGIC), SEGMENT_MAGIC) is None
 
 
@@ -258,7 +258,7 @@ def test_a_single_flipped_bit_of_a_file_head_hides_no_page(version: int) -> None
         assert (len(walk.pages), walk.reason) == (1, "the checksum of its file head does not match"), bit
 
 
-def test_a_file_that_was_written_under_another_name_is_told_and_not_read() -> None:
+def test_a_file_that_was_written_under_another_name_is_reported_and_not_read() -> None:
     for elsewhere in ("/queues/7/file", "/other"):
         segment = Stored(encode_file_head(SEGMENT_MAGIC, elsewhere) + a_page([1]))
         dead = Stored(encode_file_head(MARKS_MAGIC, elsewhere) + encode_batch([1]))
@@ -271,7 +271,7 @@ def test_a_file_that_was_written_under_another_name_is_told_and_not_read() -> No
 def test_a_segment_that_is_not_bound_to_its_name_holds_no_positions_before_it() -> None:
     segment = a_segment([1], [2])
     walk = walk_pages(segment.files, segment.handle, f"/queues/7/{segment_name(2, 0)}")
-    assert (walk.pages, walk.reason) == ([], "position 1 comes behind 1")
+    assert (walk.pages, walk.reason) == ([], "position 1 follows 1")
 
 
 def test_a_folder_that_holds_all_may_move() -> None:
@@ -315,7 +315,7 @@ def read_positions(dead: Stored) -> tuple[list[int], DeletionMarks]:
     return list(marks.numbers), marks
 
 
-def test_a_torn_batch_is_told_and_those_before_it_count() -> None:
+def test_a_torn_batch_is_reported_and_those_before_it_count() -> None:
     batches = [[1], [2, 3], [4, 5, 6]]
     dead = a_dead_file(*batches)
     ends = [FILE_HEAD_SIZE]
@@ -331,7 +331,7 @@ def test_a_torn_batch_is_told_and_those_before_it_count() -> None:
         assert (marks.reason is None) == (size in ends)
 
 
-def test_a_flipped_bit_costs_one_batch_at_most_and_is_told() -> None:
+def test_a_flipped_bit_costs_one_batch_at_most_and_is_reported() -> None:
     batches = [[1], [2, 3], [4, 5, 6]]
     dead = a_dead_file(*batches)
     starts = [FILE_HEAD_SIZE, FILE_HEAD_SIZE + 24, FILE_HEAD_SIZE + 24 + 28]

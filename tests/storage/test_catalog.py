@@ -189,7 +189,7 @@ def test_it_is_refused_without_a_folder_in_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"xy", b"no database at all\n" * 400, bytes(8192)])
-def test_a_file_that_is_no_database_is_refused_and_left_alone(path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_database_is_refused_and_left_alone(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(CatalogDamaged, match=r"catalog\.sqlite is damaged"):
         CatalogFile.open(path)
@@ -212,7 +212,7 @@ def test_a_newer_version_is_refused_and_left_alone(path: Path) -> None:
     newer.execute("PRAGMA user_version = 4711")
     newer.close()
     content = path.read_bytes()
-    with pytest.raises(CatalogTooNew, match=r"has version 4711; this WarrenMQ knows versions up to \d+$"):
+    with pytest.raises(CatalogTooNew, match=r"has version 4711; this WarrenMQ reads versions up to \d+$"):
         CatalogFile.open(path)
     with pytest.raises(CatalogTooNew):
         rescue(path, path.with_name("other"))
@@ -366,7 +366,7 @@ def test_a_new_catalog_has_a_manifest_from_the_beginning(catalog: CatalogFile) -
 # -- applying --------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_defined_is_loaded_as_it_was(path: Path, catalog: CatalogFile) -> None:
+def test_definitions_are_loaded_unchanged(path: Path, catalog: CatalogFile) -> None:
     catalog.apply(1, EXAMPLE)
     assert catalog.snapshot() == EXAMPLE_BY_KIND
     catalog.close()
@@ -375,7 +375,7 @@ def test_what_is_defined_is_loaded_as_it_was(path: Path, catalog: CatalogFile) -
     assert catalog.check() == []
 
 
-def test_what_is_undefined_is_gone(catalog: CatalogFile) -> None:
+def test_undefined_definitions_are_removed(catalog: CatalogFile) -> None:
     catalog.apply(1, EXAMPLE)
     catalog.apply(2, [undefine(operation) for operation in EXAMPLE])
     assert catalog.snapshot() == {kind: [] for kind in KINDS}
@@ -426,7 +426,7 @@ def test_an_epoch_without_definitions_is_noted(path: Path, catalog: CatalogFile)
 
 def test_an_epoch_is_applied_whole_or_not_at_all(path: Path, catalog: CatalogFile) -> None:
     catalog.apply(1, [queue("a", 1)])
-    with pytest.raises(CatalogError, match="keeps no definitions of kind 'parameter'"):
+    with pytest.raises(CatalogError, match="has no definitions of kind 'parameter'"):
         catalog.apply(2, [queue("b", 2), ("define", "parameter", ("/", "p"), {})])
     assert (catalog.applied_epoch, catalog.next_queue_id) == (1, 2)
     assert names(catalog) == ["a"]
@@ -440,7 +440,7 @@ def test_a_full_disk_keeps_an_epoch_out_until_there_is_room(catalog: CatalogFile
     operations = [queue("b", 2), queue("c", 3, filler="x" * 100_000)]
     pages = catalog.connection.execute("PRAGMA page_count").fetchone()[0]
     catalog.connection.execute(f"PRAGMA max_page_count = {pages + 1}")
-    with pytest.raises(CatalogFull, match="no room"):
+    with pytest.raises(CatalogFull, match="no disk space"):
         catalog.apply(2, operations)
     assert (catalog.applied_epoch, names(catalog)) == (1, ["a"])
     catalog.connection.execute("PRAGMA max_page_count = 1000000")
@@ -448,7 +448,7 @@ def test_a_full_disk_keeps_an_epoch_out_until_there_is_room(catalog: CatalogFile
     assert (catalog.applied_epoch, names(catalog)) == (2, ["a", "b", "c"])
 
 
-def test_a_queue_id_is_never_given_again(path: Path, catalog: CatalogFile) -> None:
+def test_a_queue_id_is_never_reused(path: Path, catalog: CatalogFile) -> None:
     catalog.apply(1, [queue("a", 1), queue("b", 70_000)])
     catalog.apply(2, [undefine(queue("b", 70_000))])
     assert catalog.next_queue_id == 70_001
@@ -478,7 +478,7 @@ def test_sync_puts_everything_where_no_log_is_needed(path: Path, catalog: Catalo
     assert without_wal("after").snapshot() == EXAMPLE_BY_KIND
 
 
-def test_a_sync_that_was_kept_from_its_work_says_so(catalog: CatalogFile) -> None:
+def test_a_sync_without_a_descriptor_is_reported(catalog: CatalogFile) -> None:
     catalog.apply(1, EXAMPLE)
     reader = catalog.connection.execute("SELECT * FROM bindings")
     reader.fetchone()
@@ -509,7 +509,7 @@ operations |= operations.map(undefine)
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.lists(operations, max_size=8), st.sampled_from(["", "restart", "kill", "replay"]))))
-def test_any_history_leads_to_what_dictionaries_hold(
+def test_any_history_matches_a_model_of_dictionaries(
     tmp_path_factory: pytest.TempPathFactory, history: list[tuple[list[Operation], str]]
 ) -> None:
     path = tmp_path_factory.mktemp("history") / "catalog.sqlite"
@@ -587,7 +587,7 @@ def test_names_that_look_alike_in_bytes_are_different(catalog: CatalogFile) -> N
         ),
     ],
 )
-def test_what_stands_alone_is_a_problem(catalog: CatalogFile, operations: list[Operation], problem: str) -> None:
+def test_inconsistent_definitions_are_reported(catalog: CatalogFile, operations: list[Operation], problem: str) -> None:
     catalog.apply(1, operations)
     (found,) = catalog.check()
     assert found.endswith(problem)
@@ -602,7 +602,7 @@ def test_repair_makes_virtual_hosts_again_and_drops_loose_bindings(catalog: Cata
     catalog.apply(1, [vhost(), queue("kept", 1, "lost"), binding("amq.topic", "kept", "a", "lost")])
     catalog.apply(2, [binding("amq.topic", "gone", "b"), binding("gone", "kept", "c", "nowhere")])
     assert catalog.repair() == [
-        "vhost 'lost' was missing and was made again",
+        "vhost 'lost' was missing and was created again",
         "binding from exchange 'amq.topic' to queue 'gone' by 'b' in vhost '/' was dropped: "
         "its destination does not exist",
         "binding from exchange 'gone' to queue 'kept' by 'c' in vhost 'nowhere' was dropped: its source does not exist",
@@ -624,7 +624,7 @@ def test_a_changed_row_is_noticed(path: Path) -> None:
     write_fixture(path)
     change(path, "UPDATE queues SET auto_delete = 0 WHERE name = 'invoices'")
     catalog = CatalogFile.open(path)
-    words = "the row of queue 'invoices' in vhost '/' does not have its checksum"
+    words = "the row of queue 'invoices' in vhost '/' fails its checksum"
     with pytest.raises(CatalogDamaged, match=words):
         catalog.load("queue")
     with pytest.raises(CatalogDamaged, match=words):
@@ -640,16 +640,16 @@ def test_a_changed_row_is_noticed(path: Path) -> None:
 def test_changed_counters_are_noticed(path: Path, statement: str) -> None:
     write_fixture(path)
     change(path, statement)
-    with pytest.raises(CatalogDamaged, match="its counters are not what was written"):
+    with pytest.raises(CatalogDamaged, match="its counters fail their checksums"):
         CatalogFile.open(path)
 
 
-def test_an_id_that_was_never_given_is_a_problem(path: Path) -> None:
+def test_an_id_that_was_never_assigned_is_a_problem(path: Path) -> None:
     write_fixture(path)
     change(
         path, f"UPDATE meta SET value = 3, checksum = {checksum_of(('next_queue_id', 3))} WHERE name = 'next_queue_id'"
     )
-    assert CatalogFile.open(path).check() == ["queue '' in vhost 'été' has the id 3, which was never given away"]
+    assert CatalogFile.open(path).check() == ["queue '' in vhost 'été' has the id 3, which was never assigned"]
 
 
 def test_a_copy_is_read_and_the_files_are_not_touched(path: Path, catalog: CatalogFile) -> None:
@@ -665,7 +665,7 @@ def test_a_copy_is_read_and_the_files_are_not_touched(path: Path, catalog: Catal
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
 
 
-def test_a_copy_of_nothing_is_refused(path: Path) -> None:
+def test_copying_a_missing_catalog_is_refused(path: Path) -> None:
     with pytest.raises(CatalogError, match=r"cannot read the catalog .*catalog\.sqlite: No such file"):
         CatalogFile.open_copy(path)
     assert not path.exists()
@@ -802,7 +802,7 @@ def test_rescue_of_an_unknown_epoch_replays_everything(path: Path) -> None:
     write_fixture(path)
     change(path, "UPDATE meta SET value = value + 1")
     (loss,) = rescue(path, path.with_name("rescued"))
-    assert loss.endswith("its counters are not what was written")
+    assert loss.endswith("its counters fail their checksums")
     rescued = CatalogFile.open(path.with_name("rescued"))
     assert (rescued.applied_epoch, rescued.next_queue_id) == (0, 4)
     rescued.apply(7, EXAMPLE)
@@ -855,7 +855,7 @@ def save(catalog: LoggedCatalog, operation: Operation) -> None:
     catalog.save(operation[1], operation[2], definition)
 
 
-def test_what_is_saved_and_deleted_goes_into_the_open_epoch_in_order(log: RecordingLog) -> None:
+def test_definitions_go_into_the_open_epoch_in_order(log: RecordingLog) -> None:
     catalog = LoggedCatalog(log, log, {}, 1)
     for operation in EXAMPLE:
         save(catalog, operation)
@@ -879,7 +879,7 @@ def test_a_queue_has_one_id_until_it_is_deleted(log: RecordingLog) -> None:
 def test_ids_of_queues_end_somewhere(log: RecordingLog) -> None:
     catalog = LoggedCatalog(log, log, {}, 0xFFFF_FFFF)
     assert catalog.queue_id("/", "last") == 0xFFFF_FFFF
-    with pytest.raises(CatalogError, match="all ids"):
+    with pytest.raises(CatalogError, match="all queue ids"):
         catalog.queue_id("/", "one too many")
 
 

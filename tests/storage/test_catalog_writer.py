@@ -72,7 +72,7 @@ def test_nothing_is_applied_before_its_epoch_is_durable() -> None:
     assert writer.run() == [(4, ["b"])]
 
 
-def test_what_becomes_durable_during_a_transaction_makes_one_more() -> None:
+def test_operations_during_a_transaction_form_the_next_one() -> None:
     writer = Writer()
     for epoch, name in enumerate("abc", 1):
         writer.define(epoch, name)

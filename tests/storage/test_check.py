@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from tests.support.client import Client, make_broker
 from warrenmq.journal import segment_file
 from warrenmq.journal.files import Files
-from warrenmq.journal.log_file import LogWriter, log_name
+from warrenmq.journal.log_file import log_name
+from warrenmq.journal.log_writer import LogWriter
 from warrenmq.journal.record import PERSISTENT, encode
 from warrenmq.storage.catalog import CatalogFile
 from warrenmq.storage.check import CheckError, CheckReport, check_folder
@@ -161,7 +162,7 @@ def test_messages_that_only_the_log_has_count_unless_forgotten(folder: Folder) -
     assert alive(folder.check()) == {"orders": 3}
 
 
-def test_the_log_counts_only_behind_the_last_position_on_disk(folder: Folder) -> None:
+def test_the_log_counts_only_after_the_last_position_on_disk(folder: Folder) -> None:
     folder.segment([0, 1, 4])
     folder.log(b"".join(append(position) for position in range(7)))
     assert alive(folder.check()) == {"orders": 5}
@@ -173,7 +174,7 @@ def test_a_forgotten_range_takes_from_segments_and_log(folder: Folder) -> None:
     assert alive(folder.check()) == {"orders": 11}
 
 
-def test_a_carried_message_counts_once(folder: Folder) -> None:
+def test_a_relogged_message_counts_once(folder: Folder) -> None:
     folder.log(append(4), append(4, flags=PERSISTENT | CARRIED))
     assert alive(folder.check()) == {"orders": 1}
 
@@ -284,15 +285,15 @@ def test_segments_that_overlap_are_damage(folder: Folder) -> None:
     assert [finding.is_damage for finding in folder.check().findings] == [True]
 
 
-def test_a_page_that_holds_other_positions_than_it_says_is_damage(folder: Folder) -> None:
+def test_a_page_that_contradicts_its_head_is_damage(folder: Folder) -> None:
     segment = folder.segment([0])
     payload = record(1)
     head = segment_file.encode_page(0, 0, 1, 1, 1, payload)
     segment.write_bytes(segment_file.encode_file_head(segment_file.SEGMENT_MAGIC) + head + payload)
-    assert "other positions" in folder.check().damage[0].text
+    assert "differ from its head" in folder.check().damage[0].text
 
 
-def test_a_damaged_batch_of_marks_is_told_when_others_follow(folder: Folder) -> None:
+def test_a_damaged_batch_of_marks_is_reported_when_others_follow(folder: Folder) -> None:
     segment = folder.segment([0, 1, 2, 3])
     marks = folder.marks(segment, [0], [1])
     flip(marks, segment_file.FILE_HEAD_SIZE + 12)
@@ -303,7 +304,7 @@ def test_a_damaged_batch_of_marks_is_told_when_others_follow(folder: Folder) -> 
     assert alive(report) == {"orders": 3}
 
 
-def test_a_damaged_epoch_is_told_with_the_epochs_that_are_lost(folder: Folder) -> None:
+def test_a_damaged_epoch_is_reported_with_the_epochs_that_are_lost(folder: Folder) -> None:
     log = folder.log(append(0), append(1), append(2))
     flip(log, 32 + 32 + len(append(0)) + 40)
     report = folder.check()
@@ -314,14 +315,14 @@ def test_a_damaged_epoch_is_told_with_the_epochs_that_are_lost(folder: Folder) -
     assert alive(report) == {"orders": 2}
 
 
-def test_an_epoch_that_makes_no_sense_is_told(folder: Folder) -> None:
+def test_an_epoch_that_cannot_be_decoded_is_reported(folder: Folder) -> None:
     folder.log(append(0), b"\x63", again(0, 1), forget(1)[:-1])
     report = folder.check()
     assert told(report) == [("log", True)] * 3
-    assert "no record is of kind 99" in report.damage[0].text
+    assert "unknown record kind 99" in report.damage[0].text
 
 
-def test_a_catalog_that_is_no_database_is_told_and_queue_folders_with_it(folder: Folder) -> None:
+def test_a_catalog_that_is_not_a_database_is_reported_and_queue_folders_with_it(folder: Folder) -> None:
     folder.segment([0, 1])
     folder.catalog.write_bytes(b"not a database" * 100)
     report = folder.check()
@@ -329,19 +330,19 @@ def test_a_catalog_that_is_no_database_is_told_and_queue_folders_with_it(folder:
     assert [finding.lost for finding in report.damage if finding.kind == "segment"] == ["up to 2 messages"]
 
 
-def test_definitions_that_do_not_fit_together_are_told(tmp_path: Path) -> None:
+def test_definitions_that_do_not_fit_together_are_reported(tmp_path: Path) -> None:
     stray = queue_definition("stray", 3)
     folder = Folder(tmp_path / "data", [("define", "queue", ("nowhere", "stray"), stray[3] | {"vhost": "nowhere"})])
     assert "there is no such vhost" in folder.check().damage[0].text
 
 
-def test_a_catalog_that_is_missing_is_told(folder: Folder) -> None:
+def test_a_catalog_that_is_missing_is_reported(folder: Folder) -> None:
     folder.log(append(0))
     folder.catalog.unlink()
     assert ("catalog", True) in told(folder.check())
 
 
-def test_a_catalog_ahead_of_the_log_is_told(folder: Folder) -> None:
+def test_a_catalog_ahead_of_the_log_is_reported(folder: Folder) -> None:
     catalog = CatalogFile.open(folder.catalog)
     catalog.apply(50, [])
     catalog.close()
@@ -349,7 +350,7 @@ def test_a_catalog_ahead_of_the_log_is_told(folder: Folder) -> None:
     assert "there were epochs up to 50" in folder.check().damage[0].text
 
 
-def test_a_version_that_is_missing_or_unreadable_is_told(folder: Folder) -> None:
+def test_a_version_that_is_missing_or_unreadable_is_reported(folder: Folder) -> None:
     (folder.path / "version").write_bytes(b"\xff?\n")
     assert told(folder.check()) == [("folder", True)]
     (folder.path / "version").unlink()
@@ -388,7 +389,7 @@ def test_a_page_that_was_not_synced_is_a_remark_where_the_log_has_it_all(folder:
     assert alive(report) == {"orders": 4}
 
 
-def test_pages_behind_one_that_was_not_synced_are_taken_from_the_log(folder: Folder) -> None:
+def test_pages_after_one_that_was_not_synced_are_taken_from_the_log(folder: Folder) -> None:
     segment = folder.segment([0, 1], [2, 3], [6])
     folder.log(append(2) + append(3) + append(6))
     flip(segment, segment_file.FILE_HEAD_SIZE + 2 * (segment_file.PAGE_HEAD_SIZE + 2 * len(record(0))) - 1)
@@ -397,7 +398,7 @@ def test_pages_behind_one_that_was_not_synced_are_taken_from_the_log(folder: Fol
     assert alive(report) == {"orders": 5}
 
 
-def test_a_carried_message_does_not_stand_for_all_behind_it(folder: Folder) -> None:
+def test_a_relogged_message_does_not_cover_later_ones(folder: Folder) -> None:
     segment = folder.segment([5, 6])
     folder.log(append(3, flags=PERSISTENT | CARRIED))
     flip(segment, segment.stat().st_size - 1)
@@ -439,7 +440,7 @@ def test_the_folder_of_a_deleted_queue_is_a_remark(folder: Folder) -> None:
     assert report.messages == 0
 
 
-def test_what_was_set_aside_and_what_is_foreign_are_remarks(folder: Folder) -> None:
+def test_moved_files_and_unknown_files_are_remarks(folder: Folder) -> None:
     (folder.path / "lost+damaged").mkdir()
     (folder.path / "lost+damaged" / "old").write_bytes(b"?")
     (folder.path / "notes.txt").write_text("mine")
@@ -477,7 +478,7 @@ def test_a_folder_without_data_or_of_a_newer_version_is_refused(folder: Folder, 
     with pytest.raises(CheckError, match="is not a folder"):
         check_folder(str(tmp_path / "none"))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(CheckError, match="holds no data of WarrenMQ"):
+    with pytest.raises(CheckError, match="is not a WarrenMQ data folder"):
         check_folder(str(tmp_path / "empty"))
     (folder.path / "version").write_text("2\n")
     with pytest.raises(CheckError, match="format version 2"):

@@ -22,7 +22,7 @@ def flow(kept: Kept, count: int, name: str = "busy") -> None:
         assert kept.storage.committer.size < 2 * LIMIT
 
 
-def test_a_message_that_nobody_takes_is_carried_and_costs_no_file(tmp_path: Path) -> None:
+def test_a_waiting_message_is_relogged_without_a_file(tmp_path: Path) -> None:
     kept = small(tmp_path)
     kept.declare("idle")
     kept.declare("busy")
@@ -62,7 +62,7 @@ def test_a_queue_that_carries_and_then_grows_is_flushed(tmp_path: Path) -> None:
     assert kept.drain("grows") == list(range(120))
 
 
-def test_a_fanout_that_is_carried_comes_back_in_every_queue(tmp_path: Path) -> None:
+def test_a_relogged_fanout_returns_in_every_queue(tmp_path: Path) -> None:
     kept = small(tmp_path)
     kept.declare("busy")
     kept.channel.declare_exchange("all", "fanout", durable=True)

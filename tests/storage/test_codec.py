@@ -64,7 +64,7 @@ def test_everything_else_that_is_said(queue: int, first: int, last: int, encoded
     assert bytes(buffer.take()) == expected
 
 
-def test_a_fanout_says_its_message_once_in_an_epoch() -> None:
+def test_a_fanout_logs_its_message_once_per_epoch() -> None:
     buffer = EpochBuffer()
     message = make_message(b"a", b"h", b"body")
     for queue in (1, 2):
@@ -75,7 +75,7 @@ def test_a_fanout_says_its_message_once_in_an_epoch() -> None:
     assert bytes(buffer.take()) == struct.pack("<BI", APPEND, 3) + record.encode(8, 1, b"a", b"h", b"body")
 
 
-def test_an_epoch_grows_as_far_as_it_must_and_its_memory_is_used_again() -> None:
+def test_the_epoch_buffer_grows_and_is_reused() -> None:
     buffer = EpochBuffer()
     for size in (10, 3_000_000, 10, 300_000, 0):
         body = bytes(size)
@@ -87,7 +87,7 @@ def test_an_epoch_grows_as_far_as_it_must_and_its_memory_is_used_again() -> None
         buffer.recycle(taken)
 
 
-def test_what_is_being_written_does_not_change() -> None:
+def test_data_being_written_does_not_change() -> None:
     buffer = EpochBuffer()
     buffer.put_forget(1, 1)
     first = buffer.take()
@@ -124,12 +124,12 @@ def page_of(count: int, transient: int = -1) -> bytes:
     return bytes(encode_records(contents))
 
 
-def test_only_what_stands_behind_a_position_and_is_not_dead_is_wanted() -> None:
+def test_only_what_follows_a_position_and_is_not_dead_is_wanted() -> None:
     dead = bytearray(b"\x50")  # 4 and 6
     assert [each.position for each in decode_records(page_of(10), 2, 0, dead, 0)] == [3, 5, 7, 8, 9]
 
 
-def test_what_an_earlier_life_wrote_is_redelivered_and_its_transient_messages_are_gone() -> None:
+def test_persistent_messages_of_an_earlier_run_are_redelivered_and_transient_ones_dropped() -> None:
     found = decode_records(page_of(6, transient=2), -1, 0, None, 4)
     assert [(each.position, each.redelivered) for each in found] == [
         (0, True),
@@ -241,7 +241,7 @@ def test_rows_of_events() -> None:
     )
 
 
-def test_rows_that_are_said_again_or_kept_elsewhere_do_not_come_back() -> None:
+def test_rows_that_are_relogged_or_kept_elsewhere_do_not_come_back() -> None:
     buffer, replay = EpochBuffer(), LogReplay()
     for first, last in ((1, 2), (3, 3), (4, 9), (10, 11)):
         buffer.put_events(first, last, b"%d" % first)
@@ -261,7 +261,7 @@ def test_rows_that_are_said_again_or_kept_elsewhere_do_not_come_back() -> None:
 
 @pytest.mark.parametrize("keys", [b"", b"\x01a", b"\x01a\x00\xff" + b"b" * 255])
 @pytest.mark.parametrize("address", [b"\0\0", address_of("", "k"), address_of("x", ""), address_of("exchange", "key")])
-def test_keys_of_bcc_are_kept_behind_the_address(address: bytes, keys: bytes) -> None:
+def test_keys_of_bcc_are_kept_after_the_address(address: bytes, keys: bytes) -> None:
     message = make_message(address, content_header(1, BasicProperties(delivery_mode=2)), b"x")
     message.blind_keys = keys
     (found,) = decode_records(bytes(encode_records([enqueue_as(message, 3)])), -1, 0, None, 0)

@@ -168,7 +168,7 @@ def test_dead_space_that_a_start_finds_is_reclaimed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("transient_size", [10 * KIB, 100])
-def test_transient_messages_of_an_earlier_life_are_dead_space(tmp_path: Path, transient_size: int) -> None:
+def test_transient_messages_of_an_earlier_run_are_dead_space(tmp_path: Path, transient_size: int) -> None:
     """Also where they share their pages with others: then the heads of pages do not tell how much is theirs."""
     kept = Kept(tmp_path, **SCALED)
     kept.declare()
@@ -382,7 +382,7 @@ def test_segments_that_empty_meanwhile_leave_no_file(tmp_path: Path, steps: int)
 
 
 @pytest.mark.parametrize("steps", range(0, 12, 3))
-def test_one_segment_of_several_that_empties_meanwhile_stays_dead(tmp_path: Path, steps: int) -> None:
+def test_a_segment_emptied_during_compaction_stays_deleted(tmp_path: Path, steps: int) -> None:
     kept = Kept(tmp_path)
     held = scattered(kept)
     begin(kept)
@@ -467,7 +467,7 @@ def test_files_that_a_dead_copy_replaced_stay_dead(tmp_path: Path) -> None:
     assert (kept.names(), kept.drain()) == ([], [])
 
 
-def test_what_a_crash_left_of_a_copy_is_removed(tmp_path: Path) -> None:
+def test_temporary_copies_are_removed_after_a_crash(tmp_path: Path) -> None:
     kept = Kept(tmp_path)
     scattered(kept)
     kept.settle()
@@ -495,7 +495,7 @@ def test_a_damaged_segment_is_left_alone_and_the_others_are_compacted(
     path.write_bytes(octets)
     with caplog.at_level(logging.ERROR, "warrenmq.storage"):
         kept.settle()
-    assert [line.getMessage() for line in caplog.records if "is not compacted" in line.getMessage()]
+    assert [line.getMessage() for line in caplog.records if "not compacted" in line.getMessage()]
     assert kept.failures == []
     assert damaged.name in kept.names()
     assert "00000000000000000000-1.seg" in kept.names()
@@ -537,7 +537,7 @@ def test_it_is_tried_again_when_the_disk_has_room(tmp_path: Path) -> None:
     assert kept.storage.compaction.count > 0
 
 
-def test_transient_messages_of_an_earlier_life_are_not_copied(tmp_path: Path) -> None:
+def test_transient_messages_of_an_earlier_run_are_not_copied(tmp_path: Path) -> None:
     """They are not alive: with them the copy would have to be copied again, and again."""
     kept = Kept(tmp_path)
     kept.declare()

@@ -36,7 +36,7 @@ def test_a_folder_that_does_not_exist_is_made(tmp_path: Path) -> None:
     folder.unlock()
 
 
-def test_a_second_one_is_refused_and_told_who_has_it(tmp_path: Path) -> None:
+def test_a_second_one_is_refused_and_reported_who_has_it(tmp_path: Path) -> None:
     first = DataDir(tmp_path)
     first.lock()
     with pytest.raises(DataDirError) as refusal:
@@ -191,7 +191,7 @@ def test_a_folder_that_others_may_look_into_is_reported_and_starts(tmp_path: Pat
     data_dir.lock()
     data_dir.unlock()
     (warning,) = data_dir.warnings
-    assert warning.startswith(f"other users may look into the data folder {folder}")
+    assert warning.startswith(f"other users may read the data folder {folder}")
 
 
 def test_files_that_others_cannot_reach_are_no_reason_to_warn(tmp_path: Path) -> None:

@@ -60,13 +60,13 @@ def test_arguments_are_kept_as_they_are_on_the_wire(arguments: dict[str, Any]) -
 
 
 @given(wire_tables)
-def test_whatever_a_client_sends_as_arguments_can_be_kept(data: bytes) -> None:
+def test_any_arguments_can_be_stored(data: bytes) -> None:
     arguments, _ = decode_table(data, 0, len(data))
     # Compared as text: a number that is none (NaN) is not equal to itself.
     assert repr(decode_arguments(encode_arguments(arguments))) == repr(arguments)
 
 
-def test_keys_that_grew_when_they_were_read_can_be_kept() -> None:
+def test_keys_that_grew_when_decoded_can_be_stored() -> None:
     entry = b"\xff" + b"\xfe" * 255 + b"V"
     inner = len(entry).to_bytes(4, "big") + entry
     outer = b"\x01aF" + inner + b"\x01bA" + (1 + len(inner)).to_bytes(4, "big") + b"F" + inner
@@ -79,7 +79,7 @@ def test_keys_that_grew_when_they_were_read_can_be_kept() -> None:
 
 
 @given(st.recursive(names | st.integers(0, 9), lambda inner: st.lists(inner) | st.dictionaries(names, inner)))
-def test_texts_that_are_no_utf8_can_be_kept_in_arguments(value: Any) -> None:
+def test_non_utf8_texts_can_be_stored_in_arguments(value: Any) -> None:
     assert decode_arguments(encode_arguments({"\ud800": value})) == {"\ud800": value}
 
 
@@ -96,14 +96,14 @@ def test_arguments_may_be_nested_as_deep_as_on_the_wire() -> None:
 @pytest.mark.parametrize(
     ("kind", "key", "definition", "words"),
     [
-        ("parameter", ("p",), {}, "keeps no definitions of kind 'parameter'"),
-        ("vhost", ("/", "q"), {"name": "/"}, "is no key of a vhost"),
+        ("parameter", ("p",), {}, "has no definitions of kind 'parameter'"),
+        ("vhost", ("/", "q"), {"name": "/"}, "is not a key of a vhost"),
         ("vhost", ("/",), {"name": "/", "tags": "new"}, r"of a vhost has \['name', 'tags'\], not \['name'\]"),
         ("queue", ("/", "q"), {"name": "q"}, "the definition of a queue has"),
         ("queue", ("/", "q"), {**queue_of("q", {}), "id": "1"}, "id of a queue cannot be '1'"),
     ],
 )
-def test_what_has_no_column_is_refused_before_it_is_logged(
+def test_fields_without_a_column_are_refused_before_they_are_logged(
     kind: str, key: tuple[str, ...], definition: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(CatalogError, match=words):
@@ -111,18 +111,18 @@ def test_what_has_no_column_is_refused_before_it_is_logged(
 
 
 @given(st.binary() | wire_tables)
-def test_rubbish_is_no_record(data: bytes) -> None:
+def test_random_bytes_are_not_a_record(data: bytes) -> None:
     with pytest.raises(CatalogDamaged):
         decode_operation(data)
 
 
-def test_a_record_with_something_behind_it_is_refused() -> None:
-    with pytest.raises(CatalogDamaged, match="followed by 1 bytes too many"):
+def test_a_definition_record_with_extra_bytes_is_refused() -> None:
+    with pytest.raises(CatalogDamaged, match="followed by 1 extra bytes"):
         decode_operation(encode_operation("vhost", ("/",), None) + b"x")
 
 
 @given(st.binary())
-def test_rubbish_is_no_arguments(data: bytes) -> None:
+def test_random_bytes_are_not_arguments(data: bytes) -> None:
     try:
         arguments = decode_arguments(data)
     except MalformedValue:

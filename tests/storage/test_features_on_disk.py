@@ -77,7 +77,7 @@ def test_what_was_read_back_after_a_start_expires(tmp_path: Path) -> None:
     assert sorted(numbers_of(kept.take_all("grave"))) == list(range(25))
 
 
-def test_what_waits_in_memory_behind_expired_pages_expires(tmp_path: Path) -> None:
+def test_what_waits_in_memory_after_expired_pages_expires(tmp_path: Path) -> None:
     kept = opened(tmp_path, **{"x-message-ttl": 6 * TICK})
     publish(kept, range(25), expiration=str(5 * TICK))
     publish(kept, range(25, 51))
@@ -85,7 +85,7 @@ def test_what_waits_in_memory_behind_expired_pages_expires(tmp_path: Path) -> No
     assert left(kept) == 0
 
 
-def test_what_waits_in_memory_behind_dropped_pages_gives_way(tmp_path: Path) -> None:
+def test_what_waits_in_memory_after_dropped_pages_gives_way(tmp_path: Path) -> None:
     kept = opened(tmp_path)
     publish(kept, range(51))
     queue: Any = kept.queue()

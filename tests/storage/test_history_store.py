@@ -89,7 +89,7 @@ def test_a_queue_that_is_bound_before_the_pages_are_read_gets_them_when_they_are
     assert kept.queue("unbound").message_count() == 0
 
 
-def test_what_is_published_before_the_pages_are_read_stands_behind_them_in_the_history(kept: Slow) -> None:
+def test_what_is_published_before_the_pages_are_read_follows_them_in_the_history(kept: Slow) -> None:
     kept.publish(range(80), exchange="h")
     kept.stop()
     kept.open_slowly()

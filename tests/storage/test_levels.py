@@ -98,7 +98,7 @@ def test_each_level_keeps_its_own_messages(kept: Kept, clean: bool) -> None:
     assert kept.storage.context.describe_queue(nine.store.number) == "queue 'q' in vhost '/', priority 9"
 
 
-def test_a_level_that_was_never_asked_for_costs_nothing(kept: Kept) -> None:
+def test_a_level_that_was_never_used_costs_nothing(kept: Kept) -> None:
     Level(kept.storage, 3).put(1)
     kept.declare("other")
     kept.checkpoint()
@@ -137,7 +137,7 @@ def test_a_queue_is_deleted_with_its_levels(kept: Kept, clean: bool) -> None:
     assert three.store.number > used, "a number was used twice"
 
 
-def test_numbers_of_levels_are_never_used_again_by_queues(kept: Kept) -> None:
+def test_numbers_of_levels_are_never_reused_by_queues(kept: Kept) -> None:
     number = Level(kept.storage, 7).store.number
     kept.settle()
     kept.restart(clean=False)

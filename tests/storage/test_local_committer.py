@@ -9,7 +9,8 @@ from pathlib import Path
 
 from tests.support.loops import on_a_loop
 from warrenmq.journal.files import Data, Files, SystemFiles
-from warrenmq.journal.log_file import LogScan, LogWriter
+from warrenmq.journal.log_scan import LogScan
+from warrenmq.journal.log_writer import LogWriter
 from warrenmq.storage.committer import CommitProgress, EpochBatch
 from warrenmq.storage.local_committer import LocalCommitter
 
@@ -100,7 +101,7 @@ class NoDescriptorForSpares(SystemFiles):
 
 
 @on_a_loop
-async def test_the_log_goes_on_without_a_spare_file_while_no_descriptor_is_free(tmp_path: Path) -> None:
+async def test_the_log_continues_without_a_spare_file_while_no_descriptor_is_free(tmp_path: Path) -> None:
     files = NoDescriptorForSpares()
     log = Log(tmp_path, files)
     payloads = [bytes([number]) * 300_000 for number in range(8)]

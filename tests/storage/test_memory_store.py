@@ -54,7 +54,7 @@ def test_a_deleted_queue_has_nothing_left() -> None:
     assert kept(storage) == []
 
 
-def test_a_stream_declared_again_begins_anew() -> None:
+def test_a_stream_declared_again_starts_empty() -> None:
     storage = MemoryStorage()
     for body in (b"first", b"second"):
         store = storage.stream_store("/", "s", DURABLE)
@@ -99,5 +99,5 @@ def test_a_deleted_definition_is_gone_and_deleting_nothing_is_fine() -> None:
     assert list(catalog.load("queue")) == []
 
 
-def test_there_is_nothing_to_wait_for() -> None:
+def test_everything_is_durable_at_once() -> None:
     assert MemoryLog().end_turn() == 0

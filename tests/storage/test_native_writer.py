@@ -108,7 +108,7 @@ class BrokenWriter:
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EOPNOTSUPP, errno.ENOSYS])
-def test_what_it_cannot_do_the_thread_does(tmp_path: Path, error: int) -> None:
+def test_unsupported_native_writes_go_to_the_thread(tmp_path: Path, error: int) -> None:
     @on_a_loop
     async def run() -> None:
         log = Log(tmp_path)

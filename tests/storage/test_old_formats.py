@@ -17,7 +17,7 @@ from tests.support.client import PERSISTENT, Client
 from tests.support.tracing import ALL, TracedBroker, story
 from warrenmq.events import schema
 from warrenmq.events.codec import decode
-from warrenmq.journal import log_file, segment_file
+from warrenmq.journal import log_file, log_writer, segment_file
 from warrenmq.journal.files import SystemFiles
 from warrenmq.journal.record import PERSISTENT as KEPT
 from warrenmq.journal.record import encode
@@ -47,7 +47,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for number in (7, 8):
             write_segment(folder / "queues" / str(number), 0, [b"old-0", b"old-1"])
         files = SystemFiles()
-        writer = log_file.LogWriter(files, str(folder / "log"), 2)
+        writer = log_writer.LogWriter(files, str(folder / "log"), 2)
         for number in (7, 8):
             writer.append(
                 b"\x01" + u32(number) + encode(2, KEPT, ADDRESS, PERSISTENT_HEADER, b"old-2"), number - 5, TIME_MS
@@ -130,7 +130,7 @@ def fail(reason: object) -> None:
     raise AssertionError(reason)
 
 
-def test_a_folder_of_version_1_opens_and_goes_on(folder: Path) -> None:
+def test_a_folder_of_version_1_opens_and_continues(folder: Path) -> None:
     opened = Opened(folder)
     for name in ("q", "s"):
         assert opened.bodies(name) == [b"old-0", b"old-1", b"old-2"]

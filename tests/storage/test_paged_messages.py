@@ -26,6 +26,7 @@ from warrenmq.core.ports import MessageStore
 from warrenmq.protocol.properties import BasicProperties, content_header
 from warrenmq.storage.check import check_folder
 from warrenmq.storage.page_index import UNKNOWN
+from warrenmq.storage.queue_upkeep import end_run
 from warrenmq.storage.segments import Segment
 
 HOUR = 3_600_000
@@ -221,7 +222,7 @@ def test_a_read_in_progress_does_not_bring_forgotten_messages_back(kept: Kept) -
     assert kept.drain() == list(range(600, 900))
 
 
-def test_a_read_in_progress_goes_on_behind_what_was_forgotten(kept: Kept) -> None:
+def test_a_read_in_progress_continues_after_what_was_forgotten(kept: Kept) -> None:
     paged = on_disk(kept)
     taken = kept.take(paged[0])
     kept.queue().backlog.await_page(lambda: None)
@@ -258,7 +259,7 @@ def test_single_messages_are_forgotten_once(kept: Kept) -> None:
     assert kept.drain() == left
 
 
-def test_what_was_forgotten_is_not_forgotten_again_with_its_page(kept: Kept) -> None:
+def test_single_deletions_are_not_repeated_with_their_page(kept: Kept) -> None:
     paged = on_disk(kept)
     forget(kept, paged[::3])
     count, size = forget_first(kept)
@@ -354,7 +355,7 @@ def test_messages_are_fetched_and_stay_on_disk(kept: Kept, files: CountingFiles)
     assert kept.drain() == list(range(600))
 
 
-def test_what_is_in_memory_or_gone_is_left_out(kept: Kept) -> None:
+def test_messages_in_memory_or_deleted_are_left_out(kept: Kept) -> None:
     paged = on_disk(kept)
     forget(kept, paged[:50])
     answers = fetch(kept.store(), [0, 1, *paged[40:60], 600, 10_000])
@@ -364,7 +365,7 @@ def test_what_is_in_memory_or_gone_is_left_out(kept: Kept) -> None:
     assert fetch(kept.store(), []) == []
 
 
-def test_what_is_paged_in_meanwhile_is_left_out(kept: Kept) -> None:
+def test_messages_paged_in_meanwhile_are_left_out(kept: Kept) -> None:
     paged = on_disk(kept)
     kept.ack(kept.take(paged[0]))
     kept.store().page_in()  # this read comes first
@@ -424,7 +425,7 @@ def test_a_file_that_a_compaction_has_replaced_is_not_taken_for_damaged(kept: Ke
     kept.settle()
     assert answers == []
     path.with_suffix(".aside").rename(path)
-    kept.store().end_run([segment])
+    end_run(kept.store(), [segment])
     kept.settle()
     assert not is_fetch or [entry.position for entry in answers[0]] == paged[:3]
     assert kept.storage.figures()["damaged_pages"] == 0
@@ -568,7 +569,7 @@ def test_a_damaged_page_can_be_forgotten_with_the_others(kept: Kept, in_head: bo
     assert kept.storage.figures()["damaged_pages"] == 0
 
 
-def test_pages_behind_a_damaged_one_are_forgotten_and_the_counts_stay_right(tmp_path: Path) -> None:
+def test_pages_after_a_damaged_one_are_forgotten_and_the_counts_stay_right(tmp_path: Path) -> None:
     """The reader counts what it lost when it comes to the end of the segment: that may be forgotten before."""
     kept = Kept(tmp_path / "data", segment_size=1 << 20, read_size=1000)
     kept.declare()

@@ -11,7 +11,7 @@ from warrenmq.journal.files import Files
 from warrenmq.journal.record import encode
 from warrenmq.journal.segment_file import FILE_HEAD_SIZE, SEGMENT_MAGIC, encode_file_head, encode_page
 from warrenmq.storage.compaction import SegmentCopy, Source
-from warrenmq.storage.pages import read_pages
+from warrenmq.storage.page_reader import read_pages
 from warrenmq.storage.replay import PERSISTENT
 
 RESTORED_BELOW = 100
@@ -30,7 +30,7 @@ def segment(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_torn_page_of_transient_messages_of_an_earlier_life_is_passed_over(segment: Path) -> None:
+def test_a_torn_page_of_transient_messages_of_an_earlier_run_is_skipped(segment: Path) -> None:
     size = segment.stat().st_size
     pages, problem, bad = read_pages(Files(), str(segment), FILE_HEAD_SIZE, size, size, RESTORED_BELOW)
     assert [page.first for page, _ in pages] == [10, 12, 14]
@@ -38,7 +38,7 @@ def test_a_torn_page_of_transient_messages_of_an_earlier_life_is_passed_over(seg
     assert (problem, bad) == (None, None)
 
 
-def test_in_the_life_that_wrote_it_a_torn_page_is_damage(segment: Path) -> None:
+def test_a_torn_page_of_this_run_is_damage(segment: Path) -> None:
     size = segment.stat().st_size
     pages, problem, bad = read_pages(Files(), str(segment), FILE_HEAD_SIZE, size, size, 13)
     assert [page.first for page, _ in pages] == [10]

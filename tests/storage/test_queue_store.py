@@ -39,7 +39,7 @@ def spoil(kept: Kept, position: int, in_head: bool = False) -> None:
 # -- out and back ----------------------------------------------------------------------------------------------------
 
 
-def test_what_is_paged_out_comes_back_in_order(kept: Kept) -> None:
+def test_paged_out_messages_return_in_order(kept: Kept) -> None:
     queue = kept.declare()
     kept.publish(range(300))
     kept.settle()
@@ -143,7 +143,7 @@ def test_what_came_back_and_was_requeued_is_delivered_once(kept: Kept) -> None:
     assert kept.drain() == list(range(400))
 
 
-def test_messages_that_arrive_while_pages_are_read_stand_behind_them(kept: Kept) -> None:
+def test_messages_that_arrive_while_pages_are_read_follow_them(kept: Kept) -> None:
     kept.declare()
     kept.publish(range(200))
     taken: list[int] = []
@@ -167,7 +167,7 @@ def test_a_queue_that_never_gets_shorter_than_its_window_does_not_grow_in_memory
     assert kept.drain() == list(range(2000, 2300))
 
 
-def test_the_sums_are_right_again_when_all_is_gone(kept: Kept) -> None:
+def test_sums_are_zero_when_everything_is_deleted(kept: Kept) -> None:
     kept.declare()
     kept.publish(range(300))
     kept.settle()
@@ -297,7 +297,7 @@ def test_a_purge_leaves_what_is_unacked_also_for_the_next_start(kept: Kept) -> N
     assert kept.drain() == list(range(100))
 
 
-def test_a_page_that_was_asked_for_before_a_purge_does_not_come(kept: Kept) -> None:
+def test_a_page_that_was_requested_before_a_purge_does_not_come(kept: Kept) -> None:
     queue = kept.declare()
     kept.publish(range(300))
     kept.settle()
@@ -309,7 +309,7 @@ def test_a_page_that_was_asked_for_before_a_purge_does_not_come(kept: Kept) -> N
     assert kept.drain() == list(range(300, 310))
 
 
-def test_whoever_waits_for_a_page_hears_of_a_purge(kept: Kept) -> None:
+def test_a_purge_answers_pending_page_requests(kept: Kept) -> None:
     queue = kept.declare()
     kept.publish(range(300))
     kept.settle()
@@ -402,7 +402,7 @@ def test_a_damaged_page_head_loses_no_other_segment(kept: Kept) -> None:
     assert kept.queue().backlog.body_bytes == 0
 
 
-def test_a_damaged_file_is_kept_aside_before_it_is_removed(kept: Kept) -> None:
+def test_a_damaged_file_is_copied_aside_before_it_is_removed(kept: Kept) -> None:
     kept.declare()
     kept.publish(range(300))
     kept.settle()
@@ -416,7 +416,7 @@ def test_a_damaged_file_is_kept_aside_before_it_is_removed(kept: Kept) -> None:
     assert aside.read_bytes() == damaged
 
 
-def test_what_was_lost_once_is_not_lost_again_at_the_next_start(kept: Kept) -> None:
+def test_losses_are_reported_once(kept: Kept) -> None:
     kept.declare()
     kept.publish(range(300))
     kept.settle()

@@ -11,7 +11,8 @@ from tests.journal.fixtures import PERSISTENT_HEADER
 from tests.storage.driver import Kept
 from warrenmq.core.message import enqueue_as, make_message
 from warrenmq.journal.files import SystemFiles
-from warrenmq.journal.log_file import LogScan, LogWriter
+from warrenmq.journal.log_scan import LogScan
+from warrenmq.journal.log_writer import LogWriter
 from warrenmq.journal.record import PERSISTENT
 from warrenmq.journal.segment_file import PAGE_HEAD_SIZE
 from warrenmq.storage.codec import EpochBuffer
@@ -60,7 +61,7 @@ def test_nothing_changes_from_start_to_start(tmp_path: Path, ways: tuple[bool, .
     assert kept.queue().message_count() == 0
 
 
-def test_what_stands_behind_pages_after_a_start_is_flushed_once(tmp_path: Path) -> None:
+def test_what_follows_pages_after_a_start_is_flushed_once(tmp_path: Path) -> None:
     """The tail that recovery made of the log's messages is paged out by the next checkpoint, and not doubled."""
     kept = filled(tmp_path)
     kept.publish(range(300, 305))
@@ -84,7 +85,7 @@ def test_a_log_that_holds_more_than_the_memory_is_paged_out_at_the_start(tmp_pat
     assert kept.drain() == list(range(1000))
 
 
-def test_positions_are_not_used_again_while_anything_speaks_of_them(tmp_path: Path) -> None:
+def test_positions_are_not_reused_while_anything_speaks_of_them(tmp_path: Path) -> None:
     kept = filled(tmp_path)
     kept.drain()
     kept.settle()
@@ -105,7 +106,7 @@ def test_a_torn_end_of_the_last_segment_comes_from_the_log(tmp_path: Path, offse
     assert kept.drain() == list(range(300))
 
 
-def test_a_page_of_carried_messages_that_was_torn_comes_from_the_log(tmp_path: Path) -> None:
+def test_a_page_of_relogged_messages_that_was_torn_comes_from_the_log(tmp_path: Path) -> None:
     kept = Kept(tmp_path, relog_below=1 << 20, log_file_size=600)
     kept.declare()
     kept.publish(range(5))
@@ -165,7 +166,7 @@ def test_torn_marks_are_cut_and_the_others_count(tmp_path: Path) -> None:
     assert kept.drain() == [number for number in range(300) if number not in range(5, 10)]
 
 
-def test_marks_behind_damaged_ones_count_for_ever(tmp_path: Path) -> None:
+def test_marks_after_damaged_ones_count_for_ever(tmp_path: Path) -> None:
     kept = acked(tmp_path)
     kept.stop()
     spoiled(flip(16 + 12), marks(kept)[0])
@@ -206,7 +207,7 @@ def test_a_page_head_is_as_long_as_these_tests_think() -> None:
     assert PAGE_HEAD_SIZE == 80
 
 
-def test_an_epoch_that_makes_no_sense_is_left_out_as_a_whole(tmp_path: Path) -> None:
+def test_an_epoch_that_cannot_be_decoded_is_skipped_as_a_whole(tmp_path: Path) -> None:
     kept = filled(tmp_path, 3)
     number, epoch = kept.store().number, kept.storage.log.epoch
     kept.crash()

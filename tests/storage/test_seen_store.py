@@ -166,7 +166,7 @@ def test_files_that_belong_to_nobody_go_at_the_next_start(files: RecordingFiles)
     assert names(again(life)) == []
 
 
-def test_a_damaged_file_is_kept_aside_and_told_and_no_message_is_lost(files: RecordingFiles) -> None:
+def test_a_damaged_file_is_copied_aside_and_reported_and_no_message_is_lost(files: RecordingFiles) -> None:
     life = Life(files, options=FILES)
     life.publisher.declare("q", durable=True, arguments=WINDOW)
     publish(life, range(100))
@@ -178,7 +178,7 @@ def test_a_damaged_file_is_kept_aside_and_told_and_no_message_is_lost(files: Rec
     assert read_ids(files, f"{ROOT}/seen/{name}").fault == "the checksum of its ids does not match"
     life = again(life)
     assert len(life.storage.report) == 1
-    assert "up to 100 ids that queue 'q' in vhost '/' has seen are forgotten" in life.storage.report[0]
+    assert "up to 100 ids seen by queue 'q' in vhost '/' are lost" in life.storage.report[0]
     assert life.storage.files.list(f"{ROOT}/lost+damaged") == [f"seen-{name}"]
     publish(life, range(100))
     assert length(life) == 200

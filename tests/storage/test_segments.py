@@ -27,7 +27,7 @@ def chosen(segments: Segments, written: int | None = None) -> list[int]:
     return [segments.all.index(segment) for segment in run]
 
 
-def test_sums_follow_what_is_written_lost_and_removed() -> None:
+def test_sums_follow_writes_deletions_and_removals() -> None:
     segments = segments_of((1000, 900), (1000, 200))
     assert (segments.size, segments.live) == (2000, 1100)
     first, second = segments.all
@@ -46,7 +46,7 @@ def test_the_overhead_of_records_is_their_average() -> None:
     assert (segment.count, segment.overhead, segment.live_bytes()) == (40, 30, 1120)
 
 
-def test_nothing_is_compacted_while_the_dead_are_few() -> None:
+def test_few_deletions_cause_no_compaction() -> None:
     assert chosen(segments_of((1000, 600), (1000, 600))) == []
     assert chosen(segments_of((1000, 200))) == []
 
@@ -59,11 +59,11 @@ def test_neighbours_that_are_mostly_dead_go_with_it() -> None:
     assert chosen(segments_of((1000, 600), (1000, 300), (1000, 10), (1000, 300), (1000, 600))) == [1, 2, 3]
 
 
-def test_small_neighbours_go_with_it_however_alive() -> None:
+def test_small_neighbours_join_a_run() -> None:
     assert chosen(segments_of((1000, 1000), (100, 100), (50, 50), (1000, 10), (1000, 10))) == [1, 2, 3, 4]
 
 
-def test_what_is_copied_is_never_more_than_what_is_reclaimed() -> None:
+def test_a_compaction_copies_no_more_than_it_reclaims() -> None:
     segments = segments_of((490, 490), (490, 490), (1000, 10), (1000, 10))
     run = [segments.all[at] for at in chosen(segments)]
     assert 2 * sum(segment.alive_bytes for segment in run) <= sum(segment.size for segment in run)
@@ -82,14 +82,14 @@ def test_the_work_of_one_run_is_bounded() -> None:
     assert len(chosen(segments_of(*[(1000, 1)] * 50))) == 8
 
 
-def test_what_is_written_read_or_unreadable_is_left_out() -> None:
+def test_segments_being_written_read_or_unreadable_are_left_out() -> None:
     segments = segments_of(*[(1000, 10)] * 6)
     segments.reading = segments.all[3]
     segments.all[0].is_unreadable = True
     assert chosen(segments, written=5) == [1, 2]
 
 
-def test_the_one_that_is_read_is_compacted_when_it_is_the_worst() -> None:
+def test_the_segment_being_read_is_compacted_if_most_of_it_is_dead() -> None:
     segments = segments_of((1000, 600), (1000, 600), (1000, 0), (1000, 0))
     segments.reading = segments.all[2]
     segments.all[3].is_unreadable = True

@@ -182,7 +182,7 @@ def test_an_offset_that_retention_has_passed_is_forgotten_by_a_restart_too(tmp_p
     assert stored(kept) == {"late": 20}
 
 
-def test_an_offset_behind_the_end_of_the_stream_is_not_believed(kept: Kept) -> None:
+def test_an_offset_after_the_end_of_the_stream_is_not_believed(kept: Kept) -> None:
     kept.storage.log.buffer.put_offset(kept.queue("s").store.number, 1000, b"t")
     kept.storage.log.note_work(0)
     kept.settle()

@@ -189,7 +189,7 @@ def test_segments_are_closed_by_size(node: Node) -> None:
     assert node.offsets() == list(range(200))
 
 
-def test_a_checkpoint_lets_the_log_go(node: Node) -> None:
+def test_a_checkpoint_trims_the_log(node: Node) -> None:
     """Written in the small, over and over: the log does not grow with the stream."""
     declare_stream(node.channel)
     for at in range(60):
@@ -200,7 +200,7 @@ def test_a_checkpoint_lets_the_log_go(node: Node) -> None:
     assert node.offsets() == list(range(1800))
 
 
-def test_a_checkpoint_takes_along_what_was_left_alone(start: Callable[..., Node]) -> None:
+def test_a_checkpoint_flushes_idle_queues(start: Callable[..., Node]) -> None:
     node = start()
     declare_stream(node.channel)
     node.publish(b"lonely")
@@ -494,7 +494,7 @@ def damage(node: Node, segment: int, page: int, in_head: bool = False) -> tuple[
         files.close(handle)
 
 
-def test_a_damaged_page_is_passed_over(start: Callable[..., Node], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_page_is_skipped(start: Callable[..., Node], caplog: pytest.LogCaptureFixture) -> None:
     node = start()
     fill(node, 300)
     first, last = damage(node, 2, 1)
@@ -502,7 +502,7 @@ def test_a_damaged_page_is_passed_over(start: Callable[..., Node], caplog: pytes
     node = start()
     node.read()
     assert node.offsets() == [at for at in range(300) if not first <= at <= last]
-    assert "passed over" in caplog.text
+    assert "are skipped" in caplog.text
     for offset in (first, last, last + 3):
         node.read(offset, tag=str(offset))
         assert node.offsets(str(offset)) == list(range(max(offset, last + 1), 300))
@@ -519,7 +519,7 @@ def test_a_damaged_page_head_costs_no_more_than_its_segment(start: Callable[...,
     assert node.offsets() == [at for at in range(300) if not first <= at < behind]
 
 
-def test_a_damaged_last_page_is_passed_over_to_the_end(start: Callable[..., Node]) -> None:
+def test_a_damaged_last_page_is_skipped_to_the_end(start: Callable[..., Node]) -> None:
     """A read that finds nothing behind it must come to an end."""
     node = start()
     fill(node, 300)
@@ -535,7 +535,7 @@ def test_a_damaged_last_page_is_passed_over_to_the_end(start: Callable[..., Node
     assert node.offsets("late") == list(range(300, 305))
 
 
-def test_a_segment_that_vanished_is_passed_over(node: Node) -> None:
+def test_a_segment_that_vanished_is_skipped(node: Node) -> None:
     fill(node, 300)
     gone = node.store.segments.all[2]
     os.unlink(os.path.join(node.store.folder, gone.name))
@@ -545,7 +545,7 @@ def test_a_segment_that_vanished_is_passed_over(node: Node) -> None:
 
 
 @pytest.mark.parametrize("how", ["cut", "other bytes"])
-def test_a_torn_page_is_made_good_by_the_log(how: str, start: Callable[..., Node]) -> None:
+def test_a_torn_page_is_restored_from_the_log(how: str, start: Callable[..., Node]) -> None:
     node = start()
     fill(node, 40)
     path = os.path.join(node.store.folder, node.files[0])
@@ -560,7 +560,7 @@ def test_a_torn_page_is_made_good_by_the_log(how: str, start: Callable[..., Node
 
 
 @pytest.mark.parametrize("missing", [0, 1, 2])
-def test_a_segment_whose_name_was_not_synced_is_made_good_by_the_log(missing: int, start: Callable[..., Node]) -> None:
+def test_a_segment_whose_name_was_not_synced_is_restored_from_the_log(missing: int, start: Callable[..., Node]) -> None:
     node = start()
     fill(node, 120)
     assert len(node.files) >= 3
@@ -681,7 +681,7 @@ def test_a_segment_size_that_is_set_at_run_time_counts_from_the_next_page_on(
     assert node.offsets() == list(range(450))
 
 
-def test_a_reader_of_what_goes_away_goes_on_behind_it(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_reader_of_what_goes_away_continues_after_it(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     declare_stream(node.channel, max_length_bytes=10_000, stream_max_segment_size_bytes=3000)
     node.publish(*numbered(50))
     node.read(prefetch=1)

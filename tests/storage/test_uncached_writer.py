@@ -99,7 +99,7 @@ def test_a_write_may_take_long_in_proportion_to_its_size() -> None:
     assert files.asked() == ["past"] * 2 * SLOW_IN_A_ROW
 
 
-def test_what_is_in_the_cache_is_let_go() -> None:
+def test_cached_pages_are_dropped() -> None:
     files = Noted()
     writer = UncachedWriter(files, files.clock)
     for pieces in (SMALL, LARGE):

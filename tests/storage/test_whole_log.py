@@ -14,7 +14,8 @@ from tests.support.crash import effort
 from warrenmq.core.classic_queue import ClassicQueue
 from warrenmq.core.stream import Stream
 from warrenmq.journal.files import SystemFiles
-from warrenmq.journal.log_file import LogWriter, read_log
+from warrenmq.journal.log_scan import read_log
+from warrenmq.journal.log_writer import LogWriter
 
 WHOLE = {"log_limit": 1 << 40, "log_file_size": 1 << 20, "relog_below": 3000}  # nothing is ever trimmed
 STREAM = {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 1500}

@@ -18,7 +18,7 @@ cdef class DirectWriter:
     @cython.locals(count=Py_ssize_t, acquired=Py_ssize_t, left=Py_ssize_t, failure=int)
     cpdef bint write(self, int handle, object buffers, long long offset) except -1
     @cython.locals(
-        failure=int, flags=int, is_direct=bint, is_whole=bint, behind=Py_ssize_t, size=Py_ssize_t, written=Py_ssize_t
+        failure=int, flags=int, is_direct=bint, is_whole=bint, misaligned=Py_ssize_t, size=Py_ssize_t, written=Py_ssize_t
     )
     cdef int _write(self, int handle, long long offset, Py_ssize_t left) noexcept nogil
     @cython.locals(piece=Py_ssize_t, done=Py_ssize_t, filled=Py_ssize_t, part=Py_ssize_t)

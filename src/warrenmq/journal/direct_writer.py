@@ -1,14 +1,13 @@
 # cython: boundscheck=False, wraparound=False, nonecheck=False, cdivision=True
-"""Writes a file past the memory that the system keeps of files (O_DIRECT), and without the interpreter.
+"""Writes a file with O_DIRECT, without holding the interpreter lock.
 
-For a large write that nobody reads soon: a page that is fresh in that memory takes 0.8 to 2 ns of CPU per byte, this
-way takes 0.1, and as much for the copy. The disk wants whole blocks from aligned memory, so what is written is copied
-to a stage first; what stands before the first whole block and behind the last one goes the usual way, through the same
-descriptor. All of it is one stretch without the interpreter: to get it back may take 5 ms each time under load.
+For a large write that will not be read soon: a write to fresh page cache takes 0.8 to 2 ns of CPU per byte, a direct
+write 0.1, and the copy as much. The disk needs whole blocks from aligned memory, so data is copied to a staging buffer
+first; the bytes before the first whole block and after the last one are written normally, through the same descriptor.
+The whole write is one stretch without the interpreter lock: taking it back may need 5 ms each time under load.
 
-A writer and the descriptor belong to one thread while it writes. Compiled when the package is built
-(direct_writer.pxd); uncompiled there is none, for a thread of Python could not let go of the interpreter while it
-copies.
+During a write, the writer and the descriptor belong to one thread. Compiled when the package is built
+(direct_writer.pxd); not available uncompiled, since Python code would hold the lock during the copies.
 """
 
 import os
@@ -31,7 +30,7 @@ if cython.compiled:
 
 IS_AVAILABLE: bool = cython.compiled and hasattr(os, "O_DIRECT")
 
-BLOCK = 4096  # what disks and file systems want whole, or less
+BLOCK = 4096  # the block size of disks and file systems, or a multiple of it
 STAGE = 1024 * 1024
 
 _BLOCK = BLOCK  # the same as C integers
@@ -39,16 +38,16 @@ _O_DIRECT: int = getattr(os, "O_DIRECT", 0)
 
 
 class DirectWriter:
-    """Has a stage of its own (whole blocks), and for the time of a write a view of each piece."""
+    """Owns a staging buffer of whole blocks and, during a write, a view of each buffer."""
 
     __slots__ = ("_buffer", "_buffer_done", "_stage", "_stage_size", "_views")
 
-    _stage: Any  # aligned memory, declared in direct_writer.pxd, as are
+    _stage: Any  # aligned memory, declared in direct_writer.pxd
     _views: Any  # the buffers, an array of Py_buffer
 
     def __cinit__(self, stage_size: int = STAGE) -> None:
         if stage_size < _BLOCK or stage_size % _BLOCK:
-            raise ValueError("a stage is made of whole blocks")
+            raise ValueError("the stage size must be a multiple of the block size")
         self._stage_size = stage_size
         if posix_memalign(cython.cast("void **", cython.address(self._stage)), _BLOCK, stage_size) != 0:
             raise MemoryError
@@ -57,7 +56,8 @@ class DirectWriter:
         free(self._stage)
 
     def write(self, handle: int, buffers: Sequence[bytes | bytearray | memoryview], offset: int) -> bool:
-        """Write all of it. False: the system does not write this file so; some may be there, as after an error."""
+        """Write everything. Return False if the file does not support direct writes; part may have been written, as
+        after an error."""
         count = len(buffers)
         acquired = 0
         left = 0
@@ -83,7 +83,7 @@ class DirectWriter:
         return True
 
     def _write(self, handle: int, offset: int, left: int) -> int:
-        """Gives 0, or what the system said; what it wrote short is gone on with, for the next write tells why."""
+        """Return 0 or an errno. A short write is continued, because the next write reports why."""
         self._buffer = 0
         self._buffer_done = 0
         failure = 0
@@ -93,9 +93,9 @@ class DirectWriter:
             failure = errno
         flags &= ~_O_DIRECT
         while left > 0 and failure == 0:
-            behind = offset & (_BLOCK - 1)
-            is_whole = behind == 0 and left >= _BLOCK
-            size = min(left & -_BLOCK, self._stage_size) if is_whole else min(_BLOCK - behind, left)
+            misaligned = offset & (_BLOCK - 1)
+            is_whole = misaligned == 0 and left >= _BLOCK
+            size = min(left & -_BLOCK, self._stage_size) if is_whole else min(_BLOCK - misaligned, left)
             if is_direct != is_whole:
                 if fcntl(handle, F_SETFL, flags | _O_DIRECT if is_whole else flags) < 0:
                     failure = errno
@@ -108,7 +108,7 @@ class DirectWriter:
                 offset += written
                 left -= written
             elif written == 0:
-                failure = EINVAL  # neither written nor refused: the usual way will tell
+                failure = EINVAL  # neither written nor refused: the normal write will report the cause
             elif errno != EINTR:
                 failure = errno
         if is_direct:
@@ -116,7 +116,7 @@ class DirectWriter:
         return failure
 
     def _fill_stage(self, size: int) -> None:
-        """Copy what comes next to the stage."""
+        """Copy the next `size` bytes to the staging buffer."""
         piece = self._buffer
         done = self._buffer_done
         filled = 0
@@ -128,7 +128,7 @@ class DirectWriter:
             done = 0
 
     def _advance(self, written: int) -> None:
-        """So much of what comes next is written."""
+        """Advance by `written` bytes."""
         self._buffer_done += written
         while self._buffer_done > 0 and self._buffer_done >= self._views[self._buffer].len:
             self._buffer_done -= self._views[self._buffer].len

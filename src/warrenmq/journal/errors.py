@@ -1,16 +1,15 @@
-"""What can be wrong with a file, in words for whoever runs the broker.
+"""Errors about files, with texts for the operator.
 
-An `OSError` is not among them: where the operating system refuses, its own error comes as it is. The one exception is a
-failed sync of the log (`SyncFailed`), which must never be tried again.
+An `OSError` is passed through as it is. The one exception is a failed sync (`SyncFailed`), which must never be retried.
 """
 
 
 class JournalError(Exception):
-    """A file does not hold what it should. The text names the place."""
+    """A file does not hold what it should; the text names the place."""
 
 
 class UnknownVersion(JournalError):
-    """A file of a newer WarrenMQ: whole, but not for this program. It must not be touched."""
+    """A file in the format of a newer WarrenMQ: it is left untouched."""
 
     def __init__(self, path: str, version: int) -> None:
         super().__init__(f"{path} has format version {version}, which this version of WarrenMQ cannot read")
@@ -19,7 +18,7 @@ class UnknownVersion(JournalError):
 
 
 class BadRecord(JournalError):
-    """Bytes that are no message record."""
+    """These bytes are not a message record."""
 
     def __init__(self, offset: int, why: str) -> None:
         super().__init__(f"no message record at offset {offset}: {why}")
@@ -28,7 +27,7 @@ class BadRecord(JournalError):
 
 
 class DamagedPage(JournalError):
-    """A page of a segment cannot be used. Positions `first` to `last` were in it, None where its head is lost."""
+    """A page of a segment is unusable. It held positions `first` to `last`; None if its head is lost."""
 
     def __init__(self, path: str, offset: int, why: str, first: int | None = None, last: int | None = None) -> None:
         held = f" (positions {first} to {last})" if first is not None else ""
@@ -41,8 +40,10 @@ class DamagedPage(JournalError):
 
 
 class SyncFailed(JournalError):
-    """The log could not be made durable. What was written since the last sync may be lost, and a second sync would not
-    tell: the kernel has dropped the dirty pages (or has not, nobody knows). There is no way on but to stop."""
+    """The log could not be made durable; what was written since the last sync may be lost.
+
+    A second sync would prove nothing, because the kernel may have dropped the dirty pages: the only way out is to stop.
+    """
 
     def __init__(self, path: str, cause: OSError) -> None:
         super().__init__(f"{path} could not be synced: {cause.strerror or cause}")

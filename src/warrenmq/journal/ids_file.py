@@ -1,7 +1,7 @@
-"""The ids that one queue or exchange has seen, as a file: written once as a whole, and never changed.
+"""A file of the ids that one queue or exchange has seen; written once and never changed.
 
-A head, and rows of 24 bytes: 16 of the id and a number, oldest first. The commit log has the same rows. Drawn in
-docs/formats/ids.md.
+A head, and rows of 24 bytes: 16 of the id and a number, oldest first, as in the commit log. docs/formats/ids.md draws
+it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ VERSION = 1
 ROW_SIZE = 24
 HEAD_SIZE = 40
 
-_HEAD = Struct("<8sIQQIII")  # magic, version, owner, epoch, count, checksum of the rows, and of the 36 before
+_HEAD = Struct("<8sIQQIII")  # magic, version, owner, epoch, count, checksums of the rows and of the 36 bytes before
 _ROW = Struct("<16sQ")
 _U32 = Struct("<I")
 _NAME = re.compile(r"([0-9a-f]{16})-([0-9]{20})\.ids")
 
 
 class IdsFile(NamedTuple):
-    """What is in a file, or why it is no use."""
+    """The rows of a file, or why it is unusable."""
 
     rows: bytes
     fault: str | None = None
@@ -39,13 +39,13 @@ def ids_name(owner: int, epoch: int) -> str:
 
 
 def parse_ids_name(name: str) -> tuple[int, int] | None:
-    """Owner and epoch; None for other names."""
+    """Return owner and epoch; None for other names."""
     match = _NAME.fullmatch(name)
     return (int(match[1], 16), int(match[2])) if match else None
 
 
 def encode_ids(ids: Iterable[tuple[bytes, int]]) -> bytes:
-    """The rows of ids and their numbers."""
+    """Encode ids and their numbers as rows."""
     pack = _ROW.pack
     return b"".join([pack(id, number) for id, number in ids])
 
@@ -55,13 +55,13 @@ def decode_ids(rows: bytes | bytearray) -> Iterator[tuple[bytes, int]]:
 
 
 def encode_head(owner: int, epoch: int, rows: bytes) -> bytes:
-    """What stands before the rows in the file."""
+    """Return the head of a file with these rows."""
     checked = _HEAD.pack(MAGIC, VERSION, owner, epoch, len(rows) // ROW_SIZE, crc32c(rows), 0)[:-4]
     return checked + _U32.pack(crc32c(checked))
 
 
 def read_ids(files: Files, path: str) -> IdsFile:
-    """Read a file of ids; one of a newer version is refused."""
+    """Read a file of ids; raise UnknownVersion for a newer version."""
     handle = files.open_read(path)
     try:
         data = files.read(handle, files.size(handle), 0)

@@ -1,7 +1,7 @@
-"""A message record: one message of one queue, as it lies in the log and in the pages of segments.
+"""A message record: one message of one queue, in the log and in segment pages.
 
 docs/formats/README.md draws it. This is the plain form, which checks every bound; the hot path has its own codec in
-`storage`, and tests hold the two against each other.
+`storage`, and tests compare the two.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from warrenmq.journal.errors import BadRecord
 from warrenmq.journal.files import Data
 
 PERSISTENT = 0x01
-RELOGGED = 0x02  # written again because the log was about to be trimmed
-# Optional fields behind the head, in this order.
+RELOGGED = 0x02  # logged again because the log was about to be trimmed
+# Optional fields after the head, in this order.
 TRACED = 0x80  # uid, publish time and enqueue time in us; since version 2 of log and segments
-PUBLISH_TIME = 0x04  # of a message that is not traced, in us; this and the next since version 4 of the log
+PUBLISH_TIME = 0x04  # of an untraced message, in us; this and the next since version 4 of the log
 EXPIRY = 0x08  # in ms
-ATTEMPTS = 0x10  # deliveries so far; in segments only, the log has a record of its own
+ATTEMPTS = 0x10  # deliveries so far; only in segments, the log has a record of its own
 # Without a field:
-HAS_DEATHS = 0x20  # its x-death header was written by the broker; since version 5 of log and segments
+HAS_DEATHS = 0x20  # the broker wrote its x-death header; since version 5 of log and segments
 
 # position, flags, lengths of address, header and body
 HEAD = Struct("<QBHII")
@@ -29,7 +29,7 @@ HEAD_SIZE = HEAD.size
 TRACE = Struct("<QQQ")  # uid, publish time and enqueue time in us
 TRACE_SIZE = TRACE.size
 _FIELDS = ((TRACED, TRACE_SIZE), (PUBLISH_TIME, 8), (EXPIRY, 8), (ATTEMPTS, 4))
-READ_FLAGS = TRACED | PUBLISH_TIME | EXPIRY | ATTEMPTS | HAS_DEATHS  # a record with one of them says more
+READ_FLAGS = TRACED | PUBLISH_TIME | EXPIRY | ATTEMPTS | HAS_DEATHS  # others need no decoding
 FIELDS_SIZE = [sum(size for flag, size in _FIELDS if flags & flag) for flags in range(256)]  # by flags
 ADDRESS_MAX = 2**16 - 1
 PART_MAX = 2**32 - 1
@@ -42,20 +42,20 @@ class Record(NamedTuple):
     header: bytes
     body: bytes
     end: int  # where the next record begins
-    fields: bytes = b""  # the optional ones
+    fields: bytes = b""  # optional fields, encoded
 
 
 def encode(position: int, flags: int, address: bytes, header: bytes, body: bytes, fields: bytes = b"") -> bytes:
-    """The bytes of a message; `fields` are the optional ones that its flags name."""
+    """Encode a message; `fields` are the optional fields that its flags name."""
     assert len(fields) == FIELDS_SIZE[flags]
     return HEAD.pack(position, flags, len(address), len(header), len(body)) + fields + address + header + body
 
 
 def decode_at(data: Data, offset: int) -> Record:
-    """The record that begins at `offset`, as position, flags, address, header, body and the next offset."""
+    """Decode the record at `offset`."""
     start = offset + HEAD_SIZE
     if offset < 0 or start > len(data):
-        raise BadRecord(offset, "its head passes the end")
+        raise BadRecord(offset, "its head exceeds the data")
     position, flags, address_size, header_size, body_size = HEAD.unpack_from(data, offset)
     fields = bytes(data[start : start + FIELDS_SIZE[flags]])
     start += FIELDS_SIZE[flags]
@@ -63,7 +63,7 @@ def decode_at(data: Data, offset: int) -> Record:
     body_start = header_start + header_size
     end = body_start + body_size
     if end > len(data):
-        raise BadRecord(offset, f"it passes the end by {end - len(data)} bytes")
+        raise BadRecord(offset, f"it exceeds the data by {end - len(data)} bytes")
     return Record(
         position,
         flags,
@@ -76,7 +76,7 @@ def decode_at(data: Data, offset: int) -> Record:
 
 
 def decode_all(data: Data) -> Iterator[Record]:
-    """Records one behind the other, to the last byte."""
+    """Decode adjacent records up to the last byte."""
     offset = 0
     while offset < len(data):
         record = decode_at(data, offset)

@@ -1,8 +1,8 @@
-"""Segment files: the messages of one queue, in pages, with strictly growing positions; and their deletion marks.
+"""The format of segment files: messages of one queue in pages, with increasing positions; and their deletion marks.
 
-docs/formats/segment.md draws both. Only the format is here: who writes when, and which pages are alive, is up to
-`storage`. A page's head has a checksum of its own, so that a start reads heads only; its payload is checked when it is
-read. A walk over a file that ends in the middle of something says where, and never shows a page that is not whole.
+docs/formats/segment.md draws both. Who writes when, and which pages are alive, is up to `storage`. A page head has its
+own checksum, so that recovery can read heads only; the payload is checked when it is read. A walk over a truncated file
+reports where it ends, and returns whole pages only.
 """
 
 from __future__ import annotations
@@ -24,34 +24,33 @@ from warrenmq.journal.record import Record, decode_all
 
 SEGMENT_MAGIC = b"WARRENSG"
 MARKS_MAGIC = b"WARRENDD"
-# Segments: version 2 has traced messages among the others; version 3 has more optional fields in records, and the bytes
-# of bodies in page heads. Marks: version 2 has the bytes of what was deleted. Version 4 of both is bound to its place:
-# the checksum of the file head covers the names of the file and of its folder, too. Version 5 of segments has in page
-# heads when messages expire.
+# Segments: version 2 added traced messages; version 3 more optional fields in records, and the bytes of bodies in page
+# heads. Marks: version 2 added the bytes that were deleted. Version 4 of both is bound to its place: the checksum of
+# the file head also covers the names of the file and its folder. Version 5 of segments added expiry to page heads.
 VERSIONS = {SEGMENT_MAGIC: 5, MARKS_MAGIC: 4}
 _BOUND_SINCE = 4
 _UNBOUND = {SEGMENT_MAGIC: 3, MARKS_MAGIC: 2}
-_BODY_BYTES_SINCE = 3  # segments before do not know the bytes of bodies
+_BODY_BYTES_SINCE = 3  # earlier segments do not record the bytes of bodies
 FOREIGN = "it was written under another name"
 _FLIPPED_BITS = 3  # a checksum that differs in more bits was not changed by accident
 PAGE_MAGIC = 0x57504733
-PAGE_MAGIC_V3 = 0x57504732  # of versions 3 and 4
+PAGE_MAGIC_V3 = 0x57504732  # versions 3 and 4
 PAGE_MAGIC_V1 = 0x57504731
 BATCH_MAGIC = 0x57444432
 BATCH_MAGIC_V1 = 0x57444431
-UNKNOWN = -1  # bytes that no one has counted
+UNKNOWN = -1  # bytes that were not counted
 _UNKNOWN = 2**64 - 1
 
-_FILE_HEAD = Struct("<8sII")  # magic, version, checksum of the 12 before
+_FILE_HEAD = Struct("<8sII")  # magic, version, checksum of the 12 bytes before
 FILE_HEAD_SIZE = _FILE_HEAD.size
-# magic, payload length, count, transient ones among them, first and last position, times of both, bytes of bodies of
-# the others, earliest and latest expiry, checksums of the payload and of the 76 before
+# magic, payload length, count, transient count, first and last position, times of both, bytes of persistent bodies,
+# earliest and latest expiry, checksum of the payload, checksum of the 76 bytes before
 _PAGE_HEAD = Struct("<IIIIQQQQQQQII")
 PAGE_HEAD_SIZE = _PAGE_HEAD.size
 _PAGE_HEAD_V3 = Struct("<IIIIQQQQQII")  # without expiry
-_PAGE_HEAD_V1 = Struct("<IIIIQQQQII")  # without the bytes, either
+_PAGE_HEAD_V1 = Struct("<IIIIQQQQII")  # without the bytes of bodies, either
 _PAGE_HEADS = {PAGE_MAGIC: _PAGE_HEAD, PAGE_MAGIC_V3: _PAGE_HEAD_V3, PAGE_MAGIC_V1: _PAGE_HEAD_V1}
-_BATCH_HEAD = Struct("<IIIQ")  # magic, count, checksum of all that follows, bytes of the bodies deleted so far
+_BATCH_HEAD = Struct("<IIIQ")  # magic, count, checksum of the rest, bytes of the bodies deleted so far
 _BATCH_HEAD_V1 = Struct("<III")  # without the bytes
 _U32 = Struct("<I")
 _U64 = Struct("<Q")
@@ -62,17 +61,17 @@ _NAME = re.compile(r"(\d{20})-(0|[1-9]\d{0,9})\.(seg|dead)")
 
 @dataclass(frozen=True, slots=True)
 class PageHead:
-    """Where a page lies and what is in it. `body_bytes` are those of its persistent messages, or UNKNOWN.
+    """Where a page lies and what is in it. `body_bytes` counts persistent messages only, or is UNKNOWN.
 
-    `earliest` is when the first message of those expires that do, in ms since 1970; 0: none does. `latest` is when the
-    last one expires; 0: some message never does.
+    `earliest` is the first expiry in ms since 1970, 0 if no message expires. `latest` is the last one, 0 if some
+    message never expires.
     """
 
     offset: int
     start: int  # of the payload
     length: int  # of the payload
     count: int
-    transient: int  # so many of them end with the broker that wrote them
+    transient: int  # messages that do not survive a restart
     first: int
     last: int
     time_first: int
@@ -87,31 +86,30 @@ class PageHead:
         return self.start + self.length
 
     def is_stale(self, restored_below: int) -> bool:
-        """Whether it has nothing but transient messages of an earlier life.
+        """Return True if it holds only transient messages of an earlier run.
 
-        Nobody had to sync it, so after a power loss it may be torn, and that is no damage.
+        Such a page was never synced: if it is torn after a power loss, that is no damage.
         """
         return self.transient == self.count and self.last < restored_below
 
 
 class PageWalk(NamedTuple):
-    """The whole pages of a file, and what is wrong with it: `reason` is None where it ends behind the last page."""
+    """The whole pages of a file. `reason` is what is wrong with it, None if it ends after the last page."""
 
     pages: list[PageHead]
-    end: int  # of the last whole page: what lies behind it is no page
+    end: int  # of the last whole page
     size: int  # of the file
     reason: str | None
-    is_old: bool = False  # of an earlier version: nothing may be written to it
-    lacks_body_bytes: bool = False  # of a version that does not know the bytes of bodies
+    is_old: bool = False  # of an earlier version: nothing may be appended
+    lacks_body_bytes: bool = False  # of a version that does not record the bytes of bodies
 
 
 class DeletionMarks(NamedTuple):
-    """Deletion marks of a segment: positions less the segment's first, in the order they were written.
+    """Deletion marks of a segment: positions relative to its first one, in the order they were written.
 
-    `reason` is None where the file ends behind a batch. Otherwise `end` is where the first bad batch begins (0: it is
-    the file head that is bad): a torn one, to be cut there, or, if `is_damaged`, one that whole batches follow, whose
-    marks are here as well. `deleted_bytes` are those of the bodies of the persistent messages that were deleted, or
-    UNKNOWN.
+    `reason` is None if the file ends after a batch. Otherwise `end` is the offset of the first bad batch (0: the file
+    head is bad). If `is_damaged`, whole batches follow it and are included here; if not, it is a torn tail to be cut
+    off. `deleted_bytes` counts the bodies of the deleted persistent messages, or is UNKNOWN.
     """
 
     numbers: array[int]
@@ -123,23 +121,24 @@ class DeletionMarks(NamedTuple):
 
 
 def segment_name(first: int, generation: int) -> str:
-    """The name of a segment: its first position, and how often it was compacted. Names sort as positions do."""
+    """Return the name of a segment: its first position and how often it was compacted. Names sort by position."""
     return f"{first:020}-{generation}.seg"
 
 
 def marks_name(first: int, generation: int) -> str:
-    """The name of the deletion marks of a segment."""
+    """Return the name of the deletion marks of a segment."""
     return f"{first:020}-{generation}.dead"
 
 
 def parse_name(name: str) -> tuple[int, int, str] | None:
-    """First position, generation, and "seg" or "dead"; None for other names."""
+    """Return first position, generation, and "seg" or "dead"; None for other names."""
     match = _NAME.fullmatch(name)
     return (int(match[1]), int(match[2]), match[3]) if match else None
 
 
 def encode_file_head(magic: bytes, path: str = "", version: int | None = None) -> bytes:
-    """The first bytes of a segment (SEGMENT_MAGIC) or dead file (MARKS_MAGIC); without a path, of one that may move."""
+    """Return the head of a segment (SEGMENT_MAGIC) or marks file (MARKS_MAGIC); without a path, of one that may be
+    moved."""
     if version is None:
         version = VERSIONS[magic] if path else _UNBOUND[magic]
     checked = _FILE_HEAD.pack(magic, version, 0)[:-4]
@@ -147,14 +146,14 @@ def encode_file_head(magic: bytes, path: str = "", version: int | None = None) -
 
 
 def encode_marks_head(path: str, lacks_body_bytes: bool) -> bytes:
-    """The first bytes of a dead file; that of a segment before version 3 is of version 1."""
+    """Return the head of a marks file; marks of a segment before version 3 are of version 1."""
     return encode_file_head(MARKS_MAGIC, path, 1 if lacks_body_bytes else None)
 
 
 def check_file_head(data: Data, magic: bytes, path: str = "") -> str | None:
-    """What is wrong with the head, if anything; UnknownVersion if it is whole and too new. FOREIGN: of another file.
+    """Return what is wrong with the head, None if nothing; FOREIGN if it was written for another path.
 
-    Without a path it is not known where the file should be.
+    Raise UnknownVersion if it is intact and too new. Without a path the place is not checked.
     """
     if len(data) < FILE_HEAD_SIZE:
         return "it ends within its file head"
@@ -167,14 +166,14 @@ def check_file_head(data: Data, magic: bytes, path: str = "") -> str | None:
         is_damaged = (checksum ^ expected).bit_count() <= _FLIPPED_BITS or _has_flipped_bit(data, checksum, path)
         return FOREIGN if is_bound and not is_damaged else "the checksum of its file head does not match"
     if found != magic:
-        return f"it is a file of another kind ({found!r})"
+        return f"it is a different kind of file ({found!r})"
     if not 1 <= version <= VERSIONS[magic]:
         raise UnknownVersion(path, version)
     return None
 
 
 def _has_flipped_bit(data: Data, checksum: int, path: str) -> bool:
-    """Whether the head has its checksum with one bit of the magic or the version changed."""
+    """Return True if the checksum matches after one bit of the magic or the version is flipped."""
     head = int.from_bytes(data[: FILE_HEAD_SIZE - 4], "little")
     for bit in range(8 * (FILE_HEAD_SIZE - 4)):
         checked = (head ^ 1 << bit).to_bytes(FILE_HEAD_SIZE - 4, "little")
@@ -202,7 +201,7 @@ def encode_page(
     earliest: int = 0,
     latest: int = 0,
 ) -> bytes:
-    """The head of a page, to be written in front of its payload."""
+    """Return the head of a page with this payload."""
     return encode_page_from_parts(
         first, last, count, time_first, time_last, [payload], transient, body_bytes, earliest, latest
     )
@@ -220,7 +219,7 @@ def encode_page_from_parts(
     earliest: int = 0,
     latest: int = 0,
 ) -> bytes:
-    """The same, of a payload that is not in one piece."""
+    """Return the head of a page whose payload is in several parts."""
     length = checksum = 0
     for piece in payload:
         length += len(piece)
@@ -231,7 +230,7 @@ def encode_page_from_parts(
 
 
 def parse_page_head(data: Data, offset: int) -> PageHead | str:
-    """The page head in `data`, which was read at `offset` of a file; or what is wrong with it."""
+    """Parse the page head that was read at `offset`; return what is wrong with it if it is damaged."""
     head = _PAGE_HEADS.get(_U32.unpack_from(data)[0], _PAGE_HEAD) if len(data) >= 4 else _PAGE_HEAD
     if len(data) < head.size:
         return "it ends within a page head"
@@ -251,10 +250,10 @@ def parse_page_head(data: Data, offset: int) -> PageHead | str:
 
 
 def walk_pages(files: Files, handle: int, path: str = "") -> PageWalk:
-    """Every whole page of a segment, by its head alone.
+    """Find every whole page of a segment by its head.
 
-    A damaged file head is reported, but hides no page: page heads carry their own magic and checksum. The pages of a
-    file that was written under another name are not this segment's.
+    A damaged file head is reported, but hides no page: page heads have their own magic and checksum. The pages of a
+    file that was written under another name are not returned.
     """
     size = files.size(handle)
     head = files.read(handle, FILE_HEAD_SIZE, 0)
@@ -274,7 +273,7 @@ def walk_pages(files: Files, handle: int, path: str = "") -> PageWalk:
         if page.end > size:
             return PageWalk(pages, offset, size, reason or "it ends within a page", *age)
         if page.first <= last:
-            return PageWalk(pages, offset, size, reason or f"position {page.first} comes behind {last}", *age)
+            return PageWalk(pages, offset, size, reason or f"position {page.first} follows {last}", *age)
         pages.append(page)
         last = page.last
         offset = page.end
@@ -282,7 +281,7 @@ def walk_pages(files: Files, handle: int, path: str = "") -> PageWalk:
 
 
 def count_messages(files: Files, folder: str) -> int:
-    """How many messages are in the segments of a folder, at most: by page heads, without what is marked as deleted."""
+    """Return the maximum number of messages in the segments of a folder: by page heads, minus deletion marks."""
     count = 0
     for name in files.list(folder):
         parsed = parse_name(name)
@@ -301,7 +300,7 @@ def count_messages(files: Files, folder: str) -> int:
 def read_page(
     files: Files, handle: int, offset: int, path: str = "", restored_below: int = 0
 ) -> tuple[PageHead, bytes]:
-    """The page at `offset` and its payload, checked; of one that is forgotten nothing."""
+    """Read and check the page at `offset`; the payload of a stale page is left out."""
     page = parse_page_head(files.read(handle, PAGE_HEAD_SIZE, offset), offset)
     if isinstance(page, str):
         raise DamagedPage(path, offset, page)
@@ -309,14 +308,14 @@ def read_page(
 
 
 def read_payload(files: Files, handle: int, page: PageHead, path: str = "") -> bytes:
-    """The payload of a page whose head is known, checked."""
+    """Read and check the payload of a page whose head is known."""
     payload = files.read(handle, page.length, page.start)
     check_payload(payload, page, path)
     return payload
 
 
 def check_payload(payload: bytes, page: PageHead, path: str = "") -> None:
-    """DamagedPage unless this is what the page's head speaks of."""
+    """Raise DamagedPage unless the payload matches the head."""
     if len(payload) < page.length:
         raise DamagedPage(path, page.offset, "the file ends within it", page.first, page.last)
     if crc32c(payload) != page.checksum:
@@ -324,34 +323,34 @@ def check_payload(payload: bytes, page: PageHead, path: str = "") -> None:
 
 
 def page_records(page: PageHead, payload: Data, path: str = "") -> list[Record]:
-    """The messages of a page, held against what its head says."""
+    """Decode the messages of a page and compare them with its head."""
     try:
         records = list(decode_all(payload))
     except BadRecord as error:
         raise DamagedPage(path, page.offset, str(error), page.first, page.last) from None
     positions = [record.position for record in records]
     if any(later <= earlier for earlier, later in pairwise(positions)):
-        raise DamagedPage(path, page.offset, "its positions do not grow", page.first, page.last)
+        raise DamagedPage(path, page.offset, "its positions do not increase", page.first, page.last)
     if len(positions) != page.count or positions[0] != page.first or positions[-1] != page.last:
-        raise DamagedPage(path, page.offset, "it holds other positions than it says", page.first, page.last)
+        raise DamagedPage(path, page.offset, "its positions differ from its head", page.first, page.last)
     return records
 
 
 def encode_batch(numbers: Iterable[int], deleted_bytes: int = UNKNOWN) -> bytes:
-    """A batch of deletion marks: positions less the first of their segment, and the bytes deleted so far."""
+    """Encode a batch of deletion marks: positions relative to the segment's first, and the bytes deleted so far."""
     data = _little_endian(array("I", numbers)).tobytes()
     counted = _U64.pack(deleted_bytes & _UNKNOWN)
     return _BATCH_HEAD_V1.pack(BATCH_MAGIC, len(data) // 4, crc32c(data, crc32c(counted))) + counted + data
 
 
 def encode_batch_v1(numbers: Iterable[int]) -> bytes:
-    """The same for a file of version 1."""
+    """Encode a batch of a version 1 file."""
     data = _little_endian(array("I", numbers)).tobytes()
     return _BATCH_HEAD_V1.pack(BATCH_MAGIC_V1, len(data) // 4, crc32c(data)) + data
 
 
 def read_marks(files: Files, path: str) -> DeletionMarks:
-    """All deletion marks in a file."""
+    """Read all deletion marks of a file."""
     handle = files.open_read(path)
     try:
         data = files.read(handle, files.size(handle), 0)
@@ -387,7 +386,7 @@ class _Batch(NamedTuple):
 
 
 def _batch_at(data: bytes, offset: int) -> _Batch | str:
-    """The batch that begins at `offset`, or why there is none."""
+    """Return the batch at `offset`, or why there is none."""
     is_old = data[offset : offset + 4] == _U32.pack(BATCH_MAGIC_V1)
     head = _BATCH_HEAD_V1 if is_old else _BATCH_HEAD
     start = offset + head.size
@@ -408,7 +407,7 @@ def _batch_at(data: bytes, offset: int) -> _Batch | str:
 
 
 def _find_batch(data: bytes, offset: int) -> int:
-    """Where the next whole batch begins, or the end of the file."""
+    """Return the offset of the next whole batch, or the end of the file."""
     for match in _BATCH_MAGICS.finditer(data, offset):
         if not isinstance(_batch_at(data, match.start()), str):
             return match.start()

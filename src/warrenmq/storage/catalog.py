@@ -1,12 +1,12 @@
-"""Definitions on disk: what is durable besides messages, in SQLite behind the commit log.
+"""The catalog: durable definitions, in SQLite behind the commit log.
 
-The loop says what is defined and undefined (`LoggedCatalog`); each of these operations is a record of the open epoch.
-When the epoch is durable, the catalog writer applies it to the database (`CatalogFile.apply`), in a transaction that
-also notes the epoch's number. So after a crash the database is at some epoch, perhaps behind the log, and catches up by
-replay. It is never ahead of the log as long as only synced epochs are applied.
+The loop records each definition in the open epoch (`LoggedCatalog`). When that epoch is durable, the catalog writer
+applies it to the database (`CatalogFile.apply`), in a transaction that also stores the epoch's number. After a crash
+the database is at some epoch, perhaps older than the log, and catches up by replay. It is never ahead of the log,
+because only synced epochs are applied.
 
 Owned by the loop: LoggedCatalog. Owned by the catalog writer's thread (before it starts: by recovery): CatalogFile. An
-operation passes from one to the other and is not changed any more.
+operation is not changed after it was passed from one to the other.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from warrenmq.storage.definition_records import (
 
 APPLICATION_ID = 0x5752434C  # "WRCL"
 MIGRATIONS = Path(__file__).parent / "migrations"
-SIDE_FILES = ("-wal", "-shm", "-journal")  # SQLite keeps them beside the database: move all or none
-SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)  # the latter for an error about a text that is no UTF-8
+SIDE_FILES = ("-wal", "-shm", "-journal")  # SQLite's files beside the database: move all or none
+SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)  # the latter for an error message that is not UTF-8
 LARGEST_QUEUE_ID = 0xFFFF_FFFF
-NUMBERED = ("queue", "level")  # have an id: a folder, and records in the log
+NUMBERED = ("queue", "level")  # kinds with an id: it names a folder, and records in the log
 
 
 class CatalogTooNew(CatalogError):
-    """A later version of the broker has written it."""
+    """A newer version of the broker wrote it."""
 
 
 class CatalogFull(CatalogError):
-    """The disk has no room. Nothing of the epoch was applied; it can be tried again."""
+    """The disk is full. Nothing of the epoch was applied; it can be retried."""
 
 
 class CatalogFile:
@@ -69,7 +69,7 @@ class CatalogFile:
 
     @classmethod
     def open(cls, path: str | Path, migrations: Path = MIGRATIONS) -> CatalogFile:
-        """Open the catalog, bring it to the newest version, and make it if it is missing or empty."""
+        """Open the catalog and migrate it to the newest version; create it if it is missing or empty."""
         path = os.fspath(path)
         catalog = cls(path, connect(path, path))
         try:
@@ -81,7 +81,7 @@ class CatalogFile:
 
     @classmethod
     def open_copy(cls, path: str | Path) -> CatalogFile:
-        """Open a copy that goes away when it is closed: the files themselves are read and nothing else."""
+        """Open a temporary copy, which is removed when it is closed; the files themselves are only read."""
         path = os.fspath(path)
         copy = TemporaryDirectory(prefix="warren-catalog-")
         try:
@@ -104,37 +104,38 @@ class CatalogFile:
 
     @property
     def applied_epoch(self) -> int:
-        """All definitions up to this epoch are in here."""
+        """The catalog holds all definitions up to this epoch."""
         return self._applied_epoch
 
     @property
     def next_queue_id(self) -> int:
-        """No queue had this id or a higher one, not even one that was deleted."""
+        """Neither this id nor a higher one was ever used, not even by a deleted queue."""
         return self._next_queue_id
 
     @property
     def released_epoch(self) -> int:
-        """No message is only in epochs of the log up to this one; -1: not known, the folder had no manifest so far."""
+        """The log is not needed up to this epoch: its messages are in other files. -1: unknown, there was no manifest
+        so far."""
         return self._released_epoch
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def apply(self, epoch: int, operations: Sequence[Operation]) -> None:
-        """Bring in what an epoch defines and undefines, all of it or nothing; an epoch that was applied is passed over.
+        """Apply the operations of an epoch, all or none; skip an epoch that was applied already.
 
-        Not on the disk before `sync`. No operations: the catalog only notes that it is as new as that epoch.
+        Durable after `sync`. Without operations, only the epoch is stored.
         """
         if epoch > self._applied_epoch:
             self._write(epoch, operations)
 
     def fill(self, epoch: int, operations: Sequence[Operation], next_queue_id: int, released_epoch: int) -> None:
-        """Bring in what was rescued from another catalog, which was at that epoch."""
+        """Store what was rescued from another catalog, which was at this epoch."""
         self._next_queue_id = max(next_queue_id, self._next_queue_id)
         self._write(epoch, operations)
         self._set_released(released_epoch)
 
     def release(self, epoch: int) -> None:
-        """Note that the log is not needed any more up to this epoch."""
+        """Record that the log is not needed up to this epoch."""
         if epoch > self._released_epoch:
             self._set_released(epoch)
 
@@ -165,20 +166,20 @@ class CatalogFile:
         self.connection.execute("INSERT OR REPLACE INTO meta (name, value, checksum) VALUES (?, ?, ?)", row)
 
     def sync(self) -> None:
-        """Put everything applied on the disk; the log may forget it then."""
+        """Make everything applied durable; the log may be trimmed then."""
         with _translated_errors(self.path):
             busy, frames, moved = self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if busy or frames != moved:
-            raise CatalogError(f"the catalog {self.path} cannot be synced: something else reads it")
+            raise CatalogError(f"the catalog {self.path} cannot be synced: another process has it open")
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def load(self, kind: str) -> list[Definition]:
-        """All of one kind, in the order they were first saved."""
+        """Return all definitions of one kind, in the order they were first saved."""
         return list(self._read(table_of(kind)).values())
 
     def snapshot(self) -> dict[str, list[Definition]]:
-        """Everything, by kind."""
+        """Return all definitions by kind."""
         return {kind: self.load(kind) for kind in KINDS}
 
     def _read(self, table: Table) -> dict[Key, Definition]:
@@ -188,10 +189,7 @@ class CatalogFile:
     # -- does it hold together? --------------------------------------------------------------------------------------
 
     def verify(self) -> None:
-        """CatalogDamaged if anything in the file is not what was written; reads everything.
-
-        A fault that `open` does not meet would be met later, by whoever comes across it, or never.
-        """
+        """Raise CatalogDamaged unless everything in the file is as it was written; reads everything."""
         with _translated_errors(self.path):
             lines = [line for (line,) in self.connection.execute("PRAGMA integrity_check") if line != "ok"]
         if lines:
@@ -201,7 +199,7 @@ class CatalogFile:
             self._read(table)
 
     def check(self) -> list[str]:
-        """What is wrong, a line each; reads everything."""
+        """Return what is wrong, a line each; reads everything."""
         try:
             self.verify()
         except CatalogError as error:
@@ -215,14 +213,14 @@ class CatalogFile:
                 if id in owners:
                     problems.append(f"{what} has the same id as {owners[id]}: {id}")
                 if id >= self._next_queue_id:
-                    problems.append(f"{what} has the id {id}, which was never given away")
+                    problems.append(f"{what} has the id {id}, which was never assigned")
                 owners[id] = what
         return problems
 
     def repair(self) -> list[str]:
-        """Make what is there fit together after something was lost; says what was done, a line each.
+        """Make the definitions consistent after a loss; return what was done, a line each.
 
-        Virtual hosts that are missing are made again; bindings without both their ends and levels without a queue go.
+        Missing virtual hosts are created; bindings without both ends and levels without a queue are dropped.
         """
         found = {kind: self._read(table) for kind, table in TABLES.items()}
         vhosts = dict.fromkeys(key[0] for _, key, why in _dangling(found) if why == _NO_VHOST)
@@ -232,7 +230,7 @@ class CatalogFile:
         if operations:
             self._write(self._applied_epoch, operations)
         return [
-            *(f"{TABLES['vhost'].describe((name,))} was missing and was made again" for name in vhosts),
+            *(f"{TABLES['vhost'].describe((name,))} was missing and was created again" for name in vhosts),
             *(f"{TABLES[kind].describe(key)} was dropped: {why}" for kind, key, why in dangling),
         ]
 
@@ -244,12 +242,12 @@ class CatalogFile:
             scripts = find_migrations(migrations)
             if version > len(scripts):
                 raise CatalogTooNew(
-                    f"the catalog {self.path} has version {version}; this WarrenMQ knows versions up to {len(scripts)}"
+                    f"the catalog {self.path} has version {version}; this WarrenMQ reads versions up to {len(scripts)}"
                 )
             (mode,) = self.connection.execute("PRAGMA journal_mode = WAL").fetchone()
             if mode != "wal":
                 raise CatalogError(f"the catalog {self.path} cannot have a write-ahead log, only '{mode}'")
-            self.connection.execute("PRAGMA synchronous = NORMAL")  # a commit need not be synced: the log has it
+            self.connection.execute("PRAGMA synchronous = NORMAL")  # commits need no sync: the log has them
             for number in range(version + 1, len(scripts) + 1):
                 self._migrate(number, scripts[number - 1])
             if version < len(scripts):
@@ -276,30 +274,30 @@ class CatalogFile:
         meta = read_meta(self.connection)
         (version,) = self.connection.execute("PRAGMA user_version").fetchone()
         if meta.keys() != {"applied_epoch", "next_queue_id", *(["released_epoch"] if version >= 3 else [])}:
-            raise CatalogDamaged(f"the catalog {self.path} is damaged: its counters are not what was written")
+            raise CatalogDamaged(f"the catalog {self.path} is damaged: its counters fail their checksums")
         self._applied_epoch = meta["applied_epoch"]
         self._next_queue_id = meta["next_queue_id"]
         self._released_epoch = meta.get("released_epoch", -1)
 
 
 class DefinitionLog(Protocol):
-    """The open epoch, as the catalog sees it."""
+    """The part of the log that LoggedCatalog uses."""
 
     def put_definition(self, is_define: bool, encoded: bytes) -> int:
-        """Put the record into the open epoch; return its number."""
+        """Put the record into the open epoch; return the epoch."""
 
 
 class DefinitionWriter(Protocol):
-    """The catalog writer, as LoggedCatalog sees it."""
+    """The part of the catalog writer that LoggedCatalog uses."""
 
     def add(self, epoch: int, operation: Operation) -> None:
         """Apply the operation to the database when the epoch is durable."""
 
 
 class LoggedCatalog(Catalog):
-    """The catalog that the core talks to: says everything to the log, and knows the ids of durable queues.
+    """The core's catalog: writes definitions to the log, and assigns the ids of durable queues.
 
-    Each priority of a queue above the lowest is a level with an id of its own, defined when it is first asked for.
+    Each priority of a queue above the lowest is a level with its own id, defined when it is first used.
     """
 
     __slots__ = ("_ids", "_levels", "_log", "_next_queue_id", "_snapshot", "_writer")
@@ -323,14 +321,14 @@ class LoggedCatalog(Catalog):
             self._levels.setdefault((level["vhost"], level["queue"]), {})[int(level["level"])] = level["id"]
 
     def queue_id(self, vhost: str, name: str) -> int:
-        """The id of a durable queue, the same until it is deleted. Given away at the first ask, for ever when saved."""
+        """Return the id of a durable queue, assigning one at the first call; it is kept until the queue is deleted."""
         ids = self._ids.setdefault(vhost, {})
         if name not in ids:
             ids[name] = self._new_id()
         return ids[name]
 
     def level_id(self, vhost: str, name: str, level: int) -> int:
-        """The id of a level of a durable queue above 0, the same until the queue is deleted."""
+        """Return the id of a level above 0 of a durable queue; it is kept until the queue is deleted."""
         ids = self._levels.setdefault((vhost, name), {})
         if level not in ids:
             ids[level] = self._new_id()
@@ -339,17 +337,17 @@ class LoggedCatalog(Catalog):
         return ids[level]
 
     def stored_levels(self, vhost: str, name: str) -> list[int]:
-        """The levels of a durable queue above 0 that have an id."""
+        """Return the levels above 0 of a durable queue that have an id."""
         return sorted(self._levels.get((vhost, name), {}))
 
     def _new_id(self) -> int:
         if self._next_queue_id > LARGEST_QUEUE_ID:
-            raise CatalogError("all ids of queues have been given away")
+            raise CatalogError("all queue ids are used")
         self._next_queue_id += 1
         return self._next_queue_id - 1
 
     def describe_queue(self, number: int) -> str:
-        """A durable queue in words, by its id."""
+        """Describe a durable queue for a log line, by its id."""
         for vhost, ids in self._ids.items():
             for name, id in ids.items():
                 if id == number:
@@ -358,17 +356,17 @@ class LoggedCatalog(Catalog):
             for level, id in levels.items():
                 if id == number:
                     return table_of("level").describe((vhost, name, str(level)))
-        return f"queue {number}" if number else "a queue that is not durable"
+        return f"queue {number}" if number else "a non-durable queue"
 
     def save(self, kind: str, key: Key, definition: Definition) -> None:
-        definition = dict(definition)  # applied later; arguments are never changed once declared
+        definition = dict(definition)  # applied later; arguments do not change after the declaration
         if kind == "queue":
             definition["id"] = self.queue_id(*key)
         epoch = self._log.put_definition(True, encode_operation(kind, key, definition))
         self._writer.add(epoch, ("define", kind, key, definition))
 
     def delete(self, kind: str, key: Key) -> None:
-        """A queue goes with its levels."""
+        """Delete a definition; a queue is deleted with its levels."""
         epoch = self._log.put_definition(False, encode_operation(kind, key, None))
         self._writer.add(epoch, ("undefine", kind, key))
         if kind == "queue":
@@ -378,9 +376,9 @@ class LoggedCatalog(Catalog):
                 self.delete("level", (vhost, name, str(level)))
 
     def load(self, kind: str) -> Iterable[Definition]:
-        """What there was at the start, in the order it was first saved; once, so that it is not held for ever."""
+        """Return the definitions found at the start, in the order they were first saved; once, to free their memory."""
         if kind not in self._snapshot:
-            raise CatalogError(f"definitions of kind {kind!r} were loaded already, or never kept")
+            raise CatalogError(f"definitions of kind {kind!r} were loaded already, or are not stored")
         return self._snapshot.pop(kind)
 
 
@@ -390,7 +388,7 @@ _NO_VHOST = "there is no such vhost"
 
 
 def _dangling(found: Mapping[str, Mapping[Key, Definition]]) -> Iterator[tuple[str, Key, str]]:
-    """Kind, key and fault of what stands for itself alone."""
+    """Yield kind, key and fault of each definition that refers to something missing."""
 
     def exists(kind: str, vhost: str, name: str) -> bool:
         return (vhost, name) in found[kind] or (kind == "exchange" and _is_predeclared(name))
@@ -418,20 +416,21 @@ def _is_predeclared(exchange: str) -> bool:
 
 
 def connect(file: str, path: str) -> sqlite3.Connection:
-    """Nothing is read yet. `path` is what errors name."""
+    """Connect without reading anything; errors name `path`."""
     with _translated_errors(path):
         try:
             for name in (file, *(file + ending for ending in SIDE_FILES)):
                 if os.path.islink(name):
                     raise OSError(
-                        errno.ELOOP, f"{name} is a symbolic link: remove it, the broker follows no links there"
+                        errno.ELOOP,
+                        f"{name} is a symbolic link: remove it, the broker does not follow links in its data folder",
                     )
             # SQLite gives its side files the mode of the database.
             os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, MODE))
         except OSError as error:
             raise CatalogError(f"cannot open the catalog {path}: {error.strerror}") from None
         connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
-        # The folder is locked, so nobody else comes: SQLite needs no memory that is shared through a file.
+        # The folder is locked, so no other process opens it: SQLite needs no shared memory file.
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         connection.execute("PRAGMA cell_size_check = ON")
         connection.execute("PRAGMA trusted_schema = OFF")
@@ -440,19 +439,19 @@ def connect(file: str, path: str) -> sqlite3.Connection:
 
 @contextmanager
 def _transaction(connection: sqlite3.Connection, script: str = "") -> Iterator[None]:
-    """All of the script and of the block, or nothing."""
+    """Run the script and the block in one transaction."""
     try:
         connection.executescript(f"BEGIN IMMEDIATE;\n{script}")
         yield
         connection.execute("COMMIT")
     finally:
-        if connection.in_transaction:  # some errors have rolled it back already
+        if connection.in_transaction:  # some errors have already rolled it back
             connection.execute("ROLLBACK")
 
 
 @contextmanager
 def _translated_errors(path: str) -> Iterator[None]:
-    """What SQLite raises becomes a CatalogError."""
+    """Raise SQLite's errors as CatalogError."""
     try:
         yield
     except SQLITE_ERRORS as error:
@@ -460,12 +459,12 @@ def _translated_errors(path: str) -> Iterator[None]:
 
 
 def catalog_error(path: str, error: Exception) -> CatalogError:
-    # Without a code it is Python that speaks: a text is no UTF-8 any more.
+    # An error without a code is Python's: a text is not UTF-8.
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
     words = " ".join(str(error).split())
     if code == sqlite3.SQLITE_FULL:
-        return CatalogFull(f"no room for the catalog {path}: {words}")
-    # SQLITE_ERROR: our statements are right, so a table or a column is missing.
+        return CatalogFull(f"no disk space for the catalog {path}: {words}")
+    # SQLITE_ERROR: our statements are correct, so a table or a column is missing.
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
         return CatalogDamaged(f"the catalog {path} is damaged: {words}")
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
@@ -491,7 +490,7 @@ def _undefine(table: Table) -> str:
 
 
 def read_meta(connection: sqlite3.Connection) -> dict[str, int]:
-    """The counters that have their checksums."""
+    """Return the counters whose checksums match."""
     rows = connection.execute("SELECT name, value, checksum FROM meta").fetchall()
     return {name: value for name, value, checksum in rows if checksum_of((name, value)) == checksum}
 
@@ -504,7 +503,7 @@ _UNDEFINE = {kind: _undefine(table) for kind, table in TABLES.items()}
 
 
 def find_migrations(folder: Path = MIGRATIONS) -> list[Path]:
-    """The scripts that lead from version 0 to 1, from 1 to 2, and so on."""
+    """Return the scripts that migrate version 0 to 1, 1 to 2, and so on."""
     scripts = sorted(folder.glob("*.sql"))
     for number, script in enumerate(scripts, start=1):
         if not re.fullmatch(rf"{number:04}_\w+", script.stem):
@@ -513,7 +512,7 @@ def find_migrations(folder: Path = MIGRATIONS) -> list[Path]:
 
 
 def copy_files(path: str, folder: str) -> str:
-    """Copy the database with what belongs to it; gives the path of the copy."""
+    """Copy the database and its side files; return the path of the copy."""
     copy = os.path.join(folder, os.path.basename(path))
     try:
         shutil.copyfile(path, copy)
@@ -526,7 +525,7 @@ def copy_files(path: str, folder: str) -> str:
 
 
 def _sync_folder_of(path: str) -> None:
-    """Make the name of a new file durable; SQLite does so for its journals only."""
+    """Make the name of a new file durable; SQLite does that for its journals only."""
     folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(folder)

@@ -1,10 +1,10 @@
-"""Makes a new catalog of what can still be read in a damaged one.
+"""Builds a new catalog from what is still readable in a damaged one.
 
-Every row has a checksum, so whatever is found is right, wherever and however it was found: one may guess. Tables are
-read from both ends, and once more with the first page of a new catalog, which says where they begin, in place of their
-own. The damaged files are not touched.
+Every row has a checksum, so a row that was found is right, however it was found. Tables are read from both ends, and
+once more with the first page replaced by that of a new catalog, which locates the tables. The damaged files are not
+changed.
 
-Called before the threads start, by whoever has the lock of the data folder.
+Called before the threads start, with the data folder locked.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ from warrenmq.storage.catalog import (
 )
 from warrenmq.storage.definition_records import TABLES, CatalogDamaged, Definition, Key, Operation, Table
 
-_SIZE_AT = 28  # in the first page: the number of pages, and behind it the list of free ones
+_SIZE_AT = 28  # in the first page: the number of pages, then the list of free pages
 
 
 def open_catalog(path: str, damaged: str) -> tuple[CatalogFile, list[str]]:
-    """The catalog, and what was lost of it: a damaged one is moved to the folder `damaged`, and what can still be read
-    of it begins a new one."""
+    """Open the catalog; return it and what was lost, a line each.
+
+    A damaged catalog is moved to the folder `damaged`, and a new one is filled with what is still readable.
+    """
     catalog: CatalogFile | None = None
     try:
         catalog = CatalogFile.open(path)
@@ -55,10 +57,10 @@ def open_catalog(path: str, damaged: str) -> tuple[CatalogFile, list[str]]:
 
 
 def rescue(damaged: str | Path, fresh: str | Path) -> list[str]:
-    """Write everything that is whole to a new catalog, and say what is lost, a line each.
+    """Write all readable rows to a new catalog; return what is lost, a line each.
 
-    Where the epoch is lost, the new one says 0: replaying operations that were applied before leads to the same end.
-    What was rescued may not fit together; `CatalogFile.repair` helps, after the log has been replayed.
+    If the epoch is lost, the new catalog starts at 0: replaying applied operations again is harmless. The result may be
+    inconsistent until `CatalogFile.repair` runs, after the replay of the log.
     """
     rescued = _Rescue(os.fspath(damaged))
     with TemporaryDirectory(prefix="warren-catalog-") as folder:
@@ -82,11 +84,11 @@ def rescue(damaged: str | Path, fresh: str | Path) -> list[str]:
         catalog.sync()
     finally:
         catalog.close()
-    return faults + rescued.losses()  # faults of the guess would say nothing
+    return faults + rescued.losses()  # the faults of the second attempt mean nothing
 
 
 class _Rescue:
-    """What was found so far, by kind and place, and what was heard of besides."""
+    """The rows found so far by kind and place, and the names of rows that were not readable."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -103,7 +105,7 @@ class _Rescue:
         return lost
 
     def open_and_read(self, file: str) -> None:
-        """Read it, as the newest version if it can be brought to that."""
+        """Read a database, migrated to the newest version if possible."""
         catalog = CatalogFile(self.path, connect(file, self.path))
         try:
             catalog.prepare()
@@ -138,7 +140,7 @@ class _Rescue:
             self._note(error)
 
     def _read_names(self, connection: sqlite3.Connection, table: Table) -> None:
-        """The index may still know what the table has lost."""
+        """Note the names in the index, which may still have what the table has lost."""
         columns = ", ".join(table.key)
         try:
             for row in connection.execute(f"SELECT {columns} FROM {table.name} INDEXED BY {table.name}_key"):
@@ -155,7 +157,7 @@ class _Rescue:
 
 
 def _replace_first_page(file: str, beside: str) -> None:
-    """Give it the header and the list of tables that a new catalog has; its tables begin at the same pages."""
+    """Replace the first page by that of a new catalog, whose tables begin at the same pages."""
     CatalogFile.open(beside).close()
     with open(beside, "rb") as new:
         page = bytearray(new.read(4096))
@@ -165,4 +167,4 @@ def _replace_first_page(file: str, beside: str) -> None:
         old.seek(0)
         old.write(page)
     for suffix in ("-wal", "-journal"):
-        Path(file + suffix).unlink(missing_ok=True)  # may hold another first page
+        Path(file + suffix).unlink(missing_ok=True)  # may hold another version of the first page

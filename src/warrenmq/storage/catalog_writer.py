@@ -1,10 +1,10 @@
-"""Applies definitions to the catalog, behind the log and never ahead of it.
+"""Applies definitions to the catalog after their epoch is durable in the log.
 
-Operations wait until the epoch that holds them is durable in the log, then one thread applies them, in order; all that
-became durable meanwhile makes one transaction. After a crash the catalog is at some epoch and catches up by replay, so
-the log may forget epochs only after `sync`. A full disk is waited for; a failure stops the node.
+One thread applies operations in order; all that became durable meanwhile is one transaction. After a crash the catalog
+catches up by replay, so the log may be trimmed only after `sync`. A full disk is waited for; any other failure stops
+the node.
 
-Owned by the loop: operations that wait. Owned by the thread (before it starts: by recovery): the catalog file.
+Owned by the loop: waiting operations. Owned by the thread (before it starts: by recovery): the catalog file.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from warrenmq.storage.worker import DiskWorker
 
 
 class Log(Protocol):
-    """The log, as far as it is asked."""
+    """The part of the log that is used here."""
 
     @property
     def durable(self) -> int: ...
 
 
 class CatalogWriter:
-    """`worker` is the thread."""
+    """`worker` runs the thread."""
 
     def __init__(self, catalog: CatalogFile, log: Log) -> None:
-        self.worker = DiskWorker("catalog", "definitions are kept in the log alone")
+        self.worker = DiskWorker("catalog", "the catalog is not updated")
         self._catalog = catalog
         self._log = log
         self._waiting: deque[tuple[int, Operation]] = deque()
@@ -40,31 +40,28 @@ class CatalogWriter:
         self._waiting.append((epoch, operation))
 
     def release(self) -> None:
-        """Apply what is durable by now. Called when the log has made progress."""
+        """Apply what is durable by now; called when the log has progressed."""
         if self._waiting and not self._is_applying and self._waiting[0][0] <= self._log.durable:
             self._is_applying = True
             self._apply(0, self._applied)
 
     def note(self, epoch: int) -> None:
-        """Note that this epoch was durable: a start that does not find it in the log knows that something is lost."""
+        """Record that this epoch was durable, so that a start that misses it in the log reports a loss."""
         assert epoch <= self._log.durable
         self._apply(epoch, _nothing)
 
     def sync(self, epoch: int, done: Callable[[], None]) -> None:
-        """Make durable that the catalog holds everything up to this epoch, which is durable in the log.
-
-        And that the log is not needed any more up to there.
-        """
+        """Make the catalog durable up to this epoch, which the log has made durable; release the log up to there."""
         self.note(epoch)
         self.release_log(epoch, done)
 
     def release_log(self, epoch: int, done: Callable[[], None]) -> None:
-        """Make durable that no message is in the log alone up to this epoch."""
+        """Make durable that the log is not needed up to this epoch."""
         self.worker.submit(lambda: self._catalog.release(epoch), _nothing)
         self.worker.submit(self._catalog.sync, lambda _: done())
 
     def stop(self) -> None:
-        """Do what was asked for, then end and close the file. Blocks."""
+        """Finish all jobs, then stop the thread and close the file. Blocks."""
         self.worker.stop()
         self._catalog.close()
 
@@ -82,4 +79,4 @@ class CatalogWriter:
 
 
 def _nothing(_: Any) -> None:
-    """No one waits for it."""
+    """Ignore the result."""

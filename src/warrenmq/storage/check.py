@@ -1,14 +1,14 @@
-"""Looks at a data folder while no broker uses it, and says what is in it and what is not as it was written.
+"""Checks a data folder that no broker uses, and reports its content and everything that is not as it was written.
 
-Everything is read and nothing changed: every checksum of every file, the catalog, how these fit together, and whether
-every file is there that the manifest records. It counts what the next start will find: messages in segments that are
-not marked dead, and those that only the log has. It shares the formats (`journal`) with recovery, but not its
-decisions, so each can be held against the other.
+It reads everything and changes nothing: every checksum of every file, the catalog, their consistency, and whether every
+file in the manifest exists. It counts what the next start will find: messages in segments without a deletion mark, and
+those in the log only. It shares the formats (`journal`) with recovery but not its decisions, so that the two can be
+tested against each other.
 
-What a crash leaves behind is no damage: a torn tail, a file that was being made, the folder of a deleted queue. The
-next start deals with that and nothing durable is lost; it is told as a remark.
+Remains of a crash are remarks, not damage: a torn tail, a file in the making, the folder of a deleted queue. The next
+start cleans them up and nothing durable is lost.
 
-Owned by whoever calls, in one thread.
+Owned by the caller, in one thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from warrenmq.journal import segment_file
 from warrenmq.journal.errors import JournalError, UnknownVersion
 from warrenmq.journal.files import Files
 from warrenmq.journal.ids_file import ids_name, parse_ids_name, read_ids
-from warrenmq.journal.log_file import LogScan, parse_log_name, read_log
+from warrenmq.journal.log_file import parse_log_name
+from warrenmq.journal.log_scan import LogScan, read_log
 from warrenmq.storage.catalog import CatalogFile, CatalogTooNew
 from warrenmq.storage.catalog_rescue import rescue
 from warrenmq.storage.check_queue import QueueFiles
@@ -41,7 +42,7 @@ from warrenmq.storage.seen_store import owner_of_exchange
 CATALOG = "catalog.sqlite"
 LOG, QUEUES, SEEN, TRANSIENT, ASIDE = "log", "queues", "seen", "transient", "lost+damaged"
 
-# Kinds of files, in the order they are shown.
+# Kinds of files, in the order of the report.
 KINDS = (
     "folder",
     "catalog",
@@ -59,12 +60,12 @@ Progress = Callable[[str, int, int], None]
 
 
 class CheckError(Exception):
-    """The folder cannot be looked at; the text says why in one line."""
+    """The folder cannot be checked; the text says why in one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as a clean stop leaves it; `lost` says what cannot be read any more."""
+    """Something that is not as a clean stop leaves it; `lost` says what is unreadable."""
 
     kind: str
     file: str
@@ -72,13 +73,13 @@ class Finding:
     is_damage: bool
     lost: str = ""
     queue: str = ""
-    lost_messages: int = 0  # at most
-    repeated_messages: int = 0  # that were acknowledged and may be delivered again, at most
+    lost_messages: int = 0  # maximum
+    repeated_messages: int = 0  # maximum number of acknowledged messages that may be delivered again
 
 
 @dataclass(slots=True)
 class FileKind:
-    """All files of one kind."""
+    """Totals of all files of one kind."""
 
     name: str
     files: int = 0
@@ -100,7 +101,7 @@ class FoundQueue:
 
 @dataclass(slots=True)
 class CheckReport:
-    """What is in a data folder."""
+    """The result of a check."""
 
     folder: str
     version: str = ""
@@ -111,12 +112,12 @@ class CheckReport:
     first_epoch: int = 0
     last_epoch: int = 0
     applied_epoch: int = 0
-    recorded_files: int = 0  # that the manifest names
+    recorded_files: int = 0  # in the manifest
     has_manifest: bool = False
 
     @property
     def lost_messages(self) -> int:
-        """How many messages are lost, at most, as far as that can be counted."""
+        """The maximum number of lost messages, as far as it can be counted."""
         return sum(finding.lost_messages for finding in self.findings)
 
     @property
@@ -133,7 +134,7 @@ class CheckReport:
 
 
 def check_folder(folder: str, progress: Progress | None = None, files: Files | None = None) -> CheckReport:
-    """Look at everything; `progress` hears what is read, and how many bytes of how many are done."""
+    """Check everything; `progress` is called with the current step, bytes read and total."""
     if not os.path.isdir(folder):
         raise CheckError(f"{folder} is not a folder")
     with _locked(folder), ExitStack() as at_end:
@@ -147,7 +148,7 @@ def check_folder(folder: str, progress: Progress | None = None, files: Files | N
 
 @contextmanager
 def _locked(folder: str) -> Iterator[None]:
-    """Keep brokers out, without leaving a trace. A copy of a data folder may have no lock."""
+    """Hold the lock of the folder, if it has one, without changing anything. A copy of a data folder may have none."""
     try:
         handle = os.open(os.path.join(folder, "lock"), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -169,7 +170,7 @@ def _locked(folder: str) -> Iterator[None]:
 
 
 class _Check:
-    """One look at one folder."""
+    """One check of one folder."""
 
     def __init__(self, folder: str, progress: Progress | None, files: Files, at_end: ExitStack) -> None:
         self.files = files
@@ -222,7 +223,7 @@ class _Check:
     def _check_version(self) -> None:
         if "version" not in self._sizes:
             if not any(_kind_of(name) in ("catalog", "log", "segment") for name in self._sizes):
-                raise CheckError(f"{self.folder} holds no data of WarrenMQ")
+                raise CheckError(f"{self.folder} is not a WarrenMQ data folder")
             self.damage("folder", "version", "the file is missing")
             return
         with open(os.path.join(self.folder, "version"), "rb") as file:
@@ -247,7 +248,7 @@ class _Check:
         self.advance(self._kinds["catalog"].size)
 
     def _open_catalog(self, path: str) -> CatalogFile | None:
-        """A copy of it; where it cannot be read, a copy of what can be saved, as a start would do."""
+        """Open a copy of the catalog; if it is unreadable, a copy of what a start would rescue."""
         try:
             catalog = CatalogFile.open_copy(path)
             self._at_end.callback(catalog.close)
@@ -265,7 +266,7 @@ class _Check:
         folder = self._at_end.enter_context(TemporaryDirectory(prefix="warren-check-"))
         try:
             for loss in rescue(path, os.path.join(folder, CATALOG)):
-                self.damage("catalog", CATALOG, "not all of it can be saved", loss)
+                self.damage("catalog", CATALOG, "not everything can be rescued", loss)
             catalog = CatalogFile.open(os.path.join(folder, CATALOG))
         except CatalogError as error:
             self.damage("catalog", CATALOG, str(error), "all definitions that the log no longer has")
@@ -285,10 +286,10 @@ class _Check:
             try:
                 operations = [decode_operation(found) for found in read_epoch(bytes(epoch.payload), self._logged)]
                 if operations and self._catalog is not None:
-                    self._catalog.apply(epoch.sequence, operations)  # to the copy; it knows what it has already
+                    self._catalog.apply(epoch.sequence, operations)  # to the copy, which skips applied epochs
             except (JournalError, CatalogError) as error:
                 bad_epochs.add(epoch.sequence)
-                self.damage("log", _in_log(epoch.file), f"epoch {epoch.sequence} makes no sense: {error}")
+                self.damage("log", _in_log(epoch.file), f"epoch {epoch.sequence} cannot be decoded: {error}")
         self.report.last_epoch = scan.last_sequence
         for damage in scan.damage:
             lost = "" if damage.lost is None else "epochs {} to {}".format(*damage.lost)
@@ -319,7 +320,7 @@ class _Check:
                 self.remark("log", LOG, gap.text)
 
     def _load_definitions(self) -> None:
-        """As they are after the log."""
+        """Load the definitions as they are after the log."""
         try:
             self._definitions = {} if self._catalog is None else self._catalog.snapshot()
         except CatalogError as error:
@@ -349,9 +350,9 @@ class _Check:
             if owner is not None:
                 messages[owner["vhost"], owner["name"]] += alive.count()
             elif self._catalog_is_whole:
-                self.remark("segment", os.path.join(QUEUES, str(number)), "the folder of a queue that was deleted")
+                self.remark("segment", os.path.join(QUEUES, str(number)), "folder of a deleted queue")
             else:
-                text = "the folder of a queue that is not in the catalog"
+                text = "folder of a queue that is not in the catalog"
                 loss = Loss(alive.count(), False)
                 self.damage("segment", os.path.join(QUEUES, str(number)), text, str(loss), messages=loss.count)
         for number, owner in owners.items():
@@ -364,12 +365,12 @@ class _Check:
             self.report.queues.append(found)
 
     def _check_segments(self, number: int, owner: Definition | None) -> Positions:
-        """Read all files of one queue; the positions that are alive."""
+        """Check all files of one queue; return the live positions."""
         place = folder_of(number)
         name = "" if owner is None else _printable(owner["name"])
         records = self._recorded.segments(place)
         if owner is not None and (owner["vhost"], owner["name"]) == (DEFAULT_VHOST, schema.STREAM_NAME):
-            # The event log goes past the commit log: what was not synced may be missing.
+            # The event log bypasses the commit log: what was not synced may be missing.
             records = {first: record for first, record in records.items() if self._recorded.is_binding(record)}
         is_stream = owner is not None and _type_of(owner) == "stream"
         logged = self._logged.get(number)
@@ -385,7 +386,7 @@ class _Check:
             self.damage("log", LOG, "epochs of the log are lost", str(loss), name, loss.count)
 
     def _check_ids(self) -> None:
-        """What queues and exchanges have seen: every checksum, and that all recorded files are there."""
+        """Check the ids of queues and exchanges: every checksum, and that all recorded files exist."""
         names = sorted(name for name in self._sizes if _kind_of(name) == "ids")
         records = {
             os.path.join(SEEN, ids_name(int(record.name, 16), record.generation)): record
@@ -403,13 +404,13 @@ class _Check:
             elif found.fault is not None and (
                 self._recorded.is_complete or (at and _owner_of(names[at - 1]) == _owner_of(file))
             ):
-                self.remark("ids", file, f"it was being written in a crash ({found.fault})")
+                self.remark("ids", file, f"it was torn by a crash ({found.fault})")
             elif found.fault is not None:
-                self.damage("ids", file, found.fault, "ids: duplicates of what it knew may pass")
+                self.damage("ids", file, found.fault, "ids: duplicates may pass")
             self.advance(self._sizes[file])
 
     def _owner_name(self, owner: str) -> str:
-        """The name of the queue or exchange that has seen ids."""
+        """Return the name of the queue or exchange that owns the ids."""
         number = int(owner, 16)
         for queue in self._definitions.get("queue", []):
             if queue["id"] == number:
@@ -425,7 +426,7 @@ class _Check:
         for name in self._sizes:
             kind = _kind_of(name)
             if kind == "unknown":
-                self.remark(kind, name, "no file of WarrenMQ")
+                self.remark(kind, name, "not a WarrenMQ file")
         if self._kinds["set aside"].files:
             self.remark("set aside", ASIDE, "an earlier start moved damaged files here")
 
@@ -456,7 +457,7 @@ class _Check:
 
 
 def _kind_of(path: str) -> str:
-    """The kind of a file, by its path in the folder."""
+    """Return the kind of a file by its path in the folder."""
     parts = path.split(os.sep)
     top, name = parts[0], parts[-1]
     if len(parts) == 1:
@@ -494,5 +495,5 @@ def _lost_ids(record: FileRecord) -> str:
 
 
 def _printable(name: str) -> str:
-    """A queue's name in one line, also if it is no text."""
+    """Return a name that fits in one line."""
     return name if name.isprintable() else ascii(name)[1:-1]

@@ -1,7 +1,7 @@
-"""Checks the segments of one queue or stream: every page, every mark, and that what the manifest records is there.
+"""Checks the segments of one queue or stream: every page, every deletion mark, and that every recorded file exists.
 
-It shares the formats (`journal`) and the arithmetic of the manifest with recovery, but not its decisions, so each can
-be held against the other. What the log still has is no loss, and neither is what was deleted.
+It shares the formats (`journal`) and the arithmetic of the manifest with recovery, but not its decisions, so that the
+two can be tested against each other. What the log still has is not lost, nor is what was deleted.
 
 Owned by the caller, in one thread; files are only read.
 """
@@ -20,11 +20,11 @@ from warrenmq.journal.segment_file import FILE_HEAD_SIZE, PageHead, PageWalk
 from warrenmq.storage.manifest import FileRecord, Loss, Recorded, count_lost
 from warrenmq.storage.positions import LoggedQueue, Positions, record_positions
 
-LEFT_OVER = "left over from a compaction that a crash ended"
+LEFT_OVER = "left over from a compaction interrupted by a crash"
 
 
 class Findings(Protocol):
-    """Takes what is found."""
+    """Receives the findings."""
 
     folder: str
     files: Files
@@ -39,9 +39,9 @@ class Findings(Protocol):
 
 
 class QueueFiles:
-    """The segments of one queue, read one behind the other. `last` is the last position on disk, -1 if there is none.
+    """The segments of one queue, read in order. `last` is the last position on disk, -1 if there is none.
 
-    `place` is its folder in the data folder, `name` its name, `records` what the manifest has of it.
+    `place` is its folder in the data folder, `name` its name, `records` its records in the manifest.
     """
 
     def __init__(
@@ -62,17 +62,17 @@ class QueueFiles:
         self._records = records
         self._is_stream = is_stream
         self._living = Positions()
-        self._marked = Positions()  # by the marks of the segment that is being read
+        self._marked = Positions()  # by the marks of the current segment
         self.last = -1
-        self._has_damage = False  # in the segment before: then it is known why positions are missing
+        self._has_damage = False  # in the previous segment: explains missing positions
         self._is_torn = False
-        self._synced_last = 1 << 63  # of the segment that is being read
+        self._synced_last = 1 << 63  # of the current segment
 
     def read(self) -> Positions:
-        """Read everything. Return what is in pages and not deleted, and what only the log has."""
+        """Check everything. Return the live positions in pages and in the log."""
         newest, marks = self._find_files()
         firsts = sorted({*newest, *self._records})
-        copied_up_to = -1  # the last position of the segment before, if a compaction wrote it
+        copied_up_to = -1  # the last position of the previous segment, if a compaction wrote it
         for at, first in enumerate(firsts):
             generation = newest.get(first)
             if first <= copied_up_to:
@@ -92,7 +92,7 @@ class QueueFiles:
         return self._living
 
     def _find_files(self) -> tuple[dict[int, int], set[tuple[int, int]]]:
-        """The newest generation of each segment, and of which there are marks; tells of other files."""
+        """Return the newest generation of each segment, and which ones have marks; report other files."""
         findings = self._findings
         names = findings.files.list(os.path.join(findings.folder, self._place))
         newest: dict[int, int] = {}
@@ -100,7 +100,7 @@ class QueueFiles:
         for name in names:
             parsed = segment_file.parse_name(name)
             if parsed is None:
-                text = LEFT_OVER if name.endswith(".tmp") else "no file of WarrenMQ"
+                text = LEFT_OVER if name.endswith(".tmp") else "not a WarrenMQ file"
                 findings.remark("segment", os.path.join(self._place, name), text)
             elif parsed[2] == "seg":
                 newest[parsed[0]] = max(newest.get(parsed[0], -1), parsed[1])
@@ -119,7 +119,7 @@ class QueueFiles:
     # -- segments ----------------------------------------------------------------------------------------------------
 
     def _check_missing_segment(self, record: FileRecord) -> None:
-        """A segment that the manifest records is not there."""
+        """Report a recorded segment that is missing."""
         if self._is_torn:
             return  # the log has it
         name = segment_file.segment_name(record.first, record.generation)
@@ -133,17 +133,17 @@ class QueueFiles:
         if loss.count:
             self._report_loss(file, "the file is missing", record.first, last, loss)
         elif self._recorded.is_binding(record):
-            text = "the file is missing; the log has what it held, or all of it was acknowledged"
+            text = "the file is missing; the log still has its content, or all of it was acknowledged"
             self._findings.remark("segment", file, text, self._name)
 
     def _read_segment(self, first: int, generation: int, has_marks: bool, following: int | None) -> None:
-        """`following` is where the next segment begins, if there is one."""
+        """Check one segment; `following` is the first position of the next one, if any."""
         file = os.path.join(self._place, segment_file.segment_name(first, generation))
         if self._is_torn:
-            self._findings.remark("segment", file, "behind one that was being written in a crash: the log has it")
+            self._findings.remark("segment", file, "follows a file torn by a crash: the log has its messages")
             return
         if self._is_stream and 0 <= self.last < first - 1 and not self._has_damage:
-            self._report_bad_page(file, None, "what stood before it is missing", self.last + 1, first - 1)
+            self._report_bad_page(file, None, "the messages before it are missing", self.last + 1, first - 1)
             if self._is_torn:
                 return
         self._has_damage = False
@@ -161,7 +161,7 @@ class QueueFiles:
         self._living.add_all(found)
 
     def _find_synced_last(self, first: int, generation: int) -> int:
-        """Up to which position the pages of a segment were synced, for sure; the log has what stands behind."""
+        """Return up to which position the pages of a segment were certainly synced; the log has the rest."""
         record = self._records.get(first)
         if record is None and self._recorded.is_complete:
             return first - 1
@@ -176,7 +176,7 @@ class QueueFiles:
         try:
             walk = segment_file.walk_pages(findings.files, handle, path)
             if walk.pages and walk.pages[0].first <= self.last:
-                text = f"it begins with position {walk.pages[0].first}, but the one before ends with {self.last}"
+                text = f"it begins with position {walk.pages[0].first}, but the previous one ends with {self.last}"
                 findings.damage("segment", file, text, queue=self._name)
             for page in walk.pages:
                 try:
@@ -202,7 +202,7 @@ class QueueFiles:
             findings.files.close(handle)
 
     def _report_short_file(self, file: str, record: FileRecord, walk: PageWalk) -> None:
-        """The file ends before what is recorded of it."""
+        """Report a file that ends before its recorded size."""
         after = walk.pages[-1].last + 1 if walk.pages else record.first
         last, count = self._recorded.synced(record)
         missing = count - sum(page.count - page.transient for page in walk.pages)
@@ -213,26 +213,26 @@ class QueueFiles:
         if loss.count:
             self._report_loss(file, text, after, last, loss)
         elif walk.reason is not None or self._recorded.is_binding(record):
-            text += "; the log has what was there, or all of it was acknowledged"
+            text += "; the log still has it, or all of it was acknowledged"
             self._findings.remark("segment", file, text, self._name)
 
     def _report_bad_end(self, file: str, walk: PageWalk, after: int, beyond: int | None) -> None:
-        """The file ends in something that is no page. `beyond` is where a page or segment behind it begins."""
+        """Report a file that ends in something other than a page. `beyond` is the first position after it, if any."""
         assert walk.reason is not None
         if walk.end == walk.size >= FILE_HEAD_SIZE:
-            text = f"{walk.reason}; all {len(walk.pages)} pages are there"
+            text = f"{walk.reason}; all {len(walk.pages)} pages are intact"
             self._findings.damage("segment", file, text, queue=self._name)
         elif self._recorded.is_complete and beyond is None:
-            text = f"its end was being written in a crash ({walk.reason}); all that is recorded of it is there"
+            text = f"its end was torn by a crash ({walk.reason}); everything recorded is present"
             self._is_torn = self._is_in_log(after)
             self._findings.remark("segment", file, text, self._name)
         else:
             self._report_bad_page(file, None, walk.reason, after, None if beyond is None else beyond - 1)
 
     def _report_bad_page(self, file: str, page: PageHead | None, why: str, first: int, last: int | None) -> None:
-        """A page is not whole: torn, if the log still has all that came from there on, otherwise lost.
+        """Report a bad page: torn if the log still has everything from there on, otherwise lost.
 
-        One of transient messages was never synced, and would not outlive a stop: nothing is lost with it.
+        Nothing is lost with a page of transient messages: it was never synced and would not survive a stop.
         """
         where = "" if page is None else f"the page at offset {page.offset}: "
         is_transient = page is not None and page.transient == page.count
@@ -241,7 +241,7 @@ class QueueFiles:
             self._is_torn = True
             is_in_log = first >= logged.first_append or first in logged.appended or first > self._synced_last
             if page is None or is_transient or is_in_log:
-                self._findings.remark("segment", file, f"{where}it was being written in a crash ({why})", self._name)
+                self._findings.remark("segment", file, f"{where}it was torn by a crash ({why})", self._name)
                 return
         elif page is not None and is_transient:
             self.last = max(self.last, page.last)
@@ -261,7 +261,7 @@ class QueueFiles:
             loss = count_lost(first, last, last - first + 1, self._is_safe, None)
             self._report_loss(file, why, first, last, Loss(loss.count, False))
         else:
-            lost = f"messages at positions from {first}, as many as the rest of the file held"
+            lost = f"messages at positions from {first}, their number is unknown"
             self._findings.damage("segment", file, why, lost, self._name)
 
     def _report_loss(self, file: str, text: str, first: int, last: int, loss: Loss) -> None:
@@ -269,7 +269,7 @@ class QueueFiles:
         self._findings.damage("segment", file, text, lost, self._name, loss.count)
 
     def _is_safe(self, position: int) -> bool:
-        """Whether a message was deleted, or is in the log."""
+        """Return True if a message was deleted or is in the log."""
         if position in self._marked:
             return True
         logged = self._logged
@@ -280,7 +280,7 @@ class QueueFiles:
         return any(first <= position <= last for first, last in logged.ranges)
 
     def _is_in_log(self, position: int) -> bool:
-        """Whether the log has everything from there on: a start takes all that follows from it."""
+        """Return True if the log has everything from this position on: a start takes the rest of the queue from it."""
         return self._logged is not None and 0 <= self._logged.first_append <= position
 
     # -- marks -------------------------------------------------------------------------------------------------------
@@ -298,7 +298,7 @@ class QueueFiles:
             lost = "marks: messages that were acknowledged may be delivered again"
             self._findings.damage("deletion marks", file, text, lost, self._name)
         elif marks.reason is not None and not self._are_marks_short(first, generation, marks.end):
-            text = f"its end was being written in a crash ({marks.reason})"
+            text = f"its end was torn by a crash ({marks.reason})"
             self._findings.remark("deletion marks", file, text, self._name)
         self._findings.advance(marks.size)
 
@@ -309,7 +309,7 @@ class QueueFiles:
         return size < record.marks
 
     def _compare_marks(self, first: int, generation: int) -> None:
-        """Tell if marks are missing that the manifest records."""
+        """Report recorded marks that are missing."""
         findings = self._findings
         file = os.path.join(self._place, segment_file.marks_name(first, generation))
         path = os.path.join(findings.folder, file)
@@ -323,7 +323,7 @@ class QueueFiles:
         again = Loss(max(0, record.count - record.alive - known), False)
         text = f"it ends at offset {size} of {record.marks}" if is_there else "the file is missing"
         if again.count == 0:
-            findings.remark("deletion marks", file, f"{text}; the log has what it held", self._name)
+            findings.remark("deletion marks", file, f"{text}; the log still has its content", self._name)
         else:
             lost = f"marks: {again} that were acknowledged may be delivered again"
             findings.damage("deletion marks", file, text, lost, self._name, again=again.count)
@@ -336,7 +336,7 @@ class QueueFiles:
 
 
 def _first_page_after(files: Files, handle: int, offset: int) -> int | None:
-    """The first position of the next whole page head, if one follows: then this is no end that a crash left."""
+    """Return the first position of the next whole page head; None if this may be the tail that a crash left."""
     data = files.read(handle, files.size(handle) - offset, offset)
     for match in segment_file.PAGE_MAGICS.finditer(data, 1):
         at = match.start()

@@ -1,11 +1,11 @@
-"""Keeps the log short: what its oldest files alone still hold goes to the segments, then they are let go.
+"""Checkpoints keep the log short: what only its oldest files hold moves to segments, then the files are dropped.
 
-In order: living messages and ids are flushed (few are logged again in the open epoch instead, which costs no file),
-deaths are written beside their segments, segments that have changed are recorded in the manifest, the next position of
-each queue and the offsets of tracked consumers are logged again, everything is synced, the catalog is synced, the files
-are dropped. A crash between any two of these leaves the log with all it needs.
+In order: live messages and ids are flushed, or relogged in the open epoch if they are few, which needs no file;
+deletion marks are written; changed segments are recorded in the manifest; the next position of each queue and the
+offsets of tracked consumers are relogged; everything is synced; the catalog is synced; the files are dropped. A crash
+between any two steps leaves the log with everything it needs.
 
-Owned by the loop thread. A big broker is flushed in slices, so that the loop does not stall.
+Owned by the loop thread. Large brokers are flushed in slices so that the loop does not stall.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from warrenmq.storage import crash_points
 from warrenmq.storage.catalog_writer import CatalogWriter
 from warrenmq.storage.committer import Committer
 from warrenmq.storage.options import StorageOptions
+from warrenmq.storage.queue_upkeep import consider_compaction, write_marks
 
 if TYPE_CHECKING:
     from warrenmq.storage.queue_store import QueueStore
@@ -31,28 +32,27 @@ POSITIONS_PER_SLICE = 2000
 
 
 class Participant(Protocol):
-    """A store with parts that only the log holds. It is in `StoreContext.unflushed` while it has any, until deleted."""
+    """A store with data that only the log holds; in `StoreContext.unflushed` while it has any, until deleted."""
 
     def flush(self, epoch: int, relog_below: int) -> int:
-        """Let the log forget this epoch and all before: write to files what only they hold.
+        """Write to files what only the log has up to this epoch.
 
-        If that is less than `relog_below` bytes, it may be logged again in the open epoch instead. Return the number of
-        bytes that were.
+        Less than `relog_below` bytes may be relogged in the open epoch instead. Return the number of relogged bytes.
         """
 
     def has_unflushed(self) -> bool:
-        """Whether the log alone holds anything."""
+        """Return True if the store has data that only the log holds."""
 
 
 class Positioned(Protocol):
-    """A store with positions that the log alone has: the next one of a queue, or those of tracked consumers."""
+    """A store with positions that only the log holds: the next one of a queue, or those of tracked consumers."""
 
     def log_position(self) -> bool:
-        """Log them again, which the log is about to forget. Return False if there are none."""
+        """Log the positions again before the log is trimmed. Return False if there are none."""
 
 
 class Checkpoint:
-    """One at a time. `call_soon` continues on the loop."""
+    """One at a time. `call_soon` schedules the next slice on the loop."""
 
     def __init__(
         self,
@@ -69,34 +69,34 @@ class Checkpoint:
         self._relog_below = options.relog_below
         self._call_soon = call_soon
         self._epoch = 0
-        self.relogged_bytes = 0  # bytes that were logged again, in the one that runs or ran last
+        self.relogged_bytes = 0  # in the current or the last checkpoint
         self._may_relog = True
         self._done: list[Callable[[], None]] = []
         self._participants: list[Participant] = []
         self._marked: list[QueueStore] = []
-        self._unlogged: list[Positioned] = []  # whose position is still to be logged again
+        self._unlogged: list[Positioned] = []  # positions not yet relogged
         self._has_relogged = False
         self._is_last = False
         self._work_at_start = -1
-        self.is_ready = False  # not before the queues have their stores
+        self.is_ready = False  # set once the queues have their stores
         self.is_running = False
-        self.is_blocked = False  # a compaction is under way
+        self.is_blocked = False  # by a compaction
         self.on_end: Callable[[], None] = _nothing
         self.count = 0
 
     def start_if_due(self) -> None:
-        """Begin if the log has grown too long."""
+        """Start a checkpoint if the log is too long."""
         if self.is_ready and not self.is_running and not self.is_blocked and self._committer.size > self._limit:
             if self._context.log.work == self._work_at_start:
-                return  # the last one could drop nothing, and nothing was said since
+                return  # the last one could drop nothing, and nothing was logged since
             epoch = self._committer.epoch_to_trim(self._limit * 3 // 4)
             if epoch:
                 self.begin(epoch, may_relog=True)
 
     def begin(self, epoch: int, may_relog: bool, done: Callable[[], None] | None = None, is_last: bool = False) -> None:
-        """Flush everything up to this epoch and drop the files that end with it or before.
+        """Flush everything up to this epoch and drop the files that hold nothing later.
 
-        Positions are logged again, unless this is the last one of a clean stop: then the storage does that.
+        Positions are relogged, except in the last checkpoint of a clean stop (`is_last`), where the storage does that.
         """
         assert not self.is_running
         self.is_running = True
@@ -114,7 +114,7 @@ class Checkpoint:
         self._flush_some()
 
     def when_done(self, done: Callable[[], None]) -> None:
-        """Call when the one that runs is over."""
+        """Call `done` at the end of the running checkpoint."""
         self._done.append(done)
 
     def _flush_some(self) -> None:
@@ -129,9 +129,9 @@ class Checkpoint:
     def _mark_some(self) -> None:
         marked = self._context.marked_stores
         for store in _take_slice(self._marked):
-            if marked.pop(store, self) is None:  # it may have been deleted meanwhile
-                store.write_marks()
-                store.consider_compaction()
+            if marked.pop(store, self) is None:  # not deleted meanwhile
+                write_marks(store)
+                consider_compaction(store)
         if self._marked:
             self._call_soon(self._mark_some)
             return
@@ -156,13 +156,13 @@ class Checkpoint:
             self._call_soon(self._log_some_positions)
             return
         if self.relogged_bytes or self._has_relogged:
-            self._context.log.flush()  # what was logged again must be safe before the first time is forgotten
-        self._context.manifest.checkpoint_epoch = 0  # what is recorded from now on is not part of this sync
+            self._context.log.flush()  # relogged data must be durable before its first copy is dropped
+        self._context.manifest.checkpoint_epoch = 0  # later records are not part of this sync
         self._context.pager.sync(self._synced)
 
     def _flush(self, participant: Participant) -> None:
         unflushed = self._context.unflushed
-        if participant in unflushed:  # it may have been deleted meanwhile
+        if participant in unflushed:  # not deleted meanwhile
             may_relog = self._may_relog and self.relogged_bytes < self._limit // 2
             self.relogged_bytes += participant.flush(self._epoch, self._relog_below if may_relog else 0)
             if not participant.has_unflushed():
@@ -170,7 +170,7 @@ class Checkpoint:
 
     def _synced(self) -> None:
         crash_points.reach("checkpoint.after_sync")
-        if self._is_last:  # the log goes when the epoch with the positions is written
+        if self._is_last:  # the storage drops the log after it has written the positions
             self._catalog.sync(self._epoch, self._trimmed)
         else:
             self._catalog.sync(self._epoch, lambda: self._committer.trim(self._epoch, self._trimmed))
@@ -192,4 +192,4 @@ def _take_slice(stores: list[Any], size: int = STORES_PER_SLICE) -> list[Any]:
 
 
 def _nothing() -> None:
-    """No one waits for it."""
+    """Default callback."""

@@ -1,8 +1,8 @@
-"""Messages to bytes and back, for the commit log and for pages. The layout is drawn in docs/formats.
+"""Encodes messages for the commit log and for pages, and decodes them. docs/formats draws the layout.
 
-Called once per persistent message, and once per message that is paged out or in. One of three files that know whether
-they are compiled (docs/decisions/0002): C copies into one growing buffer, Python packs and joins. Both give the same
-bytes, those of journal/record.py; tests/storage/test_codec.py compares them.
+Called for each persistent message, and for each message that is paged out or in. Some functions have two bodies
+(docs/decisions/0002): compiled code copies into one growing buffer, Python packs and joins. Both produce the bytes of
+journal/record.py; tests/storage/test_codec.py compares them.
 
 Compiled when the package is built (codec.pxd).
 """
@@ -21,7 +21,7 @@ if cython.compiled:
 from warrenmq.core.message import Message, QueuedMessage, enqueue_as, make_message
 from warrenmq.journal import record
 
-Pointer: TypeAlias = Any  # an unsigned char * in compiled code, and never used in plain Python
+Pointer: TypeAlias = Any  # unsigned char * in compiled code, not used in plain Python
 
 APPEND = 1
 AGAIN = 2
@@ -36,13 +36,13 @@ ATTEMPTS = 10
 POSITION = 11
 OFFSET = 12
 
-# How a record of ids counts: added to those of the same owner, in place of those that the log has (older logs only), or
-# in place of all.
+# How a record of ids applies: added to the ids of its owner, replacing those that the log has (older logs only), or
+# replacing all.
 SEEN_ADD = 0
 SEEN_REPLACE_LOGGED = 1
 SEEN_REPLACE_ALL = 2
 
-# The same as C integers.
+# As C integers.
 _APPEND = APPEND
 _FORGET_ONE = FORGET
 _PERSISTENT = record.PERSISTENT
@@ -70,28 +70,28 @@ _U64 = struct.Struct("<Q")
 _TRACE = record.TRACE
 _RECORD = record.HEAD
 _RECORD_SIZE = record.HEAD_SIZE
-_FIRST_CAPACITY = 256 * 1024
+_FIRST_CAPACITY: int = 256 * 1024 if cython.compiled else 0  # plain Python appends to the bytearray
 _KEPT_CAPACITY = 4 * 1024 * 1024
 
 
 class BadPage(Exception):
-    """The bytes of a page are no messages, though their checksum is right."""
+    """The payload of a page cannot be decoded, although its checksum matches."""
 
 
 class EpochBuffer:
-    """What the open epoch holds so far, as the bytes that go to the log."""
+    """The content of the open epoch, encoded for the log."""
 
     __slots__ = ("_capacity", "_data", "_last", "_spare", "size")
 
     def __init__(self) -> None:
-        self._data = bytearray(_FIRST_CAPACITY if cython.compiled else 0)
+        self._data = bytearray(_FIRST_CAPACITY)
         self._spare: bytearray | None = None
         self._capacity = len(self._data)
-        self._last: Message | None = None  # the message of the last APPEND of this epoch
+        self._last: Message | None = None  # of the last APPEND in this epoch
         self.size = 0
 
     def put_append(self, queue: int, entry: QueuedMessage, flags: int) -> None:
-        """A message joins a queue; the second queue of a fanout only refers to what the first one wrote."""
+        """Encode APPEND; a further queue of the same message gets AGAIN, which refers to it."""
         message = entry.message
         if message is self._last:
             if entry.expires_ms != 0:
@@ -145,35 +145,35 @@ class EpochBuffer:
         self._put(_EVENTS_DISCARDED.pack(EVENTS_DISCARDED, up_to))
 
     def put_seen(self, owner: int, id: bytes, number: int) -> None:
-        """A queue or exchange has seen one more id."""
+        """Encode an id that a queue or exchange has seen."""
         self._put(_SEEN_ONE.pack(SEEN, owner, SEEN_ADD, 1, id, number))
 
     def put_all_seen(self, owner: int, how: int, count: int, ids: bytes) -> None:
-        """`count` ids with their numbers, as `encode_ids` has them (journal/ids_file.py)."""
+        """Encode `count` ids, given as `encode_ids` returns them (journal/ids_file.py)."""
         self._put(_SEEN.pack(SEEN, owner, how, count) + ids)
 
     def put_attempts(self, queue: int, position: int, attempts: int) -> None:
-        """A message came back after this many deliveries."""
+        """Encode that a message was requeued after this many deliveries."""
         self._put(_ATTEMPTS_RECORD.pack(ATTEMPTS, queue, position, attempts))
 
     def put_position(self, queue: int, next_position: int) -> None:
-        """All positions of a queue below this one were used."""
+        """Encode that all positions of a queue below this one are used."""
         self._put(_POSITION_RECORD.pack(POSITION, queue, next_position))
 
     def put_offset(self, stream: int, position: int, tag: bytes) -> int:
-        """A tracked consumer has dealt with all before this position; 0: it is forgotten. Return the record's place."""
+        """Encode the offset of a tracked consumer, 0 to remove it; return the record's place for `move_offset`."""
         place = self.size
         self._put(_OFFSET_HEAD.pack(OFFSET, stream, position, len(tag)) + tag)
         return place
 
     def move_offset(self, place: int, position: int) -> None:
-        """The same consumer has come further, in the same epoch."""
+        """Overwrite an offset in the same epoch."""
         self._data[place + 5 : place + 13] = _U64.pack(position)
 
     def take(self) -> "bytes | memoryview":
-        """Everything put since the last call. Give it back to `recycle` when it is written."""
+        """Return everything since the last call, and start a new epoch. Pass it to `recycle` when it is written."""
         taken = memoryview(self._data)[: self.size]
-        self._data = self._spare if self._spare is not None else bytearray(_FIRST_CAPACITY if cython.compiled else 0)
+        self._data = self._spare if self._spare is not None else bytearray(_FIRST_CAPACITY)
         self._spare = None
         self._capacity = len(self._data)
         self._last = None
@@ -181,7 +181,7 @@ class EpochBuffer:
         return taken
 
     def recycle(self, taken: "bytes | memoryview") -> None:
-        """Use the memory of an epoch again: fresh memory costs a page fault for every 4 KiB."""
+        """Reuse the memory of an epoch: fresh memory costs a page fault for every 4 KiB."""
         if cython.compiled and isinstance(taken, memoryview) and isinstance(taken.obj, bytearray):
             data = taken.obj
             taken.release()
@@ -199,7 +199,7 @@ class EpochBuffer:
         self.size += len(data)
 
     def _reserve(self, size: int) -> Pointer:
-        """A pointer to so many free bytes."""
+        """Return a pointer to `size` free bytes."""
         if self.size + size > self._capacity:
             grown = bytearray(max(2 * self._capacity, self.size + size))
             grown[: self.size] = self._data[: self.size]
@@ -210,7 +210,7 @@ class EpochBuffer:
 
 
 def encode_records(entries: list[QueuedMessage]) -> "bytes | bytearray":
-    """The payload of a page."""
+    """Encode the payload of a page."""
     if cython.compiled:
         total = 0
         for entry in entries:
@@ -234,7 +234,7 @@ def encode_records(entries: list[QueuedMessage]) -> "bytes | bytearray":
 
 
 def _flags_of(entry: QueuedMessage, flags: int) -> int:
-    """Add the flags of what the message has beside its parts."""
+    """Add the flags of the message's optional fields."""
     if entry.message.uid != 0:
         flags |= _TRACED
     elif entry.message.publish_time != 0:
@@ -252,7 +252,7 @@ def _page_flags_of(entry: QueuedMessage) -> int:
 
 
 def fields_size(flags: int) -> int:
-    """The size of the optional fields that the flags name (journal/record.py)."""
+    """Return the size of the optional fields that the flags name (journal/record.py)."""
     size = 0
     if flags & _TRACED != 0:
         size += 24
@@ -266,7 +266,7 @@ def fields_size(flags: int) -> int:
 
 
 def encode_record_head(entry: QueuedMessage) -> bytes:
-    """A persistent message in a page, but for its body, which stands behind it."""
+    """Encode a persistent message for a page, without its body."""
     message = entry.message
     flags = _flags_of(entry, _PERSISTENT)
     head = _RECORD.pack(entry.position, flags, len(message.address), len(message.header), len(message.body))
@@ -281,11 +281,12 @@ def decode_records(
     restored_below: int,
     only: "list[int] | None" = None,
 ) -> list[QueuedMessage]:
-    """The messages of a page behind the position `above` that are not marked dead; `only`: at these, ascending.
+    """Decode the messages of a page after position `above` that are not marked dead; `only`: ascending positions to
+    decode.
 
-    Bit n of `dead` stands for the position first + n. What was written before the last start may have been delivered
-    then, and is marked as redelivered; transient messages of that time are gone. Equal addresses and headers of
-    neighbours are one object.
+    Bit n of `dead` stands for position first + n. Messages from before the last start are marked as redelivered, since
+    they may have been delivered; transient ones are skipped. Equal addresses and headers of adjacent messages are one
+    object.
     """
     found: list[QueuedMessage] = []
     end = len(payload)
@@ -343,7 +344,7 @@ def decode_records(
 
 
 def restore_message(address: bytes, header: bytes, body: bytes) -> Message:
-    """A message as it was stored: behind its exchange and routing key are the keys of BCC, if it had any."""
+    """Return a stored message: its address holds exchange, routing key, and the keys of BCC if it has any."""
     end = 2 + address[0] if len(address) > 1 else len(address)
     if end < len(address):
         end += address[end - 1]
@@ -357,16 +358,16 @@ def restore_message(address: bytes, header: bytes, body: bytes) -> Message:
 def find_living(
     payload: bytes, first: int, dead: "bytearray | None", restored_below: int
 ) -> tuple[list[bytes], int, int, int, int, int, int, int, int]:
-    """The records of a page that are not marked dead, as they are, for a copy.
+    """Find the records of a page that are not marked dead, to be copied unchanged.
 
-    Return them, joined where they are neighbours; how many they are, and how many of them transient; the first and the
-    last position; the bytes of their bodies, of all and of the persistent ones; and when the first and the last of them
-    expire (`PageHead.earliest`, `PageHead.latest`). For the rest see `decode_records`.
+    Return them, adjacent ones joined; their count and how many are transient; first and last position; the bytes of all
+    bodies and of the persistent ones; and their earliest and latest expiry as in `PageHead`. Other arguments: see
+    `decode_records`.
     """
     found: list[bytes] = []
     end = len(payload)
     offset = 0
-    start = 0  # of the run of neighbours that is open
+    start = 0  # of the current run of adjacent records
     count = 0
     transient = 0
     first_position = -1
@@ -425,7 +426,7 @@ def find_living(
 def find_expiring(
     payload: bytes, above: int, first: int, dead: "bytearray | None", restored_below: int
 ) -> list[tuple[int, int, int]]:
-    """Return position, expiry and size of the body of the messages of a page that expire; see `decode_records`."""
+    """Return position, expiry and body size of the messages of a page that expire; see `decode_records`."""
     found: list[tuple[int, int, int]] = []
     end = len(payload)
     offset = 0
@@ -444,14 +445,14 @@ def find_expiring(
 
 
 def _expiry_at(payload: bytes, offset: int, flags: int) -> int:
-    """When the message of the record at this offset expires; its flags say that it does."""
+    """Return the expiry of the record at this offset, which has one."""
     at = offset + _RECORD_SIZE + fields_size(flags & (_TRACED | _PUBLISH_TIME))
     expires_ms: int = _U64.unpack_from(payload, at)[0]
     return expires_ms
 
 
 def read_fields(data: bytes, offset: int, flags: int, entry: QueuedMessage) -> None:
-    """Set what the flags and the optional fields of a record say."""
+    """Set the optional fields of a record on the message and its queue entry."""
     message = entry.message
     if flags & _HAS_DEATHS != 0:
         message.has_deaths = True
@@ -484,7 +485,7 @@ def _encode_fields(entry: QueuedMessage, flags: int) -> bytes:
 
 
 def is_marked(marks: "bytes | bytearray | None", index: int) -> bool:
-    """Return True if a bit is set; those behind the end are not."""
+    """Return True if the bit is set; bits after the end are not."""
     return marks is not None and index >> 3 < len(marks) and marks[index >> 3] >> (index & 7) & 1 == 1
 
 
@@ -545,7 +546,7 @@ def _put_u32(at: Pointer, value: int) -> Pointer:
 
 
 def _put_u64(at: Pointer, value: int) -> Pointer:
-    _put_u32(at, value)  # its low half; a mask of 32 bits would be a Python object
+    _put_u32(at, value)  # low half; a 32-bit mask would be a Python object
     return _put_u32(at + 4, value >> 32)
 
 

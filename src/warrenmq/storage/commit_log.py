@@ -1,7 +1,7 @@
-"""The commit log, as the loop sees it: the open epoch, and the word that an epoch is safe.
+"""The loop's side of the commit log: the open epoch, and which epochs are durable.
 
-Everything durable that is said goes into the open epoch, in order. When a turn ends and the committer is idle the epoch
-is handed over; while it is busy the epoch goes on gathering. So batches grow with load, and need no timer.
+Every durable change is recorded in the open epoch, in order. When a turn ends and the committer is idle, the epoch is
+submitted; while it is busy the epoch keeps growing. So batches grow with load and need no timer.
 
 Owned by the loop thread. Compiled when the package is built (commit_log.pxd).
 """
@@ -13,15 +13,15 @@ from warrenmq.storage import crash_points
 from warrenmq.storage.codec import EpochBuffer
 from warrenmq.storage.committer import CommitProgress, Committer, EpochBatch
 
-# More than this is not deferred.
+# Larger epochs are not deferred.
 _DEFERRED_BYTES = 64 * 1024
 
 
 class LocalLog(CommitLog):
     """The log of one node.
 
-    `epoch` is the number of the open one, `last` that of the last one that holds anything, and `epoch_time_ms` the time
-    of the first turn that put something into that.
+    `epoch` is the open epoch, `last` the last one with content, and `epoch_time_ms` the time of the first turn with
+    work in it.
     """
 
     __slots__ = (
@@ -48,16 +48,14 @@ class LocalLog(CommitLog):
         self.durable = next_epoch - 1
         self.syncs = 0
         self._needs_sync = False
-        self._has_waiters = False  # somebody waits for something in the open epoch
+        self._has_waiters = False  # a client waits for the open epoch
         self._is_deferred = False
-        self.on_deferred: Callable[[], object] | None = (
-            None  # asks to be told when it is due; None: nothing is deferred
-        )
+        self.on_deferred: Callable[[], object] | None = None  # schedules `submit_deferred`; None: nothing is deferred
 
     # -- what is said ------------------------------------------------------------------------------------------------
 
     def note_work(self, durability_level: int) -> None:
-        """Something was put into the buffer."""
+        """Note that something was added to the buffer."""
         self.work += 1
         if self.last != self.epoch:
             self._begin_epoch()
@@ -67,24 +65,24 @@ class LocalLog(CommitLog):
                 self._needs_sync = True
 
     def note_relogged(self) -> None:
-        """Something was put into the buffer that the log had already: it is no work of anyone."""
+        """Note that the buffer got something that the log had already: it counts as no work."""
         if self.last != self.epoch:
             self._begin_epoch()
 
     def put_definition(self, is_define: bool, encoded: bytes) -> int:
-        """A definition was made or undone. Return its epoch, which is synced whatever an answer waits for."""
+        """Record that something was defined or deleted. Return its epoch, which will be synced."""
         self.buffer.put_definition(is_define, encoded)
         self.note_work(SYNCED)
         return self.epoch
 
     def put_file_record(self, is_define: bool, encoded: bytes) -> int:
-        """A file was recorded, or its record removed: a definition that no answer waits for. Return its epoch."""
+        """Record or forget a file of the manifest, which no client waits for. Return its epoch."""
         self.buffer.put_definition(is_define, encoded)
         self.note_relogged()
         return self.epoch
 
     def put_events(self, first: int, last: int, rows: bytes) -> None:
-        """Rows that are in no batch yet go with the turn that they tell of; nobody waits for them alone."""
+        """Log rows that are in no batch yet together with the turn that caused them; they alone start no commit."""
         self.buffer.put_events(first, last, rows)
         if self.last != self.epoch:
             self._begin_epoch()
@@ -106,11 +104,11 @@ class LocalLog(CommitLog):
     def end_turn(self) -> int:
         if not self.is_committing and self.buffer.size != 0:
             self._submit_or_defer()
-        # The turn's work may have been handed over before its end: then it lies in the last epoch, too.
+        # The turn's work may have been submitted before its end: then it is in the last epoch as well.
         return self.last if self.last > self.durable else 0
 
     def flush(self) -> None:
-        """Ask for a sync of all that was said so far, though nobody waits for it."""
+        """Sync everything logged so far, although no client waits for it."""
         if self.buffer.size == 0:
             if self.last > self.durable:
                 self._committer.sync()
@@ -120,14 +118,14 @@ class LocalLog(CommitLog):
             self._submit_epoch()
 
     def request_sync(self) -> None:
-        """The same, but not in the middle of a turn: what is said in one call must lie in one epoch."""
+        """Sync everything logged so far, at the end of the turn: the records of one call must be in one epoch."""
         if self.buffer.size != 0:
             self._needs_sync = self._has_waiters = True
         elif self.last > self.durable:
             self._committer.sync()
 
     def _submit_or_defer(self) -> None:
-        """Acks go with the next publish, if one comes soon: that saves them a write of their own."""
+        """Defer acks, so that they share a write with the next publish."""
         if self._has_waiters or self.on_deferred is None or self.buffer.size >= _DEFERRED_BYTES:
             self._submit_epoch()
         elif not self._is_deferred:
@@ -135,7 +133,7 @@ class LocalLog(CommitLog):
             self.on_deferred()
 
     def submit_deferred(self) -> None:
-        """Some time after `on_deferred`: acks have waited long enough for company."""
+        """Submit what was deferred, some time after `on_deferred`."""
         self._is_deferred = False
         self.flush()
 
@@ -149,7 +147,7 @@ class LocalLog(CommitLog):
         self._committer.submit(batch)
 
     def close_last(self) -> EpochBatch | None:
-        """Close the open epoch, to be handed to the committer by the caller; None if it holds nothing."""
+        """Close the open epoch and return it for the caller to submit; None if it is empty."""
         if self.buffer.size == 0:
             return None
         batch = EpochBatch(self.epoch, self.epoch_time_ms, self.buffer.take(), True)
@@ -157,7 +155,7 @@ class LocalLog(CommitLog):
         return batch
 
     def on_progress(self, progress: CommitProgress) -> None:
-        """The committer's word, on the loop."""
+        """Handle a report of the committer, on the loop."""
         if progress.payload is not None:
             self.buffer.recycle(progress.payload)
             self.is_committing = False

@@ -1,9 +1,10 @@
-"""The port of the committer: makes epochs durable, in order, and reports its progress.
+"""The committer port: makes epochs durable, in order, and reports progress.
 
-The loop submits one epoch after another; the next one may be submitted before the last is durable. Reports come on the
-loop. A full disk is waited for. A failure is final: it is reported once, and nothing is written or reported after it.
+The loop submits one epoch after another; the next one may be submitted before the last is durable. Reports arrive on
+the loop. A full disk is waited for. Any other failure is final: it is reported once, and nothing is written or reported
+after it.
 
-`LocalCommitter` (local_committer.py) writes to files of this machine.
+`LocalCommitter` (local_committer.py) writes to local files.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class EpochBatch:
-    """One epoch on its way to the log; `time_ms` is that of the first turn with work in it."""
+    """One epoch to be written; `time_ms` is the time of the first turn with work in it."""
 
     epoch: int
     time_ms: int
@@ -26,7 +27,7 @@ class EpochBatch:
 
 @dataclass(frozen=True, slots=True)
 class CommitProgress:
-    """All epochs up to these are written, and durable; `payload` is the memory of an epoch, to be used again."""
+    """All epochs up to these are written and durable. `payload` is the buffer of a written epoch, for reuse."""
 
     written: int
     durable: int
@@ -34,7 +35,7 @@ class CommitProgress:
 
 
 class Committer:
-    """`size` is the number of bytes in the log, `newest_file` the first epoch of its newest file; 0: there is none."""
+    """`size` is the size of the log in bytes, `newest_file` the first epoch of its newest file, 0 if there is none."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -45,43 +46,43 @@ class Committer:
         self.on_full: Callable[[bool], None] = _ignore
 
     def start(self, loop: AbstractEventLoop) -> None:
-        """Begin to write; reports come on this loop."""
+        """Start writing; reports arrive on this loop."""
         raise NotImplementedError
 
     def submit(self, batch: EpochBatch) -> None:
-        """Write the epoch behind the last one, and make it durable now or later, as it asks."""
+        """Write the epoch after the last one; sync it at once or later, as it requests."""
         raise NotImplementedError
 
     def sync(self) -> None:
-        """Make durable what was submitted so far."""
+        """Make durable everything submitted so far."""
         raise NotImplementedError
 
     def sync_within(self, interval: float | None) -> None:
-        """What no epoch asks to be synced is to be durable after this many seconds; None: at the end."""
+        """Sync epochs that do not request a sync after this many seconds; None: at the end."""
 
     def epoch_to_trim(self, size: int) -> int:
         """Return the epoch to trim to so that the log has about `size` bytes; 0 if nothing can be trimmed."""
         raise NotImplementedError
 
     def trim(self, epoch: int, done: Callable[[], None]) -> None:
-        """Forget epochs up to this one, as far as that is convenient; `done` is called on the loop."""
+        """Drop epochs up to this one, as far as whole files allow; `done` is called on the loop."""
         raise NotImplementedError
 
     def clear(self, last: EpochBatch | None, done: Callable[[], None]) -> None:
-        """Write this epoch and forget all before it: the last job of a clean stop. `done` is called on the loop."""
+        """Write this epoch and drop all before it: the last job of a clean stop. `done` is called on the loop."""
         raise NotImplementedError
 
     def stop_waiting(self) -> None:
-        """From now on a full disk is a failure: no one can wait for it any more."""
+        """From now on a full disk is a failure, because nothing can wait for space any more."""
         raise NotImplementedError
 
     def detach_loop(self) -> None:
-        """Let go of the loop; called on it, before `stop`."""
+        """Stop using the loop; called on it, before `stop`."""
 
     def stop(self) -> None:
-        """Do what was submitted, then end and close the files. Blocks: not for the loop."""
+        """Finish what was submitted, then stop and close the files. Blocks: not for the loop."""
         raise NotImplementedError
 
 
 def _ignore(_: Any) -> None:
-    """Nobody listens yet."""
+    """Default callback."""

@@ -1,16 +1,16 @@
-"""Copying compaction: rewrites segments of a queue without their dead messages.
+"""Compaction: rewrites segments of a queue without their deleted messages.
 
-It begins when the files of a queue hold more dead bytes than living ones and `dead_allowance` on top, and ends when
-they do not: so a queue takes less than twice its living messages and one segment on disk. `Segments.choose_run` chooses
-neighbours, whose living messages are copied to one temporary file. That takes their place, under the name of the first
-of them and with the next generation. A crash at any byte leaves the old files whole, or the new one and some old ones.
-Then a start removes what the new one replaces: lower generations, and files that begin before its last position.
+It starts when the files of a queue hold more dead bytes than live ones plus `dead_allowance`, and ends when they do
+not: a queue takes less than twice its live messages plus one segment on disk. `Segments.choose_run` picks neighbours;
+their live messages are copied to one temporary file, which replaces them under the name of the first one with the next
+generation. A crash at any byte leaves the old files whole, or the new one and some old ones; the next start then
+removes what the new one replaces: lower generations, and files that begin before its last position.
 
-Marks belong to a generation: deaths that come while the copy is written are marked in the new file. No checkpoint runs
-meanwhile, so that the log still has them.
+Deletion marks belong to a generation: deletions during the copy are marked in the new file. No checkpoint runs
+meanwhile, so the log still has them.
 
-Owned by the loop: which queue is next. The pager's writing thread does the copying, in steps: what else there is to
-write or to remove gets its turn in between.
+Owned by the loop: which queue is next. The pager's writing thread copies in steps, with other writes and removals in
+between.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from warrenmq.storage import crash_points
 from warrenmq.storage.codec import BadPage, find_living
 from warrenmq.storage.full_disk import FULL
 from warrenmq.storage.page_index import UNKNOWN, PageIndex
+from warrenmq.storage.queue_upkeep import choose_run, end_compaction, end_run, replace_run
 from warrenmq.storage.segments import Segment
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ log = logging.getLogger("warrenmq.storage")
 
 TEMPORARY = "compacting.tmp"
 
-# What came of a step.
+# Results of a step.
 _MORE = "more"
 _REPLACED = "replaced"
 _DAMAGED = "damaged"
@@ -59,7 +60,7 @@ _FULL = "full"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file to copy up to `end`, where `dead` was all that was dead when the copy began."""
+    """A file to copy up to `end`; `dead` is the bitmap of deletions when the copy began."""
 
     path: str
     first: int
@@ -68,10 +69,11 @@ class Source:
 
 
 class SegmentCopy:
-    """The living messages of some segments, in a temporary file beside them, `name` later. Used by the writing thread.
+    """A copy of the live messages of some segments, in a temporary file, later renamed to `name`. Used by the writing
+    thread.
 
-    `count` and the rest tell what was copied so far: records, transient ones among them, the last position, the bytes
-    of all bodies and of those of persistent messages.
+    The counters cover what was copied so far: records, transient ones, the last position, bytes of all bodies and of
+    the persistent ones.
     """
 
     def __init__(self, files: Files, sources: list[Source], name: str, restored_below: int, page_size: int) -> None:
@@ -85,7 +87,7 @@ class SegmentCopy:
         self.body_bytes = 0
         self.kept_bytes = 0
         self._files = files
-        self._restored_below = restored_below  # transient messages before this are of an earlier life
+        self._restored_below = restored_below  # transient messages below are of an earlier run
         self._page_size = page_size
         self._sources = sources
         self.pages: list[CopiedPage] = []
@@ -95,11 +97,11 @@ class SegmentCopy:
 
     @property
     def source(self) -> int:
-        """The index of the source that is copied."""
+        """The index of the current source."""
         return self._at
 
     def copy_some(self, size: int) -> bool:
-        """SegmentCopy about this many bytes more; return True if that was all."""
+        """Copy about this many more bytes; return True when everything is copied."""
         if self.size == 0:
             self._begin()
         writing = self._files.open(self.path)
@@ -122,7 +124,7 @@ class SegmentCopy:
         self.size = FILE_HEAD_SIZE
 
     def _copy_pages(self, source: Source, writing: int, size: int) -> int:
-        """SegmentCopy from one source until it ends or the limit of bytes is reached; return the bytes read."""
+        """Copy from one source to its end or to the limit of bytes; return the bytes read."""
         done = 0
         dead = int.from_bytes(source.dead or b"", "little")
         try:
@@ -146,7 +148,8 @@ class SegmentCopy:
         return done
 
     def _read_page(self, source: Source, reading: int, dead: int) -> tuple[PageHead, bytes | None]:
-        """The next page; None for one without living messages. An error of the disk here is damage of this file."""
+        """Return the next page, with None for the payload if it has no live messages. A disk error is damage of this
+        file."""
         try:
             page = parse_page_head(self._files.read(reading, PAGE_HEAD_SIZE, self._offset), self._offset)
             if isinstance(page, str):
@@ -188,7 +191,7 @@ class SegmentCopy:
 
 
 class CopiedPage(NamedTuple):
-    """A page of the copy, with all living messages of some neighbouring pages of the sources."""
+    """A page of the copy, with the live messages of some adjacent pages of the sources."""
 
     first: int
     last: int
@@ -198,7 +201,7 @@ class CopiedPage(NamedTuple):
 
 
 class _OpenPage:
-    """Records that are gathered for one page of the copy."""
+    """Records collected for one page of the copy."""
 
     def __init__(self, first: int, time_first: int) -> None:
         self.first = self.last = first
@@ -221,7 +224,7 @@ class _OpenPage:
         self.kept_bytes += kept_bytes
 
     def note_expiry(self, earliest: int, latest: int) -> None:
-        """When messages that were added expire, as in `PageHead`."""
+        """Include the expiry of added messages, as in `PageHead`."""
         if earliest:
             self.earliest = min(self.earliest or earliest, earliest)
         self._has_lasting = self._has_lasting or latest == 0
@@ -234,13 +237,13 @@ class _OpenPage:
 
 
 def _is_dead(page: PageHead, dead: int, first: int) -> bool:
-    """Whether all positions of a page are marked in these bits."""
+    """Return True if all positions of a page are set in the bitmap."""
     every = (1 << page.last - page.first + 1) - 1
     return dead >> page.first - first & every == every
 
 
 class _Run:
-    """Neighbours that are being compacted, as they were when that began, and their copy."""
+    """The neighbours that are being compacted, as they were at the start, and their copy."""
 
     def __init__(self, store: QueueStore, segments: list[Segment], files: Files) -> None:
         self.store = store
@@ -264,11 +267,11 @@ class _Run:
             segment.is_compacting = True
 
     def is_obsolete(self) -> bool:
-        """Whether a file of the run may be removed before the next step."""
+        """Return True if a file of the run may be removed before the next step."""
         return self.store.is_deleted or any(segment.is_dropped for segment in self.segments)
 
     def describe_merged(self) -> Segment:
-        """The new file: what was copied, and what has died since."""
+        """Describe the new file: what was copied, and what was deleted since."""
         copy, merged = self.copy, self.merged
         merged.last = copy.last
         merged.count = copy.count
@@ -294,7 +297,7 @@ class _Run:
         return merged
 
     def _fill_index(self, index: PageIndex) -> None:
-        """What is on disk only of a page of the copy is what is now of the pages that went into it."""
+        """Fill the page index: a page of the copy has unread what the pages that went into it have unread now."""
         sources = [
             (segment.pages.first(page), segment.pages.unread(page), segment.pages.unread_bytes(page))
             for segment in self.segments
@@ -311,7 +314,7 @@ class _Run:
 
 
 class Compaction:
-    """One run at a time; the queues that need it take turns."""
+    """One run at a time; queues take turns."""
 
     def __init__(self, pager: Pager, checkpoint: Checkpoint) -> None:
         self._pager = pager
@@ -327,7 +330,7 @@ class Compaction:
         self.start_next()
 
     def stop(self, done: Callable[[], None]) -> None:
-        """Begin no more; call when the one under way is over."""
+        """Start no more runs; call `done` when the current one is over."""
         self.is_stopping = True
         if self.is_running:
             self._on_stopped = done
@@ -340,33 +343,33 @@ class Compaction:
         self.start_next()
 
     def start_next(self) -> None:
-        """Begin the next run unless a checkpoint runs; called again when it has ended."""
+        """Start the next run unless a checkpoint runs; called again at its end."""
         while self._waiting and not (self.is_running or self._checkpoint.is_running or self.is_stopping):
             store = self._waiting.popleft()
-            segments = [] if store.is_deleted else store.choose_run()
+            segments = [] if store.is_deleted else choose_run(store)
             if segments:
                 self.is_running = self._checkpoint.is_blocked = True
-                # None: not before all deaths so far are durable. The steps after the first one need not wait again.
+                # None: wait until all deletions so far are durable. Later steps need not wait again.
                 self._submit(_Run(store, segments, self._pager.files), None)
 
     def _submit(self, run: _Run, epoch: int | None) -> None:
         self._pager.submit(lambda: self._step(run), lambda result: self._after_step(run, result), epoch)
 
     def _step(self, run: _Run) -> str:
-        """In the writing thread: copy some more, and at the end replace the files."""
+        """In the writing thread: copy the next part; at the end replace the files."""
         store = run.store
         is_durable = store.number != 0
-        if not run.is_copied:  # else this is a repetition: something went wrong behind the copying
+        if not run.is_copied:  # else this repeats a step that failed after the copy
             try:
                 if not run.copy.copy_some(store.context.read_size):
                     return _MORE
                 if is_durable:
                     self._pager.sync_written(run.copy.path)
             except DamagedPage as error:
-                log.error("a segment is not compacted: %s", error)
+                log.error("segment not compacted: %s", error)
                 return _DAMAGED
             except (OSError, SyncFailed) as error:
-                # It can do without, and what is to be removed must not wait behind it.
+                # Compaction can wait, but removals that would free space must not wait for it.
                 if (error.cause if isinstance(error, SyncFailed) else error).errno not in FULL:
                     raise
                 return _FULL
@@ -378,22 +381,22 @@ class Compaction:
         if result == _REPLACED:
             self.count += 1
             if not run.store.is_deleted:
-                run.store.replace_run(run.segments, run.describe_merged())
-                run.store.context.log.flush()  # the manifest: no turn may be under way to end the epoch
+                replace_run(run.store, run.segments, run.describe_merged())
+                run.store.context.log.flush()  # commits the manifest: no turn may be under way to end the epoch
             self._end(run, True)
         elif result == _MORE and not self.is_stopping and not run.is_obsolete():
             self._submit(run, 0)
         else:
             if result == _DAMAGED:
                 run.segments[run.copy.source].is_unreadable = True
-            may_go_on = result != _FULL and not self.is_stopping
-            self._pager.submit(lambda: self._pager.unlink(run.copy.path), lambda _: self._end(run, may_go_on), 0)
+            may_continue = result != _FULL and not self.is_stopping
+            self._pager.submit(lambda: self._pager.unlink(run.copy.path), lambda _: self._end(run, may_continue), 0)
 
-    def _end(self, run: _Run, may_go_on: bool) -> None:
+    def _end(self, run: _Run, may_continue: bool) -> None:
         self.is_running = self._checkpoint.is_blocked = False
         if not run.store.is_deleted:
-            run.store.end_run(run.segments)
-            run.store.end_compaction(may_go_on)
+            end_run(run.store, run.segments)
+            end_compaction(run.store, may_continue)
         if self._on_stopped is not None:
             self._on_stopped()
         else:

@@ -1,10 +1,10 @@
-"""Named moments in the life of the storage at which a test may end the process, as kill -9 would.
+"""Named points at which a test may end the process, as kill -9 would.
 
-Storage code says `reach(name)` where a crash would hurt most. Nothing happens unless `arm` was called, which only tests
-do: by hand, or through the environment of a broker (`WARREN_TEST_CRASH_AT`, read by `warren serve`).
-docs/durability.md has the points with what must hold at each.
+Storage code calls `reach(name)` where a crash would hurt most. Nothing happens unless `arm` was called, which only
+tests do: directly, or through a broker's environment (`WARREN_TEST_CRASH_AT`, read by `warren serve`).
+docs/durability.md lists the points and what must hold at each.
 
-Owned by the process: one armed point at most. Several threads may reach it; the first to come is the one that counts.
+Owned by the process: at most one armed point. Several threads may reach it; the first one counts.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _crash: Callable[[], None] | None = None
 
 
 def reach(name: str) -> None:
-    """The process is at this point now."""
+    """Crash here if this point is armed."""
     if _armed is not None and name == _armed:
         _count_down()
 
 
 def is_armed(name: str) -> bool:
-    """Whether a test waits for this point."""
+    """Return True if this point is armed."""
     return _armed == name
 
 
@@ -63,7 +63,7 @@ def arm(name: str, count: int = 1, crash: Callable[[], None] | None = None) -> N
 
 
 def arm_from(text: str) -> None:
-    """Arm by `name` or `name:count`, as the environment variable says it; an empty text arms nothing."""
+    """Arm by `name` or `name:count`, from the environment variable; an empty text arms nothing."""
     if text:
         name, _, count = text.partition(":")
         arm(name, int(count or 1))

@@ -1,4 +1,4 @@
-"""Keeps what cannot be read: nothing damaged is ever just deleted."""
+"""Keeps damaged files in `lost+damaged`: nothing damaged is simply deleted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PIECE = 1 << 20
 
 
 def free_name(files: Files, root: str, path: str) -> str:
-    """Where a damaged file or folder of this data folder is kept, under a name that says what it was."""
+    """Return a free path in `lost+damaged`, named after the original path."""
     base = os.path.join(root, DAMAGED)
     if not files.exists(base):
         files.make_dirs(base)
@@ -28,14 +28,14 @@ def free_name(files: Files, root: str, path: str) -> str:
 
 
 def move_aside(files: Files, root: str, path: str) -> str:
-    """Take a file or folder out of use; gives its new name."""
+    """Move a damaged file or folder there; return its new path."""
     target = free_name(files, root, path)
     files.rename(path, target)
     return target
 
 
 def copy_aside(files: Files, root: str, path: str) -> str:
-    """Keep a damaged file as it was found, while what is whole in it stays in use; gives the copy's name."""
+    """Copy a damaged file there, while what is whole in it stays in use; return the copy's path."""
     target_path = free_name(files, root, path)
     source = files.open_read(path)
     try:
@@ -55,8 +55,8 @@ def copy_aside(files: Files, root: str, path: str) -> str:
 
 
 def keep_copy(files: Files, root: str, path: str) -> None:
-    """The same, if it can be done; says so."""
+    """Copy a damaged file there if possible, and log it."""
     try:
-        log.error("a copy of it is kept: %s", copy_aside(files, root, path))
+        log.error("damaged file copied to %s", copy_aside(files, root, path))
     except OSError as error:
-        log.error("%s cannot be kept aside: %s", path, error)
+        log.error("%s could not be copied to lost+damaged: %s", path, error)

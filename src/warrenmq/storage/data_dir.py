@@ -1,8 +1,7 @@
-"""The data folder: one broker at a time, and for its own user only.
+"""The data folder: used by one broker at a time, accessible to its own user only.
 
-The lock is the operating system's, so a broker that was killed leaves none behind. Folders are made with mode 0700 and
-files with 0600. A folder that other users can write to or read is reported, and never changed: the operator may have
-made it so.
+The lock is the operating system's, so a killed broker leaves none behind. Folders are created with mode 0700 and files
+with 0600. Access for other users is reported, never changed: the operator may want it.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from pathlib import Path
 
 from warrenmq.journal.files import FOLDER_MODE, MODE
 
-# Of the folder as a whole; the files have versions of their own, too (docs/formats).
+# Version of the folder as a whole; files have their own (docs/formats).
 FORMAT_VERSION = 1
 
 _GROUP_OR_OTHERS = 0o077
 _MAY_ENTER = 0o011
 _MAY_WRITE = 0o022
-_NAMED = 3  # paths in one warning; the others are counted
+_NAMED = 3  # paths named in one warning
 
 
 class DataDirError(Exception):
@@ -30,10 +29,9 @@ class DataDirError(Exception):
 
 
 class DataDir:
-    """A folder that this process has to itself while it is locked.
+    """A folder that belongs to this process while it is locked.
 
-    `warnings` are lines for the operator, filled by `lock`. With `is_strict`, a folder that others may write to is
-    refused.
+    `lock` fills `warnings` with lines for the operator. If `is_strict`, a folder that others may write to is refused.
     """
 
     def __init__(self, path: Path, is_strict: bool = False) -> None:
@@ -43,7 +41,7 @@ class DataDir:
         self._lock: int | None = None
 
     def lock(self) -> None:
-        """Make the folder if need be and take it, or say who has it."""
+        """Create the folder if necessary and lock it; raise DataDirError if another broker uses it."""
         try:
             _make_folders(self.path)
             self.warnings = self._check_permissions()
@@ -64,7 +62,7 @@ class DataDir:
         self._lock = descriptor
 
     def require_version(self) -> bool:
-        """Refuse a folder of another version. Return True if the file was missing and the version was written."""
+        """Raise DataDirError for another version. Return True if the file was missing and has been written."""
         try:
             found = self._read_version()
             if not found:
@@ -105,30 +103,32 @@ class DataDir:
     def _error_for(self, error: OSError, name: str) -> DataDirError:
         if error.errno == errno.ELOOP:
             path = error.filename or self.path / name
-            return DataDirError(f"{path} is a symbolic link: remove it, the broker follows no links there")
+            return DataDirError(
+                f"{path} is a symbolic link: remove it, the broker does not follow links in its data folder"
+            )
         return DataDirError(f"cannot use the data folder {self.path}: {error.strerror}")
 
     # -- other users -------------------------------------------------------------------------------------------------
 
     def _check_permissions(self) -> list[str]:
-        """Warnings about what other users can do here; DataDirError in strict mode if they can write."""
+        """Return warnings about the access of other users; in strict mode raise DataDirError if they can write."""
         root = os.stat(self.path)
         writable = [self.path] if _others_may_write(root) else []
-        if writable or root.st_mode & _MAY_ENTER:  # else nothing below can be reached
+        if writable or root.st_mode & _MAY_ENTER:  # else nothing below is reachable
             writable += [path for path, state in _walk(self.path) if _others_may_write(state)]
         remedy = f"chmod -R go= {self.path}"
         if writable:
             what = f"other users may write to {_listed(writable)}: they can change or delete messages"
             if self.is_strict:
-                raise DataDirError(f"{what}; strict mode refuses that; to keep them out: {remedy}")
-            return [f"{what}; to keep them out: {remedy}"]
+                raise DataDirError(f"{what}; strict mode refuses this; to fix it: {remedy}")
+            return [f"{what}; to fix it: {remedy}"]
         if root.st_mode & _GROUP_OR_OTHERS:
-            return [f"other users may look into the data folder {self.path}; to keep them out: {remedy}"]
+            return [f"other users may read the data folder {self.path}; to fix it: {remedy}"]
         return []
 
 
 def _others_may_write(state: os.stat_result) -> bool:
-    """By its mode, or because it belongs to another user. A link has no mode of its own."""
+    """Return True if others may write by the mode, or as owners. Symbolic links have no mode of their own."""
     if state.st_uid not in (os.geteuid(), 0):
         return True
     return bool(state.st_mode & _MAY_WRITE) and not stat.S_ISLNK(state.st_mode)
@@ -147,7 +147,7 @@ def _listed(paths: list[Path]) -> str:
 
 
 def _make_folders(path: Path) -> None:
-    """Make the folder and those above it, each for this user only."""
+    """Create the folder and its missing parents, for this user only."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     for folder in reversed(missing):
         folder.mkdir(FOLDER_MODE, exist_ok=True)
@@ -156,7 +156,7 @@ def _make_folders(path: Path) -> None:
 
 
 def _sync_folder(path: Path) -> None:
-    """A folder or file that was made is there after a power loss, too. Where the parent is not ours, it has to be."""
+    """Make the names in a folder durable. A parent that cannot be opened is not ours to sync."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:

@@ -1,9 +1,9 @@
-"""How a definition is written: as a record of the commit log, and as a row of the catalog.
+"""Definitions as records of the commit log and as rows of the catalog.
 
-Whatever the core defines comes back equal, also names that are no UTF-8 text and arguments of any type and depth that
-the wire can carry: a client must not be able to declare what cannot be kept. docs/formats/catalog.md draws both forms.
+Definitions are restored exactly, including names that are not UTF-8 and arguments of any type and depth that AMQP can
+carry: a client must not be able to declare what cannot be stored. docs/formats/catalog.md draws both forms.
 
-Values only; nothing here has a state.
+Pure functions and values.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ Operation = Define | Undefine
 
 
 class CatalogError(Exception):
-    """The catalog cannot be used as it was meant to; the text says why in one line."""
+    """The catalog cannot be used as intended; the text says why in one line."""
 
 
 class CatalogDamaged(CatalogError):
-    """What lies on the disk is not what was written."""
+    """The data on disk is not what was written."""
 
 
 # -- records of the log ----------------------------------------------------------------------------------------------
 
 
 def encode_operation(kind: str, key: Key, definition: Definition | None) -> bytes:
-    """The record of a definition, or of its end if there is none."""
+    """Encode a definition, or its removal if there is none, as a record."""
     table = table_of(kind)
     table.require_key(key)
     record: dict[str, Any] = {"kind": kind, "key": [_pack(part) for part in key]}
@@ -46,7 +46,7 @@ def encode_operation(kind: str, key: Key, definition: Definition | None) -> byte
 
 
 def decode_operation(record: bytes) -> Operation:
-    """What `encode_operation` was given."""
+    """Decode a record of `encode_operation`."""
     try:
         fields, end = decode_table(record, 0, len(record))
         kind, key = str(fields["kind"]), tuple(_unpack(part) for part in fields["key"])
@@ -56,7 +56,7 @@ def decode_operation(record: bytes) -> Operation:
     except (MalformedValue, KeyError, TypeError, AttributeError, ValueError) as error:
         raise CatalogDamaged(f"a definition in the log cannot be read: {type(error).__name__}: {error}") from None
     if end != len(record):
-        raise CatalogDamaged(f"a definition in the log is followed by {len(record) - end} bytes too many")
+        raise CatalogDamaged(f"a definition in the log is followed by {len(record) - end} extra bytes")
     table = table_of(kind)
     table.require_key(key)
     if definition is None:
@@ -66,7 +66,7 @@ def decode_operation(record: bytes) -> Operation:
 
 
 def _pack(value: Any) -> Any:
-    """Arguments become bytes of their own, so that they may be nested as deep as on the wire."""
+    """Encode arguments as separate bytes, so that they may be nested as deep as in AMQP."""
     if isinstance(value, str):
         return _text_or(LongString, value)
     return encode_arguments(value) if isinstance(value, dict) else value
@@ -82,7 +82,7 @@ def _unpack(value: Any) -> Any:
 
 
 def _text_or(bytes_type: type[bytes], text: str) -> str | bytes:
-    """The text itself, or as bytes if it has lone surrogates; never two texts with the same outcome.
+    """Return the text, or its bytes if it has lone surrogates; different texts have different results.
 
     Not with "surrogateescape": two escaped bytes could together be the UTF-8 of another name.
     """
@@ -94,18 +94,18 @@ def _text_or(bytes_type: type[bytes], text: str) -> str | bytes:
 
 
 def encode_arguments(arguments: Mapping[str, Any]) -> bytes:
-    """The table as on the wire, or, where no wire could carry it, spelled out as an array."""
+    """Encode the table as in AMQP or, if AMQP could not carry it, as an array."""
     try:
         return encode_table(arguments)
     except LocalMisuse:
-        # Bytes that are no UTF-8 grow when they are read as the key of a table (ValueReader.read_label), so a key
-        # that came as a short string may be none any more.
+        # Bytes that are not UTF-8 grow when they are decoded as the key of a table (ValueReader.read_label), so the key
+        # may have become too long for a short string.
         return encode_value(_encode_as_array(arguments))
 
 
 def decode_arguments(data: bytes) -> dict[str, Any]:
-    """What `encode_arguments` was given."""
-    # A table begins with its length; the type byte of an array would stand for more than a gigabyte there.
+    """Decode the result of `encode_arguments`."""
+    # A table begins with its length, and the type byte of an array would mean more than a gigabyte there.
     arguments: Any
     if data[:1] == b"A":
         array, end = decode_value(data, 0, len(data))
@@ -113,12 +113,13 @@ def decode_arguments(data: bytes) -> dict[str, Any]:
     else:
         arguments, end = decode_table(data, 0, len(data))
     if end != len(data) or not isinstance(arguments, dict):
-        raise MalformedValue("bytes that are no arguments")
+        raise MalformedValue("the bytes are not encoded arguments")
     return arguments
 
 
 def _encode_as_array(value: Any) -> Any:
-    """Tables and arrays as arrays that begin with F or A; texts that are no UTF-8 as arrays that begin with S."""
+    """Convert tables and arrays to arrays that begin with F or A, and texts that are not UTF-8 to arrays that begin
+    with S."""
     if isinstance(value, Mapping):
         return ["F", *(_encode_as_array(part) for item in value.items() for part in item)]
     if isinstance(value, list | tuple):
@@ -144,16 +145,16 @@ def _decode_from_array(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The table of one kind: which columns make its key, what else a definition holds, and of what type.
+    """The table of one kind: the columns of its key, and the other fields with their types.
 
-    Only a part of the key may be a text that is no UTF-8.
+    Only parts of the key may be texts that are not UTF-8.
     """
 
     kind: str
     name: str
     key: tuple[str, ...]
     fields: dict[str, type]
-    has_durable: bool = True  # the definition says that it is durable; others are not kept, so no column says it
+    has_durable: bool = True  # its definitions have `durable`, always true, so there is no column
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -161,10 +162,10 @@ class Table:
 
     def require_key(self, key: Key) -> None:
         if len(key) != len(self.key) or not all(isinstance(part, str) for part in key):
-            raise CatalogError(f"{key!r} is no key of a {self.kind}")
+            raise CatalogError(f"{key!r} is not a key of a {self.kind}")
 
     def require_fields(self, definition: Definition) -> None:
-        """A field without a column would be lost without a word."""
+        """Raise CatalogError unless every field has a column: others would be lost silently."""
         expected = {*self.columns, *(["durable"] if self.has_durable else [])} - {"arguments_key"}
         if definition.keys() != expected:
             raise CatalogError(f"the definition of a {self.kind} has {sorted(definition)}, not {sorted(expected)}")
@@ -176,7 +177,7 @@ class Table:
         return [part if part.isascii() else _text_or(bytes, part) for part in key]
 
     def row(self, key: Key, definition: Definition) -> list[Any]:
-        """The values of all columns and their checksum."""
+        """Return the values of all columns and their checksum."""
         values = self.key_values(key)
         for name, type_ in self.fields.items():
             value = definition[name]
@@ -187,11 +188,11 @@ class Table:
         return values
 
     def read(self, row: Sequence[Any]) -> tuple[Key, Definition]:
-        """What was written as this row; CatalogDamaged if it is not the same any more."""
+        """Decode a row; raise CatalogDamaged if its checksum does not match."""
         *values, checksum = row
         key = self.read_key(values)
         if checksum_of(values) != checksum:
-            raise CatalogDamaged(f"the row of {self.describe(key)} does not have its checksum")
+            raise CatalogDamaged(f"the row of {self.describe(key)} fails its checksum")
         definition: Definition = dict(zip(self.key, key, strict=True))
         definition.pop("arguments_key", None)
         if self.has_durable:
@@ -205,7 +206,7 @@ class Table:
         return key if _all_str(key) else tuple(map(_read_text, key))
 
     def describe(self, key: Key) -> str:
-        """The thing in words, fit for a line of a report."""
+        """Describe the definition for a line of a report."""
         if self.kind == "vhost":
             return f"vhost {_quote(key[0])}"
         if self.kind == "trace_rule":
@@ -221,11 +222,11 @@ class Table:
 
 
 def _all_str(values: tuple[Any, ...]) -> bool:
-    return set(map(type, values)) == {str}  # three times as fast as asking one by one
+    return set(map(type, values)) == {str}  # three times as fast as a check one by one
 
 
 def _read_text(value: Any) -> str:
-    """A name as it was; of a damaged row, something that can be shown."""
+    """Return a name; for a damaged row, something printable."""
     if isinstance(value, bytes):
         try:
             return value.decode("utf-8", "surrogatepass")
@@ -239,7 +240,7 @@ def _quote(text: str) -> str:
 
 
 def checksum_of(values: Sequence[Any]) -> int:
-    """CRC-32 of the values of a row as an array on the wire: SQLite itself does not notice a changed bit."""
+    """CRC-32 of the values of a row, encoded as an AMQP array: SQLite does not detect changed bits."""
     return crc32(encode_value(list(values)))
 
 
@@ -291,5 +292,5 @@ KINDS = tuple(TABLES)
 def table_of(kind: str) -> Table:
     table = TABLES.get(kind)
     if table is None:
-        raise CatalogError(f"the catalog keeps no definitions of kind {kind!r}")
+        raise CatalogError(f"the catalog has no definitions of kind {kind!r}")
     return table

@@ -1,9 +1,9 @@
-"""Storage in files: the log, the segments and the catalog of one data folder, put together.
+"""Storage in files: the log, segments and catalog of one data folder, put together.
 
-`open` recovers what the folder holds; `start` sets the threads going; `stop` flushes everything, so that the next start
+`open` recovers what the folder holds; `start` starts the threads; `stop` flushes everything, so that the next start
 replays nothing.
 
-Owned by the loop thread, but for `open`, which runs before there is a loop to wait for it.
+Owned by the loop thread, except for `open`, which runs before there is a loop.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from warrenmq.core.timers import Timers
 from warrenmq.core.turn import Turn
 from warrenmq.events import schema
 from warrenmq.journal.files import Files, SystemFiles
-from warrenmq.journal.log_file import LogWriter
+from warrenmq.journal.log_writer import LogWriter
 from warrenmq.storage.catalog import CatalogFile, LoggedCatalog
 from warrenmq.storage.catalog_rescue import open_catalog
 from warrenmq.storage.catalog_writer import CatalogWriter
@@ -64,15 +64,15 @@ log = logging.getLogger("warrenmq.storage")
 TRANSIENT = "transient"
 CATALOG = "catalog.sqlite"
 
-# A stop writes a file for each queue that only the log has; of more queues than this the small ones stay in the log,
-# for ten thousand files take ten seconds to sync, and reading them again from the log takes a tenth of one.
+# A stop writes a file for each queue that only the log has. With more queues than this, small ones stay in the log:
+# syncing ten thousand files takes ten seconds, reading them back from the log a tenth of one.
 FILES_AT_STOP = 1000
 
 
 class FileStorage(Storage):
-    """Everything that one node keeps.
+    """The storage of one node.
 
-    `report` tells in lines what the start found wrong; `has_damage`: that is more than a crash can leave.
+    `report` is what the start found wrong, a line each; `has_damage` means that it is more than a crash can cause.
     """
 
     __slots__ = (
@@ -120,16 +120,16 @@ class FileStorage(Storage):
         self.files = files
         self.report = recovery.report
         self.lost_messages = 0
-        self._dead_files: list[tuple[str, list[str]]] = []  # to be removed when the manifest has forgotten them
+        self._dead_files: list[tuple[str, list[str]]] = []  # to remove when the manifest has forgotten them
         self._recorded_log_file = 0
         self.replayed_epochs = recovery.epochs
         self._is_started = False
         self._events = recovery.events()
         self._transient_count = 0
-        self._callbacks: deque[Callable[[], None]] = deque()  # where there is no loop
+        self._callbacks: deque[Callable[[], None]] = deque()  # without a loop
         self._call_soon: Callable[..., object] = self._callbacks.append
         files.make_dirs(os.path.join(root, QUEUES))
-        files.sync_dir(root)  # also if all was there: whoever made it may have been killed before the sync
+        files.sync_dir(root)  # even if everything existed: its creator may have been killed before the sync
         writer = LogWriter(
             files, os.path.join(root, LOG), recovery.next_epoch, options.log_file_size, recovery.log_files
         )
@@ -150,7 +150,7 @@ class FileStorage(Storage):
         self.checkpoint.on_end = self.compaction.start_next
         self.committer.on_progress = self._progressed
         snapshot = catalog.snapshot()
-        del snapshot[FILE]  # recovery has them
+        del snapshot[FILE]  # recovery has loaded them
         self._recovered = self._restore(snapshot, recovery)
         self._seen = restore_seen(self.context, recovery, snapshot, reply_level)
         next_queue_id = max(catalog.next_queue_id, recovery.next_queue_id())
@@ -167,7 +167,7 @@ class FileStorage(Storage):
         progress: Callable[[str, int, int], None] | None = None,
         files: Files | None = None,
     ) -> FileStorage:
-        """Recover what the folder holds. Blocks; raises DataDirError, CatalogError or JournalError where it cannot."""
+        """Recover what the folder holds. Blocks; raises DataDirError, CatalogError or JournalError."""
         files = files or SystemFiles()
         root = str(data_dir.path)
         was_versionless = data_dir.require_version()
@@ -176,13 +176,13 @@ class FileStorage(Storage):
         has_data = any(files.list(os.path.join(root, name)) for name in (QUEUES, LOG))
         recovery = Recovery(files, root, catalog, progress)
         if was_versionless and has_data:
-            recovery.report.append(f"{os.path.join(root, 'version')} was missing or empty: it was written again")
+            recovery.report.append(f"{os.path.join(root, 'version')} was missing or empty and has been rewritten")
         was_collecting = gc.isenabled()
-        gc.disable()  # nothing made here is garbage: looking for it takes longer than all the rest with 100,000 queues
+        gc.disable()  # nothing becomes garbage here: with 100,000 queues, collections take longer than everything else
         try:
             recovery.scan_log()
             if catalog.was_created and has_data and recovery.first_epoch != 1:
-                losses.append("the catalog was missing: only definitions that the log still held are back")
+                losses.append("the catalog was missing: only definitions still in the log were restored")
             recovery.report += losses
             recovery.has_damage = recovery.has_damage or bool(losses)
             if recovery.has_damage:
@@ -198,11 +198,11 @@ class FileStorage(Storage):
     def _restore(
         self, definitions: Mapping[str, list[dict[str, Any]]], recovery: Recovery
     ) -> dict[tuple[str, str, int], QueueStore | FileStreamStore]:
-        """The stores of all durable queues and streams, by virtual host, name and level."""
+        """Return the stores of all durable queues and streams, by virtual host, name and level."""
         stores: dict[int, QueueStore] = {}
         streams: dict[int, FileStreamStore] = {}
         found: dict[tuple[str, str, int], QueueStore | FileStreamStore] = {}
-        named: dict[int, tuple[str, int]] = {}  # in words, and the last position in segments
+        named: dict[int, tuple[str, int]] = {}  # description, and last position in segments
         classic: dict[tuple[str, str], QueueOptions] = {}
         policies = restore_policy_lists(definitions)
         for definition in definitions["queue"]:
@@ -213,7 +213,7 @@ class FileStorage(Storage):
             recovery.sync_segments(number, self._folder_of(number), bypasses_log=is_event_log)
             options = queue_options(True, definition["arguments"])
             if options.type == STREAM:
-                if books := policies.get(definition["vhost"]):  # their limits count from the start
+                if books := policies.get(definition["vhost"]):  # their limits apply from the start
                     in_force = find_policies(*books, STREAM, definition["name"])
                     options = in_force.queue_options(True, definition["arguments"])
                 stream = self._make_stream(number, options, recovery.offsets_of(number))
@@ -253,7 +253,7 @@ class FileStorage(Storage):
         return found
 
     def _restore_store(self, number: int, options: QueueOptions, words: str, recovery: Recovery) -> QueueStore:
-        """A store with its segments; what only the log has comes later."""
+        """Return a store with its segments; messages in the log are restored later."""
         store = self._make_store(number, options)
         segments, dead, has_damage = recovery.find_segments(number, store.folder, words)
         self._record_found(number, [*segments, *dead], recovery, has_damage)
@@ -262,13 +262,13 @@ class FileStorage(Storage):
             self._dead_files.append((store.folder, [segment.name, segment.marks_name]))
         recorded = recovery.recorded.segments(folder_of(number)).values()
         lasts = [segment.last for segment in segments] + [record.last for record in recorded]
-        behind_segments = max(lasts, default=-1) + 1
-        next_position = max(recovery.next_position(number), behind_segments)
+        after_segments = max(lasts, default=-1) + 1
+        next_position = max(recovery.next_position(number), after_segments)
         store.restore_segments(segments, next_position, recovery.attempts_of(number))
         return store
 
     def _record_found(self, number: int, found: Sequence[AnySegment], recovery: Recovery, has_damage: bool) -> None:
-        """Bring the manifest to what was found: at the next checkpoint, or at once if a loss was reported."""
+        """Update the manifest to what was found: at the next checkpoint, or at once if a loss was reported."""
         records = recovery.recorded.segments(folder_of(number))
         for segment in found:
             record = records.pop(segment.first, None)
@@ -292,7 +292,7 @@ class FileStorage(Storage):
         return os.path.join(self.root, QUEUES, str(number))
 
     def _durability_level_of(self, options: QueueOptions) -> int:
-        """What the confirm of a message in this queue waits for."""
+        """Return what the confirm of a message in this queue waits for."""
         durability = options.durability or self.options.durability
         self.committer.sync_within(_sync_interval_of(durability))
         return SYNCED if durability.mode == FSYNC else WRITTEN
@@ -350,7 +350,7 @@ class FileStorage(Storage):
         return self.pager.pending_bytes
 
     def figures(self) -> dict[str, int]:
-        """What there is to show of the storage."""
+        """Return the metrics of the storage."""
         return {
             "log_bytes": self.committer.size,
             "log_epochs": self.log.durable,
@@ -370,7 +370,7 @@ class FileStorage(Storage):
         on_failed: Callable[[str], None],
         on_full: Callable[[bool], None],
     ) -> None:
-        """Begin to write. All callbacks come on the loop."""
+        """Start the threads. All callbacks come on the loop."""
         self._call_soon = loop.call_soon
         self.attach(on_failed, on_full)
         post = loop.call_soon_threadsafe
@@ -385,7 +385,7 @@ class FileStorage(Storage):
         on_failed: Callable[[str], None],
         on_full: Callable[[bool], None],
     ) -> None:
-        """The same without threads: a test calls `run_all` instead."""
+        """Connect the callbacks without starting threads: tests call `run_all` instead."""
         full: set[object] = set()
         for writer in self._writers:
             writer.on_failed = on_failed
@@ -398,7 +398,7 @@ class FileStorage(Storage):
         return self.committer, self.catalog_writer.worker, self.pager.writer
 
     def run_all(self) -> None:
-        """Without threads: do all that waits to be done."""
+        """Run all pending jobs, without threads."""
         while (
             self.committer.run_one()
             or self.catalog_writer.worker.run_one()
@@ -417,7 +417,7 @@ class FileStorage(Storage):
         self.log.on_progress(progress)
         self.catalog_writer.release()
         if self.log.durable >= self.committer.newest_file > self._recorded_log_file:
-            # From now on a start misses this file of the log if it is not there.
+            # From now on a start that misses this log file reports it.
             self._recorded_log_file = self.committer.newest_file
             self.catalog_writer.note(self._recorded_log_file)
             self._log_some_positions(list(self.context.unflushed))
@@ -427,7 +427,7 @@ class FileStorage(Storage):
         self.compaction.start_next()
 
     def _log_some_positions(self, stores: list[Participant]) -> None:
-        """A file of the log is full: its successor says how far each queue was, should the file ever be lost."""
+        """Log the next position of each queue when a log file is full: it limits the count if that file is lost."""
         for store in stores[:POSITIONS_PER_SLICE]:
             if isinstance(store, QueueStore):
                 store.log_position()
@@ -438,7 +438,7 @@ class FileStorage(Storage):
             self._call_soon(lambda: self._log_some_positions(stores[POSITIONS_PER_SLICE:]))
 
     async def stop(self) -> None:
-        """Flush everything and end the threads; the next start has nothing to replay."""
+        """Flush everything and stop the threads; the next start has nothing to replay."""
         if not self._is_started:
             self.close()
             return
@@ -456,7 +456,7 @@ class FileStorage(Storage):
         await asyncio.to_thread(self.close)
 
     def begin_stop(self, done: Callable[[], None]) -> None:
-        """Flush all that only the log has; then the log is not needed any more."""
+        """Flush everything that only the log has; after `done` the log is not needed."""
         self.committer.stop_waiting()
         self.catalog_writer.worker.stop_waiting()
         self.pager.stop_waiting()
@@ -481,27 +481,27 @@ class FileStorage(Storage):
             self.log.flush()
             done()
         else:
-            # The checkpoint has made the catalog durable up to here. The last epoch has positions and offsets only.
+            # The checkpoint made the catalog durable up to here; the last epoch has positions and offsets only.
             batch = self.log.close_last()
             epoch = self.log.last if batch is None else batch.epoch
             self.committer.clear(batch, lambda: self.catalog_writer.release_log(epoch, done))
 
     def close(self) -> None:
-        """End the threads and let go of the files, as they are. Blocks."""
+        """Stop the threads and close the files without a flush. Blocks."""
         self.committer.stop()
         self.pager.stop()
         self.catalog_writer.stop()
 
 
 def _sync_interval_of(durability: Durability) -> float | None:
-    """After how long everything is synced that nobody waits for."""
+    """Return the interval after which epochs without a sync request are synced."""
     if durability.mode == FSYNC:
         return LAZY_SYNC_INTERVAL
     return None if durability.interval_ms is None else durability.interval_ms / 1000
 
 
 def _is_event_log(vhost: str, queue: str) -> bool:
-    """Losing it stops no messages."""
+    """Return True for the stream whose loss must not stop messages."""
     return vhost == DEFAULT_VHOST and queue == schema.STREAM_NAME
 
 
@@ -516,7 +516,7 @@ def _fail_stop(finished: asyncio.Future[None], reason: str) -> None:
 
 
 def _report_full(full: set[object], who: object, tell: Callable[[bool], None], is_full: bool) -> None:
-    """The disk is full while anybody says so."""
+    """Report the disk as full while any writer does."""
     was_full = bool(full)
     if is_full:
         full.add(who)

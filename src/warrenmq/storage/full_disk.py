@@ -1,7 +1,7 @@
-"""Waits for room on a full disk, and for file descriptors.
+"""Waits for disk space and file descriptors.
 
-Each thread that writes has a `SpaceWaiter`: work that fails for lack of space, descriptors or memory is repeated until
-it succeeds; any other error is raised. Publishers are not read meanwhile.
+Each thread that writes has a `SpaceWaiter`: it repeats work that fails for lack of space, descriptors or memory until
+it succeeds, and raises any other error. Publishers are blocked meanwhile.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ log = logging.getLogger("warrenmq.storage")
 
 FULL_DISK_RETRY = 0.5
 FULL = (errno.ENOSPC, errno.EDQUOT)
-# Passes by itself: others return descriptors or memory.
+# Temporary: others return descriptors or memory.
 SHORT = (*NO_DESCRIPTOR, errno.ENOMEM)
 
 
 class SpaceWaiter:
-    """One per thread, which calls `report_full` with True when it begins to wait and with False when it goes on.
+    """One per thread; calls `report_full` with True when it begins to wait and with False when it continues.
 
-    `consequence` is what the log line says happens meanwhile.
+    `consequence` is part of the log line.
     """
 
     def __init__(self, consequence: str, report_full: Callable[[bool], object]) -> None:
@@ -35,11 +35,11 @@ class SpaceWaiter:
         self._may_wait = True
 
     def stop_waiting(self) -> None:
-        """From now on a shortage is a failure."""
+        """From now on raise instead of waiting."""
         self._may_wait = False
 
     def run(self, work: Callable[[], Any], clean_up: Callable[[], None] | None = None) -> Any:
-        """Do the work, however long it takes until there is room. `clean_up` runs before each retry."""
+        """Run the work, waiting for space as long as necessary. `clean_up` runs before each retry."""
         is_waiting = False
         while True:
             try:
@@ -51,18 +51,18 @@ class SpaceWaiter:
                     raise
                 if not is_waiting:
                     is_waiting = True
-                    log.error("%s: %s until that has passed (%s)", _shortage(number), self._consequence, error)
+                    log.error("%s: %s, retrying (%s)", _shortage(number), self._consequence, error)
                     self._report_full(True)
                 if clean_up is not None:
                     clean_up()
                 time.sleep(FULL_DISK_RETRY)
         if is_waiting:
-            log.warning("there is room again")
+            log.warning("writing resumed")
             self._report_full(False)
         return result
 
 
 def _shortage(number: int) -> str:
     if number in NO_DESCRIPTOR:
-        return "no file descriptor is free"
-    return "the disk is full" if number in FULL else "memory is short"
+        return "no file descriptors left"
+    return "the disk is full" if number in FULL else "out of memory"

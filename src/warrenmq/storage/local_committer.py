@@ -1,13 +1,13 @@
-"""The committer of one machine: a thread that appends epochs to log files, with one fdatasync for each.
+"""The committer of one machine: a thread that appends epochs to log files, one fdatasync each.
 
-An epoch that asks for a sync is durable when it is reported; others are synced some time later, together. While one
-sync runs the next epoch accumulates on the loop, so batches grow with load and need no timer.
+An epoch that requests a sync is durable when it is reported; others are synced together some time later. During a sync
+the next epoch grows on the loop, so batches grow with load and need no timer.
 
-An epoch that needs nothing but one write goes past the thread while that is idle: to the native writer, which does not
-need the interpreter lock.
+An epoch that needs just one write bypasses the thread while that is idle: the native writer writes it without the
+interpreter lock.
 
-Owned by the holder of `_log_lock`, the thread or an epoch of the native writer: the log writer and its files. The loop
-gives both jobs and hears of their progress.
+Owned by the holder of `_log_lock` (the thread, or an epoch in the native writer): the log writer and its files. The
+loop submits jobs to both, and receives their progress.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from typing import Any
 
 from warrenmq.journal.errors import JournalError
 from warrenmq.journal.files import UNSUPPORTED, SystemFiles
-from warrenmq.journal.log_file import LogFile, LogWriter
+from warrenmq.journal.log_file import LogFile
+from warrenmq.journal.log_writer import LogWriter
 from warrenmq.storage import crash_points
 from warrenmq.storage.committer import CommitProgress, Committer, EpochBatch
 from warrenmq.storage.full_disk import FULL, SHORT, SpaceWaiter
@@ -33,11 +34,11 @@ from warrenmq.storage.native_writer import IS_AVAILABLE, UNFINISHED, NativeWrite
 
 log = logging.getLogger("warrenmq.storage")
 
-# What no client waits for (acks) is synced when it is this old, in the mode that syncs.
+# Acks, which no client waits for, are synced after this time in mode fsync.
 LAZY_SYNC_INTERVAL = 0.2
 # A longer epoch is worth waking the thread, and its checksum should not be computed on the loop.
 NATIVE_MAX = 256 * 1024
-# Creating a file ahead is optional: if it fails, the log continues without it.
+# Preallocation is optional: if it fails for these reasons, the log continues without it.
 NO_SPARE = (*FULL, *SHORT, errno.EFBIG)
 
 
@@ -49,18 +50,18 @@ class LocalCommitter(Committer):
         self.writer = writer
         writer.on_roll = _reach_roll
         self.post: Callable[..., object] = _call
-        self._room = SpaceWaiter("nothing is confirmed", lambda is_full: self.post(self.on_full, is_full))
+        self._room = SpaceWaiter("confirms are paused", lambda is_full: self.post(self.on_full, is_full))
         self._files: list[LogFile] = []
         self._note_files()
         self._sync_interval = sync_interval
         self._sync_due: float | None = None
         self._jobs: SimpleQueue[Callable[[], None] | EpochBatch | None] = SimpleQueue()
-        self._submitted = 0  # jobs that the loop gave to the thread
-        self._finished = 0  # jobs that the thread has done
+        self._submitted = 0  # jobs submitted to the thread
+        self._finished = 0  # jobs finished by the thread
         self._thread: threading.Thread | None = None
         self._log_lock = threading.Lock()
         self._native: NativeWriter | None = None
-        self._native_batch: tuple[EpochBatch, bytes] | None = None  # the epoch that it writes, and its record
+        self._native_batch: tuple[EpochBatch, bytes] | None = None  # the epoch in the native writer, and its record
 
     # -- the loop's side ---------------------------------------------------------------------------------------------
 
@@ -90,7 +91,7 @@ class LocalCommitter(Committer):
         files = self._files
         excess = sum(file.size for file in files) - size
         epoch = 0
-        for file in files[:-1]:  # the one being written stays
+        for file in files[:-1]:  # the file being written stays
             if excess <= 0:
                 break
             epoch = file.last
@@ -114,7 +115,7 @@ class LocalCommitter(Committer):
         self.stop_waiting()
         if self._native is not None:
             self._native.stop()
-            if self._native_batch is not None:  # the loop does not hear of it any more
+            if self._native_batch is not None:  # the loop receives no report any more
                 self._finish_native(self._native.error(), lambda progress: self.post(self.on_progress, progress))
             self._native = None
         if self._thread is not None:
@@ -124,7 +125,7 @@ class LocalCommitter(Committer):
         self.writer.close()
 
     def run_one(self) -> bool:
-        """Without the thread: do the next job here and now. Return False if there is none."""
+        """Run the next job without the thread. Return False if there is none."""
         if self._jobs.empty():
             return False
         self._do(self._jobs.get())
@@ -133,7 +134,7 @@ class LocalCommitter(Committer):
     # -- the native writer, on the loop ------------------------------------------------------------------------------
 
     def _try_native_write(self, batch: EpochBatch) -> bool:
-        """Hand the epoch to the native writer. Return False if it needs the thread, or the thread is at work."""
+        """Pass the epoch to the native writer. Return False if it needs the thread, or the thread is busy."""
         if (
             self._native is None
             or not batch.needs_sync
@@ -169,7 +170,7 @@ class LocalCommitter(Committer):
             if self._wants_spare():
                 self._jobs.put(self._prepare_spare)
         elif error == UNFINISHED or error in UNSUPPORTED or error in FULL or error in SHORT:
-            self._enqueue(batch)  # the thread can wait for room, or write in another way
+            self._enqueue(batch)  # the thread can wait for space, or write in another way
         else:
             self._fail(str(OSError(error, os.strerror(error))))
 
@@ -199,7 +200,7 @@ class LocalCommitter(Committer):
         if isinstance(job, EpochBatch):
             self._run_locked(lambda: self._commit(job))
             self._finished += 1
-            # Only now: the next epoch, which the loop may submit at once, finds the thread idle.
+            # After `_finished`, so that the loop's next epoch finds the thread idle.
             self._guard(lambda: self._report(job.payload))
             if self._jobs.empty():
                 self._guard(self._prepare_spare)
@@ -214,7 +215,7 @@ class LocalCommitter(Committer):
             self._guard(work)
 
     def _guard(self, work: Callable[[], None]) -> None:
-        """After a failure nothing is done any more, and so nothing is said to be safe."""
+        """Run the work, unless there was a failure: after one, nothing is written or reported as durable."""
         if self.has_failed:
             return
         try:
@@ -222,7 +223,7 @@ class LocalCommitter(Committer):
         except (OSError, JournalError) as error:
             self._fail(str(error))
         except Exception as error:
-            # A bug must stop the node, too: the log would have a hole.
+            # A bug must stop the node, too: the log would have a gap.
             log.exception("internal error in the committer")
             self._fail(f"internal error: {error}")
 
@@ -249,7 +250,7 @@ class LocalCommitter(Committer):
         self._sync_due = None
 
     def _sync_pending(self) -> None:
-        """Sync what no epoch asked for."""
+        """Sync epochs that did not request it."""
         if self.writer.synced < self.writer.written:
             self._sync()
             self._report(None)
@@ -281,7 +282,7 @@ class LocalCommitter(Committer):
         self.post(done)
 
     def _prepare_first(self) -> None:
-        """Begin the log in a file whose blocks are allocated: the first epochs are as fast to sync as all others."""
+        """Begin the log in a preallocated file, so that its first epochs sync as fast as the others."""
         try:
             self.writer.prepare_spare()
         except OSError as error:
@@ -289,7 +290,7 @@ class LocalCommitter(Committer):
                 raise
 
     def _prepare_spare(self) -> None:
-        """Make the next log file in small steps while the thread is idle: zeroed blocks are twice as fast to sync."""
+        """Preallocate the next log file in small steps while the thread is idle: zeroed blocks sync twice as fast."""
         if self._wants_spare():
             try:
                 self.writer.prepare_spare_step()
@@ -306,5 +307,5 @@ def _reach_roll() -> None:
 
 
 def _call(function: Callable[..., object], *arguments: Any) -> None:
-    """Without a loop: the test's own thread is the loop."""
+    """Call directly, where there is no loop (tests)."""
     function(*arguments)

@@ -1,10 +1,10 @@
-"""Epochs that the log should hold and does not: which they are, and how many messages were in them.
+"""Missing epochs of the log: which ones, and how many messages they held.
 
-Every message of a queue has the next position, so epochs before and after a gap tell which positions were used in it. A
-message there may have been deleted since, or have been transient: the count is an upper bound. What was behind the last
-epoch that is left cannot be counted.
+Positions of a queue are consecutive, so the epochs before and after a gap tell which positions were used in it. These
+messages may have been deleted since, or been transient: the count is an upper bound. What followed the last remaining
+epoch cannot be counted.
 
-Used by a start and by `warren check`, in one thread.
+Used by the start and by `warren check`, in one thread.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from warrenmq.journal.errors import BadRecord
-from warrenmq.journal.log_file import Epoch, LogScan
+from warrenmq.journal.log_file import Epoch
+from warrenmq.journal.log_scan import LogScan
 from warrenmq.storage.manifest import Loss
 from warrenmq.storage.positions import LoggedQueue, Positions, read_epoch
 
 
 @dataclass(frozen=True, slots=True)
 class MissingEpochs:
-    """Epochs that are not there; `is_needed`: messages may have been in them alone."""
+    """Epochs that are missing. `is_needed`: messages may have been in them alone."""
 
     first: int
     last: int
@@ -30,9 +31,9 @@ class MissingEpochs:
 
 
 def find_missing_epochs(scan: LogScan, released_epoch: int, applied_epoch: int) -> list[MissingEpochs]:
-    """Compare the ends of a log that was read with what the catalog knows.
+    """Compare the first and last epoch of a log with the catalog.
 
-    The log was released up to `released_epoch` (-1: not known), and `applied_epoch` was durable in it.
+    The log was released up to `released_epoch` (-1: unknown), and `applied_epoch` was durable in it.
     """
     missing: list[MissingEpochs] = []
     files = scan.files_found
@@ -44,11 +45,11 @@ def find_missing_epochs(scan: LogScan, released_epoch: int, applied_epoch: int) 
     if scan.last_sequence < applied_epoch:
         first = max(scan.last_sequence + 1, needed_from)
         is_needed = applied_epoch > released_epoch
-        what = "no file of the log is left" if not files else f"the log ends with epoch {scan.last_sequence}"
+        what = "no log file is left" if not files else f"the log ends with epoch {scan.last_sequence}"
         if is_needed:
             text = f"{what}, but there were epochs up to {applied_epoch} at least: epochs from {first} on are lost"
         else:
-            text = f"{what}: the others held no message that is not in other files, as far as is recorded"
+            text = f"{what}: according to the manifest, no message was in the missing epochs alone"
         missing.append(MissingEpochs(first, max(first, applied_epoch), is_needed, False, text))
     return missing
 
@@ -59,7 +60,7 @@ class LostEpochs:
     def __init__(self) -> None:
         self._gaps: list[tuple[int, int]] = []
         self._is_end_known = True
-        self._parts: list[dict[int, LoggedQueue]] = []  # what is said before, between and after the gaps
+        self._parts: list[dict[int, LoggedQueue]] = []  # the log before, between and after the gaps
 
     def __bool__(self) -> bool:
         return bool(self._gaps)
@@ -69,7 +70,7 @@ class LostEpochs:
         self._is_end_known = self._is_end_known and is_end_known
 
     def read(self, epochs: Iterable[Epoch], bad_epochs: Collection[int]) -> None:
-        """Read what is left of the log."""
+        """Read the remaining epochs."""
         self._gaps.sort()
         self._parts = [{} for _ in range(len(self._gaps) + 1)]
         for epoch in epochs:
@@ -78,30 +79,30 @@ class LostEpochs:
                 try:
                     read_epoch(bytes(epoch.payload), self._parts[part])
                 except BadRecord:
-                    continue  # the check of the epochs reports it
+                    continue  # reported by the check of the epochs
 
     def count(self, number: int, last_on_disk: int) -> Loss:
-        """How many messages of a queue may be lost; all living ones up to `last_on_disk` are in segments."""
+        """Return how many messages of a queue may be lost; up to `last_on_disk` all live ones are in segments."""
         candidates = Positions()
-        said = [part.get(number) for part in self._parts]
+        logged = [part.get(number) for part in self._parts]
         for gap in range(len(self._gaps)):
-            before = max([last_on_disk, *(queue.highest() for queue in said[: gap + 1] if queue is not None)])
-            behind = [queue.lowest() for queue in said[gap + 1 :] if queue is not None]
-            after = min([first for first in behind if first >= 0], default=-1)
+            before = max([last_on_disk, *(queue.highest() for queue in logged[: gap + 1] if queue is not None)])
+            firsts = [queue.lowest() for queue in logged[gap + 1 :] if queue is not None]
+            after = min([first for first in firsts if first >= 0], default=-1)
             if after >= 0:
                 candidates.add_range(before + 1, after - 1)
-        for queue in said:
+        for queue in logged:
             if queue is not None:
                 candidates.remove_all(queue.appended)
                 queue.remove_deleted(candidates)
         return Loss(candidates.count(), False)
 
     def consequences(self) -> str:
-        """What else the loss of epochs means."""
+        """Describe the other consequences of the loss."""
         if self._is_end_known:
             unknown = "messages of queues that no later epoch names are not counted"
         else:
-            unknown = "how many messages were in the last epochs is not known"
+            unknown = "the number of messages in the last epochs is unknown"
         return (
             f"epochs of the log are lost: {unknown}; acknowledgements in them are lost, too, so messages may be "
             "delivered again; so are declarations that were made in them"

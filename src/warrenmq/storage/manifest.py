@@ -1,14 +1,14 @@
-"""The manifest: which files a data folder must hold, so that a start and `warren check` can tell what is missing.
+"""The manifest lists the files that a data folder must hold, so that a start and `warren check` notice missing ones.
 
-A record names a file of messages or ids with its size, its last position and how many messages are in it. Records are
-definitions: they go through the commit log into the catalog (table `files`), and are replayed after a crash. Their
-order with the files themselves is what makes them true at any moment:
+A record has the size of a file of messages or ids, its last position and its number of messages. Records are
+definitions: they pass through the commit log into the catalog (table `files`), and are replayed after a crash. They are
+true at any moment because of their order with the files:
 
 - A segment is recorded before the next one of its queue is written, and again at a checkpoint if it has grown or has
   more deletion marks. Until the checkpoint has synced the file, the log still holds its messages.
 - A record is removed in an epoch that is durable before its file is removed.
-- Deletion marks, files of ids and the event log are not in the commit log in a form that could be compared. Their
-  records count from the moment that the log is released up to `epoch`: then they were synced.
+- Deletion marks, files of ids and the event log cannot be compared with the commit log. Their records are binding once
+  the log is released up to `epoch`: then the files were synced.
 
 Owned by the loop thread. FileRecord and Loss are values.
 """
@@ -29,15 +29,14 @@ QUEUES = "queues"
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """A file that must exist. `folder` is its place in the data folder.
+    """A file that must exist, in `folder` of the data folder.
 
     `name` is the first position of a segment in 20 digits, or the owner of ids in 16 hexadecimal digits; `generation`
-    that of a segment, or the epoch in the name of a file of ids. `count` messages (or ids) are in it: `transient` of
-    them are transient, and `alive` of them were not deleted when it was recorded. `marks` is the size of the file of
-    deletion marks.
+    that of a segment, or the epoch in the name of a file of ids. It holds `count` messages or ids, `transient` of them
+    transient; `alive` were not deleted when it was recorded. `marks` is the size of the file of deletion marks.
 
-    All this was synced when the log is released up to `epoch`. Before, that is sure of the messages up to
-    `synced_last`, which are `synced_count` persistent ones; the log has the others.
+    All this is synced once the log is released up to `epoch`. Before that, only the messages up to `synced_last`
+    (`synced_count` persistent ones) are; the log has the others.
     """
 
     folder: str
@@ -55,7 +54,7 @@ class FileRecord:
 
     @property
     def first(self) -> int:
-        """The first position, of a segment."""
+        """The first position of a segment."""
         return int(self.name)
 
 
@@ -69,14 +68,14 @@ class AnySegment(Protocol):
     count: int
     transient: int
     marks_size: int
-    record: FileRecord | None  # the last one that was made of it
+    record: FileRecord | None  # the newest one
 
     @property
     def alive(self) -> int: ...
 
 
 def describe(number: int, segment: AnySegment, epoch: int, synced_last: int, synced_count: int) -> FileRecord:
-    """What the manifest should say of a segment as it is now."""
+    """Return the record of a segment as it is now."""
     return FileRecord(
         folder_of(number),
         segment_key(segment.first),
@@ -94,12 +93,12 @@ def describe(number: int, segment: AnySegment, epoch: int, synced_last: int, syn
 
 
 def folder_of(number: int) -> str:
-    """Where the segments of a queue or stream are, in the data folder."""
+    """Return the folder of a queue's or stream's segments, in the data folder."""
     return os.path.join(QUEUES, str(number))
 
 
 def segment_key(first: int) -> str:
-    """The name of a segment in the manifest: that of its file without the generation."""
+    """Return the name of a segment in the manifest: that of its file without the generation."""
     return f"{first:020}"
 
 
@@ -108,53 +107,53 @@ def ids_key(owner: int) -> str:
 
 
 class FileLog(Protocol):
-    """The open epoch, as far as it is asked."""
+    """The part of the log that the manifest uses."""
 
     @property
     def epoch(self) -> int: ...
 
     def put_file_record(self, is_define: bool, encoded: bytes) -> int:
-        """Put the record into the open epoch; return its number."""
+        """Put the record into the open epoch; return the epoch."""
 
 
 class FileWriter(Protocol):
-    """The catalog writer, as far as it is asked."""
+    """The part of the catalog writer that the manifest uses."""
 
     def add(self, epoch: int, operation: Operation) -> None:
         """Apply the operation to the database when the epoch is durable."""
 
 
 class Manifest:
-    """What the loop records. Before `begin` there is no turn to put it into: it is pending."""
+    """Records files. Before `begin` there is no turn, so records are held back."""
 
     def __init__(self, log: FileLog, writer: FileWriter, released_epoch: int) -> None:
         self.released_epoch = released_epoch  # of the log
-        self.checkpoint_epoch = 0  # of the one that is about to sync everything; 0: none is
+        self.checkpoint_epoch = 0  # of the checkpoint that is about to sync everything; 0: none
         self._log = log
         self._writer = writer
         self._pending: list[Operation] | None = []
-        self.unrecorded: dict[AnySegment, int] = {}  # segments that have changed since, with the number of their queue
+        self.unrecorded: dict[AnySegment, int] = {}  # changed segments, with the number of their queue
 
     @property
     def epoch(self) -> int:
-        """When the log is released up to this epoch, all that is recorded now will have been synced."""
+        """Everything recorded now will be synced when the log is released up to this epoch."""
         return self.checkpoint_epoch or self._log.epoch
 
     def begin(self) -> None:
-        """The broker has a turn: log what the start had to say."""
+        """Log what the start recorded; the broker has a turn now."""
         pending, self._pending = self._pending or [], None
         for operation in pending:
             self._put(operation)
 
     def begin_checkpoint(self, epoch: int) -> None:
-        """What is recorded before the sync of this checkpoint will be synced when it has released the log.
+        """Records made before the sync of this checkpoint become binding when it releases the log.
 
-        Unless the log is released up to there already: then that would not tell.
+        Unless the log is already released up to there: then its release would prove nothing.
         """
         self.checkpoint_epoch = epoch if epoch > self.released_epoch else 0
 
     def record_segment(self, number: int, segment: AnySegment, is_synced: bool = False) -> None:
-        """Record a segment of a queue or stream; `is_synced`: as it is now."""
+        """Record a segment of a queue or stream; `is_synced`: it is synced as it is now."""
         self.unrecorded.pop(segment, None)
         before = segment.record
         if is_synced:
@@ -169,9 +168,9 @@ class Manifest:
         self.record(segment.record)
 
     def record_merged(self, number: int, replaced: Sequence[AnySegment], merged: AnySegment) -> None:
-        """Record a synced segment that has taken the place of others, under the name of the first of them.
+        """Record a synced segment that replaced others, under the name of the first of them.
 
-        Until that is durable a start finds the others missing, and knows by the span of the new one that they were
+        Until that is durable, a start finds the others missing and knows by the span of the new one that they were
         replaced.
         """
         for segment in replaced:
@@ -187,18 +186,18 @@ class Manifest:
             self.record_segment(number, segment)
 
     def forget_segment(self, number: int, segment: AnySegment) -> None:
-        """The segment is about to be removed."""
+        """Forget a segment that is about to be removed."""
         self.unrecorded.pop(segment, None)
         if segment.record is not None:
             self.forget(folder_of(number), segment_key(segment.first))
 
     def record(self, record: FileRecord) -> None:
-        """Record a file as it is now, in place of what was recorded of it before."""
+        """Record a file, replacing its earlier record."""
         definition = {name: getattr(record, name) for name in FileRecord.__slots__}
         self._put(("define", FILE, (record.folder, record.name), definition))
 
     def forget(self, folder: str, name: str) -> None:
-        """The file is about to be removed."""
+        """Forget a file that is about to be removed."""
         self._put(("undefine", FILE, (folder, name)))
 
     def _put(self, operation: Operation) -> None:
@@ -212,9 +211,9 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """All records, as a start or a check finds them, by folder and name.
+    """All records of a data folder, by folder and name.
 
-    `released_epoch`: up to here the log is not needed any more; -1: the folder is of a version without a manifest.
+    The log is not needed up to `released_epoch`; -1: the folder was written by a version without a manifest.
     """
 
     released_epoch: int = -1
@@ -230,19 +229,20 @@ class Recorded:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every file that was synced is recorded."""
+        """Return True if every synced file is recorded."""
         return self.released_epoch >= 0
 
     def segments(self, folder: str) -> dict[int, FileRecord]:
-        """The segments of a queue or stream, by first position."""
+        """Return the segments of a queue or stream, by first position."""
         return {record.first: record for record in self.folders.get(folder, {}).values()}
 
     def is_binding(self, record: FileRecord) -> bool:
-        """Whether the file had been synced as it is recorded, with its marks."""
+        """Return True if the file was synced as recorded, including its marks."""
         return self.released_epoch >= record.epoch
 
     def synced(self, record: FileRecord) -> tuple[int, int]:
-        """Up to which position a segment has messages that the log does not have, and how many persistent ones."""
+        """Return the last position that a segment holds and the log does not, and how many persistent messages up to
+        there."""
         if self.released_epoch == 0:  # the log has everything
             return record.first - 1, 0
         if self.is_binding(record):
@@ -263,9 +263,9 @@ class Loss:
 
 
 def count_lost(first: int, last: int, count: int, is_safe: Callable[[int], bool], record: FileRecord | None) -> Loss:
-    """What is lost if `count` persistent messages of a file, at positions `first` to `last`, cannot be read.
+    """Return the loss if `count` persistent messages at positions `first` to `last` of a file are unreadable.
 
-    `is_safe`: whether the message at a position was deleted, or is in the log as well.
+    `is_safe` returns True if the message at a position was deleted or is in the log as well.
     """
     span = last - first + 1
     safe = sum(map(is_safe, range(first, last + 1)))
@@ -277,7 +277,7 @@ def count_lost(first: int, last: int, count: int, is_safe: Callable[[int], bool]
 
 
 def is_as_recorded(record: FileRecord | None, now: AnySegment) -> bool:
-    """Whether a segment needs no other record; how many of its messages are alive changes all the time."""
+    """Return True if the record is up to date; the number of live messages changes all the time and is not compared."""
     if record is None:
         return False
     recorded = record.generation, record.last, record.size, record.count, record.marks

@@ -1,6 +1,6 @@
-"""Storage in memory: everything is safe as soon as it is said, and gone with the process.
+"""Storage in memory: everything is durable at once, and lost with the process.
 
-A broker built again on the same storage finds its durable definitions and persistent messages, as it will with files.
+A broker built again on the same storage finds its durable definitions and persistent messages, as with files.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from warrenmq.storage.page_cache import Page, PageCache
 
 
 class MemoryMessages:
-    """What outlives the broker of one queue: its persistent messages by position, and the next position."""
+    """The persistent messages of one queue by position, and its next position; outlives the broker."""
 
     def __init__(self) -> None:
         self.by_position: dict[int, QueuedMessage] = {}
@@ -73,7 +73,7 @@ class MemorySeenStore(SeenStore):
         self._stored[self._key] = ids
 
     def save(self, id: bytes, number: int) -> None:
-        """The ids that are attached know it."""
+        """The attached ids include it."""
 
     def recover(self) -> Iterable[tuple[bytes, int]]:
         ids, self._ids = self._ids, None
@@ -102,7 +102,7 @@ class MemoryCatalog(Catalog):
 
 
 class MemoryLog(CommitLog):
-    """Nothing to wait for."""
+    """A log without waiting."""
 
     __slots__ = ()
 
@@ -111,7 +111,7 @@ class MemoryLog(CommitLog):
 
 
 class MemoryStorage(Storage):
-    """All of it together."""
+    """Storage of one node in memory."""
 
     __slots__ = ("_messages", "_pages", "_seen", "_streams", "catalog", "log")
 

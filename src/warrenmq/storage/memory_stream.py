@@ -1,6 +1,6 @@
-"""A stream in memory: everything is safe as soon as it is said, and gone with the process.
+"""A stream in memory: everything is durable at once, and lost with the process.
 
-Pages, segments and limits are those of a stream on disk, so that whatever runs on one runs on the other.
+Pages, segments and limits are those of a stream on disk, so that the same code runs on both.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ class MemorySegment:
 
 @dataclass(eq=False)
 class MemoryStream:
-    """What outlives a broker that is built again on the same storage."""
+    """The content of a stream; outlives the broker."""
 
     segments: list[MemorySegment] = field(default_factory=list)
     first_position: int = 0
     next_position: int = 0
-    generation: int = 0  # of the streams that had this name
+    generation: int = 0  # number of earlier streams of this name
     offsets: dict[str, int] = field(default_factory=dict)  # of tracked consumers
 
 
 class MemoryOffsets(OffsetStore):
-    """The dictionary that outlives the broker is the one that it changes."""
+    """Offsets in a dictionary that outlives the broker and that the core changes itself."""
 
     __slots__ = ("_stored",)
 
@@ -75,7 +75,7 @@ class MemoryOffsets(OffsetStore):
         """The dictionary has it."""
 
     def forget(self, tag: str) -> None:
-        """It has left the dictionary."""
+        """The core has removed it."""
 
     def delete(self) -> None:
         self._stored.offsets = {}
@@ -132,7 +132,7 @@ class MemoryStreamStore(StreamStore):
                 yield from reversed(page.messages)
 
     def expire(self, now_ms: int) -> None:
-        """Remove the segments that the limits do not let stay."""
+        """Remove the segments that exceed the limits."""
         segments = self._stored.segments
         total = sum(segment.size for segment in segments)
         count = self._limits.count_expired(segments[:-1], total, now_ms) if self._limits.has_any else 0
@@ -161,7 +161,7 @@ class MemoryStreamStore(StreamStore):
         receive(found.first, found.messages)
 
     def _find_page(self, position: int) -> MemoryPage | None:
-        """The page with this position, or the oldest if the position is gone; None if there is none yet."""
+        """Return the page with this position, or the oldest if it is gone; None if there is none yet."""
         pages = [page for segment in self._stored.segments for page in segment.pages]
         if not pages or position >= self._stored.next_position:
             return None
@@ -176,7 +176,7 @@ class MemoryStreamStore(StreamStore):
         receive(self._stored.next_position)
 
     def delete(self) -> None:
-        """One of the same name that is declared later begins anew; readers of this one may have its pages in memory."""
+        """Clear the stream, for a later one of the same name; readers may still have pages in memory."""
         self._stored.segments.clear()
         self._stored.first_position = self._stored.next_position = 0
         self._stored.generation += 1

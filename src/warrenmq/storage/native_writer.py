@@ -48,7 +48,7 @@ class NativeWriter:
 
     def write(self, handle: int, record: bytes, offset: int) -> None:
         """Start a write; the record is durable when `on_done` is called with 0."""
-        self._record = record  # kept alive for the thread, which has only the address
+        self._record = record  # keeps the bytes alive: the thread has only their address
         self._state.data = record
         self._state.size = len(record)
         self._state.error = UNFINISHED
@@ -57,13 +57,13 @@ class NativeWriter:
         writer_request(cython.address(self._state))  # type: ignore[name-defined]  # noqa: F821
 
     def detach_loop(self) -> None:
-        """Call `on_done` no more. On the loop, before `stop`."""
+        """Stop calling `on_done`. On the loop, before `stop`."""
         if self._loop is not None:
             self._loop.remove_reader(self._state.done)
             self._loop = None
 
     def stop(self) -> None:
-        """Finish a write that was begun, then end the thread. Blocks."""
+        """Finish the current write, then end the thread. Blocks."""
         self._state.is_ending = 1
         writer_request(cython.address(self._state))  # type: ignore[name-defined]  # noqa: F821
         self._thread.join()

@@ -1,4 +1,4 @@
-"""What can be set about the storage."""
+"""Settings of the storage."""
 
 from dataclasses import dataclass, field
 
@@ -11,10 +11,10 @@ MEMORY_BUDGET = 96 * MIB
 
 @dataclass(frozen=True, slots=True)
 class StorageOptions:
-    """`log_limit`: so long may the log grow before what it holds is flushed to the queues' own files.
+    """When the log exceeds `log_limit`, its content is flushed to the queues' own files.
 
-    `window`, `page` and `memory_budget` say how much of a long queue stays in memory (core/ports.py, PageSizes). The
-    rest is as it was measured to be good; tests make everything small.
+    `window`, `page` and `memory_budget` limit how much of a long queue stays in memory (core/ports.py, PageSizes). The
+    other defaults were measured; tests make everything small.
     """
 
     durability: Durability = field(default_factory=Durability)
@@ -23,8 +23,8 @@ class StorageOptions:
     window: int = 32 * MIB
     page: int = 768 * 1024
     memory_budget: int = MEMORY_BUDGET
-    segment_size: int = 8 * MIB  # a queue's segment is closed when it has so many bytes
-    page_size: int = 256 * 1024  # of the pages in it
-    read_size: int = 1 * MIB  # read at once: with 100 B messages some 7,000 of them
-    dead_allowance: int = 6 * MIB  # a queue's files are compacted when they have this much more dead than alive
-    relog_below: int = 32 * 1024  # a queue without segments that holds less is said again instead of being flushed
+    segment_size: int = 8 * MIB  # a queue's segment is closed at this size
+    page_size: int = 256 * 1024  # of pages in segments
+    read_size: int = 1 * MIB  # bytes per read: about 7,000 messages of 100 B
+    dead_allowance: int = 6 * MIB  # compaction starts when a queue's files have this much more dead than live data
+    relog_below: int = 32 * 1024  # a queue with less than this and no segments is relogged instead of flushed

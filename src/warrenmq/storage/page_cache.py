@@ -1,7 +1,7 @@
-"""Pages of streams that were read lately, decoded, for all readers together.
+"""A cache of decoded pages of streams, shared by all readers.
 
-Readers that are close to each other share a page; those far apart push out each other's. Whatever the number of
-streams and readers, the cache holds no more than its limit, or one page if that is more.
+Readers close to each other share a page; distant ones evict each other's. The cache holds no more than its limit for
+any number of streams and readers, or one page if that is larger.
 
 Owned by the loop thread.
 """
@@ -17,7 +17,7 @@ CACHE_BYTES = 8 * 1024 * 1024
 
 
 class Page(NamedTuple):
-    """Messages from one position on, with none left out."""
+    """Consecutive messages from position `first` on."""
 
     first: int
     messages: list[Message]
@@ -32,7 +32,7 @@ class PageCache(Generic[Cached]):
     def __init__(self, limit: int = CACHE_BYTES) -> None:
         self._limit = limit
         self._size = 0
-        self._pages: dict[Hashable, tuple[Cached, int]] = {}  # the one used last is at the end
+        self._pages: dict[Hashable, tuple[Cached, int]] = {}  # least recently used first
 
     def find(self, key: Hashable) -> Cached | None:
         found = self._pages.pop(key, None)

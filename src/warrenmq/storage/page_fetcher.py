@@ -1,11 +1,11 @@
-"""Reads messages that are on disk only and stay there: some by their positions, or when those of a page expire.
+"""Reads messages that stay on disk: by position, or the expiry of those in one page.
 
-Each request is answered once, on the loop, after all of it was read, about `read_size` bytes at a time; one request
-after the other. A page that is not written yet is waited for, and what a compaction has moved is looked up again. What
-was deleted or paged in before its page was read is left out. A damaged page is reported, kept aside and given up, as in
+Requests are served in order; each is answered once, on the loop, after everything was read, about `read_size` bytes at
+a time. A page that is not written yet is waited for, and messages that a compaction moved are located again. Messages
+deleted or paged in before their page was read are left out. A damaged page is reported, copied and given up, as in
 page_reader.py.
 
-Owned by the loop thread; the reading is done by the pager's thread.
+Owned by the loop thread; the pager's thread reads.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from warrenmq.journal.errors import DamagedPage
+from warrenmq.journal.files import Files
+from warrenmq.journal.segment_file import read_page
 from warrenmq.storage.codec import BadPage, decode_records, find_expiring
 from warrenmq.storage.manifest import Loss
 from warrenmq.storage.page_index import UNKNOWN
 from warrenmq.storage.paged_messages import find_unread, resume_reader
-from warrenmq.storage.pages import read_some_pages
 
 if TYPE_CHECKING:
     from warrenmq.core.message import QueuedMessage
@@ -30,7 +32,7 @@ Expiry = tuple[int, int, int]  # position, time in ms, size of the body
 
 
 class PageFetcher:
-    """The requests for pages of one queue."""
+    """The pending requests of one queue."""
 
     __slots__ = ("_is_pending", "_requests", "_store")
 
@@ -50,14 +52,14 @@ class PageFetcher:
         self.resume()
 
     def resume(self) -> None:
-        """Read for the first request, unless it has to wait: then the store calls again."""
+        """Continue with the first request. If it has to wait, the store calls again."""
         store = self._store
         if self._is_pending or not self._requests or store.is_deleted:
             return
         request = self._requests[0]
         segment = request.find_segment(store)
         if segment is None:
-            self._submit(lambda files: [], None, [])  # all was read: answered later, on the loop
+            self._submit(lambda files: [], None, [])  # everything was read: answer on the loop
             return
         pages = self._choose(segment, request)
         ends = [segment.pages.offset(page + 1) if page + 1 < len(segment.pages) else segment.size for page in pages]
@@ -68,7 +70,7 @@ class PageFetcher:
         self._submit(lambda files: read_some_pages(files, path, offsets), segment, pages)
 
     def _choose(self, segment: Segment, request: _Messages | _Expiries) -> list[int]:
-        """The pages of a segment to read next; one at least."""
+        """Return the pages of a segment to read next, at least one."""
         pages = segment.pages
         chosen: list[int] = []
         left = self._store.context.read_size
@@ -97,7 +99,7 @@ class PageFetcher:
             self._requests.popleft()
             request.answer(store)
         elif isinstance(result, OSError) and segment.is_compacting:
-            return  # its file may have been replaced already: the end of the compaction is waited for
+            return  # the compaction may have replaced the file: its end calls again
         elif not segment.is_dropped and segment in store.segments.all:  # else another file has its messages, or none
             if isinstance(result, OSError):
                 result = [str(result)] * len(pages)
@@ -106,7 +108,7 @@ class PageFetcher:
         self.resume()
 
     def _take(self, segment: Segment, page: int, found: bytes | str, request: _Messages | _Expiries) -> Any:
-        """Add what a page holds to the request; if it is damaged, return how many messages and bytes are lost."""
+        """Add the content of a page to the request. Return the lost messages and bytes if it is damaged, else None."""
         problem = found
         if isinstance(found, bytes):
             try:
@@ -127,7 +129,7 @@ class PageFetcher:
         store.reader.report(segment, problem, Loss(count, True), first, pages.last(page))
         pages.clear(page)
         if size == UNKNOWN:
-            return None  # counted as lost when the reader comes to the end of the segment
+            return None  # counted as lost when the reader reaches the end of the segment
         segment.unread -= count
         segment.unread_bytes -= size
         segment.alive -= count
@@ -137,7 +139,7 @@ class PageFetcher:
         return count, size
 
     def _report_lost(self, lost: list[tuple[int, int]]) -> None:
-        """Let the backlog know."""
+        """Report lost messages to the backlog."""
         if lost:
             resume_reader(self._store)
             self._store.pages_lost(sum(count for count, _ in lost), sum(size for _, size in lost))
@@ -149,11 +151,11 @@ class _Messages:
     def __init__(self, positions: list[int], receive: Callable[[list[QueuedMessage]], None]) -> None:
         self._positions = positions
         self._receive = receive
-        self._at = 0  # those before were read, or are not there
+        self._at = 0  # index of the next position to read
         self._found: list[QueuedMessage] = []
 
     def find_segment(self, store: QueueStore) -> Segment | None:
-        """The segment to read next; None if all was read."""
+        """Return the segment to read next; None if everything was read."""
         while self._at < len(self._positions):
             segment = find_unread(store, self._positions[self._at])
             if segment is not None:
@@ -162,7 +164,7 @@ class _Messages:
         return None
 
     def pages_in(self, segment: Segment) -> Iterator[int]:
-        """The pages of this segment that hold a message that is still to be read."""
+        """Yield the pages of this segment with messages still to read."""
         pages, last = segment.pages, -1
         for at in range(self._at, len(self._positions)):
             if self._positions[at] > segment.last:
@@ -198,7 +200,7 @@ class _Messages:
 
 
 class _Expiries:
-    """A request for the times at which messages of a page expire."""
+    """A request for the expiry of messages in a page."""
 
     def __init__(self, first: int, receive: Callable[[list[Expiry]], None]) -> None:
         self._first = first
@@ -226,3 +228,18 @@ class _Expiries:
 
     def answer(self, store: QueueStore) -> None:
         self._receive([found for found in self._found if find_unread(store, found[0]) is not None])
+
+
+def read_some_pages(files: Files, path: str, offsets: list[int]) -> list[bytes | str]:
+    """In the reading thread: return the payloads of the pages at these offsets, or what is wrong with them."""
+    found: list[bytes | str] = []
+    handle = files.open_read(path)
+    try:
+        for offset in offsets:
+            try:
+                found.append(read_page(files, handle, offset, path)[1])
+            except (DamagedPage, OSError) as error:
+                found.append(str(error))
+    finally:
+        files.close(handle)
+    return found

@@ -1,7 +1,6 @@
-"""The pages of one segment, in memory: where each lies, what of it is on disk only, and when that expires.
+"""The pages of one segment, in memory: where each lies, what of it is on disk only, and when it expires.
 
-With it pages are forgotten without reading them, and a message is found by its position. Some 60 bytes per page, in one
-array.
+It lets pages be deleted without reading them, and finds messages by position. About 60 bytes per page, in one array.
 
 Owned by the loop thread.
 """
@@ -16,10 +15,10 @@ _COLUMNS = 7
 
 
 class PageIndex:
-    """Pages by their number in the file, from 0 on.
+    """Pages by their number in the file, starting at 0.
 
-    `unread` messages of a page are alive and on disk only, with `unread_bytes` bytes of bodies, or UNKNOWN. `earliest`
-    and `latest` are those of its head (`PageHead`), so they count messages that were deleted since, too.
+    `unread` live messages of a page are on disk only, with `unread_bytes` bytes of bodies, or UNKNOWN. `earliest` and
+    `latest` are those of its head (`PageHead`), so they still count deleted messages.
     """
 
     __slots__ = ("_rows",)
@@ -30,7 +29,7 @@ class PageIndex:
     def add(
         self, first: int, last: int, offset: int, unread: int, unread_bytes: int, earliest: int, latest: int
     ) -> None:
-        """Add a page behind the others; `first` and `last` are positions."""
+        """Append a page; `first` and `last` are positions."""
         self._rows.extend((first, last, offset, unread, unread_bytes, earliest, latest))
 
     def __len__(self) -> int:
@@ -58,21 +57,21 @@ class PageIndex:
         return self._rows[_COLUMNS * page + 6]
 
     def find(self, position: int) -> int:
-        """Return the first page that does not end before this position; the number of pages if all do."""
+        """Return the first page that ends at this position or later; the number of pages if there is none."""
         return bisect_left(range(len(self)), position, key=self.last)
 
     def find_offset(self, offset: int) -> int:
-        """Return the first page that does not begin before this offset."""
+        """Return the first page at this offset or later."""
         return bisect_left(range(len(self)), offset, key=self.offset)
 
     def next_unread(self, page: int) -> int:
-        """Return this page or the first one behind it of which something is on disk only."""
+        """Return this page or the next one with unread messages."""
         while page < len(self) and self.unread(page) == 0:
             page += 1
         return page
 
     def change_unread(self, page: int, count: int, body_bytes: int) -> None:
-        """Messages of a page left memory, or came back or were deleted: then the numbers are negative."""
+        """Add to the unread count of a page; negative when messages were read or deleted."""
         at = _COLUMNS * page + 3
         self._rows[at] += count
         if self._rows[at] == 0:
@@ -81,15 +80,15 @@ class PageIndex:
             self._rows[at + 1] += body_bytes
 
     def clear(self, page: int) -> None:
-        """Nothing of a page is on disk only any more."""
+        """Mark a page as having nothing unread."""
         at = _COLUMNS * page + 3
         self._rows[at] = self._rows[at + 1] = 0
 
     def clear_all(self) -> None:
-        """The same of all pages."""
+        """Mark all pages as having nothing unread."""
         for page in range(len(self)):
             self.clear(page)
 
     def set_bytes(self, page: int, body_bytes: int) -> None:
-        """The bytes of what is on disk only of a page are known now."""
+        """Set the bytes of a page's unread messages."""
         self._rows[_COLUMNS * page + 4] = body_bytes

@@ -1,10 +1,10 @@
-"""Reads a queue's pages back, in order, from where the last page ended.
+"""Reads the pages of a queue back, in order, from where the last read ended.
 
-A page of which nothing is alive and on disk only is passed over. A page that is still being written, or a segment that
-is being compacted, is waited for. A page that cannot be read is reported, its file is kept aside, its messages count as
-lost and are logged as deleted, and reading goes on behind it.
+Pages without unread messages are skipped. A page that is still being written, or a segment under compaction, is waited
+for. An unreadable page is reported, its file is copied, its messages count as lost and are logged as deleted, and
+reading continues after it.
 
-Owned by the loop thread; the reading is done by the pager's thread.
+Owned by the loop thread; the pager's thread reads.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
-from warrenmq.journal.segment_file import FILE_HEAD_SIZE, PageHead
+from warrenmq.journal.errors import DamagedPage
+from warrenmq.journal.files import Files
+from warrenmq.journal.segment_file import FILE_HEAD_SIZE, PAGE_HEAD_SIZE, PageHead, parse_page_head, read_payload
 from warrenmq.storage.codec import BadPage, decode_records, is_marked
 from warrenmq.storage.damaged import keep_copy
 from warrenmq.storage.manifest import Loss
-from warrenmq.storage.pages import read_pages
 
 if TYPE_CHECKING:
     from warrenmq.core.message import QueuedMessage
@@ -26,9 +27,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("warrenmq.storage")
 
+Pages = tuple[list[tuple[PageHead, bytes]], str | None, PageHead | None]
+
 
 class PageReader:
-    """The next page is in `Segments.reading`. What is met up to `QueueStore.last_read` is in memory."""
+    """The next page is in `Segments.reading`. Everything up to `QueueStore.last_read` is in memory."""
 
     __slots__ = ("_copied_files", "_generation", "_is_pending", "_offset", "_store")
 
@@ -36,11 +39,11 @@ class PageReader:
         self._store = store
         self._offset = 0
         self._is_pending = False  # a read is in progress
-        self._generation = 0  # of reads: those in progress are void after a purge
-        self._copied_files: set[str] = set()  # damaged files of which there is a copy
+        self._generation = 0  # increased to cancel the read in progress
+        self._copied_files: set[str] = set()  # damaged files that were copied
 
     def start_at(self, segment: Segment, offset: int) -> None:
-        """Read on from this place."""
+        """Read on from this offset."""
         self._store.segments.reading = segment
         self._offset = offset
 
@@ -50,7 +53,7 @@ class PageReader:
         self._store.segments.reading = None
 
     def cancel(self) -> None:
-        """Ignore the read in progress."""
+        """Ignore the result of the read in progress."""
         self._generation += 1
         self._is_pending = False
 
@@ -61,20 +64,20 @@ class PageReader:
         self._offset = FILE_HEAD_SIZE
 
     def rewind(self, segment: Segment | None, above: int) -> None:
-        """Read again what stands behind this position, in this segment and all that follow."""
+        """Read again what follows this position, in this segment and all later ones."""
         self.restart_at(segment)
         self._store.last_read = above
         if self._store.is_reading:
             self.read()
 
     def skip_segment(self, segment: Segment) -> None:
-        """The segment is about to be removed: read on behind it."""
+        """Read on after this segment, which is about to be removed."""
         segments = self._store.segments
         if segment is segments.reading:
             self.restart_at(segments.after(segment))
 
     def read(self) -> None:
-        """Ask for the next pages, unless they cannot be read yet: then the store calls again."""
+        """Request the next pages. If they cannot be read yet, the store calls again."""
         store, segment = self._store, self._store.segments.reading
         if segment is None:
             store.is_reading = False
@@ -96,7 +99,8 @@ class PageReader:
         )
 
     def _next_run(self, segment: Segment) -> tuple[int, int]:
-        """Where the next pages begin of which something is on disk only, and where they end; both the end if none."""
+        """Return where the next run of pages with unread messages begins and ends; both the end of the file if there is
+        none."""
         pages = segment.pages
         page = stop = pages.next_unread(pages.find_offset(self._offset))
         if page == len(pages):
@@ -115,7 +119,7 @@ class PageReader:
             return
         self._is_pending = False
         if isinstance(result, OSError) and segment.is_compacting:
-            return  # its file may have been replaced already: the store calls again
+            return  # the compaction may have replaced the file: the store calls again
         pages, problem, bad = ([], str(result), None) if isinstance(result, Exception) else result
         entries: list[QueuedMessage] = []
         for page, payload in pages:
@@ -138,17 +142,17 @@ class PageReader:
         store.pages_read(entries, lost, lost_bytes if lost else 0)
 
     def _advance(self, offset: int, last: int) -> None:
-        """Everything up to this position was read, or cannot be."""
+        """Everything up to this position was read or is lost."""
         self._offset = offset
         if last > self._store.last_read:
             self._store.last_read = last
 
     def _skip_damage(self, segment: Segment, problem: str, end: int, bad: PageHead | None) -> None:
-        """Keep a copy of the file, and go on behind the bad page; if `bad` is None, behind all up to `end`."""
+        """Copy the file, and continue after the bad page; if `bad` is None, after everything up to `end`."""
         pages, first = segment.pages, self._store.last_read + 1
         page = pages.find_offset(self._offset)
         if page < len(pages) and pages.unread(page) == 0:
-            return  # forgotten, or given up by another read meanwhile
+            return  # deleted, or given up by another read meanwhile
         last = first - 1
         if bad is not None:
             last = bad.last
@@ -160,7 +164,7 @@ class PageReader:
         self._advance(end if bad is None else bad.end, last)
 
     def report(self, segment: Segment, problem: str, loss: Loss, first: int, last: int) -> None:
-        """Messages at these positions cannot be read: log that, delete them, and keep a copy of the file."""
+        """Log that messages at these positions are unreadable, delete them, and copy the file."""
         store, context = self._store, self._store.context
         path = os.path.join(store.folder, segment.name)
         log.error("%s: %s: %s of %s lost", path, problem, loss, context.describe_queue(store.number))
@@ -176,7 +180,7 @@ class PageReader:
                 pager.submit(lambda: keep_copy(pager.files, root, path), _ignore_result)
 
     def _count_lost(self, segment: Segment, bad: PageHead | None, last: int) -> Loss:
-        """How many unread messages cannot be read up to this position; all that were read are no longer unread."""
+        """Return how many unread messages up to this position are lost."""
         if bad is None:
             return Loss(segment.unread, last == segment.last)
         first = max(bad.first, self._store.last_read + 1)
@@ -186,7 +190,7 @@ class PageReader:
         return Loss(min(segment.unread, bad.count, last - first + 1 - marked), is_dense)
 
     def _finish_segment(self, segment: Segment) -> int:
-        """Behind the last page of a segment go on to the next one; return how many messages were not found."""
+        """At the end of a segment continue with the next one; return how many messages were not found."""
         store = self._store
         if segment is not store.segments.reading or self._offset < segment.size:
             return 0
@@ -205,4 +209,31 @@ class PageReader:
 
 
 def _ignore_result(_: Any) -> None:
-    """No one waits for it."""
+    """Ignore the result."""
+
+
+def read_pages(files: Files, path: str, offset: int, end: int, read_size: int, restored_below: int) -> Pages:
+    """In the reading thread: return about `read_size` bytes of pages from `offset` on.
+
+    Also return what is wrong with the next page, and its head if that is intact: then reading can continue after it.
+    """
+    pages: list[tuple[PageHead, bytes]] = []
+    handle = files.open_read(path)
+    try:
+        stop = min(end, offset + read_size)
+        while offset < stop:
+            try:
+                page = parse_page_head(files.read(handle, PAGE_HEAD_SIZE, offset), offset)
+            except OSError as error:
+                return pages, str(error), None
+            if isinstance(page, str):
+                return pages, f"at offset {offset}: {page}", None
+            try:
+                is_stale = page.is_stale(restored_below)
+                pages.append((page, b"" if is_stale else read_payload(files, handle, page, path)))
+            except (DamagedPage, OSError) as error:
+                return pages, str(error), page
+            offset = page.end
+    finally:
+        files.close(handle)
+    return pages, None, None

@@ -1,8 +1,8 @@
 """Deletes messages of a queue that are on disk only, without reading them.
 
-Pages are forgotten from the first one on by their index (page_index.py), single messages by position. Both are records
-of the commit log and marks beside their segments, and a segment without a living message goes. A read in progress does
-not bring back what was forgotten: it leaves out what is marked, and a read of a segment that is dropped is void.
+Pages are deleted from the first one on, by their index (page_index.py), single messages by position. Both are recorded
+in the commit log and as deletion marks, and a segment without live messages is removed. A read in progress does not
+bring deleted messages back: it skips marked ones, and a read of a removed segment is cancelled.
 
 Functions over one store, which owns the state; called by the loop thread.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class _Chosen(NamedTuple):
-    """Pages of one segment that are forgotten: from `first` on, before `end`."""
+    """Pages of one segment to delete: from `first` to before `end`."""
 
     segment: Segment
     first: int
@@ -49,7 +49,7 @@ def forget_first_pages(store: QueueStore, is_due: Callable[[int, int, int], bool
 
 
 def _choose(store: QueueStore, is_due: Callable[[int, int, int], bool]) -> list[_Chosen]:
-    """The pages that are due, in order."""
+    """Return the pages that are due, in order."""
     chosen: list[_Chosen] = []
     reading = store.segments.reading
     if reading is None:
@@ -85,7 +85,7 @@ def _forget_pages_of(store: QueueStore, segment: Segment, first: int, end: int) 
     segment.unread_bytes -= size
     segment.alive -= count
     segment.alive_bytes -= size
-    if segment.alive or segment.is_compacting:  # else the file goes, and needs no marks
+    if segment.alive or segment.is_compacting:  # else the file is removed and needs no marks
         segment.mark(*marked, store.number != 0)
         if segment.unwritten_marks:
             store.context.marked_stores[store] = None
@@ -113,7 +113,7 @@ def forget_paged(store: QueueStore, position: int, size: int) -> bool:
 
 
 def find_unread(store: QueueStore, position: int) -> Segment | None:
-    """The segment of a living message that is on disk only; None if the message is not."""
+    """Return the segment of a live message that is on disk only; None if the message is not."""
     segment = store.segments.find(position) if position > store.last_read else None
     if segment is None or is_marked(segment.dead, position - segment.first):
         return None
@@ -124,7 +124,7 @@ def find_unread(store: QueueStore, position: int) -> Segment | None:
 
 
 def resume_reader(store: QueueStore) -> None:
-    """Messages that are on disk only were forgotten: go on with a read that waits, or end it if nothing is left."""
+    """After a deletion: continue a waiting read, or end it if nothing is unread."""
     if not store.has_unread():
         store.reader.cancel()
         store.is_reading = False

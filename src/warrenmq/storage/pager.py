@@ -1,11 +1,11 @@
-"""Reads and writes the files of queues, beside the loop.
+"""Reads and writes the files of queues in threads.
 
-Writes, removals and syncs are done by one thread in the order they were asked for, reads by another, so that a consumer
-never waits for a sync. Nothing is written before the epochs it comes from are durable: what a crash undoes in the log
-must not show in a segment. A job waits while the disk is full or no descriptor is free. Any other failure stops the
-node, and after it nothing is written or synced any more: the log, which has it all, must not be trimmed.
+One thread does writes, removals and syncs in the order they were submitted, another one reads, so that a consumer never
+waits for a sync. Nothing is written before the epochs it comes from are durable: what a crash undoes in the log must
+not appear in a segment. A job waits while the disk is full or no descriptor is free. Any other failure stops the node,
+and nothing is written or synced after it: the log, which has everything, must not be trimmed.
 
-Owned by the loop: the queue of what waits for its epoch. Owned by the writing thread: which files are not synced yet.
+Owned by the loop: jobs that wait for their epoch. Owned by the writing thread: which files are not synced yet.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WriteVector = Callable[[int, list[Data], int], None]
 
 
 class Log(Protocol):
-    """The log, as far as the pager asks it: `last` is the last epoch with work."""
+    """The part of the log that the pager uses; `last` is the last epoch with work."""
 
     @property
     def last(self) -> int: ...
@@ -41,7 +41,7 @@ class Log(Protocol):
     def turn(self) -> Turn: ...
 
     def request_sync(self) -> None:
-        """Make all work durable soon, where no one else might ask for it."""
+        """Make all work durable soon, even if no client waits for it."""
 
 
 class Pager:
@@ -49,21 +49,21 @@ class Pager:
 
     def __init__(self, files: Files, log: Log) -> None:
         self.files = files
-        self.pending_bytes = 0  # given to be written, and not written yet
-        self.stats: Stats | None = None  # where they count as memory
+        self.pending_bytes = 0  # submitted and not written yet
+        self.stats: Stats | None = None  # counts them as memory
         self._log = log
-        self._requested_epoch = 0  # a sync was asked for up to here
-        self.writer = DiskWorker("segment-writer", "messages cannot be paged out")
+        self._requested_epoch = 0  # a sync was requested up to here
+        self.writer = DiskWorker("segment-writer", "paging out is paused")
         self._reader = Worker("segment-reader")
-        self._waiting: deque[tuple[int, Job, Done]] = deque()  # until their epoch is durable
+        self._waiting: deque[tuple[int, Job, Done]] = deque()  # for their epoch to be durable
         self._may_wait = True
         # Of the writing thread:
         self._unsynced_files: dict[str, None] = {}
         self._unsynced_folders: dict[str, None] = {}
-        self._orphaned_mark_files: list[str] = []  # marks of segments that are removed
-        self._expendable_folders: set[str] = set()  # folders of files that can be done without
+        self._orphaned_mark_files: list[str] = []  # of removed segments
+        self._expendable_folders: set[str] = set()  # of files whose loss is tolerated
         self._uncached_writer = UncachedWriter(files, time.monotonic)  # for these files
-        self._handle = -1  # of the file written last, which is nearly always the next
+        self._handle = -1  # of the last file written, usually also the next
         self._handle_path = ""
 
     def start(self, post: Post) -> None:
@@ -71,12 +71,12 @@ class Pager:
         self._reader.start(post)
 
     def stop_waiting(self) -> None:
-        """From now on a full disk is a failure: no one can wait for it any more."""
+        """From now on a full disk is a failure, because nothing can wait for space any more."""
         self._may_wait = False
         self.writer.stop_waiting()
 
     def stop(self) -> None:
-        """Do what was asked for, then end. Blocks: not for the loop."""
+        """Finish what was submitted, then stop. Blocks: not for the loop."""
         self.stop_waiting()
         self._reader.stop()
         self.writer.stop()
@@ -133,7 +133,7 @@ class Pager:
         self.submit(job, finished, None if is_durable else 0)
 
     def sync_file(self, path: str) -> None:
-        """Make one file durable, and its name, before anything that is asked for later."""
+        """Make a file and its name durable before any later job."""
         self.submit(lambda: self._sync_path(path), _nothing)
 
     def _note_pending(self, size: int) -> None:
@@ -142,18 +142,19 @@ class Pager:
             self.stats.held_bytes += size
 
     def remove(self, folder: str, names: list[str], is_durable: bool = True) -> None:
-        """Remove files; marks (`.dead`) only when it is durable that their segment is gone."""
+        """Remove files; marks (`.dead`) only after the removal of their segment is durable."""
         self.submit(lambda: self._remove(folder, names, is_durable), _nothing, None if is_durable else 0)
 
     def remove_tree(self, folder: str, epoch: int | None = None) -> None:
         self.submit(lambda: self._remove_tree(folder), _nothing, epoch)
 
     def sync(self, done: Callable[[], None]) -> None:
-        """Make durable everything that was written or removed so far."""
+        """Make durable everything written or removed so far."""
         self.submit(self._sync, lambda _: done())
 
     def submit(self, job: Job, done: Done, epoch: int | None = None) -> None:
-        """A change to the files, after the changes before it and after an epoch (None: all that was said so far).
+        """Run a job that changes files, after all earlier ones and after an epoch is durable (None: everything logged
+        so far).
 
         Retried while the disk is full.
         """
@@ -166,23 +167,23 @@ class Pager:
             self._log.request_sync()
 
     def release(self) -> None:
-        """The log has come further: what waited for it may be done."""
+        """Submit jobs whose epoch has become durable."""
         durable = self._log.durable
         while self._waiting and self._waiting[0][0] <= durable:
             _, job, done = self._waiting.popleft()
             self.writer.submit(job, done)
 
     def read(self, job: Callable[[Files], Any], done: Done) -> None:
-        """Read, not in order with the writes: ask only for what is written."""
+        """Read, not in order with the writes: read only what is known to be written."""
         self._reader.submit(lambda: self._read(job), lambda result: self._deliver(result, done))
 
     def _deliver(self, result: Any, done: Done) -> None:
-        """Messages that were read may be delivered at once: that is a turn."""
+        """Begin a turn, since messages that were read may be delivered at once."""
         self._log.turn.begin()
         done(result)
 
     def run_one(self) -> bool:
-        """Without the threads: do the next job here and now; says whether there was one."""
+        """Run the next job without the threads; return False if there is none."""
         return self.writer.run_one() or self._reader.run_one()
 
     def run_all(self) -> None:
@@ -202,7 +203,7 @@ class Pager:
                     self.files.make_dirs(folder)
                 self._handle = self.files.create(path)
                 if is_durable:
-                    # Also if the folder was there: whoever made it may have been killed before the sync.
+                    # Even if the folder existed: its creator may have been killed before the sync.
                     self._unsynced_folders[folder] = None
                     self._unsynced_folders[os.path.dirname(folder)] = None
             else:
@@ -214,7 +215,7 @@ class Pager:
         crash_points.reach("segment.after_write")
 
     def write_file(self, path: str, pieces: list[Data]) -> None:
-        """In a job: make a file with this content, durable when it is done."""
+        """In a job: create a durable file with this content."""
         self._write(path, 0, pieces, True, True, self.files.writev)
         self._sync_path(path)
 
@@ -231,7 +232,7 @@ class Pager:
             self._unsynced_folders[folder] = None
 
     def unlink(self, path: str) -> None:
-        """In a job: remove a file, if there is one."""
+        """In a job: remove a file if it exists."""
         self._forget_path(path)
         if self.files.exists(path):
             self.files.remove(path)
@@ -257,7 +258,7 @@ class Pager:
             self._sync_file(path)
         for folder in list(self._unsynced_folders):
             self._sync_folder(folder)
-        # A crash may leave some of them: the next start removes them.
+        # The next start removes any that a crash leaves.
         while self._orphaned_mark_files:
             self.unlink(self._orphaned_mark_files.pop())
 
@@ -281,7 +282,7 @@ class Pager:
         try:
             self.files.sync(handle)
         except OSError as error:
-            raise SyncFailed(path, error) from error  # whatever it was: a second try would not tell what is on_lost
+            raise SyncFailed(path, error) from error  # final: a retry would not tell what is lost
 
     def _sync_folder(self, folder: str) -> None:
         if self.files.exists(folder):
@@ -299,10 +300,10 @@ class Pager:
         self._sync_file(path)
 
     def replace(self, folder: str, old: list[str], temporary: str, new: str, is_durable: bool) -> None:
-        """In a job: put a file in the place of others. May be repeated after an error.
+        """In a job: rename a temporary file to `new` and remove the files it replaces. May be repeated after an error.
 
-        The name of the new one is durable before they go, and they are gone for good when it is done: otherwise they
-        could come back after the new one is removed.
+        The new name is durable before the old files are removed, and their removal is durable on return: otherwise they
+        could come back after the new file is removed.
         """
         path = os.path.join(folder, temporary)
         crash_points.reach("compaction.before_rename")
@@ -342,4 +343,4 @@ class Pager:
 
 
 def _nothing(_: Any) -> None:
-    """Nobody waits for it."""
+    """Ignore the result."""

@@ -1,6 +1,6 @@
-"""Which messages there are, without their content: sets of positions, read from pages and from epochs of the log.
+"""Sets of positions, read from pages and from epochs of the log without the messages.
 
-For whoever checks a data folder. Ten million messages in a row are a set of a few megabytes.
+Used by checks of data folders. Ten million consecutive messages take a few megabytes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _U32 = Struct("<I")
 
 
 class Positions:
-    """A set of positions, a bit each."""
+    """A set of positions, one bit each."""
 
     __slots__ = ("_chunks",)
 
@@ -64,7 +64,7 @@ class Positions:
             self._chunks[chunk] = self._chunks.get(chunk, 0) | bits
 
     def highest(self) -> int:
-        """The highest position; -1 if there is none."""
+        """Return the highest position; -1 if there is none."""
         filled = [chunk for chunk, bits in self._chunks.items() if bits]
         return (max(filled) << _CHUNK_BITS) + self._chunks[max(filled)].bit_length() - 1 if filled else -1
 
@@ -87,7 +87,7 @@ class Positions:
             self._chunks[chunk] &= ~bits
 
     def above(self, position: int) -> Positions:
-        """Those behind this position."""
+        """Return the positions above this one."""
         found = Positions()
         edge = position + 1 >> _CHUNK_BITS
         for chunk, bits in self._chunks.items():
@@ -105,20 +105,20 @@ class Positions:
 
 
 class LoggedQueue:
-    """What the log says about one queue. Whatever the order: a position that was forgotten never comes again."""
+    """What the log says about one queue, in any order: a deleted position is never reused."""
 
     __slots__ = ("appended", "first_append", "first_position", "forgotten", "last_position", "ranges")
 
     def __init__(self) -> None:
         self.appended = Positions()
         self.forgotten = Positions()
-        self.ranges: list[tuple[int, int]] = []  # forgotten, too
+        self.ranges: list[tuple[int, int]] = []  # deleted ranges
         self.first_append = -1  # not counting relogged messages: the log has everything from here on
-        self.first_position = -1  # the first and the last next position that was logged
+        self.first_position = -1  # first and last logged next position
         self.last_position = -1
 
     def forget_range(self, first: int, last: int) -> None:
-        """A range that adjoins the one before becomes one with it."""
+        """Add a deleted range; merge it with the previous one if they are adjacent."""
         if self.ranges and first <= self.ranges[-1][1] + 1 and last >= self.ranges[-1][0] - 1:
             before = self.ranges.pop()
             first, last = min(first, before[0]), max(last, before[1])
@@ -130,35 +130,35 @@ class LoggedQueue:
             self.first_append = position
 
     def note_position(self, next_position: int) -> None:
-        """A next position was logged: all below it were used."""
+        """Note a logged next position: all below it were used."""
         if self.first_position < 0:
             self.first_position = next_position
         self.last_position = next_position
 
     def highest(self) -> int:
-        """The highest position that is known to have been used; -1 if none is."""
+        """Return the highest position known to have been used; -1 if there is none."""
         ends = [last for _, last in self.ranges]
         return max([self.appended.highest(), self.forgotten.highest(), self.last_position - 1, *ends])
 
     def lowest(self) -> int:
-        """The first new position that is mentioned; -1 if none is."""
+        """Return the first new position in the log; -1 if there is none."""
         return min([first for first in (self.first_append, self.first_position) if first >= 0], default=-1)
 
     def alive_above(self, position: int) -> Positions:
-        """What was appended behind a position and not forgotten."""
+        """Return what was appended above a position and not deleted."""
         alive = self.appended.above(position)
         self.remove_deleted(alive)
         return alive
 
     def remove_deleted(self, positions: Positions) -> None:
-        """Take out what was forgotten."""
+        """Remove deleted positions from the set."""
         positions.remove_all(self.forgotten)
         for first, last in self.ranges:
             positions.remove_range(first, last)
 
 
 def read_epoch(payload: bytes, queues: dict[int, LoggedQueue]) -> list[bytes]:
-    """Note what one epoch says about messages; the definitions in it, encoded."""
+    """Note what one epoch says about messages; return its definitions, encoded."""
     definitions = []
     offset = 0
     end = len(payload)
@@ -175,7 +175,7 @@ def read_epoch(payload: bytes, queues: dict[int, LoggedQueue]) -> list[bytes]:
             offset = after
         elif kind == AGAIN:
             if not has_message:
-                raise BadRecord(start, "it repeats a message that the epoch does not hold")
+                raise BadRecord(start, "it repeats a message that is not in the epoch")
             number, position, flags = _AGAIN.unpack(_piece(payload, offset, 13))
             queues.setdefault(number, LoggedQueue()).append(position, flags)
             _piece(payload, offset + 13, FIELDS_SIZE[flags])
@@ -215,12 +215,12 @@ def read_epoch(payload: bytes, queues: dict[int, LoggedQueue]) -> list[bytes]:
             _piece(payload, offset, size)
             offset += size
         else:
-            raise BadRecord(start, f"no record is of kind {kind}")
+            raise BadRecord(start, f"unknown record kind {kind}")
     return definitions
 
 
 def record_positions(page: PageHead, payload: bytes, path: str = "") -> list[tuple[int, int]]:
-    """Positions and flags of the messages of a page, held against what its head says."""
+    """Return positions and flags of the messages of a page; raise DamagedPage if they contradict its head."""
     found: list[tuple[int, int]] = []
     offset = 0
     last = -1
@@ -228,25 +228,25 @@ def record_positions(page: PageHead, payload: bytes, path: str = "") -> list[tup
         while offset < len(payload):
             position, flags, offset = _record(payload, offset)
             if position <= last:
-                raise DamagedPage(path, page.offset, "its positions do not grow", page.first, page.last)
+                raise DamagedPage(path, page.offset, "its positions do not increase", page.first, page.last)
             found.append((position, flags))
             last = position
     except BadRecord as error:
         raise DamagedPage(path, page.offset, str(error), page.first, page.last) from None
     if len(found) != page.count or found[0][0] != page.first or last != page.last:
-        raise DamagedPage(path, page.offset, "it holds other positions than it says", page.first, page.last)
+        raise DamagedPage(path, page.offset, "its positions differ from its head", page.first, page.last)
     return found
 
 
 def _record(data: bytes, offset: int) -> tuple[int, int, int]:
-    """Position, flags and end of the message record that begins at `offset`."""
+    """Return position, flags and end of the message record at `offset`."""
     start = offset + HEAD_SIZE
     if start > len(data):
-        raise BadRecord(offset, "its head passes the end")
+        raise BadRecord(offset, "its head exceeds the data")
     position, flags, address_size, header_size, body_size = HEAD.unpack_from(data, offset)
     end: int = start + FIELDS_SIZE[flags] + address_size + header_size + body_size
     if end > len(data):
-        raise BadRecord(offset, f"it passes the end by {end - len(data)} bytes")
+        raise BadRecord(offset, f"it exceeds the data by {end - len(data)} bytes")
     return position, flags, end
 
 

@@ -9,7 +9,6 @@ from warrenmq.storage.store_context cimport StoreContext
 
 cdef int _PERSISTENT
 cdef int _RELOGGED
-cdef long long _REQUESTED
 
 
 cdef class QueueStore(MessageStore):
@@ -23,10 +22,10 @@ cdef class QueueStore(MessageStore):
     cdef LocalLog _log
     cdef object _backlog
     cdef dict _unflushed
-    cdef Segment _open
+    cdef public Segment open_segment
     cdef readonly object reader
     cdef object _fetcher
-    cdef long long _compact_above
+    cdef public long long compact_above
     cdef dict _attempts
     cdef Py_ssize_t _restored_bytes
 

@@ -1,11 +1,12 @@
-"""The store of one queue: what is kept in the log only, what lies in segments, and how far it has been read back.
+"""The store of one queue: messages in the log only, messages in segments, and how far segments were read back.
 
-A persistent message is put into the open epoch. One that stays is flushed to the queue's segments, with others, when
-the line is paged out or the log grows too long; one that is acked before never is. Whoever flushes takes every living
-persistent message up to a position, so that segments hold growing positions, and a position up to `last_position`
-that lies in no page is dead.
+A persistent message goes into the open epoch. If it stays, it is flushed to the queue's segments with others, when the
+queue is paged out or the log is too long; if it is acked before, it never is. Every flush takes all live persistent
+messages up to a position, so that positions in segments increase, and a position up to `last_position` that is in no
+page is deleted.
 
-Owned by the loop thread. Compiled when the package is built (queue_store.pxd).
+Cold parts are in queue_upkeep.py and paged_messages.py. Owned by the loop thread. Compiled when the package is built
+(queue_store.pxd).
 """
 
 import os
@@ -23,10 +24,10 @@ from warrenmq.journal.segment_file import (
     encode_page,
 )
 from warrenmq.storage.codec import encode_records
-from warrenmq.storage.marks import write_marks
 from warrenmq.storage.page_fetcher import PageFetcher
 from warrenmq.storage.page_reader import PageReader
 from warrenmq.storage.paged_messages import expiring_pages, forget_first_pages, forget_paged, resume_reader
+from warrenmq.storage.queue_upkeep import consider_compaction, request_compaction
 from warrenmq.storage.segments import SEGMENT_SPAN, Segment, Segments
 from warrenmq.storage.store_context import StoreContext
 
@@ -35,25 +36,24 @@ if TYPE_CHECKING:
 
 _PERSISTENT = PERSISTENT
 _RELOGGED = RELOGGED
-_REQUESTED = 1 << 62  # more dead bytes than there can be: compaction knows of the queue
 
 
 class QueueStore(MessageStore):
-    """`number` is the queue's in the log; a transient queue has none and is only paged out."""
+    """`number` identifies the queue in the log; 0 for a transient queue, which is paged out only."""
 
     __slots__ = (
         "_attempts",
         "_backlog",
-        "_compact_above",
         "_fetcher",
         "_log",
-        "_open",
         "_restored_bytes",
         "_unflushed",
+        "compact_above",
         "context",
         "folder",
         "is_deleted",
         "number",
+        "open_segment",
         "reader",
         "recovered",
         "restored_below",
@@ -67,17 +67,17 @@ class QueueStore(MessageStore):
         self.number = number
         self.segments = Segments()
         self.is_deleted = False
-        self.restored_below = 0  # what stands before was written in an earlier life
+        self.restored_below = 0  # positions below were written in an earlier run
         self.recovered: Recovered | None = None
         self._log = context.log
         self._backlog: Backlog | None = None
-        self._unflushed: dict[int, QueuedMessage] = {}  # living persistent messages that only the log has
-        self._open: Segment | None = None  # which is written; what comes behind a closed one is a new one
+        self._unflushed: dict[int, QueuedMessage] = {}  # live persistent messages in the log only
+        self.open_segment: Segment | None = None  # the one being written; None: the next page begins a new one
         self.reader = PageReader(self)
         self._fetcher: PageFetcher | None = None  # while messages are read that stay on disk
-        self._compact_above = context.dead_allowance  # compaction is asked for when `Segments.excess` is more
-        self._attempts: dict[int, int] = {}  # by position, where no page has them
-        self._restored_bytes = 0  # bytes, during recovery
+        self.compact_above = context.dead_allowance  # request compaction if `Segments.excess` is more
+        self._attempts: dict[int, int] = {}  # delivery counts by position, where no page has them
+        self._restored_bytes = 0  # during recovery
 
     def open(self, backlog: "Backlog") -> Recovered:
         self._backlog = backlog
@@ -97,7 +97,7 @@ class QueueStore(MessageStore):
         self._track_unflushed(entry)
 
     def _track_unflushed(self, entry: QueuedMessage) -> None:
-        """Apply APPEND: only the log has the message so far."""
+        """Apply APPEND: only the log has the message."""
         if not self._unflushed:
             self.context.unflushed[self] = None
         self._unflushed[entry.position] = entry
@@ -125,13 +125,13 @@ class QueueStore(MessageStore):
         self._set_attempts(entry.position, entry.attempts)
 
     def _set_attempts(self, position: int, attempts: int) -> None:
-        """Apply ATTEMPTS; a message that only the log has knows them itself, a page does not."""
+        """Apply ATTEMPTS; a message in the log only knows its own count, a page does not."""
         if position <= self.last_position and position not in self._unflushed:
             self._attempts[position] = attempts
             self.context.unflushed[self] = None
 
     def log_position(self) -> bool:
-        """Log the next position, which the log is about to forget. Return False if none was ever used."""
+        """Log the next position before the log is trimmed. Return False if none was ever used."""
         if self._backlog is None or self._backlog.next_position == 0:
             return False
         self._log.buffer.put_position(self.number, self._backlog.next_position)
@@ -139,88 +139,30 @@ class QueueStore(MessageStore):
         return True
 
     def log_deleted_range(self, first: int, last: int) -> None:
-        """Messages cannot be read: they are deleted, so that a restart agrees."""
+        """Log lost messages as deleted, so that a restart agrees."""
         self._log.buffer.put_forget_range(self.number, first, last)
         self._log.note_work(0)
 
     def reclaim_segment(self, segment: Segment) -> None:
-        """A segment has lost messages: remove it if they were the last; ask for compaction if too much is dead."""
+        """After deletions: remove the segment if it is empty; request compaction if too much is dead."""
         if segment.alive == 0:
             self._drop_segment(segment)
         else:
             self.segments.note(segment)
-        if self.segments.excess() > self._compact_above:
-            self._request_compaction()
+        if self.segments.excess() > self.compact_above:
+            request_compaction(self)
 
     def _drop_segment(self, segment: Segment) -> None:
         self.context.manifest.forget_segment(self.number, segment)
         self.context.pager.remove(self.folder, [segment.name, segment.marks_name], self.number != 0)
-        if segment is self._open:
-            self._open = None
+        if segment is self.open_segment:
+            self.open_segment = None
         was_read = segment is self.segments.reading
         segment.is_dropped = True
         self.reader.skip_segment(segment)
         self.segments.remove(segment)
         if was_read and self.is_reading:
             self.reader.read()
-
-    # -- compaction --------------------------------------------------------------------------------------------------
-
-    def _request_compaction(self) -> None:
-        if self.context.on_compactable is not None:
-            self._compact_above = _REQUESTED
-            self.context.on_compactable(self)
-
-    def consider_compaction(self) -> None:
-        """Ask for compaction if there is anything to do, unless it was asked for already."""
-        if self._compact_above != _REQUESTED:
-            segments, context = self.segments, self.context
-            self._compact_above = context.dead_allowance
-            if segments.excess() > context.dead_allowance or segments.has_many_small(context.segment_size):
-                self._request_compaction()
-
-    def choose_run(self) -> list[Segment]:
-        """Return the neighbours to compact next, which nothing is written to any more; none if there is no need."""
-        size, allowance = self.context.segment_size, self.context.dead_allowance
-        run = self.segments.choose_run(self._open, size, allowance)
-        if not run and self._open is not None:
-            run = self.segments.choose_run(None, size, allowance)
-            if self._open in run:
-                self._close(self._open)
-                self._open = None
-        if not run:
-            self.end_compaction(False)
-        return run
-
-    def end_compaction(self, may_go_on: bool) -> None:
-        """Ask again at once if there is more to do; or, if it may not go on, when there is more to reclaim than now."""
-        self._compact_above = self.context.dead_allowance
-        if may_go_on:
-            self.consider_compaction()
-        else:
-            self._compact_above += max(self.segments.excess() - self.context.dead_allowance * 3 // 4, 0)
-
-    def replace_run(self, run: list[Segment], merged: Segment) -> None:
-        """One file has taken the place of those of a run, some of which may have been dropped meanwhile."""
-        left = [segment for segment in run if not segment.is_dropped]
-        if not left:
-            self.context.pager.remove(self.folder, [merged.name, merged.marks_name], self.number != 0)
-            return
-        self.segments.replace(left, merged)
-        if self.number:
-            self.context.manifest.record_merged(self.number, left, merged)
-        if merged.unwritten_marks:
-            self.context.marked_stores[self] = None
-        if self.segments.reading in left:
-            self.reader.restart_at(merged)
-
-    def end_run(self, run: list[Segment]) -> None:
-        """The compaction is over, or given up: its segments, or what took their place, can be read again."""
-        for segment in run:
-            segment.is_compacting = False
-        if self.is_reading:
-            self.reader.read()
-        self.resume_fetches()
 
     # -- out of memory -----------------------------------------------------------------------------------------------
 
@@ -229,7 +171,7 @@ class QueueStore(MessageStore):
         if first <= self.last_position:
             self._mark_unread(entries)
             return
-        # Everything before these that only the log has goes with them.
+        # Earlier messages in the log only are written with them.
         batch = self._take_unflushed(first - 1)
         for entry in entries:
             if entry.epoch > 0:
@@ -239,7 +181,7 @@ class QueueStore(MessageStore):
         self._write(batch + entries, first)
 
     def _mark_unread(self, entries: list[QueuedMessage]) -> None:
-        """These are on disk already: read them again later."""
+        """Mark messages that are on disk already as unread."""
         segment: Segment | None = None
         count = size = page = page_last = 0
         for entry in entries:
@@ -260,7 +202,7 @@ class QueueStore(MessageStore):
         self.reader.rewind(self.segments.find(first), first - 1)
 
     def flush(self, epoch: int, relog_below: int) -> int:
-        """Write what only the log has, up to this epoch; it stays in memory, too. See `Participant.flush`."""
+        """Write what only the log has up to this epoch, and keep it in memory. See `Participant.flush`."""
         for position, attempts in self._attempts.items():
             self._log.buffer.put_attempts(self.number, position, attempts)
             self._log.note_relogged()
@@ -278,14 +220,14 @@ class QueueStore(MessageStore):
         return size
 
     def boundary(self, epoch: int) -> int:
-        """The highest position that this epoch or one before it keeps, and nothing else does; -1 if there is none."""
+        """Return the highest position that only epochs up to this one hold; -1 if there is none."""
         for position in reversed(self._unflushed):
             if self._unflushed[position].epoch <= epoch:
                 return position
         return -1
 
     def _relog(self, epoch: int) -> int:
-        """Log again what the log is about to forget, in the open epoch; return its bytes."""
+        """Log messages again that the log is about to drop; return their bytes."""
         size = 0
         open_epoch = self._log.epoch
         for entry in self._unflushed.values():
@@ -299,7 +241,7 @@ class QueueStore(MessageStore):
         return size
 
     def _unflushed_bytes(self, limit: int) -> int:
-        """Memory of what only the log has; counts no further than the limit."""
+        """Return the memory of messages in the log only, counted up to the limit."""
         size = 0
         for entry in self._unflushed.values():
             size += entry.message.footprint()
@@ -311,7 +253,7 @@ class QueueStore(MessageStore):
         return len(self._unflushed) > 0 or len(self._attempts) > 0
 
     def _take_unflushed(self, up_to: int) -> list[QueuedMessage]:
-        """By position, which is the order they came in."""
+        """Remove and return messages in the log only up to a position, which is the order they arrived in."""
         taken: list[QueuedMessage] = []
         for entry in self._unflushed.values():
             if entry.position > up_to:
@@ -322,7 +264,7 @@ class QueueStore(MessageStore):
         return taken
 
     def _write(self, entries: list[QueuedMessage], unread_from: int) -> None:
-        """Write pages. Those from `unread_from` on are in memory no longer."""
+        """Write pages. Messages from `unread_from` on leave memory."""
         page_size = self.context.page_size
         start = 0
         size = 0
@@ -345,7 +287,7 @@ class QueueStore(MessageStore):
     def _write_page(self, entries: list[QueuedMessage], unread_from: int) -> None:
         first = entries[0].position
         last = entries[-1].position
-        segment = self._open
+        segment = self.open_segment
         if segment is None or segment.is_full(last, self.context.segment_size):
             segment = self._begin_segment(first)
         payload = encode_records(entries)
@@ -408,25 +350,26 @@ class QueueStore(MessageStore):
         segment.is_new = False
 
     def _begin_segment(self, first: int) -> Segment:
-        closed = self._open
-        self._open = Segment(first)
-        self.segments.all.append(self._open)
+        closed = self.open_segment
+        self.open_segment = Segment(first)
+        self.segments.all.append(self.open_segment)
         if closed is not None:
-            self._close(closed)
-            self.consider_compaction()
-        return self._open
+            self.close_segment(closed)
+            consider_compaction(self)
+        return self.open_segment
 
-    def _close(self, segment: Segment) -> None:
-        """Nothing more is written to it. Only the last segment may be torn by a crash: the log has what lies in it.
+    def close_segment(self, segment: Segment) -> None:
+        """Finish a segment that is full.
 
-        Its record is durable before the next segment is written: a start must not take what is missing here for dead.
+        Only the last segment may be torn by a crash, so this record is durable before the next segment is written: a
+        start must not take missing messages for deleted ones.
         """
         if self.number:
             self.context.manifest.record_segment(self.number, segment)
             self.context.pager.sync_file(os.path.join(self.folder, segment.name))
 
     def written(self, segment: Segment, size: int) -> None:
-        """A page is in its file, and can be read."""
+        """Note that a page is in its file and can be read."""
         segment.written = size
         if self.is_reading and segment is self.segments.reading:
             self.reader.read()
@@ -439,30 +382,30 @@ class QueueStore(MessageStore):
         self.reader.read()
 
     def pages_read(self, entries: list[QueuedMessage], lost: int, lost_bytes: int) -> None:
-        """The reader's result: these messages, and how many could not be read."""
+        """Take the reader's result: messages, and how many are lost."""
         self.is_reading = False
         if not entries and lost == 0 and self.has_unread():
-            self.page_in()  # all of it was dead
+            self.page_in()  # everything read was deleted
             return
         self.set_attempts(entries)
         if self._backlog is not None:
             self._backlog.add_page(entries, lost, lost_bytes)
 
     def set_attempts(self, entries: list[QueuedMessage]) -> None:
-        """Set how often messages that were read from pages were delivered, where only the log knows."""
+        """Set the delivery counts that pages do not have."""
         if self._attempts:
             for entry in entries:
                 if entry.position in self._attempts:
                     entry.attempts = self._attempts[entry.position]
 
     def forget_attempts(self, first: int, last: int) -> None:
-        """The messages at these positions are gone."""
+        """Drop the delivery counts of deleted messages."""
         if self._attempts and first < last:
             self._attempts = {at: count for at, count in self._attempts.items() if not first <= at <= last}
         self._attempts.pop(first, None)
 
     def pages_lost(self, lost: int, lost_bytes: int) -> None:
-        """Messages that are on disk only cannot be read."""
+        """Report messages that are on disk only and unreadable."""
         if self._backlog is not None:
             self._backlog.add_page([], lost, lost_bytes)
 
@@ -471,7 +414,7 @@ class QueueStore(MessageStore):
         return any(segment.unread for segment in self.segments.all)
 
     def forget_pages(self) -> None:
-        """The queue was purged: what is on disk only is gone."""
+        """Delete everything that is on disk only, after a purge."""
         if not self.has_unread():
             self.reader.cancel()
             self.is_reading = False
@@ -507,20 +450,20 @@ class QueueStore(MessageStore):
         return self._fetcher
 
     def resume_fetches(self) -> None:
-        """Pages were written or replaced: go on with reads that waited for that."""
+        """Continue reads that waited for pages to be written or replaced."""
         if self._fetcher is not None:
             self._fetcher.resume()
 
     # -- start and end -----------------------------------------------------------------------------------------------
 
     def restore_segments(self, segments: list[Segment], next_position: int, attempts: Mapping[int, int]) -> None:
-        """Take over the segments that recovery found; `restore_message` is called with what only the log has.
+        """Take over the segments found by recovery, which calls `restore_message` next for messages in the log only.
 
-        `attempts` are those that the log has of living messages.
+        `attempts` are the delivery counts in the log.
         """
         self.segments.all.extend(segments)
         self.restored_below = next_position
-        self._open = segments[-1] if segments and not segments[-1].is_old else None
+        self.open_segment = segments[-1] if segments and not segments[-1].is_old else None
         for segment in segments:
             self.segments.note(segment)
             self.last_position = segment.last
@@ -532,7 +475,7 @@ class QueueStore(MessageStore):
             self._set_attempts(position, count)
 
     def restore_message(self, entry: QueuedMessage) -> None:
-        """A living message of the log; too many of them are paged out at once."""
+        """Take a live message from the log; page out at once if there are too many."""
         if entry.position in self._unflushed:
             return
         self._track_unflushed(entry)
@@ -550,7 +493,7 @@ class QueueStore(MessageStore):
         self._restored_bytes = 0
 
     def end_recovery(self) -> None:
-        """Everything was taken back: the queue may begin."""
+        """Finish the recovery: the queue may open."""
         segments = self.segments.all
         paged = sum([segment.unread for segment in segments])
         paged_bytes = sum([segment.unread_bytes for segment in segments])
@@ -559,11 +502,7 @@ class QueueStore(MessageStore):
         self._reset_restored_bytes()
         for segment in list(self.segments.all):
             self.reclaim_segment(segment)
-        self.consider_compaction()
-
-    def write_marks(self) -> None:
-        """Put the deaths that only the log has beside their segments."""
-        write_marks(self)
+        consider_compaction(self)
 
     def delete(self) -> None:
         self.is_deleted = True
@@ -577,9 +516,9 @@ class QueueStore(MessageStore):
         for segment in self.segments.all:
             self.context.manifest.forget_segment(self.number, segment)
         self.segments = Segments()
-        self._open = None
+        self.open_segment = None
         if self.number:
-            # Said in this turn, if not yet: until it is durable the queue may come back.
+            # Logged in this turn at the latest; until that is durable the queue may come back.
             self.context.pager.remove_tree(self.folder, self._log.epoch)
         elif self.last_position >= 0:
             self.context.pager.remove_tree(self.folder, 0)
@@ -587,7 +526,7 @@ class QueueStore(MessageStore):
 
 
 class _Written:
-    """Called when a page is in its file: a closure would do, were it not for compiled methods."""
+    """Callback for a page in its file; compiled methods cannot contain closures."""
 
     __slots__ = ("segment", "size", "store")
 

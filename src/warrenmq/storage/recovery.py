@@ -1,9 +1,9 @@
-"""The start: definitions from the catalog, messages from the segments, and what is newer from the log.
+"""Recovery at a start: definitions from the catalog, messages from segments, and newer changes from the log.
 
-The time it takes is bounded by the log, not by the backlog: of segments only the heads of pages are read, and those
-pages that may not have been synced. What is damaged is moved aside and reported, and everything else starts.
+The time is bounded by the log, not by the backlog: only page heads of segments are read, and those pages that may not
+have been synced. Damaged files are moved aside and reported, and everything else starts.
 
-Runs before the threads, in whichever thread calls it.
+Runs before the threads, in the caller's thread.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from warrenmq.journal.errors import BadRecord, DamagedPage
 from warrenmq.journal.files import Files
-from warrenmq.journal.log_file import LogFile, LogScan, cut_torn_tail, read_log
+from warrenmq.journal.log_file import LogFile
+from warrenmq.journal.log_scan import LogScan, cut_torn_tail, read_log
 from warrenmq.journal.segment_file import (
     FILE_HEAD_SIZE,
     SEGMENT_MAGIC,
@@ -43,16 +44,16 @@ QUEUES = "queues"
 
 
 class FoundPages(NamedTuple):
-    """What is of use of one segment of a stream."""
+    """The usable pages of a stream's segment."""
 
     pages: list[PageHead]
     end: int
-    is_cut: bool  # the log has all that comes behind
-    is_old: bool  # nothing may be added to the file
+    is_cut: bool  # the log has everything after them
+    is_old: bool  # nothing may be appended
 
 
 class FoundSegments(NamedTuple):
-    """The segments of a queue; `dead` hold nothing alive, and go when the manifest has forgotten them."""
+    """The segments of a queue; `dead` have no live message and are removed once the manifest has forgotten them."""
 
     segments: list[Segment]
     dead: list[Segment]
@@ -60,7 +61,7 @@ class FoundSegments(NamedTuple):
 
 
 class Recovery:
-    """One start. `report` tells in lines for people what was lost or moved aside."""
+    """One start. `report` lists for the operator what was lost or moved aside."""
 
     def __init__(self, files: Files, root: str, catalog: CatalogFile, progress: Progress | None = None) -> None:
         self.files = files
@@ -71,21 +72,21 @@ class Recovery:
         self.log_files: list[LogFile] = []
         self.first_epoch = 0  # of the log; 0 if it is empty
         self.next_epoch = 1
-        self.epochs = 0  # that the log held
-        self.time_ms = 0  # of the epoch that is given back
+        self.epochs = 0  # number of epochs in the log
+        self.time_ms = 0  # of the epoch that is being restored
         self._replay = LogReplay()
         self._bad_epochs: set[int] = set()
         self._progress = progress
         self._found_folders: set[str] | None = None
         self._is_queues_synced = False
-        self.recorded = Recorded()  # the manifest, from `learn` on
+        self.recorded = Recorded()  # the manifest, filled by `scan_log`
         self.lost_messages = 0
         self._lost_epochs = LostEpochs()
 
     # -- the log -----------------------------------------------------------------------------------------------------
 
     def scan_log(self) -> None:
-        """First pass over the log: bring the catalog up to date, and learn what is dead."""
+        """First pass over the log: update the catalog, and collect what was deleted."""
         scan = read_log(self.files, os.path.join(self.root, LOG), self._progress_of("reading the log"))
         defined: list[tuple[int, list[Operation]]] = []
         for epoch in scan:
@@ -98,7 +99,7 @@ class Recovery:
                 operations = [decode_operation(record) for record in definitions] if is_news else []
             except (BadRecord, CatalogError) as error:
                 self._bad_epochs.add(epoch.sequence)
-                self._report_loss(f"epoch {epoch.sequence} in {epoch.file} makes no sense and was left out: {error}")
+                self._report_loss(f"epoch {epoch.sequence} in {epoch.file} cannot be decoded and was skipped: {error}")
                 continue
             self._replay.scan(payload, epoch.sequence)
             if operations:
@@ -106,7 +107,7 @@ class Recovery:
         self._report_scan(scan)
         self._report_missing_epochs(scan)
         cut_torn_tail(self.files, scan)
-        for sequence, operations in defined:  # not before the log is certain: the catalog must never be ahead of it
+        for sequence, operations in defined:  # after the sync: the catalog must never be ahead of the log
             self.catalog.apply(sequence, operations)
         self.log_files = scan.files_found
         self.next_epoch = max(scan.last_sequence, self.catalog.applied_epoch, self.catalog.released_epoch) + 1
@@ -128,7 +129,7 @@ class Recovery:
             copy_aside(self.files, self.root, os.path.join(self.root, LOG, damage.file))
 
     def _report_missing_epochs(self, scan: LogScan) -> None:
-        """Compare where the log begins and ends with what the catalog knows of it."""
+        """Compare the first and last epoch of the log with the catalog."""
         for gap in find_missing_epochs(scan, self.catalog.released_epoch, self.catalog.applied_epoch):
             if gap.is_needed:
                 self._lost_epochs.add(gap.first, gap.last, is_end_known=gap.is_end_known)
@@ -137,9 +138,9 @@ class Recovery:
                 self.report.append(gap.text)
 
     def count_lost_in_log(self, queues: Mapping[int, tuple[str, int]]) -> None:
-        """Report how many messages of which queue were in epochs that are lost.
+        """Report how many messages of each queue were in lost epochs.
 
-        `queues` are all durable ones by number, in words and with the last position in their segments.
+        `queues` are all durable ones by number, with their description and the last position in their segments.
         """
         if not self._lost_epochs:
             return
@@ -147,11 +148,11 @@ class Recovery:
         for number, (queue, last) in queues.items():
             loss = self._lost_epochs.count(number, last)
             if loss.count:
-                self._report_loss(f"{loss} of {queue} were in epochs of the log that are lost", loss.count)
+                self._report_loss(f"{loss} of {queue} were in lost epochs of the log", loss.count)
         self.report.append(self._lost_epochs.consequences())
 
     def restore_messages(self, stores: Mapping[int, LogReader], after_epoch: Callable[[], None]) -> None:
-        """Second pass: hand every living message of the log to the store of its queue."""
+        """Second pass: hand each live message in the log to the store of its queue."""
         for number, queue in self._replay.queues.items():
             queue.store = stores.get(number)
             if queue.store is not None and queue.relogged is not None:
@@ -171,39 +172,39 @@ class Recovery:
                     after_epoch()
 
     def events(self) -> tuple[int, list[tuple[int, int, bytes]]]:
-        """The highest number that a row of the event log had, and the rows that may be in none of its batches."""
+        """Return the last row number of the event log, and the rows that may be in none of its batches."""
         return self._replay.last_event, self._replay.events
 
     def ids_of(self, owner: int) -> tuple[bytes, int]:
-        """The ids that the log has of a queue or exchange, and up to which epoch nothing else counts of it."""
+        """Return the ids that the log has of a queue or exchange, and the epoch before which nothing counts."""
         return bytes(self._replay.seen.pop(owner, b"")), self._replay.reset_epochs.get(owner, 0)
 
     def offsets_of(self, number: int) -> dict[str, int]:
-        """How far the tracked consumers of a stream have come, by consumer tag."""
+        """Return the offsets of a stream's tracked consumers by consumer tag."""
         return {tag.decode(): position for tag, position in self._replay.offsets.get(number, {}).items()}
 
     def is_deleted(self, *numbers: int) -> Callable[[int], bool]:
-        """Whether the log says that the message of a queue at a position is gone; `numbers` are those of its levels."""
+        """Return a test whether the log has deleted a message; `numbers` are those of a queue and its levels."""
         queues = [self._replay.queues[number] for number in numbers if number in self._replay.queues]
         return lambda position: any(queue.is_dead(position) for queue in queues)
 
     def next_queue_id(self) -> int:
-        """No queue that left a folder or a record in the log had this id, whatever the catalog says."""
+        """Return an id above all those of folders and of records in the log, whatever the catalog says."""
         folders = [int(name) for name in self._folders() if name.isdecimal()]
         return max([0, *folders, *self._replay.queues]) + 1
 
     def logged_from(self, number: int) -> int:
-        """From this position on the log has everything of a queue; -1: it has nothing."""
+        """Return the position from which on the log has all messages of a queue; -1: none."""
         queue: QueueReplay | None = self._replay.queues.get(number)
         return queue.first_append if queue is not None else -1
 
     def removed_below(self, number: int) -> int:
-        """Retention has removed all messages of a stream below this position, as far as the log has it."""
+        """Return the position below which retention has removed all messages of a stream, according to the log."""
         queue: QueueReplay | None = self._replay.queues.get(number)
         return queue.deleted_below() if queue is not None else 0
 
     def attempts_of(self, number: int) -> dict[int, int]:
-        """How often living messages of a queue were delivered, by position, as far as the log has it."""
+        """Return the delivery counts of live messages of a queue, by position, as far as the log has them."""
         queue: QueueReplay | None = self._replay.queues.get(number)
         if queue is None or queue.attempts is None:
             return {}
@@ -216,9 +217,11 @@ class Recovery:
     # -- segments ----------------------------------------------------------------------------------------------------
 
     def sync_segments(self, number: int, folder: str, bypasses_log: bool = False) -> None:
-        """A broker that was killed leaves files that can be read now, and that a power loss would still take away.
+        """Sync the segments of a queue that a killed broker may have left unsynced: a power loss could still take them
+        away.
 
-        Of those the log still has everything; so where it says nothing all is synced, but for what goes past the log.
+        The log has everything of such files, so queues without a record in it are synced already, unless they bypass
+        it.
         """
         is_in_doubt = bypasses_log or number in self._replay.queues
         if not is_in_doubt or os.path.basename(folder) not in self._folders():
@@ -236,7 +239,8 @@ class Recovery:
             self.files.sync_dir(os.path.join(self.root, QUEUES))
 
     def find_segments(self, number: int, folder: str, queue: str) -> FoundSegments:
-        """The segments of a queue, with their marks and with what the log says of them; `queue` is it in words."""
+        """Read the segments of a queue with their deletion marks, including those in the log; `queue` is its
+        description."""
         if os.path.basename(folder) not in self._folders() and folder_of(number) not in self.recorded.folders:
             return FoundSegments([], [], False)
         reader = SegmentReader(self.files, self.root, folder, self._replay.queues.get(number), self.recorded, queue)
@@ -247,7 +251,7 @@ class Recovery:
         return FoundSegments(segments, reader.dead, reader.has_damage)
 
     def _folders(self) -> set[str]:
-        """Of queues that have any file."""
+        """Return the folders of queues that have files."""
         if self._found_folders is None:
             self._found_folders = set(self.files.list(os.path.join(self.root, QUEUES)))
         return self._found_folders
@@ -263,11 +267,11 @@ class Recovery:
         record: FileRecord | None,
         bypasses_log: bool = False,
     ) -> FoundPages:
-        """The whole pages of a segment, where they end, and whether all segments of the queue end there.
+        """Return the whole pages of a stream's segment, their end, and whether the log has everything after them.
 
-        Pages whose messages the log still holds may not have been synced: they are checked, and from the first bad one
-        on the log gives it all. The file is cut behind the last whole page. What goes past the log may end anywhere
-        behind what is recorded.
+        Pages with messages that the log still holds may not have been synced: they are checked, and from the first bad
+        one on the log has everything. The file is truncated after the last whole page. A file that bypasses the log may
+        end anywhere after its recorded size.
         """
         handle = self.files.open(path)
         try:
@@ -286,9 +290,7 @@ class Recovery:
             following = pages[-1].last + 1 if pages else first
             is_short = record is not None and following <= record.last
             if walk.reason is not None and walk.end == walk.size >= FILE_HEAD_SIZE and not is_short and not is_cut:
-                self.report.append(
-                    f"{path}: {walk.reason}: the head was written anew, all {len(pages)} pages are there"
-                )
+                self.report.append(f"{path}: {walk.reason}: the head was rewritten, all {len(pages)} pages are intact")
                 self.files.write(handle, encode_file_head(SEGMENT_MAGIC, path), 0)
                 self.files.sync(handle)
             elif (walk.reason is not None or is_short) and not is_cut:
@@ -298,9 +300,9 @@ class Recovery:
                 if record is not None and is_short:
                     self._report_recorded_loss(message, record, following, logged_from, queue, path)
                 elif is_cut:
-                    self.report.append(f"{message}: the log has what it held")
+                    self.report.append(f"{message}: the log still has its content")
                 elif bypasses_log or self.recorded.is_complete:
-                    self.report.append(f"{message}: all that was recorded of this file is there")
+                    self.report.append(f"{message}: everything recorded of this file is present")
                 else:
                     copy_aside(self.files, self.root, path)
                     self._report_loss(f"{message}: messages of {queue} from position {following} on may be lost")
@@ -321,7 +323,7 @@ class Recovery:
     def report_missing_segment(
         self, folder: str, record: FileRecord, logged_from: int, removed_below: int, queue: str
     ) -> None:
-        """A recorded segment of a stream is not there."""
+        """Report a recorded segment of a stream that is missing."""
         path = os.path.join(folder, segment_name(record.first, 0))
         first = max(record.first, removed_below)
         self._report_recorded_loss(f"{path}: the file is missing", record, first, logged_from, queue, None)
@@ -329,11 +331,11 @@ class Recovery:
     def _report_recorded_loss(
         self, message: str, record: FileRecord, first: int, logged_from: int, queue: str, path: str | None
     ) -> None:
-        """What a segment of a stream held from `first` on cannot be read; the log may have it, or a part of it."""
+        """Report that a segment of a stream is unreadable from `first` on, unless the log has all of it."""
         last = min(record.last, logged_from - 1) if logged_from >= 0 else record.last
         if first > last:
             if path is not None or self.recorded.is_binding(record):
-                self.report.append(f"{message}: the log has what it held")
+                self.report.append(f"{message}: the log still has its content")
             return
         if path is not None:
             copy_aside(self.files, self.root, path)
@@ -348,7 +350,7 @@ class Recovery:
         self.files.sync_dir(folder)
 
     def remove_unknown_folders(self, known: set[int]) -> None:
-        """Folders of queues that were deleted; where definitions were lost they are kept aside."""
+        """Remove folders of deleted queues; if definitions were lost, move them aside instead."""
         base = os.path.join(self.root, QUEUES)
         for name in self.files.list(base):
             if not name.isdecimal() or int(name) not in known:

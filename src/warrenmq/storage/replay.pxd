@@ -37,7 +37,7 @@ cdef class DeletedPositions:
     cpdef add(self, long long position)
     @cython.locals(chunk=bytearray, index=int)
     cpdef bint has(self, long long position) except -1
-    @cython.locals(number="long long", chunk=bytearray, place=int, octet=int, position="long long")
+    @cython.locals(number="long long", chunk=bytearray, place=int, bits=int, position="long long")
     cpdef mark(self, Segment segment)
 
 

@@ -1,8 +1,8 @@
-"""Reads epochs of the log back, in two passes.
+"""Replays the commit log in two passes.
 
-The first learns what is dead and what was defined, the second hands the messages that are alive to their stores. So
-memory does not grow with the log: when a living message is read, everything about it is known. An epoch is checked as
-a whole before anything of it is learned, so it is applied whole or not at all.
+The first one collects deletions and definitions, the second one hands live messages to their stores. So memory does not
+grow with the log: when a live message is read, everything about it is known. An epoch is checked as a whole first, so
+that it applies as a whole or not at all.
 
 Compiled when the package is built (replay.pxd): a log of 128 MiB may hold millions of records.
 """
@@ -37,7 +37,7 @@ _SEEN_SIZE = 24
 _OFFSET_HEAD = 14
 _SEEN_ADD = SEEN_ADD
 _SEEN_REPLACE_ALL = SEEN_REPLACE_ALL
-_CHUNK_BITS = 10  # small ones: there may be 100,000 queues with an ack each
+_CHUNK_BITS = 10  # small: 100,000 queues may have one ack each
 _CHUNK_BYTES = 1 << (_CHUNK_BITS - 3)
 _RELOGGED = RELOGGED
 _PERSISTENT = PERSISTENT
@@ -48,7 +48,7 @@ _unpack_u64 = struct.Struct("<Q").unpack_from
 
 
 class DeletedPositions:
-    """A set of positions; a bit each, where they are dense."""
+    """A set of positions in chunks of bits."""
 
     __slots__ = ("_chunks",)
 
@@ -70,29 +70,29 @@ class DeletedPositions:
         return chunk[index >> 3] >> (index & 7) & 1 == 1
 
     def mark(self, segment: Segment) -> None:
-        """Mark those that lie in this segment as dead."""
+        """Mark the positions that are in this segment as deleted."""
         for number in range(segment.first >> _CHUNK_BITS, (segment.last >> _CHUNK_BITS) + 1):
             chunk = self._chunks.get(number)
             if chunk is not None:
                 for place in range(_CHUNK_BYTES):
-                    octet = chunk[place]
+                    bits = chunk[place]
                     position = (number << _CHUNK_BITS) + 8 * place
-                    while octet:
-                        if octet & 1 and segment.first <= position and position <= segment.last:
+                    while bits:
+                        if bits & 1 and segment.first <= position and position <= segment.last:
                             segment.mark_inexact(position, position)
-                        octet >>= 1
+                        bits >>= 1
                         position += 1
 
 
 class LogReader(Protocol):
-    """The store of one queue or stream, during a restart."""
+    """The store of a queue or stream, during recovery."""
 
     @property
     def last_position(self) -> int:
-        """The last position on disk: what stands before it is not read from the log."""
+        """The last position on disk: messages up to it are not read from the log."""
 
     def restore_message(self, entry: QueuedMessage) -> None:
-        """Take a living message that only the log has."""
+        """Take a live message that only the log has."""
 
 
 class QueueReplay:
@@ -101,13 +101,13 @@ class QueueReplay:
     __slots__ = ("attempts", "deleted", "first_append", "next_position", "ranges", "relogged", "store")
 
     def __init__(self) -> None:
-        self.first_append = -1  # of those logged for the first time: all from here on is in the log
-        self.next_position = 0  # no position from here on was ever used
+        self.first_append = -1  # first position not relogged: the log has everything from here on
+        self.next_position = 0  # above all used positions
         self.deleted: DeletedPositions | None = None
         self.ranges: list[tuple[int, int]] | None = None
-        self.relogged: dict[int, QueuedMessage] | None = None  # as they were the last time
+        self.relogged: dict[int, QueuedMessage] | None = None  # as last logged
         self.attempts: dict[int, int] | None = None  # by position
-        self.store: LogReader | None = None  # takes the living, in the second pass
+        self.store: LogReader | None = None  # receives live messages in the second pass
 
     def is_dead(self, position: int) -> bool:
         if self.deleted is not None and self.deleted.has(position):
@@ -119,7 +119,7 @@ class QueueReplay:
         return False
 
     def mark(self, segment: Segment) -> None:
-        """Mark in a segment what the log says is dead."""
+        """Mark the deletions in the log on a segment."""
         if self.deleted is not None:
             self.deleted.mark(segment)
         if self.ranges is not None:
@@ -152,7 +152,7 @@ class QueueReplay:
         if self.ranges is None:
             self.ranges = []
         elif first <= self.ranges[-1][1] + 1 and last >= self.ranges[-1][0] - 1:
-            # A backlog that expires is deleted page by page: one range, however long it takes.
+            # An expiring backlog is deleted page by page: keep it one range.
             before = self.ranges.pop()
             first, last = min(first, before[0]), max(last, before[1])
         self.ranges.append((first, last))
@@ -164,17 +164,17 @@ class QueueReplay:
         self.attempts[position] = attempts
 
     def deleted_below(self) -> int:
-        """Return the first position behind all ranges: of a stream, what retention has left."""
+        """Return the first position after all ranges: for a stream, what retention has left."""
         return max([last + 1 for _, last in self.ranges]) if self.ranges is not None else 0
 
 
 class LogReplay:
     """Both passes over the epochs, in order.
 
-    `events` are the rows of the event log that are in none of its batches, with the numbers of the first and the last;
-    `last_event` is the highest number that was ever used. `seen` are the ids that the log has of each owner, in order,
-    `reset_epochs` the epoch that last replaced them: older files are ignored. `offsets` are those of tracked
-    consumers by stream and consumer tag, in the order they were last logged.
+    `events` are the rows of the event log that are in none of its batches, with first and last number; `last_event` is
+    the highest number used. `seen` are the ids of each owner in the log, in order; `reset_epochs` the epoch that last
+    replaced them: older files are ignored. `offsets` are those of tracked consumers by stream and consumer tag, in the
+    order they were last logged.
     """
 
     __slots__ = (
@@ -199,7 +199,7 @@ class LogReplay:
         self.offsets: dict[int, dict[bytes, int]] = {}
         self._data = b""
         self._end = 0
-        self._message: Message = make_message(b"", b"", b"")  # the last that was read, of the record at:
+        self._message: Message = make_message(b"", b"", b"")  # the last decoded one, of the record at `_message_at`
         self._message_at = -1
 
     def check(self, payload: bytes) -> list[bytes]:
@@ -216,16 +216,16 @@ class LogReplay:
             if kind == _APPEND:
                 has_message = True
             elif kind == _AGAIN and not has_message:
-                raise BadRecord(offset, "a message is repeated that its epoch does not hold")
+                raise BadRecord(offset, "it repeats a message that is not in the epoch")
             elif kind in (_DEFINE, _UNDEFINE):
                 definitions.append(payload[offset + 5 : end])
             elif kind == _SEEN and payload[offset + 9] > _SEEN_REPLACE_ALL:
-                raise BadRecord(offset, f"ids cannot count in the way {payload[offset + 9]}")
+                raise BadRecord(offset, f"unknown mode of ids: {payload[offset + 9]}")
             offset = end
         return definitions
 
     def scan(self, payload: bytes, epoch: int) -> None:
-        """First pass, of an epoch that was checked: what is dead, and what was logged again."""
+        """First pass, for a checked epoch: collect deletions and relogged messages."""
         self._read(payload)
         offset = 0
         record = -1  # of the last APPEND
@@ -266,15 +266,15 @@ class LogReplay:
             offset = self._end_of(offset, kind)
 
     def _note_events(self, first: int, last: int, rows: bytes) -> None:
-        """Rows that were logged before with these numbers do not count any more."""
+        """Add rows; they replace earlier ones with the same numbers."""
         while self.events and self.events[-1][0] >= first:
             self.events.pop()
         self.events.append((first, last, rows))
         self.last_event = max(self.last_event, last)
 
     def _note_seen(self, offset: int, epoch: int) -> None:
-        """The ids of the record at this offset, as its head says that they count."""
-        owner: int = _unpack_u64(self._data, offset + 1)[0]  # may have all 64 bits
+        """Apply a record of ids, as its head says."""
+        owner: int = _unpack_u64(self._data, offset + 1)[0]  # uses all 64 bits
         how = self._data[offset + 9]
         if how != _SEEN_ADD or owner not in self.seen:
             self.seen[owner] = bytearray()
@@ -283,7 +283,7 @@ class LogReplay:
         self.seen[owner] += self._data[offset + _SEEN_HEAD : self._end_of(offset, _SEEN)]
 
     def _note_offset(self, stream: int, position: int, tag_at: int) -> None:
-        """The last one counts; 0 removes it."""
+        """Apply an offset; 0 removes it."""
         offsets = self.offsets.setdefault(stream, {})
         tag = self._data[tag_at : tag_at + self._data[tag_at - 1]]
         offsets.pop(tag, None)
@@ -291,7 +291,7 @@ class LogReplay:
             offsets[tag] = position
 
     def restore_messages(self, payload: bytes, epoch: int) -> None:
-        """Second pass: hand the living to their stores."""
+        """Second pass: hand live messages to their stores."""
         self._read(payload)
         offset = 0
         record = -1  # of the last APPEND
@@ -332,7 +332,7 @@ class LogReplay:
         self._message_at = -1
 
     def _end_of(self, offset: int, kind: int) -> int:
-        """Return where the record of this kind ends that begins there; BadRecord if that cannot be known."""
+        """Return the end of the record at this offset; raise BadRecord if it cannot be known."""
         if kind == _APPEND:
             return self._end_of_message(offset + 5)
         if kind == _AGAIN:
@@ -353,7 +353,7 @@ class LogReplay:
             return offset + 17
         if kind == _OFFSET:
             return offset + _OFFSET_HEAD + self._byte(offset + _OFFSET_HEAD - 1)
-        raise BadRecord(offset, f"no record is of kind {kind}")
+        raise BadRecord(offset, f"unknown record kind {kind}")
 
     def _end_of_message(self, offset: int) -> int:
         if offset + _RECORD_SIZE > self._end:
@@ -362,7 +362,7 @@ class LogReplay:
         return offset + _RECORD_SIZE + self._data[offset + 9] + 256 * self._data[offset + 10] + sizes
 
     def _entry(self, record: int, place: int, epoch: int) -> QueuedMessage:
-        """The message of a record, at the place that stands there: position, flags and optional fields of its own."""
+        """Return the message of a record, with the position, flags and optional fields at `place`."""
         if record != self._message_at:
             self._message = self._read_message(record)
             self._message_at = record

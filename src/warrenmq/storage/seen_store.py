@@ -1,8 +1,8 @@
-"""Keeps the ids that a queue or exchange has seen: in the log with the message, and in a file when the log forgets.
+"""Stores the ids that a queue or exchange has seen: in the log with the message, and in a file when the log is trimmed.
 
-An id is said in the same epoch as its message, so a crash leaves both or neither. When the log is trimmed, a few
-ids are logged again; more are written with all others of their owner to a new file, which takes the place of the old
-one. So a start reads one file for each owner, and what the log has of it.
+An id is logged in the same epoch as its message, so a crash leaves both or neither. When the log is trimmed, a few ids
+are relogged; more are written with all others of their owner to a new file, which replaces the old one. So a start
+reads one file per owner, and the log.
 
 Owned by the loop thread.
 """
@@ -43,13 +43,13 @@ Key = tuple[str, str, str]  # "queue" or "exchange", virtual host, name
 
 
 def owner_of_exchange(vhost: str, name: str) -> int:
-    """The number that an exchange has in the log: no queue has it, and another exchange with odds of 1 in 10^19."""
+    """Return the number of an exchange in the log: never a queue's; a collision has odds of 1 in 10^19."""
     text = f"{len(vhost)}:{vhost}{name}".encode("utf-8", "surrogatepass")
     return int.from_bytes(blake2b(text, digest_size=8).digest(), "little") | _EXCHANGE
 
 
 class FileSeenStore(SeenStore):
-    """`owner` is the queue's number in the log, or that of an exchange."""
+    """`owner` is the number in the log of the queue or exchange."""
 
     __slots__ = (
         "_context",
@@ -71,11 +71,11 @@ class FileSeenStore(SeenStore):
         self._log: LocalLog = context.log
         self._ids: SeenIds | None = None
         self._recovered: dict[bytes, int] = {}
-        self._name = ""  # of the file that has all but the newest; empty: none has
+        self._name = ""  # of the file with all but the newest ids; empty: none
         self._named_epoch = 0
-        self._unflushed_count = 0  # how many of the newest only the log has, at most
-        self._first_epoch = 0  # where the first of them stands
-        self._has_released = False  # the file has ids that do not count any more
+        self._unflushed_count = 0  # maximum number of the newest ids that only the log has
+        self._first_epoch = 0  # of the first of them
+        self._has_released = False  # the file has ids that were released
 
     def attach(self, ids: SeenIds) -> None:
         self._ids = ids
@@ -97,7 +97,8 @@ class FileSeenStore(SeenStore):
             self._context.unflushed[self] = None
 
     def delete(self) -> None:
-        """Also if all of it was in the log alone: an exchange of the same name would have the same number."""
+        """Log the removal even if only the log has ids: an exchange declared later with this name would have the same
+        number."""
         self._context.unflushed.pop(self, None)
         self._log.buffer.put_all_seen(self.owner, SEEN_REPLACE_ALL, 0, b"")
         self._log.note_work(0)
@@ -111,7 +112,7 @@ class FileSeenStore(SeenStore):
         return self._unflushed_count > 0 or self._has_released
 
     def flush(self, epoch: int, relog_below: int) -> int:
-        """Log few ids again; write more, or what was released, to a new file."""
+        """Relog a few ids; write more, or after a release, all to a new file."""
         if self._first_epoch > epoch and not self._has_released:
             return 0
         if not self._has_released and self._unflushed_count * ROW_SIZE < relog_below:
@@ -122,7 +123,7 @@ class FileSeenStore(SeenStore):
     def _relog(self) -> int:
         """Log the ids again that no file has; return the bytes.
 
-        They are added as if they were new: the newest ones, in order, so the order of all stays as it is.
+        They are the newest ones and added in order, so the order of all stays the same.
         """
         newest = self._seen().newest_stored(self._unflushed_count)
         rows = encode_ids(newest)
@@ -133,7 +134,7 @@ class FileSeenStore(SeenStore):
         return len(rows)
 
     def _write_file(self) -> None:
-        """Write all there are to a new file; the old one goes when that is durable."""
+        """Write all ids to a new file; the old one is removed when that is durable."""
         pager = self._context.pager
         folder, old = self._folder(), self._name
         ids = list(self._seen().stored())
@@ -151,7 +152,7 @@ class FileSeenStore(SeenStore):
         self._has_released = False
 
     def describe(self, count: int) -> FileRecord:
-        """What the manifest should say of the file, which has this many ids."""
+        """Return the manifest's record of the file with this many ids."""
         size = HEAD_SIZE + count * ROW_SIZE
         counts = count, 0, count
         return FileRecord(
@@ -159,7 +160,7 @@ class FileSeenStore(SeenStore):
         )
 
     def _write(self, epoch: int, ids: list[tuple[bytes, int]]) -> None:
-        """In the writing thread: a million ids take it half a second, which the loop does not have."""
+        """In the writing thread: a million ids take half a second, too long for the loop."""
         rows = encode_ids(ids)
         path = os.path.join(self._folder(), ids_name(self.owner, epoch))
         self._context.pager.write_file(path, [encode_head(self.owner, epoch, rows), rows])
@@ -174,10 +175,10 @@ class FileSeenStore(SeenStore):
     # -- the start ---------------------------------------------------------------------------------------------------
 
     def restore_ids(self, name: str, saved: bytes, logged: bytes, is_deleted: Callable[[int], bool] | None) -> None:
-        """Take over what a file and the log have; `is_deleted`: whether the message with that number is."""
+        """Combine a file and the log; `is_deleted` tests whether the message with a number was deleted."""
         ids = dict(decode_ids(saved))
         for id, number in decode_ids(logged):
-            ids.pop(id, None)  # the last time that it was said decides about its place
+            ids.pop(id, None)  # the last record determines the order
             ids[id] = number
         self._unflushed_count = len(logged) // ROW_SIZE
         if is_deleted is not None:
@@ -199,10 +200,10 @@ class FileSeenStore(SeenStore):
 def restore_seen(
     context: StoreContext, recovery: Recovery, definitions: Mapping[str, list[dict[str, Any]]], durability_level: int
 ) -> dict[Key, FileSeenStore]:
-    """The stores of all that deduplicates; files of others are removed."""
+    """Return the stores of all queues and exchanges that deduplicate; remove the files of others."""
     found = _SeenFiles(recovery, context.manifest)
     stores: dict[Key, FileSeenStore] = {}
-    numbers: dict[tuple[str, str], list[int]] = {}  # of the levels of queues
+    numbers: dict[tuple[str, str], list[int]] = {}  # of queues' levels
     for definition in definitions["level"]:
         numbers.setdefault((definition["vhost"], definition["queue"]), []).append(definition["id"])
     for definition in definitions["queue"]:
@@ -225,7 +226,7 @@ def restore_seen(
 
 
 class _SeenFiles:
-    """The files that a start finds, newest first for each owner."""
+    """The files found at a start, newest first for each owner."""
 
     def __init__(self, recovery: Recovery, manifest: Manifest) -> None:
         self._recovery = recovery
@@ -234,9 +235,9 @@ class _SeenFiles:
         self._folder = os.path.join(recovery.root, SEEN)
         self._names: dict[int, list[str]] = {}
         self._unwanted: list[str] = []
-        self._records = dict(recovery.recorded.folders.get(SEEN, {}))  # those whose owner was not met yet
-        self._gone: list[str] = []  # recorded, and not there
-        self._is_recorded = False  # the file that was taken last
+        self._records = dict(recovery.recorded.folders.get(SEEN, {}))  # of owners not restored yet
+        self._gone: list[str] = []  # recorded, but missing
+        self._is_recorded = False  # the last loaded file
         for name in reversed(self._files.list(self._folder)):
             parsed = parse_ids_name(name)
             if parsed is None:
@@ -245,7 +246,7 @@ class _SeenFiles:
                 self._names.setdefault(parsed[0], []).append(name)
 
     def restore(self, store: FileSeenStore, key: Key, is_deleted: Callable[[int], bool] | None) -> FileSeenStore:
-        """Give a store what a file and the log have; `is_deleted`: whether the message with that number is."""
+        """Restore a store from its file and the log; `is_deleted`: see `FileSeenStore.restore_ids`."""
         name, rows, logged = self._load(store.owner, TABLES[key[0]].describe(key[1:]))
         store.restore_ids(name, rows, logged, is_deleted)
         if name and not self._is_recorded:
@@ -253,7 +254,7 @@ class _SeenFiles:
         return store
 
     def _load(self, owner: int, words: str) -> tuple[str, bytes, bytes]:
-        """The newest file of an owner that is whole, what is in it, and what the log has."""
+        """Return the newest intact file of an owner, its rows, and the ids in the log."""
         logged, unseen = self._recovery.ids_of(owner)
         record = self._records.pop(ids_key(owner), None)
         names = self._names.pop(owner, [])
@@ -291,12 +292,12 @@ class _SeenFiles:
         how_many = "ids" if record is None else f"up to {record.count:,} ids"
         self._recovery.has_damage = True
         self._recovery.report.append(
-            f"{os.path.join(self._folder, name)}: {why}: {how_many} that {words} has seen are forgotten, and "
+            f"{os.path.join(self._folder, name)}: {why}: {how_many} seen by {words} are lost; "
             "duplicates of these messages may pass"
         )
 
     def _sync_file(self, name: str) -> None:
-        """Who was killed may not have synced it, and from now on the log may forget what it has."""
+        """Sync a file that a killed broker may have left unsynced, since the log may be trimmed from now on."""
         handle = self._files.open(os.path.join(self._folder, name))
         try:
             self._files.sync(handle)
@@ -305,7 +306,7 @@ class _SeenFiles:
         self._files.sync_dir(self._folder)
 
     def remove_rest(self) -> None:
-        """What belongs to nobody, and what a newer file has."""
+        """Remove files without an owner, and older files."""
         for name in (*self._records, *self._gone):
             self._manifest.forget(SEEN, name)
         for names in self._names.values():
@@ -323,4 +324,4 @@ def _epoch_of(name: str) -> int:
 
 
 def _ignore_result(_: Any) -> None:
-    """The file is only read at the next start."""
+    """Ignore the result: the file is read at the next start only."""

@@ -1,9 +1,9 @@
-"""A queue's segments, as the start finds them: what is there, what is dead, and how many are alive.
+"""Reads the segments of a queue at a start: which files exist, which messages are deleted, and how many are alive.
 
-Of most segments only the heads of pages are read. Every segment but the last was made durable before the next one began
-(queue_store.py), so only the last one can be torn by a crash; the log still has what it held. Anything else that is not
-whole, or is not there though the manifest records it, is damage: the file is kept aside, the rest stays in use, and the
-report tells how many messages are lost.
+For most segments only page heads are read. Every segment but the last was synced before the next one began
+(queue_store.py), so only the last one can be torn by a crash, and the log still has what it held. Anything else that is
+not whole, or is recorded in the manifest but missing, is damage: the file is copied, the rest stays in use, and the
+report has the number of lost messages.
 
 Runs before the threads.
 """
@@ -37,15 +37,15 @@ from warrenmq.storage.page_index import PageIndex
 from warrenmq.storage.replay import QueueReplay, count_alive
 from warrenmq.storage.segments import Segment
 
-# Taken for the overhead of a record at most, where it cannot be told from the bodies of transient messages.
+# Maximum average overhead, if the bodies of transient messages make it unknown.
 _TYPICAL_OVERHEAD = 128
 
 
 class SegmentReader:
-    """One folder. `replay` is what the log says about its queue, None if it says nothing.
+    """One folder. `replay` is what the log says about its queue, None if nothing.
 
-    `queue` is the queue in words for the report. `dead` are recorded segments without a living message: their files
-    may be removed when that is durable in the manifest.
+    `queue` describes the queue in the report. `dead` are recorded segments without live messages: their files may be
+    removed once the manifest has forgotten them durably.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class SegmentReader:
         self._firsts: list[int] = []
 
     def read(self) -> list[Segment]:
-        """All that have living messages; the others are removed."""
+        """Return the segments with live messages; remove the others."""
         names = self.files.list(self.folder)
         generations = _newest_generations(names)
         self._firsts = sorted(generations)
@@ -75,7 +75,7 @@ class SegmentReader:
         gone: list[Segment] = []
         replaced: list[Segment] = []
         is_cut = False
-        copied_up_to = -1  # the last position of the segment before, if a compaction wrote it
+        copied_up_to = -1  # the last position of the previous segment, if a compaction wrote it
         for first in sorted({*generations, *self._records}):
             if first <= copied_up_to:
                 if first in generations:
@@ -99,23 +99,23 @@ class SegmentReader:
                     continue
             (found if segment.alive else gone).append(segment)
         if replaced:
-            self.files.sync_dir(self.folder)  # first the one that replaces them must be durable
+            self.files.sync_dir(self.folder)  # first make durable the one that replaces them
             self._remove(replaced)
         self._remove(gone)
         return found
 
     def _remove_leftovers(self, leftovers: list[str]) -> None:
-        """Older generations, marks without a segment, copies."""
+        """Remove older generations, marks without a segment, and temporary copies."""
         if leftovers:
-            self.files.sync_dir(self.folder)  # first the new generation must be durable
+            self.files.sync_dir(self.folder)  # first make the new generation durable
             for name in leftovers:
                 self.files.remove(os.path.join(self.folder, name))
-            self.files.sync_dir(self.folder)  # marks must not meet another segment of the same name
+            self.files.sync_dir(self.folder)  # marks must not apply to a later segment of the same name
 
     # -- what is missing ---------------------------------------------------------------------------------------------
 
     def _read_orphaned_marks(self, generations: dict[int, int]) -> dict[int, bytearray]:
-        """The marks of recorded segments that are not there, as far as their files are."""
+        """Return the marks of recorded segments that are missing."""
         marks: dict[int, bytearray] = {}
         for first, record in self._records.items():
             path = os.path.join(self.folder, marks_name(first, record.generation))
@@ -129,18 +129,18 @@ class SegmentReader:
         return marks
 
     def _report_missing(self, record: FileRecord, marks: bytearray | None) -> bool:
-        """A recorded segment is not there. Return True if the log has all that comes behind what is lost."""
+        """Report a missing recorded segment. Return True if the log has everything after the loss."""
         path = os.path.join(self.folder, segment_name(record.first, record.generation))
         last, count = self._recorded.synced(record)
         loss = count_lost(record.first, last, count, partial(self._is_safe, record.first, marks), record)
         if loss.count:
             self._report_loss(path, "the file is missing", loss)
         elif self._recorded.is_binding(record):
-            self.report.append(f"{path} is missing: the log has what it held, or all of it was acknowledged")
+            self.report.append(f"{path} is missing: the log still has its content, or all of it was acknowledged")
         return self._logged_from() <= record.last
 
     def _is_safe(self, first: int, marks: bytearray | None, position: int) -> bool:
-        """Whether a message was deleted, or is in the log."""
+        """Return True if the message was deleted or is in the log."""
         if position >= self._logged_from() or is_marked(marks or b"", position - first):
             return True
         replay = self._replay
@@ -156,7 +156,7 @@ class SegmentReader:
     # -- pages -------------------------------------------------------------------------------------------------------
 
     def _read_pages(self, segment: Segment) -> tuple[list[PageHead], bool]:
-        """Fill in the segment what its page heads tell. And whether the queue ends here: the log has all behind it."""
+        """Describe the segment by its page heads; also return whether the log has everything after them."""
         path = os.path.join(self.folder, segment.name)
         handle = self.files.open(path)
         try:
@@ -180,7 +180,7 @@ class SegmentReader:
     def _select_pages(
         self, segment: Segment, walk: PageWalk, handle: int, path: str
     ) -> tuple[list[PageHead], int, bool]:
-        """The pages to use, where they end, and whether the log has all that comes behind."""
+        """Return the usable pages, their end, and whether the log has everything after them."""
         is_last = segment.first == self._firsts[-1]
         for index, page in enumerate(walk.pages):
             if not self._may_be_torn(page) or self._is_whole(handle, page, path):
@@ -197,9 +197,7 @@ class SegmentReader:
         if walk.reason is None and not is_short:
             return walk.pages, walk.end, False
         if walk.end == walk.size and walk.size >= FILE_HEAD_SIZE and not is_short:
-            self.report.append(
-                f"{path}: {walk.reason}: the head was written anew, all {len(walk.pages)} pages are there"
-            )
+            self.report.append(f"{path}: {walk.reason}: the head was rewritten, all {len(walk.pages)} pages are intact")
             self.files.write(handle, encode_file_head(SEGMENT_MAGIC, path), 0)
             self.files.sync(handle)
             return walk.pages, walk.end, False
@@ -208,7 +206,7 @@ class SegmentReader:
             what = f"it ends at offset {walk.end}, but had {record.size} bytes"
         if after >= self._logged_from():
             if walk.reason is not None or (record is not None and self._recorded.is_binding(record)):
-                self.report.append(f"{path}: {what}: the log has what they held")
+                self.report.append(f"{path}: {what}: the log still has their content")
             return walk.pages, walk.end, True
         if record is not None and is_short:
             last, count = self._recorded.synced(record)
@@ -219,13 +217,13 @@ class SegmentReader:
                 copy_aside(self.files, self.root, path)
                 self._report_loss(path, what, loss)
             elif walk.reason is not None or self._recorded.is_binding(record):
-                self.report.append(f"{path}: {what}: the log has what they held, or all of it was acknowledged")
+                self.report.append(f"{path}: {what}: the log still has their content, or all of it was acknowledged")
             return walk.pages, walk.end, self._logged_from() <= record.last
         if is_last and (self._recorded.is_complete or self._replay is not None):
-            # What was synced is recorded. The rest was torn in a crash, and the log has it.
+            # Everything synced is recorded: the rest was torn in a crash, and the log has it.
             copy_aside(self.files, self.root, path)
-            known = "" if self._recorded.is_complete else "; whether there was more cannot be known"
-            self.report.append(f"{path}: {what}: what the log has of it is restored{known}")
+            known = "" if self._recorded.is_complete else "; whether there was more is unknown"
+            self.report.append(f"{path}: {what}: restored from the log as far as possible{known}")
             return walk.pages, walk.end, True
         following = "" if is_last else f" to {self._firsts[self._firsts.index(segment.first) + 1] - 1}"
         copy_aside(self.files, self.root, path)
@@ -234,12 +232,12 @@ class SegmentReader:
         return walk.pages, walk.end, False
 
     def _record_of(self, segment: Segment) -> FileRecord | None:
-        """The record of this file; one of another generation says nothing about its size."""
+        """Return the record of this file; one of another generation does not apply to its size."""
         record = self._records.get(segment.first)
         return record if record is not None and record.generation == segment.generation else None
 
     def _synced_last(self, segment: Segment) -> int:
-        """Up to which position the pages of a segment were synced, for sure; the log has what stands behind."""
+        """Return up to which position the pages of a segment were certainly synced; the log has the rest."""
         record = self._records.get(segment.first)
         if record is None and self._recorded.is_complete:
             return segment.first - 1
@@ -248,7 +246,7 @@ class SegmentReader:
         return self._recorded.synced(record)[0]
 
     def _report_lost_pages(self, segment: Segment, pages: list[PageHead], path: str, why: str) -> None:
-        """These pages are given up. From some position on the log has what they held."""
+        """Report pages that are given up; the log may have a part of them."""
         copy_aside(self.files, self.root, path)
         pages = [page for page in pages if page.first <= self._synced_last(segment)]
         count = sum(page.count - page.transient for page in pages)
@@ -256,7 +254,7 @@ class SegmentReader:
         self._report_loss(path, why, count_lost(pages[0].first, pages[-1].last, count, is_safe, None))
 
     def _load_marks(self, segment: Segment) -> bytearray | None:
-        """The marks in a segment's file, before it is known how far the segment goes."""
+        """Return the marks in a segment's file, before the end of the segment is known."""
         path = os.path.join(self.folder, segment.marks_name)
         if not self.files.exists(path):
             return None
@@ -266,13 +264,13 @@ class SegmentReader:
         return marked.dead
 
     def _logged_from(self) -> int:
-        """The log has every living message from this position on."""
+        """Return the position from which on the log has every live message."""
         if self._replay is None or self._replay.first_append < 0:
             return 1 << 63
         return self._replay.first_append
 
     def _may_be_torn(self, page: PageHead) -> bool:
-        """Whether the log still has some of it: then it may not have been synced."""
+        """Return True if the log still has some of the page: then it may not have been synced."""
         if self._replay is None:
             return False
         return page.last >= self._logged_from() or self._count_relogged(page) > 0
@@ -295,16 +293,16 @@ class SegmentReader:
     # -- marks -------------------------------------------------------------------------------------------------------
 
     def _read_marks(self, segment: Segment) -> int:
-        """Mark what is dead; return the bytes of the bodies of all that, or UNKNOWN."""
+        """Mark deleted messages; return the bytes of their bodies, or UNKNOWN."""
         deleted_bytes = UNKNOWN
         path = os.path.join(self.folder, segment.marks_name)
         if self.files.exists(path):
             marks = read_marks(self.files, path)
-            # Behind a batch that is damaged others are read by their magic; a torn end is cut off.
+            # Batches after a damaged one were found by their magic; a torn end is cut off.
             segment.marks_size = marks.size if marks.is_damaged else marks.end
             if marks.reason is not None:
                 self.report.append(
-                    f"{path}: {marks.reason}: unless the log has these marks, messages that were acked come again"
+                    f"{path}: {marks.reason}: unless the log has them, acknowledged messages may be delivered again"
                 )
                 if marks.is_damaged:
                     self.has_damage = True
@@ -324,7 +322,7 @@ class SegmentReader:
         return deleted_bytes
 
     def _report_lost_marks(self, segment: Segment, path: str) -> bool:
-        """Report if recorded marks are not there. Return True if any is lost."""
+        """Report recorded marks that are missing. Return True if any is lost."""
         record = self._record_of(segment)
         if record is None or segment.marks_size >= record.marks or not self._recorded.is_binding(record):
             return False
@@ -334,7 +332,7 @@ class SegmentReader:
         known = int.from_bytes(segment.dead or b"", "little").bit_count()
         again = Loss(max(0, record.count - record.alive - known), False)
         if again.count == 0:
-            self.report.append(f"{path}: {why}: the log has what it held")
+            self.report.append(f"{path}: {why}: the log still has its content")
         else:
             self.has_damage = True
             self.report.append(f"{path}: {why}: {again} of {self._queue}, acknowledged before, may be delivered again")
@@ -351,10 +349,10 @@ class SegmentReader:
     # -- the living --------------------------------------------------------------------------------------------------
 
     def _count(self, segment: Segment, pages: list[PageHead], deleted_bytes: int) -> tuple[int, int]:
-        """Return how many are alive, and the bytes of their bodies.
+        """Return how many messages are alive, and the bytes of their bodies.
 
-        Marks may name positions that no page holds, and those of the log do not tell bytes: where that matters the
-        page is read.
+        Marks may name positions that are in no page, and marks in the log have no byte counts: in such cases the page
+        is read.
         """
         is_known = deleted_bytes != UNKNOWN and not segment.lacks_body_bytes
         dead = int.from_bytes(segment.dead or b"", "little")
@@ -393,7 +391,7 @@ class SegmentReader:
     # -- files -------------------------------------------------------------------------------------------------------
 
     def _remove(self, segments: list[Segment]) -> None:
-        """Segments first: without its marks a segment would be alive again."""
+        """Remove segments before their marks: without marks a segment would be alive again."""
         for name_of in (segment_name, marks_name):
             paths = [os.path.join(self.folder, name_of(segment.first, segment.generation)) for segment in segments]
             for path in paths:
@@ -404,14 +402,14 @@ class SegmentReader:
 
 
 def _fill_unknown_bytes(index: PageIndex, rest: int) -> None:
-    """If the bytes of one page alone are not known, they are what the others leave of the segment's."""
+    """If the bytes of only one page are unknown, they are the rest of the segment's."""
     unknown = [page for page in range(len(index)) if index.unread_bytes(page) == UNKNOWN]
     if len(unknown) == 1:
         index.set_bytes(unknown[0], rest)
 
 
 def _newest_generations(names: list[str]) -> dict[int, int]:
-    """The newest generation of each segment, by first position."""
+    """Return the newest generation of each segment, by first position."""
     generations: dict[int, int] = {}
     for name in names:
         parsed = parse_name(name)
@@ -421,9 +419,9 @@ def _newest_generations(names: list[str]) -> dict[int, int]:
 
 
 def _overhead_of(pages: list[PageHead]) -> int:
-    """Return what a record of these pages has beside its body, on average.
+    """Return the average size of a record of these pages without its body.
 
-    It is known of pages that have the bytes of all their bodies; of others it is the same, or taken to be typical.
+    Pages that record the bytes of all bodies tell it; without such pages a typical value is the maximum.
     """
     known = [page for page in pages if page.transient == 0 and page.body_bytes != UNKNOWN]
     if known:

@@ -1,11 +1,11 @@
-"""The segments of one queue: which positions lie in which file, which of them are dead, and what is still to be read.
+"""The segments of one queue: which positions are in which file, which are deleted, and which are still unread.
 
-Files are described here, not touched: the store gives the writing and reading to its threads. A segment whose messages
-are all gone is removed whole. Of the others every death is noted in a bitmap, and written beside the file (`.dead`)
-when the log is about to forget it. `Segments.choose_run` decides which segments are compacted next.
+This describes files and does no I/O: the store passes reads and writes to its threads. A segment without live messages
+is removed. In others each deletion is set in a bitmap, and written to a file of deletion marks (`.dead`) when the log
+is about to drop it. `Segments.choose_run` picks what to compact next.
 
-Owned by the loop thread. Compiled when the package is built (segments.pxd): every ack of a message that was paged out
-passes here.
+Owned by the loop thread. Compiled when the package is built (segments.pxd): used for each ack of a message that was
+paged out.
 """
 
 from array import array
@@ -15,11 +15,11 @@ from warrenmq.journal.segment_file import FILE_HEAD_SIZE, marks_name, segment_na
 from warrenmq.storage.manifest import FileRecord
 from warrenmq.storage.page_index import PageIndex
 
-# A segment is closed when it spans this many positions, however small it is: they are a bit each in memory.
+# A segment is closed at this span of positions, however small: each takes a bit of memory.
 SEGMENT_SPAN = 1 << 20
-# One compaction reads at most this many times the size of a segment: no checkpoint begins meanwhile.
+# The maximum size of a run, in segments: checkpoints are blocked meanwhile.
 _MAX_RUN = 8
-# More files than this, of less than a quarter of a segment on average, are merged although little in them is dead.
+# More files than this, smaller than a quarter of a segment on average, are merged even if little in them is dead.
 _MANY_FILES = 32
 _MIN_MERGED = 4  # files; a merge of fewer is not worth the copying
 
@@ -78,20 +78,20 @@ class Segment:
         self.has_exact_bytes = True
         self.size = FILE_HEAD_SIZE
         self.written = 0
-        self.is_new = True  # the file is made with its first page
-        self.record: FileRecord | None = None  # in the manifest, the last time it was made
-        self.is_old = False  # of an earlier version of the format: nothing is added to it
-        self.lacks_body_bytes = False  # of a version that does not know the bytes of bodies
+        self.is_new = True  # created with its first page
+        self.record: FileRecord | None = None  # the newest one in the manifest
+        self.is_old = False  # of an earlier format version: nothing is appended
+        self.lacks_body_bytes = False  # of a version that does not record the bytes of bodies
         self.pages = PageIndex()
         self.is_compacting = False
         self.is_dropped = False
-        self.is_unreadable = False  # a compaction met damage: it stays as it is
+        self.is_unreadable = False  # a compaction met damage: not compacted again
         self.overhead = 0
-        self.counted_size = 0  # as it counts in `Segments.size` and `Segments.live`
+        self.counted_size = 0  # its part of `Segments.size` and `Segments.live`
         self.counted_live = 0
         self.dead: bytearray | None = None
-        self.marks_size = 0  # of the file of marks
-        self.unwritten_marks = array("I")  # positions less the first one, not in the file of marks yet
+        self.marks_size = 0  # of the marks file
+        self.unwritten_marks = array("I")  # positions relative to the first one, not in the marks file yet
 
     @property
     def name(self) -> str:
@@ -102,20 +102,20 @@ class Segment:
         return marks_name(self.first, self.generation)
 
     def is_full(self, position: int, max_bytes: int) -> bool:
-        """Whether a page that ends there belongs to the next segment."""
+        """Return True if a page ending at this position belongs in the next segment."""
         return self.size >= max_bytes or position - self.first >= SEGMENT_SPAN
 
     def live_bytes(self) -> int:
-        """What the records of the living take in the file."""
+        """Return the size of the live records in the file."""
         return self.alive_bytes + self.alive * self.overhead
 
     def note_page(self, count: int, overhead: int) -> None:
-        """A page of this many records was added, with this many bytes beside their bodies."""
+        """Add a page of this many records, with this many bytes beside their bodies."""
         self.overhead = (self.overhead * self.count + overhead) // (self.count + count)
         self.count += count
 
     def mark_dead(self, position: int) -> bool:
-        """Note that the message at this position is gone; says whether that is news."""
+        """Set the deletion bit of a position; return False if it was set already."""
         index = position - self.first
         place = index >> 3
         dead = self.dead
@@ -129,7 +129,7 @@ class Segment:
         return True
 
     def delete(self, position: int, is_persistent: bool, body_bytes: int) -> None:
-        """One of the living is gone."""
+        """Delete a live message."""
         if self.mark_dead(position):
             self.alive -= 1
             self.alive_bytes -= body_bytes
@@ -137,43 +137,43 @@ class Segment:
                 self.unwritten_marks.append(position - self.first)
 
     def note_read(self, entries: list[QueuedMessage]) -> None:
-        """These are in memory again."""
+        """Note that messages are in memory again."""
         self.unread -= len(entries)
         for entry in entries:
             self.unread_bytes -= entry.message.size
 
     def note_unread(self, page: int, count: int, body_bytes: int) -> None:
-        """This many messages of a page are on disk only again; if negative, not any more."""
+        """Add to the unread messages of a page; negative when they are in memory again or deleted."""
         self.unread += count
         self.unread_bytes += body_bytes
         self.pages.change_unread(page, count, body_bytes)
 
     def delete_unread(self, above: int) -> None:
-        """All that was not paged in yet is gone: everything behind this position."""
+        """Delete all unread messages, which are those after this position."""
         self.alive -= self.unread
         self.alive_bytes -= self.unread_bytes
         self.unread = 0
         self.unread_bytes = 0
         self.pages.clear_all()
-        if self.alive or self.is_compacting:  # else the file goes, and needs no marks
+        if self.alive or self.is_compacting:  # else the file is removed and needs no marks
             self.mark(above + 1, self.last, True)
 
     def mark_inexact(self, first: int, last: int) -> None:
-        """Mark everything from here to there as dead, whether it was ever alive or not."""
+        """Mark a range as deleted, whether or not its positions hold live messages."""
         self.has_exact_bytes = False
         self.mark(first, last, True)
 
     def mark(self, first: int, last: int, is_durable: bool) -> None:
-        """The same, where the bytes are counted; what is not kept does not go to the file of marks."""
+        """Mark a range as deleted whose bytes are counted; if not durable, do not write the marks."""
         for position in range(max(first, self.first), last + 1):
             if self.mark_dead(position) and is_durable:
                 self.unwritten_marks.append(position - self.first)
 
 
 class Segments:
-    """All of a queue's, by position. The next page is read from `reading`, None if everything is in memory.
+    """All segments of a queue, by position. The next page to read is in `reading`, None if everything is in memory.
 
-    `size` is what they and their marks take on disk, `live` what the living messages take of that.
+    `size` counts the bytes of all files, `live` those of live messages.
     """
 
     __slots__ = ("_last_found", "all", "live", "reading", "size")
@@ -186,7 +186,7 @@ class Segments:
         self._last_found: Segment | None = None
 
     def find(self, position: int) -> Segment | None:
-        """The segment that this position lies in."""
+        """Return the segment that covers this position."""
         hot = self._last_found
         if hot is not None and hot.first <= position and position <= hot.last:
             return hot
@@ -208,7 +208,7 @@ class Segments:
         return None
 
     def note(self, segment: Segment) -> None:
-        """A segment of these has grown or lost messages: correct the sums."""
+        """Update the sums after a segment has grown or lost messages."""
         size = segment.size + segment.marks_size
         live = segment.live_bytes()
         self.size += size - segment.counted_size
@@ -227,7 +227,7 @@ class Segments:
             self._last_found = None
 
     def replace(self, run: list[Segment], merged: Segment) -> None:
-        """Put one segment in the place of these neighbours."""
+        """Replace neighbours by one segment."""
         at = self.all.index(run[0])
         self.all[at : at + len(run)] = [merged]
         for segment in run:
@@ -235,26 +235,26 @@ class Segments:
         self.note(merged)
 
     def after(self, segment: Segment) -> Segment | None:
-        """The next one, or None."""
+        """Return the next segment, or None."""
         at = self.all.index(segment) + 1
         return self.all[at] if at < len(self.all) else None
 
     # -- what is compacted -------------------------------------------------------------------------------------------
 
     def excess(self) -> int:
-        """Dead bytes beyond as many as are alive."""
+        """Return the dead bytes minus the live ones."""
         return self.size - 2 * self.live
 
     def has_many_small(self, max_bytes: int) -> bool:
-        """Return True if the files are many, and small on average."""
+        """Return True if there are many files, small on average."""
         return len(self.all) > _MANY_FILES and len(self.all) * max_bytes > 4 * self.size
 
     def choose_run(self, written: Segment | None, max_bytes: int, allowance: int) -> list[Segment]:
-        """Return neighbours to compact into one file; none if there is no need.
+        """Return neighbours to compact into one file; empty if there is no need.
 
-        A run has as many dead bytes as living ones, or more: so all compactions together copy no more than they
-        reclaim. It begins with the segment of the greatest dead share; small or mostly dead neighbours go with it, so
-        that files do not only become small, but few. The one that is `written` is left out.
+        At least half the bytes of a run are dead, so compactions copy no more than they reclaim. It begins with the
+        segment with the largest dead share and takes small or mostly dead neighbours along, so that files become fewer
+        as well as smaller. The segment being `written` is left out.
         """
         if self.excess() > allowance:
             return self._choose_dead(written, max_bytes)
@@ -294,7 +294,7 @@ class Segments:
     def _can_join(
         self, segment: Segment, written: Segment | None, live: int, size: int, max_bytes: int, low: int, high: int
     ) -> bool:
-        """Whether a run, with this one, is still worth it, and not too much to do at once."""
+        """Return True if the run stays worthwhile and small enough with this segment."""
         if segment is written or segment is self.reading or segment.is_unreadable:
             return False
         if 2 * segment.counted_size > max_bytes and 2 * segment.counted_live > segment.counted_size:
@@ -306,7 +306,7 @@ class Segments:
         return self._span(low, high) <= SEGMENT_SPAN
 
     def _choose_small(self, written: Segment | None, max_bytes: int) -> list[Segment]:
-        """Return as many neighbours as possible that fit into one segment."""
+        """Return the most neighbours that fit into one segment."""
         best_low = 0
         best_high = 0
         low = 0
@@ -326,7 +326,7 @@ class Segments:
         return self.all[best_low:best_high] if best_high - best_low >= _MIN_MERGED else []
 
     def _span(self, low: int, high: int) -> int:
-        """Return how many positions the segments from one index to before another one span."""
+        """Return the span of positions of the segments from index `low` to before `high`."""
         first = self.all[low]
         last = self.all[high - 1]
         return last.last - first.first + 1

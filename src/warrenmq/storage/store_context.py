@@ -52,13 +52,13 @@ class StoreContext:
         self.page_size = options.page_size
         self.read_size = options.read_size
         self.dead_allowance = options.dead_allowance
-        self.stores: dict[Positioned, None] = {}  # of all durable queues, and of tracked consumers
+        self.stores: dict[Positioned, None] = {}  # of all durable queues and tracked consumers
         self.unflushed: dict[Participant, None] = {}
-        self.marked_stores: dict[QueueStore, None] = {}  # those with deaths that only the log has
-        self.restored_bytes = 0  # bytes that recovery has put into memory
-        self.damaged_pages = 0  # that were met while reading
-        self.lost_messages = 0  # with them
-        self.describe_queue: Callable[[int], str] = _number_only  # a queue by its number, for the log
+        self.marked_stores: dict[QueueStore, None] = {}  # with deletions that only the log has
+        self.restored_bytes = 0  # restored by recovery and still in memory
+        self.damaged_pages = 0  # met while reading
+        self.lost_messages = 0  # in damaged pages
+        self.describe_queue: Callable[[int], str] = _number_only  # by its number, for log lines
         self.on_compactable: Callable[[QueueStore], None] | None = None
 
 

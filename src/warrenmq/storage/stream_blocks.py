@@ -1,9 +1,9 @@
-"""Reads blocks of a stream's segments: what the reading thread does.
+"""Reads blocks of a stream's segments, in the reading thread.
 
-A block is a few pages that lie behind each other. Its messages come decoded, with their offsets in their headers, in
-runs without a gap: there is more than one run only where something between them cannot be read.
+A block is a few adjacent pages. Its messages are decoded, with their offsets in their headers, in runs of consecutive
+positions: more than one run only if something between them is unreadable.
 
-Touches nothing but the file it is told to. Compiled when the package is built (stream_blocks.pxd).
+Touches nothing but the given file. Compiled when the package is built (stream_blocks.pxd).
 """
 
 from warrenmq.core.message import Message, QueuedMessage
@@ -24,24 +24,24 @@ from warrenmq.storage.stream_segments import BlockIndex
 
 
 class Block:
-    """What was found between two offsets of a file; `problems` says what could not be read.
+    """The messages between two offsets of a file; `problems` lists what was unreadable.
 
-    `lost` messages were in pages whose heads are whole; `is_cut`: a page head is not, and what follows is not read.
-    `is_filtered_out`: nothing that was looked for is in it, and it was not decoded.
+    `lost` messages were in pages with intact heads. `is_cut`: a page head is damaged, and nothing after it was read.
+    `is_filtered_out`: it contains nothing that was searched for, and was not decoded.
     """
 
     __slots__ = ("is_cut", "is_filtered_out", "lost", "problems", "runs", "size")
 
     def __init__(self) -> None:
         self.runs: list[Page] = []
-        self.size = 0  # bytes of memory
+        self.size = 0  # of memory
         self.problems: list[str] = []
         self.lost = 0
         self.is_cut = False
         self.is_filtered_out = False
 
     def find(self, position: int) -> "Page | None":
-        """The run that holds this position, or else the next one."""
+        """Return the run with this position, or else the next one."""
         for run in self.runs:
             if position < run.first + len(run.messages):
                 return run
@@ -49,7 +49,7 @@ class Block:
 
 
 def read_block(files: Files, path: str, offset: int, end: int, needles: "tuple[bytes, ...] | None" = None) -> Block:
-    """The messages of all pages from one offset to another, if any of the needles is there."""
+    """Read all pages from one offset to another; decode them if any of the needles occurs."""
     data = _read(files, path, offset, end)
     block = Block()
     if needles is not None and not _has_any(data, needles):
@@ -85,7 +85,7 @@ def read_block(files: Files, path: str, offset: int, end: int, needles: "tuple[b
 
 
 def stamp_all(entries: list[QueuedMessage]) -> list[Message]:
-    """The messages with their offsets in their headers."""
+    """Return the messages with their offsets in their headers."""
     stamps = NumberHeader()
     messages: list[Message] = []
     for entry in entries:
@@ -94,7 +94,7 @@ def stamp_all(entries: list[QueuedMessage]) -> list[Message]:
 
 
 def find_page_of_time(files: Files, path: str, offset: int, end: int, time_ms: int) -> int:
-    """The first position of the first page in which something is of that time or later; -1 if there is none."""
+    """Return the first position of the first page with a message of that time or later; -1 if there is none."""
     data = _read(files, path, offset, end)
     at = 0
     while at < len(data):
@@ -108,7 +108,7 @@ def find_page_of_time(files: Files, path: str, offset: int, end: int, time_ms: i
 
 
 def load_index(files: Files, path: str, end: int) -> BlockIndex:
-    """The index of a segment that was written in an earlier life, or was let go."""
+    """Build the index of a segment from its page heads."""
     index = BlockIndex()
     handle = files.open_read(path)
     try:
@@ -118,7 +118,7 @@ def load_index(files: Files, path: str, end: int) -> BlockIndex:
     finally:
         files.close(handle)
     if not len(index):
-        index.add_page(FILE_HEAD_SIZE, 0, 0)  # reading it will tell what is wrong
+        index.add_page(FILE_HEAD_SIZE, 0, 0)  # reading it will report what is wrong
     return index
 
 

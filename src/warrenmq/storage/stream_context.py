@@ -1,4 +1,4 @@
-"""What the streams of one node share: caches of what was read, the broker's timers, and who waits for the log.
+"""What the streams of one node share: caches, the broker's timers, and which streams wait for the log.
 
 Owned by the loop thread.
 """
@@ -24,7 +24,7 @@ log = logging.getLogger("warrenmq.storage")
 
 
 class StreamContext:
-    """`timers` are the broker's, which are there when streams are attached."""
+    """`timers` are the broker's, set before streams are opened."""
 
     timers: Timers
 
@@ -32,22 +32,22 @@ class StreamContext:
         self.stores = stores
         self.blocks: PageCache[Block] = PageCache()
         self.indexes = IndexCache()
-        self.pending: dict[FileStreamStore, None] = {}  # have appended what is not safe yet
+        self.pending: dict[FileStreamStore, None] = {}  # with appends that are not readable yet
         self._damaged: set[tuple[int, tuple[int, int, int]]] = set()  # blocks that were reported
-        self._copied_files: set[str] = set()  # damaged files of which there is a copy
+        self._copied_files: set[str] = set()  # damaged files that were copied
 
     def note_damage(self, number: int, path: str, key: tuple[int, int, int], block: Block) -> None:
-        """Report and count what cannot be read in a block, once; keep a copy of the file."""
+        """Log and count the damage of a block once, and copy the file."""
         if (number, key) in self._damaged:
             return
         self._damaged.add((number, key))
         stores = self.stores
         loss: Loss | str = Loss(block.lost, True)
         if block.is_cut:
-            loss = f"{loss}, and those behind them in this part of the file," if block.lost else "messages"
+            loss = f"{loss}, and later ones in this part of the file," if block.lost else "messages"
         for trouble in block.problems:
             log.error("%s", trouble)
-        log.error("%s: %s of %s cannot be read and are passed over", path, loss, stores.describe_queue(number))
+        log.error("%s: %s of %s cannot be read and are skipped", path, loss, stores.describe_queue(number))
         stores.damaged_pages += len(block.problems)
         stores.lost_messages += block.lost
         if path not in self._copied_files:
@@ -55,7 +55,7 @@ class StreamContext:
             stores.pager.submit(lambda: keep_copy(stores.pager.files, stores.root, path), lambda _: None)
 
     def on_progress(self) -> None:
-        """The log has come further: readers may have more."""
+        """Make epochs readable that the log has committed."""
         if self.pending:
             for store in list(self.pending):
                 store.on_log_progress()

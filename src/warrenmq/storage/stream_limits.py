@@ -1,7 +1,7 @@
-"""What the options of a stream mean to its store: how far a segment grows, and how long it is kept.
+"""When a stream's segment is full, and how long segments are kept.
 
-Segments are removed whole, oldest first, and the newest always stays: so a stream holds somewhat more than its limits
-say. Values only.
+Segments are removed whole, oldest first, and the newest always stays: a stream holds somewhat more than its limits.
+Values only.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from typing import Protocol
 
 from warrenmq.core.options import QueueOptions
 
-# A page is closed when it has so many bytes, or so long after its first message: so that looking for a time finds the
-# second, however little is published. Many small pages are read at once.
+# A page is closed at this size, or this long after its first message, so that a search by time is exact to a second
+# even on a slow stream. Small pages are read many at once.
 PAGE_BYTES = 256 * 1024
 PAGE_SPAN_MS = 1000
 
 SEGMENT_BYTES = 64 * 1024 * 1024
-# More pages than this take too long to look through when somebody reads there again: 0.1 s.
+# More pages take too long to scan when the index is rebuilt: 0.1 s.
 SEGMENT_PAGES = 16 * 1024
-# With a limit of age, a segment holds no more than this part of it, so that little is kept too long.
+# With a maximum age, a segment spans at most this fraction of it, so that little is kept too long.
 AGE_PARTS = 8
 
 
 class Removable(Protocol):
-    """A segment, as far as the limits look at it."""
+    """The attributes of a segment that the limits use."""
 
     @property
     def size(self) -> int: ...
 
     @property
     def time_last(self) -> int:
-        """When its last message came, in ms since 1970."""
+        """Time of the last message, in ms since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +53,13 @@ class StreamLimits:
         return self.max_bytes is not None or self.max_age_ms is not None
 
     def is_full(self, size: int, pages: int, span_ms: int) -> bool:
-        """Whether the next page begins another segment."""
+        """Return True if the next page begins another segment."""
         if size >= self.segment_bytes or pages >= SEGMENT_PAGES:
             return True
         return self.max_age_ms is not None and span_ms >= self.max_age_ms // AGE_PARTS
 
     def count_expired(self, closed: Iterable[Removable], total_bytes: int, now_ms: int) -> int:
-        """How many of the oldest closed segments have to go; `total_bytes` is the size of all with the newest one."""
+        """Return how many of the oldest closed segments have to go; `total_bytes` includes the newest one."""
         count = 0
         for segment in closed:
             is_too_much = self.max_bytes is not None and total_bytes > self.max_bytes

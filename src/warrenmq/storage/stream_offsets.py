@@ -1,7 +1,7 @@
-"""The offsets of a stream's tracked consumers, in the log alone: as OFFSET records, one for a tag in an epoch.
+"""The offsets of a stream's tracked consumers: in the log only, as OFFSET records, at most one per tag and epoch.
 
-An ack that moves an offset changes the record of its tag in the open epoch, or puts one there. Before the log is
-trimmed, and in the last epoch of a clean stop, all offsets are logged again. So an ack costs no write of its own.
+An ack that moves an offset updates the record of its tag in the open epoch, or adds one, so it costs no extra write.
+All offsets are relogged before the log is trimmed, and in the last epoch of a clean stop.
 
 Owned by the loop thread.
 """
@@ -26,8 +26,8 @@ class FileOffsets(OffsetStore):
         self._context = context
         self._number = number
         self._log: LocalLog = context.log
-        self._kept = kept  # as recovery found it; the stream's from `open` on
-        self._epoch = 0  # in which records lie at these places:
+        self._kept = kept  # from recovery; shared with the stream after `open`
+        self._epoch = 0  # the epoch of the records in `_places`
         self._places: dict[str, int] = {}
 
     def open(self) -> dict[str, int]:
@@ -54,7 +54,7 @@ class FileOffsets(OffsetStore):
         self._log.note_work(NOTHING)
 
     def log_position(self) -> bool:
-        """Log all offsets again, which the log is about to forget. Return False if there are none."""
+        """Log all offsets again before the log is trimmed. Return False if there are none."""
         for tag, position in self._kept.items():
             self._log.buffer.put_offset(self._number, position, tag.encode())
         if not self._kept:
@@ -63,5 +63,5 @@ class FileOffsets(OffsetStore):
         return True
 
     def delete(self) -> None:
-        """The stream is gone, and its number is not used again."""
+        """The stream is gone, and its number is never reused."""
         self._context.stores.pop(self, None)

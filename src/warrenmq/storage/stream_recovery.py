@@ -1,9 +1,9 @@
 """Finds the segments of a stream at a start.
 
-Only of the newest segment, and of those that the log still holds, are all page heads read: of the others the first one.
-So a start takes no longer for what a stream has gathered over the years.
+All page heads are read of the newest segment and of those that the log still holds, one of the others: so the start
+does not take longer for a long history.
 
-Runs before the threads, in whichever thread calls it.
+Runs before the threads, in the caller's thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from warrenmq.storage.stream_segments import BlockIndex, StreamSegment
 
 
 class FoundStream(NamedTuple):
-    """What a stream has on disk; `last` is the last position, -1 if there is none."""
+    """The segments of a stream on disk; `last` is the last position, -1 if there is none."""
 
     segments: list[StreamSegment]
     last: int
@@ -36,7 +36,7 @@ class FoundStream(NamedTuple):
 def find_stream_segments(
     recovery: Recovery, number: int, folder: str, queue: str, bypasses_log: bool = False
 ) -> FoundStream:
-    """The segments of a stream, which `queue` is in words; those that are no use are removed."""
+    """Return the segments of a stream and remove unusable ones; `queue` is its description."""
     files = recovery.files
     recorded = recovery.recorded
     records = recorded.segments(folder_of(number))
@@ -66,7 +66,7 @@ def find_stream_segments(
             recovery.remove_segment(folder, first, 0)
             continue
         if first > last + 1 and 0 <= logged_from <= (last + 1 if segments else first - 1):
-            # What should stand before it was written, but not synced: the log has that, and all that follows.
+            # An earlier file was written but not synced: the log has its messages and all that follow.
             is_cut = True
             recovery.remove_segment(folder, first, 0)
             continue
@@ -90,10 +90,10 @@ def find_stream_segments(
         if segments:
             segments[-1].time_last = max(segments[-1].time_last, segment.time_first)
         segments.append(segment)
-    while len(segments) > 1 and segments[1].first <= removed_below:  # the broker ended before its file was removed
+    while len(segments) > 1 and segments[1].first <= removed_below:  # the broker ended before it removed the file
         recovery.remove_segment(folder, segments.pop(0).first, 0)
     if segments and segments[-1].index is None:
-        # The newest one was no use after all: this one is written to now.
+        # Newer segments were unusable: this one is written to from now on.
         first = segments[-1].first
         path = os.path.join(folder, segments[-1].name)
         found = recovery.read_pages(path, first, logged_from, queue, records.get(first))
@@ -104,7 +104,7 @@ def find_stream_segments(
 
 
 def _check_closed(recovery: Recovery, path: str, first: int, record: FileRecord | None) -> StreamSegment | None:
-    """A closed segment by its first page and its size; None if these are not as they should be."""
+    """Describe a closed segment by its first page and its size; None if they are not as expected."""
     files = recovery.files
     handle = files.open_read(path)
     try:
@@ -120,7 +120,7 @@ def _check_closed(recovery: Recovery, path: str, first: int, record: FileRecord 
     if record is not None and size < record.size:
         return None
     segment = StreamSegment(first, page.time_first)
-    segment.time_last = page.time_last  # at least; the next segment tells
+    segment.time_last = page.time_last  # minimum; updated from the next segment
     segment.size = segment.written = size
     segment.is_new = False
     return segment

@@ -1,8 +1,8 @@
-"""The segments of one stream: which positions and times lie in which file, and where in it to begin to read.
+"""The segments of one stream: which positions and times are in which file, and where to start reading.
 
-Files are described here, not touched. The index of a segment is sparse: it knows where blocks begin, some 64 KiB of
-pages each, which are read at once. It is made while a segment is written, or from its page heads when somebody reads
-there; of closed segments only those used lately are kept.
+This describes files and does no I/O. The index of a segment is sparse: it locates blocks, about 64 KiB of pages each,
+which are read at once. It is built while a segment is written, or from its page heads at the first read; indexes of
+closed segments are cached.
 
 Owned by the loop thread.
 """
@@ -24,7 +24,7 @@ _time_first = attrgetter("time_first")
 
 
 class BlockIndex:
-    """Where the blocks of one file begin: offset, first position, and time of that."""
+    """Where the blocks of one file begin: offset, first position, and its time."""
 
     __slots__ = ("_firsts", "_offsets", "_times")
 
@@ -34,28 +34,28 @@ class BlockIndex:
         self._times = array("Q")
 
     def add_page(self, offset: int, first: int, time_first: int) -> None:
-        """The next page of the file: part of the last block, or the beginning of another."""
+        """Add the next page of the file to the last block, or to a new one."""
         if not self._offsets or offset - self._offsets[-1] >= BLOCK_BYTES:
             self._offsets.append(offset)
             self._firsts.append(first)
             self._times.append(time_first)
 
     def find(self, position: int) -> int:
-        """The number of the block that holds a position, if any does."""
+        """Return the number of the block that would hold this position."""
         return max(0, bisect_right(self._firsts, position) - 1)
 
     def find_time(self, time_ms: int) -> int:
-        """The number of the block in which, or behind which, the first page of that time or later lies."""
+        """Return the number of the block in or after which the first page of that time or later lies."""
         return max(0, bisect_left(self._times, time_ms) - 1)
 
     def span(self, number: int, end: int) -> tuple[int, int]:
-        """From which offset to which a block goes, in a file that has pages up to `end`."""
+        """Return the start and end offset of a block, in a file with pages up to `end`."""
         if number + 1 < len(self._offsets):
             end = min(end, self._offsets[number + 1])
         return self._offsets[number], end
 
     def first_after(self, number: int) -> int | None:
-        """The first position of the next block."""
+        """Return the first position of the next block; None if there is none."""
         return self._firsts[number + 1] if number + 1 < len(self._firsts) else None
 
     def __len__(self) -> int:
@@ -65,7 +65,7 @@ class BlockIndex:
 class StreamSegment:
     """One file: positions `first` to `last`, `count` messages.
 
-    `size` is what was given to the writer, `written` what it has done.
+    `size` bytes were submitted to the writer, `written` of them are in the file.
     """
 
     __slots__ = (
@@ -92,12 +92,12 @@ class StreamSegment:
         self.pages = 0
         self.size = FILE_HEAD_SIZE
         self.written = 0
-        self.is_new = True  # the file is made with its first page
-        self.record: FileRecord | None = None  # in the manifest, the last time it was made
-        self.is_closed = False  # nothing more may be written to it: it is of an older format, or was lost
+        self.is_new = True  # created with its first page
+        self.record: FileRecord | None = None  # the newest one in the manifest
+        self.is_closed = False  # nothing more may be written: older format, or a failed write
         self.index: BlockIndex | None = None
 
-    # As a segment of a queue has them: a stream is never compacted, and its messages are not deleted one by one.
+    # Attributes of queue segments: a stream is not compacted, and its messages are not deleted one by one.
     generation = 0
     transient = 0
     marks_size = 0
@@ -112,7 +112,7 @@ class StreamSegment:
 
 
 class StreamSegments:
-    """All of a stream's, by position and by time."""
+    """All segments of a stream, by position and time."""
 
     __slots__ = ("all",)
 
@@ -120,28 +120,28 @@ class StreamSegments:
         self.all: list[StreamSegment] = []
 
     def find(self, position: int) -> StreamSegment:
-        """The segment that holds a position, or the oldest; there is one."""
+        """Return the segment that holds this position, or the oldest; there must be one."""
         return self.all[max(0, bisect_right(self.all, position, key=_first) - 1)]
 
     def find_time(self, time_ms: int) -> StreamSegment:
-        """The segment in which, or behind which, the first page of that time or later lies; there is one."""
+        """Return the segment in or after which the first page of that time or later lies; there must be one."""
         return self.all[max(0, bisect_left(self.all, time_ms, key=_time_first) - 1)]
 
     def after(self, segment: StreamSegment) -> StreamSegment | None:
-        """The next one, or None."""
+        """Return the next segment, or None."""
         at = bisect_right(self.all, segment.first, key=_first)
         return self.all[at] if at < len(self.all) else None
 
 
 class IndexCache:
-    """The closed segments whose index is in memory, of all streams; the one used last is at the end."""
+    """The closed segments with an index in memory, of all streams, least recently used first."""
 
     def __init__(self, limit: int = MAX_CACHED_INDEXES) -> None:
         self._limit = limit
         self._segments: dict[StreamSegment, None] = {}
 
     def use(self, segment: StreamSegment) -> None:
-        """Keep its index, and let go of one that was used longer ago."""
+        """Keep this index, and drop the least recently used one beyond the limit."""
         self._segments.pop(segment, None)
         self._segments[segment] = None
         while len(self._segments) > self._limit:

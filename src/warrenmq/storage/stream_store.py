@@ -1,8 +1,8 @@
-"""The store of one stream: a page that grows, pages on their way to the disk, and segments.
+"""The store of one stream: an open page, pages being written, and segments.
 
-A message is put into the open epoch of the log, and into the open page. A page is closed when it is full, when a second
-has passed since its first message, or when the log is about to forget it; then it goes to the stream's newest segment.
-Until it is written it is read from memory, and behind that from the disk, a block at a time, which all readers share.
+A message goes into the open epoch of the log and into the open page. A page is closed when it is full, a second after
+its first message, or when the log is about to be trimmed; then it is written to the newest segment. Until then it is
+read from memory, afterwards from disk, in blocks that all readers share.
 
 Owned by the loop thread. Compiled when the package is built (stream_store.pxd).
 """
@@ -34,7 +34,7 @@ log = logging.getLogger("warrenmq.storage")
 
 Receive = Callable[[int, list[Message]], None]
 Needles = tuple[bytes, ...] | None
-BlockKey = tuple[int, int, int]  # of the segment the first position, and where in its file the block begins and ends
+BlockKey = tuple[int, int, int]  # first position of the segment; start and end offset of the block
 
 _PERSISTENT = PERSISTENT
 _PAGE_SPAN_MS = PAGE_SPAN_MS
@@ -42,7 +42,7 @@ _RECORD_OVERHEAD = 24
 
 
 class OpenPage:
-    """Messages that lie together, in memory until they are written: as `entries`, or as `payload` once it is closed."""
+    """Messages in memory until they are written: as `entries`, or as `payload` once the page is closed."""
 
     __slots__ = ("entries", "first", "payload", "size", "time_first", "time_last")
 
@@ -51,18 +51,18 @@ class OpenPage:
         self.time_first = time_first
         self.time_last = time_first
         self.entries: list[QueuedMessage] = []
-        self.payload: Any = None  # the one that waits to be written
+        self.payload: Any = None  # encoded, waiting to be written
         self.size = 0
 
     def messages(self) -> list[Message]:
-        """For readers, with their offsets."""
+        """Return the messages with their offsets, for readers."""
         if self.payload is None:
             return stamp_all(self.entries)
         return stamp_all(decode_records(bytes(self.payload), -1, 0, None, 0))
 
 
 class FileStreamStore(StreamStore):
-    """`number` is the stream's in the log."""
+    """`number` identifies the stream in the log."""
 
     __slots__ = (
         "_age_timer",
@@ -105,22 +105,22 @@ class FileStreamStore(StreamStore):
         self.number = number
         self.segments = StreamSegments()
         self.is_deleted = False
-        self.is_expendable = False  # if its files cannot be written, that stops nobody
+        self.is_expendable = False  # a failed write does not stop the node
         self.next_position = 0
         self._log: LocalLog = context.stores.log
         self._limits = StreamLimits.of(options)
         self._stream: Stream | None = None
-        self._now_ms = 0  # of the epoch that was appended to last; never goes back
+        self._now_ms = 0  # time of the last epoch appended to; never goes back
         self._recovery_clock: Callable[[], int] | None = None
-        self._removed_below = 0  # by retention, as far as the log has it
+        self._removed_below = 0  # by retention, according to the log
         self._page_bytes = context.stores.page_size
-        self.last_position = -1  # of what was given to be written
+        self.last_position = -1  # submitted to the writer
         self._pages: list[OpenPage] = []  # not written yet, the open one last
         self._open: OpenPage | None = None
-        self._epoch = 0  # that was appended to last, up to:
+        self._epoch = 0  # the last epoch appended to, up to position `_end`
         self._end = 0
-        self._pending_epochs: deque[tuple[int, int]] = deque()  # the same of those before, as far as they are not safe
-        self._reading: dict[tuple[BlockKey, Needles], list[tuple[int, Receive]]] = {}  # who waits for which block
+        self._pending_epochs: deque[tuple[int, int]] = deque()  # earlier epochs with their end, not readable yet
+        self._reading: dict[tuple[BlockKey, Needles], list[tuple[int, Receive]]] = {}  # requests by block
         self._page_timer: Timer | None = None
         self._age_timer: Timer | None = None
 
@@ -161,7 +161,7 @@ class FileStreamStore(StreamStore):
         self.context.pending[self] = None
 
     def on_log_progress(self) -> None:
-        """Let readers have what is as safe as was promised."""
+        """Make messages readable whose epoch has reached the stream's durability level."""
         safe = self._log.durable if self.durability_level == SYNCED else self._log.written
         end = 0
         while self._pending_epochs and self._pending_epochs[0][0] <= safe:
@@ -200,7 +200,7 @@ class FileStreamStore(StreamStore):
         return page
 
     def _watch_page(self) -> None:
-        """See to it that the open page is closed when it is old, though nothing is added to it any more."""
+        """Schedule the closing of the open page, in case nothing is added to it."""
         if self._open is not None and self._page_timer is None and self._stream is not None:
             due_ms = self._log.turn.now_ms + _PAGE_SPAN_MS
             self._page_timer = self.context.timers.schedule(due_ms, self._close_old_page)
@@ -208,9 +208,9 @@ class FileStreamStore(StreamStore):
     def _close_old_page(self) -> None:
         self._page_timer = None
         if self._open is not None:
-            # After the clock was set back a page may be of a later time: it is closed, too.
+            # After the clock was set back a page may be in the future: it is closed, too.
             if 0 <= self._log.turn.now_ms - self._open.time_first < _PAGE_SPAN_MS:
-                self._watch_page()  # it is not the one of then
+                self._watch_page()  # a newer page
             else:
                 self._close_page(self._open)
 
@@ -247,7 +247,7 @@ class FileStreamStore(StreamStore):
         )
 
     def _segment_for(self, page: OpenPage) -> StreamSegment:
-        """The newest segment, or another one if that is full; old ones may go then."""
+        """Return the newest segment, or a new one if it is full; old ones may be removed then."""
         segments = self.segments.all
         if segments:
             newest = segments[-1]
@@ -266,7 +266,7 @@ class FileStreamStore(StreamStore):
         return segment
 
     def written(self, segment: StreamSegment, size: int) -> None:
-        """The oldest page in memory is in its file, and can be read there."""
+        """Note that the oldest page in memory is in its file and can be read there."""
         segment.written = size
         if self._pages:
             del self._pages[0]
@@ -283,13 +283,13 @@ class FileStreamStore(StreamStore):
         self._write_page(page, entry.position, 1, [encode_record_head(entry), entry.message.body], done)
 
     def on_apart_written(self, end: int, done: Callable[[], None]) -> None:
-        """All before this position is in files, and readers may have it."""
+        """Make everything before this position readable: it is in files."""
         if self._stream is not None:
             self._stream.make_readable(end)
         done()
 
     def _watch_age(self) -> None:
-        """See to it that the oldest segment goes when it is too old; the newest stays."""
+        """Schedule the removal of the oldest segment by age; the newest stays."""
         segments = self.segments.all
         if (
             self._limits.max_age_ms is not None
@@ -306,7 +306,7 @@ class FileStreamStore(StreamStore):
         self._watch_age()
 
     def expire(self, now_ms: int) -> None:
-        """Remove the segments that the limits do not let stay."""
+        """Remove the segments that exceed the limits."""
         segments = self.segments.all
         if not self._limits.has_any or len(segments) < 2:
             return
@@ -333,7 +333,7 @@ class FileStreamStore(StreamStore):
         return self._open is not None
 
     def flush(self, epoch: int, relog_below: int) -> int:
-        """Write what only the log has, up to this epoch; nothing is logged again."""
+        """Write what only the log has up to this epoch; nothing is relogged."""
         if self._open is not None and self._open.entries[0].epoch <= epoch:
             self._close_page(self._open)
         return 0
@@ -345,7 +345,7 @@ class FileStreamStore(StreamStore):
             return
         pages = self._pages
         if position >= self.next_position:
-            receive(position, [])  # also where the last pages are damaged: there is nothing behind them
+            receive(position, [])  # also if the last pages are damaged: nothing follows them
         elif pages and position >= pages[0].first:
             self._read_memory(position, receive)
         elif self.segments.all and self.segments.all[0].written:
@@ -413,7 +413,7 @@ class FileStreamStore(StreamStore):
     def _deliver(
         self, block: Block, segment: StreamSegment, following: int | None, position: int, receive: Receive
     ) -> None:
-        """Hand over the part of the block that holds the position, or go on behind the block."""
+        """Deliver the run with this position, or read on after the block."""
         found = block.find(position)
         if found is not None:
             receive(found.first, found.messages)
@@ -421,7 +421,7 @@ class FileStreamStore(StreamStore):
             self.read(max(position + 1, self._first_after(segment) if following is None else following), receive)
 
     def _first_after(self, segment: StreamSegment) -> int:
-        """The first position behind what of this segment is written."""
+        """Return the first position after the written part of this segment."""
         pages = self._pages
         following = self.segments.after(segment)
         if following is not None and following.written and not self._is_gone(following):
@@ -491,7 +491,7 @@ class FileStreamStore(StreamStore):
     # -- indexes -----------------------------------------------------------------------------------------------------
 
     def _load_index(self, segment: StreamSegment, then: Callable[[], None]) -> None:
-        """Make the index from the heads of the pages, and go on."""
+        """Build the index from page heads, then continue."""
         path = os.path.join(self.folder, segment.name)
         end = segment.written
 
@@ -518,9 +518,9 @@ class FileStreamStore(StreamStore):
     def restore_segments(
         self, segments: list[StreamSegment], last_position: int, clock: Callable[[], int], removed_below: int
     ) -> None:
-        """Take over the segments that recovery found; `restore_message` is called with what only the log has.
+        """Take over the segments found by recovery, which calls `restore_message` next for messages in the log only.
 
-        `clock` is the time of the epoch that is replayed; retention has removed all below `removed_below`.
+        `clock` returns the time of the replayed epoch; retention has removed everything below `removed_below`.
         """
         self.segments.all.extend(segments)
         self.last_position = last_position
@@ -532,7 +532,7 @@ class FileStreamStore(StreamStore):
             self._now_ms = segments[-1].time_last
 
     def restore_message(self, entry: QueuedMessage) -> None:
-        """A message of the log that is in no segment."""
+        """Take a message from the log that is in no segment."""
         assert self._recovery_clock is not None
         if not self.segments.all and not self._pages:
             self.first_position = max(entry.position, self._removed_below)
@@ -540,7 +540,7 @@ class FileStreamStore(StreamStore):
         self._add(entry)
 
     def end_recovery(self, next_position: int) -> None:
-        """Everything was taken back; no position before this one may be used again."""
+        """Finish the recovery; positions below this one are not reused."""
         self._recovery_clock = None
         self.next_position = max(next_position, self.next_position)
         if not self.segments.all and not self._pages:

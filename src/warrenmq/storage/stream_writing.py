@@ -1,6 +1,6 @@
-"""What the pager calls while it writes a page of a stream: for its head, when it is in its file, and when it is not.
+"""Callbacks of the pager for a page of a stream: encode its head, page written, page lost.
 
-`PageHeadEncoder` is called by the thread that writes, the others by the loop.
+The writing thread calls `PageHeadEncoder`, the loop calls the others.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ log = logging.getLogger("warrenmq.storage")
 
 
 class PageHeadEncoder:
-    """What stands in front of the payload of a page; the thread that writes it makes the checksum."""
+    """Encodes the head of a page in the writing thread, which computes the checksum."""
 
     __slots__ = ("count", "last", "page", "path", "payload")
 
@@ -28,7 +28,7 @@ class PageHeadEncoder:
         self.last = last
         self.count = count
         self.payload = payload
-        self.path = path  # of a new file
+        self.path = path  # of a new file, else empty
 
     def __call__(self) -> bytes:
         page = self.page
@@ -38,7 +38,7 @@ class PageHeadEncoder:
 
 
 class PageWritten:
-    """Called when a page is in its file; one with `done` went past the log."""
+    """Called when a page is in its file; `done` is set for a page that bypassed the log."""
 
     __slots__ = ("done", "end", "segment", "size", "store")
 
@@ -58,7 +58,7 @@ class PageWritten:
 
 
 class PageLost:
-    """Called when a page could not be written to its file: what comes next goes to another one."""
+    """Called when a page could not be written: the next one goes to another segment."""
 
     __slots__ = ("segment",)
 

@@ -1,11 +1,11 @@
-"""Writes files that are written fast and seldom read (the event log), and spares the system's memory of files.
+"""Writes files that are written fast and seldom read (the event log), without filling the page cache.
 
-They would push out all else there, and fresh pages may cost far more than those that come back (a write took 3 ns of
-CPU per byte on a virtual machine whose memory was never used before, 0.35 where it was). So a large write goes past
-that memory (0.2 ns), and of all that does not, the system is told not to keep it (0.7 ns).
+They would evict everything else from it, and fresh pages may cost far more than reused ones: a write took 3 ns of CPU
+per byte on a virtual machine whose memory was never used before, 0.35 where it was. So large writes bypass the cache
+(0.2 ns), and after others the kernel is advised to drop the pages (0.7 ns).
 
-Past it, a write takes as long as the disk does, while the memory takes bursts: a disk that is slow is written to
-through it for a while. Owned by the thread that writes segments.
+A direct write takes as long as the disk does, while the cache absorbs bursts: a slow disk is written through the cache
+for a while. Owned by the thread that writes segments.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from warrenmq.journal.files import Data, Files
 
 # A smaller write costs little, and would not keep a disk busy by itself.
 LARGE_WRITE = 256 * 1024
-# A disk that takes longer per byte (250 MB/s), and that so many times in a row, is slow. Getting the interpreter back
-# takes time, too, and so does a busy machine, which is no fault of the disk's.
+# A disk is slow if this many writes in a row take longer per byte than this (250 MB/s), plus the time for taking the
+# interpreter lock back on a busy machine.
 SLOW_FROM = 4e-9
 SLOW_IN_A_ROW = 3
 INTERPRETER_WAIT = 0.010
-# So long a slow disk is written to through the memory, in seconds; then it is tried again.
+# A slow disk is written through the cache for this many seconds, then tried again.
 SLOW_FOR = 1.0
-# Behind a write through the memory so much stays in it.
+# After a cached write, this much stays in the cache.
 CACHED_BYTES = 8 * 1024 * 1024
 
 
 class UncachedWriter:
-    """`clock` gives seconds."""
+    """`clock` returns seconds."""
 
     def __init__(self, files: Files, clock: Callable[[], float]) -> None:
         self._files = files
@@ -37,7 +37,7 @@ class UncachedWriter:
         self._is_slow_until = 0.0
 
     def writev(self, handle: int, pieces: Sequence[Data], offset: int) -> None:
-        """As `Files.writev`."""
+        """Like `Files.writev`."""
         size = sum(map(len, pieces))
         if size >= LARGE_WRITE and self._clock() >= self._is_slow_until:
             if self._write_direct(handle, pieces, offset, size):

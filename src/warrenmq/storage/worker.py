@@ -1,11 +1,10 @@
-"""A thread that does file work in order, and tells the loop when each piece is done.
+"""A thread that does file work in order, and reports each result to the loop.
 
-The storage has three: one that writes segments, one that reads them, so that a read never waits for a sync, and one
-that applies definitions to the catalog. A job runs in the thread; what it gives, or the `OSError`, `JournalError` or
-`CatalogError` that it met, is handed to its callback on the loop. Any other exception is a bug, and stops the node as a
-failed disk does.
+The storage has three: one writes segments, one reads them, so that a read never waits for a sync, and one applies
+definitions to the catalog. A job runs in the thread; its result, or its `OSError`, `JournalError` or `CatalogError`, is
+passed to its callback on the loop. Any other exception is a bug, and stops the node like a failed disk.
 
-Owned by the loop: submitting. Owned by the thread: whatever the jobs touch.
+Owned by the loop: submission. Owned by the thread: what the jobs touch.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ Post = Callable[..., object]
 
 
 class Abandoned(Exception):
-    """A job was not done because one before it has failed."""
+    """The job was skipped because an earlier one failed."""
 
 
 class Worker:
-    """One thread and the jobs that wait for it. Without `start` a test does the jobs itself, with `run_one`."""
+    """One thread and its queue of jobs. Without `start`, a test runs the jobs with `run_one`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.waiting = 0  # jobs whose callback has not been called yet
+        self.waiting = 0  # jobs whose callback has not run yet
         self._jobs: SimpleQueue[tuple[Job, Done] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._post: Post | None = None
@@ -50,19 +49,19 @@ class Worker:
         self._thread.start()
 
     def submit(self, job: Job, done: Done) -> None:
-        """Do the job after all before it; then call `done` on the loop with its result, or with its exception."""
+        """Run the job after all earlier ones; then call `done` on the loop with its result or exception."""
         self.waiting += 1
         self._jobs.put((job, done))
 
     def stop(self) -> None:
-        """Do what was submitted, then end. Blocks: not for the loop."""
+        """Finish what was submitted, then stop. Blocks: not for the loop."""
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join()
             self._thread = None
 
     def run_one(self) -> bool:
-        """Do the next job and its callback here and now; says whether there was one."""
+        """Run the next job and its callback in the caller's thread; return False if there is none."""
         if self._jobs.empty():
             return False
         item = self._jobs.get()
@@ -87,7 +86,7 @@ class Worker:
         self._posted.append((done, result))
 
     def _deliver(self) -> None:
-        """On the loop: tell of everything that is done."""
+        """On the loop: call the callbacks of finished jobs."""
         while self._posted:
             done, result = self._posted.popleft()
             self.waiting -= 1
@@ -95,10 +94,10 @@ class Worker:
 
 
 class DiskWorker(Worker):
-    """Changes files: retries a job while the disk is full, and does nothing more after a failure.
+    """A worker that changes files: it retries jobs while the disk is full, and skips all jobs after a failure.
 
-    The callback of a job is called only if the job was done. The first failure goes to `on_failed`.
-    `consequence`: see `SpaceWaiter`.
+    The callback runs only if the job was done. The first failure is reported to `on_failed`. `consequence`: see
+    `SpaceWaiter`.
     """
 
     def __init__(self, name: str, consequence: str) -> None:
@@ -112,7 +111,7 @@ class DiskWorker(Worker):
         super().submit(lambda: self._run_job(job), lambda result: self._finished(result, done))
 
     def stop_waiting(self) -> None:
-        """From now on a full disk is a failure: no one can wait for it any more."""
+        """From now on a full disk is a failure, because nothing can wait for space any more."""
         self._room.stop_waiting()
 
     def stop(self) -> None:
