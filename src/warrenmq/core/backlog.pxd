@@ -11,7 +11,7 @@ cdef QueuedMessage _NO_ENTRY
 
 
 cdef class Backlog:
-    # A message that meets a waiting consumer touches only the first of these.
+    # A message that goes straight to a consumer touches only the first of these.
     cdef public long long next_position
     cdef public Py_ssize_t waiting
     cdef public Py_ssize_t paged

@@ -1,12 +1,11 @@
-"""The backlog of a queue: the messages that wait, in memory and on disk, by position.
+"""The backlog of a queue: its waiting messages, in memory and on disk, by position.
 
-Every change is one of a few transitions: append, take, remove, settle, give back, drop. Those that a restart must know
-are records of the commit log (docs/formats/log.md); the store writes them, and a restart drives the store by them.
+Messages move by a few transitions: append, take, remove, settle, requeue, drop. The durable ones are records of the
+commit log (docs/formats/log.md), which the store writes and recovery replays.
 
-In memory it is a list with a moving head: both ends cost the same as a list's end. Messages that come back are merged
-in when the head is next read, so a client that requeues thousands one by one costs one merge. A long backlog has three
-parts: the window that messages are taken from, the part that is on disk only (`paged`), and the tail behind it that
-waits to be written.
+In memory the backlog is a list with a moving head, so both ends are O(1). Requeued messages are merged in when the head
+is next read: thousands of single requeues cost one merge. A long backlog has three parts: the window at the head, the
+messages that are only on disk (`paged`), and the tail after them that waits to be written.
 
 Owned by the loop thread. Compiled when the package is built (backlog.pxd).
 """
@@ -18,7 +17,7 @@ from warrenmq.core.message import Message, QueuedMessage, enqueue_as
 from warrenmq.core.ports import NOTHING, MessageStore, PageSizes, Recovered
 from warrenmq.core.stats import Stats
 
-# Free places are released when there are this many, before the head or behind it, and at least half of the list.
+# Free slots are released when there are this many, before or after the head, and they are at least half of the list.
 _COMPACT_FROM = 1024
 
 # Stands in the place of a message that was removed, so that the list stays sorted and is_durable its length.
@@ -78,9 +77,9 @@ class Backlog:
         self.waiting = 0
         self.body_bytes = 0
         self.paged = 0
-        self._entries: list[Any] = []  # messages; before the head there is nothing
+        self._entries: list[Any] = []  # QueuedMessage; None before the head
         self._head = 0
-        self._gaps = 0  # places behind the head whose message was removed; there is none at the head
+        self._gaps = 0  # slots of removed messages after the head; never at the head
         self._requeued: list[QueuedMessage] = []
         self._tail: list[QueuedMessage] = []
         self._window_bytes = 0  # memory of the window
@@ -121,9 +120,9 @@ class Backlog:
     # -- transitions -------------------------------------------------------------------------------------------------
 
     def persist(self, entry: QueuedMessage) -> int:
-        """Store a persistent message in the open epoch; return what its confirm has to wait for.
+        """Store a persistent message in the open epoch. Return what its confirm waits for.
 
-        Called before the message is delivered or confirmed: both then belong to the same epoch or a later one.
+        Called before the message is delivered or confirmed, so both are in the same epoch or a later one.
         """
         if self.is_durable and entry.message.is_persistent():
             self.store.append(entry)  # type: ignore[union-attr]
@@ -131,14 +130,14 @@ class Backlog:
         return NOTHING
 
     def count_delivered(self, entry: QueuedMessage) -> None:
-        """Count a message as delivered that met a waiting consumer: an append and a take in one."""
+        """Count a message that goes straight to a consumer: append and take in one."""
         self.stats.held_bytes += entry.message.footprint()
         self._hold(entry.message)
         if entry.position > self.last_delivered:
             self.last_delivered = entry.position
 
     def append(self, entry: QueuedMessage) -> None:
-        """Add a message behind all others."""
+        """Add a message at the end."""
         size = entry.message.footprint()
         self.stats.held_bytes += size
         self._hold(entry.message)
@@ -189,7 +188,7 @@ class Backlog:
         return entry
 
     def remove(self, position: int) -> QueuedMessage | None:
-        """Remove the message at this position, wherever it stands; None if it does not wait, or is on disk only."""
+        """Remove the message at this position; None if it does not wait or is only on disk."""
         if self._requeued:
             self._merge()
         entries = self._entries
@@ -210,7 +209,7 @@ class Backlog:
         return entry
 
     def _count_removed(self, count: int, size: int) -> None:
-        """Count messages that no one took from the head, here and in the whole that this is a part of."""
+        """Count messages that were removed other than by `take`, here and in the parent."""
         self.stats.ready -= count
         self.waiting -= count
         self.body_bytes -= size
@@ -219,7 +218,7 @@ class Backlog:
             self._parent.body_bytes -= size
 
     def _index_of(self, entries: list[Any], low: int, position: int) -> int:
-        """Return the index of the first place from `low` on that is not before this position."""
+        """Return the first index from `low` on whose position is not lower (binary search)."""
         high = len(entries)
         while low < high:
             middle = (low + high) >> 1
@@ -231,7 +230,7 @@ class Backlog:
         return low
 
     def _skip_gaps(self, at: int) -> int:
-        """Return the index of the first message from there on; the gaps before it are passed."""
+        """Clear the gaps from this index on. Return the index of the first message."""
         entries = self._entries
         while at < len(entries):
             entry = entries[at]
@@ -243,7 +242,7 @@ class Backlog:
         return at
 
     def _close_gaps(self, index: int) -> None:
-        """The message at this index was removed: there must be no gap at the head, nor too many behind it."""
+        """Remove gaps at the head, and all gaps if they are too many, after a removal at this index."""
         entries = self._entries
         if index == self._head:
             self._head = self._skip_gaps(index)
@@ -254,7 +253,7 @@ class Backlog:
             self._compact()
 
     def _compact(self) -> None:
-        """Bring the window in order: what came back is in its place, and there are no gaps."""
+        """Merge requeued messages into the window, and remove all gaps."""
         if self._requeued:
             self._merge()
         if self._gaps != 0:
@@ -263,7 +262,7 @@ class Backlog:
             self._gaps = 0
 
     def first_from(self, position: int) -> QueuedMessage | None:
-        """Return the first message at this position or behind it; None if it is not in memory."""
+        """Return the first message at or after this position; None if it is not in memory."""
         first = self.first()
         if first is None or first.position >= position:
             return first
@@ -275,7 +274,7 @@ class Backlog:
         return None
 
     def first_position(self) -> int:
-        """Return a position that no waiting message stands before."""
+        """Return a position that is not after any waiting message."""
         entry = self.first()
         if entry is not None:
             return entry.position
@@ -284,14 +283,14 @@ class Backlog:
         return self.next_position
 
     def settle(self, entry: QueuedMessage) -> None:
-        """Forget a message that was taken, removed or passed on: it was acked or dropped, or needs no ack."""
+        """Forget a message that left the backlog for good: it was acked or dropped, or needs no ack."""
         self.stats.held_bytes -= entry.message.footprint()
         self._release(entry.message)
         if entry.epoch != 0 and self.store is not None:
             self.store.forget(entry)
 
     def requeue(self, entries: list[QueuedMessage]) -> None:
-        """Put messages that were taken back at their old places."""
+        """Return taken messages to their old positions."""
         self._requeued.extend(entries)
         self.stats.ready += len(entries)
         self.waiting += len(entries)
@@ -302,7 +301,7 @@ class Backlog:
             self._window_bytes += entry.message.footprint()
 
     def drop_all(self) -> None:
-        """Forget every message that waits, in memory and on disk."""
+        """Remove all waiting messages, in memory and on disk."""
         self.stats.ready -= self.waiting
         for entry in self:
             self.settle(entry)
@@ -322,7 +321,7 @@ class Backlog:
         self._notify_page_waiters()
 
     def delete(self) -> None:
-        """Drop everything, and the store with it. Messages that are out are settled without it."""
+        """Drop all messages and delete the store. Unacked messages are later settled without it."""
         self.drop_all()
         self.is_durable = False
         if self.store is not None:
@@ -331,7 +330,7 @@ class Backlog:
         self._on_page = None  # the queue: a reference cycle
 
     def restore(self) -> list["tuple[Backlog, Recovered]"]:
-        """Begin with what the store kept; once, before the first message. Return it, for each part of the backlog."""
+        """Restore the messages in the store; called once, before the first message. Return them by part."""
         if self.store is None:
             return []
         recovered = self.store.open(self)
@@ -353,15 +352,15 @@ class Backlog:
         return [(self, recovered)]
 
     def parts(self) -> "list[Backlog]":
-        """Return the backlogs that this one is made of."""
+        """Return the backlogs that this one consists of."""
         return [self]
 
     def part_of(self, message: Message) -> "Backlog":
-        """Return the part that the message stands in."""
+        """Return the part that the message belongs to."""
         return self
 
     def _merge(self) -> None:
-        """Move the returned messages to their places, which are nearly always at the head."""
+        """Merge the requeued messages into the window; they nearly always belong at its head."""
         returning = self._requeued
         self._requeued = []
         returning.sort(key=_position_of)
@@ -373,7 +372,7 @@ class Backlog:
         if passed > self._head:
             returning.extend(entries[self._head : passed])
             returning.sort(key=_position_of)
-        # The places before the head are free; only what does not fit there moves the rest.
+        # The slots before the head are free; only messages that do not fit there move the others.
         start = max(0, passed - len(returning))
         entries[start:passed] = returning
         self._head = start
@@ -381,10 +380,9 @@ class Backlog:
     # -- paging: of a long backlog only the first messages stay in memory --------------------------------------------
 
     def _memory_limit(self, coming: int) -> int:
-        """Return how much memory the window may take when `coming` bytes more are held.
+        """Return the memory limit of the window if `coming` more bytes are held.
 
-        It is as much as the window leaves to others, so some of the budget is always free, however many long
-        backlogs there are.
+        It is the free part of the budget, so some of the budget stays free however many long backlogs there are.
         """
         sizes = self._sizes
         assert sizes is not None
@@ -392,9 +390,9 @@ class Backlog:
         return min(sizes.window, max(sizes.small_window, left))
 
     def _page_out_window(self, sizes: PageSizes) -> None:
-        """Keep the head in memory, and all that was delivered before or is on disk already.
+        """Keep in memory the head, and messages that were delivered before or are already on disk.
 
-        The rest becomes the tail, which is written in chunks as others arrive, so that the loop does not stall.
+        The rest becomes the tail, which is written in chunks as messages arrive, so that the loop does not stall.
         """
         assert self.store is not None
         self._compact()
@@ -420,9 +418,9 @@ class Backlog:
         self._page_out_tail(sizes.page)
 
     def page_out_requeued(self) -> None:
-        """Page out messages that were delivered and came back. No message of the queue may be unacked.
+        """Page out requeued messages. The queue must have no unacked messages.
 
-        Those that are on disk already only leave memory; those that the disk does not have are the tail, as ever.
+        Those already on disk only leave memory; the others become the tail, as always.
         """
         sizes = self._sizes
         if sizes is None or self._window_bytes < self._memory_limit(0):
@@ -438,7 +436,7 @@ class Backlog:
             entry = entries[end]
             if entry.position > on_disk:
                 break
-            # A transient message and all before it stay if it was never written, or its page does not know its count.
+            # A transient message, and all before it, stay if it was never written or its page lacks its delivery count.
             if kept < keep or entry.epoch == 0 or (self.counts_attempts and entry.epoch < 0):
                 kept += size + entry.message.footprint()
                 size = 0
@@ -461,7 +459,7 @@ class Backlog:
         self.store.page_out(leaving)
 
     def _page_out_tail(self, limit: int) -> None:
-        """Write about `limit` bytes of the tail: more than was appended since the last time, so it gets shorter."""
+        """Write about `limit` bytes of the tail: more than was appended since the last time, so that it shrinks."""
         assert self.store is not None
         tail = self._tail
         at = 0
@@ -485,7 +483,7 @@ class Backlog:
             self._tail_out_at = size + self._sizes.page
 
     def page_out_tail(self) -> None:
-        """Write the whole tail: the store is about to write everything that only the log has."""
+        """Write the whole tail; called when the store is about to write everything that is only in the log."""
         if self._tail_bytes:
             self._page_out_tail(self._tail_bytes)
 
@@ -493,7 +491,7 @@ class Backlog:
         """Take the next page from the store; `lost` messages could not be read, `lost_bytes` in all."""
         size = self._count_held(entries)
         for entry in entries:
-            if entry.position <= self.last_delivered:  # it came back, and was paged out again
+            if entry.position <= self.last_delivered:  # it was requeued and paged out again
                 entry.redelivered = True
                 entry.attempts = max(1, entry.attempts)
         self._window_bytes += size
@@ -507,7 +505,7 @@ class Backlog:
         self._notify_page_waiters()
 
     def remove_paged(self, count: int, size: int) -> None:
-        """This many messages that were on disk only are gone, with `size` bytes of bodies: the store has done it."""
+        """Count messages that the store removed from disk, with `size` bytes of bodies."""
         self._count_removed(count, size)
         self._count_paged(-count)
         if self.paged == 0:
@@ -524,14 +522,14 @@ class Backlog:
             self._parent.paged += count
 
     def forget_paged(self, position: int, size: int) -> bool:
-        """Forget one message that is on disk only, with a body of `size` bytes; False if there is none."""
+        """Remove one message that is only on disk, with a body of `size` bytes; False if there is none."""
         if self.paged == 0 or not self.store.forget_paged(position, size):  # type: ignore[union-attr]
             return False
         self.remove_paged(1, size)
         return True
 
     def forget_first_pages(self, is_due: Callable[[int, int, int], bool]) -> tuple[int, int]:
-        """Forget pages of what is on disk only; see `MessageStore.forget_first_pages`."""
+        """Remove pages that are only on disk; see `MessageStore.forget_first_pages`."""
         if self.paged == 0:
             return 0, 0
         assert self.store is not None
@@ -545,7 +543,7 @@ class Backlog:
         return self.paged != 0 and not self.has_first()
 
     def await_page(self, waiter: Callable[[], None]) -> None:
-        """Call `waiter` when the next page was read, or nothing is on disk any more."""
+        """Call `waiter` when the next page has been read, or nothing is left on disk."""
         self._page_waiters.append(waiter)
         self.read_ahead()
 
@@ -556,7 +554,7 @@ class Backlog:
                 waiter()
 
     def read_ahead(self) -> None:
-        """Ask the store for the next page if the window is short."""
+        """Request the next page from the store if the window is short."""
         store = self.store
         if store is None or store.is_reading or self.paged == 0:
             return
@@ -564,16 +562,16 @@ class Backlog:
             store.page_in()
 
     def _fits_in_memory(self) -> bool:
-        """Return True if all of it would fit, provided that paged messages are as large as those in memory.
+        """Return True if the whole backlog would fit in memory, assuming equal message sizes.
 
-        Otherwise a backlog that was long once and stays in use would go through the disk for ever.
+        Otherwise a busy backlog that was long once would go through the disk forever.
         """
         in_memory = self._window_bytes + self._tail_bytes
         paged = in_memory * self.paged // (self.waiting - self.paged)
         return in_memory + paged < self._memory_limit(paged) * 3 // 4
 
     def _count_held(self, entries: list[QueuedMessage]) -> int:
-        """Count messages that came from the store as held; return their footprint."""
+        """Count messages read from the store as held. Return their footprint."""
         size = 0
         for entry in entries:
             size += entry.message.footprint()
@@ -581,16 +579,16 @@ class Backlog:
         self.stats.held_bytes += size
         return size
 
-    # -- one message in several queues is in memory once -------------------------------------------------------------
+    # -- a message in several queues is in memory once ---------------------------------------------------------------
 
     def _hold(self, message: Message) -> None:
-        """The message is held here, too."""
+        """Count one more queue that holds the message."""
         if message.queue_count != 0:
             self.stats.shared_bytes += message.shared_size()
         message.queue_count += 1
 
     def _release(self, message: Message) -> None:
-        """The message is not held here any more."""
+        """Count one queue less that holds the message."""
         message.queue_count -= 1
         if message.queue_count != 0:
             self.stats.shared_bytes -= message.shared_size()

@@ -1,8 +1,8 @@
-"""The broker: virtual hosts, users, and the turn in which work becomes safe.
+"""The broker: virtual hosts, users, and the end of each turn.
 
-The object that the outside holds. A turn is whatever arrived together: the edge calls into channels and virtual hosts,
-then `end_turn` once. Publishes are confirmed there, or when the epoch that holds them is durable; so are the answers
-that confirm something durable. When the log has failed, nothing is confirmed or answered any more.
+The root object of the core. In each turn of the event loop the server calls into channels and virtual hosts, then
+`end_turn` once. Publishes are confirmed there, or when their epoch is durable; replies that confirm something durable
+are sent in the same way. After a failure of the log nothing is confirmed or replied to any more.
 
 Owned by the loop thread.
 """
@@ -36,9 +36,9 @@ DEFAULT_VHOST = "/"
 
 
 class Broker:
-    """Everything that one node serves. `storage` keeps it, `events` hears of it, `limits` bound it.
+    """Everything that one node serves.
 
-    `now_ms` is the time of what is restored, and until the server sets that of the first turn (`Turn.now_ms`).
+    `now_ms` is the time during recovery, and until the server sets that of the first turn (`Turn.now_ms`).
     """
 
     def __init__(
@@ -59,17 +59,17 @@ class Broker:
         self.users = Users()
         self.login_limit = LoginLimit()
         self.vhosts: dict[str, VHost] = {}
-        self.dead_letters: list[PendingDeadLetter] = []  # about to be published (core/dead_letter.py)
+        self.dead_letters: list[PendingDeadLetter] = []  # to be published (core/dead_letter.py)
         self.reply_queues: dict[str, ReplyQueue] = {}  # by address
         self.awaiting_epoch: dict[Channel, None] = {}
-        self.awaits_written = False  # somebody waits for an epoch to be written, not synced
+        self.awaits_written = False  # a channel or reply waits for an epoch to be written, not synced
         self.pending_replies: dict[object, tuple[int, int, Callable[[], None]]] = {}  # epoch, level, callback
         self.last_epoch = 0
         self.defined_epoch = 0  # the last one with definitions
-        self.failure: str | None = None  # why the log can keep nothing any more
+        self.failure: str | None = None  # why the log failed
         self.on_failure: Callable[[str], None] | None = None
-        self.connections: dict[Connection, None] = {}  # those that have opened a virtual host, the oldest first
-        self.recovery_warnings: list[str] = []  # about what was restored, for the log
+        self.connections: dict[Connection, None] = {}  # those that have opened a virtual host, oldest first
+        self.recovery_warnings: list[str] = []  # for the server to log
         self._restore()
         if not self.vhosts:
             self.add_vhost(DEFAULT_VHOST)
@@ -77,7 +77,7 @@ class Broker:
     # -- virtual hosts -----------------------------------------------------------------------------------------------
 
     def add_vhost(self, name: str) -> VHost:
-        """Make a virtual host, or give the one that exists."""
+        """Create a virtual host, or return the existing one."""
         vhost = self.vhosts.get(name)
         if vhost is None:
             vhost = self.vhosts[name] = VHost(self, name)
@@ -85,7 +85,7 @@ class Broker:
         return vhost
 
     def delete_vhost(self, name: str) -> None:
-        """Remove a virtual host with all that is in it; the edge closes its connections first."""
+        """Delete a virtual host with everything in it; the server closes its connections first."""
         vhost = self.vhosts.pop(name)
         for queue in list(vhost.queues.values()):
             vhost.remove_queue(queue)
@@ -95,7 +95,7 @@ class Broker:
         self.catalog.delete("vhost", (name,))
 
     def open_vhost(self, name: str, user: str) -> VHost:
-        """The virtual host that a connection asks for; 530 if there is none or the user may not use it."""
+        """Return the virtual host for a connection; 530 if it does not exist or the user has no access."""
         vhost = self.vhosts.get(name)
         if vhost is None:
             raise NotAllowed(f"vhost {name} not found")
@@ -104,7 +104,7 @@ class Broker:
         return vhost
 
     def stream(self, name: str, vhost: str = DEFAULT_VHOST) -> Stream | None:
-        """Return the stream of this name; None if there is none, or a queue of another type."""
+        """Return the stream of this name; None if there is none, or the queue is of another type."""
         found = self.vhosts.get(vhost)
         queue = found.queues.get(name) if found is not None else None
         return queue if isinstance(queue, Stream) else None
@@ -136,11 +136,11 @@ class Broker:
     # -- the turn ----------------------------------------------------------------------------------------------------
 
     def end_turn(self) -> None:
-        """Hand out what is due, close the epoch, and confirm the turn's publishes, now or when the epoch is durable."""
+        """Dispatch due queues, close the epoch, and confirm the turn's publishes, now or when the epoch is durable."""
         if self.failure is not None:
             return
         turn = self.turn
-        while turn.due:  # what one queue delivers or drops may make another one due
+        while turn.due:  # a delivery or drop in one queue may make another one due
             due, turn.due = turn.due, []
             for queue in due:
                 queue.dispatch()
@@ -177,15 +177,15 @@ class Broker:
                 self.pending_replies[owner] = (self.last_epoch, level, callback)
                 if level == WRITTEN:
                     self.awaits_written = True
-            self._run_durable_callbacks()  # those that have nothing to wait for
+            self._run_durable_callbacks()  # of those with nothing to wait for
 
     def log_written(self) -> None:
-        """More epochs are written (`CommitLog.written`): answer what waits for that."""
+        """More epochs are written (`CommitLog.written`): confirm and reply."""
         if self.failure is None and self.awaits_written:
             self._settle_waiting()
 
     def log_synced(self) -> None:
-        """More epochs are durable (`CommitLog.durable`): answer what waits for them."""
+        """More epochs are durable (`CommitLog.durable`): confirm and reply."""
         if self.failure is None:
             self._settle_waiting()
 
@@ -214,7 +214,7 @@ class Broker:
         self.pending_replies.pop(owner, None)
 
     def are_definitions_durable(self) -> bool:
-        """Whether all that was declared, bound and removed until now is as safe as an answer wants it."""
+        """Return True if all definitions so far have reached the durability level that replies wait for."""
         return not self.turn.has_defined and self._has_reached(self.defined_epoch, self.storage.log.reply_level)
 
     def _has_reached(self, epoch: int, level: int) -> bool:
@@ -231,7 +231,7 @@ class Broker:
     # -- failure -----------------------------------------------------------------------------------------------------
 
     def log_failed(self, reason: str) -> None:
-        """The log can keep nothing any more: no confirm and no answer is safe, so none is given."""
+        """The log failed: stop all confirms and replies, as none can be durable."""
         if self.failure is None:
             self.failure = reason
             if self.on_failure is not None:
@@ -241,7 +241,7 @@ class Broker:
 
     @property
     def connection_count(self) -> int:
-        """All sockets, also those whose handshake is not over."""
+        """The number of sockets, including those still in the handshake."""
         return self.stats.connections_opened - self.stats.connections_closed
 
     @property
@@ -249,13 +249,13 @@ class Broker:
         return sum(len(connection.channels) for connection in self.connections)
 
     def emit(self, kind: int, vhost: str, **fields: Any) -> None:
-        """Something was opened, closed, declared or deleted; the fields are those of `events.schema.Event`."""
+        """Report that something was opened, closed, declared or deleted; the fields are those of `Event`."""
         if self.events.is_watching:
             self.events.resource_event(kind, vhost, fields)
 
 
 class TurnCatalog(Catalog):
-    """The storage's catalog, and a note for the turn where it left durable work."""
+    """The storage's catalog; records in the turn whether a call logged a durable change."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

@@ -1,7 +1,7 @@
-"""A channel: publishes, consumers, unacked deliveries, confirms and transactions of one conversation.
+"""A channel: its publishes, consumers, unacked deliveries, confirms and transaction.
 
-A publish is answered by its confirm at the end of the turn, after its epoch where it must be durable; confirms never
-overtake each other. Inside a transaction publishes and acks are held, and applied together on commit.
+A publish is confirmed at the end of the turn, or when its epoch is durable if it has to be; confirms stay in order.
+A transaction holds publishes and acks, and applies them together on commit.
 
 Owned by the loop thread. Compiled when the package is built (channel.pxd).
 """
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 NO_ROUTE = 312
 
-# A longer header is not kept to be shared: a client may have thousands of channels.
+# Longer headers are not kept for sharing: a client may have thousands of channels.
 _MAX_SHARED_HEADER = 4096
 
 # As C integers.
@@ -101,22 +101,22 @@ class Channel:
         self.consumers: dict[str, Consumer] = {}
         self.default_prefetch = 0
         self.is_open = True
-        # The last exchange that the user was found to be allowed to publish to, and the revision of that decision.
+        # The last exchange that the user may publish to, and the permission revision of that check.
         self.writable_exchange: Exchange | None = None
         self.writable_revision = 0
-        self.shared_header = b""  # the last one that needed no look inside: the next is often the same
+        self.shared_header = b""  # the last header that needed no inspection: the next is often equal
         self.transaction: Transaction | None = None
         self.reply_queue: ReplyQueue | None = None
-        # Counters; `nacked` are rejected publishes. core/snapshot.py derives others from the tags.
+        # Counters; `nacked` counts rejected publishes. core/snapshot.py derives others from the tags.
         self.published = self.unroutable = self.nacked = self.acked = 0
         self.is_confirming = False
-        self.published_tag = 0  # the last publish of a confirming channel
-        self.confirmed_tag = 0  # all publishes up to here are answered
-        self.awaiting_epoch: deque[tuple[int, int, int]] | None = None  # (epoch, what of it, last tag in it)
-        self.rejected: list[int] | None = None  # numbers of publishes that a queue rejected, to be nacked
+        self.published_tag = 0  # of the last publish in confirm mode
+        self.confirmed_tag = 0  # all publishes up to here are acked or nacked
+        self.awaiting_epoch: deque[tuple[int, int, int]] | None = None  # (epoch, durability level, last tag)
+        self.rejected: list[int] | None = None  # tags of publishes that a queue rejected, to be nacked
         self.is_in_turn = False
-        self.turn_level = NOTHING  # what the publishes of this turn have to wait for
-        self.traced: list[Message] | None = None  # traced publishes that wait for their confirms, and their numbers
+        self.turn_level = NOTHING  # the durability level that the publishes of this turn wait for
+        self.traced: list[Message] | None = None  # traced publishes that wait for their confirms, and their tags
         self.traced_tags: list[int] | None = None
 
     # -- publishing --------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ class Channel:
         if queues is None or (header != self.shared_header and not self._share_header(header)):
             self._publish_inspected(route, header, body)
             return
-        # All messages with an equal header share one: it stays in the processor's cache, and takes memory once.
+        # Messages with equal headers share one bytes object, which stays in the CPU cache.
         message = make_message(route.address, self.shared_header, body)
         if self.events.is_watching and not route.sampler.skips(header):
             self.events.published(self, route, message, queues)
@@ -139,14 +139,14 @@ class Channel:
         self._deliver_to(message, queues, route.is_mandatory)
 
     def _share_header(self, header: bytes) -> bool:
-        """Whether nothing in the header matters here; then it is the one that the next is compared with."""
+        """Return False if the header needs inspection; otherwise share it with the publishes that follow."""
         if len(header) > _MAX_SHARED_HEADER or needs_inspection(header):
             return False
         self.shared_header = header
         return True
 
     def _publish_inspected(self, route: Route, header: bytes, body: bytes) -> None:
-        """Publish a message whose properties matter: CC, BCC, reply-to, user-id, expiration, or to an exchange."""
+        """Publish a message whose properties affect routing or acceptance: CC, BCC, reply-to, user-id, ..."""
         header, extra_keys, headers = prepare_header(header, self)
         message = Message(route.address, header, body)
         message.ttl_ms = ttl_of(header)
@@ -160,7 +160,7 @@ class Channel:
             self.deliver(message, target, route.is_mandatory)
 
     def deliver(self, message: Message, target: list[Queue] | DeferredRoute, is_mandatory: bool) -> None:
-        """Give it to its queues, unless an exchange on the way drops it as a duplicate."""
+        """Deliver a message to its queues, unless an exchange on its path drops it as a duplicate."""
         if not isinstance(target, DeferredRoute):
             self._deliver_to(message, target, is_mandatory)
             return
@@ -177,7 +177,7 @@ class Channel:
         self.turn_level = max(self.turn_level, level)
 
     def _deliver_to(self, message: Message, queues: list[Queue], is_mandatory: bool) -> int:
-        """Return whether a queue rejected it."""
+        """Enqueue the message. Return non-zero if a queue rejected it."""
         rejected = 0
         if queues:
             if message.uid != 0 and message.uid != self.events.routed_uid:
@@ -196,7 +196,7 @@ class Channel:
         return rejected
 
     def _record_rejected(self) -> None:
-        """Some queue refused the publish at hand: nack it in its place, or fail the commit it is part of."""
+        """A queue rejected the current publish: nack it in order, or fail the commit it is part of."""
         if self.is_confirming or self.transaction is not None:
             if self.rejected is None:
                 self.rejected = []
@@ -212,7 +212,7 @@ class Channel:
             self.traced_tags.append(self.published_tag)
 
     def _return_unroutable(self, message: Message, is_mandatory: bool) -> None:
-        """No queue takes it."""
+        """Count an unroutable message, and return it if it is mandatory."""
         self.stats.unroutable += 1
         self.unroutable += 1
         if message.uid != 0:
@@ -224,7 +224,7 @@ class Channel:
             self.outbox.return_message(self.number, NO_ROUTE, "NO_ROUTE", message)
 
     def add_unconfirmed(self) -> None:
-        """Give the publish its confirm number, to be answered when the turn's work is safe."""
+        """Assign the next confirm tag to a publish."""
         self.published_tag += 1
         if not self.is_in_turn:
             self.is_in_turn = True
@@ -240,7 +240,7 @@ class Channel:
             self.turn_level = NOTHING
 
     def end_turn(self, epoch: int) -> None:
-        """The turn is over: answer its publishes now, or when their epoch is written or durable."""
+        """Confirm the publishes of the turn now, or when their epoch is written or durable."""
         self.is_in_turn = False
         level = self.turn_level
         self.turn_level = NOTHING
@@ -248,7 +248,7 @@ class Channel:
             if self.awaiting_epoch is None:
                 self._confirm_up_to(self.published_tag)
                 return
-            # It has nothing to wait for but its turn: confirms never overtake each other.
+            # Wait only for earlier confirms: they stay in order.
             epoch = level = 0
         self._await_epoch(epoch, level)
 
@@ -265,7 +265,7 @@ class Channel:
             self.broker.awaits_written = True
 
     def confirm_epochs(self, written: int, durable: int) -> bool:
-        """Answer what waited for epochs up to these; says whether nothing waits any more."""
+        """Confirm publishes in epochs up to these. Return True if none is left."""
         waiting = self.awaiting_epoch
         if waiting is None:
             return True
@@ -284,13 +284,13 @@ class Channel:
         return True
 
     def _confirm_up_to(self, tag: int) -> None:
-        """Answer every publish up to this one: an ack, or a nack where a queue rejected it."""
+        """Ack every publish up to this one, and nack those that a queue rejected."""
         first = self.confirmed_tag + 1
         if tag < first:
             return
         self.confirmed_tag = tag
         if self.rejected:
-            # `multiple` covers all that is not answered yet: so what comes before a nack is acked first.
+            # `multiple` covers everything unconfirmed, so publishes before a nack are acked first.
             for begin, end in pop_runs(self.rejected, tag):
                 if begin > first:
                     self._confirm(first, begin - 1)
@@ -309,7 +309,7 @@ class Channel:
         self.outbox.confirm(self.number, last, last > first)
 
     def _end_traced(self, tag: int, is_confirmed: bool) -> None:
-        """Forget the traced publishes up to this one; a rejection is an event of the queue, not of the channel."""
+        """Drop the traced publishes up to this one; a rejection is an event of the queue, not of the channel."""
         traced, tags = self.traced, self.traced_tags
         assert traced is not None and tags is not None  # noqa: PT018
         count = 0
@@ -327,7 +327,7 @@ class Channel:
     def consume(
         self, queue: Queue, tag: str, no_ack: bool, is_exclusive: bool, priority: int, arguments: dict[str, Any]
     ) -> Consumer:
-        """Register a consumer. The caller answers consume-ok, then calls `start`."""
+        """Register a consumer. The caller replies consume-ok, then calls `start`."""
         if tag in self.consumers or (self.reply_queue is not None and self.reply_queue.tag == tag):
             raise NotAllowed(f"attempt to reuse consumer tag '{tag}'")
         self._require_room_for_consumer()
@@ -343,12 +343,12 @@ class Channel:
             raise NotAllowed(f"reached maximum ({limit}) of consumers per channel")
 
     def start(self, consumer: Consumer) -> None:
-        """Let the messages flow."""
+        """Start deliveries to the consumer."""
         consumer.queue.add_consumer(consumer)
         self._emit_consumer(schema.CONSUMER_OPENED, consumer, 0)
 
     def cancel(self, tag: str) -> None:
-        """Stop a consumer; what it holds stays unacked. An unknown tag is fine."""
+        """Cancel a consumer; its deliveries stay unacked. An unknown tag is ignored."""
         if self.reply_queue is not None and self.reply_queue.tag == tag:
             self._stop_replies()
             return
@@ -357,7 +357,7 @@ class Channel:
             self._detach(consumer, schema.R_CLIENT)
 
     def start_replies(self, reply_queue: "ReplyQueue") -> None:
-        """Take answers that are published to the address from now on."""
+        """Receive replies published to the queue's address from now on."""
         if reply_queue.tag in self.consumers:
             raise NotAllowed(f"attempt to reuse consumer tag '{reply_queue.tag}'")
         self._require_room_for_consumer()
@@ -367,11 +367,11 @@ class Channel:
     def _stop_replies(self) -> None:
         if self.reply_queue is not None:
             del self.broker.reply_queues[self.reply_queue.name]
-            self.reply_queue.delete()  # a transaction may still hold an answer to it
+            self.reply_queue.delete()  # a transaction may still hold a reply to it
             self.reply_queue = None
 
     def cancel_consumer(self, consumer: Consumer) -> None:
-        """Its queue is gone: forget it and tell the client."""
+        """Cancel a consumer whose queue was deleted, and notify the client."""
         if self.consumers.get(consumer.tag) is consumer:
             del self.consumers[consumer.tag]
             consumer.unpark()
@@ -395,7 +395,7 @@ class Channel:
         )
 
     def get(self, queue: Queue, no_ack: bool) -> bool:
-        """Send the first waiting message as get-ok; says whether there was one."""
+        """Send the first waiting message as get-ok. Return False if there is none."""
         queue.touch()
         entry = queue.get()
         if entry is None:
@@ -421,7 +421,7 @@ class Channel:
         return True
 
     def limit_prefetch(self, count: int, is_global: bool) -> None:
-        """basic.qos: for the whole channel at once, or for each consumer that is started from now on."""
+        """Apply basic.qos: to the whole channel, or to each consumer started from now on."""
         if is_global:
             self.ledger.prefetch = count
             wake_channel(self.ledger)
@@ -431,7 +431,7 @@ class Channel:
     # -- settling ----------------------------------------------------------------------------------------------------
 
     def ack(self, tag: int, multiple: bool) -> None:
-        """Settle one delivery, or all up to the tag (0: all there are)."""
+        """Settle one delivery, or all up to the tag (0: all)."""
         if not multiple and self.transaction is None:
             entry = self.ledger.take(tag)
             if entry is None:
@@ -455,7 +455,7 @@ class Channel:
         self.settle_all(self.ledger.take_entries_up_to(tag))
 
     def reject(self, tag: int, multiple: bool, requeue: bool, kind: int = schema.REJECTED) -> None:
-        """basic.nack and basic.reject; `kind` says which."""
+        """Handle basic.nack and basic.reject; `kind` says which."""
         taken = self.ledger.take_known(tag, multiple)
         if self.transaction is not None:
             self.transaction.hold(taken, kind, requeue)
@@ -472,7 +472,7 @@ class Channel:
     def _require_requeueable(
         self, returning: list[tuple[int, QueuedMessage]], struck: list[tuple[int, QueuedMessage]]
     ) -> None:
-        """Refuse before anything is done; what was struck from the ledger is out again."""
+        """Check before anything is changed; on refusal put `struck` back into the ledger."""
         try:
             for _, entry in returning:
                 queue: Queue = entry.queue  # type: ignore[assignment]
@@ -482,7 +482,7 @@ class Channel:
             raise
 
     def settle_all(self, entries: list[QueuedMessage]) -> None:
-        """Acked."""
+        """Settle acked deliveries."""
         self.stats.acked += len(entries)
         self.acked += len(entries)
         for entry in entries:
@@ -493,7 +493,7 @@ class Channel:
         wake_channel(self.ledger)
 
     def refuse_all(self, entries: list[QueuedMessage], kind: int, requeue: bool) -> None:
-        """Nacked or rejected."""
+        """Requeue or drop nacked or rejected deliveries."""
         for entry in entries:
             if entry.message.uid != 0:
                 queue: Queue = entry.queue  # type: ignore[assignment]
@@ -529,7 +529,7 @@ class Channel:
             self.transaction = Transaction()
 
     def commit(self) -> int:
-        """Apply everything held, together: one turn, one epoch. Gives what the answer has to wait for at least."""
+        """Apply everything held in one epoch. Return the durability level that commit-ok waits for at least."""
         transaction = self._end_transaction()
         self._require_requeueable(transaction.refused_deliveries(), transaction.held_deliveries())
         self.turn_level = transaction.settled_level()
@@ -537,11 +537,11 @@ class Channel:
         self.broker.storage.log.end_transaction()
         if self.rejected:
             self.rejected = None
-            raise PreconditionFailed("partial tx completion")  # as RabbitMQ; the rest of it stays committed
+            raise PreconditionFailed("partial tx completion")  # as RabbitMQ; the rest stays committed
         return self.turn_level
 
     def rollback(self) -> None:
-        """Forget the held publishes; held acks are undone, their deliveries are unacked again."""
+        """Drop the held publishes and acks; the deliveries are unacked again."""
         self._end_transaction().undo(self, schema.R_CLIENT)
 
     def _open_transaction(self) -> Transaction:
@@ -551,7 +551,7 @@ class Channel:
         return transaction
 
     def _end_transaction(self) -> Transaction:
-        """Begin the next transaction; return the one that ends."""
+        """Begin the next transaction. Return the one that ends."""
         transaction = self._open_transaction()
         self.stats.uncommitted_bytes -= transaction.size
         self.transaction = Transaction()
@@ -560,7 +560,7 @@ class Channel:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def close(self, reason: int = schema.R_CHANNEL_CLOSED) -> None:
-        """Stop the consumers and give back all that is unacked; publishes held for a commit are dropped."""
+        """Stop the consumers and requeue unacked deliveries; publishes of an open transaction are dropped."""
         if not self.is_open:
             return
         self.is_open = False

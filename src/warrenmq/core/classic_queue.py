@@ -1,7 +1,7 @@
-"""A classic queue: hands each message to one consumer, in order of position.
+"""Classic and quorum queues: each message goes to one consumer, in order of position.
 
-A message that meets a waiting consumer never enters the backlog. Whatever comes back (nack, reject, recover, a closed
-channel) returns to its old place.
+A message that arrives while a consumer waits never enters the backlog. Requeued messages (nack, reject, recover, a
+closed channel) return to their old positions.
 
 Owned by the loop thread. Compiled when the package is built (classic_queue.pxd).
 """
@@ -86,11 +86,11 @@ class ClassicQueue(Queue):
         self.ring = ConsumerRing()
         self.single_active = SingleActive(self.consumers, self.ring) if self.options.is_single_active else None
         self.exclusive_consumer: Consumer | None = None
-        self.queued = 0  # messages that were not settled at once by being sent
+        self.queued = 0  # messages other than those settled by being sent
         self.limit: LengthLimit | None = None
         self.dead_letters: DeadLetters | None = None
         self.has_rules = False  # a length limit or a TTL
-        self._is_dropping_excess = False  # a timer goes on with it
+        self._is_dropping_excess = False  # a timer continues it
 
     def _make_backlog(self, store: MessageStore | None) -> Backlog:
         max_priority = self.options.max_priority
@@ -113,7 +113,7 @@ class ClassicQueue(Queue):
             self.drop_excess()
 
     def _set_rules(self) -> None:
-        """Make what the options ask for, or change it."""
+        """Apply the options: length limit, TTL and dead-lettering."""
         if self._host is None:
             return
         options = self.options
@@ -129,7 +129,7 @@ class ClassicQueue(Queue):
         self.has_rules = self.limit is not None or options.message_ttl_ms is not None
 
     def _expiry_of(self, part: Backlog) -> MessageExpiry:
-        """Return what removes expired messages from a part of the backlog; made when the first one may expire."""
+        """Return the expiry of a part of the backlog, created when a message may expire."""
         if part.expiry is None:
             assert self._host is not None
             part.expiry = MessageExpiry(self, part, self._host.broker.timers)
@@ -142,9 +142,9 @@ class ClassicQueue(Queue):
     # -- messages in -------------------------------------------------------------------------------------------------
 
     def enqueue(self, message: Message) -> int:
-        """Deliver the message to a waiting consumer, or keep it; never waits. Return its outcome (core/outcome.py).
+        """Deliver the message to a waiting consumer, or queue it. Return its outcome (core/outcome.py).
 
-        In the middle of a settlement it is kept, and the queue is due.
+        During a settlement it is queued, and delivered at the end of the turn.
         """
         if self.deduplication is not None and self.deduplication.has_seen(message.header):
             return self._drop_duplicate(message)
@@ -153,7 +153,7 @@ class ClassicQueue(Queue):
         return self._enqueue(message, 0)
 
     def _enqueue_by_rules(self, message: Message) -> int:
-        """The same for a message that may expire, or a queue with a length limit."""
+        """Enqueue a message that may expire, or in a queue with a length limit."""
         backlog = self.backlog
         limit = self.limit
         if limit is not None and limit.rejects and not limit.has_room_for(message, backlog):
@@ -176,7 +176,7 @@ class ClassicQueue(Queue):
         return outcome
 
     def _expire_at_once(self, part: Backlog, position: int) -> None:
-        """No consumer could take a message whose time to live is 0."""
+        """Drop a message with TTL 0 that no consumer took."""
         entry = part.remove(position)
         if entry is not None:
             self.drop(entry, _EXPIRED)
@@ -198,7 +198,7 @@ class ClassicQueue(Queue):
         is_first = backlog.waiting == 0
         consumer = self.ring.next_ready(message) if is_first and not self.turn.is_settling else None
         if consumer is not None and consumer.no_ack:
-            # Settled by being sent: there is nothing to keep.
+            # Settled by being sent: there is nothing to store.
             self.stats.delivered += 1
             if message.uid != 0:
                 self.events.direct_delivery(message, self, consumer)
@@ -226,7 +226,7 @@ class ClassicQueue(Queue):
         return QUEUED | durability_level
 
     def _drop_duplicate(self, message: Message) -> int:
-        """Drop a message whose id was here before; its confirm waits until that one is safe."""
+        """Drop a duplicate; its confirm waits until the first message with its id is durable."""
         self.stats.deduplicated += 1
         if message.uid != 0:
             self.events.queue_event(_DROPPED, enqueue_as(message, self.backlog.next_position), self, None, _DUPLICATE)
@@ -239,7 +239,7 @@ class ClassicQueue(Queue):
             if recovered.expiring or any(entry.expires_ms != 0 for entry in recovered.entries):
                 self._expiry_of(part).restore(recovered.entries, recovered.expiring)
         if self.limit is not None and self.limit.is_exceeded(self.backlog):
-            self._drop_excess_later()  # what was unacked counts again; other queues are not there yet
+            self._drop_excess_later()  # unacked messages count again; the queues of dead letters are not restored yet
         if self.deduplication is not None and self.backlog.waiting == 0:
             self.deduplication.removed_after(-1)
 
@@ -273,7 +273,7 @@ class ClassicQueue(Queue):
             backlog.read_ahead()
 
     def _drop_expired(self) -> None:
-        """Drop the first messages if their time is over, before a timer does."""
+        """Drop expired messages at the head, before the timer does."""
         entry = self.backlog.first()
         while entry is not None and entry.expires_ms != 0 and entry.expires_ms < self.turn.now_ms:
             self.backlog.take()
@@ -281,7 +281,7 @@ class ClassicQueue(Queue):
             entry = self.backlog.first()
 
     def _page_arrived(self) -> None:
-        """Messages were read back: deliver them, and remove those that must not wait."""
+        """Deliver messages that were paged in, and remove expired and excess ones."""
         self.dispatch()
         for part in self.backlog.parts():
             if part.expiry is not None:
@@ -345,7 +345,7 @@ class ClassicQueue(Queue):
         self.backlog.settle(entry)
 
     def drop(self, entry: QueuedMessage, reason: int, actor: object = None) -> None:
-        """Remove a message that was taken from the backlog, for this reason, and dead-letter it."""
+        """Remove a message that was taken from the backlog, and dead-letter it."""
         if self.dead_letters is not None and self.dead_letters.is_at_least_once:
             self._emit_dropped(entry, reason, actor)
             self.dead_letters.publish_or_hold(entry, reason, False)
@@ -354,7 +354,7 @@ class ClassicQueue(Queue):
             self.backlog.settle(entry)
 
     def finish_drop(self, entry: QueuedMessage, reason: int, actor: object = None) -> None:
-        """A message is removed for this reason, and the store knows: dead-letter it, and do all else that follows."""
+        """Dead-letter a message that the store has removed, emit its event and forget its id."""
         self._emit_dropped(entry, reason, actor)
         if self.deduplication is not None:
             self.deduplication.message_removed(entry.message.header, entry.position)
@@ -373,7 +373,7 @@ class ClassicQueue(Queue):
             self.events.queue_event(_DROPPED, entry, self, actor, reason)
 
     def retry_drop(self, entry: QueuedMessage, reason: int) -> None:
-        """Dead-letter a message that no queue has taken so far."""
+        """Dead-letter a message again that no queue has taken so far."""
         if self.dead_letters is not None:
             self.dead_letters.publish_or_hold(entry, reason, True)
             return
@@ -382,18 +382,18 @@ class ClassicQueue(Queue):
         self.discard(entry)
 
     def needs_bodies(self) -> bool:
-        """Return True if a message that is on disk only has to be read before it is removed."""
+        """Return True if a message that is only on disk must be read before it is removed."""
         return self.dead_letters is not None or self.deduplication is not None
 
     def dropped_on_disk(self, count: int, reason: int) -> None:
-        """Messages that are on disk only were removed without being read: one event stands for all of them."""
+        """Count messages that were removed from disk without being read, and emit one event for all of them."""
         self.stats.dropped[reason] += count
         if count and self.events.is_watching:
             kind = schema.EXPIRED if reason == _EXPIRED else _DROPPED
             self.events.resource_event(kind, self.vhost, {"queue": self.name, "reason": reason, "depth": count})
 
     def drop_excess(self) -> None:
-        """Drop the first messages until the queue is as long as it may be: a few in this turn, the rest later."""
+        """Drop the first messages until the queue is within its limit: some in this turn, the rest later."""
         limit = self.limit
         left = MAX_PER_TURN
         while limit is not None and limit.is_exceeded(self.backlog):
@@ -403,8 +403,8 @@ class ClassicQueue(Queue):
                     count, _ = self.backlog.forget_first_pages(ExcessPages(limit, self.backlog).is_next)
                     self.dropped_on_disk(count, _MAXLEN)
                     if not self.backlog.needs_page():
-                        continue  # with those that were not on disk
-                self.backlog.read_ahead()  # and goes on when the page has come
+                        continue  # with those in memory
+                self.backlog.read_ahead()  # `_page_arrived` continues
                 return
             self.drop(entry, _MAXLEN)
             left -= 1
@@ -443,9 +443,9 @@ class ClassicQueue(Queue):
             self._elect_soon()
 
     def requeue(self, entries: list[QueuedMessage], actor: object = None, reason: int = 0) -> None:
-        """Put unacked messages back at their old places, marked as redelivered, without delivering them yet.
+        """Return unacked messages to their old positions, marked as redelivered, without delivering them yet.
 
-        Those that came back too often are dropped.
+        Messages above the delivery limit are dropped.
         """
         self.unacked_count -= len(entries)
         self.stats.unacked -= len(entries)
@@ -472,9 +472,9 @@ class ClassicQueue(Queue):
     def _drop_over_limit(
         self, limit: DeliveryLimit, entries: list[QueuedMessage], actor: object
     ) -> list[QueuedMessage]:
-        """Drop those that came back more often than they may; return the others.
+        """Drop messages above the delivery limit; return the others.
 
-        `actor` had them, None if an event has told that they are settled.
+        `actor` held them; None if an event has already reported that they are settled.
         """
         entries, over = limit.divide(entries)
         for entry in over:
@@ -487,7 +487,7 @@ class ClassicQueue(Queue):
         return entries
 
     def _check_requeued(self, entries: list[QueuedMessage]) -> None:
-        """Messages wait again: some may have expired, or be too many."""
+        """Check requeued messages: some may have expired, or exceed the length limit."""
         for entry in entries:
             if entry.expires_ms != 0:
                 self._expiry_of(self.backlog.part_of(entry.message)).requeued(entry)
@@ -505,13 +505,13 @@ class ClassicQueue(Queue):
         paged = self.backlog.paged
         store = self.backlog.store
         if self.deduplication is not None and store is not None and paged != 0:
-            # What is unacked stays: it stands before all that was on disk only.
+            # Unacked messages stay; their positions are before those of all messages only on disk.
             self.deduplication.removed_after(store.last_read if self.unacked_count else -1)
         self.backlog.drop_all()
-        for entry in traced:  # now that the queue is as deep as it will be
+        for entry in traced:  # after the queue has its final depth
             self.events.queue_event(_DROPPED, entry, self, None, reason)
         if paged != 0 and self.events.is_watching:
-            # Reading them back for their events would be too slow: one event stands for all of them.
+            # Reading messages for their events would be too slow: one event for all of them.
             self.events.resource_event(_DROPPED, self.vhost, {"queue": self.name, "reason": reason, "depth": paged})
         return dropped
 
@@ -554,7 +554,7 @@ class ClassicQueue(Queue):
             self.make_due()
 
     def _elect_soon(self) -> None:
-        """Choose the active consumer before the turn ends, also if no message waits for it."""
+        """Elect the active consumer before the turn ends, even if no message waits."""
         if not self.is_due:
             self.is_due = True
             self.turn.due.append(self)

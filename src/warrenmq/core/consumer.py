@@ -1,14 +1,14 @@
-"""A consumer and the ring of consumers that wait at a queue.
+"""A consumer, and a queue's ring of consumers that have credit.
 
-A consumer stands in its queue's ring only while it has credit: so the cost of a message does not grow with the number
-of consumers that are busy. `has_credit` takes it out and parks it where its credit comes back from:
+A consumer is in the ring of its queue only while it has credit, so the cost of a message does not grow with the number
+of busy consumers. `has_credit` removes it and parks it where its credit will return:
 
     limit                               parked in          woken by
     its own prefetch                    nowhere            its next settlement: `return_credit`
     the prefetch of its channel         Ledger.parked      the channel's next settlement or basic.qos: `wake_channel`
     what its connection may buffer      Outbox.parked      the end of the turn or a drained socket: `wake_parked`
 
-Nothing else changes credit. Waking puts the consumer into the ring again and makes its queue due.
+Nothing else changes credit. Waking a consumer returns it to the ring and makes its queue due.
 
 Compiled when the package is built (consumer.pxd).
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Consumer:
-    """One basic.consume. `prefetch` limits what it holds unacked (0: no limit)."""
+    """One basic.consume. `prefetch` limits its unacked deliveries (0: no limit)."""
 
     __slots__ = (
         "arguments",
@@ -73,19 +73,19 @@ class Consumer:
         self.is_waiting = False
 
     def has_credit(self) -> bool:
-        """Whether it can take one more message; if not, park it where its credit comes back from."""
+        """Return True if the consumer can take one more message; otherwise park it where its credit will return."""
         if self.outbox.is_congested:
             self.outbox.parked[self] = None
             return False
         if self.ledger.is_full():
-            # Holds back consumers without acks too, though theirs do not count (as in RabbitMQ).
+            # Also blocks consumers without acks, though their deliveries do not count (as in RabbitMQ).
             self.ledger.parked[self] = None
             return False
         # Its own next ack brings it back.
         return self.no_ack or self.prefetch == 0 or self.unacked < self.prefetch
 
     def return_credit(self) -> bool:
-        """A delivery to it was settled. Return whether its queue has to wake it."""
+        """Return the credit of a settled delivery. Return True if the queue has to wake the consumer."""
         self.unacked -= 1
         self.ledger.outstanding -= 1
         if self.is_waiting:
@@ -96,7 +96,7 @@ class Consumer:
         return False
 
     def unpark(self) -> None:
-        """It wants nothing more."""
+        """Remove the consumer from where it is parked."""
         self.ledger.parked.pop(self, None)
         self.outbox.parked.pop(self, None)
 
@@ -105,7 +105,7 @@ class Consumer:
         self.outbox.deliver(self.channel_number, self.wire_tag, self.ledger.next_tag(), redelivered, message)
 
     def deliver(self, entry: QueuedMessage, message: Message) -> None:
-        """Send a message and note it in the ledger until it is acked; `message` is what is sent of it."""
+        """Send a message and add it to the ledger until it is acked; `message` is the form that is sent."""
         entry.consumer = self
         entry.queue = self.queue
         self.unacked += 1
@@ -114,7 +114,7 @@ class Consumer:
 
 
 class ConsumerRing:
-    """The consumers that can take a message now: highest priority first, in turn among equals."""
+    """The consumers that can take a message now: highest priority first, round-robin among equals."""
 
     __slots__ = ("levels", "priorities")
 
@@ -123,7 +123,7 @@ class ConsumerRing:
         self.levels: list[deque[Consumer]] = []
 
     def add(self, consumer: Consumer) -> None:
-        """Put it last among its equals; does nothing if it waits already."""
+        """Add a consumer after its equals; does nothing if it is in the ring already."""
         if consumer.is_waiting:
             return
         consumer.is_waiting = True
@@ -139,7 +139,7 @@ class ConsumerRing:
         self.levels.insert(index, deque((consumer,)))
 
     def remove(self, consumer: Consumer) -> None:
-        """Take it out; does nothing if it does not wait."""
+        """Remove a consumer; does nothing if it is not in the ring."""
         if not consumer.is_waiting:
             return
         consumer.is_waiting = False
@@ -149,10 +149,7 @@ class ConsumerRing:
             del self.levels[index], self.priorities[index]
 
     def next_ready(self, message: Message) -> Consumer | None:
-        """Return the consumer that gets this message, or None; those without credit leave the ring on the way.
-
-        So far every consumer takes every message.
-        """
+        """Return the consumer for this message, or None; consumers without credit are removed on the way."""
         levels = self.levels
         while levels:
             level = levels[0]
@@ -166,7 +163,7 @@ class ConsumerRing:
 
 
 def wake_parked(parked: dict[Consumer, None]) -> None:
-    """Wake all that wait for this credit; who finds none parks again."""
+    """Wake all consumers parked here; those without credit park again."""
     waiting = list(parked)
     parked.clear()
     for consumer in waiting:
@@ -174,7 +171,7 @@ def wake_parked(parked: dict[Consumer, None]) -> None:
 
 
 def wake_channel(ledger: Ledger) -> None:
-    """Wake those that wait for the channel's credit if it has any; the one that was served last comes last."""
+    """Wake the consumers that wait for the channel's credit if it has any; the last one served comes last."""
     parked = ledger.parked
     if parked and not ledger.is_full():
         last_served = ledger.last_served

@@ -1,12 +1,12 @@
 """Consumer timeout: a channel that leaves a delivery unacked for too long is closed with 406.
 
-A consumer may have its own timeout, and so may a queue; the others have the broker's (`Limits.consumer_timeout`). 0 is
-none. Deliveries of basic.get and of streams count, and so do those whose settlement waits in a transaction. What the
-channel held is requeued; other channels of the connection go on.
+The timeout is the consumer's, or the queue's, or the broker's (`Limits.consumer_timeout`); 0 is none. Deliveries of
+basic.get and of streams count, and so do those whose settlement is held by a transaction. Unacked deliveries of the
+channel are requeued; other channels of the connection are not affected.
 
-A channel that takes messages from a queue with a timeout has a watch. It notes the time of the first delivery of each
-half second, and one timer looks for the oldest delivery when that would be due. A channel is never closed early, and
-at most half a second late.
+A channel with deliveries that can time out has a watch. It records the time of the first delivery in each half second,
+and one timer checks the oldest delivery when it could be due. A channel is never closed early, and at most half a
+second late.
 
 Owned by the loop thread.
 """
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from warrenmq.core.queue import Queue
 
 ARGUMENT = "x-consumer-timeout"  # of a queue, or of a consumer
-PRECISION_MS = 500  # deliveries are noted to this precision
+PRECISION_MS = 500  # of recorded delivery times
 _MIN_NOTES = 64
 
 _tag_of = itemgetter(0)
 
 
 def watch(channel: Channel, queue: Queue, consumer: Consumer | None = None) -> None:
-    """The channel takes messages from this queue: watch it if they time out."""
+    """Watch a channel that takes messages from this queue, if they can time out."""
     timeout_ms = timeout_of(queue, consumer, channel.broker.limits)
     if timeout_ms:
         ledger = channel.ledger
@@ -48,19 +48,19 @@ def watch(channel: Channel, queue: Queue, consumer: Consumer | None = None) -> N
 
 
 def unwatch(channel: Channel) -> None:
-    """The channel is closed."""
+    """Stop watching a channel that is closed."""
     if channel.ledger.watch is not None:
         channel.ledger.watch.stop()
         channel.ledger.watch = None
 
 
 def apply_timeout(broker: Broker, queue: Queue) -> None:
-    """The timeout of the queue has changed: watch all channels that hold its messages. Their time begins now."""
+    """Apply a changed timeout of a queue: watch all channels that hold its messages. Their time starts now."""
     held = 0
     for consumer in queue.consumers:
         held += consumer.unacked
         watch(consumer.channel, queue, consumer)
-    if queue.unacked_count > held:  # by basic.get, or by consumers that were cancelled
+    if queue.unacked_count > held:  # by basic.get, or by cancelled consumers
         for connection in broker.connections:
             for channel in connection.channels.values():
                 watch(channel, queue)
@@ -75,7 +75,7 @@ def timeout_of(queue: Queue, consumer: Consumer | None, limits: Limits) -> int:
 
 
 class UnackedWatch:
-    """Knows when the deliveries of one channel were sent."""
+    """The delivery times of one channel, and the timer for the next timeout."""
 
     __slots__ = ("_channel", "_compact_at", "_ledger", "_notes", "_timeouts", "_timer", "_turn")
 
@@ -83,21 +83,21 @@ class UnackedWatch:
         self._channel = channel
         self._ledger = channel.ledger
         self._turn = channel.turn
-        self._timeouts: set[int] = set()  # those that were expected
-        # (tag, time): this delivery, and those up to the next note, were sent within PRECISION_MS from then.
+        self._timeouts: set[int] = set()  # those of deliveries that may be unacked
+        # (tag, time): deliveries from this tag up to the next note were sent within PRECISION_MS after that time.
         self._notes: list[tuple[int, int]] = [(0, self._turn.now_ms)]
         self._compact_at = _MIN_NOTES
         self._timer: Timer | None = None
         self._ledger.note_from_ms = 0
 
     def expect(self, timeout_ms: int) -> None:
-        """Deliveries with this timeout may be out, or come."""
+        """Expect deliveries with this timeout."""
         if timeout_ms not in self._timeouts:
             self._timeouts.add(timeout_ms)
             self._check_at(self._turn.now_ms + PRECISION_MS + timeout_ms)
 
     def note(self, tag: int) -> None:
-        """The delivery with this tag is sent now."""
+        """Record that the delivery with this tag is sent now."""
         now_ms = self._turn.now_ms
         self._notes.append((tag, now_ms))
         if len(self._notes) > self._compact_at:
@@ -112,7 +112,7 @@ class UnackedWatch:
             self._timer = None
 
     def _check_at(self, due_ms: int) -> None:
-        """Look at this time at the latest."""
+        """Check at this time at the latest."""
         if self._timer is not None:
             if self._timer.due_ms <= due_ms:
                 return
@@ -120,7 +120,7 @@ class UnackedWatch:
         self._timer = self._channel.broker.timers.schedule(due_ms, self._check)
 
     def _check(self) -> None:
-        """Close the channel if a delivery is due; else look again when the next one is."""
+        """Close the channel if a delivery is due; otherwise check again when the next one is."""
         self._timer = None
         self._ledger.note_from_ms = 0  # the next delivery sets the timer, if nothing here does
         found = self._find_next()
@@ -133,7 +133,7 @@ class UnackedWatch:
             self._close_channel(tag, entry)
 
     def _find_next(self) -> tuple[int, int, QueuedMessage] | None:
-        """Return the delivery that is due first: when, its tag, and the message. None if there is none."""
+        """Return the due time, tag and message of the delivery that times out next; None if there is none."""
         first: tuple[int, int, QueuedMessage] | None = None
         seen: set[int] = set()
         for tag, entry in self._outstanding():
@@ -148,7 +148,7 @@ class UnackedWatch:
         return first
 
     def _outstanding(self) -> Iterable[tuple[int, QueuedMessage]]:
-        """Return what is unacked, the oldest first, with what a transaction holds."""
+        """Return the unacked deliveries, oldest first, including those that a transaction holds."""
         unacked = self._ledger.unacked.items()
         transaction = self._channel.transaction
         if transaction is None or not transaction.settlements:
@@ -162,7 +162,7 @@ class UnackedWatch:
         return max(0, bisect_right(self._notes, tag, key=_tag_of) - 1)
 
     def _compact(self) -> None:
-        """Keep only the notes of deliveries that are out."""
+        """Keep only the notes of unacked deliveries."""
         used = {self._note_of(tag) for tag, _ in self._outstanding()}
         used.add(len(self._notes) - 1)
         self._notes = [self._notes[index] for index in sorted(used)]

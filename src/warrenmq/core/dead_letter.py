@@ -1,13 +1,12 @@
-"""Dead letters: publishes what leaves a queue for another reason than an ack to the queue's dead-letter exchange.
+"""Dead letters: messages that are dropped from a queue are published to its dead-letter exchange.
 
-A dead letter joins its queues in the same epoch in which the queue it comes from forgets it: after a crash it is in one
-place, never in none or in both. It carries RabbitMQ's headers: `x-death` with an entry for each queue and reason, the
-latest first, and `x-first-death-*` and `x-last-death-*`. An `x-death` that a client wrote is replaced, not counted. A
-dead letter is not routed to a queue that it was in before, unless a consumer has rejected it since: such a cycle would
-never end. Nor is one with more than MAX_DEATHS deaths.
+A dead letter is enqueued in the same epoch in which its source queue removes it: after a crash it is in exactly one of
+them. It has RabbitMQ's headers: `x-death` with an entry for each queue and reason, latest first, and `x-first-death-*`
+and `x-last-death-*`. An `x-death` header written by a client is replaced. To prevent endless cycles, a dead letter is
+not routed to a queue that it was in before, unless a consumer has rejected it since, nor after MAX_DEATHS deaths.
 
-With the strategy at-least-once what no queue takes is held, and published again every `RETRY_MS`; until then it stays
-in the store of the queue that it comes from.
+With the strategy at-least-once, a dead letter that no queue takes is held, and published again every `RETRY_MS`; until
+then it stays in the store of its source queue.
 
 Owned by the loop thread. Compiled when the package is built (dead_letter.pxd).
 """
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
 RETRY_MS = 30_000
 
-# A message with more deaths is dropped: its header would soon be too long for a frame.
+# A message with more deaths is dropped: its header would eventually exceed a frame.
 MAX_DEATHS = 256
 
 DEATHS = "x-death"
@@ -48,8 +47,8 @@ _REJECTED = schema.REASON_NAMES[schema.R_REJECTED]
 Death = dict[str, Any]
 
 
-# One that is about to be published: the dead letters of its queue, the message, the reason, its entry if the queue has
-# not forgotten it yet, and whether it was tried before.
+# A dead letter to be published: its queue's DeadLetters, the message, the reason, the entry if the queue has not yet
+# removed it, and whether it is a retry.
 PendingDeadLetter = tuple["DeadLetters", Message, int, QueuedMessage | None, bool]
 
 
@@ -82,38 +81,38 @@ class DeadLetters:
         self._turn: Turn = broker.turn
         self._stats: Stats = broker.stats
         self._topology: Revision = vhost.topology
-        self._pending = broker.dead_letters  # those of all queues
-        self._cached: _Template | None = None  # the last one: neighbours mostly look the same
+        self._pending = broker.dead_letters  # of all queues
+        self._cached: _Template | None = None  # the last one: consecutive dead letters mostly look the same
         self._held: list[tuple[QueuedMessage, int]] = []
         self._timer: Timer | None = None
 
     def publish(self, message: Message, reason: int) -> None:
-        """Publish a message that the queue forgets in this epoch."""
+        """Publish a message that the queue removes in this epoch."""
         self._pending.append((self, message, reason, None, False))
         self._publish_pending()
 
     def publish_or_hold(self, entry: QueuedMessage, reason: int, is_retry: bool) -> None:
-        """Publish a message, and let the queue forget it if another one takes it, or if nothing is held."""
+        """Publish a message; the queue removes it if another queue takes it, or if nothing is held."""
         self._pending.append((self, entry.message, reason, entry, is_retry))
         self._publish_pending()
 
     def _publish_pending(self) -> None:
-        """Publish one after another, also those that follow from them: a chain of queues may be long."""
+        """Publish pending dead letters, and those that follow from them, without recursion: chains may be long."""
         pending = self._pending
         if len(pending) > 1:
-            return  # it is published by the call that published the first one
+            return  # the call that added the first one publishes all
         turn = self._turn
         was_settling = turn.is_settling
         turn.is_settling = True
         try:
-            for letters, message, reason, entry, is_retry in pending:  # which grows meanwhile
+            for letters, message, reason, entry, is_retry in pending:  # the list grows meanwhile
                 letters.send(message, reason, entry, is_retry)
         finally:
             pending.clear()
             turn.is_settling = was_settling
 
     def send(self, message: Message, reason: int, entry: QueuedMessage | None, is_retry: bool) -> None:
-        """Publish one of those that are pending."""
+        """Publish one dead letter, then remove it from its queue or hold it."""
         outcome = self._send(message, reason, is_retry)
         is_settled = bool(outcome & (QUEUED | DELIVERED | DROPPED)) and not outcome & REJECTED
         if entry is not None:
@@ -140,7 +139,7 @@ class DeadLetters:
         dead.has_deaths = True
         if self._key is None:
             dead.blind_keys = message.blind_keys
-        if message.uid != 0:  # the same message, as far as tracing is concerned
+        if message.uid != 0:  # for tracing it is the same message
             dead.uid = message.uid
             dead.publish_time = message.publish_time
         if route.queues is not None and letter.extra_keys is None:
@@ -150,7 +149,7 @@ class DeadLetters:
         return self._route(message, dead, route, letter, is_retry)
 
     def _route_of(self, letter: _Template) -> Route | None:
-        """Return the cached route of a dead letter, as long as the topology stays; None if there is no exchange."""
+        """Return the route of a dead letter, cached until the topology changes; None if the exchange is missing."""
         if letter.route is None or letter.topology != self._topology.number:
             try:
                 letter.route = self._vhost.find_own_route(self._exchange, letter.routing_key)
@@ -165,7 +164,7 @@ class DeadLetters:
         return letter.route
 
     def _route(self, message: Message, dead: Message, route: Route, letter: _Template, is_retry: bool) -> int:
-        """Route a dead letter that has several keys, or whose queues depend on its header."""
+        """Route a dead letter with several keys, or whose queues depend on its header."""
         headers = properties.headers(letter.header)
         target = find_target(self._vhost, route, letter.extra_keys or [], letter.header, headers)
         if not isinstance(target, DeferredRoute):
@@ -194,7 +193,7 @@ class DeadLetters:
         return outcome
 
     def _emit_route(self, message: Message, address: bytes, is_routed: bool, is_retry: bool) -> None:
-        """Emit the event that a dead letter goes to queues, or that none is bound for it; the latter once."""
+        """Emit that a dead letter was routed, or, on the first attempt only, that it is unroutable."""
         if is_routed:
             self._emit(schema.ROUTED, message, address, 0)
         elif not is_retry:
@@ -227,14 +226,14 @@ class DeadLetters:
         self.retry_held()
 
     def retry_held(self) -> None:
-        """Let the queue drop what is held again, by the options that it has now."""
+        """Drop the held messages again, by the queue's current options."""
         self._cancel_timer()
         held, self._held = self._held, []
         for entry, reason in held:
             self._queue.retry_drop(entry, reason)
 
     def stop(self) -> None:
-        """The queue is gone: forget what is held."""
+        """The queue was deleted: discard the held messages."""
         self._cancel_timer()
         held, self._held = self._held, []
         for entry, _ in held:
@@ -248,9 +247,9 @@ class DeadLetters:
 
 
 class _Template:
-    """How a message looks as a dead letter: its header and routing keys. `deaths` are in the header, latest first.
+    """The header and routing keys of a dead letter. `deaths` are those in the header, latest first.
 
-    `extra_keys` is None if there are none. `route` is that of a `topology`.
+    `extra_keys` is None if there are none. `route` is valid for one `topology` revision.
     """
 
     __slots__ = (
@@ -300,7 +299,7 @@ class _Template:
         self.deaths = deaths
 
     def fits(self, message: Message, reason: int, second: int) -> bool:
-        """Return True if this message would look the same."""
+        """Return True if this message has the same dead-letter header and keys."""
         source = self._message
         return (
             reason == self._reason
@@ -313,7 +312,7 @@ class _Template:
 
 
 def is_cycle(queue: str, deaths: list[Death]) -> bool:
-    """Return True if a message with these deaths was in the queue before, and no consumer rejected it since."""
+    """Return True if a message with these deaths was in the queue before and no consumer has rejected it since."""
     for death in deaths:
         if death.get("reason") == _REJECTED:
             return False
@@ -331,7 +330,7 @@ def _add_death(
     keys: list[str],
     expiration: str | None,
 ) -> list[Death]:
-    """Return the deaths with one more, which comes first; one like it is counted instead."""
+    """Return the deaths with one more in front; an entry for the same queue and reason is counted up instead."""
     name = schema.REASON_NAMES[reason]
     alike = [death for death in deaths if death["queue"] == queue and death["reason"] == name]
     others = [death for death in deaths if death not in alike]
@@ -352,7 +351,7 @@ def _described(which: str, death: Death, exchange: str) -> dict[str, str]:
     }
 
 
-# -- on the wire: with the types that RabbitMQ writes, which clients cast to ------------------------------------------
+# -- encoding, with RabbitMQ's field types, to which clients cast -----------------------------------------------------
 
 
 def _encode_deaths(deaths: Sequence[Death]) -> bytes:

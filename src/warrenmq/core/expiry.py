@@ -1,12 +1,12 @@
-"""When the messages of one queue expire.
+"""Expiry of the messages of one queue.
 
-The messages of a queue with a fixed TTL expire in the order they stand in: only the first one is looked at. All others,
-which expire earlier than one before them or are in a queue without a TTL, are in an index: their positions, in buckets
-by time, 12 bytes each. A message that is consumed stays in the index until its time comes, or until such messages are
-the majority. What is on disk only is forgotten there without being read, unless it is dead-lettered or the queue
-remembers the ids of its messages: then it is read before its time.
+Messages in a queue with a fixed TTL expire in queue order, so only the first one is checked. All others (those that
+expire before an earlier message, or in a queue without a TTL) are in an index: positions in buckets by expiry time, 12
+bytes each. Consumed messages stay in the index until their time comes, or until they are the majority. Expired messages
+that are only on disk are removed without being read, unless they are dead-lettered or their ids must be forgotten:
+those are read before they expire.
 
-Held by a queue with a TTL, or with messages that have an expiration. Owned by the loop thread. Compiled when the
+Only queues with a TTL, or with messages that have an expiration, have one. Owned by the loop thread. Compiled when the
 package is built (expiry.pxd).
 """
 
@@ -22,7 +22,7 @@ from warrenmq.events import schema
 if TYPE_CHECKING:
     from warrenmq.core.classic_queue import ClassicQueue
 
-# At most this many messages expire in one turn: others want to be served, too.
+# At most this many messages expire in one turn, so that a turn stays short.
 MAX_PER_TURN = 2000
 
 # The index is pruned when it has this many positions more than twice the messages that wait.
@@ -30,8 +30,8 @@ _PRUNE_FROM = 4096
 
 INDEX_ENTRY = 12  # bytes
 
-# Messages that are on disk only and are dead-lettered when they expire are read this long before, in this much memory:
-# each pass over their pages is for many of them.
+# Messages only on disk that will be dead-lettered are read this long before they expire, into this much memory, so that
+# one pass over their pages reads many of them.
 _AHEAD_MS = 5_000
 _AHEAD_BYTES = 8 << 20
 
@@ -72,20 +72,20 @@ class MessageExpiry:
         self._timer: Timer | None = None
         self._latest = 0  # when the last message in order expires
         self._ordered_from = _NEVER  # all messages from this position on expire in order, or are in the index
-        self._buckets: dict[int, tuple[array[int], array[int]]] = {}  # by time: positions and sizes of bodies
-        self._times: list[int] = []  # of the buckets, a heap
+        self._buckets: dict[int, tuple[array[int], array[int]]] = {}  # by expiry time: positions and body sizes
+        self._times: list[int] = []  # a heap: the times of the buckets
         self._indexed = 0
-        self._pages: list[tuple[int, int]] = []  # a heap: when the first message of a page on disk expires, and which
-        self._is_reading = False  # such a page
-        self._due: list[int] = []  # expired, on disk only, and not read yet, as they should be
-        self._fetching: list[int] = []  # those of them that are being read
-        self._ready: dict[int, QueuedMessage] = {}  # on disk only, read before they expire
+        self._pages: list[tuple[int, int]] = []  # a heap of pages on disk: earliest expiry time, first position
+        self._is_reading = False  # a page of `_pages`
+        self._due: list[int] = []  # expired messages only on disk that must be read and are not yet
+        self._fetching: list[int] = []  # those of them being read
+        self._ready: dict[int, QueuedMessage] = {}  # messages only on disk, read before they expire
         self._ready_bytes = 0
-        self._ready_until = 0  # when the last bucket expires that was read like this
+        self._ready_until = 0  # the expiry time of the last bucket read in advance
         self._is_fetching = False
 
     def set_ttl(self, ttl_ms: int) -> None:
-        """Let messages that come from now on expire after this time; -1: no longer."""
+        """Set the TTL of messages from now on; -1: none."""
         if ttl_ms >= 0 and self._ordered_from == _NEVER:
             self._ordered_from = self._backlog.next_position
         elif ttl_ms < 0:
@@ -93,7 +93,7 @@ class MessageExpiry:
         self.ttl_ms = ttl_ms
 
     def expires_ms(self, ttl_ms: int, now_ms: int) -> int:
-        """Return when a message expires that comes now with this expiration (-1: none): the earlier time counts."""
+        """Return when a message expires that arrives now with this expiration (-1: none): the lower TTL counts."""
         if ttl_ms < 0 or (0 <= self.ttl_ms < ttl_ms):
             ttl_ms = self.ttl_ms
         return 0 if ttl_ms < 0 else now_ms + ttl_ms
@@ -101,16 +101,16 @@ class MessageExpiry:
     # -- messages come -----------------------------------------------------------------------------------------------
 
     def add(self, position: int, size: int, expires_ms: int) -> None:
-        """A message waits at the end of the queue."""
+        """Add a message at the end of the queue."""
         if expires_ms >= self._latest and self._backlog.first_position() >= self._ordered_from:
             self._latest = expires_ms
-            if self._timer is None or self._timer.due_ms > expires_ms:  # which is that of the index or of a page
+            if self._timer is None or self._timer.due_ms > expires_ms:  # the timer is for the index or a page
                 self._wake_at(expires_ms)
         else:
             self._index(position, size, expires_ms)
 
     def restore(self, entries: list[QueuedMessage], pages: list[tuple[int, int]]) -> None:
-        """A start has found these messages and pages (`Recovered`)."""
+        """Add the recovered messages and pages (`Recovered`)."""
         for entry in entries:
             if entry.expires_ms != 0:
                 self._index(entry.position, entry.message.size, entry.expires_ms)
@@ -120,14 +120,14 @@ class MessageExpiry:
             self._wake_at(self._pages[0][0])
 
     def page_arrived(self, entries: list[QueuedMessage]) -> None:
-        """Messages were read in order. Those of a page that a start has found may not be in the index yet."""
+        """Index paged-in messages of recovered pages that are not in the index yet."""
         if self._pages or self._is_reading:
             for entry in entries:
                 if entry.expires_ms != 0 and entry.position < self._backlog.restored_position:
                     self._index(entry.position, entry.message.size, entry.expires_ms)
 
     def requeued(self, entry: QueuedMessage) -> None:
-        """A message was delivered, and waits again; its time may be over."""
+        """Add a requeued message; it may have expired."""
         self._index(entry.position, entry.message.size, entry.expires_ms)
 
     def _index(self, position: int, size: int, expires_ms: int) -> None:
@@ -144,7 +144,7 @@ class MessageExpiry:
             self._prune()
 
     def _prune(self) -> None:
-        """Remove what stands before the first message that waits. What comes back is noted again."""
+        """Remove entries before the first waiting message. Requeued messages are added again."""
         first = self._backlog.first_position()
         for time, (positions, sizes) in list(self._buckets.items()):
             kept = [at for at, position in enumerate(positions) if position >= first]
@@ -173,13 +173,13 @@ class MessageExpiry:
         self.run()
 
     def run(self) -> None:
-        """Remove what has expired, and see to it that the rest is removed in time."""
+        """Remove expired messages, and set the timer for the next."""
         now_ms = self._queue.turn.now_ms
         left = self._expire_first(now_ms, MAX_PER_TURN)
         if left > 0:
             left = self._expire_indexed(now_ms, left)
         if left <= 0:
-            self._wake_at(now_ms - _RESOLUTION_MS)  # there may be more: in the next turn, but at once
+            self._wake_at(now_ms - _RESOLUTION_MS)  # there may be more: continue in the next turn
             self._read_ahead(now_ms)
             return
         if self._times:
@@ -192,7 +192,7 @@ class MessageExpiry:
                 self._wake_at(self._pages[0][0])
 
     def _expire_first(self, now_ms: int, most: int) -> int:
-        """Remove messages that expire in order; return how many more may be removed."""
+        """Remove messages that expire in queue order. Return how many more may be removed."""
         queue = self._queue
         backlog = self._backlog
         while most > 0:
@@ -203,8 +203,8 @@ class MessageExpiry:
                         count, _ = backlog.forget_first_pages(lambda _, __, latest_ms: 0 < latest_ms <= now_ms)
                         queue.dropped_on_disk(count, _EXPIRED)
                         if not backlog.needs_page():
-                            continue  # with those that were not on disk
-                    backlog.read_ahead()  # and the queue is dispatched, which comes here again
+                            continue  # with those in memory
+                    backlog.read_ahead()  # `run` is called again when the page arrives
                 break
             if entry.expires_ms == 0:
                 break
@@ -217,7 +217,7 @@ class MessageExpiry:
         return most
 
     def _expire_indexed(self, now_ms: int, most: int) -> int:
-        """Remove what the index says; return how many more may be removed."""
+        """Remove expired messages in the index. Return how many more may be removed."""
         queue = self._queue
         backlog = self._backlog
         forgotten = 0
@@ -254,7 +254,7 @@ class MessageExpiry:
     # -- what is on disk only ----------------------------------------------------------------------------------------
 
     def _read_ahead(self, now_ms: int) -> None:
-        """Read messages that are dead-lettered when they expire: those that have expired, and some that will soon."""
+        """Read messages that will be dead-lettered: those that have expired, and some that soon will."""
         if self._is_fetching:
             return
         if self._backlog.paged == 0:
@@ -305,7 +305,7 @@ class MessageExpiry:
         self._read_ahead(now_ms)
 
     def _drop_waiting(self, positions: list[int]) -> None:
-        """Drop expired messages that were read in order meanwhile, if they were not delivered."""
+        """Drop expired messages that were paged in meanwhile and not delivered."""
         for position in positions:
             entry = self._backlog.remove(position)
             if entry is not None:
@@ -322,7 +322,7 @@ class MessageExpiry:
         self._queue.stats.expiry_bytes += size
 
     def _read_page(self) -> None:
-        """Index the messages of a page that a start has found."""
+        """Index the messages of a recovered page."""
         self._is_reading = True
         _, first = heappop(self._pages)
         store = self._backlog.store
@@ -339,7 +339,7 @@ class MessageExpiry:
         self.run()
 
     def stop(self) -> None:
-        """The queue is gone."""
+        """The queue was deleted."""
         if self._timer is not None:
             self._timers.cancel(self._timer)
             self._timer = None

@@ -1,8 +1,8 @@
 """The recent messages of an x-recent-history exchange: delivered to each queue that is bound to it.
 
-All of them are in memory, and counted as messages that are held. Those of a durable exchange that are persistent are
-also kept by a message store, as if the exchange had a queue of its own, and so survive a restart. The store's name
-(`name_of_store`) is one that no client can declare; its definition is a queue's, so every broker can read the folder.
+All are in memory, and counted as held messages. Persistent messages of a durable exchange are also stored, as if the
+exchange had a queue of its own, and survive a restart. Clients cannot declare the store's name (`name_of_store`); its
+definition is that of a queue, so older versions can read the data folder.
 
 Owned by the loop thread.
 """
@@ -29,14 +29,14 @@ _NO_STORE_KEY = NO_STORE.encode()
 
 
 def name_of_store(exchange: str) -> str:
-    """Return the name under which the store and the definition of a durable history are kept."""
+    """Return the name of the store and the definition of a durable history."""
     return STORE_PREFIX + exchange
 
 
 class History:
-    """The last `length` messages. `next_position` is that of the next one in the store.
+    """The last `length` messages. `next_position` is the next position in the store.
 
-    After a restart some are on disk only until the store has read them (`add_page`): replays wait for that.
+    After a restart some are only on disk until the store has read them (`add_page`); replays wait for that.
     """
 
     __slots__ = (
@@ -56,7 +56,7 @@ class History:
         self._stats = stats
         self._store = store
         self._entries: deque[QueuedMessage] = deque()
-        self._read: list[QueuedMessage] = []  # read from disk, while more is to come
+        self._read: list[QueuedMessage] = []  # read from disk, while more pages follow
         self._paged = 0  # not read yet
         self._waiting: list[Callable[[Message], object]] = []
         self.next_position = 0
@@ -74,7 +74,7 @@ class History:
                 self._trim()
 
     def add(self, message: Message) -> int:
-        """Keep the message, unless it asks not to be kept. Return what its confirm waits for."""
+        """Add the message, unless its header opts out. Return what its confirm waits for."""
         if _is_unwanted(message.header):
             return NOTHING
         entry = QueuedMessage(message, self.next_position)
@@ -89,7 +89,7 @@ class History:
         return level
 
     def replay(self, receive: Callable[[Message], object]) -> None:
-        """Call `receive` with each message, the oldest first: now, or when all are in memory."""
+        """Call `receive` with each message, oldest first: now, or when all are in memory."""
         if self._paged:
             self._waiting.append(receive)
             return
@@ -97,7 +97,7 @@ class History:
             receive(_copy(entry.message))
 
     def delete(self) -> None:
-        """The exchange is gone."""
+        """The exchange was deleted."""
         for entry in (*self._read, *self._entries):
             self._release(entry)
         self._read.clear()
@@ -114,7 +114,7 @@ class History:
             if entry.epoch != 0 and self._store is not None:
                 self._store.forget(entry)
 
-    # -- what a store asks of a backlog ------------------------------------------------------------------------------
+    # -- the interface of a backlog, for the store -------------------------------------------------------------------
 
     def page_out_tail(self) -> None:
         """Nothing leaves memory."""
@@ -139,7 +139,7 @@ class History:
     # -- memory ------------------------------------------------------------------------------------------------------
 
     def _hold(self, entry: QueuedMessage) -> None:
-        """Count a message as held here: what it shares with queues is counted once, as in `Backlog`."""
+        """Count a message as held here; memory shared with queues is counted once, as in `Backlog`."""
         message = entry.message
         self.held_bytes += message.footprint()
         self._stats.held_bytes += message.footprint()
@@ -157,7 +157,7 @@ class History:
 
 
 def definition_of_store(vhost: str, exchange: str) -> dict[str, Any]:
-    """Return the definition by which a start finds the store: that of a durable queue."""
+    """Return the definition by which recovery finds the store: that of a durable queue."""
     return {
         "vhost": vhost,
         "name": name_of_store(exchange),
@@ -168,7 +168,7 @@ def definition_of_store(vhost: str, exchange: str) -> dict[str, Any]:
 
 
 def _is_unwanted(header: bytes) -> bool:
-    # Looking for the name is far cheaper than a decode.
+    # Searching for the name is far cheaper than decoding the headers.
     if _NO_STORE_KEY not in header:
         return False
     headers = decode_headers(header)
@@ -176,7 +176,7 @@ def _is_unwanted(header: bytes) -> bool:
 
 
 def _copy(message: Message) -> Message:
-    """Return the message itself, or a copy if it is traced: the times in it are those of its first queues."""
+    """Return the message itself, or a copy if it is traced: its times are those of its first queues."""
     if message.uid == 0:
         return message
     copy = Message(message.address, message.header, message.body)

@@ -1,4 +1,4 @@
-"""The unacked ledger of a channel: which delivery tags are out, and how many more may go.
+"""The ledger of a channel: its unacked deliveries, and how many more the prefetch allows.
 
 Tags grow by one for every delivery of the channel, acked or not, and are never used twice (AMQP 0-9-1 §1.8.3.13).
 Compiled when the package is built (ledger.pxd).
@@ -17,10 +17,11 @@ NEVER_MS = 1 << 62
 
 
 class Ledger:
-    """`prefetch` limits what all consumers of the channel hold together (0: no limit); basic.get does not count.
+    """The unacked deliveries of a channel.
 
-    A tag that is struck is not settled yet (a transaction may hold it): `outstanding` falls when the queue settles it.
-    From `note_from_ms` on, `watch` has to note the time of the next delivery (core/consumer_timeout.py).
+    `prefetch` limits those of all its consumers together (0: no limit); basic.get does not count. Taking a delivery
+    from the ledger does not settle it (a transaction may hold it): `outstanding` falls when the queue settles it. From
+    `note_from_ms` on, `watch` records the time of the next delivery (core/consumer_timeout.py).
     """
 
     __slots__ = (
@@ -49,12 +50,12 @@ class Ledger:
         self.parked: dict[Any, None] = {}  # consumers that wait for the channel's credit
 
     def next_tag(self) -> int:
-        """A tag for a delivery that nobody will ack."""
+        """Return the tag of a delivery without ack."""
         self.last_tag += 1
         return self.last_tag
 
     def add(self, entry: QueuedMessage) -> int:
-        """Note a delivery that waits for its ack; gives its tag."""
+        """Add a delivery that waits for its ack. Return its tag."""
         self.last_tag += 1
         self.unacked[self.last_tag] = entry
         if entry.consumer is not None:
@@ -69,11 +70,11 @@ class Ledger:
         return self.prefetch != 0 and self.outstanding >= self.prefetch
 
     def take(self, tag: int) -> QueuedMessage | None:
-        """Strike one tag; None if it is not out."""
+        """Remove one delivery; None if the tag is not unacked."""
         return self.unacked.pop(tag, None)
 
     def take_known(self, tag: int, multiple: bool) -> list[tuple[int, QueuedMessage]]:
-        """Strike one tag, or all up to it (0: all there are); 406 if it is not out."""
+        """Remove one delivery, or all up to it (0: all); 406 if the tag is not unacked."""
         if multiple and tag == 0:
             return self.take_up_to(self.last_tag)
         if tag not in self.unacked:
@@ -81,10 +82,10 @@ class Ledger:
         return self.take_up_to(tag) if multiple else [(tag, self.unacked.pop(tag))]
 
     def take_up_to(self, tag: int) -> list[tuple[int, QueuedMessage]]:
-        """Strike every tag up to and including this one, oldest first."""
+        """Remove all deliveries up to and including this tag, oldest first."""
         unacked = self.unacked
         if tag - self.oldest > 2 * len(unacked):
-            # Deliveries without ack left a long gap: walk what is out instead of the gap.
+            # Deliveries without ack left a long gap: walk the unacked deliveries instead.
             tags = [known for known in unacked if known <= tag]
         else:
             tags = [known for known in range(self.oldest, tag + 1) if known in unacked]
@@ -92,7 +93,7 @@ class Ledger:
         return [(known, unacked.pop(known)) for known in tags]
 
     def take_entries_up_to(self, tag: int) -> list[QueuedMessage]:
-        """The same, where nobody asks for the tags again."""
+        """Remove deliveries as `take_up_to` does, without their tags."""
         unacked = self.unacked
         if tag - self.oldest > 2 * len(unacked):
             return [entry for _, entry in self.take_up_to(tag)]
@@ -105,7 +106,7 @@ class Ledger:
         return struck
 
     def put_back(self, deliveries: list[tuple[int, QueuedMessage]]) -> None:
-        """Note deliveries as out again that a transaction had struck."""
+        """Put back deliveries that a transaction had taken."""
         if not deliveries:
             return
         everything = [*deliveries, *self.unacked.items()]
@@ -115,7 +116,7 @@ class Ledger:
         self.oldest = min(self.oldest, everything[0][0])
 
     def take_all(self) -> list[QueuedMessage]:
-        """Strike everything, oldest first."""
+        """Remove all deliveries, oldest first."""
         taken = list(self.unacked.values())
         self.unacked.clear()
         self.oldest = self.last_tag + 1

@@ -1,15 +1,15 @@
-"""Limits how fast passwords can be guessed: one instance for AMQP and HTTP (docs/decisions/0019).
+"""Limits the rate of password guesses, for AMQP and HTTP together (docs/decisions/0019).
 
-Wrong passwords count for the address with the user's name, for the address, and for the user. Above a limit a login
-waits before its password is checked, the right one as well as a wrong one; if too many wait already it is refused
-without a check. A limit by user only ever makes a login wait, and neither it nor the address limit applies where the
-same user logged in from the same address before: guessing elsewhere locks no client out. The password that succeeded
-there is checked at once, so guessing at the same address does not lock it out either.
+Failures count per (address, user), per address, and per user. Above a limit a login waits before its password is
+checked, whether it is right or wrong; if too many wait already it is refused unchecked. The limit per user only delays,
+and neither it nor the limit per address applies if this user has logged in from this address before, so guessing
+elsewhere locks no client out. The password that succeeded there is checked immediately, so guessing from the same
+address does not lock it out either.
 
-The password that was wrong before is not a new guess: it is refused after a wait and does not count, so clients that
-retry with an old password do not use up the limit of those that have the new one.
+A password that failed before is not a new guess: it is refused after a delay and does not count. Clients that retry
+an old password therefore do not use up the limit of clients with the new one.
 
-Pure: the caller passes the time and does the waiting. Memory is bounded; what was used longest ago is forgotten.
+The caller passes the time and does the waiting. Memory is bounded: least recently used entries are evicted.
 Owned by the loop thread.
 """
 
@@ -29,7 +29,7 @@ REMEMBERED_PASSWORDS = 4  # wrong ones, for each address and user; as keyed hash
 
 
 class TooManyFailures(Exception):
-    """Refused without looking at the password; another login may be tried in `wait` seconds."""
+    """The login is refused unchecked; retry after `wait` seconds."""
 
     def __init__(self, wait: float) -> None:
         super().__init__(f"too many failed logins; try again in {wait:g} s")
@@ -37,19 +37,19 @@ class TooManyFailures(Exception):
 
 
 class _Rate:
-    """Failures by key: `burst` at once, then one every `interval` seconds."""
+    """A rate limit by key: `burst` failures immediately, then one per `interval` seconds."""
 
     def __init__(self, burst: int, interval: float) -> None:
         self._burst = burst
         self._interval = interval
-        self._cleared_at: dict[int, float] = {}  # when no failure of the key counts any more; least recent first
+        self._cleared_at: dict[int, float] = {}  # when the last failure of a key expires; least recently used first
 
     def wait(self, key: int, now: float) -> float:
         return max(0.0, self._cleared_at.get(key, now) - now - (self._burst - 1) * self._interval)
 
     def take(self, key: int, now: float) -> None:
         cleared_at = max(self._cleared_at.get(key, now), now) + self._interval
-        # Logins wait for a few intervals at most, so a key need not owe more than these.
+        # A login waits for a few intervals at most, so a key needs no more debt than that.
         _note(self._cleared_at, key, min(cleared_at, now + (self._burst + 3) * self._interval))
 
     def give_back(self, key: int) -> None:
@@ -59,17 +59,17 @@ class _Rate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attempt:
-    """A login on its way: after `wait` seconds its password may be checked. It ends with `LoginLimit.end`."""
+    """A login in progress: its password may be checked after `wait` seconds. It ends with `LoginLimit.end`."""
 
     wait: float
     pair: int
     password: bytes
-    limits: tuple[tuple[_Rate, int], ...]  # where it counts as failed meanwhile
-    is_new: bool  # not a password that was wrong before
+    limits: tuple[tuple[_Rate, int], ...]  # where it counts as a failure until it ends
+    is_new: bool  # not a password that failed before
 
 
 class LoginLimit:
-    """The failed logins of one broker. `failed` counts them; `refused` counts logins refused without a check."""
+    """The failed logins of one broker. `failed` counts them; `refused` counts logins refused unchecked."""
 
     def __init__(
         self, for_pair: int = 10, for_address: int = 100, for_user: int = 100, interval: float = INTERVAL
@@ -81,17 +81,17 @@ class LoginLimit:
         self._pairs = _Rate(for_pair, interval)
         self._addresses = _Rate(for_address, interval)
         self._users = _Rate(for_user, interval)
-        self._right: dict[int, bytes] = {}  # by pair that logged in; the least recent first
+        self._right: dict[int, bytes] = {}  # the password that succeeded, by pair; least recently used first
         self._wrong: dict[int, tuple[bytes, ...]] = {}  # by pair
         self._waiting = {True: 0, False: 0}  # by whether the password is new
         self._hash_key = secrets.token_bytes(16)
 
     def is_free(self, address: str, user: str, password: str, now: float) -> bool:
-        """Whether a login that begins now need not wait."""
+        """Return True if a login that begins now need not wait."""
         return self._judge(address, user, password, now).wait == 0
 
     def begin(self, address: str, user: str, password: str, now: float) -> Attempt:
-        """Count a login as failed until it ends; TooManyFailures if it may not even wait."""
+        """Count a login as failed until it ends; TooManyFailures if too many wait already."""
         attempt = self._judge(address, user, password, now)
         if attempt.wait == inf or (attempt.wait > 0 and self._waiting[attempt.is_new] >= MAX_WAITING):
             self.refused += 1
@@ -103,7 +103,7 @@ class LoginLimit:
         return attempt
 
     def end(self, attempt: Attempt, has_succeeded: bool | None) -> None:
-        """The password was right or wrong; None if it was not checked, because the client is gone."""
+        """End a login; `has_succeeded` is None if the password was not checked because the client disconnected."""
         if attempt.wait > 0:
             self._waiting[attempt.is_new] -= 1
         if has_succeeded is None:
@@ -122,7 +122,7 @@ class LoginLimit:
             _note(self._wrong, attempt.pair, wrong)
 
     def _judge(self, address: str, user: str, password: str, now: float) -> Attempt:
-        """The login as it would begin now; it waits for ever if it has to be refused."""
+        """Return a login that begins now; an infinite wait means that it is refused."""
         network = network_of(address)
         pair = hash((network, user))  # names may be long: only their hashes are kept
         secret = hashlib.blake2b(password.encode("utf-8", "surrogatepass"), key=self._hash_key, digest_size=16).digest()
@@ -146,7 +146,7 @@ class LoginLimit:
 
 
 def network_of(address: str) -> str:
-    """What counts as one address: an IPv4 address, or the /64 of an IPv6 one, which one client may have to itself."""
+    """Return what counts as one address: an IPv4 address, or an IPv6 /64, which one client may own."""
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:
@@ -157,7 +157,7 @@ def network_of(address: str) -> str:
 
 
 def _note(entries: dict[int, Any], key: int, value: Any) -> None:
-    """Set the entry, which is the most recent one now, and forget the least recent ones."""
+    """Set an entry as the most recently used one, and evict the least recently used ones."""
     entries.pop(key, None)
     entries[key] = value
     while len(entries) > MAX_KEYS:

@@ -28,7 +28,7 @@ cdef class Queue:
     cdef readonly int durability_level
     cdef readonly long long delivered
     cdef readonly Py_ssize_t unacked_count
-    # What every message reads stands at the end, beside what subclasses add.
+    # Fields that every message reads are last, next to those of subclasses.
     cdef readonly bint is_due
     cdef public bint is_tapped
     cdef readonly EventSink events

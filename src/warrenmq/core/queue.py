@@ -1,7 +1,7 @@
-"""What all queues have in common: a name, consumers, credit, and events.
+"""The base class of all queue types: name, consumers, credit and events.
 
-Messages are the business of each kind: a classic queue hands each one out once (classic_queue.py), a stream keeps them
-for every reader (stream.py), a reply queue holds nothing (reply_to.py).
+Subclasses handle messages: a classic queue delivers each one once (classic_queue.py), a stream retains them for every
+consumer (stream.py), a reply queue stores nothing (reply_to.py).
 
 Owned by the loop thread. Compiled when the package is built (queue.pxd).
 """
@@ -30,9 +30,9 @@ _AUTO_ACK = schema.R_AUTO_ACK
 
 
 class Queue:
-    """A destination of messages with consumers. `durability_level` is what the confirm of a stored message waits for.
+    """A destination of messages, with consumers. The confirm of a stored message waits for `durability_level`.
 
-    `owner` is the connection of an exclusive queue, else None. `is_tapped`: the firehose hears of every delivery.
+    `owner` is the connection of an exclusive queue, else None. `is_tapped`: deliveries are reported to the firehose.
     `is_due`: it will be dispatched at the end of the turn.
     """
 
@@ -95,95 +95,95 @@ class Queue:
         self.deduplication: Deduplication | None = None
         self.expiry: QueueExpiry | None = None
         # Counters since the start; `core/snapshot.py` derives others from them.
-        self.delivered = 0  # to be acked
+        self.delivered = 0  # with acks
         self.delivered_no_ack = 0
         self.redelivered = 0
         self.requeued = 0
         self.rejected = 0  # without requeue
 
     def apply(self, options: QueueOptions) -> None:
-        """Keep to these options from now on."""
+        """Apply these options from now on."""
         self.options = options
 
     # -- messages ----------------------------------------------------------------------------------------------------
 
     def enqueue(self, message: Message) -> int:
-        """Take the message; never waits. Return its outcome (core/outcome.py).
+        """Accept or refuse the message. Return its outcome (core/outcome.py).
 
-        In the middle of a settlement nothing is delivered: the queue is due.
+        During a settlement nothing is delivered before the end of the turn.
         """
         raise NotImplementedError
 
     def dispatch(self) -> None:
-        """Deliver what waits, as far as there are consumers with credit."""
+        """Deliver waiting messages while there are consumers with credit."""
         raise NotImplementedError
 
     def get(self) -> QueuedMessage | None:
-        """Remove the first message for basic.get; the caller settles it or notes it as unacked."""
+        """Remove the first message for basic.get; the caller settles it or counts it as unacked."""
         raise NotImplementedError
 
     def discard(self, entry: QueuedMessage) -> None:
-        """Forget a message that was delivered without acks."""
+        """Remove a message that was delivered without acks."""
         raise NotImplementedError
 
     def settle(self, entry: QueuedMessage) -> None:
-        """Forget an unacked message that was acked."""
+        """Remove an acked message."""
         raise NotImplementedError
 
     def reject(self, entry: QueuedMessage, actor: object) -> None:
-        """Forget an unacked message that was rejected without requeue."""
+        """Remove a message that was rejected without requeue."""
         self.rejected += 1
         self.settle(entry)
 
     def requeue(self, entries: list[QueuedMessage], actor: object = None, reason: int = 0) -> None:
-        """Put unacked messages back, marked as redelivered, without delivering them yet."""
+        """Return unacked messages, marked as redelivered, without delivering them yet."""
         raise NotImplementedError
 
     def as_delivered(self, entry: QueuedMessage) -> Message:
-        """Return the message with what the broker adds to its headers at delivery."""
+        """Return the message with the headers that the broker adds at delivery."""
         return entry.message
 
     def touch(self) -> None:
-        """A client has asked for it: it does not expire for a while."""
+        """Restart the time after which the unused queue expires."""
         if self.expiry is not None:
             self.expiry.touch()
 
     def require_requeueable(self) -> None:
-        """540 if what was delivered cannot be requeued."""
+        """Refuse with 540 if deliveries cannot be requeued."""
 
     def message_count(self) -> int:
-        """Return the number of messages that wait; of a stream, of all that it keeps."""
+        """Return the number of waiting messages; of a stream, of all messages."""
         return 0
 
     def waiting_bytes(self) -> int:
-        """Return the memory of the messages that wait here; part of `Stats.held_bytes`."""
+        """Return the memory of the waiting messages; part of `Stats.held_bytes`."""
         return 0
 
     def published(self) -> int:
-        """Return the number of messages that came since the start."""
+        """Return the number of messages enqueued since the start."""
         return 0
 
     def delivered_directly(self) -> int:
-        """Return how many of those were sent at once to a consumer without acks; not in `delivered_no_ack`."""
+        """Return how many of those went straight to a consumer without acks; not in `delivered_no_ack`."""
         return 0
 
     def purge(self, reason: int = schema.R_PURGED) -> int:
-        """Drop all that waits; what is unacked stays. Return the number dropped."""
+        """Drop all waiting messages; unacked ones stay. Return the number dropped."""
         raise NotImplementedError
 
     def restore(self) -> None:
-        """Begin with what the store kept; once, before the first message."""
+        """Restore the messages in the store; called once, before the first message."""
 
     def needs_page(self) -> bool:
-        """Return True if messages wait and none of them is in memory; those that have expired do not count."""
+        """Return True if unexpired messages wait and none of them is in memory."""
         return False
 
     def await_page(self, waiter: Callable[[], None]) -> None:
-        """Call `waiter` when a message is in memory again, or none waits any more."""
+        """Call `waiter` when a message is in memory again, or none is left."""
         waiter()
 
     def count_unacked(self) -> None:
-        """Count a delivery that is to be acked."""
+        """Count a delivery with acks."""
         self.delivered += 1
         self.unacked_count += 1
         self.stats.unacked += 1
@@ -200,11 +200,11 @@ class Queue:
     def validate_consumer(
         self, channel: "Channel", no_ack: bool, is_exclusive: bool, arguments: dict[str, Any]
     ) -> None:
-        """Refuse a consumer that cannot be served as it asks."""
+        """Refuse a consumer that this queue cannot serve."""
         raise NotImplementedError
 
     def add_consumer(self, consumer: Consumer) -> None:
-        """Let messages flow to the consumer."""
+        """Start delivering to the consumer."""
         self.consumers[consumer] = None
         self.stats.consumers += 1
         self.stats.definition_bytes += size_of_consumer(consumer)
@@ -218,7 +218,7 @@ class Queue:
         raise NotImplementedError
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """Stop delivering to the consumer; what it holds unacked stays with its channel."""
+        """Stop delivering to the consumer; its unacked deliveries stay with its channel."""
         if consumer in self.consumers:
             del self.consumers[consumer]
             self.stats.consumers -= 1
@@ -253,5 +253,5 @@ class Queue:
         return dropped, consumers
 
     def drop_everything(self) -> int:
-        """Drop what waits and the store; return the number of messages dropped."""
+        """Drop all messages and the store. Return the number of messages dropped."""
         return 0

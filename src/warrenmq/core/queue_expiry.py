@@ -1,9 +1,8 @@
-"""Queue expiry (`x-expires`): a queue that is not used for a while is deleted, with its messages.
+"""Queue expiry (`x-expires`): a queue that is unused for this long is deleted, without dead-lettering its messages.
 
-Consumers, basic.get and queue.declare, passive or not, are uses. Its messages are not dead-lettered. A restart of the
-broker counts as a use.
+Consumers, basic.get, queue.declare (also passive) and a restart of the broker count as use.
 
-One timer for each queue that expires; a use only notes the time, and the timer goes on if there was one.
+Each such queue has one timer. A use only records the time; the timer is rescheduled when it runs.
 
 Owned by the loop thread.
 """
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class QueueExpiry:
-    """That of one queue, which is deleted when it is unused for `unused_ms`."""
+    """Deletes one queue when it is unused for `unused_ms`."""
 
     __slots__ = ("_queue", "_timer", "_used_ms", "_vhost", "unused_ms")
 
@@ -34,13 +33,13 @@ class QueueExpiry:
         self.touch()
 
     def touch(self) -> None:
-        """The queue was used, or its last consumer has left."""
+        """Record a use of the queue; also called when its last consumer leaves."""
         self._used_ms = self._queue.turn.now_ms
         if self._timer is None and not self._queue.consumers:
             self._schedule()
 
     def stop(self) -> None:
-        """The queue does not expire any more, or is deleted."""
+        """Cancel the expiry: the queue is deleted or no longer expires."""
         if self._timer is not None:
             self._vhost.broker.timers.cancel(self._timer)
             self._timer = None
@@ -59,7 +58,7 @@ class QueueExpiry:
 
 
 def apply_expiry(vhost: VHost, queue: Queue) -> None:
-    """Let the queue expire as its options say, from now on."""
+    """Apply the `unused_ms` option of the queue."""
     unused_ms = queue.options.unused_ms
     if queue.expiry is not None:
         if queue.expiry.unused_ms == unused_ms:

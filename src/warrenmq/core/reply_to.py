@@ -1,7 +1,7 @@
-"""Direct reply-to: an answer that goes to the asking channel without waiting anywhere.
+"""Direct reply-to: replies that go to the requesting channel without a queue.
 
-A client consumes from `amq.rabbitmq.reply-to`, publishes with that as reply-to, and the broker puts an address in its
-place. Whoever publishes to the default exchange with that address as key reaches the channel directly.
+A client consumes from `amq.rabbitmq.reply-to` and publishes with that as reply-to; the broker replaces it by an
+address. A message published to the default exchange with that address as routing key goes directly to the channel.
 """
 
 from __future__ import annotations
@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 
 
 class ReplyQueue(Queue):
-    """A channel that waits for answers, in the shape of a queue that never holds anything.
-
-    Its name is the address. It cannot be guessed: whoever knows it was given it.
-    """
+    """A channel that waits for replies, as a queue that stores nothing. Its name is the address, which is secret."""
 
     __slots__ = ("_channel", "_deferred", "_wire_tag", "tag")
 
@@ -33,13 +30,13 @@ class ReplyQueue(Queue):
             channel.vhost.name, address, False, False, None, {}, channel.stats, channel.turn, NOTHING, channel.events
         )
         self._channel = channel
-        self._deferred: list[Message] = []  # came in the middle of a settlement
+        self._deferred: list[Message] = []  # enqueued during a settlement
         self.tag = tag
         encoded = tag.encode()
         self._wire_tag = bytes((len(encoded),)) + encoded
 
     def enqueue(self, message: Message) -> int:
-        """Send the answer; one that finds the peer's socket full is dropped, as nothing may wait without bound."""
+        """Send the reply, or drop it if the peer's socket is full: nothing may wait without a limit."""
         if self.turn.is_settling:
             if not self._deferred:
                 self.turn.due.append(self)
@@ -56,7 +53,7 @@ class ReplyQueue(Queue):
         return DELIVERED
 
     def dispatch(self) -> None:
-        """Send what came in the middle of a settlement."""
+        """Send the messages that were enqueued during a settlement."""
         deferred, self._deferred = self._deferred, []
         if not self.is_deleted:
             for message in deferred:

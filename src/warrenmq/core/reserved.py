@@ -1,17 +1,17 @@
-"""Names that belong to the broker: everything under `warren.`, as `amq.` in RabbitMQ.
+"""Reserved names: everything under `warren.`, as `amq.` in RabbitMQ.
 
-Two streams of the virtual host `/` are the broker's own: the event log `warren.events`, and `warren.analysis`, which
-holds the results of the analysis. A user's permissions do not suffice for them; it takes a tag:
+The virtual host `/` has two system streams: the event log `warren.events`, and `warren.analysis` with the results of
+the analysis. Access to them requires permissions and a user tag:
 
-    read a stream of the broker             monitoring, administrator (the analysis may read its own results)
+    read a system stream                    monitoring, administrator (the analysis may read its own results)
     declare, publish to warren.analysis     analysis, administrator
     delete warren.analysis                  analysis, administrator
     declare, publish to warren.events       administrator (to import a history)
     delete warren.events, bind either       no one
 
-A publish reaches them by the default exchange and their own name alone: never by CC, BCC, an alternate exchange or a
-binding. Queues and exchanges with other names under `warren.` cannot be declared; those that an older version has made
-work as before. `warren.reader.NAME` is a queue of a Spark reader and is like any other.
+A publish reaches them only through the default exchange and their name: never by CC, BCC, an alternate exchange or a
+binding. Other names under `warren.` cannot be declared; queues and exchanges created by an older version keep working.
+`warren.reader.NAME` is an ordinary queue, used by a Spark reader.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ def is_reserved(name: str) -> bool:
 
 
 def is_system_stream(vhost: str, queue: str) -> bool:
-    """Whether a queue of this name is a stream of the broker."""
+    """Return True if this is the name of a system stream."""
     return queue in _WRITERS and vhost == VHOST
 
 
 def allows(queue: str, action: str, tags: Set[str]) -> bool:
-    """Whether a user with these tags may configure, write or read this stream of the broker."""
+    """Return True if a user with these tags may configure, write or read this system stream."""
     writers = _WRITERS[queue]
     return not tags.isdisjoint(writers | READERS if action == "read" else writers)
 
 
 def can_be_declared(is_durable: bool, arguments: Mapping[str, Any]) -> bool:
-    """Whether a stream of the broker may be declared like this."""
+    """Return True if a system stream may be declared like this."""
     return is_durable and arguments.get("x-queue-type") == "stream"

@@ -1,9 +1,9 @@
-"""Single active consumer: one consumer of a queue gets messages, the others wait for their turn.
+"""Single active consumer: one consumer of a queue receives messages, the others are on standby.
 
-The active one is the first that was registered, among those with the highest priority. Only it stands in the ring of
-its queue: while it has no credit, messages wait, and no other consumer gets them. When it goes, the queue chooses the
-next one before the turn ends (`elect`): what the lost channel held is back at its place by then. When a consumer with a
-higher priority comes, the active one gets no more messages; the new one is active once all that it holds is settled.
+The active consumer is the first registered among those with the highest priority. Only it is in the queue's ring:
+messages wait while it has no credit. When it leaves, the queue elects the next one at the end of the turn (`elect`),
+after the deliveries of the closed channel are requeued. When a consumer with a higher priority arrives, the active one
+receives no more messages, and the new one becomes active once all deliveries of the old one are settled.
 
 Owned by the loop thread.
 """
@@ -18,9 +18,9 @@ _priority = attrgetter("priority")
 
 
 class SingleActive:
-    """The choice of one queue, whose `consumers` (in order of registration) and `ring` these are.
+    """The election of one queue, with its `consumers` (in order of registration) and `ring`.
 
-    `active` is None if there is no consumer. `is_decided` is False while another consumer has to become active.
+    `active` is None if there is no consumer. `is_decided` is False while an election is pending.
     """
 
     __slots__ = ("_consumers", "_ring", "active", "is_decided")
@@ -53,11 +53,11 @@ class SingleActive:
         return not self.is_decided
 
     def is_drained(self) -> bool:
-        """Return True if the active consumer, which has to make room for another, holds nothing any more."""
+        """Return True if the active consumer is to be replaced and has no unacked deliveries left."""
         return not self.is_decided and self.active is not None and self.active.unacked == 0
 
     def elect(self) -> None:
-        """Choose the active consumer, unless the present one still holds messages."""
+        """Elect the active consumer, unless the current one still has unacked deliveries."""
         if self.is_decided:
             return
         active = self.active

@@ -1,11 +1,11 @@
-"""A stream: a queue that forgets nothing when it is read, with as many readers as there are, each at its own pace.
+"""A stream: an append-only log that any number of consumers read, each at its own pace.
 
-Every message has an offset, and every consumer a cursor. Readers get only what is as safe as its confirm would say, so
-an offset that was ever seen means the same message for ever. An ack gives credit back and does nothing else. Limits of
-size and age are the store's affair: it says what is gone.
+Every message has an offset, every consumer a cursor. Consumers receive only messages that are as durable as their
+confirm requires, so an offset that was seen once always means the same message. An ack only returns credit. The store
+applies the retention limits, by size and age, and reports what it removed.
 
-While there are readers, the newest messages are in memory for them, up to a limit; once all of them have had a message
-it goes. What is older is read from the store, page by page. So a stream costs no memory per message.
+While there are consumers, the newest messages (the tail) are kept in memory up to a limit, until all consumers have
+received them. Older messages are read from the store page by page, so a stream costs no memory per message.
 
 Owned by the loop thread. Compiled when the package is built (stream.pxd).
 """
@@ -38,16 +38,16 @@ from warrenmq.protocol.values import Timestamp
 if TYPE_CHECKING:
     from warrenmq.core.channel import Channel
 
-# Memory that the newest messages of a stream may take; less where all messages together take more than the budget.
+# Memory limit of a stream's tail; the small one applies while all messages together exceed the budget.
 TAIL_LIMIT = 1 << 20
 SMALL_TAIL_LIMIT = 64 << 10
 MEMORY_BUDGET = 96 << 20
-# Memory that a reader without credit may hold of the page it was in.
+# Memory limit of the page held for a consumer without credit.
 CURSOR_LIMIT = 64 << 10
-# A turn looks at this many messages that a filter leaves out; asking the store for a page counts as several.
+# Messages that filters may skip in one turn; reading a page from the store counts as several.
 SCAN_LIMIT = 8192
 READ_COST = 64
-# The same as C integers.
+# As C integers.
 _SCAN_LIMIT = SCAN_LIMIT
 _READ_COST = READ_COST
 _TAIL_LIMIT = TAIL_LIMIT
@@ -58,15 +58,15 @@ _CURSOR_LIMIT = CURSOR_LIMIT
 _DROPPED = schema.DROPPED
 _DUPLICATE = schema.R_DUPLICATE
 
-# What stands in a channel's ledger in place of a message that was delivered: an ack needs no more than that it was.
+# In place of a delivered message in the ledger, which needs only its position.
 _NO_MESSAGE = Message(b"", b"", b"")
 
 
 class Cursor:
-    """How far one consumer has read: `position` is what it gets next, -1 while the store looks for it.
+    """The position of one consumer: `position` is the next one to deliver, -1 while the store searches for it.
 
-    `messages`, from position `first` on, are the page that it reads, unless it reads the newest. With a `filter` it
-    passes over messages without spending credit; with `tracked` the stream remembers how far it has come.
+    `messages`, from position `first` on, is the page being read, unless the cursor reads the tail. A `filter` skips
+    messages without using credit; `tracked` is set if the stream stores the consumer's offset.
     """
 
     __slots__ = ("consumer", "filter", "first", "is_reading", "is_shrunk", "messages", "position", "stream", "tracked")
@@ -79,11 +79,11 @@ class Cursor:
         self.position = -1
         self.first = 0
         self.messages: list[Message] | None = None
-        self.is_shrunk = False  # of the page only the next few messages are left
-        self.is_reading = False  # the store was asked and has not answered yet
+        self.is_shrunk = False  # the page was cut to its next few messages
+        self.is_reading = False  # a read from the store is pending
 
     def page_arrived(self, first: int, messages: list[Message]) -> None:
-        """The page that was asked for."""
+        """Take the page that was requested."""
         if self.is_reading:
             self.is_reading = False
             if messages:
@@ -91,13 +91,13 @@ class Cursor:
                 self.messages = messages
                 self.is_shrunk = False
             else:
-                first = max(first, self.position + 1)  # pass over what cannot be read
+                first = max(first, self.position + 1)  # skip what cannot be read
             if first > self.position:
                 self.position = first
             self.stream.cursor_ready(self)
 
     def shrink(self) -> None:
-        """Hold on to the next few messages only: many who wait must not hold many pages."""
+        """Keep only the next few messages: many waiting consumers must not hold many pages."""
         messages = self.messages
         assert messages is not None
         begin = end = self.position - self.first
@@ -110,7 +110,7 @@ class Cursor:
         self.is_shrunk = True
 
     def start_at(self, position: int) -> None:
-        """The place that was looked for."""
+        """Take the position that was searched for."""
         if self.is_reading:
             self.is_reading = False
             self.position = position
@@ -118,7 +118,7 @@ class Cursor:
 
 
 class Stream(Queue):
-    """One stream. `readable` is the first position that readers may not have yet."""
+    """One stream. Positions before `readable` may be delivered."""
 
     __slots__ = (
         "_caught_up",
@@ -159,14 +159,14 @@ class Stream(Queue):
         self._restored_position = 0
         self.readable = 0
         self.cursors: dict[Consumer, Cursor] = {}
-        self.reads: dict[PendingRead, None] = {}  # those that the store has not answered yet
+        self.reads: dict[PendingRead, None] = {}
         self._ready: dict[Cursor, None] = {}  # to be served before the turn ends
-        self._caught_up: dict[Cursor, None] = {}  # have had all that there is
+        self._caught_up: dict[Cursor, None] = {}  # at the end of the stream
         self._last_served: Cursor | None = None
-        self._scan_left = 0  # how many more messages filters may leave out in this dispatch
-        self._over_limit: dict[Cursor, None] = {}  # go on in the next turn: the limit is reached
-        self._reading_for: Cursor | None = None  # for whom the store is being asked right now
-        self._tail: list[Message] = []  # the newest, from this position on:
+        self._scan_left = 0  # how many more messages filters may skip in this dispatch
+        self._over_limit: dict[Cursor, None] = {}  # reached the scan limit; continue in the next turn
+        self._reading_for: Cursor | None = None  # the cursor whose `store.read` is on the stack
+        self._tail: list[Message] = []  # the newest messages, from this position on:
         self._tail_first = 0
         self._tail_bytes = 0
         self._offset_header = NumberHeader()
@@ -211,11 +211,11 @@ class Stream(Queue):
         return QUEUED | self.durability_level
 
     def enqueue_unlogged(self, message: Message, done: Callable[[], None]) -> int:
-        """Append a message past the commit log (StreamStore.append_unlogged). Gives its offset."""
+        """Append a message without the commit log (StreamStore.append_unlogged). Return its offset."""
         position = self.next_position
         self.next_position = position + 1
         self.stats.ready += 1
-        if self.cursors:  # before the store has it: that may say at once that it is readable
+        if self.cursors:  # before the append, which may make it readable immediately
             self._add_to_tail(message, position)
         else:
             self._tail_first = position + 1
@@ -225,7 +225,7 @@ class Stream(Queue):
         return position
 
     def make_readable(self, end: int) -> None:
-        """The store's word: what stands before this position is as safe as was promised."""
+        """Deliver positions before `end`; called by the store when they have reached the durability level."""
         if end > self.readable:
             self.readable = end
             if self._caught_up:
@@ -233,7 +233,7 @@ class Stream(Queue):
                 self.dispatch()
 
     def forget_before(self, first: int) -> None:
-        """The store's word: what stood before this position is gone. Readers that were there go on behind it."""
+        """Record that retention removed everything before this position; cursors there skip ahead."""
         gone = first - self.store.first_position
         self.store.first_position = first
         self.stats.ready -= gone
@@ -267,7 +267,7 @@ class Stream(Queue):
             self._halve_tail()
 
     def _halve_tail(self) -> None:
-        """Let the older half go: who has not read it reads it from the store."""
+        """Drop the older half of the tail; consumers that have not read it read it from the store."""
         excess = self._tail_bytes // 2
         count = 0
         for message in self._tail:
@@ -278,7 +278,7 @@ class Stream(Queue):
         self._trim_tail(count)
 
     def _trim_tail(self, count: int) -> None:
-        """Let the oldest go. What stays is a new list: a reader may be in the middle of the old one."""
+        """Drop the oldest messages of the tail. Make a new list: `_send` may be iterating over the old one."""
         tail = self._tail
         self._tail_first += count
         if count == len(tail):
@@ -295,13 +295,13 @@ class Stream(Queue):
     # -- messages out ------------------------------------------------------------------------------------------------
 
     def dispatch(self) -> None:
-        """Serve everyone who waits, as far as there is credit and the pages are here."""
+        """Serve the ready cursors, as far as they have credit and their pages are in memory."""
         self.is_due = False
         self._scan_left = _SCAN_LIMIT
         while self._ready:
             ready, self._ready = self._ready, {}
             if len(ready) > 1 and self._last_served in ready:
-                # Those behind the same socket take turns.
+                # Consumers of one socket take turns.
                 last_served = self._last_served
                 del ready[last_served]
                 ready[last_served] = None
@@ -314,7 +314,7 @@ class Stream(Queue):
             self._trim_tail(min(len(self._tail), self.readable - self._tail_first))
 
     def _defer(self) -> None:
-        """Go on in the next turn; the cursor that reached the limit in this one comes last."""
+        """Continue in the next turn; the cursor that reached the limit in this one comes last."""
         self._ready, self._over_limit = self._over_limit, {}
         cursor = next(iter(self._ready))
         del self._ready[cursor]
@@ -330,7 +330,7 @@ class Stream(Queue):
                 self._caught_up[cursor] = None
                 return
             if not consumer.has_credit():
-                consumer.is_waiting = False  # whoever gives it credit wakes it
+                consumer.is_waiting = False  # woken when it gets credit
                 if cursor.messages is not None and not cursor.is_shrunk:
                     cursor.shrink()
                 return
@@ -356,7 +356,7 @@ class Stream(Queue):
                     return
 
     def _send(self, cursor: Cursor, messages: list[Message], first: int) -> None:
-        """Send what is in this list, as far as there is credit; there is for one."""
+        """Send messages of this list, as far as there is credit; there is for at least one."""
         self._last_served = cursor
         consumer = cursor.consumer
         ledger = consumer.ledger
@@ -381,7 +381,7 @@ class Stream(Queue):
             entry.queue = self
             if cursor.tracked is not None:
                 cursor.tracked.deliver(entry.position)
-                entry.epoch = 1  # its ack is work for the log
+                entry.epoch = 1  # its ack changes the stored offset
             consumer.unacked += 1
             self.count_unacked()
             self.stats.delivered += 1
@@ -390,8 +390,8 @@ class Stream(Queue):
                 return
 
     def cursor_ready(self, cursor: Cursor) -> None:
-        """The store has answered."""
-        if cursor is not self._reading_for:  # or else `_serve` goes on by itself
+        """Serve a cursor whose page arrived or whose position was found."""
+        if cursor is not self._reading_for:  # otherwise `_serve` is on the stack and continues
             self._ready[cursor] = None
             self.dispatch()
 
@@ -402,15 +402,15 @@ class Stream(Queue):
 
     @property
     def first_offset(self) -> int:
-        """The offset of the oldest message that is kept, or of the next one if there is none."""
+        """The offset of the oldest stored message, or of the next one if there is none."""
         return self.store.first_position
 
     def read(self, offset: int, receive: Callable[[int, list[Message]], None]) -> None:
-        """Call `receive` once, now or later, with the readable messages from this offset on: one page at most.
+        """Call `receive` once, now or later, with readable messages from this offset on: one page at most.
 
-        What retention removed and what cannot be read is skipped, so `receive` may get a higher offset. If it gets no
-        messages, nothing before that offset can be read, and there may be more from there on. Messages carry their
-        offsets in a header. A stream that is deleted answers without messages.
+        Removed and unreadable messages are skipped, so `receive` may get a higher offset. Without messages, nothing
+        before that offset is readable, but there may be more after it. Messages carry their offset header. A read of a
+        deleted stream returns no messages.
         """
         if self.is_deleted or offset >= self.readable:
             receive(offset, [])
@@ -422,7 +422,7 @@ class Stream(Queue):
     # -- settling ----------------------------------------------------------------------------------------------------
 
     def settle(self, entry: QueuedMessage) -> None:
-        """A delivery was acked: the reader may have one more."""
+        """Return the credit of an acked delivery, and record the offset of a tracked consumer."""
         self.unacked_count -= 1
         self.stats.unacked -= 1
         if entry.epoch != 0 and self.offsets is not None:
@@ -430,7 +430,7 @@ class Stream(Queue):
         self.release(entry)
 
     def requeue(self, entries: list[QueuedMessage], actor: object = None, reason: int = 0) -> None:
-        """Deliveries of a channel that is closed: there is nothing to put back."""
+        """Release the deliveries of a closed channel; nothing returns to the stream."""
         self.unacked_count -= len(entries)
         self.requeued += len(entries)
         self.stats.unacked -= len(entries)
@@ -450,7 +450,7 @@ class Stream(Queue):
     def validate_consumer(
         self, channel: "Channel", no_ack: bool, is_exclusive: bool, arguments: dict[str, Any]
     ) -> None:
-        """Refuse what RabbitMQ refuses; who asks for a stream of its own gets it like everybody else."""
+        """Refuse what RabbitMQ refuses; like there, an exclusive consumer is accepted and not exclusive."""
         for name in ("x-priority", "x-cancel-on-ha-failover", "x-consumer-timeout"):
             if name in arguments:
                 raise PreconditionFailed(f"invalid arg '{name}' for {self._named()} of queue type rabbit_stream_queue")
@@ -473,7 +473,7 @@ class Stream(Queue):
             raise PreconditionFailed(f"{self._named()} tracks the offsets of {MAX_TAGS} consumers at most")
 
     def add_consumer(self, consumer: Consumer) -> None:
-        """Let it read from where it asked to."""
+        """Start reading at the offset that the consumer asked for."""
         Queue.add_consumer(self, consumer)
         consumer.is_waiting = True
         cursor = self.cursors[consumer] = Cursor(self, consumer)
@@ -494,7 +494,7 @@ class Stream(Queue):
         self.make_due()
 
     def _find_start(self, consumer: Consumer, cursor: Cursor) -> tuple[str, int]:
-        """Where a consumer begins, as `parse_offset` has it; a tracked one that comes back goes on where it was."""
+        """Return where a consumer starts, as `parse_offset` does; a tracked one resumes at its stored offset."""
         asked = consumer.arguments.get(OFFSET_ARGUMENT, "next")
         if is_tracked(consumer.arguments):
             if self.offsets is None:
@@ -521,7 +521,7 @@ class Stream(Queue):
             self.turn.due.append(self)
 
     def _wake_caught_up(self) -> None:
-        """There is more."""
+        """Make all cursors at the end of the stream ready: there are new messages."""
         if self._ready:
             self._ready.update(self._caught_up)
         else:
@@ -529,10 +529,10 @@ class Stream(Queue):
         self._caught_up = {}
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        consumer.is_waiting = False  # it never stood in the ring
+        consumer.is_waiting = False  # streams do not use the ring
         cursor = self.cursors.pop(consumer, None)
         if cursor is not None:
-            cursor.is_reading = False  # what comes for it now comes too late
+            cursor.is_reading = False  # ignore a page that arrives now
             cursor.messages = None
             self._ready.pop(cursor, None)
             self._caught_up.pop(cursor, None)
@@ -561,7 +561,7 @@ class Stream(Queue):
 
 
 def parse_offset(value: Any) -> tuple[str, int] | None:
-    """Where to read from: "first", "last", "next", a "number", a "time" or an "age" in ms. None: this is no offset."""
+    """Return the kind of offset and its value: "first", "last", "next", "number", "time" or "age" in ms; else None."""
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
     if isinstance(value, str):

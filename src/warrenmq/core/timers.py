@@ -1,11 +1,11 @@
-"""Timers: what is to be done at a time, for all features of the broker that wait.
+"""Timers, for everything in the broker that waits.
 
-Times are milliseconds since 1970. The core reads no clock: the server calls `advance` with the time, and asks
-`next_due_ms` when to come again. A timer never runs early, and at most RESOLUTION_MS late.
+Times are milliseconds since 1970. The core reads no clock: the server calls `advance` with the time, and schedules the
+next call by `next_due_ms`. A timer never runs early, and at most RESOLUTION_MS late.
 
-Timers lie in buckets of RESOLUTION_MS; a heap holds the buckets' times. So scheduling and cancelling take the same time
-however many there are, and a clock that jumps forward skips nothing and visits no empty bucket. After it jumps back,
-timers wait until their time comes again.
+Timers are in buckets of RESOLUTION_MS, and the times of the buckets in a heap: scheduling and cancelling take constant
+time, and a clock that jumps forward neither skips timers nor visits empty buckets. If it jumps back, timers wait until
+their time comes again.
 
 Owned by the loop thread.
 """
@@ -22,7 +22,7 @@ _due_ms = attrgetter("due_ms")
 
 
 class Timer:
-    """Something to be done at a time, which does not change while it is scheduled."""
+    """An action and its due time, which must not change while the timer is scheduled."""
 
     __slots__ = ("action", "due_ms")
 
@@ -35,7 +35,7 @@ class Timer:
 
 
 class Timers:
-    """One per broker. `on_earlier` is called when the next timer is due earlier than before."""
+    """The timers of a broker. `on_earlier` is called when the next due time gets earlier."""
 
     __slots__ = ("_bucket_times", "_buckets", "on_earlier")
 
@@ -54,7 +54,7 @@ class Timers:
         return timer
 
     def add(self, timer: Timer) -> None:
-        """Run this timer when it is due. It may be added again after it has run or was cancelled."""
+        """Schedule this timer. It may be added again after it has run or was cancelled."""
         time = _bucket_time(timer.due_ms)
         bucket = self._buckets.get(time)
         if bucket is not None:
@@ -66,7 +66,7 @@ class Timers:
             self.on_earlier()
 
     def cancel(self, timer: Timer) -> None:
-        """Do not run it. Cancelling one that has run, or was cancelled, does nothing."""
+        """Cancel a timer. Does nothing if it has run or was cancelled."""
         time = _bucket_time(timer.due_ms)
         bucket = self._buckets.get(time)
         if bucket is not None and bucket.pop(timer, timer) is None and not bucket:
@@ -76,16 +76,16 @@ class Timers:
                 heapify(self._bucket_times)
 
     def next_due_ms(self) -> int | None:
-        """When `advance` has something to do next; None if there are no timers."""
+        """Return the time at which the next timer is due; None if there are no timers."""
         times = self._bucket_times
         while times and times[0] not in self._buckets:
             heappop(times)
         return times[0] if times else None
 
     def advance(self, now_ms: int) -> None:
-        """Run what is due, in the order of due times; of equal ones, in the order they were scheduled.
+        """Run due timers, ordered by due time and then by when they were scheduled.
 
-        What an action cancels does not run; what it schedules runs in a later call, even if it is due.
+        Timers that an action cancels do not run; those it schedules run in a later call, even if they are due.
         """
         times = []
         while (time := self.next_due_ms()) is not None and time <= now_ms:
@@ -108,5 +108,5 @@ class Timers:
 
 
 def _bucket_time(due_ms: int) -> int:
-    """The end of the bucket: then all in it are due."""
+    """Return the end of the bucket: the time at which all its timers are due."""
     return -(-due_ms // RESOLUTION_MS) * RESOLUTION_MS

@@ -1,8 +1,8 @@
-"""Users, their passwords and what they may touch.
+"""Users, their passwords and permissions.
 
-A permission is three patterns per user and virtual host, as in RabbitMQ: what may be configured, written and read.
-A pattern must match somewhere in the name (`^` and `$` anchor it); an empty one matches only the empty name. Patterns
-are RE2's (patterns.py). Streams of the broker itself ask for a tag as well (reserved.py).
+A permission is three patterns per user and virtual host, as in RabbitMQ: for configure, write and read. A pattern
+matches anywhere in the name (`^` and `$` anchor it); an empty one matches only the empty name. Patterns use RE2 syntax
+(patterns.py). System streams also require a tag (reserved.py).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Permission:
 
 @dataclass(slots=True)
 class User:
-    """A name, a salted hash, tags, and permissions by virtual host. `everywhere` holds where no other is set."""
+    """A user; `everywhere` is the permission in virtual hosts that are not in `permissions`."""
 
     name: str
     salt: bytes
@@ -52,14 +52,14 @@ _UNKNOWN_USER = User("", bytes(4), bytes(hashlib.sha256().digest_size))
 
 
 class Users:
-    """The users of one broker. `revision` changes with every user and permission."""
+    """The users of one broker. `revision` changes with each change of a user or permission."""
 
     def __init__(self) -> None:
         self._users: dict[str, User] = {}
         self.revision = Revision()
 
     def add(self, name: str, password: str, tags: Iterable[str] | None = None) -> None:
-        """Make a user without permissions, or change the password of one, and its tags unless these are None."""
+        """Create a user without permissions, or change the password, and the tags unless None, of an existing one."""
         salt = secrets.token_bytes(4)
         existing = self._users.get(name)
         user = User(name, salt, _hash(salt, password))
@@ -76,10 +76,7 @@ class Users:
         self.revision.number += 1
 
     def grant(self, name: str, vhost: str | None, configure: str, write: str, read: str) -> None:
-        """Set the permission for one virtual host, or (None) for every one that has no own.
-
-        ValueError: one of the patterns is not a regular expression of RE2, or too long.
-        """
+        """Set the permission for one virtual host, or with None for all others. ValueError: an invalid pattern."""
         permission = Permission(Pattern(configure), Pattern(write), Pattern(read))
         if vhost is None:
             self._users[name].everywhere = permission
@@ -88,7 +85,7 @@ class Users:
         self.revision.number += 1
 
     def authenticate(self, name: str, password: str) -> bool:
-        """Whether there is such a user with this password; an unknown name takes as long as a known one."""
+        """Return True if the user has this password; takes equally long for an unknown user."""
         user = self._users.get(name, _UNKNOWN_USER)
         try:
             is_right = hmac.compare_digest(user.password_hash, _hash(user.salt, password))
@@ -111,7 +108,7 @@ class Users:
         """403 unless the user may configure, write or read the exchange or queue."""
         user = self._users.get(name)
         permission = user.permission(vhost) if user is not None else None
-        # RabbitMQ knows the default exchange by this name where permissions are concerned.
+        # In permissions RabbitMQ uses this name for the default exchange.
         checked = "amq.default" if kind == "exchange" and not resource else resource
         is_allowed = permission is not None and permission.allows(action, checked)
         if kind == "queue" and reserved.is_system_stream(vhost, checked):
@@ -122,8 +119,8 @@ class Users:
     def require_publish(self, name: str, vhost: str, exchange: str, routing_key: str) -> bool:
         """403 unless the user may publish to the exchange with this key.
 
-        Return whether the same is true of every key, for this revision; with topic permissions it would not be, and the
-        caller asks for each publish.
+        Return True if this holds for every key until the revision changes. It would not with topic permissions; the
+        caller then checks each publish.
         """
         self.require(name, vhost, "write", "exchange", exchange)
         return True
