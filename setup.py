@@ -41,18 +41,18 @@ HOT_MODULES = {
     "core.consumer": FAST,  # 11 %, fan-out
     "core.message": FAST,  # 10 %, paging
     "core.backlog": FAST,  # 5.7 %, each acked
-    "core.dead_letter": SMALL,  # called from core.classic_queue for each message that is dead-lettered
-    "core.expiry": SMALL,  # called from core.classic_queue for each message of a queue with a TTL
-    "core.length_limit": SMALL,  # the same, with a length limit
+    "core.dead_letter": SMALL,  # uncompiled, a dead-lettered message costs the broker 1.7 times as much
+    "core.expiry": SMALL,  # the same of a message in a queue with a TTL: 1.7 times
+    "core.length_limit": SMALL,  # in a queue with a length limit: 1.4 times; one that drops its head: 2.3 times
     "core.priority": SMALL,  # the same, with priorities
     "core.ledger": FAST,  # 3.9 %, confirms
     "core.exchange": FAST,  # its routes are read for each publish, from C
     "core.stream": SMALL,  # 11 %, streams
     "core.number_header": SMALL,  # 5.4 %, streams
-    "core.stream_filter": SMALL,  # looks at every message that a filtered reader passes over
-    "core.publish_rules": SMALL,  # called from core.channel for each publish
-    "core.routing.topic": SMALL,  # a publish whose route is not cached
-    "core.routing.consistent_hash": SMALL,  # the same; uncompiled, each bound queue costs it about 1 us
+    "core.stream_filter": SMALL,  # a message that a filter skips: 1.6 times
+    "core.publish_rules": SMALL,  # a publish with other properties than the last: 2.4 times
+    "core.routing.topic": SMALL,  # a publish whose route is not cached: 0.4 us, 1.0 us uncompiled
+    "core.routing.consistent_hash": SMALL,  # the same; 0.9 us for 10 queues, 4.3 us uncompiled
     "core.ports": SMALL,  # base classes: the broker's calls to the outside go through their C-level tables
     "core.stats": SMALL,  # counters, incremented from C
     "core.turn": SMALL,  # lists, appended to from C

@@ -20,13 +20,13 @@ from warrenmq.core.stats import Stats
 # Free slots are released when there are this many, before or after the head, and they are at least half of the list.
 _COMPACT_FROM = 1024
 
-# Stands in the place of a message that was removed, so that the list stays sorted and is_durable its length.
+# In the slot of a removed message, so that the list stays sorted and keeps its length.
 _REMOVED = Message(b"", b"", b"")
 _NO_ENTRY = enqueue_as(_REMOVED, -1)
 
 
 class Backlog:
-    """`waiting` messages wait, with `body_bytes` bytes of bodies; `paged` of them are on disk only.
+    """`waiting` messages wait, with `body_bytes` bytes of bodies; `paged` of them are only on disk.
 
     `next_position` is that of the next message; no position is used twice. `is_durable`: persistent messages are stored
     durably. `counts_attempts`: how often they were delivered, too. `on_page` is called after a page was read back.

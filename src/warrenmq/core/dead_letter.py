@@ -53,7 +53,7 @@ PendingDeadLetter = tuple["DeadLetters", Message, int, QueuedMessage | None, boo
 
 
 class DeadLetters:
-    """Those of one queue. `is_at_least_once`: what no queue takes is kept (at-least-once)."""
+    """Dead-letters messages of one queue. `is_at_least_once`: messages that no queue takes are held."""
 
     __slots__ = (
         "_cached",

@@ -1,8 +1,8 @@
-"""Exchanges and routes: from an exchange and a key to the queues.
+"""Exchanges and routes: from an exchange and a routing key to the queues.
 
-A route is computed once for each (exchange, routing key, flags) and kept by the virtual host until its topology
-changes. Some exchanges look into the message (headers, hashes of a header), choose at random, or note what passes
-(ids, recent messages): routes that pass one are computed per message.
+A route is computed once for each (exchange, routing key, flags) and cached by the virtual host until its topology
+changes. Exchanges that inspect the message (headers, hashes of a header), choose at random, or are stateful (ids,
+recent messages) prevent caching: routes through them are computed per message.
 
 Compiled when the package is built (exchange.pxd).
 """
@@ -25,7 +25,7 @@ DEFAULT_EXCHANGE = ""
 
 
 class Exchange:
-    """A name, a type and a matcher full of bindings. A destination is a Queue or another Exchange."""
+    """A name, a type and a matcher with the bindings. A destination is a Queue or another Exchange."""
 
     __slots__ = (
         "alternate",
@@ -67,19 +67,19 @@ class Exchange:
 
     @property
     def is_stateful(self) -> bool:
-        """Whether it must be asked when a message is delivered, and not before (`ExchangePath`)."""
+        """True if messages change its state, so routing waits until they are delivered (`ExchangePath`)."""
         return self.deduplication is not None or self.history is not None
 
     def apply(self, options: ExchangeOptions) -> None:
-        """Route by these options from now on; the virtual host drops the cached routes (`VHost.apply`)."""
+        """Apply these options; the virtual host drops the cached routes (`VHost.apply`)."""
         self.options = options
         self.alternate = options.alternate
 
 
 class Route:
-    """Where messages with one publish method go. `queues` is None where it depends on each message.
+    """The queues of messages with one publish method. `queues` is None if they depend on each message.
 
-    `sampler` belongs to the event sink, which replaces it.
+    `sampler` is owned by the event sink, which replaces it.
     """
 
     __slots__ = (
@@ -103,7 +103,7 @@ class Route:
 
 
 def name_of(destination: Any) -> str:
-    """Return a name for a destination that no other destination has, and that is the same after a restart."""
+    """Return a unique name of a destination, the same after a restart."""
     return f"{'queue' if isinstance(destination, Queue) else 'exchange'} {destination.name}"
 
 
@@ -116,11 +116,11 @@ def collect_queues(
     found: dict[Queue, None],
     path: "ExchangePath | None" = None,
 ) -> bool:
-    """Add every queue that one of the keys reaches, each once. Return whether the answer depends on the message.
+    """Add every queue that one of the keys reaches, each once. Return True if the result depends on the message.
 
-    A message has several keys if it carries CC or BCC: every exchange on the way looks at all of them, but for those
-    that choose one destination. With a path, exchanges that have seen the message lead nowhere. Streams of the
-    broker are never found (`VHost.find_route`).
+    A message with CC or BCC has several keys: every exchange on the path matches all of them, except for those that
+    choose one destination. With a path, exchanges that have seen the message drop it. System streams are never found
+    (`VHost.find_route`).
     """
     uses_message = False
     seen = {exchange}

@@ -1,9 +1,9 @@
-"""How much memory the things take that clients make the broker hold, beside messages: estimates per object.
+"""Estimates of the memory that queues, bindings, consumers and other objects created by clients take.
 
-The counters are in `Stats`; each is changed where the thing that it counts comes and goes, so the sum costs a few
-additions and the memory alarm can judge it after every turn (docs/decisions/0020). `core/snapshot.py` shows it by kind.
+The counters are in `Stats`, and change when an object is created or removed. So the sum costs a few additions, and the
+memory alarm checks it after every turn (docs/decisions/0020). `core/snapshot.py` shows it by kind.
 
-An estimate is a measured constant plus what a client can make as large as it likes: names, arguments, lists.
+An estimate is a measured constant plus the parts whose size the client chooses: names, arguments, lists.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def size_of_consumer(consumer: Consumer) -> int:
 
 
 def size_of_connection(connection: Connection) -> int:
-    """Return what a connection takes from connection.open on, beside its socket."""
+    """Return the memory of an open connection, besides its socket."""
     return _size_of_table(connection.client_properties)
 
 
@@ -73,7 +73,7 @@ def size_of_route(route: Route) -> int:
 
 
 def memory_refusal(stats: Stats) -> ContentTooLarge:
-    """Return the refusal of a content or a transaction that would exceed `Stats.unfinished_limit`."""
+    """Return the error for a content or transaction that would exceed `Stats.unfinished_limit`."""
     return ContentTooLarge(
         f"no memory for this message at present: messages in transit and uncommitted transactions hold "
         f"{stats.transit_bytes + stats.uncommitted_bytes} bytes, the limit is {stats.unfinished_limit}"
@@ -81,7 +81,7 @@ def memory_refusal(stats: Stats) -> ContentTooLarge:
 
 
 def _size_of_table(value: Any) -> int:
-    """Return the memory of a field table and all that is in it; 0 if it is empty."""
+    """Return the memory of a field table with its contents; 0 if it is empty."""
     return _size_of(value) if value else 0
 
 

@@ -90,7 +90,7 @@ class Message:
         return self.size + self._header_size + _OVERHEAD
 
     def shared_size(self) -> int:
-        """Return the part of its footprint that all its queue_count share: the header and the body."""
+        """Return the part of the footprint that all its queues share: the header and the body."""
         return self.size + self._header_size
 
 

@@ -1,8 +1,8 @@
 """A header with a number that is added at delivery: `x-stream-offset` of streams, `x-delivery-count` of quorum queues.
 
-A message of a stream gets it once, when it comes into memory for readers, however many of them there are. Neighbours
-mostly have the same properties: then they are looked into once, and the rest is copying. One of the files that know
-whether they are compiled (docs/decisions/0002), because C copies bytes where Python joins pieces.
+A stream adds it once per message, when the message is read into memory for any number of consumers. Consecutive
+messages mostly have equal properties, so where the header goes is found once and the rest is copying. The body of
+`stamp` is different when compiled (docs/decisions/0002): copying in C takes 87 ns, joining bytes objects 260 ns.
 
 Compiled when the package is built (number_header.pxd).
 """
@@ -33,7 +33,7 @@ _pack = Struct(">q").pack
 
 
 class NumberHeader:
-    """Writes a number into headers, under one name; it knows how the last properties were cut for it."""
+    """Adds a number to headers under one name; caches where the last properties were split for it."""
 
     __slots__ = ("_after", "_before", "_entry", "_name", "_properties")
 
@@ -46,7 +46,7 @@ class NumberHeader:
         self._after = b""
 
     def stamp(self, message: Message, offset: int) -> Message:
-        """Return the same message with the number among its headers; one that the publisher wrote there is replaced."""
+        """Return the message with the number among its headers; replaces a header of that name."""
         header = message.header
         if cython.compiled:
             source: Pointer = PyBytes_AS_STRING(header)

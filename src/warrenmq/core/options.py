@@ -1,9 +1,9 @@
-"""Effective options: what the type, durability and arguments of a queue or exchange mean.
+"""Effective options of queues and exchanges, from their type, durability, arguments and policies.
 
-The one place that interprets arguments, which `arguments.py` has checked and policies have changed (policies.py).
-Arguments of a queue that an older version has declared may be unchecked. Everybody else, storage included, takes the
-options. `Queue.apply` and `Exchange.apply` change them at run time; the type, durability and deduplication of what
-exists stay as declared, and so does all that is special to an exchange type.
+The only place that interprets arguments, after `arguments.py` has validated them and policies have changed them
+(policies.py); those declared with an older version may be unvalidated. All other code, storage included, uses the
+options. `Queue.apply` and `Exchange.apply` change them at run time, except for type, durability, deduplication, and
+what is specific to an exchange type.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ class QueueOptions:
 
     type: str = CLASSIC
     is_durable: bool = False
-    durability: Durability | None = None  # how safe a confirmed message is; None: as the broker's
+    durability: Durability | None = None  # of confirmed messages; None: the broker's
     deduplication: DeduplicationOptions | None = None
     message_ttl_ms: int | None = None
-    unused_ms: int | None = None  # x-expires: the queue is deleted when it is unused for this long
+    unused_ms: int | None = None  # x-expires: delete the queue when it is unused for this long
     max_length: int | None = None
     max_length_bytes: int | None = None
     overflow: str = DROP_HEAD
     dead_letter_exchange: str | None = None
     dead_letter_routing_key: str | None = None  # None: the message keeps its routing keys
-    is_dead_letter_at_least_once: bool = False  # at-least-once: what no queue takes stays here
+    is_dead_letter_at_least_once: bool = False  # hold dead letters that no queue takes
     max_priority: int = 0  # 0: no priorities
     is_single_active: bool = False
     delivery_limit: int | None = None
@@ -59,17 +59,17 @@ class QueueOptions:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeOptions:
-    """None: not set. `alternate` names the exchange that takes what finds no queue."""
+    """None: not set. `alternate` names the exchange for messages that match no binding."""
 
     alternate: str | None = None
     deduplication: DeduplicationOptions | None = None
-    hash_header: str | None = None  # of x-consistent-hash: the header or the property that is hashed
+    hash_header: str | None = None  # x-consistent-hash: the header or the property that is hashed
     hash_property: str | None = None
-    history_length: int = 0  # of x-recent-history: how many messages it keeps
+    history_length: int = 0  # x-recent-history: the number of messages
 
 
 def queue_options(is_durable: bool, arguments: Mapping[str, Any]) -> QueueOptions:
-    """Return the options of a queue that is declared like this."""
+    """Return the options of a queue with these arguments."""
     type = queue_type_of(arguments)
     durability = arguments.get("x-durability")
     is_stream = type == STREAM
@@ -121,15 +121,15 @@ def _delivery_limit(type: str, arguments: Mapping[str, Any]) -> int | None:
 
 
 def _integer(arguments: Mapping[str, Any], name: str) -> int | None:
-    """None also for what an older version accepted without a check."""
+    """Return an integer argument; None also if an older version accepted another type."""
     value = arguments.get(name)
     return value if is_integer(value) else None
 
 
 def exchange_options(type: str, arguments: Mapping[str, Any]) -> ExchangeOptions:
-    """Return the options of an exchange that is declared like this."""
+    """Return the options of an exchange with these arguments."""
     alternate = alternate_of(arguments)
-    if type == deduplication.EXCHANGE_TYPE:  # made for it: need not ask
+    if type == deduplication.EXCHANGE_TYPE:  # implied by the type
         arguments = {**arguments, deduplication.ENABLED: True}
     is_hashing = type == CONSISTENT_HASH
     return ExchangeOptions(
@@ -142,7 +142,7 @@ def exchange_options(type: str, arguments: Mapping[str, Any]) -> ExchangeOptions
 
 
 def alternate_of(arguments: Mapping[str, Any]) -> str | None:
-    """Return the alternate exchange, also of arguments that were not checked."""
+    """Return the alternate exchange; the arguments may be unvalidated."""
     alternate = arguments.get("alternate-exchange")
     return alternate if isinstance(alternate, str) else None
 

@@ -1,8 +1,8 @@
-"""The backlog of a queue with priorities (x-max-priority): one backlog for each level, highest level first.
+"""The backlog of a queue with priorities (x-max-priority): one backlog per level, highest level first.
 
-Each level is paged and stored like any other backlog, and is made when the first message of its priority comes.
-Positions are unique in the whole queue, so they still say which message came first. A message without a priority has
-priority 0; a priority above the highest level counts as the highest level.
+Each level is paged and stored like any other backlog, and created with the first message of its priority. Positions
+are unique in the queue, so they still define the order of arrival. A message without a priority has priority 0; a
+priority above the highest level is lowered to it.
 
 Owned by the loop thread. Compiled when the package is built (priority.pxd).
 """
@@ -17,10 +17,10 @@ from warrenmq.protocol.properties import priority as priority_of
 
 
 class PriorityBacklog(Backlog):
-    """`waiting`, `body_bytes` and `paged` are sums over all levels; the rest is the levels' own.
+    """`waiting`, `body_bytes` and `paged` are sums over all levels.
 
-    `open_store` returns the store of a level; None: the level lives in memory alone. `known_levels` are those above 0
-    that had a store before the start.
+    `open_store` returns the store of a level, None for an in-memory level. `known_levels` are those above 0 that
+    recovery found.
     """
 
     __slots__ = ("_levels", "_open", "_open_store")
@@ -60,7 +60,7 @@ class PriorityBacklog(Backlog):
         level = self._levels[priority]
         if level is None:
             level = self._make_level(priority)
-            level.restore()  # opens its store, in which nothing is
+            level.restore()  # opens its store, which is empty
         return level
 
     def parts(self) -> list[Backlog]:
@@ -68,7 +68,7 @@ class PriorityBacklog(Backlog):
         return self._open
 
     def _leave_out(self, level: Backlog) -> None:
-        """A level is about to change: its messages do not count here meanwhile."""
+        """Subtract a level's counters before it changes."""
         self.waiting -= level.waiting
         self.body_bytes -= level.body_bytes
 

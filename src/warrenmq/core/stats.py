@@ -1,8 +1,8 @@
-"""Counters of one broker, shared by everything in it, and those of each connection.
+"""Counters of a broker, traffic of a connection, and revisions of cached decisions.
 
-Plain additions on the message path, read by snapshots. Totals only: what each queue holds is the queue's own. All
-memory that clients make the broker hold is counted here, by kind (docs/decisions/0020). And `Revision`, a number that
-is compared on the message path.
+Plain additions on the message path, read by snapshots. Queues have counters of their own. All memory used on behalf of
+clients is counted here, by kind (docs/decisions/0020).
+
 Compiled when the package is built (stats.pxd).
 """
 
@@ -10,15 +10,14 @@ from warrenmq.events import schema
 
 
 class Stats:
-    """The counters that end in `_bytes` are memory, but for `bytes_in` and `bytes_out`; `memory()` is their sum.
+    """Counters ending in `_bytes`, except `bytes_in` and `bytes_out`, are memory; `memory()` is their sum.
 
-    `held_bytes` are messages, waiting and unacked, in every queue that holds them; `shared_bytes` of that are counted
-    more than once, as the message is in several queues. `transit_bytes` are contents that have not come whole,
-    `uncommitted_bytes` the publishes of open transactions: both can end only by what their clients send next, so they
-    may take no more than `unfinished_limit` together (0: no limit). `output_bytes` wait for clients to read them.
-    `route_bytes` are cached routes, `id_bytes` the ids that deduplication remembers, `expiry_bytes` the index of
-    messages that expire, `definition_bytes` queues,
-    exchanges, bindings, consumers, channels and connections (core/memory.py).
+    - `held_bytes`: messages, waiting and unacked, counted in each queue; `shared_bytes`: the part counted repeatedly
+    - `transit_bytes`: incomplete contents; `uncommitted_bytes`: publishes of open transactions. Only their clients can
+      complete them, so together they are limited to `unfinished_limit` (0: no limit)
+    - `output_bytes`: output that clients have not read
+    - `route_bytes`: cached routes; `id_bytes`: ids of deduplication; `expiry_bytes`: the index of expiring messages
+    - `definition_bytes`: queues, exchanges, bindings, consumers, channels and connections (core/memory.py)
     """
 
     __slots__ = (
@@ -63,7 +62,7 @@ class Stats:
         self.returned = 0
         self.unroutable = 0
         self.deduplicated = 0
-        # By reason (events/schema.py): removed from queues, and of those, published to a dead-letter exchange.
+        # By reason (events/schema.py): messages dropped from queues, and those of them that were dead-lettered.
         self.dropped = [0] * (max(schema.REASON_NAMES) + 1)
         self.dead_lettered = [0] * (max(schema.REASON_NAMES) + 1)
         self.dead_letter_cycles = 0
@@ -88,7 +87,7 @@ class Stats:
         self.connections_closed = 0
 
     def memory(self) -> int:
-        """Return the bytes that clients make the broker hold."""
+        """Return the memory used on behalf of clients."""
         return (
             self.held_bytes
             - self.shared_bytes
@@ -102,14 +101,14 @@ class Stats:
         )
 
     def exceeds_unfinished(self, coming: int) -> bool:
-        """Return True if `coming` more bytes of unfinished contents and transactions are more than there may be."""
+        """Return True if `coming` more bytes of incomplete contents and transactions exceed the limit."""
         return self.unfinished_limit != 0 and (
             self.transit_bytes + self.uncommitted_bytes + coming > self.unfinished_limit
         )
 
 
 class Traffic:
-    """Bytes that one connection has received and sent."""
+    """Bytes received and sent by one connection."""
 
     __slots__ = ("bytes_in", "bytes_out")
 
@@ -119,7 +118,7 @@ class Traffic:
 
 
 class Revision:
-    """Grows with each change of what decisions depend on. A cached decision is valid for the number it was made at."""
+    """Grows with each change of what cached decisions depend on; a decision is valid for one revision."""
 
     __slots__ = ("number",)
 

@@ -1,7 +1,7 @@
-"""A virtual host: names of exchanges and queues, and the bindings between them.
+"""A virtual host: its exchanges and queues by name, and the bindings between them.
 
-Declares, binds, deletes and resolves routes. What it refuses it refuses with RabbitMQ's codes and words. Anything that
-changes where a key leads drops the cached routes.
+Declares, binds, deletes and resolves routes. Refusals have RabbitMQ's codes and texts. Every change of the topology
+drops the cached routes.
 
 Owned by the loop thread.
 """
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from warrenmq.core.connection import Connection
     from warrenmq.core.consumer import Consumer
 
-# Of cached routes in one virtual host: keys that are never used again must not fill the memory.
+# Memory limit of the cached routes of one virtual host: keys that are never used again must not fill the memory.
 MAX_ROUTE_BYTES = 64 * 1024 * 1024
 
 TRACE_EXCHANGE = "amq.rabbitmq.trace"
@@ -70,21 +70,21 @@ PREDECLARED = (
 
 
 class VHost:
-    """One isolated name space of a broker."""
+    """One isolated namespace of a broker."""
 
     def __init__(self, broker: Broker, name: str) -> None:
         self.broker = broker
         self.name = name
         self.limits = broker.limits
-        self.is_tapped = False  # somebody listens to its firehose
+        self.is_tapped = False  # its firehose is open
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
         self.bindings = BindingIndex()
         self.routes: dict[bytes, Route] = {}  # of clients, by the bytes of the publish method
-        self._own_routes: dict[tuple[str, str], Route] = {}  # of `publish`: internal exchanges are among them
+        self._own_routes: dict[tuple[str, str], Route] = {}  # of `publish`, including internal exchanges
         self._route_bytes = 0  # the memory of both
         self.topology = Revision()  # grows when the cached routes are dropped
-        self.stateful_exchanges: dict[Exchange, None] = {}  # exchanges that note what passes: ids, recent messages
+        self.stateful_exchanges: dict[Exchange, None] = {}  # they remember ids or messages
         self.policies = Policies(self)
         for exchange_name, type in PREDECLARED:
             self._add_exchange(Exchange(exchange_name, type, is_durable=True))
@@ -95,7 +95,7 @@ class VHost:
     @overload
     def apply(self, target: Exchange, options: ExchangeOptions) -> None: ...
     def apply(self, target: Any, options: Any) -> None:
-        """Give a queue or exchange other options at run time."""
+        """Apply new options to a queue or exchange at run time."""
         before = target.options
         target.apply(options)
         if isinstance(target, Queue):
@@ -105,7 +105,7 @@ class VHost:
         self._topology_changed()
 
     def tap(self, is_tapped: bool) -> None:
-        """Let the event sink hear of all that is published and delivered here, or no more."""
+        """Start or stop reporting all publishes and deliveries to the event sink (the firehose)."""
         self.is_tapped = is_tapped
         for queue in self.queues.values():
             queue.is_tapped = is_tapped
@@ -119,13 +119,13 @@ class VHost:
         traits: Traits | None,
         path: ExchangePath | None = None,
     ) -> tuple[list[Queue], bool]:
-        """The queues that a message reaches, and whether that depends on more than its keys."""
+        """Return the queues that a message reaches, and whether they depend on more than its keys."""
         found: dict[Queue, None] = {}
         uses_message = collect_queues(exchange, keys, traits, self.exchanges, self.queues, found, path)
         return list(found), uses_message
 
     def make_route(self, exchange: Exchange, routing_key: str, address: bytes, is_mandatory: bool) -> Route:
-        """A route that can be used for every message with the same publish method."""
+        """Return the route of all messages with the same publish method."""
         if exchange.name == DEFAULT_EXCHANGE and routing_key.startswith(ADDRESS_PREFIX):
             reply_queue = self.broker.reply_queues.get(routing_key)
             return Route(exchange, routing_key, address, is_mandatory, [] if reply_queue is None else [reply_queue])
@@ -135,16 +135,16 @@ class VHost:
     def find_route(
         self, method: bytes, exchange: str, routing_key: str, address: bytes, is_mandatory: bool, is_immediate: bool
     ) -> Route:
-        """Return the route of a client's publish, and keep it in `routes` by the publish method's own bytes.
+        """Return the route of a client's publish, and cache it in `routes` by the bytes of the publish method.
 
-        Only this leads to a stream of the broker; the caller has checked that the user may write there.
+        Only this routes to system streams; the caller has checked that the user may write there.
         """
         source = self.exchange(exchange)
         self._require_not_internal(source)
         if is_immediate:
             raise NotImplementedHere("immediate=true")
         if exchange == DEFAULT_EXCHANGE and reserved.is_system_stream(self.name, routing_key):
-            queue = self.queues.get(routing_key)  # not kept: the caller checks the user's tags for every publish
+            queue = self.queues.get(routing_key)  # not cached: the caller checks the user's tags for every publish
             return Route(source, routing_key, address, is_mandatory, [] if queue is None else [queue])
         route = self.make_route(source, routing_key, address, is_mandatory)
         if not routing_key.startswith(ADDRESS_PREFIX):  # these come and go without a change of topology
@@ -163,7 +163,7 @@ class VHost:
         return route
 
     def _make_room_for(self, route: Route) -> None:
-        """Count a route that is about to be cached; drop all others if they take too much memory."""
+        """Count the memory of a route to be cached; drop all others if the limit is exceeded."""
         size = size_of_route(route)
         if self._route_bytes + size > MAX_ROUTE_BYTES:
             self._topology_changed()
@@ -179,9 +179,9 @@ class VHost:
         *,
         is_internal: bool = False,
     ) -> int:
-        """Publish a message of the broker's own, without a channel. Return its outcome (core/outcome.py).
+        """Publish a message of the broker itself, without a channel. Return its outcome (core/outcome.py).
 
-        Raise what a client's publish would be refused with. `is_internal` allows internal exchanges, too.
+        Raises the same errors as a client's publish. `is_internal` also allows internal exchanges.
         """
         route = self.find_own_route(exchange, routing_key)
         if not is_internal:
@@ -203,7 +203,7 @@ class VHost:
     # -- exchanges ---------------------------------------------------------------------------------------------------
 
     def exchange(self, name: str) -> Exchange:
-        """The exchange of that name; 404 if there is none."""
+        """Return the exchange of that name; 404 if there is none."""
         exchange = self.exchanges.get(name)
         if exchange is None:
             raise NotFound(f"no exchange '{name}' in vhost '{self.name}'")
@@ -212,7 +212,7 @@ class VHost:
     def declare_exchange(
         self, name: str, type: str, is_durable: bool, is_auto_delete: bool, is_internal: bool, arguments: dict[str, Any]
     ) -> Exchange:
-        """Make the exchange, or find that it is the same already."""
+        """Declare an exchange: create it, or check that it is equivalent to the existing one."""
         if type not in MATCHERS:
             raise CommandInvalid(f"unknown exchange type '{type}'")
         existing = self.exchanges.get(name)
@@ -268,7 +268,7 @@ class VHost:
         return Deduplication(options, store, self.broker.turn, self.broker.stats)
 
     def delete_exchange(self, name: str, if_unused: bool) -> None:
-        """Remove the exchange with its bindings; a name that does not exist is fine."""
+        """Delete an exchange with its bindings; does nothing if it does not exist."""
         self.require_not_default(name)
         if name.startswith("amq."):
             raise AccessRefused(f"deletion of system {self._named('exchange', name)} not allowed")
@@ -280,7 +280,7 @@ class VHost:
         self.remove_exchange(exchange)
 
     def remove_exchange(self, exchange: Exchange) -> None:
-        """Take the exchange away with all bindings from it and to it."""
+        """Remove an exchange with all bindings from it and to it."""
         del self.exchanges[exchange.name]
         self.policies.forget(exchange)
         self.broker.stats.definition_bytes -= size_of_exchange(exchange)
@@ -306,7 +306,7 @@ class VHost:
     # -- queues ------------------------------------------------------------------------------------------------------
 
     def queue(self, name: str, connection: Connection | None) -> Queue:
-        """The queue of that name; 404 if there is none, 405 if it is exclusive to another connection."""
+        """Return the queue of that name; 404 if there is none, 405 if it is exclusive to another connection."""
         queue = self.queues.get(name)
         if queue is None:
             raise NotFound(f"no queue '{name}' in vhost '{self.name}'")
@@ -322,13 +322,14 @@ class VHost:
         arguments: dict[str, Any],
         connection: Connection | None,
     ) -> Queue:
-        """Make the queue, or find that it is the same already. An empty name asks the broker for one.
+        """Declare a queue: create it, or check that it is equivalent to the existing one.
 
-        Without a connection it is one of the broker's own, for which there is no limit.
+        An empty name is replaced by a generated one. Without a connection it is a queue of the broker itself, to which
+        the limit does not apply.
         """
         if name.startswith("amq."):
             raise AccessRefused(f"queue name '{name}' contains reserved prefix 'amq.*'")
-        is_durable = is_durable and not is_exclusive  # an exclusive queue dies with its connection anyway
+        is_durable = is_durable and not is_exclusive  # an exclusive queue is deleted with its connection
         existing = self.queues.get(name) if name else None
         if existing is not None:
             what = self._named("queue", name)
@@ -355,7 +356,7 @@ class VHost:
         return queue
 
     def _require_free(self, name: str, is_durable: bool, arguments: dict[str, Any]) -> None:
-        """403 for a new queue under the broker's prefix, unless it is a stream of the broker, and a stream."""
+        """403 for a new queue with a reserved name, unless it is a valid system stream."""
         if not reserved.is_reserved(name):
             return
         if not reserved.is_system_stream(self.name, name):
@@ -404,7 +405,7 @@ class VHost:
         return queue
 
     def delete_queue(self, name: str, connection: Connection | None, if_unused: bool, if_empty: bool) -> int:
-        """Remove the queue; gives the number of messages that waited. A name that does not exist is fine."""
+        """Delete a queue. Return the number of waiting messages; does nothing if it does not exist."""
         queue = self.queues.get(name)
         if queue is None:
             return 0
@@ -418,7 +419,7 @@ class VHost:
         return self.remove_queue(queue)
 
     def remove_queue(self, queue: Queue, reason: int = 0) -> int:
-        """Take the queue away and tell its consumers; `reason` is for its event."""
+        """Remove a queue and notify its consumers; `reason` is for the event."""
         if self.queues.get(queue.name) is not queue:
             return 0
         del self.queues[queue.name]
@@ -436,7 +437,7 @@ class VHost:
         return dropped
 
     def remove_consumer(self, queue: Queue, consumer: Consumer) -> None:
-        """Take a consumer off a queue; an auto-delete queue goes with its last one."""
+        """Remove a consumer from a queue; an auto-delete queue is deleted with its last one."""
         queue.remove_consumer(consumer)
         if queue.is_auto_delete and not queue.consumers:
             self.remove_queue(queue)
@@ -454,7 +455,7 @@ class VHost:
     # -- bindings ----------------------------------------------------------------------------------------------------
 
     def bind(self, source: str, destination: Destination, key: str, arguments: dict[str, Any]) -> None:
-        """Lead messages from an exchange to a queue or another exchange; the same binding again changes nothing."""
+        """Bind a queue or another exchange to an exchange; an existing binding is left unchanged."""
         exchange = self.exchange(source)
         if self._is_system_stream(destination):
             raise AccessRefused(f"binding of system {self._named('queue', destination.name)} not allowed")
@@ -480,9 +481,9 @@ class VHost:
             exchange.history.replay(lambda message: self._replay(message, binding))
 
     def _replay(self, message: Message, binding: Binding) -> None:
-        """Deliver a message of a history to what was bound to it; consumers receive it when the turn ends."""
+        """Deliver a message of a history to a new binding; consumers receive it at the end of the turn."""
         if binding not in self.bindings:
-            return  # it had to wait for the disk
+            return  # unbound while the history was read from disk
         turn = self.broker.turn
         was_settling, turn.is_settling = turn.is_settling, True
         if message.uid != 0:
@@ -496,7 +497,7 @@ class VHost:
             turn.is_settling = was_settling
 
     def _is_system_stream(self, destination: Destination) -> bool:
-        """Whether this is a stream of the broker."""
+        """Return True for a system stream."""
         return isinstance(destination, Queue) and reserved.is_system_stream(self.name, destination.name)
 
     def unbind(
@@ -507,7 +508,7 @@ class VHost:
         arguments: dict[str, Any],
         connection: Connection | None = None,
     ) -> bool:
-        """Undo a bind. Return whether there was one; it is fine if there was not."""
+        """Undo a bind. Return False if there is no such binding."""
         exchange = self.exchange(source)
         binding = make_binding(exchange, destination, key, arguments)
         if isinstance(destination, Queue) and binding in self.bindings:
@@ -535,7 +536,7 @@ class VHost:
         return True
 
     def _unbind_destination(self, destination: Destination) -> None:
-        """Remove all that leads to it; auto-delete exchanges that lead nowhere any more go too."""
+        """Remove all bindings to a destination, and auto-delete exchanges without bindings left."""
         sources: dict[Exchange, None] = {}
         for binding in self.bindings.of_destination(destination):
             self._remove_binding(binding)
@@ -581,7 +582,7 @@ class VHost:
             return
         self._add_binding(binding)
 
-    # -- words -------------------------------------------------------------------------------------------------------
+    # -- error texts -------------------------------------------------------------------------------------------------
 
     def _named(self, kind: str, name: str) -> str:
         return f"{kind} '{name}' in vhost '{self.name}'"

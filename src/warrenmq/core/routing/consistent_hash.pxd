@@ -1,4 +1,5 @@
 cimport cython
+from libc cimport math
 
 cdef unsigned long long _MASK
 cdef unsigned long long _FIRST_FACTOR

@@ -13,19 +13,10 @@ Several bindings of one destination: the first counts, as in RabbitMQ; when it g
 Compiled when the package is built (consistent_hash.pxd).
 """
 
+import math
 import re
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
-
-try:
-    import cython
-except ImportError:
-    from warrenmq.protocol.uncompiled import cython
-
-if cython.compiled:
-    from cython.cimports.libc.math import log
-else:
-    from math import log
 
 from warrenmq.core.digest import hash_of
 from warrenmq.core.routing.erlang_text import term
@@ -118,7 +109,7 @@ class ConsistentHashMatcher:
             mixed = value ^ share.seed
             mixed = (mixed ^ mixed >> 30) * _FIRST_FACTOR & _MASK
             mixed = (mixed ^ mixed >> 27) * _SECOND_FACTOR & _MASK
-            time = -log(((mixed ^ mixed >> 31) >> 11) * _UNIT + _UNIT) * share.mean
+            time = -math.log(((mixed ^ mixed >> 31) >> 11) * _UNIT + _UNIT) * share.mean
             if time < earliest:
                 earliest = time
                 winner = share
