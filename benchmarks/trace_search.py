@@ -3,11 +3,10 @@
     python benchmarks/trace_search.py                   10 million events
     python benchmarks/trace_search.py --events 500000   fewer
 
-A broker with a data folder in the folder for temporary files, which is removed at the end (some 2 GB). Its event log
-is filled with lives of messages as the recorder writes them, through the codec and the stream, and followed by the
-index. A message waits while some thousand others pass, so a life is spread over two or three batches. Then
-everything is asked, and asked again after a restart with the files out of the system's cache. Ends with 2 when a
-bound is passed.
+Runs a broker on a data folder in the folder for temporary files, removed at the end (some 2 GB). The event log is
+filled with events as the recorder writes them, through the codec and the stream, and indexed. A message waits while
+some thousand others pass, so its events are in two or three batches. Each question is measured twice: warm, and after
+a restart with the files out of the page cache. Exits with 2 if a bound is exceeded.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from warrenmq.tracing.search import TraceQuery, TracingUnavailable
 EVENTS = 10_000_000
 ID_BOUND = 1.0
 RANGE_BOUND = 5.0
-# Filling takes no longer than that; what is there by then is asked.
+# Filling ends after this time.
 FILL_LIMIT = 900.0
 BEGIN = 1_794_804_600_000_000
 STEP_US = 40  # between two publishes: 25,000 a second
@@ -129,8 +128,8 @@ class Subject:
         while True:
             try:
                 await self.traces.biography("nobody")
-            except TracingUnavailable as behind:
-                print(behind, file=sys.stderr)
+            except TracingUnavailable as lag:
+                print(lag, file=sys.stderr)
             else:
                 return
 
@@ -219,12 +218,12 @@ def forget_cached(folder: Path) -> None:
                 os.close(handle)
 
 
-async def cost_of_notes(traces: Traces, batches: list[bytes]) -> float:
+async def indexing_cost(traces: Traces, batches: list[bytes]) -> float:
     """CPU seconds of indexing, per event."""
     begin = time.thread_time()
-    for offset, octets in enumerate(batches):
-        entry_of_stored(offset, octets)
-    return (time.thread_time() - begin) / max(1, sum(decode(octets).count for octets in batches))
+    for offset, data in enumerate(batches):
+        entry_of_stored(offset, data)
+    return (time.thread_time() - begin) / max(1, sum(decode(data).count for data in batches))
 
 
 async def run(folder: Path, events: int) -> tuple[list[Answer], dict[str, float]]:
@@ -238,7 +237,7 @@ async def run(folder: Path, events: int) -> tuple[list[Answer], dict[str, float]
     answers = await questions(subject.traces, lives, "warm")
     kept = subject.node.tracing.log.kept
     stored = await subject.node.tracing.log.reader().read(0)
-    per_note = await cost_of_notes(subject.traces, [batch.data for batch in stored])
+    per_event = await indexing_cost(subject.traces, [batch.data for batch in stored])
     await subject.stop()
     forget_cached(folder)
     await subject.start()
@@ -249,11 +248,11 @@ async def run(folder: Path, events: int) -> tuple[list[Answer], dict[str, float]
     figures = {
         "events": kept,
         "fill_seconds": filled,
-        "index_behind_seconds": indexed - filled,
+        "index_lag_seconds": indexed - filled,
         "reopen_seconds": reopened,
         "log_bytes_per_event": size_of(folder / "queues") / kept,
         "index_bytes_per_event": size_of(folder / INDEX) / kept,
-        "index_cpu_ns_per_event": per_note * 1e9,
+        "index_cpu_ns_per_event": per_event * 1e9,
         "index_runs": subject.traces.figures()["runs"],
     }
     await subject.stop()

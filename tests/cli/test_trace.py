@@ -117,13 +117,13 @@ def test_what_still_waits_is_drawn_as_far_as_the_loss_of_another() -> None:
     assert re.search(r"^ shipping +░+╌+✗$", out, re.MULTILINE), out
 
 
-def test_a_purge_says_how_many_messages_it_dropped() -> None:
+def test_a_purge_shows_the_number_of_dropped_messages() -> None:
     out = told("order-19", stories=(purged_story(),))
     assert re.search(r"✗ dropped +shipping +purged, *\n +12,000 *\n +messages *$", out, re.MULTILINE), out
     assert re.search(r"^ shipping +░+✗ *$", out, re.MULTILINE), out
 
 
-def test_a_dead_letter_says_where_it_went_and_that_it_may_have_been_removed_there() -> None:
+def test_a_dead_letter_shows_its_exchange_and_that_it_may_have_been_removed() -> None:
     out = told("order-20", stories=(dead_story(),))
     assert re.search(r"✗ dead-lettered +shipping +packer-1 +1 +rejected *$", out, re.MULTILINE), out
     assert re.search(r"● routed +shipping +to dlx *$", out, re.MULTILINE), out
@@ -153,7 +153,7 @@ def test_a_search_that_the_broker_answers_in_parts_is_followed_to_its_limit() ->
     assert answer["next"] == "7"
 
 
-def test_one_message_that_was_found_is_told_at_once() -> None:
+def test_a_single_found_message_is_shown() -> None:
     assert told("--trace-id", "0af7651916cd43dd8448eb211c80319c").startswith("Message order-17\n")
 
 
@@ -170,7 +170,7 @@ def test_every_option_reaches_the_broker_and_times_without_zone_are_those_of_thi
 
 
 @pytest.mark.parametrize("arguments", [("nothing",), ("--queue", "nothing")])
-def test_where_nothing_is_kept_it_says_how_to_switch_it_on(arguments: tuple[str, ...]) -> None:
+def test_without_events_it_explains_how_to_enable_tracing(arguments: tuple[str, ...]) -> None:
     with served(FakeNode()) as url:
         code, out, log = trace(*arguments, "--url", url)
     assert (code, out) == (1, "")
@@ -179,12 +179,12 @@ def test_where_nothing_is_kept_it_says_how_to_switch_it_on(arguments: tuple[str,
     assert f"curl -u guest -X PUT {url}/api/trace-rules/everything" in log
 
 
-def test_where_other_messages_are_kept_it_says_only_that_this_is_not() -> None:
+def test_with_events_of_other_messages_it_only_reports_this_one_missing() -> None:
     with served(FakeNode(rules=[TraceRule("all")])) as url:
         assert trace("nothing", "--url", url) == (1, "", "warren: no events of a message 'nothing'\n")
 
 
-def test_a_failed_event_log_is_told() -> None:
+def test_a_failed_event_log_is_reported() -> None:
     node = FakeNode()
     node.log_failure = "no space left"
     with served(node) as url:
@@ -199,7 +199,7 @@ def test_what_keeps_it_from_asking_is_one_line_and_exit_2() -> None:
             (["x", "--url", url, "--user", "guest"], "no password for user 'guest'"),
             (["x", "--url", url], "the event log cannot be read: disk gone"),
             (["--kind", "eaten", "--url", url], "unknown kind of event 'eaten'"),
-            (["x", "--queue", "q", "--url", url], "give a message id, or what to look for, not both"),
+            (["x", "--queue", "q", "--url", url], "give a message id or filters, not both"),
             (["x", "--url", "http://127.0.0.1:1"], "cannot reach a broker at http://127.0.0.1:1"),
             (["x", "--url", "ftp://127.0.0.1"], "is not an HTTP URL"),
             (["x", "--url", "http://127.0.0.1:99999"], "is not a valid URL"),

@@ -229,7 +229,7 @@ def test_a_purge_ends_what_waits_in_its_queue() -> None:
     assert told([*Told().enqueued(1, "work").events, purge(51)]).is_complete
 
 
-def test_a_purge_that_did_not_concern_it_is_not_told() -> None:
+def test_an_unrelated_purge_is_left_out() -> None:
     waiting = Told().enqueued(1, "work").events
     processing = Told().enqueued(1, "work").delivered(2, "work", "worker").events
     over = simple_life(0)
@@ -246,7 +246,7 @@ def test_a_purge_that_did_not_concern_it_is_not_told() -> None:
     assert build_biography([purge(1)]) is None
 
 
-def test_a_stream_gives_a_message_to_many_at_once() -> None:
+def test_a_stream_delivers_a_message_to_many_at_once() -> None:
     life = Told().enqueued(0, "log")
     life.delivered(10, "log", "one", depth=None).delivered(12, "log", "two", depth=None)
     life.acked(20, "log", "two", depth=None).acked(40, "log", "one", depth=None)

@@ -424,7 +424,7 @@ def message_ids(life: Life) -> Iterator[str]:
         yield found
 
 
-def test_files_of_the_event_log_that_are_deleted_stop_nobody() -> None:
+def test_deleted_files_of_the_event_log_stop_no_client() -> None:
     files = a_disk()
     life = TracedLife(files)
     durable_queue(life)

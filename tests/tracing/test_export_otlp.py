@@ -185,7 +185,7 @@ def test_a_collector_that_stays_busy_costs_its_spans(collector: Collector) -> No
     assert exporter.dropped >= 2
 
 
-def test_a_collector_that_is_away_costs_its_spans_and_is_spoken_of_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_collector_that_is_down_costs_its_spans_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     server = Collector()
     server.close()
     exporter = export(OtlpOptions(server.url, first_pause=0.001), simple_life(0), simple_life(500), simple_life(900))
@@ -232,6 +232,6 @@ def test_a_batch_that_is_damaged_is_left_out(collector: Collector, caplog: pytes
 
 
 @pytest.mark.parametrize("url", ["", "localhost:4318", "ftp://host/", "http://", "file:///etc/passwd"])
-def test_what_is_no_url_of_a_collector_is_refused(url: str) -> None:
+def test_an_invalid_collector_url_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="not the URL"):
         OtlpOptions(url)

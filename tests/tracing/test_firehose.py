@@ -83,7 +83,7 @@ def test_a_publish_and_its_delivery_are_copied(
     assert delivered == shared | {"redelivered": 0}
 
 
-def test_a_redelivery_says_so(traced: TracedBroker, channel: ClientChannel, listener: ClientChannel) -> None:
+def test_a_redelivery_is_marked(traced: TracedBroker, channel: ClientChannel, listener: ClientChannel) -> None:
     queue = channel.declare("q")
     channel.publish(b"before", "q")
     traced.tracing.firehose.switch("/", True)
@@ -133,7 +133,7 @@ def test_each_virtual_host_has_its_own(traced: TracedBroker, listener: ClientCha
     assert elsewhere.vhost.queues["copies"].message_count() == 1
 
 
-def test_a_queue_that_is_declared_later_is_heard_too(
+def test_a_queue_that_is_declared_later_is_copied_too(
     traced: TracedBroker, channel: ClientChannel, listener: ClientChannel
 ) -> None:
     traced.tracing.firehose.switch("/", True)

@@ -61,7 +61,7 @@ def test_keys_are_sorted_with_their_numbers_and_equal_ones_stay_in_order(pairs: 
     assert found == sorted(pairs, key=lambda pair: pair[0])
 
 
-def test_the_keys_of_a_batch_are_those_that_it_says_itself() -> None:
+def test_keys_of_equals_key_hashes_of_the_batch() -> None:
     for lives in (0, 1, 50):
         events = [
             event for at in range(lives) for event in simple_life(100 * at, message_id=f"m{at % 7}", correlation_id="c")
@@ -301,10 +301,10 @@ def test_clear_removes_everything(tmp_path: Path) -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(samples.events(), max_size=40))
-def test_what_the_writer_knows_is_what_the_batch_says(told: list[Event]) -> None:
+def test_the_entry_of_written_rows_equals_that_of_the_batch(written: list[Event]) -> None:
     writer = ColumnWriter()
     nameless = {"message_id": None, "correlation_id": None, "trace_id": None, "span_id": None, "source_uid": None}
-    for events in (told, [replace(event, **nameless) for event in told[::2]]):  # type: ignore[arg-type]
+    for events in (written, [replace(event, **nameless) for event in written[::2]]):  # type: ignore[arg-type]
         rows = samples.rows_of(events)
         data = encode(rows, writer)
         assert entry_of_written(rows, writer, data) == entry_of(data)

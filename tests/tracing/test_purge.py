@@ -23,7 +23,7 @@ def all_events(life: TracedLife) -> list[Event]:
 
 
 @pytest.mark.parametrize(("is_deleted", "reason"), [(False, schema.R_PURGED), (True, schema.R_QUEUE_DELETED)])
-def test_every_message_that_was_dropped_is_told_of_and_counted_once(is_deleted: bool, reason: int) -> None:
+def test_every_dropped_message_has_an_event_and_is_counted_once(is_deleted: bool, reason: int) -> None:
     life = TracedLife(a_disk())
     durable_queue(life)
     for number in range(COUNT):

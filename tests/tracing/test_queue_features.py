@@ -232,7 +232,7 @@ def test_a_retry_by_two_queues_is_a_leg_for_each_visit(traced: TracedBroker, cha
     assert [span.end - span.begin for span in spans_of(events) if span.name.startswith("wait ")] == waits
 
 
-def test_two_copies_that_meet_in_one_queue_are_told_apart(traced: TracedBroker, channel: ClientChannel) -> None:
+def test_two_copies_in_one_queue_are_distinguished(traced: TracedBroker, channel: ClientChannel) -> None:
     dead = channel.declare("dead")
     for name in ("a", "b"):
         channel.bind("amq.fanout", declare(channel, name, message_ttl=TTL))
@@ -361,7 +361,7 @@ def test_a_message_that_an_exchange_remembers_joins_a_queue_when_that_is_bound(
 
 
 @pytest.mark.parametrize(("reason", "kind"), [(schema.R_EXPIRED, schema.EXPIRED), (schema.R_MAXLEN, schema.DROPPED)])
-def test_what_is_removed_on_disk_is_told_once_for_all_and_each_may_have_been_among_it(
+def test_removal_on_disk_is_one_event_that_may_concern_each_message(
     traced: TracedBroker, channel: ClientChannel, reason: int, kind: int
 ) -> None:
     queue = channel.declare("q")

@@ -352,7 +352,7 @@ def test_a_batch_that_is_damaged_costs_its_own_events_only() -> None:
     run(question)
 
 
-def test_an_index_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+def test_an_index_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     folder = tmp_path / "file"
     folder.write_text("in the way")
 
@@ -364,7 +364,7 @@ def test_an_index_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     run(question)
 
 
-def test_an_index_that_is_far_behind_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_that_lags_reports_its_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower, "INDEX_TIMEOUT", 0.01)
     is_open = asyncio.Event()
 
@@ -411,7 +411,7 @@ def test_many_ask_at_once_while_the_log_grows() -> None:
     run(question)
 
 
-def test_dropped_messages_are_told_too() -> None:
+def test_dropped_messages_have_a_biography() -> None:
     life = Told(0, "order-1").say(schema.UNROUTABLE, 5, reason=schema.R_NO_ROUTE).events
     biography = biography_in(MemoryLog(life), "order-1")
     assert biography is not None

@@ -254,7 +254,7 @@ def test_a_sample_on_a_route_has_its_share_of_every_kind() -> None:
     assert len(published) - len(without_id) == len(ids) * 5_000 // 25, "an id is in or out"
 
 
-def test_what_goes_by_untold_goes_by_until_rules_change_or_the_firehose_opens() -> None:
+def test_messages_are_skipped_until_rules_change_or_the_firehose_is_on() -> None:
     traced = TracedBroker([TraceRule("elsewhere", exchange="other")])
     channel = traced.client().channel()
     channel.declare("q")

@@ -58,7 +58,7 @@ def uids(page: TracePage) -> list[int]:
     return [trace.uid for trace in page.traces]
 
 
-def test_one_line_says_what_became_of_a_message() -> None:
+def test_a_summary_has_the_outcome_of_a_message() -> None:
     life = Told(0, "order-1", correlation_id="basket-9", trace_id=TRACE_ID)
     life.enqueued(1, "a").enqueued(2, "b").delivered(10, "a", "worker").acked(99, "a", "worker")
     (summary,) = search(MemoryLog(life.events)).traces
@@ -145,7 +145,7 @@ def test_batches_that_the_index_knows_do_not_fit_are_not_read() -> None:
     assert log.reads == [3]
 
 
-def test_messages_of_one_moment_are_told_apart_though_they_share_a_key() -> None:
+def test_messages_that_share_a_key_are_distinguished() -> None:
     clock = UidClock()
     lives = [
         [replace(event, uid=uid) for event in simple_life(10 * at)]
@@ -191,7 +191,7 @@ def test_pages_of_any_size_have_each_message_once_in_the_same_order(seed: int, q
     ask(log, question)
 
 
-def test_the_last_page_says_that_it_is_the_last() -> None:
+def test_the_last_page_has_no_cursor() -> None:
     log = MemoryLog(simple_life(0), simple_life(1_000))
     assert search(log, limit=2).next is None
     assert search(log, limit=1).next is not None

@@ -88,7 +88,7 @@ def test_a_nack_and_its_requeue_are_one_failure() -> None:
     assert [(*times(span), span.failure) for span in found] == [("deliver work", 10, 30, "nacked")]
 
 
-def test_what_nobody_acks_is_a_delivery_of_a_moment() -> None:
+def test_a_delivery_with_automatic_ack_has_no_length() -> None:
     life = Told().enqueued(0, "work").delivered(10, "work", "one", reason=schema.R_AUTO_ACK)
     assert [times(span) for span in spans_of(life.events)][1:2] == [("deliver work", 10, 10)]
 

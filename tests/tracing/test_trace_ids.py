@@ -55,7 +55,7 @@ def test_ids_and_priority_are_those_of_the_publisher(given: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("others", [{}, {"a": 1}, {"traceparents": "x", "b": {"c": [1]}}])
-def test_a_traceparent_gives_trace_and_span(others: dict[str, Any]) -> None:
+def test_a_traceparent_has_trace_and_span(others: dict[str, Any]) -> None:
     header = content_header(0, BasicProperties(headers=others | {"traceparent": PARENT}, message_id="m"))
     told = told_of(header)
     assert (told.trace_id, told.span_id, told.message_id) == (PARENT[3:35], PARENT[36:52], "m")

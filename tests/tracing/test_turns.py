@@ -55,7 +55,7 @@ def test_so_many_run_and_the_others_follow_in_order() -> None:
     run(question)
 
 
-def test_one_too_many_is_refused_and_told_when_to_come_again() -> None:
+def test_one_too_many_is_refused_with_a_time_to_retry() -> None:
     async def question() -> None:
         turns, began = Turns(ReadLimits(readers=1, waiting=1)), list[int]()
         readers = [Reader(turns, began, number) for number in range(2)]

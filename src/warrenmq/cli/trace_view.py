@@ -1,6 +1,6 @@
-"""Draws biographies in a terminal: a row for each queue, then every event. Good in 80 columns.
+"""Draws biographies in a terminal: a timeline row per queue, then all events. Fits 80 columns.
 
-Everything that comes from messages is made printable first (printable.py).
+Text from messages is made printable first (printable.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from warrenmq.cli.printable import printable, shortened
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_WIDTH = 120
-# Durations below so many seconds: their unit, and the smaller one for what is left over.
+# For durations below a number of seconds: the unit, and a smaller one for the rest.
 LONG_UNITS: tuple[tuple[float, int, str, int, str], ...] = (
     (3_600, 60, "min", 1, "s"),
     (86_400, 3_600, "h", 60, "min"),
@@ -30,7 +30,7 @@ LONG_UNITS: tuple[tuple[float, int, str, int, str], ...] = (
 MAX_ROW_NAME = 20
 PUBLISHER = "publisher"
 LOST = "lost"
-# One event tells that all that waited on disk is gone; with other reasons a part of it is.
+# Reasons of an event that removed all messages on disk; with others it removed some.
 ALL_GONE = ("purged", "queue_deleted")
 
 STYLES = {
@@ -63,7 +63,7 @@ GROUPS = {
 
 @dataclass(frozen=True)
 class Signs:
-    """What the drawing is made of, in the characters that the terminal has."""
+    """The characters of the drawing."""
 
     waiting: str = "░"
     processing: str = "█"
@@ -109,7 +109,7 @@ def show_biography(biography: dict[str, Any], console: Console) -> None:
 
 
 def show_found(found: dict[str, Any], console: Console) -> None:
-    """A table of messages."""
+    """Print a table of messages."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, width=min(console.width, MAX_WIDTH))
     table.add_column("first event", no_wrap=True)
     table.add_column("message", ratio=3, overflow="fold")
@@ -149,13 +149,13 @@ def _route(event: dict[str, Any]) -> str:
 
 
 def _priority(biography: dict[str, Any]) -> str:
-    """Of the message itself: others in its biography, made from it or sharing its id, may have another."""
+    """The priority of the message itself; others in its biography may have another."""
     own = [event for event in biography["events"] if event.get("uid") == biography["uid"]]
     return next((f", priority {event['priority']}" for event in own if "priority" in event), "")
 
 
 def _joined(parts: Iterable[str], width: int) -> list[str]:
-    """As many on a line as fit."""
+    """Join as many parts per line as fit."""
     lines: list[str] = []
     for part in parts:
         if lines and len(lines[-1]) + len(part) + 2 <= width:
@@ -166,7 +166,7 @@ def _joined(parts: Iterable[str], width: int) -> list[str]:
 
 
 def timeline_rows(biography: dict[str, Any]) -> list[TimelineRow]:
-    """The publisher's row, then one for each queue, in the order in which the message came there."""
+    """Return the publisher's row, then one per queue, in the order in which the message reached them."""
     begin = microseconds(biography["events"][0]["time"])
     spans = [span for leg in biography["legs"] for span in leg["spans"]]
     known = [each["time"] for each in biography["events"]] + [span["end"] for span in spans if span["end"] is not None]
@@ -180,7 +180,7 @@ def timeline_rows(biography: dict[str, Any]) -> list[TimelineRow]:
     for leg in biography["legs"]:
         row = rows.setdefault(leg["queue"], TimelineRow(leg["queue"]))
         for span in leg["spans"]:
-            end = last if span["end"] is None else microseconds(span["end"])  # one that goes on ends at the edge
+            end = last if span["end"] is None else microseconds(span["end"])  # an open one ends at the edge
             is_lost = span["outcome"] == LOST
             row.spans.append((LOST if is_lost else span["kind"], microseconds(span["begin"]) - begin, end - begin))
             if is_lost:
@@ -210,7 +210,7 @@ def _timeline(rows: list[TimelineRow], signs: Signs, width: int) -> Text:
 
 
 def _drawn(row: TimelineRow, signs: Signs, columns: int, length: int) -> Text:
-    """One row of the drawing: spans first, then events over them, the last of each place on top."""
+    """Draw one row: spans, then events over them, the last one on top."""
     cells: list[tuple[str, str]] = [(" ", "")] * columns
 
     def column(at: int) -> int:
@@ -248,7 +248,7 @@ def _events_table(events: list[dict[str, Any]], signs: Signs, width: int) -> Tab
 
 
 def _why(event: dict[str, Any]) -> str:
-    """The reason, how many messages it concerned if it was not this one alone, and where a dead letter went."""
+    """Return the reason, the number of messages if it concerned others too, and where a dead letter went."""
     count = event.get("messages")
     many = f"{count:,} message{'' if count == 1 else 's'}" if count else ""
     is_dead_letter = event["kind"] in ("routed", "unroutable") and "queue" in event
@@ -274,7 +274,7 @@ def microseconds(iso: str) -> int:
 
 
 def local(iso: str) -> str:
-    """The time of this machine, with microseconds."""
+    """Format in the local time zone, with microseconds."""
     return datetime.fromisoformat(iso).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")
 
 
