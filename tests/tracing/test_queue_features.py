@@ -366,7 +366,7 @@ def test_removal_on_disk_is_one_event_that_may_concern_each_message(
 ) -> None:
     queue = channel.declare("q")
     channel.publish(b"a", "q", message_id="m")
-    queue.forgot_on_disk(40, reason)
+    queue.dropped_on_disk(40, reason)
     biography = biography_in(traced, "m")
     last = biography.events[-1]
     assert (last.uid, last.kind, last.reason, last.queue, last.depth) == (0, kind, reason, "q", 40)

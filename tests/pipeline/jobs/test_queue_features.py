@@ -167,9 +167,9 @@ def test_dead_letters_that_no_queue_is_bound_for_are_unroutable(traced, channel)
 def test_what_is_removed_on_disk_is_counted_and_missing_in_the_depth(traced, channel, reason):
     queue = channel.declare("q")
     channel.publish_all("x" * 9, "q")
-    queue.forgot_on_disk(3, reason)
+    queue.dropped_on_disk(3, reason)
     first = events_of(traced)
-    queue.forgot_on_disk(4, reason)
+    queue.dropped_on_disk(4, reason)
     second = events_of(traced)[len(first) :]
     channel.publish(b"x", "q")
     third = [replace(event, depth=3) for event in events_of(traced)[len(first) + len(second) :]]
