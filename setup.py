@@ -74,14 +74,13 @@ HOT_MODULES = {
     "journal.direct_writer": SMALL,  # writes without holding the interpreter lock
     # Tracing. The modules that encode and index batches run without the interpreter lock, beside the event loop.
     "events.rows": FAST,  # 12 %, tracing
-    "events.row_blocks": FAST,  # 22 %, tracing
+    "events.row_reader": FAST,  # 22 %, tracing
     "events.columns": FAST,  # 13 %, tracing
     "events.context_cache": FAST,  # 9.0 %, tracing
     "tracing.recorder": FAST,  # 7.6 %, tracing
     "events.batch": SMALL,  # 1.5 %, tracing; searches read every row with it
     "events.ids": SMALL,  # 1.1 %, tracing
-    "events.row_reader": SMALL,  # called from events.columns for each row
-    "events.message_ids": SMALL,  # called from events.rows for each row
+    "events.message_ids": SMALL,  # called from tracing.trace_ids for each message
     "tracing.keys": SMALL,  # sorts the keys of the index
     "tracing.trace_ids": SMALL,  # 0.6 %, tracing
     # Client: benchmarks/client_compare.py measures it beside other clients.

@@ -34,7 +34,8 @@ from warrenmq.core.message import address_of
 from warrenmq.events import schema
 from warrenmq.events.codec import decode
 from warrenmq.events.ids import UidClock, uid_text
-from warrenmq.events.rows import Rows, TracedMessage
+from warrenmq.events.message_ids import pack_message_ids
+from warrenmq.events.rows import Rows
 from warrenmq.node import INDEX, Node, NodeOptions
 from warrenmq.tracing.index_entry import entry_of_stored
 from warrenmq.tracing.reader import Traces
@@ -73,7 +74,7 @@ class Lives:
     def __init__(self) -> None:
         self._uids = UidClock()
         self._chance = random.Random(17)
-        self._waiting: deque[tuple[object, bytes, str, int]] = deque()
+        self._waiting: deque[tuple[int, int, bytes | None, bytes, str]] = deque()
         self._now = BEGIN
         self.number = 0
         self.sample: list[tuple[str, int]] = []  # message ids and uids
@@ -90,19 +91,23 @@ class Lives:
         queue = RARE if self.number % RARE_EVERY == 0 else self._chance.choice(QUEUES)
         message_id = f"{self._chance.getrandbits(128):032x}-{self.number & 0xFFF:03x}"
         uid = self._uids.next(self._now)
-        trace = TracedMessage(uid, self._now, 0, message_id.encode(), b"basket-%d" % (self.number // 4), None, None)
+        now = self._now
+        ids = pack_message_ids(0, message_id.encode(), b"basket-%d" % (self.number // 4), None, None)
         address = address_of("orders", queue)
-        rows.add(schema.PUBLISHED, self._now, trace, address, "/", None, None, "publisher", 1, 0, 200, 0, 0, -1)
-        rows.add(schema.ROUTED, self._now + 1, trace, address, "/", None, None, "publisher", 1, 0, 200, 0, 0, -1)
-        rows.add(schema.ENQUEUED, self._now + 2, trace, address, "/", queue, None, None, 0, self._now + 2, 200, 0, 0, 9)
-        self._waiting.append((trace, address, queue, self._now + 2))
+        published = rows.context_of(address, "/", None, None, "publisher", 1)
+        enqueued = rows.context_of(address, "/", queue, None, None, 0)
+        rows.put(schema.PUBLISHED, 0, False, published, now, uid, now, ids, 0, 200, -1, 0, 0)
+        rows.put(schema.ROUTED, 0, False, published, now + 1, uid, now, ids, 0, 200, -1, 0, 0)
+        rows.put(schema.ENQUEUED, 0, False, enqueued, now + 2, uid, now, ids, now + 2, 200, 9, 0, 0)
+        self._waiting.append((uid, now, ids, address, queue))
         if self._chance.random() < 0.001:
             self.sample.append((message_id, uid))
 
     def _deliver(self, rows: Rows) -> None:
-        trace, address, queue, enqueued = self._waiting.popleft()
+        uid, published, ids, address, queue = self._waiting.popleft()
+        context = rows.context_of(address, "/", queue, "worker", "consumer", 1)
         for kind, at in ((schema.DELIVERED, self._now + 5), (schema.ACKED, self._now + 9)):
-            rows.add(kind, at, trace, address, "/", queue, "worker", "consumer", 1, enqueued, 200, 1, 0, 9)
+            rows.put(kind, 0, False, context, at, uid, published, ids, published + 2, 200, 9, 1, 0)
 
     @property
     def now(self) -> int:

@@ -24,7 +24,8 @@ from warrenmq.core.ports import Outbox
 from warrenmq.core.routing import DirectMatcher, TopicMatcher
 from warrenmq.events.batch import RowFilter
 from warrenmq.events.codec import decode, encode
-from warrenmq.events.rows import Rows, TracedMessage
+from warrenmq.events.message_ids import pack_message_ids
+from warrenmq.events.rows import Rows
 from warrenmq.events.schema import ACKED, DELIVERED, ENQUEUED, PUBLISHED
 from warrenmq.protocol import methods, spec
 from warrenmq.protocol.connection import ClientConnection, ContentHandler
@@ -261,12 +262,15 @@ def some_events(count: int) -> Rows:
     """What happens to messages with an id: each is published, enqueued, delivered and acked."""
     rows = Rows()
     now, address, connection = 1_700_000_000_000_000, address_of("", "orders"), "127.0.0.1:50001 -> 127.0.0.1:5672"
-    for number in range(count // 4):
-        trace = TracedMessage(number + 1, now, 0, b"6f1c0a3e-2a57-4a8f-9d3a-0123456789ab")
-        rows.add(PUBLISHED, now, trace, address, "/", None, None, connection, 1, 0, 16, 0, 0, -1)
-        rows.add(ENQUEUED, now, trace, address, "/", "orders", None, None, 0, now, 16, 0, 0, 1)
-        rows.add(DELIVERED, now, trace, address, "/", "orders", "ctag", connection, 1, now, 16, 1, 0, 0)
-        rows.add(ACKED, now, trace, address, "/", "orders", "ctag", connection, 1, now, 16, 1, 0, -1)
+    published = rows.context_of(address, "/", None, None, connection, 1)
+    enqueued = rows.context_of(address, "/", "orders", None, None, 0)
+    delivered = rows.context_of(address, "/", "orders", "ctag", connection, 1)
+    ids = pack_message_ids(0, b"6f1c0a3e-2a57-4a8f-9d3a-0123456789ab", None, None, None)
+    for uid in range(1, count // 4 + 1):
+        rows.put(PUBLISHED, 0, False, published, now, uid, now, ids, 0, 16, -1, 0, 0)
+        rows.put(ENQUEUED, 0, False, enqueued, now, uid, now, ids, now, 16, 1, 0, 0)
+        rows.put(DELIVERED, 0, False, delivered, now, uid, now, ids, now, 16, 0, 1, 0)
+        rows.put(ACKED, 0, False, delivered, now, uid, now, ids, now, 16, -1, 1, 0)
     return rows
 
 

@@ -6,7 +6,7 @@ to be different gets a new one, a folder beside this one, and these files stay r
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hypothesis import strategies as st
@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from warrenmq.events import schema
 from warrenmq.events.codec import encode
 from warrenmq.events.ids import EPOCH_MS
-from warrenmq.events.rows import Rows, TracedMessage
+from warrenmq.events.message_ids import pack_message_ids
+from warrenmq.events.rows import Rows
 from warrenmq.events.schema import Event
 
 FOLDERS = Path(__file__).resolve().parents[1] / "fixtures" / "events"
@@ -60,9 +61,9 @@ def events() -> st.SearchStrategy[Event]:
     )
 
 
-def rows_of(told: list[Event]) -> Rows:
+def rows_of(events: list[Event]) -> Rows:
     rows = Rows()
-    for event in told:
+    for event in events:
         rows.add_row(event)
     return rows
 
@@ -71,8 +72,29 @@ BEGIN = (EPOCH_MS + 31_556_926_000) * 1000
 UID = 31_556_926_000 << 22
 IDS = (b"order-17", b"basket-4", b"4bf92f3577b34da6a3ce929d0e0e4736", b"00f067aa0ba902b7")
 PRIORITY = 7
-TRACE = TracedMessage(UID, BEGIN, 0, *IDS, PRIORITY)
+
+
+@dataclass(frozen=True)
+class TracedMessage:
+    """What all rows of one message share."""
+
+    uid: int
+    publish_time: int
+    message_ids: bytes | None
+    priority: int = 0
+
+
+TRACE = TracedMessage(UID, BEGIN, pack_message_ids(0, *IDS), PRIORITY)
 ADDRESS = b"\x04logs\x04info"
+
+
+def add(
+    rows: Rows, kind: int, time: int, context: int, message: TracedMessage | None, enqueue_time: int = 0,
+    size: int = -1, attempt: int = 0, depth: int = -1,
+) -> None:  # fmt: skip
+    message = message or TracedMessage(0, 0, None)
+    uid, publish_time, ids, priority = message.uid, message.publish_time, message.message_ids, message.priority
+    rows.put(kind, 0, False, context, time, uid, publish_time, ids, enqueue_time, size, depth, attempt, priority)
 
 
 def fixture_rows() -> Rows:
@@ -82,11 +104,12 @@ def fixture_rows() -> Rows:
     sent = rows.context_of(ADDRESS, "/", None, None, publisher, 1)
     rows.put(schema.PUBLISHED, 0, True, sent, BEGIN, UID, BEGIN, TRACE.message_ids, 0, 200, -1, 0, PRIORITY)
     rows.put_short(schema.ENQUEUED, 0, rows.context_of(ADDRESS, "/", "q", None, None, 0), 1, 0)
-    rows.add(schema.DELIVERED, BEGIN + 900, TRACE, ADDRESS, "/", "q", "c1", consumer, 2, BEGIN, 200, 1, 0, 0)
+    delivery = rows.context_of(ADDRESS, "/", "q", "c1", consumer, 2)
+    add(rows, schema.DELIVERED, BEGIN + 900, delivery, TRACE, BEGIN, 200, 1, 0)
     rows.add_event(
         schema.CONNECTION_CLOSED, BEGIN + 1000, vhost="/", connection=publisher, reason=schema.R_CONNECTION_CLOSED
     )
-    rows.add(schema.ACKED, BEGIN + 70_000, TRACE, ADDRESS, "/", "q", "c1", consumer, 2, BEGIN, 200, 1, 0, -1)
+    add(rows, schema.ACKED, BEGIN + 70_000, delivery, TRACE, BEGIN, 200, 1)
     return rows
 
 

@@ -13,7 +13,7 @@ from tests.events.samples import BEGIN, UID, events, fixture_rows, rows_of
 from warrenmq.events import schema
 from warrenmq.events.codec import decode, encode
 from warrenmq.events.columns import ColumnWriter
-from warrenmq.events.row_blocks import BLOCK
+from warrenmq.events.row_reader import BLOCK
 from warrenmq.events.rows import Rows
 from warrenmq.events.schema import Event
 
@@ -151,7 +151,7 @@ def test_a_batch_is_finished_once() -> None:
     with pytest.raises(ValueError, match="finished"):
         writer.finish(b"head", b"end")
     writer.write(fixture_rows(), 8, 8)
-    with pytest.raises(ValueError, match="another size"):
+    with pytest.raises(ValueError, match="announced size"):
         writer.finish(b"too long a head", b"8 bytes!")
     assert writer.finish(b"8 bytes!", b"the end.").endswith(b"the end.")
     with pytest.raises(ValueError, match="finished"):

@@ -85,4 +85,4 @@ def test_codes_have_no_gaps_and_names_are_known_back() -> None:
 
 def test_columns_are_the_fields_of_an_event_in_order() -> None:
     assert [column.name for column in schema.COLUMNS] == [*schema.Event.__dataclass_fields__]
-    assert schema.NUMBER_OF_COLUMNS[schema.VERSION] == len(schema.COLUMNS)
+    assert schema.COLUMNS_OF_VERSION[schema.VERSION] == len(schema.COLUMNS)

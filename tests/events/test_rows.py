@@ -9,20 +9,35 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.events.samples import ADDRESS, BEGIN, FIXTURE_EVENTS, TRACE, UID, events, fixture_rows, rows_of
+from tests.events import samples
+from tests.events.samples import (
+    ADDRESS,
+    BEGIN,
+    FIXTURE_EVENTS,
+    TRACE,
+    UID,
+    TracedMessage,
+    events,
+    fixture_rows,
+    rows_of,
+)
 from warrenmq.events import schema
 from warrenmq.events.codec import decode, encode
 from warrenmq.events.errors import BadEvents
-from warrenmq.events.message_ids import pack_message_ids
+from warrenmq.events.message_ids import clean_name, pack_message_ids
 from warrenmq.events.row_reader import DELIVERED_FOLLOWS, IS_PUBLISHED
-from warrenmq.events.rows import Rows, TracedMessage, clean_name
+from warrenmq.events.rows import Rows
 from warrenmq.events.schema import Event
 
 
 def add(
     rows: Rows, trace: TracedMessage | None, time: int = BEGIN, queue: str | None = "q", address: bytes = ADDRESS
 ) -> None:
-    rows.add(schema.ENQUEUED, time, trace, address, "/", queue, None, None, 0, 0, -1, 0, 0, -1)
+    samples.add(rows, schema.ENQUEUED, time, rows.context_of(address, "/", queue, None, None, 0), trace)
+
+
+def traced(uid: int, message_id: bytes, correlation_id: bytes | None = None) -> TracedMessage:
+    return TracedMessage(uid, BEGIN, pack_message_ids(0, message_id, correlation_id, None, None))
 
 
 @given(st.lists(events(), max_size=30))
@@ -45,7 +60,7 @@ def test_raw_form_gives_the_same_rows(told: list[Event]) -> None:
 @given(st.lists(st.tuples(st.integers(0, 2), st.booleans()), max_size=30))
 @settings(deadline=None)
 def test_what_is_logged_piece_by_piece_is_the_whole(steps: list[tuple[int, bool]]) -> None:
-    traces = [TracedMessage(number + 1, BEGIN, 0, b"id-%d" % number) for number in range(2)]
+    traces = [traced(number + 1, b"id-%d" % number) for number in range(2)]
     rows, logged = Rows(), Rows()
     for number, is_end_of_turn in steps:
         add(rows, traces[number] if number < 2 else None, queue=f"q{number}")
@@ -60,22 +75,9 @@ def test_what_is_logged_piece_by_piece_is_the_whole(steps: list[tuple[int, bool]
 
 def test_address_is_exchange_and_key() -> None:
     rows = Rows()
-    rows.add(
-        schema.DELIVERED,
-        BEGIN + 7,
-        TRACE,
-        ADDRESS,
-        "/",
-        "q",
-        "c1",
-        "a -> b",
-        3,
-        BEGIN + 2,
-        12,
-        2,
-        schema.R_RECOVERED,
-        5,
-    )
+    context = rows.context_of(ADDRESS, "/", "q", "c1", "a -> b", 3)
+    ids = TRACE.message_ids
+    rows.put(schema.DELIVERED, schema.R_RECOVERED, False, context, BEGIN + 7, UID, BEGIN, ids, BEGIN + 2, 12, 5, 2, 7)
     assert rows.events() == [
         Event(
             time=BEGIN + 7,
@@ -129,7 +131,7 @@ def test_more_names_than_are_found_by_their_objects() -> None:
 def test_names_and_ids_that_are_no_text_are_shown_as_such() -> None:
     rows = Rows()
     no_text = b"\xff\xfe".decode("utf-8", "surrogateescape")
-    add(rows, TracedMessage(1, BEGIN, 0, b"a\xff", "ü".encode(), None, None), queue=no_text, address=b"\0\2\xff\xfe")
+    add(rows, traced(1, b"a\xff", "ü".encode()), queue=no_text, address=b"\0\2\xff\xfe")
     (event,) = rows.events()
     assert (event.queue, event.routing_key, event.message_id, event.correlation_id) == ("��",) * 2 + ("a�", "ü")
     assert clean_name(no_text) == event.queue
@@ -138,7 +140,8 @@ def test_names_and_ids_that_are_no_text_are_shown_as_such() -> None:
 
 def test_numbers_that_do_not_fit_are_the_nearest_that_do() -> None:
     rows = Rows()
-    rows.add(schema.PUBLISHED, BEGIN, TRACE, None, None, None, None, None, -1, 0, 1 << 40, -5, 0, 1 << 40)
+    context = rows.context_of(None, None, None, None, None, -1)
+    samples.add(rows, schema.PUBLISHED, BEGIN, context, TRACE, 0, 1 << 40, -5, 1 << 40)
     (event,) = rows.events()
     assert (event.channel, event.attempt, event.size, event.depth) == (None, None, (1 << 31) - 1, (1 << 31) - 1)
     rows.add_event(schema.PUBLISHED, BEGIN, priority=1000)
@@ -173,9 +176,9 @@ def test_what_was_taken_before_it_was_logged_can_still_be_logged() -> None:
 
 def test_rows_grow_beyond_their_first_memory() -> None:
     rows = Rows()
-    trace = TracedMessage(1, BEGIN, 0, b"x" * 5000)
+    trace = traced(1, b"x" * 5000)
     for number in range(300):
-        add(rows, TracedMessage(number, BEGIN, 0, b"x" * 5000), BEGIN + number)
+        add(rows, traced(number, b"x" * 5000), BEGIN + number)
         add(rows, trace, BEGIN + number)
     assert rows.size > 3_000_000
     assert [event.time for event in rows.events()] == [BEGIN + number for number in range(300) for _ in range(2)]
@@ -227,7 +230,7 @@ def test_raw_form_that_is_cut_short_is_refused() -> None:
 
 def test_raw_form_that_goes_on_is_refused() -> None:
     for more in (b"\0", b"\1" * 40):
-        with pytest.raises(BadEvents, match="goes on"):
+        with pytest.raises(BadEvents, match="more bytes follow"):
             Rows.from_bytes(fixture_rows().to_bytes() + more)
 
 
@@ -310,7 +313,7 @@ def test_short_records_that_are_cut_or_misplaced_are_refused() -> None:
     for flags in (DELIVERED_FOLLOWS, DELIVERED_FOLLOWS | IS_PUBLISHED, IS_PUBLISHED, 0):
         with pytest.raises(BadEvents):
             Rows.from_bytes(raw[: last + 2] + bytes((flags,)) + raw[last + 3 :])
-    with pytest.raises(BadEvents, match="a context that it does not tell of"):
+    with pytest.raises(BadEvents, match="undefined context"):
         Rows.from_bytes(raw[:-4] + b"\x09\0\0\0")
 
 

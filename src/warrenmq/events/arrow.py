@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from warrenmq.events.errors import BadEvents
 from warrenmq.events.flatbuffer import Builder, Table
-from warrenmq.events.schema import COLUMNS, INT8, INT32, INT64, NAME, NUMBER_OF_COLUMNS, TEXT, TIME, VERSION, Column
+from warrenmq.events.schema import COLUMNS, COLUMNS_OF_VERSION, INT8, INT32, INT64, NAME, TEXT, TIME, VERSION, Column
 
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 NAMES_ID = 0  # of the dictionary
@@ -57,7 +57,7 @@ def number_of_buffers(columns: int) -> int:
 def schema_message(version: int = VERSION) -> bytes:
     """The first message of every batch; its bytes are the same in all batches of one version."""
     builder = Builder()
-    fields = builder.places([_field(builder, column) for column in COLUMNS[: NUMBER_OF_COLUMNS[version]]])
+    fields = builder.places([_field(builder, column) for column in COLUMNS[: COLUMNS_OF_VERSION[version]]])
     key, value = builder.string("warrenmq.events.version"), builder.string(str(version))
     metadata = builder.places([builder.table((0, "place", key), (1, "place", value))])
     schema = builder.table((0, "h", 0), (1, "place", fields), (2, "place", metadata))

@@ -24,10 +24,10 @@ from warrenmq.events.batch import EventBatch
 from warrenmq.events.columns import ColumnWriter
 from warrenmq.events.errors import BadEvents
 from warrenmq.events.rows import Rows
-from warrenmq.events.schema import NUMBER_OF_COLUMNS, VERSION
+from warrenmq.events.schema import COLUMNS_OF_VERSION, VERSION
 
 SCHEMA = schema_message()
-_SCHEMAS = {version: schema_message(version) for version in sorted(NUMBER_OF_COLUMNS, reverse=True)}
+_SCHEMAS = {version: schema_message(version) for version in sorted(COLUMNS_OF_VERSION, reverse=True)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def decode(data: bytes, is_trusted: bool = False) -> EventBatch:
         raise BadEvents(f"this is no batch of events with the schema of a version up to {VERSION}")
     try:
         names = read_dictionary(data, len(_SCHEMAS[version]))
-        columns = NUMBER_OF_COLUMNS[version]
+        columns = COLUMNS_OF_VERSION[version]
         return EventBatch(data, read_batch(data, names.end), _decode_names(data, names), columns, is_trusted)
     except (struct.error, ValueError, OverflowError) as problem:
         raise BadEvents(f"a batch of events is damaged: {problem}") from problem

@@ -1,5 +1,7 @@
 cimport cython
 
+from warrenmq.events cimport memory
+
 ctypedef size_t Keys[777]  # three times _ENTRIES
 ctypedef Py_ssize_t Numbers[259]
 
@@ -23,10 +25,8 @@ cdef class ContextCache:
     cpdef add(self, Py_ssize_t context, Py_ssize_t enqueue_context, bytes address, object owner, object consumer)
     @cython.locals(probe=Py_ssize_t)
     cdef Py_ssize_t _free_slot(self, Py_ssize_t slot, Py_ssize_t context) noexcept
-    @cython.locals(at=Py_ssize_t)
     cpdef clear(self)
 
 
 @cython.locals(mixed=size_t)
 cdef Py_ssize_t _slot_of(size_t first, size_t second, size_t third) noexcept
-cdef size_t _address_of(object thing) noexcept

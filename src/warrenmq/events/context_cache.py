@@ -2,16 +2,12 @@
 """A cache from the objects an event concerns (address, queue or channel, consumer) to the number of its event context.
 
 Building a context takes six names; the same few objects come again and again, so they are compared by memory address.
-Owned by the owner of the rows. Asks `cython.compiled` in the function at the end (docs/decisions/0002). Compiled
-(context_cache.pxd).
+Owned by the owner of the rows. Compiled (context_cache.pxd).
 """
 
 from typing import Any
 
-try:
-    import cython
-except ImportError:
-    from warrenmq.events.uncompiled import cython
+from warrenmq.events import memory
 
 # An entry is in its slot, one of 256, or in one of the next few.
 _PROBES = 4
@@ -31,7 +27,7 @@ class ContextCache:
 
     def find(self, address: bytes, owner: object, consumer: object) -> int:
         """Return the number of the context added for these three objects, or -1."""
-        first, second, third = _address_of(address), _address_of(owner), _address_of(consumer)
+        first, second, third = memory.address_of(address), memory.address_of(owner), memory.address_of(consumer)
         slot = _slot_of(first, second, third)
         for probe in range(slot, slot + _PROBES):
             at = 3 * probe
@@ -42,7 +38,7 @@ class ContextCache:
 
     def add(self, context: int, enqueue_context: int, address: bytes, owner: object, consumer: object) -> None:
         """Map these objects to the context. The caller makes sure that their names do not change."""
-        first, second, third = _address_of(address), _address_of(owner), _address_of(consumer)
+        first, second, third = memory.address_of(address), memory.address_of(owner), memory.address_of(consumer)
         slot = self._free_slot(_slot_of(first, second, third), context)
         at = 3 * slot
         self._keys[at] = first
@@ -60,22 +56,12 @@ class ContextCache:
         return slot + context % _PROBES
 
     def clear(self) -> None:
-        if not cython.compiled:  # C arrays are part of the object
-            self._keys: list[int] = [0] * (3 * _ENTRIES)
-            self._contexts: list[int] = [0] * _ENTRIES
-            self._enqueue_contexts: list[int] = [0] * _ENTRIES
-        for at in range(3 * _ENTRIES):
-            self._keys[at] = 0
+        self._keys = [0 for _ in range(3 * _ENTRIES)]
+        self._contexts = [0 for _ in range(_ENTRIES)]
+        self._enqueue_contexts = [0 for _ in range(_ENTRIES)]
         self._references: list[Any] = [None] * _ENTRIES  # so that no address is reused by another object
 
 
 def _slot_of(first: int, second: int, third: int) -> int:
     mixed = (first ^ second * 5 ^ third * 3) >> 4
     return (mixed * _MIX & _64_BITS) >> 56
-
-
-def _address_of(thing: object) -> int:
-    if cython.compiled:
-        return cython.cast(cython.size_t, cython.cast(cython.p_void, thing))  # type: ignore[no-any-return]
-    else:
-        return id(thing)

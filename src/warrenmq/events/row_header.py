@@ -7,7 +7,7 @@ import struct
 from typing import TypeAlias
 
 from warrenmq.events.errors import BadEvents
-from warrenmq.events.schema import NUMBER_OF_COLUMNS, VERSION
+from warrenmq.events.schema import COLUMNS_OF_VERSION, VERSION
 
 EventContext: TypeAlias = tuple[int, ...]  # numbers of six names (0: null) in column order, and the channel
 RowHeader: TypeAlias = tuple[int, int, bytes]  # how many names and contexts, and both as they stand in the raw form
@@ -41,7 +41,7 @@ def read_header(raw: bytes) -> tuple[int, dict[int, str | None], dict[int, Event
     """The number of rows, names and contexts by number, and where the rows begin."""
     try:
         version, count, named, staged = _HEAD.unpack_from(raw)
-        if version not in NUMBER_OF_COLUMNS:  # in version 1 a message has no priority: that byte is 0 there
+        if version not in COLUMNS_OF_VERSION:  # in version 1 a message has no priority: that byte is 0 there
             raise BadEvents(f"a raw form of events has version {version}, which is not known here")
         at = _HEAD.size
         names: dict[int, str | None] = {0: None}

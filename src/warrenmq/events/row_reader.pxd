@@ -1,7 +1,16 @@
 cimport cython
 
-ctypedef const unsigned char *Octets
+from warrenmq.events cimport memory
+from warrenmq.events.memory cimport ConstBytes
 
+ctypedef long long BlockOfLongs[64]
+ctypedef int BlockOfInts[64]
+ctypedef unsigned int BlockOfNumbers[64]
+ctypedef Py_ssize_t BlockOfOffsets[64]
+ctypedef unsigned char BlockOfBytes[64]
+ctypedef unsigned char Marks[256]
+
+cdef int _BLOCK
 cdef int _HAS_IDS
 cdef int _SAME_IDS
 cdef int _ROUTED_FOLLOWS
@@ -16,61 +25,50 @@ cdef int _ROUTED
 cdef int _DELIVERED
 cdef int _AUTO_ACK
 cdef int _MAX_CODE
-cdef long long _HIGHEST
+cdef unsigned int _LIMIT
 
 
 @cython.final
 cdef class RowReader:
-    cdef object _held
-    cdef Octets data
+    cdef object _buffer
+    cdef ConstBytes data
     cdef readonly Py_ssize_t at
-    cdef Py_ssize_t _data_end
-    cdef int _following
-    cdef Py_ssize_t _second_context
+    cdef Py_ssize_t _end
+    cdef int _second
+    cdef unsigned int _second_context
+    cdef bint _has_message
     cdef readonly bint is_damaged
-    cdef bint has_message
-    cdef int flags
-    cdef readonly int kind
-    cdef readonly int reason
-    cdef readonly Py_ssize_t context
-    cdef readonly long long time
-    cdef readonly long long attempt
-    cdef readonly int priority
-    cdef readonly long long size
-    cdef readonly long long depth
-    cdef readonly long long enqueue_time
-    cdef readonly long long uid
-    cdef readonly long long publish_time
-    cdef readonly long long source_uid
-    cdef readonly Py_ssize_t message_id_at
-    cdef readonly Py_ssize_t message_id_size
-    cdef readonly Py_ssize_t correlation_id_at
-    cdef readonly Py_ssize_t correlation_id_size
-    cdef readonly Py_ssize_t trace_id_at
-    cdef readonly Py_ssize_t trace_id_size
-    cdef readonly Py_ssize_t span_id_at
-    cdef readonly Py_ssize_t span_id_size
+    cdef long long differing_times
+    cdef BlockOfLongs times
+    cdef BlockOfLongs uids
+    cdef BlockOfLongs publish_times
+    cdef BlockOfLongs enqueue_times
+    cdef BlockOfOffsets ids_at
+    cdef BlockOfNumbers contexts
+    cdef BlockOfInts sizes
+    cdef BlockOfInts depths
+    cdef BlockOfInts attempts
+    cdef BlockOfInts priorities
+    cdef BlockOfBytes kinds
+    cdef BlockOfBytes reasons
+    cdef BlockOfBytes validity
+    cdef Marks used_kinds
 
-    @cython.locals(data=Octets, at=Py_ssize_t)
-    cdef bint advance(self) noexcept nogil
-    cdef void _follow(self) noexcept nogil
-    cpdef bytes octets(self, Py_ssize_t at, Py_ssize_t size)
-    cpdef bint numbers_fit(self)
-    cdef void _forget_texts(self) noexcept nogil
-    cdef void _read_texts(self) noexcept nogil
-    @cython.locals(size="long long")
-    cdef Py_ssize_t _text_size(self) noexcept nogil
-    @cython.locals(at=Py_ssize_t)
-    cdef Py_ssize_t _pass(self, Py_ssize_t size) noexcept nogil
-    cdef bint _damaged(self) noexcept nogil
+    @cython.locals(
+        data=ConstBytes, at=Py_ssize_t, end=Py_ssize_t, row=Py_ssize_t, last=Py_ssize_t, time="long long",
+        uid="long long", publish_time="long long", enqueue_time="long long", ids_at=Py_ssize_t, context="unsigned int",
+        size="unsigned int", depth="unsigned int", attempt="unsigned int", priority=int, kind=int, reason=int,
+        flags=int, bits=int, size_bit=int,
+    )
+    cdef Py_ssize_t read(self) noexcept nogil
+    cdef void _copy_row(self, Py_ssize_t row, Py_ssize_t to) noexcept nogil
+    @cython.locals(at=Py_ssize_t, size=Py_ssize_t)
+    cpdef tuple message_ids(self, Py_ssize_t row)
 
 
-@cython.locals(used=list, seen=bytearray)
+@cython.locals(size="unsigned int", _=int)
+cdef Py_ssize_t _end_of_ids(ConstBytes data, Py_ssize_t at, Py_ssize_t end) noexcept nogil
+@cython.locals(used=list, seen=bytearray, row=Py_ssize_t, count=Py_ssize_t)
 cpdef list used_contexts(RowReader reader, Py_ssize_t number_of_contexts)
+@cython.locals(row=Py_ssize_t, read=Py_ssize_t, block=Py_ssize_t)
 cpdef check_rows(RowReader reader, Py_ssize_t count, dict contexts)
-@cython.locals(changeable=bytearray, constant=bytes)
-cdef Octets _pointer_to(object data) except NULL
-@cython.locals(value="long long")
-cdef long long _get_i64(Octets data, Py_ssize_t at) noexcept nogil
-@cython.locals(value="unsigned int")
-cdef long long _get_u32(Octets data, Py_ssize_t at) noexcept nogil

@@ -1,36 +1,35 @@
 # cython: boundscheck=False, wraparound=False, nonecheck=False, cdivision=True
-"""Reads rows in their raw form, one after the other (docs/formats/events.md).
+"""Reads rows in the row format (docs/formats/events.md) in blocks: one array per field, small enough for the L1 cache.
 
-A record of the raw form is one row, or two where the second follows from the first. `advance` needs no interpreter,
-so that a thread can turn rows into columns while the loop goes on. A reader belongs to whoever made it; the bytes must
-not change meanwhile. Compiled when the package is built (row_reader.pxd).
+A record is one row, or two if the second follows from the first. `read` needs no interpreter lock, so a thread can
+encode rows while the event loop runs. A reader belongs to its creator; the bytes must not change. Compiled
+(row_reader.pxd).
 """
 
 import struct
-from typing import Any, TypeAlias
+from array import array
+from typing import Any
 
 try:
     import cython
 except ImportError:
     from warrenmq.events.uncompiled import cython
 
-if cython.compiled:
-    from cython.cimports.libc.string import memcpy
-
+from warrenmq.events import memory
 from warrenmq.events.errors import BadEvents
 from warrenmq.events.schema import DELIVERED, MAX_CODE, R_AUTO_ACK, ROUTED, Event
 
-Pointer: TypeAlias = Any  # a const unsigned char * in compiled code, bytes or a bytearray in plain Python
+BLOCK = 64  # rows: a word of validity bits
 
 # Flags of a record.
-HAS_IDS = 1  # ids and source stand behind it
-SAME_IDS = 2  # they are those of the record before
-ROUTED_FOLLOWS = 4  # another row follows, of the kind "routed"
-IS_SHORT = 8  # a short record: time, message and size are those of the one before, and it was enqueued right then
-DELIVERED_FOLLOWS = 16  # a brief one; another row follows, "delivered", in the context that stands behind
-IS_PUBLISHED = 32  # a short record: it was published at that time, and has no place in a queue yet
+HAS_IDS = 1  # the message's ids and source follow
+SAME_IDS = 2  # they are those of the previous record
+ROUTED_FOLLOWS = 4  # a second row: the same, but of the kind `routed`
+IS_SHORT = 8  # message, time and size are those of the previous record; it was enqueued at that time
+DELIVERED_FOLLOWS = 16  # a short record with a second row: `delivered`, in the context that follows
+IS_PUBLISHED = 32  # a short form of `published`: it has no enqueue time, depth or attempt
 
-# Kind, reason, flags, priority, context, time, uid, publish and enqueue time, size + 1, depth + 1, attempt: 0 is null.
+# Kind, reason, flags, priority, context, time, uid, publish and enqueue time, size + 1, depth + 1, attempt; 0: null.
 FULL_RECORD = struct.Struct("<BBBBIqqqqIII")
 # Kind, reason, flags, attempt, context, depth + 1.
 SHORT_RECORD = struct.Struct("<BBBBII")
@@ -39,7 +38,8 @@ DIRECT_RECORD = struct.Struct("<BBBBIII")
 # Kind, reason, flags, priority, context, time, uid, size + 1.
 PUBLISHED_RECORD = struct.Struct("<BBBBIqqI")
 
-_HAS_IDS = HAS_IDS  # the same as C integers
+_BLOCK = BLOCK  # the same as C integers
+_HAS_IDS = HAS_IDS
 _SAME_IDS = SAME_IDS
 _ROUTED_FOLLOWS = ROUTED_FOLLOWS
 _IS_SHORT = IS_SHORT
@@ -53,146 +53,218 @@ _ROUTED = ROUTED
 _DELIVERED = DELIVERED
 _AUTO_ACK = R_AUTO_ACK
 _MAX_CODE = MAX_CODE
-_HIGHEST = 1 << 31  # of numbers with 31 bits, plus 1
-
-_I64 = struct.Struct("<q")
-_U32 = struct.Struct("<I")
+_LIMIT = 0x8000_0000  # numbers of a row are below this: int32 in a batch
 
 
 class RowReader:
-    """The row that `advance` came to, part by part; 0 is null, and -1 for sizes and depth.
+    """The rows that `read` found, as arrays. Nulls are 0.
 
-    `context` is a number, texts are places in `data`.
+    `validity` has a bit for each field that is not null: 1 reason, 2 publish time, 4 enqueue time, 8 attempt, 16 size,
+    32 depth, 64 priority. `ids_at` are offsets in `data`, 0 if the message has no ids and no source. `used_kinds` marks
+    the kinds of all rows so far. `differing_times` is 0 while all times of each row are the same.
     """
 
     __slots__ = (
-        "_data_end",
-        "_following",
-        "_held",
+        "_buffer",
+        "_end",
+        "_has_message",
+        "_second",
         "_second_context",
         "at",
-        "attempt",
-        "context",
-        "correlation_id_at",
-        "correlation_id_size",
+        "attempts",
+        "contexts",
         "data",
-        "depth",
-        "enqueue_time",
-        "flags",
-        "has_message",
+        "depths",
+        "differing_times",
+        "enqueue_times",
+        "ids_at",
         "is_damaged",
-        "kind",
-        "message_id_at",
-        "message_id_size",
-        "priority",
-        "publish_time",
-        "reason",
-        "size",
-        "source_uid",
-        "span_id_at",
-        "span_id_size",
-        "time",
-        "trace_id_at",
-        "trace_id_size",
-        "uid",
+        "kinds",
+        "priorities",
+        "publish_times",
+        "reasons",
+        "sizes",
+        "times",
+        "uids",
+        "used_kinds",
+        "validity",
     )
 
-    time: int
-
     def __init__(self, data: "bytes | bytearray", at: int, end: int) -> None:
-        self._held = data
-        self.data = _pointer_to(data)
+        self._buffer = data  # keeps `data` valid
+        self.data = memory.pointer(data)
         self.at = at
-        self._data_end = end
-        self._following = 0  # ROUTED_FOLLOWS or DELIVERED_FOLLOWS: the second row of a record comes next
+        self._end = end
+        self._second = 0  # the flag of a second row that begins the next block
         self._second_context = 0
-        self.has_message = False
+        self._has_message = False
         self.is_damaged = False
-        self._forget_texts()
+        self.differing_times = 0
+        if not cython.compiled:  # C arrays are part of the object, and zero
+            self.times, self.uids, self.publish_times, self.enqueue_times, self.ids_at = (
+                array("q", [0] * BLOCK) for _ in range(5)
+            )
+            self.contexts = array("I", [0] * BLOCK)
+            self.sizes, self.depths, self.attempts, self.priorities = (array("i", [0] * BLOCK) for _ in range(4))
+            self.kinds, self.reasons, self.validity, self.used_kinds = (bytearray(256) for _ in range(4))
 
-    def advance(self) -> bool:
-        """Go to the next row. False: there is none, or what is there is none (`is_damaged`)."""
-        if self._following != 0:
-            self._follow()
-            return True
-        if self.at >= self._data_end:
-            return False
-        if self._data_end - self.at < _SHORT_SIZE:
-            return self._damaged()
+    def read(self) -> int:
+        """Read the next rows and return their number: a full block, or fewer at the end or before damaged data."""
         data = self.data
         at = self.at
-        self.kind = data[at]
-        self.reason = data[at + 1]
-        self.flags = data[at + 2]
-        self.context = _get_u32(data, at + 4)
-        if self.flags & _IS_SHORT:
-            if not self.has_message:
-                return self._damaged()
-            self.depth = _get_u32(data, at + 8) - 1
-            self.attempt = data[at + 3]
-            self.enqueue_time = self.time
-            self.at = at + _SHORT_SIZE
-            if self.flags & _DELIVERED_FOLLOWS:
-                if self._data_end - at < _DIRECT_SIZE:
-                    return self._damaged()
-                self._second_context = _get_u32(data, at + 12)
-                self.at = at + _DIRECT_SIZE
-        else:
-            if self._data_end - at < (_PUBLISHED_SIZE if self.flags & _IS_PUBLISHED else _FULL_SIZE):
-                return self._damaged()
-            self.time = _get_i64(data, at + 8)
-            self.uid = _get_i64(data, at + 16)
-            self.priority = data[at + 3]
-            if self.flags & _IS_PUBLISHED:
-                self.publish_time = self.time
-                self.size = _get_u32(data, at + 24) - 1
-                self.enqueue_time = 0
-                self.depth = -1
-                self.attempt = 0
-                self.at = at + _PUBLISHED_SIZE
+        end = self._end
+        last = _BLOCK - 1  # the previous row, if there is one
+        time = self.times[last]
+        uid = self.uids[last]
+        publish_time = self.publish_times[last]
+        ids_at = self.ids_at[last]
+        size = self.sizes[last]
+        size_bit = self.validity[last] & 16
+        priority = self.priorities[last]
+        row = 0
+        if self._second != 0:
+            self._copy_row(last, 0)
+            row = 1
+        while row < _BLOCK and end - at >= _SHORT_SIZE:
+            kind = data[at]
+            reason = data[at + 1]
+            flags = data[at + 2]
+            context = memory.load_u32(data, at + 4)
+            if kind > _MAX_CODE or reason > _MAX_CODE:
+                break
+            if flags & _IS_SHORT:
+                if not self._has_message:
+                    break
+                enqueue_time = time
+                depth = memory.load_u32(data, at + 8)
+                attempt = data[at + 3]
+                if flags & _DELIVERED_FOLLOWS:
+                    if end - at < _DIRECT_SIZE:
+                        break
+                    self._second_context = memory.load_u32(data, at + 12)
+                    at += _DIRECT_SIZE
+                else:
+                    at += _SHORT_SIZE
             else:
-                self.publish_time = _get_i64(data, at + 24)
-                self.enqueue_time = _get_i64(data, at + 32)
-                self.size = _get_u32(data, at + 40) - 1
-                self.depth = _get_u32(data, at + 44) - 1
-                self.attempt = _get_u32(data, at + 48)
-                self.at = at + _FULL_SIZE
-            if self.flags & _HAS_IDS:
-                self._read_texts()
-            elif self.flags & _SAME_IDS == 0:
-                self._forget_texts()
-            elif not self.has_message:
-                return self._damaged()
-            self.has_message = True
-            if self.flags & _DELIVERED_FOLLOWS:
-                return self._damaged()
-        self._following = self.flags & (_ROUTED_FOLLOWS | _DELIVERED_FOLLOWS)
-        if self.is_damaged or self.kind > _MAX_CODE or self.reason > _MAX_CODE:
-            return self._damaged()
-        return True
+                if end - at < (_PUBLISHED_SIZE if flags & _IS_PUBLISHED else _FULL_SIZE) or flags & _DELIVERED_FOLLOWS:
+                    break
+                time = memory.load_i64(data, at + 8)
+                uid = memory.load_i64(data, at + 16)
+                priority = data[at + 3]
+                if flags & _IS_PUBLISHED:
+                    publish_time = time
+                    enqueue_time = 0
+                    size = memory.load_u32(data, at + 24)
+                    depth = 0
+                    attempt = 0
+                    at += _PUBLISHED_SIZE
+                else:
+                    publish_time = memory.load_i64(data, at + 24)
+                    enqueue_time = memory.load_i64(data, at + 32)
+                    size = memory.load_u32(data, at + 40)
+                    depth = memory.load_u32(data, at + 44)
+                    attempt = memory.load_u32(data, at + 48)
+                    self.differing_times |= time ^ publish_time if publish_time != 0 else 0
+                    self.differing_times |= time ^ enqueue_time if enqueue_time != 0 else 0
+                    at += _FULL_SIZE
+                if size > _LIMIT or attempt >= _LIMIT:
+                    break
+                size_bit = 16 if size != 0 else 0
+                size -= 1 if size != 0 else 0
+                if flags & _HAS_IDS:
+                    ids_at = at
+                    at = _end_of_ids(data, at, end)
+                    if at < 0:
+                        break
+                elif flags & _SAME_IDS == 0:
+                    ids_at = 0
+                elif not self._has_message:
+                    break
+                self._has_message = True
+            if depth > _LIMIT:
+                break
+            self.at = at
+            # Numbers as they are: C would have to read a named one from memory for each row.
+            bits = size_bit | (1 if reason != 0 else 0) | (2 if publish_time != 0 else 0)
+            bits |= (4 if enqueue_time != 0 else 0) | (8 if attempt != 0 else 0) | (32 if depth != 0 else 0)
+            bits |= 64 if priority != 0 else 0
+            self.times[row] = time
+            self.uids[row] = uid
+            self.publish_times[row] = publish_time
+            self.enqueue_times[row] = enqueue_time
+            self.ids_at[row] = ids_at
+            self.contexts[row] = context
+            self.sizes[row] = size
+            self.depths[row] = depth - (1 if depth != 0 else 0)
+            self.attempts[row] = attempt
+            self.priorities[row] = priority
+            self.kinds[row] = kind
+            self.used_kinds[kind] = 1
+            self.reasons[row] = reason
+            self.validity[row] = bits
+            row += 1
+            if flags & (_ROUTED_FOLLOWS | _DELIVERED_FOLLOWS):
+                self._second = flags & (_ROUTED_FOLLOWS | _DELIVERED_FOLLOWS)
+                if row == _BLOCK:
+                    break
+                self._copy_row(row - 1, row)
+                row += 1
+        self.is_damaged = row < _BLOCK and self.at != end
+        return row
 
-    def _follow(self) -> None:
-        """Go to the second row of a record."""
-        if self._following & _ROUTED_FOLLOWS:
-            self.kind = _ROUTED
+    def _copy_row(self, row: int, to: int) -> None:
+        """Write the second row of a record."""
+        self.times[to] = self.times[row]
+        self.uids[to] = self.uids[row]
+        self.publish_times[to] = self.publish_times[row]
+        self.enqueue_times[to] = self.enqueue_times[row]
+        self.ids_at[to] = self.ids_at[row]
+        self.sizes[to] = self.sizes[row]
+        self.priorities[to] = self.priorities[row]
+        if self._second & _ROUTED_FOLLOWS:
+            self.contexts[to] = self.contexts[row]
+            self.depths[to] = self.depths[row]
+            self.attempts[to] = self.attempts[row]
+            self.kinds[to] = _ROUTED
+            self.used_kinds[_ROUTED] = 1
+            self.reasons[to] = self.reasons[row]
+            self.validity[to] = self.validity[row]
         else:
-            self.kind = _DELIVERED
-            self.reason = _AUTO_ACK
-            self.context = self._second_context
-            self.attempt = 1
-            self.depth = 0
-        self._following = 0
+            self.contexts[to] = self._second_context
+            self.depths[to] = 0
+            self.attempts[to] = 1
+            self.kinds[to] = _DELIVERED
+            self.used_kinds[_DELIVERED] = 1
+            self.reasons[to] = _AUTO_ACK
+            self.validity[to] = self.validity[row] | 1 | 8 | 32
+        self._second = 0
 
-    def event(self, names: "list[str | None]", contexts: "list[tuple[int, ...]]") -> Event:
-        """The row as a value."""
-        vhost, exchange, routing_key, queue, consumer, connection, channel = contexts[self.context]
+    def message_ids(self, row: int) -> tuple[int, "bytes | None", "bytes | None", "bytes | None", "bytes | None"]:
+        """Return source uid (0: none), message id, correlation id, trace id and span id."""
+        at = self.ids_at[row]
+        if at == 0:
+            return 0, None, None, None, None
+        ids: list[Any] = [memory.load_i64(self.data, at)]
+        at += 8
+        for _ in range(4):
+            size = memory.load_u32(self.data, at)  # + 1; 0: null
+            at += 4
+            ids.append(bytes(self.data[at : at + size - 1]) if size != 0 else None)
+            at += size - 1 if size != 0 else 0
+        return tuple(ids)
+
+    def event(self, row: int, names: "list[str | None]", contexts: "list[tuple[int, ...]]") -> Event:
+        """Return the row as a value."""
+        vhost, exchange, routing_key, queue, consumer, connection, channel = contexts[self.contexts[row]]
+        source_uid, *ids = self.message_ids(row)
+        message_id, correlation_id, trace_id, span_id = [None if each is None else each.decode() for each in ids]
         return Event(
-            time=self.time,
-            kind=self.kind,
-            uid=self.uid,
-            message_id=_text(self.octets(self.message_id_at, self.message_id_size)),
-            publish_time=self.publish_time or None,
-            enqueue_time=self.enqueue_time or None,
+            time=self.times[row],
+            kind=self.kinds[row],
+            uid=self.uids[row],
+            message_id=message_id,
+            publish_time=self.publish_times[row] or None,
+            enqueue_time=self.enqueue_times[row] or None,
             vhost=names[vhost],
             exchange=names[exchange],
             routing_key=names[routing_key],
@@ -200,119 +272,54 @@ class RowReader:
             consumer=names[consumer],
             connection=names[connection],
             channel=channel or None,
-            size=None if self.size < 0 else self.size,
-            attempt=self.attempt or None,
-            reason=self.reason or None,
-            correlation_id=_text(self.octets(self.correlation_id_at, self.correlation_id_size)),
-            trace_id=_text(self.octets(self.trace_id_at, self.trace_id_size)),
-            span_id=_text(self.octets(self.span_id_at, self.span_id_size)),
-            source_uid=self.source_uid or None,
-            depth=None if self.depth < 0 else self.depth,
-            priority=self.priority or None,
+            size=self.sizes[row] if self.validity[row] & 16 else None,
+            attempt=self.attempts[row] or None,
+            reason=self.reasons[row] or None,
+            correlation_id=correlation_id,
+            trace_id=trace_id,
+            span_id=span_id,
+            source_uid=source_uid or None,
+            depth=self.depths[row] if self.validity[row] & 32 else None,
+            priority=self.priorities[row] or None,
         )
 
-    def octets(self, at: int, size: int) -> bytes | None:
-        return None if size < 0 else bytes(self.data[at : at + size])
 
-    def numbers_fit(self) -> bool:
-        """Whether all numbers are such as a row can have."""
-        return self.size < _HIGHEST and self.depth < _HIGHEST and self.attempt < _HIGHEST
-
-    def _forget_texts(self) -> None:
-        self.source_uid = 0
-        self.message_id_size = -1
-        self.correlation_id_size = -1
-        self.trace_id_size = -1
-        self.span_id_size = -1
-        self.message_id_at = self.correlation_id_at = self.trace_id_at = self.span_id_at = 0
-
-    def _read_texts(self) -> None:
-        if self._data_end - self.at < 8:
-            self.is_damaged = True
-            return
-        self.source_uid = _get_i64(self.data, self.at)
-        self.at = self.at + 8
-        self.message_id_size = self._text_size()
-        self.message_id_at = self._pass(self.message_id_size)
-        self.correlation_id_size = self._text_size()
-        self.correlation_id_at = self._pass(self.correlation_id_size)
-        self.trace_id_size = self._text_size()
-        self.trace_id_at = self._pass(self.trace_id_size)
-        self.span_id_size = self._text_size()
-        self.span_id_at = self._pass(self.span_id_size)
-
-    def _text_size(self) -> int:
-        if self._data_end - self.at < 4:
-            self.is_damaged = True
+def _end_of_ids(data: memory.Pointer, at: int, end: int) -> int:
+    """Return where source uid and ids end; -1 if that is not before `end`."""
+    at += 8
+    for _ in range(4):
+        if end - at < 4:
             return -1
-        size = _get_u32(self.data, self.at) - 1
-        self.at = self.at + 4
-        if size > self._data_end - self.at:
-            self.is_damaged = True
-            return -1
-        return size
-
-    def _pass(self, size: int) -> int:
-        """Go behind a text; gives where it began."""
-        at = self.at
-        if size > 0:
-            self.at = at + size
-        return at
-
-    def _damaged(self) -> bool:
-        self.is_damaged = True
-        return False
+        size = memory.load_u32(data, at)
+        at += 4 + (size - 1 if size != 0 else 0)
+    return at if at <= end else -1
 
 
 def used_contexts(reader: RowReader, number_of_contexts: int) -> list[int]:
-    """The numbers of all contexts in the rows that follow, each once."""
+    """Return the numbers of the contexts of the remaining rows, each once."""
     used: list[int] = []
     seen = bytearray(number_of_contexts)
-    while reader.advance():
-        if not seen[reader.context]:
-            seen[reader.context] = 1
-            used.append(reader.context)
+    count = reader.read()
+    while count != 0:
+        for row in range(count):
+            if not seen[reader.contexts[row]]:
+                seen[reader.contexts[row]] = 1
+                used.append(reader.contexts[row])
+        count = reader.read()
     return used
 
 
 def check_rows(reader: RowReader, count: int, contexts: "dict[int, tuple[int, ...]]") -> None:
-    for _ in range(count):
-        if not reader.advance() or not reader.numbers_fit():
-            raise BadEvents(f"a raw form of events is damaged at byte {reader.at}")
-        if reader.context not in contexts:
-            raise BadEvents(f"a raw form of events has a context that it does not tell of before byte {reader.at}")
-    if reader.advance() or reader.is_damaged:
-        raise BadEvents(f"a raw form of events goes on after its {count} rows")
-
-
-def _text(octets: bytes | None) -> str | None:
-    return None if octets is None else octets.decode()
-
-
-def _pointer_to(data: "bytes | bytearray") -> Pointer:
-    if cython.compiled:
-        if isinstance(data, bytearray):
-            changeable: bytearray = data
-            return changeable
-        constant: bytes = data
-        return constant
-    else:
-        return data
-
-
-def _get_i64(data: Pointer, at: int) -> int:
-    value: int = 0
-    if cython.compiled:
-        memcpy(cython.address(value), data + at, 8)
-    else:
-        value = _I64.unpack_from(data, at)[0]
-    return value
-
-
-def _get_u32(data: Pointer, at: int) -> int:
-    value: int = 0
-    if cython.compiled:
-        memcpy(cython.address(value), data + at, 4)
-    else:
-        value = _U32.unpack_from(data, at)[0]
-    return value
+    """Read all rows. BadEvents: they are damaged, not `count`, or of a context that is not in `contexts`."""
+    read = 0
+    block = reader.read()
+    while block != 0:
+        for row in range(block):
+            if reader.contexts[row] not in contexts:
+                raise BadEvents(f"rows have an undefined context before byte {reader.at}")
+        read += block
+        block = reader.read()
+    if read < count:
+        raise BadEvents(f"rows are damaged at byte {reader.at}")
+    if read > count or reader.is_damaged:
+        raise BadEvents(f"more bytes follow {count} rows")

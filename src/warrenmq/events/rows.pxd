@@ -1,13 +1,15 @@
 cimport cython
 
-from warrenmq.events.row_reader cimport RowReader, check_rows, used_contexts
+from warrenmq.events cimport memory
 from warrenmq.events.context_cache cimport ContextCache
+from warrenmq.events.memory cimport Bytes
 from warrenmq.events.message_ids cimport pack_message_ids
+from warrenmq.events.row_reader cimport RowReader, check_rows, used_contexts
 
 cdef Py_ssize_t _FIRST_CAPACITY
 cdef Py_ssize_t _KEPT_CAPACITY
 cdef Py_ssize_t _SPARES
-cdef long long _HIGHEST
+cdef long long _MAX_INT
 cdef int _CODES
 cdef int _HAS_IDS
 cdef int _SAME_IDS
@@ -21,16 +23,8 @@ cdef Py_ssize_t _DIRECT_SIZE
 cdef Py_ssize_t _PUBLISHED_SIZE
 cdef int _PUBLISHED
 cdef int _ENQUEUED
-cdef Py_ssize_t _FULL_NAMES
+cdef Py_ssize_t _NAME_LIMIT
 cdef Py_ssize_t _FEW_CONTEXTS
-
-
-@cython.final
-cdef class TracedMessage:
-    cdef readonly long long uid
-    cdef readonly long long publish_time
-    cdef readonly bytes message_ids
-    cdef readonly int priority
 
 
 @cython.final
@@ -55,24 +49,7 @@ cdef class Rows:
     cdef readonly long long time
     cdef readonly bint has_message_ids
 
-    cpdef add(
-        self,
-        int kind,
-        long long time,
-        TracedMessage trace,
-        bytes address,
-        str vhost,
-        str queue,
-        str consumer,
-        str connection,
-        int channel,
-        long long enqueue_time,
-        long long size,
-        int attempt,
-        int reason,
-        long long depth,
-    )
-    @cython.locals(data="unsigned char *", room=Py_ssize_t, flags=int)
+    @cython.locals(data=Bytes, at=Py_ssize_t, room=Py_ssize_t, flags=int)
     cpdef put(
         self,
         int kind,
@@ -89,16 +66,17 @@ cdef class Rows:
         long long attempt,
         int priority,
     )
-    @cython.locals(data="unsigned char *", room=Py_ssize_t, flags=int)
+    @cython.locals(data=Bytes, at=Py_ssize_t, room=Py_ssize_t, flags=int)
     cpdef put_published(
         self, bint is_routed, Py_ssize_t context, long long time, long long uid, bytes message_ids, long long size,
         int priority,
     )
+    @cython.locals(data=Bytes)
     cdef _end_record(self, long long time, int flags, bytes message_ids)
-    @cython.locals(data="unsigned char *")
+    @cython.locals(data=Bytes, at=Py_ssize_t)
     cpdef put_short(self, int kind, int reason, Py_ssize_t context, long long depth, int attempt)
-    @cython.locals(data="unsigned char *")
-    cpdef put_direct_delivery(self, Py_ssize_t came, Py_ssize_t context, long long depth)
+    @cython.locals(data=Bytes, at=Py_ssize_t)
+    cpdef put_direct_delivery(self, Py_ssize_t enqueue_context, Py_ssize_t context, long long depth)
     @cython.locals(key_at=Py_ssize_t, exchange=Py_ssize_t, routing_key=Py_ssize_t)
     cpdef Py_ssize_t context_of(
         self, bytes address, str vhost, str queue, str consumer, str connection, int channel
@@ -108,55 +86,18 @@ cdef class Rows:
     cpdef Rows take(self)
     cpdef recycle(self, Rows rows)
     cpdef bytes take_unlogged(self)
-    @cython.locals(reader=RowReader)
+    @cython.locals(reader=RowReader, row=Py_ssize_t, read=Py_ssize_t, ids_at=Py_ssize_t)
     cpdef Py_ssize_t extend(self, bytes raw) except -1
     cpdef RowReader reader(self)
     cpdef list names(self)
     cpdef list contexts(self)
-    @cython.locals(reader=RowReader)
+    @cython.locals(reader=RowReader, row=Py_ssize_t, count=Py_ssize_t)
     cpdef list events(self)
     cdef _begin(self)
     cdef Py_ssize_t _number_of(self, str name) except -1
-    cdef _learn(self, object name)
+    cdef _add_name(self, object name)
     cdef _grow(self, Py_ssize_t needed)
     cdef bytes _raw_from(self, Py_ssize_t start, Py_ssize_t count)
 
 
-cdef bytes _pack_ids_of(RowReader reader)
 cdef long long _limited(long long value) noexcept
-cdef void _put_record(
-    unsigned char *data,
-    Py_ssize_t at,
-    int kind,
-    int reason,
-    int flags,
-    int priority,
-    unsigned int context,
-    long long time,
-    long long uid,
-    long long publish_time,
-    long long enqueue_time,
-    unsigned int size,
-    unsigned int depth,
-    unsigned int attempt,
-) noexcept
-cdef void _put_short(
-    unsigned char *data, Py_ssize_t at, int kind, int reason, unsigned int context, unsigned int depth, int attempt
-) noexcept
-cdef void _put_direct(
-    unsigned char *data, Py_ssize_t at, unsigned int came, unsigned int context, unsigned int depth
-) noexcept
-cdef void _put_published(
-    unsigned char *data,
-    Py_ssize_t at,
-    int flags,
-    int priority,
-    unsigned int context,
-    long long time,
-    long long uid,
-    unsigned int size,
-) noexcept
-cdef void _put_u32(unsigned char *data, Py_ssize_t at, unsigned int value) noexcept
-cdef void _put_i64(unsigned char *data, Py_ssize_t at, long long value) noexcept
-@cython.locals(source="const unsigned char *")
-cdef void _put_bytes(unsigned char *data, Py_ssize_t at, bytes octets, Py_ssize_t size) noexcept
