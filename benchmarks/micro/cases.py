@@ -244,7 +244,7 @@ def gather_events() -> Case:
 
 def log_events() -> Case:
     rows = some_events(BATCH)
-    return Case("raw form of an event", BATCH, rows.to_bytes)
+    return Case("encode an event as a row", BATCH, rows.to_bytes)
 
 
 def encode_events() -> Case:
@@ -255,7 +255,7 @@ def encode_events() -> Case:
 def find_events() -> Case:
     batch = encode(some_events(BATCH))
     wanted = RowFilter(time_from=1, time_to=2, queue="orders")
-    return Case("look for a time and queue, per event", BATCH, lambda: decode(batch).select(wanted))
+    return Case("search by time and queue, per event", BATCH, lambda: decode(batch).select(wanted))
 
 
 def some_events(count: int) -> Rows:

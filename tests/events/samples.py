@@ -1,7 +1,7 @@
-"""Events for tests: any that can be, and the few that are in the fixture of each version.
+"""Events for tests: a strategy for any event, and the few in the fixture of each version.
 
-`python -m tests.events.samples` writes the fixture again. A version that has been released does not change: what needs
-to be different gets a new one, a folder beside this one, and these files stay readable.
+`python -m tests.events.samples` writes the fixture of the current version. A released version does not change: a
+different format is a new version with a folder of its own, and these files stay readable.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Batches: what is encoded is read again, here, by pyarrow and by nanoarrow."""
+"""Batches: encoded rows are read by `decode`, pyarrow and nanoarrow."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def as_tuple(event: Event) -> tuple[Any, ...]:
 
 @given(st.lists(events(), max_size=30))
 @settings(deadline=None)
-def test_batch_gives_the_same_rows(told: list[Event]) -> None:
-    assert decode(encode(rows_of(told))).events() == told
+def test_decode_returns_the_encoded_rows(added: list[Event]) -> None:
+    assert decode(encode(rows_of(added))).events() == added
 
 
 @given(st.lists(events(), max_size=30))
 @settings(deadline=None)
-def test_pyarrow_reads_a_batch(told: list[Event]) -> None:
+def test_pyarrow_reads_a_batch(added: list[Event]) -> None:
     pyarrow = pytest.importorskip("pyarrow")
-    table = pyarrow.ipc.open_stream(encode(rows_of(told))).read_all()
+    table = pyarrow.ipc.open_stream(encode(rows_of(added))).read_all()
     table.validate(full=True)
     columns = []
     for column in COLUMNS:
@@ -44,12 +44,12 @@ def test_pyarrow_reads_a_batch(told: list[Event]) -> None:
         if column.type == TIME:
             assert values.type == pyarrow.timestamp("us", "UTC")
             values = values.cast(pyarrow.int64())
-        assert values.null_count == sum(getattr(event, column.name) is None for event in told)
+        assert values.null_count == sum(getattr(event, column.name) is None for event in added)
         columns.append(values.to_pylist())
-    assert list(zip(*columns, strict=True)) == [as_tuple(event) for event in told]
+    assert list(zip(*columns, strict=True)) == [as_tuple(event) for event in added]
 
 
-def test_pyarrow_finds_plain_types() -> None:
+def test_pyarrow_reads_the_schema() -> None:
     pyarrow = pytest.importorskip("pyarrow")
     found = pyarrow.ipc.open_stream(encode(Rows())).schema
     names = pyarrow.dictionary(pyarrow.int16(), pyarrow.string())
@@ -69,14 +69,14 @@ def test_pyarrow_finds_plain_types() -> None:
 
 @given(st.lists(events(), max_size=30))
 @settings(deadline=None)
-def test_nanoarrow_reads_a_batch(told: list[Event]) -> None:
+def test_nanoarrow_reads_a_batch(added: list[Event]) -> None:
     nanoarrow = pytest.importorskip("nanoarrow")
-    (batch,) = nanoarrow.ArrayStream.from_readable(encode(rows_of(told)))
+    (batch,) = nanoarrow.ArrayStream.from_readable(encode(rows_of(added)))
     columns = []
     for column, child in zip(COLUMNS, batch.iter_children(), strict=True):
         values = child.to_pylist()
         columns.append([microseconds(value) for value in values] if column.type == TIME else values)
-    assert list(zip(*columns, strict=True)) == [as_tuple(event) for event in told]
+    assert list(zip(*columns, strict=True)) == [as_tuple(event) for event in added]
 
 
 def microseconds(time: datetime | None) -> int | None:
@@ -88,9 +88,9 @@ SETS = ("kinds", "uids", "source_uids")
 
 @given(st.lists(events(), max_size=20), st.data())
 @settings(deadline=None)
-def test_select_gives_the_rows_that_agree(told: list[Event], data: st.DataObject) -> None:
+def test_select_returns_matching_rows(added: list[Event], data: st.DataObject) -> None:
     fields = data.draw(st.sets(st.sampled_from([*RowFilter.__dataclass_fields__]), max_size=2))
-    example = data.draw(st.sampled_from(told)) if told else Event(1, 1, 1)
+    example = data.draw(st.sampled_from(added)) if added else Event(1, 1, 1)
     criteria: dict[str, Any] = {}
     for field in fields:
         if field in ("time_from", "time_to"):
@@ -100,11 +100,11 @@ def test_select_gives_the_rows_that_agree(told: list[Event], data: st.DataObject
             criteria[field] = frozenset({getattr(example, field[:-1]), *others} - {None})
         else:
             criteria[field] = getattr(example, field)
-    batch = decode(encode(rows_of(told)))
+    batch = decode(encode(rows_of(added)))
     found = batch.select(RowFilter(**criteria))
-    assert found == [row for row, event in enumerate(told) if agrees(event, criteria)]
+    assert found == [row for row, event in enumerate(added) if agrees(event, criteria)]
     assert batch.select(RowFilter(**criteria), 2) == found[:2]
-    assert batch.uids(found) == [told[row].uid for row in found]
+    assert batch.uids(found) == [added[row].uid for row in found]
 
 
 def agrees(event: Event, criteria: dict[str, Any]) -> bool:
@@ -126,46 +126,46 @@ def agrees(event: Event, criteria: dict[str, Any]) -> bool:
 
 @given(st.lists(events(), max_size=20))
 @settings(deadline=None)
-def test_key_hashes_are_those_of_all_ids(told: list[Event]) -> None:
-    expected = {ids.uid_key(event.uid) for event in told if event.uid}
+def test_key_hashes_cover_all_ids(added: list[Event]) -> None:
+    expected = {ids.uid_key(event.uid) for event in added if event.uid}
     for field, space in (
         ("message_id", ids.MESSAGE_ID_KEY),
         ("correlation_id", ids.CORRELATION_ID_KEY),
         ("trace_id", ids.TRACE_ID_KEY),
     ):
-        texts = [getattr(event, field) for event in told]
+        texts = [getattr(event, field) for event in added]
         expected |= {ids.key_hash(space, text.encode()) for text in texts if text is not None}
-    assert list(decode(encode(rows_of(told))).key_hashes()) == sorted(expected)
+    assert list(decode(encode(rows_of(added))).key_hashes()) == sorted(expected)
 
 
-def test_key_hashes_of_ids_that_repeat_the_text_before() -> None:
-    told = [Event(1, 1, 1, message_id=text) for text in ("ab", "ab", "a", "a", "", "", "aa", "aa")]
-    told += [Event(1, 1, 1, message_id=None), Event(1, 1, 1, message_id="")]
-    assert len(decode(encode(rows_of(told))).key_hashes()) == 5
+def test_key_hashes_of_repeated_ids() -> None:
+    added = [Event(1, 1, 1, message_id=text) for text in ("ab", "ab", "a", "a", "", "", "aa", "aa")]
+    added += [Event(1, 1, 1, message_id=None), Event(1, 1, 1, message_id="")]
+    assert len(decode(encode(rows_of(added))).key_hashes()) == 5
 
 
 def test_events_without_a_message_are_not_found_by_their_uid() -> None:
-    told = [Event(1, 1, 7), Event(2, schema.CHANNEL_OPENED, 0), Event(3, 1, 7)]
-    assert list(decode(encode(rows_of(told))).key_hashes()) == [ids.uid_key(7)]
+    added = [Event(1, 1, 7), Event(2, schema.CHANNEL_OPENED, 0), Event(3, 1, 7)]
+    assert list(decode(encode(rows_of(added))).key_hashes()) == [ids.uid_key(7)]
 
 
 @given(st.lists(events(), max_size=20))
 @settings(deadline=None)
-def test_summary_tells_what_a_batch_is_about(told: list[Event]) -> None:
-    found = summary(encode(rows_of(told)))
-    given_uids = [event.uid for event in told if event.uid]
+def test_summary_has_ranges_and_names(added: list[Event]) -> None:
+    found = summary(encode(rows_of(added)))
+    given_uids = [event.uid for event in added if event.uid]
     assert (found.count, found.first_time, found.last_time) == (
-        len(told),
-        min([event.time for event in told], default=0),
-        max([event.time for event in told], default=0),
+        len(added),
+        min([event.time for event in added], default=0),
+        max([event.time for event in added], default=0),
     )
     assert (found.first_uid, found.last_uid) == (min(given_uids, default=0), max(given_uids, default=0))
-    assert found.queues == {event.queue for event in told if event.queue is not None}
-    assert found.exchanges == {event.exchange for event in told if event.exchange is not None}
-    assert found.kinds == {event.kind for event in told}
+    assert found.queues == {event.queue for event in added if event.queue is not None}
+    assert found.exchanges == {event.exchange for event in added if event.exchange is not None}
+    assert found.kinds == {event.kind for event in added}
 
 
-def test_rows_that_are_asked_for_are_given() -> None:
+def test_events_and_uids_of_selected_rows() -> None:
     batch = decode(encode(fixture_rows()))
     assert batch.events([4, 0]) == [FIXTURE_EVENTS[4], FIXTURE_EVENTS[0]]
     assert batch.select(RowFilter(queue="q", kinds=frozenset([schema.ACKED]), uids=frozenset([UID]))) == [5]
@@ -185,40 +185,40 @@ FIRST_BATCH = (FIRST_VERSION / "batch.arrow").read_bytes()
 
 
 @pytest.mark.parametrize(
-    ("octets", "columns"), [(FIRST_BATCH, 21), (encode(fixture_rows()), len(schema.COLUMNS))], ids=["v1", "v2"]
+    ("encoded", "columns"), [(FIRST_BATCH, 21), (encode(fixture_rows()), len(schema.COLUMNS))], ids=["v1", "v2"]
 )
-def test_batch_with_too_few_columns_is_refused(octets: bytes, columns: int) -> None:
+def test_batch_with_too_few_columns_is_refused(encoded: bytes, columns: int) -> None:
     count = struct.pack("<I", columns)
     lengths = struct.pack("<4q", 6, 0, 6, 0)  # the first two columns: six rows, no nulls
-    at = octets.index(count + lengths, len(FIRST_SCHEMA))
+    at = encoded.index(count + lengths, len(FIRST_SCHEMA))
     for fewer in range(columns):
         with pytest.raises(BadEvents, match="same length"):
-            decode(octets[:at] + struct.pack("<I", fewer) + octets[at + 4 :])
+            decode(encoded[:at] + struct.pack("<I", fewer) + encoded[at + 4 :])
 
 
 @given(st.data())
 @settings(max_examples=500, deadline=None)
 def test_damaged_batch_is_refused_or_still_a_batch(data: st.DataObject) -> None:
     is_first_version = data.draw(st.booleans())
-    octets = bytearray(FIRST_BATCH if is_first_version else encode(fixture_rows()))
+    encoded = bytearray(FIRST_BATCH if is_first_version else encode(fixture_rows()))
     first = 0 if data.draw(st.booleans()) else len(FIRST_SCHEMA if is_first_version else SCHEMA)
     for _ in range(data.draw(st.integers(1, 3))):
-        octets[data.draw(st.integers(first, len(octets) - 1))] = data.draw(st.integers(0, 255))
+        encoded[data.draw(st.integers(first, len(encoded) - 1))] = data.draw(st.integers(0, 255))
     try:
-        batch = decode(bytes(octets))
+        batch = decode(bytes(encoded))
     except BadEvents:
         return
     assert len(batch.events()) == batch.count
     batch.key_hashes()
     batch.select(RowFilter(message_id="order-17", queue="q"))
-    summary(bytes(octets))
+    summary(bytes(encoded))
 
 
 def test_batch_with_the_schema_of_another_version_is_refused() -> None:
     batch = encode(fixture_rows())
-    for octets in (FIRST_SCHEMA + batch[len(SCHEMA) :], SCHEMA + FIRST_BATCH[len(FIRST_SCHEMA) :]):
+    for encoded in (FIRST_SCHEMA + batch[len(SCHEMA) :], SCHEMA + FIRST_BATCH[len(FIRST_SCHEMA) :]):
         with pytest.raises(BadEvents, match="same length"):
-            decode(octets)
+            decode(encoded)
 
 
 @pytest.mark.parametrize("data", [FIRST_BATCH, encode(fixture_rows())], ids=["v1", "v2"])
@@ -229,7 +229,7 @@ def test_batch_that_is_cut_short_is_refused(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("change", [-1000, -1, 1000])
-def test_names_that_lie_elsewhere_are_refused(change: int) -> None:
+def test_overlapping_names_are_refused(change: int) -> None:
     names = fixture_rows().names()[1:]
     ends = [*accumulate([len(name) for name in names], initial=0)]
     written = struct.pack("<8i", *ends)
@@ -240,12 +240,12 @@ def test_names_that_lie_elsewhere_are_refused(change: int) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff" * 100, b"hello", SCHEMA, FIRST_SCHEMA])
-def test_other_bytes_are_no_batch(data: bytes) -> None:
+def test_other_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(BadEvents):
         decode(data)
 
 
-def test_threads_encode_while_the_loop_goes_on() -> None:
+def test_threads_encode_while_the_loop_adds_rows() -> None:
     rows = Rows()
     batches: list[bytes] = []
     threads = []

@@ -1,4 +1,4 @@
-"""Columns: written to where the batch before had them, in blocks of rows; and what the writer knows of them then."""
+"""The column writer: layouts that change from batch to batch, blocks of rows, and what it reports of a batch."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from warrenmq.events.schema import Event
 
 @given(st.lists(st.lists(events(), max_size=10), max_size=5))
 @settings(deadline=None, max_examples=40)
-def test_a_batch_does_not_depend_on_the_one_before(batches: list[list[Event]]) -> None:
+def test_a_batch_does_not_depend_on_the_previous_one(batches: list[list[Event]]) -> None:
     writer = ColumnWriter()
-    for told in batches:
-        octets = encode(rows_of(told), writer)
-        assert octets == encode(rows_of(told))
-        assert decode(octets).events() == told
+    for added in batches:
+        data = encode(rows_of(added), writer)
+        assert data == encode(rows_of(added))
+        assert decode(data).events() == added
 
 
 def test_columns_gain_and_lose_their_nulls() -> None:
     full = decode(encode(fixture_rows())).event(3)
     bare = Event(BEGIN, schema.QUEUE_DECLARED, 0)
     writer = ColumnWriter()
-    for told in ([full], [bare], [full, bare], [bare, full], [full, full], [], [bare, bare], [full]):
-        assert decode(encode(rows_of(told), writer)).events() == told
+    for added in ([full], [bare], [full, bare], [bare, full], [full, full], [], [bare, bare], [full]):
+        assert decode(encode(rows_of(added), writer)).events() == added
 
 
 @pytest.mark.parametrize("before", range(BLOCK - 3, BLOCK + 2))
-def test_what_follows_from_the_row_before_may_be_in_the_next_block(before: int) -> None:
+def test_short_records_cross_block_boundaries(before: int) -> None:
     rows = Rows()
     sent = rows.context_of(b"\0\1q", "/", None, None, "one", 1)
     kept = rows.context_of(b"\0\1q", "/", "q", None, None, 0)
@@ -54,7 +54,7 @@ def test_what_follows_from_the_row_before_may_be_in_the_next_block(before: int) 
 
 
 @pytest.mark.parametrize("before", range(BLOCK - 4, BLOCK + 2))
-def test_what_is_passed_on_at_once_may_reach_into_the_next_block(before: int) -> None:
+def test_direct_deliveries_cross_block_boundaries(before: int) -> None:
     rows = Rows()
     sent, came, handed = (rows.context_of(b"\0\1q", "/", queue, None, "one", 1) for queue in (None, "came", "handed"))
     for number in range(before):
@@ -65,16 +65,16 @@ def test_what_is_passed_on_at_once_may_reach_into_the_next_block(before: int) ->
     found = decode(encode(rows)).events()
     assert found == rows.events()
     assert [event.priority for event in found] == [None] * before + [1] * 4 + [2] * 4
-    told = [(event.uid - UID, event.kind, event.queue, event.attempt, event.depth) for event in found[before:]]
-    assert told == [
+    found_rows = [(event.uid - UID, event.kind, event.queue, event.attempt, event.depth) for event in found[before:]]
+    assert found_rows == [
         (number, *rest)
         for number in (1000, 2000)
         for rest in ((1, None, None, None), (2, None, None, None), (5, "came", None, 1), (6, "handed", 1, 0))
     ]
 
 
-def passed_on(count: int, later: int = 0) -> Rows:
-    """So many messages that were passed on at once, and a delivery that was `later`."""
+def direct_deliveries(count: int, later: int = 0) -> Rows:
+    """`count` messages delivered directly, and a delivery that was `later`."""
     rows = Rows()
     sent, came, handed = (rows.context_of(b"\0\1q", "/", queue, None, "one", 1) for queue in (None, "came", "handed"))
     for number in range(count):
@@ -86,31 +86,31 @@ def passed_on(count: int, later: int = 0) -> Rows:
     return rows
 
 
-def test_times_that_are_one_are_written_once() -> None:
+def test_equal_times_share_their_values() -> None:
     writer = ColumnWriter()
     sizes = []
     for later in (0, 0, 7, 7, 0):
-        rows = passed_on(100, later)
-        octets = encode(rows, writer)
-        assert decode(octets).events() == rows.events()
-        table = pyarrow.ipc.open_stream(octets).read_all()
+        rows = direct_deliveries(100, later)
+        data = encode(rows, writer)
+        assert decode(data).events() == rows.events()
+        table = pyarrow.ipc.open_stream(data).read_all()
         table.validate(full=True)
         assert table["publish_time"].cast("int64").to_pylist() == [event.publish_time for event in rows.events()]
         assert table["enqueue_time"].cast("int64").to_pylist() == [event.enqueue_time for event in rows.events()]
-        sizes.append(len(octets))
+        sizes.append(len(data))
     assert sizes[1] == sizes[0] == sizes[4]
     assert sizes[2] == sizes[3]
     assert sizes[2] - sizes[0] >= 2 * 8 * 401
 
 
-def test_priorities_that_nobody_has_take_no_room() -> None:
-    plain = passed_on(100)
+def test_a_column_of_nulls_takes_no_space() -> None:
+    plain = direct_deliveries(100)
     table = pyarrow.ipc.open_stream(encode(plain)).read_all()
     buffers = {name: table[name].chunk(0).buffers() for name in ("time", "source_uid", "priority")}
     shared, values = buffers["priority"]
     assert values.address == buffers["time"][1].address
     assert shared.address == buffers["source_uid"][0].address
-    one = passed_on(100)
+    one = direct_deliveries(100)
     one.add_row(Event(BEGIN, schema.EXPIRED, UID, priority=4))
     plain.add_row(Event(BEGIN, schema.EXPIRED, UID))
     writer = ColumnWriter()
@@ -120,7 +120,7 @@ def test_priorities_that_nobody_has_take_no_room() -> None:
     assert sizes[2] == sizes[0]
 
 
-def test_rows_of_one_scene_and_of_many_are_as_told() -> None:
+def test_blocks_of_one_context_and_of_many() -> None:
     rows = Rows()
     contexts = [
         rows.context_of(b"\1x\1%c" % (65 + number % 26), "/", f"q{number}", None, "c", 9) for number in range(50)
@@ -133,17 +133,17 @@ def test_rows_of_one_scene_and_of_many_are_as_told() -> None:
 
 @given(st.lists(events(), max_size=20))
 @settings(deadline=None, max_examples=40)
-def test_the_writer_knows_what_is_in_the_batch(told: list[Event]) -> None:
+def test_writer_knows_names_kinds_and_uids_of_the_batch(added: list[Event]) -> None:
     writer = ColumnWriter()
-    rows = rows_of(told)
+    rows = rows_of(added)
     rows.context_of(b"\5never\0", "/", "never", None, None, 0)  # of no row
-    octets = encode(rows, writer)
-    batch = decode(octets)
+    data = encode(rows, writer)
+    batch = decode(data)
     assert writer.used_kinds() == batch.used_kinds()
     assert writer.used_names("queue") == batch.used_names("queue")
     assert writer.used_names("exchange") == batch.used_names("exchange")
-    uids = struct.unpack_from(f"<{rows.count}q", octets, writer.uids_offset())
-    assert list(uids) == [event.uid for event in told]
+    uids = struct.unpack_from(f"<{rows.count}q", data, writer.uids_offset())
+    assert list(uids) == [event.uid for event in added]
 
 
 def test_a_batch_is_finished_once() -> None:
@@ -156,3 +156,17 @@ def test_a_batch_is_finished_once() -> None:
     assert writer.finish(b"8 bytes!", b"the end.").endswith(b"the end.")
     with pytest.raises(ValueError, match="finished"):
         writer.finish(b"8 bytes!", b"the end.")
+
+
+@given(st.lists(events(), min_size=1, max_size=5), st.integers(BLOCK - 4, 2 * BLOCK + 4))
+@settings(deadline=None, max_examples=60)
+def test_ids_of_more_than_a_block_of_rows(some: list[Event], count: int) -> None:
+    rows = Rows()
+    for number in range(count):
+        rows.add_row(some[number % len(some)])
+        rows.put_short(schema.ACKED, 0, rows.context_of(None, "/", "q", None, None, 0), -1, 0)
+    found = decode(encode(rows)).events()
+    assert found == rows.events() == Rows.from_bytes(rows.to_bytes()).events()
+    assert found[::2] == [some[number % len(some)] for number in range(count)]
+    ids = [(event.message_id, event.correlation_id, event.trace_id, event.span_id, event.source_uid) for event in found]
+    assert ids[::2] == ids[1::2]

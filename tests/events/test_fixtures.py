@@ -1,4 +1,4 @@
-"""The bytes of every version: what is written today equals them, and they can be read."""
+"""The fixtures of every version: they can be read, and the bytes of the current one have not changed."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "formats" / "events.md
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_what_is_written_today_is_what_was_written_then(name: str) -> None:
+def test_written_bytes_equal_the_fixture(name: str) -> None:
     assert FILES[name]() == (FOLDER / name).read_bytes()
 
 
 VERSIONS = pytest.mark.parametrize(
-    ("folder", "told"), [(FIRST_VERSION, FIRST_VERSION_EVENTS), (FOLDER, FIXTURE_EVENTS)], ids=["v1", "v2"]
+    ("folder", "expected"), [(FIRST_VERSION, FIRST_VERSION_EVENTS), (FOLDER, FIXTURE_EVENTS)], ids=["v1", "v2"]
 )
 
 
 @VERSIONS
-def test_the_batch_is_read(folder: Path, told: list[Event]) -> None:
-    assert decode((folder / "batch.arrow").read_bytes()).events() == told
+def test_fixture_batch_is_decoded(folder: Path, expected: list[Event]) -> None:
+    assert decode((folder / "batch.arrow").read_bytes()).events() == expected
 
 
 @VERSIONS
-def test_the_raw_form_is_read(folder: Path, told: list[Event]) -> None:
-    assert Rows.from_bytes((folder / "rows.raw").read_bytes()).events() == told
+def test_fixture_rows_are_read(folder: Path, expected: list[Event]) -> None:
+    assert Rows.from_bytes((folder / "rows.raw").read_bytes()).events() == expected
 
 
 def test_every_event_of_the_message_has_its_priority() -> None:
@@ -54,15 +54,15 @@ def test_rows_of_the_first_version_are_written_as_the_second() -> None:
     assert decode(encode(rows)).events() == FIRST_VERSION_EVENTS
 
 
-def test_the_document_draws_the_raw_form() -> None:
+def test_the_document_shows_the_fixture_rows() -> None:
     drawing = re.findall(r"```\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)[0]
-    octets = b""
+    data = b""
     for line in filter(None, drawing.splitlines()):
         match = re.fullmatch(r" *(\d+)  ((?:[0-9a-f]{2} )*[0-9a-f]{2})(?:  .*)?", line)
         assert match, line
-        assert int(match[1]) == len(octets), line
-        octets += bytes.fromhex(match[2])
-    assert octets == (FOLDER / "rows.raw").read_bytes()
+        assert int(match[1]) == len(data), line
+        data += bytes.fromhex(match[2])
+    assert data == (FOLDER / "rows.raw").read_bytes()
 
 
 def test_the_document_lists_all_columns_kinds_and_reasons() -> None:
@@ -75,7 +75,7 @@ def test_the_document_lists_all_columns_kinds_and_reasons() -> None:
         assert {int(code): name for code, name in re.findall(r"(\d+) `(\w+)`", section)} == names
 
 
-def test_codes_have_no_gaps_and_names_are_known_back() -> None:
+def test_codes_have_no_gaps_and_unique_names() -> None:
     for codes, names in ((schema.KIND_CODES, schema.KIND_NAMES), (schema.REASON_CODES, schema.REASON_NAMES)):
         assert [*names] == [*range(1, len(names) + 1)]
         assert {names[code]: code for code in names} == codes

@@ -26,7 +26,7 @@ uids = st.integers(0, MAX_UID)
 
 @given(st.lists(st.integers(0, 1 << 55), min_size=1), st.integers(0, 63))
 @settings(deadline=None)
-def test_uids_grow_whatever_the_clock_does(clock: list[int], node: int) -> None:
+def test_uids_grow_even_if_the_clock_is_set_back(clock: list[int], node: int) -> None:
     source = UidClock(node=node)
     given = [source.next(now) for now in clock]
     assert given == sorted(set(given))
@@ -34,21 +34,21 @@ def test_uids_grow_whatever_the_clock_does(clock: list[int], node: int) -> None:
     assert all(uid & 63 == node for uid in given)
 
 
-def test_uid_tells_its_time() -> None:
+def test_uid_contains_its_time() -> None:
     assert uid_time_ms(UidClock().next(NOW_US)) == NOW_US // 1000
 
 
-def test_uids_grow_over_a_restart_with_a_clock_that_was_set_back() -> None:
+def test_uids_grow_across_a_restart_with_the_clock_set_back() -> None:
     last = UidClock(node=63).next(NOW_US)
     assert UidClock(last).next(NOW_US - 3600_000_000) > last
 
 
-def test_two_brokers_never_give_the_same_uid() -> None:
+def test_two_brokers_never_assign_the_same_uid() -> None:
     one, other = UidClock(node=1), UidClock(node=2)
     assert not {one.next(NOW_US) for _ in range(1000)} & {other.next(NOW_US) for _ in range(1000)}
 
 
-def test_more_uids_in_a_millisecond_than_are_counted_in_it() -> None:
+def test_more_uids_in_a_millisecond_than_its_counter_holds() -> None:
     source = UidClock()
     for _ in range(70_000):
         source.next(NOW_US)
@@ -63,14 +63,14 @@ def test_number_of_a_broker_has_six_bits() -> None:
 @given(uids, uids)
 @example(0, MAX_UID)
 @settings(deadline=None)
-def test_texts_sort_as_the_numbers_do(one: int, other: int) -> None:
+def test_uid_texts_sort_as_their_numbers(one: int, other: int) -> None:
     assert (uid_text(one) < uid_text(other)) == (one < other)
 
 
 @given(uids)
 @example(MAX_UID)
 @settings(deadline=None)
-def test_text_is_read_again_in_either_case(uid: int) -> None:
+def test_uid_text_is_parsed_in_either_case(uid: int) -> None:
     text = uid_text(uid)
     assert len(text) == 13
     assert parse_uid(text) == uid
@@ -80,17 +80,17 @@ def test_text_is_read_again_in_either_case(uid: int) -> None:
 @pytest.mark.parametrize(
     "text", ["", "0", "0000000000000x", "000000000000I", "ZZZZZZZZZZZZZ", "00000000000é0", "-000000000000"]
 )
-def test_other_texts_are_no_uids(text: str) -> None:
+def test_other_texts_are_not_uids(text: str) -> None:
     assert parse_uid(text) is None
 
 
-def test_hashes_stay_what_they_are() -> None:
+def test_hashes_are_stable() -> None:
     # The index on disk holds them: docs/formats/events.md.
     assert key_hash(MESSAGE_ID_KEY, b"order-17") == 0xE26D64C2D979A7D5
     assert uid_key(910033394543362048) == 910033394543362048 >> 12
 
 
-def test_messages_of_one_moment_share_a_key() -> None:
+def test_messages_of_one_millisecond_share_a_key() -> None:
     clock = UidClock(node=5)
     now = 1_800_000_000_000_000
     uids = [clock.next(now) for _ in range(130)]
@@ -98,32 +98,32 @@ def test_messages_of_one_moment_share_a_key() -> None:
     assert uid_key(clock.next(now + 1000)) > uid_key(uids[-1])
 
 
-def test_the_same_id_of_another_kind_has_another_hash() -> None:
+def test_equal_ids_of_different_kinds_have_different_hashes() -> None:
     assert len({key_hash(space, b"order-17") for space in range(5)}) == 5
 
 
 @given(st.lists(st.binary(max_size=20), unique=True, min_size=2))
 @settings(deadline=None)
 def test_hashes_of_different_ids_differ(ids: list[bytes]) -> None:
-    assert len({key_hash(MESSAGE_ID_KEY, octets) for octets in ids}) == len(ids)
+    assert len({key_hash(MESSAGE_ID_KEY, data) for data in ids}) == len(ids)
 
 
-def test_low_bits_of_hashes_of_neighbours_are_spread() -> None:
+def test_low_bits_of_hashes_of_similar_ids_are_spread() -> None:
     # Sampling takes a share of all messages by their hash.
     kept = sum(key_hash(MESSAGE_ID_KEY, b"order-%d" % number) % 100 == 0 for number in range(20_000))
     assert 100 < kept < 300
 
 
-def test_traceparent_gives_trace_and_span() -> None:
+def test_traceparent_has_trace_and_span() -> None:
     assert parse_traceparent(b"00-" + TRACE_ID + b"-" + SPAN_ID + b"-01") == (TRACE_ID, SPAN_ID)
 
 
-def test_traceparent_of_a_later_version_may_go_on() -> None:
+def test_traceparent_of_a_later_version_may_be_longer() -> None:
     assert parse_traceparent(b"01-" + TRACE_ID + b"-" + SPAN_ID + b"-01-more") == (TRACE_ID, SPAN_ID)
 
 
 @pytest.mark.parametrize(
-    "octets",
+    "data",
     [
         b"",
         b"00-" + TRACE_ID + b"-" + SPAN_ID,
@@ -135,5 +135,5 @@ def test_traceparent_of_a_later_version_may_go_on() -> None:
         b"00-" + TRACE_ID[:-1] + b"\xff-" + SPAN_ID + b"-01",
     ],
 )
-def test_what_is_no_traceparent_gives_nothing(octets: bytes) -> None:
-    assert parse_traceparent(octets) is None
+def test_invalid_traceparent_is_none(data: bytes) -> None:
+    assert parse_traceparent(data) is None

@@ -1,4 +1,4 @@
-"""Rows as the loop gathers them, and their raw form."""
+"""Rows as the event loop collects them, and in encoded form."""
 
 from __future__ import annotations
 
@@ -42,24 +42,24 @@ def traced(uid: int, message_id: bytes, correlation_id: bytes | None = None) -> 
 
 @given(st.lists(events(), max_size=30))
 @settings(deadline=None)
-def test_rows_give_what_was_added(told: list[Event]) -> None:
-    rows = rows_of(told)
-    assert rows.events() == told
-    assert rows.count == len(told)
+def test_events_are_those_added(added: list[Event]) -> None:
+    rows = rows_of(added)
+    assert rows.events() == added
+    assert rows.count == len(added)
     assert (rows.first_time, rows.last_time) == (
-        (min(event.time for event in told), max(event.time for event in told)) if told else (0, 0)
+        (min(event.time for event in added), max(event.time for event in added)) if added else (0, 0)
     )
 
 
 @given(st.lists(events(), max_size=30))
 @settings(deadline=None)
-def test_raw_form_gives_the_same_rows(told: list[Event]) -> None:
-    assert Rows.from_bytes(rows_of(told).to_bytes()).events() == told
+def test_encoded_rows_are_read_back(added: list[Event]) -> None:
+    assert Rows.from_bytes(rows_of(added).to_bytes()).events() == added
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.booleans()), max_size=30))
 @settings(deadline=None)
-def test_what_is_logged_piece_by_piece_is_the_whole(steps: list[tuple[int, bool]]) -> None:
+def test_rows_logged_in_parts_are_all_rows(steps: list[tuple[int, bool]]) -> None:
     traces = [traced(number + 1, b"id-%d" % number) for number in range(2)]
     rows, logged = Rows(), Rows()
     for number, is_end_of_turn in steps:
@@ -105,21 +105,21 @@ def test_address_is_exchange_and_key() -> None:
     ]
 
 
-def test_default_exchange_is_a_name_and_none_is_not() -> None:
+def test_default_exchange_is_not_null() -> None:
     rows = Rows()
     add(rows, None, address=b"\0\1q")
     rows.add_event(schema.QUEUE_DECLARED, BEGIN, queue="q")
     assert [event.exchange for event in rows.events()] == ["", None]
 
 
-def test_equal_names_that_are_other_objects_are_one_name() -> None:
+def test_equal_names_are_stored_once() -> None:
     rows = Rows()
     for _ in range(3):
         add(rows, TRACE, queue="".join(["que", "ue"]), address=bytes(bytearray(ADDRESS)))
     assert rows.names() == [b"", b"logs", b"info", b"/", b"queue"]
 
 
-def test_more_names_than_are_found_by_their_objects() -> None:
+def test_thousands_of_names() -> None:
     rows = Rows()
     queues = [f"queue-{number}" for number in range(2000)]
     for queue in queues * 2:
@@ -128,7 +128,7 @@ def test_more_names_than_are_found_by_their_objects() -> None:
     assert len(rows.names()) == 4 + len(queues)
 
 
-def test_names_and_ids_that_are_no_text_are_shown_as_such() -> None:
+def test_names_and_ids_that_are_not_utf8_have_replacement_characters() -> None:
     rows = Rows()
     no_text = b"\xff\xfe".decode("utf-8", "surrogateescape")
     add(rows, traced(1, b"a\xff", "ü".encode()), queue=no_text, address=b"\0\2\xff\xfe")
@@ -138,7 +138,7 @@ def test_names_and_ids_that_are_no_text_are_shown_as_such() -> None:
     assert rows.names().count("��".encode()) == 1
 
 
-def test_numbers_that_do_not_fit_are_the_nearest_that_do() -> None:
+def test_numbers_are_clamped_to_their_columns() -> None:
     rows = Rows()
     context = rows.context_of(None, None, None, None, None, -1)
     samples.add(rows, schema.PUBLISHED, BEGIN, context, TRACE, 0, 1 << 40, -5, 1 << 40)
@@ -150,12 +150,12 @@ def test_numbers_that_do_not_fit_are_the_nearest_that_do() -> None:
 
 @pytest.mark.parametrize("number", [-(1 << 63), -1, (1 << 63) - 1])
 def test_times_and_uids_have_64_bits(number: int) -> None:
-    told = [Event(number, 1, number, publish_time=number, enqueue_time=number, source_uid=number)]
-    assert Rows.from_bytes(rows_of(told).to_bytes()).events() == told
-    assert decode(encode(rows_of(told))).events() == told
+    added = [Event(number, 1, number, publish_time=number, enqueue_time=number, source_uid=number)]
+    assert Rows.from_bytes(rows_of(added).to_bytes()).events() == added
+    assert decode(encode(rows_of(added))).events() == added
 
 
-def test_take_leaves_nothing_behind() -> None:
+def test_take_leaves_no_rows() -> None:
     rows = fixture_rows()
     taken = rows.take()
     assert (rows.count, rows.size, rows.events(), rows.names(), rows.take_unlogged()) == (0, 0, [], [b""], None)
@@ -164,7 +164,7 @@ def test_take_leaves_nothing_behind() -> None:
     assert [event.time for event in rows.events()] == [BEGIN + 9]
 
 
-def test_what_was_taken_before_it_was_logged_can_still_be_logged() -> None:
+def test_taken_rows_can_still_be_logged() -> None:
     rows = fixture_rows()
     raw = rows.take_unlogged()
     assert raw is not None
@@ -174,7 +174,7 @@ def test_what_was_taken_before_it_was_logged_can_still_be_logged() -> None:
     assert Rows.from_bytes(piece).count == 1
 
 
-def test_rows_grow_beyond_their_first_memory() -> None:
+def test_rows_grow_beyond_their_first_buffer() -> None:
     rows = Rows()
     trace = traced(1, b"x" * 5000)
     for number in range(300):
@@ -184,7 +184,7 @@ def test_rows_grow_beyond_their_first_memory() -> None:
     assert [event.time for event in rows.events()] == [BEGIN + number for number in range(300) for _ in range(2)]
 
 
-def test_rows_of_one_message_in_a_row_tell_its_ids_once() -> None:
+def test_consecutive_rows_of_a_message_store_its_ids_once() -> None:
     rows = Rows()
     for number in range(100):
         add(rows, TRACE, BEGIN + number)
@@ -193,7 +193,7 @@ def test_rows_of_one_message_in_a_row_tell_its_ids_once() -> None:
 
 
 @pytest.mark.parametrize(("before", "is_named"), [(1, True), (50, False)])
-def test_raw_form_names_of_many_scenes_only_what_its_rows_use(before: int, is_named: bool) -> None:
+def test_only_used_contexts_are_encoded_if_there_are_many(before: int, is_named: bool) -> None:
     rows = Rows()
     for number in range(before):
         add(rows, TRACE, queue=f"first{number}")
@@ -209,7 +209,7 @@ def test_raw_form_names_of_many_scenes_only_what_its_rows_use(before: int, is_na
 
 @given(st.data())
 @settings(max_examples=300, deadline=None)
-def test_damaged_raw_form_is_refused_or_still_rows(data: st.DataObject) -> None:
+def test_damaged_rows_are_refused_or_still_rows(data: st.DataObject) -> None:
     raw = bytearray(fixture_rows().to_bytes())
     for _ in range(data.draw(st.integers(1, 3))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
@@ -221,25 +221,25 @@ def test_damaged_raw_form_is_refused_or_still_rows(data: st.DataObject) -> None:
     assert len(rows.events()) == rows.count
 
 
-def test_raw_form_that_is_cut_short_is_refused() -> None:
+def test_rows_that_are_cut_short_are_refused() -> None:
     raw = fixture_rows().to_bytes()
     for size in range(len(raw)):
         with pytest.raises(BadEvents):
             Rows.from_bytes(raw[:size])
 
 
-def test_raw_form_that_goes_on_is_refused() -> None:
+def test_bytes_after_the_rows_are_refused() -> None:
     for more in (b"\0", b"\1" * 40):
         with pytest.raises(BadEvents, match="more bytes follow"):
             Rows.from_bytes(fixture_rows().to_bytes() + more)
 
 
-def test_raw_form_of_another_version_is_refused() -> None:
+def test_rows_of_an_unknown_version_are_refused() -> None:
     with pytest.raises(BadEvents, match="version 3"):
         Rows.from_bytes(b"\3" + fixture_rows().to_bytes()[1:])
 
 
-def test_a_brief_row_shares_message_and_time_with_the_row_before() -> None:
+def test_a_short_row_shares_message_and_time_with_the_previous_row() -> None:
     rows = Rows()
     sent = rows.context_of(b"\0\1q", "/", None, None, "publisher", 1)
     handed = rows.context_of(b"\0\1q", "/", "q", "tag", "consumer", 2)
@@ -256,7 +256,7 @@ def test_a_brief_row_shares_message_and_time_with_the_row_before() -> None:
     assert (delivered.consumer, delivered.depth) == ("tag", 0)
 
 
-def passed_on(texts: bytes | None = None) -> Rows:
+def direct_deliveries(texts: bytes | None = None) -> Rows:
     """Two messages, each published, routed, enqueued and delivered at once."""
     rows = Rows()
     sent = rows.context_of(b"\0\1q", "/", None, None, "publisher", 1)
@@ -269,17 +269,22 @@ def passed_on(texts: bytes | None = None) -> Rows:
 
 
 @pytest.mark.parametrize("texts", [None, pack_message_ids(3, b"one", None, None, None)])
-def test_a_message_that_is_passed_on_at_once_is_two_records_and_four_rows(texts: bytes | None) -> None:
-    rows = passed_on(texts)
-    told = rows.events()
-    assert Rows.from_bytes(rows.to_bytes()).events() == told
-    assert rows.count == len(told) == 8
+def test_a_direct_delivery_is_two_records_and_four_rows(texts: bytes | None) -> None:
+    rows = direct_deliveries(texts)
+    added = rows.events()
+    assert Rows.from_bytes(rows.to_bytes()).events() == added
+    assert rows.count == len(added) == 8
     assert rows.size == 2 * (28 + 16 + len(texts or b""))
     assert (rows.first_time, rows.last_time, rows.time) == (7000, 8000, 8000)
-    published, routed, enqueued, delivered = told[4:]
-    assert [event.kind for event in told] == 2 * [schema.PUBLISHED, schema.ROUTED, schema.ENQUEUED, schema.DELIVERED]
-    assert [event.priority for event in told] == [None] * 4 + [1] * 4
-    for event in told[4:]:
+    published, routed, enqueued, delivered = added[4:]
+    assert [event.kind for event in added] == 2 * [
+        schema.PUBLISHED,
+        schema.ROUTED,
+        schema.ENQUEUED,
+        schema.DELIVERED,
+    ]
+    assert [event.priority for event in added] == [None] * 4 + [1] * 4
+    for event in added[4:]:
         assert (event.time, event.uid, event.publish_time, event.size) == (8000, 8, 8000, 200)
         assert (event.message_id, event.source_uid) == (("one", 3) if texts else (None, None))
     for event in (published, routed):
@@ -292,9 +297,9 @@ def test_a_message_that_is_passed_on_at_once_is_two_records_and_four_rows(texts:
     assert delivered.reason == schema.R_AUTO_ACK
 
 
-def test_short_records_are_as_drawn() -> None:
+def test_short_records_are_as_documented() -> None:
     page = Path(__file__).parents[2] / "docs" / "formats" / "events.md"
-    drawing = page.read_text().split("is two short records and four rows:")[1].split("```")[1]
+    drawing = page.read_text().split("is two of the smaller records and four rows:")[1].split("```")[1]
     lines = re.findall(r"^ +\d+  ((?:[0-9a-f]{2} )+) ", drawing, re.MULTILINE)
     rows = Rows()
     sent, came, handed = (rows.context_of(ADDRESS, "/", queue, None, None, 0) for queue in (None, "q", "r"))
@@ -305,7 +310,7 @@ def test_short_records_are_as_drawn() -> None:
 
 
 def test_short_records_that_are_cut_or_misplaced_are_refused() -> None:
-    raw = passed_on().to_bytes()
+    raw = direct_deliveries().to_bytes()
     for size in range(len(raw)):
         with pytest.raises(BadEvents):
             Rows.from_bytes(raw[:size])
@@ -317,7 +322,7 @@ def test_short_records_that_are_cut_or_misplaced_are_refused() -> None:
         Rows.from_bytes(raw[:-4] + b"\x09\0\0\0")
 
 
-def test_memory_that_is_used_again_shows_nothing_of_before() -> None:
+def test_a_recycled_buffer_shows_no_old_rows() -> None:
     rows = Rows()
     rounds = []
     for number in range(8):

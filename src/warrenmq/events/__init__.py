@@ -1,4 +1,4 @@
-"""What can happen to a message or a connection: the schema of events, their rows in memory, their bytes on disk.
+"""Events of messages and connections: their schema, their rows in memory and in the commit log, their Arrow batches.
 
-The bottom of the house: nothing of the broker is imported here. docs/formats/events.md draws both forms.
+A format at the bottom of the package: it imports nothing of the broker. docs/formats/events.md draws it.
 """

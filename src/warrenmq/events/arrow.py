@@ -1,6 +1,6 @@
 """The metadata of an Arrow IPC stream of events: the schema, one dictionary of names, one record batch, the end.
 
-Only what this one schema needs of the format (Arrow columnar format 1.5, metadata version 5, little endian).
+Implements only what this schema needs (Arrow columnar format 1.5, metadata version 5, little endian).
 """
 
 import struct
@@ -27,7 +27,7 @@ BUFFERS_OF_NAMES = 3
 
 
 class Buffer(NamedTuple):
-    """A part of a body."""
+    """A buffer within a body."""
 
     at: int
     size: int
@@ -35,7 +35,7 @@ class Buffer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What a message says of its body: rows, nulls by column, buffers; at which byte it begins and ends."""
+    """The body of a message: rows, length and null count of each column, buffers, and its range of bytes."""
 
     count: int
     lengths: list[int]
@@ -55,91 +55,91 @@ def number_of_buffers(columns: int) -> int:
 
 
 def schema_message(version: int = VERSION) -> bytes:
-    """The first message of every batch; its bytes are the same in all batches of one version."""
+    """Return the first message of every batch, which is the same for all batches of one version."""
     builder = Builder()
-    fields = builder.places([_field(builder, column) for column in COLUMNS[: COLUMNS_OF_VERSION[version]]])
+    fields = builder.refs([_field(builder, column) for column in COLUMNS[: COLUMNS_OF_VERSION[version]]])
     key, value = builder.string("warrenmq.events.version"), builder.string(str(version))
-    metadata = builder.places([builder.table((0, "place", key), (1, "place", value))])
-    schema = builder.table((0, "h", 0), (1, "place", fields), (2, "place", metadata))
+    metadata = builder.refs([builder.table((0, "ref", key), (1, "ref", value))])
+    schema = builder.table((0, "h", 0), (1, "ref", fields), (2, "ref", metadata))
     return _message(builder, _SCHEMA, schema, 0)
 
 
 def dictionary_message(count: int, buffers: list[int], body_size: int) -> bytes:
-    """What stands before the body of the dictionary. Place and size of each buffer, one behind the other."""
-    return _DICTIONARY.filled(count, [count, 0], buffers, body_size)
+    """Return the message before the body of the dictionary; `buffers`: offset and size of each."""
+    return _DICTIONARY.fill(count, [count, 0], buffers, body_size)
 
 
 def batch_message(count: int, nulls: list[int], buffers: list[int], body_size: int) -> bytes:
-    """What stands before the body of the record batch. Its size does not depend on the numbers."""
+    """Return the message before the body of the record batch. Its size does not depend on the numbers."""
     nodes = [count] * (2 * len(nulls))
     nodes[1::2] = nulls
-    return _BATCH.filled(count, nodes, buffers, body_size)
+    return _BATCH.fill(count, nodes, buffers, body_size)
 
 
 def read_dictionary(data: bytes, at: int) -> Body:
-    """The dictionary whose message begins at this byte."""
+    """Read the dictionary whose message begins at this offset."""
     message, start = _read_message(data, at, _DICTIONARY_BATCH)
     return _read_batch(data, message, message.table(2).table(1), start)
 
 
 def read_batch(data: bytes, at: int) -> Body:
-    """The record batch whose message begins at this byte."""
+    """Read the record batch whose message begins at this offset."""
     message, start = _read_message(data, at, _RECORD_BATCH)
     return _read_batch(data, message, message.table(2), start)
 
 
 def _field(builder: Builder, column: Column) -> int:
     name = builder.string(column.name)
-    children = builder.places([])
-    fields = [(0, "place", name), (1, "?", column.is_nullable), (5, "place", children)]
+    children = builder.refs([])
+    fields = [(0, "ref", name), (1, "?", column.is_nullable), (5, "ref", children)]
     if column.type == NAME:
         index = builder.table((0, "i", 16), (1, "?", True))
-        fields.append((4, "place", builder.table((0, "q", NAMES_ID), (1, "place", index))))
+        fields.append((4, "ref", builder.table((0, "q", NAMES_ID), (1, "ref", index))))
     if column.type in _BITS:
-        fields += [(2, "B", _INT), (3, "place", builder.table((0, "i", _BITS[column.type]), (1, "?", True)))]
+        fields += [(2, "B", _INT), (3, "ref", builder.table((0, "i", _BITS[column.type]), (1, "?", True)))]
     elif column.type == TIME:
         zone = builder.string("UTC")
-        fields += [(2, "B", _TIMESTAMP), (3, "place", builder.table((0, "h", _MICROSECOND), (1, "place", zone)))]
+        fields += [(2, "B", _TIMESTAMP), (3, "ref", builder.table((0, "h", _MICROSECOND), (1, "ref", zone)))]
     else:
-        fields += [(2, "B", _UTF8), (3, "place", builder.table())]
+        fields += [(2, "B", _UTF8), (3, "ref", builder.table())]
     return builder.table(*fields)
 
 
 def _batch(builder: Builder, count: int, nodes: list[int], buffers: list[int]) -> int:
-    """Nodes and buffers are pairs of numbers, one behind the other."""
-    node_place = builder.structs(len(nodes) // 2, struct.pack(f"<{len(nodes)}q", *nodes))
-    buffer_place = builder.structs(len(buffers) // 2, struct.pack(f"<{len(buffers)}q", *buffers))
-    return builder.table((0, "q", count), (1, "place", node_place), (2, "place", buffer_place))
+    """`nodes` and `buffers`: two numbers each."""
+    node_ref = builder.structs(len(nodes) // 2, struct.pack(f"<{len(nodes)}q", *nodes))
+    buffer_ref = builder.structs(len(buffers) // 2, struct.pack(f"<{len(buffers)}q", *buffers))
+    return builder.table((0, "q", count), (1, "ref", node_ref), (2, "ref", buffer_ref))
 
 
 def _message(builder: Builder, kind: int, header: int, body_size: int) -> bytes:
-    fields = ((0, "h", _METADATA_V5), (1, "B", kind), (2, "place", header), (3, "q", body_size))
+    fields = ((0, "h", _METADATA_V5), (1, "B", kind), (2, "ref", header), (3, "q", body_size))
     metadata = builder.finish(builder.table(*fields))
     return _PREFIX.pack(_CONTINUATION, len(metadata)) + metadata
 
 
-class _Form:
-    """A message of which nothing but numbers differs from batch to batch: built once, and then filled in."""
+class _Template:
+    """A message that differs only in numbers from batch to batch: built once, then filled in."""
 
-    __slots__ = ("_buffers", "_message", "_nodes", "_places", "size")
+    __slots__ = ("_buffers", "_message", "_nodes", "_offsets", "size")
 
     def __init__(self, kind: int, columns: int, buffers: int) -> None:
-        # Numbers that nothing else has show where each of them stands.
+        # Unique numbers, to find the offset of each in the message.
         marks = [_MARK + number for number in range(2 + 2 * columns + 2 * buffers)]
         builder = Builder()
         header = _batch(builder, marks[0], marks[2 : 2 + 2 * columns], marks[2 + 2 * columns :])
         if kind == _DICTIONARY_BATCH:
-            header = builder.table((0, "q", NAMES_ID), (1, "place", header))
+            header = builder.table((0, "q", NAMES_ID), (1, "ref", header))
         self._message = _message(builder, kind, header, marks[1])
         self.size = len(self._message)
-        self._places = [self._message.index(_I64.pack(marks[number])) for number in (0, 1, 2, 2 + 2 * columns)]
+        self._offsets = [self._message.index(_I64.pack(marks[number])) for number in (0, 1, 2, 2 + 2 * columns)]
         self._nodes = struct.Struct(f"<{2 * columns}q")
         self._buffers = struct.Struct(f"<{2 * buffers}q")
 
-    def filled(self, count: int, nodes: list[int], buffers: list[int], body_size: int) -> bytes:
-        """Nodes and buffers are pairs of numbers, one behind the other."""
+    def fill(self, count: int, nodes: list[int], buffers: list[int], body_size: int) -> bytes:
+        """Return the message with these numbers; `nodes` and `buffers`: two numbers each."""
         message = bytearray(self._message)
-        count_at, size_at, nodes_at, buffers_at = self._places
+        count_at, size_at, nodes_at, buffers_at = self._offsets
         _I64.pack_into(message, count_at, count)
         _I64.pack_into(message, size_at, body_size)
         self._nodes.pack_into(message, nodes_at, *nodes)
@@ -148,14 +148,14 @@ class _Form:
 
 
 def _read_message(data: bytes, at: int, kind: int) -> tuple[Table, int]:
-    """The message that begins here, and where its body does."""
+    """Return the message at this offset, and the offset of its body."""
     continuation, size = _PREFIX.unpack_from(data, at)
     at += _PREFIX.size
     if continuation != _CONTINUATION or not 0 < size <= len(data) - at:
         raise BadEvents(f"no message of a batch at byte {at - _PREFIX.size}")
     message = Table.root(data, at)
     if message.number(1, "B") != kind:
-        raise BadEvents(f"another message than expected in a batch at byte {at}")
+        raise BadEvents(f"unexpected message in a batch at byte {at}")
     return message, at + size
 
 
@@ -164,13 +164,13 @@ def _read_batch(data: bytes, message: Table, batch: Table, start: int) -> Body:
     nodes = batch.structs(1, 2)
     buffers = [Buffer(*pair) for pair in batch.structs(2, 2)]
     if not 0 <= size <= len(data) - start:
-        raise BadEvents(f"a batch ends before its body does: {size} bytes from {start} on, of {len(data)}")
+        raise BadEvents(f"the body of a batch, {size} bytes at {start}, is cut off at byte {len(data)}")
     if any(buffer.at < 0 or buffer.size < 0 or buffer.at + buffer.size > size for buffer in buffers):
-        raise BadEvents("a buffer lies outside of the body of its batch")
+        raise BadEvents("a buffer is outside of the body of its batch")
     lengths, nulls = [node[0] for node in nodes], [node[1] for node in nodes]
     return Body(batch.number(0, "q"), lengths, nulls, buffers, start, start + size)
 
 
-_DICTIONARY = _Form(_DICTIONARY_BATCH, 1, BUFFERS_OF_NAMES)
-_BATCH = _Form(_RECORD_BATCH, len(COLUMNS), number_of_buffers(len(COLUMNS)))
+_DICTIONARY = _Template(_DICTIONARY_BATCH, 1, BUFFERS_OF_NAMES)
+_BATCH = _Template(_RECORD_BATCH, len(COLUMNS), number_of_buffers(len(COLUMNS)))
 BATCH_MESSAGE_SIZE = _BATCH.size

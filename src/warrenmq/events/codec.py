@@ -1,6 +1,6 @@
-"""Rows to the bytes of one batch, an Arrow IPC stream (docs/formats/events.md), and back.
+"""Encodes rows as one batch, an Arrow IPC stream (docs/formats/events.md), and decodes batches.
 
-Called by any thread on what nobody changes meanwhile; the walk over the rows goes on without the interpreter.
+Any thread may call it, on rows that do not change meanwhile; the pass over the rows runs without the interpreter lock.
 """
 
 import struct
@@ -32,12 +32,12 @@ _SCHEMAS = {version: schema_message(version) for version in sorted(COLUMNS_OF_VE
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a batch is about, for whoever looks for batches; of no rows, times and uids are 0."""
+    """The ranges and names to find a batch by; without rows, times and uids are 0."""
 
     count: int
-    first_time: int  # the least, as rows are not always in order
+    first_time: int  # the min: rows are not always in order
     last_time: int
-    first_uid: int  # the least and the greatest, of rows with a message
+    first_uid: int  # min and max, of rows with a message
     last_uid: int
     queues: frozenset[str]
     exchanges: frozenset[str]
@@ -45,7 +45,7 @@ class Summary:
 
 
 def encode(rows: Rows, writer: ColumnWriter | None = None) -> bytes:
-    """All rows as one batch. Who encodes many keeps a writer for them: its memory is used again."""
+    """Encode all rows as one batch. For many batches pass the same writer: it reuses its memory."""
     writer = writer or ColumnWriter()
     head = SCHEMA + _encode_names(rows.names()[1:])
     writer.write(rows, len(head) + BATCH_MESSAGE_SIZE, len(END_OF_STREAM))
@@ -55,13 +55,13 @@ def encode(rows: Rows, writer: ColumnWriter | None = None) -> bytes:
 
 
 def decode(data: bytes, is_trusted: bool = False) -> EventBatch:
-    """The columns of a batch, where they lie. BadEvents: it is damaged, or of a version that is not known.
+    """Return a batch that reads its columns in place. BadEvents: it is damaged, or of an unknown version.
 
-    `is_trusted`: the caller has just encoded it, and what is in its columns need not be checked.
+    `is_trusted`: the caller has just encoded it, so the values in its columns need no check.
     """
     version = next((known for known, schema in _SCHEMAS.items() if data.startswith(schema)), None)
     if version is None:
-        raise BadEvents(f"this is no batch of events with the schema of a version up to {VERSION}")
+        raise BadEvents(f"not a batch of events with a schema of version {VERSION} or earlier")
     try:
         names = read_dictionary(data, len(_SCHEMAS[version]))
         columns = COLUMNS_OF_VERSION[version]
@@ -71,7 +71,7 @@ def decode(data: bytes, is_trusted: bool = False) -> EventBatch:
 
 
 def summary(data: bytes) -> Summary:
-    """What a batch is about."""
+    """Decode a batch and summarize it."""
     return summary_of(decode(data))
 
 
@@ -87,7 +87,7 @@ def summary_of(batch: EventBatch) -> Summary:
 
 
 def _encode_names(names: list[bytes]) -> bytes:
-    """The dictionary: all names, one behind the other."""
+    """Encode the dictionary: all names, one after the other."""
     ends = array("i", accumulate([len(name) for name in names], initial=0)).tobytes()
     texts = b"".join(names)
     texts_at = padded(len(ends))
@@ -99,8 +99,8 @@ def _encode_names(names: list[bytes]) -> bytes:
 def _decode_names(data: bytes, body: Body) -> list[str]:
     if body.count < 0 or len(body.buffers) != BUFFERS_OF_NAMES or body.buffers[1].size < 4 * (body.count + 1):
         raise BadEvents("the names of a batch are incomplete")
-    _, place_of_ends, texts = body.buffers
-    ends_at, texts_at = body.start + place_of_ends.at, body.start + texts.at
+    _, ends_buffer, texts = body.buffers
+    ends_at, texts_at = body.start + ends_buffer.at, body.start + texts.at
     ends = struct.unpack_from(f"<{body.count + 1}i", data, ends_at)
     if any(end < start for start, end in pairwise(ends)) or ends[0] != 0 or ends[-1] > texts.size:
         raise BadEvents("the names of a batch overlap")

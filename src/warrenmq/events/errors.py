@@ -1,5 +1,5 @@
-"""What can be wrong with the bytes of events."""
+"""The error for bytes that are no events."""
 
 
 class BadEvents(ValueError):
-    """These bytes are no events, or of a version that is not known here."""
+    """The bytes are damaged, or of an unknown version."""

@@ -20,8 +20,8 @@ cdef class UidClock:
     cpdef long long next(self, long long now_us) noexcept
 
 
-cpdef unsigned long long key_hash(unsigned long long space, bytes octets)
+cpdef unsigned long long key_hash(unsigned long long space, bytes data)
 @cython.locals(value="unsigned long long", at=Py_ssize_t)
 cdef unsigned long long hash_bytes(
-    unsigned long long space, const unsigned char *octets, Py_ssize_t start, Py_ssize_t end
+    unsigned long long space, const unsigned char *data, Py_ssize_t start, Py_ssize_t end
 ) noexcept nogil

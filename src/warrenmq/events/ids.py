@@ -1,9 +1,9 @@
-"""The broker's own ids of messages, the ids that come with a message, and the hashes by which they are found.
+"""The broker's own ids of messages (uids), the ids in a `traceparent`, and the hashes to find messages by id.
 
-A uid is 63 bits: 41 of milliseconds since 2020 (until 2089), 16 that count within the millisecond, 6 that name the
-broker. So uids are unique, and ordered as the messages came. Its text has 13 characters that sort as the number does.
+A uid is 63 bits: 41 of milliseconds since 2020 (until 2089), 16 of a counter within the millisecond, 6 that name the
+broker. So uids are unique, and ordered by publish. Their text has 13 characters that sort as the numbers do.
 
-A `UidClock` belongs to the loop. Compiled when the package is built (ids.pxd).
+A `UidClock` belongs to the event loop. Compiled (ids.pxd).
 """
 
 from typing import Any, TypeAlias
@@ -11,14 +11,14 @@ from typing import Any, TypeAlias
 Pointer: TypeAlias = Any  # a const unsigned char * in compiled code
 
 EPOCH_MS = 1_577_836_800_000  # 2020-01-01 UTC
-NODES = 64
+NODES = 64  # brokers that can be named
 MAX_UID = (1 << 63) - 1
 
 MESSAGE_ID_KEY = 2
 CORRELATION_ID_KEY = 3
 TRACE_ID_KEY = 4
 
-GROUP_BITS = 12  # of a uid, which those of a group may differ in
+GROUP_BITS = 12  # the low bits, in which uids of a group differ
 
 _EPOCH_MS = EPOCH_MS  # the same as C integers
 _END_MS = 1 << 41
@@ -34,7 +34,7 @@ _TEXT_SIZE = 13
 
 
 class UidClock:
-    """Gives uids that only grow, whatever the clock does. `last` is the greatest one that was ever given."""
+    """Assigns uids that only grow, even if the clock is set back. `last` is the max so far."""
 
     __slots__ = ("last", "node")
 
@@ -45,7 +45,7 @@ class UidClock:
         self.node = node
 
     def next(self, now_us: int) -> int:
-        """The uid of a message that comes now (microseconds since 1970)."""
+        """Return the uid of a message published now (microseconds since 1970)."""
         counted = (self.last >> _NODE_BITS) + 1
         now_ms = now_us // 1000 - _EPOCH_MS
         if now_ms < _END_MS and now_ms << (_LOW_BITS - _NODE_BITS) > counted:
@@ -55,17 +55,17 @@ class UidClock:
 
 
 def uid_time_ms(uid: int) -> int:
-    """When the uid was given, in milliseconds since 1970; later than that if the clock was set back then."""
+    """Return when the uid was assigned, in milliseconds since 1970; a later time if the clock was set back then."""
     return (uid >> _LOW_BITS) + EPOCH_MS
 
 
 def uid_text(uid: int) -> str:
-    """As people see it."""
+    """Return the uid as shown to people."""
     return "".join([_ALPHABET[uid >> shift & 31] for shift in range(60, -1, -5)])
 
 
 def parse_uid(text: str) -> int | None:
-    """The uid that has this text, in letters of either case; None: no uid has."""
+    """Return the uid of this text, in letters of either case; None if it is not a uid."""
     if len(text) != _TEXT_SIZE:
         return None
     uid = 0
@@ -77,24 +77,24 @@ def parse_uid(text: str) -> int | None:
     return uid if uid <= MAX_UID else None
 
 
-def key_hash(space: int, octets: bytes) -> int:
-    """64 bits that stand for an id in the index: FNV-1a over the space and the bytes, then mixed (docs/formats)."""
-    return hash_bytes(space, octets, 0, len(octets))
+def key_hash(space: int, data: bytes) -> int:
+    """Return the key of an id in the index, 64 bits: FNV-1a over the space and the bytes, then mixed (docs/formats)."""
+    return hash_bytes(space, data, 0, len(data))
 
 
 def uid_key(uid: int) -> int:
-    """What stands for a uid in the index: a group of up to 64 that were given one after the other in a millisecond.
+    """Return the key of a uid in the index, which up to 64 consecutive uids of a millisecond share.
 
-    A busy broker so has a key for many messages, which the batch tells apart, and a quiet one has a key for each.
+    So a busy broker has one key for many messages, which are told apart by the batch; an idle one has a key for each.
     """
     return uid >> GROUP_BITS
 
 
-def hash_bytes(space: int, octets: Pointer, start: int, end: int) -> int:
-    """As key_hash, of a part; the masks do nothing in C, where numbers have 64 bits."""
+def hash_bytes(space: int, data: Pointer, start: int, end: int) -> int:
+    """Return the key of a part of the bytes. The masks do nothing in C, where numbers have 64 bits."""
     value = (_FNV_BASIS ^ space) * _FNV_PRIME & _MASK
     for at in range(start, end):
-        value = (value ^ octets[at]) * _FNV_PRIME & _MASK
+        value = (value ^ data[at]) * _FNV_PRIME & _MASK
     value = (value ^ value >> 33) * _MIX_1 & _MASK
     value = (value ^ value >> 33) * _MIX_2 & _MASK
     return value ^ value >> 33
@@ -109,9 +109,9 @@ _MIX_2 = 0xC4CE_B9FE_1A85_EC53
 _HEX_DIGITS = frozenset(b"0123456789abcdef")
 
 
-def parse_traceparent(octets: bytes) -> tuple[bytes, bytes] | None:
-    """Trace id and parent id of a `traceparent` header, in hexadecimal (W3C Trace Context §3.2); None: it is none."""
-    parts = octets.split(b"-")
+def parse_traceparent(header: bytes) -> tuple[bytes, bytes] | None:
+    """Return trace id and parent id of a `traceparent` header (W3C Trace Context §3.2); None if it is invalid."""
+    parts = header.split(b"-")
     if len(parts) < 4 or [len(part) for part in parts[:4]] != [2, 32, 16, 2]:
         return None
     version, trace_id, parent_id, _ = parts[:4]

@@ -140,7 +140,7 @@ class Rows:
         attempt: int,
         priority: int,
     ) -> None:
-        """Add a row, or two: the second is `routed`. Null: None, -1 for size and depth, otherwise 0; priority <= 255."""
+        """Add a row, or two: the second is `routed`. Null: None, -1 for size and depth, else 0; priority <= 255."""
         room = _FULL_SIZE if message_ids is None else _FULL_SIZE + len(message_ids)
         if self.size + room > self._capacity:
             self._grow(room)

@@ -1,4 +1,4 @@
-"""Stands in for the `cython` module where Cython is not installed, for what this room asks of it."""
+"""A stand-in for the `cython` module where Cython is not installed: what compiled modules use of it."""
 
 from contextlib import nullcontext
 
