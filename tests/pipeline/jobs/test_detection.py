@@ -24,7 +24,7 @@ def points(values, noises=None):
 
 
 def changes(values, measure=PUBLISHED, settings=OPTIONS, noises=None):
-    return [(found.told, found.seen) for found in find_changes(points(values, noises), measure, settings)]
+    return [(found.reported, found.observed) for found in find_changes(points(values, noises), measure, settings)]
 
 
 def test_a_spike_is_told_when_it_begins_and_once():
@@ -74,10 +74,10 @@ def test_few_windows_say_nothing_about_what_is_usual():
 def test_what_is_heard_of_again_after_a_long_silence_is_as_new():
     """Else the answer would depend on how long ago it was heard of, which whoever follows may have forgotten."""
     silent = points([100.0] * 20 + [0.0] * 40 + [900.0])
-    assert find_changes(silent, PUBLISHED, OPTIONS)[-1].told == 60, "it was heard of all the time"
+    assert find_changes(silent, PUBLISHED, OPTIONS)[-1].reported == 60, "it was heard of all the time"
     for point in silent[20:60]:
-        point.is_seen = False
-    assert find_changes(silent, PUBLISHED, OPTIONS)[-1].told == 21, "that it fell"
+        point.has_events = False
+    assert find_changes(silent, PUBLISHED, OPTIONS)[-1].reported == 21, "that it fell"
 
 
 def test_some_failures_among_none_are_noise_and_many_are_not():

@@ -33,7 +33,7 @@ def states(rows, settings=OPTIONS):
 
 
 def stuck(rows, settings=OPTIONS):
-    return [(state.who.consumer, state.window.start_us) for state in states(rows, settings) if state.is_stuck(settings)]
+    return [(state.key.consumer, state.window.start_us) for state in states(rows, settings) if state.is_stuck(settings)]
 
 
 def test_who_settles_all_holds_nothing():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from tests.management.findings import answer, shop, status, windowed
 from warrenmq.pipeline.publish import report
-from warrenmq.pipeline.publish.report import UI, bundle, report_page, write_report
+from warrenmq.pipeline.publish.report import import_map, report_page, write_report
 
 ABOUT = {
     "range": ["2026-11-16T04:50:00.000000Z", "2026-11-16T05:05:00.000000Z"],
@@ -26,7 +27,7 @@ def data_of(page: str) -> Any:
     return json.loads(found[1])
 
 
-def test_the_file_holds_what_was_found_once_for_each_job() -> None:
+def test_the_parts_of_an_answer_are_joined() -> None:
     parts = [answer("throughput", [windowed(1, count=2)]), answer("throughput", [windowed(0, count=1)])]
     data = data_of(report_page([*parts, status(), *shop(3)[1:2]], ABOUT))
     assert data["about"] == ABOUT
@@ -48,24 +49,26 @@ def test_scripts_end_where_their_elements_do() -> None:
     page = report_page([], {})
     opened = re.findall(r"<script\b", page.split("</head>")[0] + page.split('id="data"')[1][:50])
     assert opened
-    assert len(re.findall(r"</script>", page, re.IGNORECASE)) == 4
+    assert len(re.findall(r"</script>", page, re.IGNORECASE)) == 5
     assert len(re.findall(r"</style>", page, re.IGNORECASE)) == 1
 
 
-def test_the_file_lets_nothing_be_loaded() -> None:
+def test_the_content_policy_forbids_requests() -> None:
     page = report_page([], {})
     head = page.split("<style>")[0]
-    assert "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:" in head
+    assert (
+        "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data: blob:" in head
+    )
     assert not re.search(r"<(script|link|img|iframe)[^>]* (src|href)=", page.split("<style>")[0])
 
 
-def test_only_the_newest_rows_of_very_many_are_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_newest_rows_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "MAX_ROWS", 3)
     found = data_of(report_page([answer("throughput", [windowed(n, count=n) for n in range(5)])], {}))["answers"][0]
     assert ([row["count"] for row in found["rows"]], found["left_out"]) == ([2, 3, 4], 2)
 
 
-def test_the_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_the_file_is_written_atomically(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     write_report(path, shop(2), ABOUT)
     first = path.read_bytes()
@@ -82,30 +85,9 @@ def test_without_plotly_the_file_is_small(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(report_page([], {})) < 200_000
 
 
-# -- modules in one script ---------------------------------------------------------------------------------------------
-
-
-def test_every_module_of_the_report_is_in_the_script_before_who_needs_it() -> None:
-    script = bundle("report.js")
-    defined = re.findall(r'^modules\["([^"]+)"\] = ', script, re.MULTILINE)
-    assert len(defined) == len(set(defined))
-    assert defined[-1] == "report.js"
-    for place, name in enumerate(defined):
-        needed = re.findall(r'from "\./([^"]+)"', (UI / name).read_text())
-        assert set(needed) <= set(defined[:place])
-
-
-def test_imports_and_exports_become_plain_names(tmp_path: Path) -> None:
-    (tmp_path / "a.js").write_text('import { one, two as three } from "./b.js";\nexport const sum = one + three;\n')
-    (tmp_path / "b.js").write_text("export const one = 1;\nexport function two() {}\nexport async function go() {}\n")
-    script = bundle("a.js", tmp_path)
-    assert 'const { one, two: three } = modules["b.js"];' in script
-    assert "return { one, two, go };" in script
-    assert "return { sum };" in script
-
-
-@pytest.mark.parametrize("text", ['import * as all from "./b.js";\n', "export default 1;\n", "export { one };\n"])
-def test_what_the_report_cannot_follow_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "a.js").write_text(text)
-    with pytest.raises(ValueError, match=r"a\.js imports or exports in a way"):
-        bundle("a.js", tmp_path)
+def test_modules_import_each_other_by_names_of_the_import_map() -> None:
+    modules = import_map()["imports"]
+    for name, url in modules.items():
+        text = base64.b64decode(url.removeprefix("data:text/javascript;base64,")).decode()
+        assert set(re.findall(r'^import .*"(.*)";', text, re.MULTILINE)) <= set(modules), name
+    assert "ui/report.js" in modules

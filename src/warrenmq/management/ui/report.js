@@ -1,5 +1,5 @@
 // The report of `warren analyze --report`: the same cards as on the analysis page, over rows that lie in the file itself.
-// pipeline/report.py puts this and all that it imports into one script; nothing here may ask a server for anything.
+// pipeline/publish/report.py puts the modules into an import map of the file; nothing here may ask a server for anything.
 
 import { jobCard } from "./analysis_card.js";
 import { isTime, moment } from "./analysis_values.js";

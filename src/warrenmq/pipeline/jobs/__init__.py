@@ -38,12 +38,12 @@ ALL: tuple[Job, ...] = (
 
 def by_name(names: Iterable[str]) -> tuple[Job, ...]:
     """Return the jobs of these names, in the order of ALL."""
-    wanted = set(names)
-    unknown = wanted - {job.name for job in ALL}
+    chosen = set(names)
+    unknown = chosen - {job.name for job in ALL}
     if unknown:
         known = ", ".join(job.name for job in ALL)
         raise ValueError(f"there is no job {sorted(unknown)[0]!r}; the jobs are {known}")
-    return tuple(job for job in ALL if job.name in wanted)
+    return tuple(job for job in ALL if job.name in chosen)
 
 
 __all__ = ["ALL", "Job", "by_name"]

@@ -1,7 +1,7 @@
-"""What is not as usual, in sentences: measures that jump, consumers that are stuck, routing keys that only fail.
+"""Anomalies, as sentences: measures that jump, consumers that are stuck, routing keys whose messages only fail.
 
-Rates, depths and 95th percentiles of times are compared with the same measure in the windows before (unusual.py). It is
-told when something begins, not as long as it lasts, with uids of messages that show it.
+Rates, depths and 95th percentiles of durations are compared with preceding windows (detection.py). An anomaly is
+reported when it begins, not while it lasts, with uids of example messages.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from warrenmq.pipeline.facts import KEY, STEP, TIME
 from warrenmq.pipeline.jobs import consumers
 from warrenmq.pipeline.jobs.detection import MEASURES, Point, find_changes, is_poison, sentence
 from warrenmq.pipeline.jobs.job import PER_VHOST, arrow_job
-from warrenmq.pipeline.jobs.outstanding import State, consumer_states
+from warrenmq.pipeline.jobs.outstanding import ConsumerState, consumer_states
 from warrenmq.pipeline.jobs.series import Series, key_points, series_of
 from warrenmq.pipeline.jobs.tables import (
     FLOAT,
@@ -53,7 +53,7 @@ def history(options: AnalysisOptions) -> float:
 
 
 def _series_history(options: AnalysisOptions) -> float:
-    """Whether it is the beginning depends on the windows before, and those on as many before them."""
+    """Whether an anomaly is new depends on the baseline, and the anomalies in it on theirs."""
     return 2 * _baseline(options) + 2 * options.window_seconds
 
 
@@ -68,29 +68,29 @@ def _unusual(facts: pa.Table, options: AnalysisOptions) -> list[Row]:
 
 
 def _changes(series: Series, options: AnalysisOptions) -> list[Row]:
-    """Where a measure leaves what was usual."""
+    """Return the rows of a measure that leaves its baseline."""
     points, measure = series.points, MEASURES[series.measure]
     rows = []
     for finding in find_changes(points, measure, options):
-        told, seen = points[finding.told], points[finding.seen]
-        at, length = to_time(seen.window_us), options.window_seconds
-        words = sentence(series.what, series.name, measure, seen.value, finding.usual, at, length)
-        uids = (seen.first_uid, seen.last_uid)
-        rows.append(_row(told, series, measure.name, seen.value, finding.usual, finding.score, words, *uids))
+        reported, observed = points[finding.reported], points[finding.observed]
+        at, length = to_time(observed.window_us), options.window_seconds
+        text = sentence(series.what, series.name, measure, observed.value, finding.usual, at, length)
+        uids = (observed.first_uid, observed.last_uid)
+        rows.append(_row(reported, series, measure.name, observed.value, finding.usual, finding.score, text, *uids))
     return rows
 
 
 def _stuck(steps: pa.Table, options: AnalysisOptions, since_us: int) -> list[Row]:
-    """A consumer that is stuck, when it begins; or after nobody told of anything for as long as the baseline is."""
-    reach = round(_baseline(options) * 1_000_000)
+    """Return a row when a consumer gets stuck; another one after a gap as long as the baseline."""
+    length = round(_baseline(options) * 1_000_000)
     rows = []
-    before: State | None = None
-    for state in consumer_states(steps, options, since_us - reach):
+    before: ConsumerState | None = None
+    for state in consumer_states(steps, options, since_us - length):
         is_known = (
             before is not None
-            and before.who == state.who
+            and before.key == state.key
             and before.is_stuck(options)
-            and state.window.start_us - before.window.start_us <= reach
+            and state.window.start_us - before.window.start_us <= length
         )
         if state.is_stuck(options) and not is_known:
             rows.append(_stuck_row(state, options))
@@ -98,41 +98,41 @@ def _stuck(steps: pa.Table, options: AnalysisOptions, since_us: int) -> list[Row
     return rows
 
 
-def _stuck_row(state: State, options: AnalysisOptions) -> Row:
-    who, held = state.who, state.outstanding
-    series = Series("consumer", " / ".join([who.queue, who.consumer, who.connection, str(who.channel)]), "stuck", [])
-    words = (
-        f"consumer {who.consumer} of queue {who.queue} has settled nothing since {to_time(state.since_us):%H:%M:%S} "
+def _stuck_row(state: ConsumerState, options: AnalysisOptions) -> Row:
+    key, held = state.key, state.outstanding
+    series = Series("consumer", " / ".join([key.queue, key.consumer, key.connection, str(key.channel)]), "stuck", [])
+    text = (
+        f"consumer {key.consumer} of queue {key.queue} has settled nothing since {to_time(state.since_us):%H:%M:%S} "
         f"and holds {held:,} {'message' if held == 1 else 'messages'}"
     )
     point = Point(state.window.start_us, state.window.end_us, held, 0, 0)
     score = state.silent_seconds / options.stuck_after * options.threshold
-    return _row(point, series, "stuck", held, 0.0, score, words, state.example)
+    return _row(point, series, "stuck", held, 0.0, score, text, state.example)
 
 
 def _poison(series: Series, options: AnalysisOptions) -> list[Row]:
-    """A routing key whose messages fail, when it begins."""
-    reach = options.baseline_windows * options.window_us
+    """Return a row when the messages of a routing key begin to fail."""
+    length = options.baseline_windows * options.window_us
     rows = []
-    last = -reach - 1
+    last = -length - 1
     for point in series.points:
-        published, queue = point.about
+        published, queue = point.context
         if not is_poison(point.value, published):
             continue
-        if point.window_us - last > reach:
-            words = (
+        if point.window_us - last > length:
+            text = (
                 f"routing key {series.name.partition(' / ')[2]} fails again and again in queue {queue}: "
                 f"{point.value:,.0f} failed deliveries and {published:,} publishes from "
                 f"{to_time(point.window_us):%H:%M:%S} to {to_time(point.window_end_us):%H:%M:%S}"
             )
             score = point.value / max(published, 1) * options.threshold
-            rows.append(_row(point, series, "poison", point.value, 0.0, score, words, point.first_uid, point.last_uid))
+            rows.append(_row(point, series, "poison", point.value, 0.0, score, text, point.first_uid, point.last_uid))
         last = point.window_us
     return rows
 
 
 def _row(
-    point: Point, series: Series, measure: str, value: float, usual: float, score: float, words: str, *uids: Any
+    point: Point, series: Series, measure: str, value: float, usual: float, score: float, text: str, *uids: Any
 ) -> Row:
     return {
         "window_start": to_time(point.window_us),
@@ -143,7 +143,7 @@ def _row(
         "value": float(value),
         "usual": float(usual),
         "score": float(score),
-        "sentence": words,
+        "sentence": text,
         "example_uids": [uid_text(uid) for uid in dict.fromkeys(uids) if uid],
     }
 

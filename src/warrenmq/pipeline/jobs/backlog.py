@@ -1,9 +1,9 @@
-"""How many messages wait in each queue, whether that grows, and where it leads.
+"""The depth of each queue, its slope, and a forecast.
 
-The depth at the end of a window is that which the last event told, without what was removed on disk since: one event
-tells of many such messages, and not of the depth that they leave. The slope is that of a line through the depths at the
-ends of the last windows (least squares). A queue that grows is forecast to reach the limit of the options, one that
-shrinks to be empty. Streams are left out: nothing waits there.
+The depth at the end of a window is that of the last event with a depth, minus the messages removed on disk since: one
+event stands for many of those, without the resulting depth. The slope is that of a line through the depths at the ends
+of the last windows (least squares). A growing queue is forecast to reach `depth_limit`, a shrinking one to be empty.
+Streams are left out: nothing waits there.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MIN_POINTS = 3  # two are always a line
 
 def answer(facts: pa.Table, options: AnalysisOptions) -> pa.Table:
     found = _depths(where(facts, fact=STEP))
-    slopes = pa.array(_slopes(found, _reach_us(options)), FLOAT)
+    slopes = pa.array(_slopes(found, _length_us(options)), FLOAT)
     limit = pa.repeat(pa.scalar(options.depth_limit or None, INT), found.num_rows)
     depth = found["depth"].cast(FLOAT)
     missing = pc.max_element_wise(pc.subtract(limit.cast(FLOAT), depth), 0.0, skip_nulls=False)
@@ -63,7 +63,7 @@ def answer(facts: pa.Table, options: AnalysisOptions) -> pa.Table:
 
 
 def _depths(steps: pa.Table) -> pa.Table:
-    """Of each queue and window. Of what happened at the same time, what left it least deep was the last, mostly."""
+    """Return the depths of each queue and window. Of events of the same time, the lowest depth is usually the last."""
     in_order = steps.sort_by([("last_time", "ascending"), ("depth_last", "descending")])
     has_depth = pc.is_valid(in_order["depth_last"])
     counted = with_columns(
@@ -85,37 +85,37 @@ def _depths(steps: pa.Table) -> pa.Table:
 
 
 def _left(steps: pa.Table) -> pa.ChunkedArray:
-    """How many messages waited no longer. One that expires may be dead-lettered, too, and counts once."""
+    """Count messages that left the queue; one that expires and is dead-lettered counts once."""
     is_waiting = pc.invert(is_one_of(steps["reason"], (*NOT_WAITING, "expired")))
     dropped = pc.if_else(is_waiting, count_kinds(steps, "dropped", "dead_lettered"), 0)
     return pc.add(count_kinds(steps, "delivered", "expired"), dropped)
 
 
 def _removed(steps: pa.Table, found: pa.Table) -> pa.Table:
-    """How many messages each queue removed on disk after the last event of a window that tells its depth."""
+    """Count messages that each queue removed on disk after the last event of a window with a depth."""
     some = where(steps, kind=_REMOVING)
-    many = some.filter(pc.and_(pc.is_null(some["depth_last"]), pc.is_null(some["last_uid"])))
-    known = left_join(many, found.select([*KEYS, "depth_time"]), KEYS)
+    bulk = some.filter(pc.and_(pc.is_null(some["depth_last"]), pc.is_null(some["last_uid"])))
+    known = left_join(bulk, found.select([*KEYS, "depth_time"]), KEYS)
     is_later = pc.fill_null(pc.greater_equal(known["last_time"], known["depth_time"]), True)
     counted = known.filter(is_later)
     return aggregate(with_columns(counted, removed=counted["count"]), KEYS, removed="sum")
 
 
 def _depths_at_ends(found: pa.Table) -> Iterator[int | None]:
-    """Of each row: what was told, or else what it was in the window before, without what was removed since."""
+    """Yield the depth of each row: the known one, or that of the window before minus what was removed since."""
     depth_before: int | None = None
     queue_before = None
-    for vhost, queue, told, removed in iter_rows(found, ("vhost", "queue", "depth", "removed")):
+    for vhost, queue, known, removed in iter_rows(found, ("vhost", "queue", "depth", "removed")):
         if (vhost, queue) != queue_before:
             depth_before = None
         queue_before = vhost, queue
-        depth = depth_before if told is None else told
+        depth = depth_before if known is None else known
         depth_before = None if depth is None else max(0, depth - (removed or 0))
-        yield depth_before if told is not None or removed else None
+        yield depth_before if known is not None or removed else None
 
 
-def _slopes(found: pa.Table, reach_us: int) -> Iterator[float | None]:
-    """Of each row, with those of the same queue and of so long before it."""
+def _slopes(found: pa.Table, length_us: int) -> Iterator[float | None]:
+    """Yield the slope of each row, fitted over the preceding rows of the same queue."""
     recent: deque[tuple[int, int]] = deque()
     queue_before = None
     for vhost, queue, end, depth in iter_rows(found, ("vhost", "queue", "window_end", "depth")):
@@ -123,13 +123,13 @@ def _slopes(found: pa.Table, reach_us: int) -> Iterator[float | None]:
             recent.clear()
         queue_before = vhost, queue
         recent.append((end, depth))
-        while recent[0][0] < end - reach_us:
+        while recent[0][0] < end - length_us:
             recent.popleft()
         yield _slope(recent) if len(recent) >= MIN_POINTS else None
 
 
 def _slope(points: deque[tuple[int, int]]) -> float:
-    """Messages per second. Whole numbers until the last step: it is the same wherever the series began."""
+    """Return messages per second; integers until the last step, so it does not depend on where the series began."""
     count, origin = len(points), points[0][0]
     times = [time - origin for time, _ in points]
     sum_times, sum_depths = sum(times), sum(depth for _, depth in points)
@@ -139,10 +139,10 @@ def _slope(points: deque[tuple[int, int]]) -> float:
 
 
 def history(options: AnalysisOptions) -> float:
-    return _reach_us(options) / 1_000_000
+    return _length_us(options) / 1_000_000
 
 
-def _reach_us(options: AnalysisOptions) -> int:
+def _length_us(options: AnalysisOptions) -> int:
     return (options.forecast_windows - 1) * options.window_us
 
 

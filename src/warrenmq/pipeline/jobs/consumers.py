@@ -1,8 +1,8 @@
-"""How the work of a queue is shared among its consumers, and who is stuck.
+"""How the work of a queue is shared among its consumers, and which are stuck.
 
-A consumer is stuck when it holds messages and has settled none for `stuck_after` seconds: since its last settlement, or
-since it got something after it had held nothing. Deliveries and settlements are summed over `consumer_windows`: what
-was delivered before is not known (holding.py).
+A consumer is stuck if it holds messages and has settled none for `stuck_after` seconds: since its last settlement, or
+since its first delivery after it held nothing. Deliveries and settlements are summed over `consumer_windows`; older
+deliveries are not known (outstanding.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from warrenmq.pipeline.facts import STEP
 from warrenmq.pipeline.jobs.job import PER_VHOST, arrow_job
-from warrenmq.pipeline.jobs.outstanding import State, consumer_states
+from warrenmq.pipeline.jobs.outstanding import ConsumerState, consumer_states
 from warrenmq.pipeline.jobs.tables import (
     BOOL,
     FLOAT,
@@ -38,16 +38,16 @@ COLUMNS = WINDOW_COLUMNS | {
 
 
 def answer(facts: pa.Table, options: AnalysisOptions, since_us: int) -> pa.Table:
-    by_queue: dict[tuple[str, int, str], list[State]] = defaultdict(list)
+    by_queue: dict[tuple[str, int, str], list[ConsumerState]] = defaultdict(list)
     for vhost, steps in split_by_vhost(where(facts, fact=STEP)):
         for state in consumer_states(steps, options, since_us):
-            by_queue[vhost, state.window.start_us, state.who.queue].append(state)
+            by_queue[vhost, state.window.start_us, state.key.queue].append(state)
     rows = [_row(key[0], state, states, options) for key, states in by_queue.items() for state in states]
     return to_table(rows, COLUMNS)
 
 
-def _row(vhost: str, state: State, states: list[State], options: AnalysisOptions) -> Row:
-    """`states`: of all consumers of the queue in that window."""
+def _row(vhost: str, state: ConsumerState, states: list[ConsumerState], options: AnalysisOptions) -> Row:
+    """`states` are those of all consumers of the queue in that window."""
     delivered = sum(other.delivered for other in states)
     share = state.delivered / delivered if delivered else 0.0
     is_stuck = state.is_stuck(options)
@@ -55,7 +55,7 @@ def _row(vhost: str, state: State, states: list[State], options: AnalysisOptions
         "window_start": to_time(state.window.start_us),
         "window_end": to_time(state.window.end_us),
         "vhost": vhost,
-        **state.who._asdict(),
+        **state.key._asdict(),
         "delivered": state.delivered,
         "settled": state.settled,
         "outstanding": state.outstanding,
@@ -68,7 +68,7 @@ def _row(vhost: str, state: State, states: list[State], options: AnalysisOptions
 
 
 def history(options: AnalysisOptions) -> float:
-    """Since when it holds messages is found in that time, and each count in it needs as much before."""
+    """The start of a stuck state is looked for in that time, and each count in it needs as much before."""
     return 2 * options.consumer_windows * options.window_seconds
 
 

@@ -1,7 +1,7 @@
-"""Messages that came more than once: published with the same message id, or dropped by the broker as seen before.
+"""Duplicates: messages published with the same message id, or dropped by the broker's deduplication.
 
-The same id counts as a duplicate within one window of `id_window`. What the broker dropped is counted by queue, or
-by exchange where that dropped it. Of each window the `kept` most frequent of both.
+An id is a duplicate within one window of `id_window`. Dropped messages are counted by queue, or by the exchange that
+dropped them. Of each window, the `max_per_group` most frequent of both are kept.
 """
 
 from __future__ import annotations

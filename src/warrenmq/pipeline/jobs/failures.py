@@ -1,8 +1,8 @@
-"""What went wrong in each queue: redeliveries, nacks, retries, expiries, drops, dead letters, with their reasons.
+"""Failures in each queue: redeliveries, nacks, retries, expiries, drops, dead letters, with their reasons.
 
-A nack that gives a message back tells two events, `nacked` and `requeued`: kinds are not to be added up. The ratio is
-of the queue's deliveries in that window, or of its arrivals where nothing was delivered. The routing key that failed
-most often stands beside it; of equal ones the last by name.
+A nack with requeue has two events, `nacked` and `requeued`, so kinds must not be summed. The ratio is relative to the
+queue's deliveries in the window, or to its arrivals if there were none. `top_key` is the routing key that failed most;
+of equal ones the last by name.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ QUEUE = ("window_start", "vhost", "queue")
 def answer(facts: pa.Table, options: AnalysisOptions) -> pa.Table:
     in_queues = facts.filter(pc.not_equal(facts["queue"], ""))
     steps, keys = where(in_queues, fact=STEP), where(in_queues, fact=KEY, kind=FAILURE_EVENTS)
-    found = aggregate(_troubles(steps), (*WINDOW, "queue", "kind", "reason"), count="sum", last_uid="max")
+    found = aggregate(_failures(steps), (*WINDOW, "queue", "kind", "reason"), count="sum", last_uid="max")
     found = left_join(left_join(found, _handled(steps), QUEUE), _top_keys(keys), KEYS)
     return with_columns(
         found,
@@ -54,16 +54,16 @@ def answer(facts: pa.Table, options: AnalysisOptions) -> pa.Table:
     )
 
 
-def _troubles(steps: pa.Table) -> pa.Table:
-    """A delivery that is not the first tells of a redelivery, too."""
+def _failures(steps: pa.Table) -> pa.Table:
+    """Return failure events; deliveries after the first count as redeliveries, too."""
     again = steps.filter(pc.greater(steps["redelivered"], 0))
     redelivered = with_columns(again, kind="redelivered", reason="", count=again["redelivered"])
-    told = where(steps, kind=FAILURE_EVENTS)
-    return concat(told.filter(pc.greater(told["count"], 0)), redelivered)
+    failed = where(steps, kind=FAILURE_EVENTS)
+    return concat(failed.filter(pc.greater(failed["count"], 0)), redelivered)
 
 
 def _handled(steps: pa.Table) -> pa.Table:
-    """How many messages each queue delivered in a window, or else how many arrived there."""
+    """Return how many messages each queue delivered in a window, or else how many arrived."""
     counted = with_columns(
         steps, delivered=count_kinds(steps, "delivered"), arrived=count_kinds(steps, "enqueued", "requeued")
     )

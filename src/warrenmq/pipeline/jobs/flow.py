@@ -27,22 +27,24 @@ COLUMNS = (
     | dict.fromkeys(("source_kind", "source", "target_kind", "target"), TEXT)
     | {"count": INT, "bytes": INT, "per_second": FLOAT}
 )
-NO_CONSUMER = "basic.get"  # who takes messages one by one has no consumer tag
+NO_CONSUMER = "basic.get"  # basic.get has no consumer tag
 
 
 def answer(facts: pa.Table, options: AnalysisOptions) -> pa.Table:
     enqueued = where(facts, fact=STEP, kind="enqueued")
     delivered = where(facts, fact=STEP, kind="delivered")
     consumer = delivered["consumer"]
-    taker = pc.if_else(pc.equal(consumer, ""), NO_CONSUMER, consumer)
+    consumer_name = pc.if_else(pc.equal(consumer, ""), NO_CONSUMER, consumer)
     routed = where(facts, fact=STEP, kind="routed")
-    dead = routed.filter(pc.not_equal(routed["queue"], ""))  # a queue has published them
+    dead = routed.filter(pc.not_equal(routed["queue"], ""))  # published by a queue
     edges = concat(
         with_columns(dead, source_kind="queue", source=dead["queue"], target_kind="exchange", target=dead["exchange"]),
         with_columns(
             enqueued, source_kind="exchange", source=enqueued["exchange"], target_kind="queue", target=enqueued["queue"]
         ),
-        with_columns(delivered, source_kind="queue", source=delivered["queue"], target_kind="consumer", target=taker),
+        with_columns(
+            delivered, source_kind="queue", source=delivered["queue"], target_kind="consumer", target=consumer_name
+        ),
     )
     found = aggregate(edges, (*WINDOW, *KEYS[2:]), count="sum", bytes="sum")
     return with_columns(found, per_second=per_second(found, "count"))

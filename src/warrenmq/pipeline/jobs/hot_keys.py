@@ -1,8 +1,8 @@
 """Which routing keys are published most, and which fail most.
 
-A key fails when a message of it comes back to its queue (requeued, retried) or is lost (expired, dropped,
-dead-lettered). It is poison where its deliveries fail often, and far more often than it is published; what no consumer
-had, such as a message that expires in a queue made for waiting, does not count for that.
+A key fails when one of its messages comes back to its queue (requeued, retried) or is lost (expired, dropped,
+dead-lettered). It is poison if its deliveries fail often, and far more often than it is published; messages that no
+consumer had, such as those that expire in a delay queue, do not count for that.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ EXCHANGE = ("window_start", "vhost", "exchange")
 def answer(facts: pa.Table, options: AnalysisOptions) -> pa.Table:
     by_name = ("vhost", "exchange", "routing_key")
     counted = where(count_once(facts), fact=KEY, kind=(*PUBLISHED_OR_ROUTED, *FAILURES))
-    # Messages that were removed on disk have no known key, and so no exchange: the default one has a name here.
+    # Messages removed on disk have no known key and no exchange (the default exchange has a name here).
     found = _by_key(counted.filter(pc.not_equal(counted["exchange"], "")))
     found = with_rank(found, ("window_start",), ("-published", *by_name))
     found = with_rank(found, ("window_start",), ("-failed", *by_name), "worst")
     is_hot = pc.and_(pc.less_equal(found["rank"], options.top), pc.greater(found["published"], 0))
     is_bad = pc.and_(pc.less_equal(found["worst"], options.top), pc.greater(found["failed"], 0))
     kept = left_join(found.filter(pc.or_(is_hot, is_bad)), _by_exchange(facts), EXCHANGE)
-    return with_columns(kept, share_ratio=ratio(kept["published"], kept["in_all"]), poison=_is_poison(kept))
+    return with_columns(kept, share_ratio=ratio(kept["published"], kept["exchange_total"]), poison=_is_poison(kept))
 
 
 def _by_key(facts: pa.Table) -> pa.Table:
@@ -64,21 +64,21 @@ def _by_key(facts: pa.Table) -> pa.Table:
         bytes=count_kinds(facts, *PUBLISHES, measure="bytes"),
         failed=count_kinds(facts, *FAILURES),
         sent=count_kinds(facts, *PUBLISHED_OR_ROUTED),
-        tried=pc.if_else(is_failed_delivery(facts), facts["count"], 0),
+        failed_deliveries=pc.if_else(is_failed_delivery(facts), facts["count"], 0),
     )
-    measures = ("published", "bytes", "failed", "sent", "tried")
+    measures = ("published", "bytes", "failed", "sent", "failed_deliveries")
     return aggregate(counted, (*WINDOW, "exchange", "routing_key"), **dict.fromkeys(measures, "sum"))
 
 
 def _by_exchange(facts: pa.Table) -> pa.Table:
-    """How much was published to each exchange in all: only the most frequent keys have facts of their own."""
+    """Return the publishes of each exchange: only its busiest keys have facts of their own."""
     published = where(facts, fact=STEP, kind=PUBLISHES)
-    return aggregate(with_columns(published, in_all=published["count"]), EXCHANGE, in_all="sum")
+    return aggregate(with_columns(published, exchange_total=published["count"]), EXCHANGE, exchange_total="sum")
 
 
 def _is_poison(found: pa.Table) -> pa.ChunkedArray:
-    is_often = pc.greater_equal(found["tried"], MIN_POISON_FAILURES)
-    return pc.and_(is_often, pc.greater_equal(found["tried"], pc.multiply(found["sent"], POISON_RATIO)))
+    is_frequent = pc.greater_equal(found["failed_deliveries"], MIN_POISON_FAILURES)
+    return pc.and_(is_frequent, pc.greater_equal(found["failed_deliveries"], pc.multiply(found["sent"], POISON_RATIO)))
 
 
 JOB = arrow_job("hot_keys", "Hot keys", KEYS, for_all_windows(answer), COLUMNS, "bars", frozenset({STEP, KEY}))

@@ -1,12 +1,11 @@
-"""What a job is: a question with a name, answered from facts.
+"""A job: a named question, answered from facts.
 
-The answer of a window depends on the facts of that window and of `history` seconds before it, and on nothing else: so
-whoever follows the events answers again from the first window that changed, with that much of the past, and says in
-the end exactly what a batch says.
+The answer for a window depends only on the facts of that window and of `history` seconds before it. So a --follow runs
+a job again from the first changed window on, with that much of the past, and ends with the answers of a batch.
 
-A job is a function of DataFrames (`run`). Those that come with the package are functions of Arrow tables first
-(`answer`), and `arrow_job` makes `run` of that: few facts are answered in the process that has them, without a plan
-and in milliseconds, and many by Spark with the same function, group by group.
+A job is a function of DataFrames (`run`). The jobs of this package are functions of Arrow tables (`answer`), from which
+`arrow_job` makes `run`: few facts are answered in the process that has them, without a plan and in milliseconds; many
+by Spark with the same function, group by group.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    # The rows of windows from that time on (in us since 1970); those of older ones may be left out.
+    # Returns rows for windows from this time on (us since 1970); older windows may be omitted.
     Answer = Callable[[pa.Table, AnalysisOptions, int], pa.Table]
 
-# What one call of `answer` must see together, as expressions of SQL: whole windows, a virtual host, or all facts.
+# What one call of `answer` must get together, as SQL expressions: whole windows, a virtual host, or all facts.
 PER_WINDOW, PER_VHOST, ALL_FACTS = "date_trunc('hour', window_start)", "vhost", "true"
 
 
@@ -35,16 +34,16 @@ def no_history(options: AnalysisOptions) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """`keys` name a row of the answer; the columns of an answer have plain types, and times end with their unit."""
+    """`keys` identify a row of the answer. Columns have plain types; names of durations end with their unit."""
 
     name: str
     title: str
     keys: tuple[str, ...]
     run: Callable[[DataFrame, AnalysisOptions], DataFrame]
-    chart: str  # how it is drawn: lines, percentiles, bars, flow, anomalies, table
-    needs: frozenset[str]  # the kinds of facts that it looks at
+    chart: str  # how it is displayed: lines, percentiles, bars, flow, anomalies, table
+    needs: frozenset[str]  # kinds of facts that it reads
     history: Callable[[AnalysisOptions], float] = no_history
-    answer: Answer | None = None  # the same of facts that are in this process, if the job can do that
+    answer: Answer | None = None  # the same over an Arrow table, if the job has that form
 
 
 def arrow_job(
@@ -58,7 +57,7 @@ def arrow_job(
     history: Callable[[AnalysisOptions], float] = no_history,
     together: str = PER_WINDOW,
 ) -> Job:
-    """A job whose answer is computed from a table; `columns` are those of the answer."""
+    """Return a job that computes its answer from an Arrow table; `columns` are those of the answer."""
 
     def answer_since(facts: pa.Table, options: AnalysisOptions, since_us: int) -> pa.Table:
         return conform(since(answer(facts, options, since_us), since_us), columns)
@@ -70,7 +69,7 @@ def arrow_job(
 
 
 def for_all_windows(answer: Callable[[pa.Table, AnalysisOptions], pa.Table]) -> Answer:
-    """For jobs that need not know which windows are asked for, as others cost them little."""
+    """Adapt a job that always answers for all windows, as that costs it little."""
     return lambda facts, options, since_us: answer(facts, options)
 
 
@@ -81,7 +80,7 @@ def _by_group(
     columns: Columns,
     answer: Callable[[pa.Table], pa.Table],
 ) -> DataFrame:
-    """The answers of all groups, each computed by one Python process of Spark's."""
+    """Compute the answer of each group in a Python worker of Spark."""
     import pyarrow as pa
     from pyspark.sql import functions as sf
     from pyspark.sql.pandas.types import from_arrow_schema

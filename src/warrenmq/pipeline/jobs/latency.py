@@ -1,7 +1,7 @@
-"""How long messages took: from publish to ack, waiting in the queue, with a consumer; percentiles by queue.
+"""Durations by queue: from publish to ack (end to end), in the queue (waiting), at a consumer (processing).
 
-Nearest-rank percentiles of exact counts in buckets that are 4 % wide: within 2 % of the exact ones (or 1 us); the
-mean and the maximum are exact.
+Nearest-rank percentiles of exact counts in buckets 4 % wide: within 2 % of the exact ones (or 1 us). Mean and maximum
+are exact.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from warrenmq.pipeline.facts import END_TO_END, PROCESSING, TIME, WAITING
 from warrenmq.pipeline.jobs.job import arrow_job, for_all_windows
-from warrenmq.pipeline.jobs.percentiles import Durations, duration_stats
+from warrenmq.pipeline.jobs.percentiles import DurationStats, duration_stats
 from warrenmq.pipeline.jobs.tables import (
     FLOAT,
     INT,
@@ -38,19 +38,19 @@ def answer(facts: pa.Table, options: AnalysisOptions) -> pa.Table:
     rows: dict[tuple[int, str, str], Row] = {}
     for vhost, times in split_by_vhost(where(facts, fact=TIME)):
         for found in duration_stats(times, PERCENTS):
-            place = (found.window_us, vhost, found.queue)
-            if place not in rows:
-                rows[place] = _no_times(found, vhost)
-            rows[place] |= _told(found)
+            key = (found.window_us, vhost, found.queue)
+            if key not in rows:
+                rows[key] = _empty_row(found, vhost)
+            rows[key] |= _columns(found)
     return to_table(list(rows.values()), COLUMNS)
 
 
-def _no_times(found: Durations, vhost: str) -> Row:
+def _empty_row(found: DurationStats, vhost: str) -> Row:
     window = {"window_start": to_time(found.window_us), "window_end": to_time(found.window_end_us)}
     return window | {"vhost": vhost, "queue": found.queue} | {f"{name}_count": 0 for name in TIMES}
 
 
-def _told(found: Durations) -> Row:
+def _columns(found: DurationStats) -> Row:
     values = zip(PERCENTS, found.percentiles_us, strict=True)
     return {
         f"{found.name}_count": found.count,

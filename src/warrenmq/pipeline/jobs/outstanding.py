@@ -1,10 +1,10 @@
-"""Which consumer holds which messages, window by window. Pure: facts in, states out.
+"""Messages that consumers hold, window by window. Pure: facts in, states out.
 
-A consumer holds what was delivered to it and is not settled, as far back as `consumer_windows` reach. Nobody tells that
-a consumer does nothing: so each window with any events has a state for each consumer that holds messages.
+A consumer holds the messages delivered to it that are not settled, as far back as `consumer_windows` reach. Idle
+consumers have no events, so every window with any events has a state for each consumer that holds messages.
 
-What one consumer did is a set of arrays with a place for each window; times are microseconds, 0 where there is none.
-Windows do not overlap: so the latest of some times is that of the latest window that has one.
+The activity of a consumer is a set of arrays indexed by window; times are us since 1970, 0 for none. Windows do not
+overlap, so the latest of some times is that of the latest window that has one.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ from warrenmq.pipeline.jobs.tables import (
 from warrenmq.pipeline.options import AnalysisOptions
 
 CONSUMER_KEY = ("queue", "consumer", "connection", "channel")
-DONE = {
-    "delivered": "sum", "got": "sum", "settled": "sum", "first_got_us": "min", "last_got_us": "max",
+# `manual`: deliveries that have to be settled
+ACTIVITY = {
+    "delivered": "sum", "manual": "sum", "settled": "sum", "first_delivery_us": "min", "last_delivery_us": "max",
     "settled_us": "max", "closed_us": "max", "uid": "max",
 }  # fmt: skip
-_NEVER = np.iinfo(np.int64).max
+_NO_TIME = np.iinfo(np.int64).max
 
 
 class ConsumerKey(NamedTuple):
@@ -45,129 +46,131 @@ class ConsumerKey(NamedTuple):
 
 
 class Window(NamedTuple):
-    """`now_us`: the last time that anything happened in it."""
+    """`last_event_us`: the time of the last event in it."""
 
     start_us: int
     end_us: int
-    now_us: int
+    last_event_us: int
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """What a consumer holds at the end of a window, and for how long it has settled nothing."""
+class ConsumerState:
+    """What a consumer holds at the end of a window, and how long it has settled nothing."""
 
     window: Window
-    who: ConsumerKey
+    key: ConsumerKey
     delivered: int
     settled: int
     outstanding: int
     since_us: int
     silent_seconds: float
-    example: int  # the uid of a message that it got last
+    example: int  # uid of one of the messages delivered last
 
     def is_stuck(self, options: AnalysisOptions) -> bool:
         return self.outstanding > 0 and self.silent_seconds >= options.stuck_after
 
 
-def consumer_states(steps: pa.Table, options: AnalysisOptions, since_us: int = 0) -> Iterator[State]:
-    """The states in windows from that time on: consumer by consumer of a virtual host, each in the order of time."""
+def consumer_states(steps: pa.Table, options: AnalysisOptions, since_us: int = 0) -> Iterator[ConsumerState]:
+    """Yield the states in windows from this time on, by consumer of a virtual host and in order of time."""
     ends = aggregate(steps, ("window_start", "window_end"), last_time="max").sort_by("window_start")
     windows = [Window(*row) for row in iter_rows(ends, ("window_start", "window_end", "last_time"))]
     starts = to_ints(ends["window_start"])
-    reach = _Reach.of(starts, options.consumer_windows * options.window_us)
+    lookback = _Lookback.of(starts, options.consumer_windows * options.window_us)
     first = int(np.searchsorted(starts, since_us))
-    for who, work in _work_of_each(steps, starts):
-        yield from _states_of_one(who, work, reach, windows, first)
+    for key, activity in _activity_by_consumer(steps, starts):
+        yield from _states_of_one(key, activity, lookback, windows, first)
 
 
-class _Reach(NamedTuple):
-    """How far each window looks back: to that time, and to that place."""
+class _Lookback(NamedTuple):
+    """How far back each window looks: to which time, and to which window."""
 
-    lines: Ints
-    begins: Ints
+    since_us: Ints
+    first: Ints
 
     @classmethod
-    def of(cls, starts: Ints, reach_us: int) -> _Reach:
-        lines = starts - reach_us
-        return cls(lines, np.searchsorted(starts, lines))
+    def of(cls, starts: Ints, length_us: int) -> _Lookback:
+        since_us = starts - length_us
+        return cls(since_us, np.searchsorted(starts, since_us))
 
     def latest(self, times: Ints) -> Ints:
-        """In each window, the latest time up to it that is not too long ago."""
+        """Return for each window the latest of these times within the lookback, or 0."""
         found = np.maximum.accumulate(times)
-        return np.where(found >= self.lines, found, 0)
+        return np.where(found >= self.since_us, found, 0)
 
 
 def _states_of_one(
-    who: ConsumerKey, work: dict[str, Ints], reach: _Reach, windows: list[Window], first: int
-) -> Iterator[State]:
-    held, since = _held(work, reach), _since(work, reach)
-    last_got = np.maximum.accumulate(np.where(work["got"] > 0, np.arange(len(windows)), 0))
-    example = np.where(last_got >= reach.begins, work["uid"][last_got], 0)
-    is_told = (work["delivered"] > 0) | (work["settled"] > 0) | (held > 0)
-    for at in (first + np.flatnonzero(is_told[first:])).tolist():
+    key: ConsumerKey, activity: dict[str, Ints], lookback: _Lookback, windows: list[Window], first: int
+) -> Iterator[ConsumerState]:
+    held, since = _outstanding(activity, lookback), _silent_since(activity, lookback)
+    last_delivery = np.maximum.accumulate(np.where(activity["manual"] > 0, np.arange(len(windows)), 0))
+    example = np.where(last_delivery >= lookback.first, activity["uid"][last_delivery], 0)
+    has_state = (activity["delivered"] > 0) | (activity["settled"] > 0) | (held > 0)
+    for at in (first + np.flatnonzero(has_state[first:])).tolist():
         outstanding, since_us = int(held[at]), int(since[at])
-        silent = (windows[at].now_us - since_us) / 1_000_000 if outstanding else 0.0
-        delivered, settled = int(work["delivered"][at]), int(work["settled"][at])
-        yield State(windows[at], who, delivered, settled, outstanding, since_us, silent, int(example[at]))
+        silent_seconds = (windows[at].last_event_us - since_us) / 1_000_000 if outstanding else 0.0
+        delivered, settled = int(activity["delivered"][at]), int(activity["settled"][at])
+        yield ConsumerState(
+            windows[at], key, delivered, settled, outstanding, since_us, silent_seconds, int(example[at])
+        )
 
 
-def _held(work: dict[str, Ints], reach: _Reach, before: int = 0) -> Ints:
-    """How many messages it holds at the end of each window; with `before` = 1, before anything happened in it."""
-    size = len(reach.lines)
-    balance = np.append(0, np.cumsum(work["got"] - work["settled"]))
-    held = np.maximum(balance[1 - before : 1 - before + size] - balance[reach.begins], 0)
-    times = (work["closed_us"], work["last_got_us"], work["settled_us"])
-    closed, got, settled = (reach.latest(np.append(np.zeros(before, np.int64), some)[:size]) for some in times)
-    # All that a consumer had goes back to the queue when it is closed.
-    return np.where((closed > 0) & (closed >= np.maximum(got, settled)), 0, held)
+def _outstanding(activity: dict[str, Ints], lookback: _Lookback, before: int = 0) -> Ints:
+    """Return how many messages it holds at the end of each window; with `before` = 1, at its start."""
+    size = len(lookback.since_us)
+    balance = np.append(0, np.cumsum(activity["manual"] - activity["settled"]))
+    held = np.maximum(balance[1 - before : 1 - before + size] - balance[lookback.first], 0)
+    times = (activity["closed_us"], activity["last_delivery_us"], activity["settled_us"])
+    closed, delivered, settled = (lookback.latest(np.append(np.zeros(before, np.int64), some)[:size]) for some in times)
+    # Closing a consumer requeues all its messages.
+    return np.where((closed > 0) & (closed >= np.maximum(delivered, settled)), 0, held)
 
 
-def _since(work: dict[str, Ints], reach: _Reach) -> Ints:
-    """Its last settlement, or when it got something after it had held nothing; else the first that is known."""
-    begins = (work["got"] > 0) & (_held(work, reach, before=1) == 0)
-    began = np.where(begins, work["first_got_us"], 0)
-    last = np.maximum(reach.latest(work["settled_us"]), reach.latest(began))
-    got = np.where(work["got"] > 0, work["first_got_us"], _NEVER)
-    next_got = np.minimum.accumulate(got[::-1])[::-1]
-    return np.where(last > 0, last, next_got[reach.begins])
+def _silent_since(activity: dict[str, Ints], lookback: _Lookback) -> Ints:
+    """Return the time of its last settlement or, if later, of its first delivery after it held nothing."""
+    begins = (activity["manual"] > 0) & (_outstanding(activity, lookback, before=1) == 0)
+    began = np.where(begins, activity["first_delivery_us"], 0)
+    last = np.maximum(lookback.latest(activity["settled_us"]), lookback.latest(began))
+    delivery = np.where(activity["manual"] > 0, activity["first_delivery_us"], _NO_TIME)
+    next_delivery = np.minimum.accumulate(delivery[::-1])[::-1]
+    return np.where(last > 0, last, next_delivery[lookback.first])
 
 
-def _work_of_each(steps: pa.Table, starts: Ints) -> Iterator[tuple[ConsumerKey, dict[str, Ints]]]:
-    """What each consumer did: arrays by the names of DONE."""
-    work = _work(steps).sort_by([(name, "ascending") for name in (*CONSUMER_KEY, "window_start")])
-    if work.num_rows == 0:
+def _activity_by_consumer(steps: pa.Table, starts: Ints) -> Iterator[tuple[ConsumerKey, dict[str, Ints]]]:
+    """Yield the activity of each consumer: arrays by the names of ACTIVITY."""
+    table = _activity(steps).sort_by([(name, "ascending") for name in (*CONSUMER_KEY, "window_start")])
+    if table.num_rows == 0:
         return  # basic.get has no consumer
-    places = np.searchsorted(starts, to_ints(work["window_start"]))
-    done = {name: to_ints(work[name]) for name in DONE}
-    firsts = group_starts(work, CONSUMER_KEY)
-    bounds = zip(firsts.tolist(), [*firsts[1:].tolist(), work.num_rows], strict=True)
-    for who, (begin, end) in zip(iter_rows(work.take(pa.array(firsts)), CONSUMER_KEY), bounds, strict=True):
-        spread = {name: np.zeros(len(starts), np.int64) for name in DONE}
-        for name, values in done.items():
-            spread[name][places[begin:end]] = values[begin:end]
-        yield ConsumerKey(*who), spread
+    places = np.searchsorted(starts, to_ints(table["window_start"]))
+    values_of = {name: to_ints(table[name]) for name in ACTIVITY}
+    firsts = group_starts(table, CONSUMER_KEY)
+    bounds = zip(firsts.tolist(), [*firsts[1:].tolist(), table.num_rows], strict=True)
+    for key, (begin, end) in zip(iter_rows(table.take(pa.array(firsts)), CONSUMER_KEY), bounds, strict=True):
+        by_window = {name: np.zeros(len(starts), np.int64) for name in ACTIVITY}
+        for name, values in values_of.items():
+            by_window[name][places[begin:end]] = values[begin:end]
+        yield ConsumerKey(*key), by_window
 
 
-def _work(steps: pa.Table) -> pa.Table:
-    """What each consumer did in each window, in the columns of DONE."""
+def _activity(steps: pa.Table) -> pa.Table:
+    """Return the activity of each consumer in each window, in the columns of ACTIVITY."""
     facts = steps.filter(pc.not_equal(steps["consumer"], ""))
     kind, reason = facts["kind"], facts["reason"]
-    is_got = pc.and_(pc.equal(kind, "delivered"), pc.not_equal(reason, "auto_ack"))
+    is_manual_delivery = pc.and_(pc.equal(kind, "delivered"), pc.not_equal(reason, "auto_ack"))
     # A nack with requeue has two events, nacked and requeued; a message of a lost consumer only has requeued. A message
-    # over the delivery limit has an event with its consumer only if that consumer has not nacked it.
+    # over the delivery limit has an event with its consumer only if that consumer did not nack it.
     came_back = pc.and_(pc.equal(kind, "requeued"), pc.not_equal(reason, "client"))
     is_over = pc.and_(is_one_of(kind, ("dropped", "dead_lettered")), pc.equal(reason, "delivery_limit"))
     came_back = pc.or_(came_back, is_over)
     is_settled = pc.or_(is_one_of(kind, ("acked", "nacked", "rejected")), came_back)
-    told = with_columns(
+    columns = with_columns(
         facts,
         delivered=count_kinds(facts, "delivered"),
-        got=pc.if_else(is_got, facts["count"], 0),
+        manual=pc.if_else(is_manual_delivery, facts["count"], 0),
         settled=pc.if_else(is_settled, facts["count"], 0),
-        first_got_us=pc.if_else(is_got, facts["first_time"], None),
-        last_got_us=pc.if_else(is_got, facts["last_time"], None),
+        first_delivery_us=pc.if_else(is_manual_delivery, facts["first_time"], None),
+        last_delivery_us=pc.if_else(is_manual_delivery, facts["last_time"], None),
         settled_us=pc.if_else(is_settled, facts["last_time"], None),
         closed_us=pc.if_else(pc.equal(kind, "consumer_closed"), facts["last_time"], None),
-        uid=pc.if_else(is_got, facts["last_uid"], None),
+        uid=pc.if_else(is_manual_delivery, facts["last_uid"], None),
     )
-    return aggregate(told, (*CONSUMER_KEY, "window_start"), **DONE)
+    return aggregate(columns, (*CONSUMER_KEY, "window_start"), **ACTIVITY)

@@ -1,4 +1,4 @@
-"""Percentiles of durations from facts of kind `time`: exact counts in logarithmic buckets (facts.bucket_of)."""
+"""Percentiles of durations from facts of kind `time`: exact counts in logarithmic buckets (count/histograms.py)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from warrenmq.pipeline.jobs.tables import Ints, encode, to_ints
 
 
 @dataclass(frozen=True, slots=True)
-class Durations:
-    """Of one window, queue and measure. `slowest`: the uid of one of the slowest messages."""
+class DurationStats:
+    """Of one window, queue and measure. `slowest`: uid of one of the slowest messages."""
 
     window_us: int
     window_end_us: int
@@ -28,16 +28,13 @@ class Durations:
 
 
 def bucket_values(buckets: Ints) -> Ints:
-    """What stands for all durations of a bucket: not more than 2 % from any of them, or 1 us."""
+    """Return the value that represents a bucket: at most 2 % from any duration in it, or 1 us."""
     middles = np.round(2 / (GROWTH + 1) * np.power(GROWTH, buckets.astype(np.float64)))
     return np.where(buckets == 0, 1, middles).astype(np.int64)
 
 
-def duration_stats(table: pa.Table, percents: Sequence[int]) -> list[Durations]:
-    """Of the `time` facts of one virtual host.
-
-    Nearest-rank percentiles: the least bucket that so many percent of the durations are not above.
-    """
+def duration_stats(table: pa.Table, percents: Sequence[int]) -> list[DurationStats]:
+    """Return the statistics of the `time` facts of one virtual host, with nearest-rank percentiles."""
     if table.num_rows == 0:
         return []
     queues, queue_codes = encode(table["queue"])
@@ -51,19 +48,19 @@ def duration_stats(table: pa.Table, percents: Sequence[int]) -> list[Durations]:
     is_new = (np.diff(window) != 0) | (np.diff(queue_codes) != 0) | (np.diff(name_codes) != 0)
     first = np.flatnonzero(np.append(True, is_new))
     last = np.append(first[1:], len(window)) - 1
-    up_to = np.cumsum(counts)
-    before = up_to[first] - counts[first]
-    of_all = up_to[last] - before
-    most = np.maximum.reduceat(longest, first)
-    ranks = [np.searchsorted(up_to, before + -(-of_all * percent // 100)) for percent in percents]
-    values = [np.minimum(bucket_values(bucket[rank]), most).tolist() for rank in ranks]
-    in_last = np.where(bucket == np.repeat(bucket[last], last - first + 1), uids, 0)
-    slowest = np.maximum.reduceat(in_last, first)
-    means = np.add.reduceat(totals, first) / of_all
+    cumulative = np.cumsum(counts)
+    before = cumulative[first] - counts[first]
+    total = cumulative[last] - before
+    longest_of = np.maximum.reduceat(longest, first)
+    ranks = [np.searchsorted(cumulative, before + -(-total * percent // 100)) for percent in percents]
+    values = [np.minimum(bucket_values(bucket[rank]), longest_of).tolist() for rank in ranks]
+    in_last_bucket = np.where(bucket == np.repeat(bucket[last], last - first + 1), uids, 0)
+    slowest = np.maximum.reduceat(in_last_bucket, first)
+    means = np.add.reduceat(totals, first) / total
     return [
-        Durations(
-            int(window[at]), int(ends[at]), queues[queue_codes[at]], names[name_codes[at]], int(of_all[place]),
-            float(means[place]), tuple(value[place] for value in values), int(most[place]), int(slowest[place]),
+        DurationStats(
+            int(window[at]), int(ends[at]), queues[queue_codes[at]], names[name_codes[at]], int(total[group]),
+            float(means[group]), tuple(value[group] for value in values), int(longest_of[group]), int(slowest[group]),
         )
-        for place, at in enumerate(first.tolist())
+        for group, at in enumerate(first.tolist())
     ]  # fmt: skip

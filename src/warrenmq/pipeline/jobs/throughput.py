@@ -1,6 +1,6 @@
 """How many messages go through exchanges, queues and routing keys, window by window.
 
-Exchanges and queues have all their rows; of routing keys the `top` most published of each window.
+Exchanges and queues have rows for all windows; of routing keys, the `top` most published of each window.
 """
 
 from __future__ import annotations
@@ -39,15 +39,17 @@ COLUMNS = (
 
 def answer(facts: pa.Table, options: AnalysisOptions) -> pa.Table:
     found = aggregate(
-        _counted(_placed(facts)), (*WINDOW, "what", "exchange", "name"), **dict.fromkeys((*COUNTS, "bytes"), "sum")
+        _counted(_rows_by_subject(facts)),
+        (*WINDOW, "what", "exchange", "name"),
+        **dict.fromkeys((*COUNTS, "bytes"), "sum"),
     )
     first = with_rank(found, ("window_start", "what"), ("-published", "vhost", "exchange", "name"))
     kept = first.filter(pc.or_(pc.not_equal(first["what"], "key"), pc.less_equal(first["rank"], options.top)))
     return with_columns(kept, **{f"{count}_per_second": per_second(kept, count) for count in COUNTS})
 
 
-def _placed(facts: pa.Table) -> pa.Table:
-    """Each fact with what it tells of: publishes of an exchange and a key, the rest of a queue."""
+def _rows_by_subject(facts: pa.Table) -> pa.Table:
+    """Assign publishes to exchanges and routing keys, all other events to queues."""
     published = where(facts, fact=STEP, kind=PUBLISHES)
     moved = where(facts, fact=STEP, kind=COUNTS[1:])
     return concat(
@@ -57,12 +59,12 @@ def _placed(facts: pa.Table) -> pa.Table:
     )
 
 
-def _counted(placed: pa.Table) -> pa.Table:
+def _counted(rows: pa.Table) -> pa.Table:
     return with_columns(
-        placed,
-        published=count_kinds(placed, *PUBLISHES),
-        **{kind: count_kinds(placed, kind) for kind in COUNTS[1:]},
-        bytes=count_kinds(placed, *PUBLISHES, "enqueued", measure="bytes"),
+        rows,
+        published=count_kinds(rows, *PUBLISHES),
+        **{kind: count_kinds(rows, kind) for kind in COUNTS[1:]},
+        bytes=count_kinds(rows, *PUBLISHES, "enqueued", measure="bytes"),
     )
 
 

@@ -1,4 +1,4 @@
-"""Messages that no queue was bound for, by exchange and routing key: the most frequent of each window."""
+"""Unroutable messages by exchange and routing key: the most frequent of each window."""
 
 from __future__ import annotations
 

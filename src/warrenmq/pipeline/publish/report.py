@@ -1,12 +1,12 @@
-"""The report: one HTML file that shows answers as the broker's pages do, and asks nobody for anything.
+"""The report: one HTML file that shows answers as the broker's pages do, and loads nothing from elsewhere.
 
-The pages' own modules are put into one script (`bundle`), plotly.js comes from the installed package, the rows lie in
-the file as JSON. The file says itself, by its content policy, that nothing may be loaded from elsewhere. Without
-plotly the charts that need it are tables.
+It holds the pages' own modules in an import map, plotly.js from the installed package, and the rows as JSON. Its
+content security policy forbids all requests. Without plotly the charts are tables.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -19,13 +19,9 @@ from typing import Any
 import warrenmq
 
 UI = Path(warrenmq.__file__).parent / "management" / "ui"
-ENTRY = "report.js"
-STATUS = "status"  # a document of the stream that is about the analysis, not about messages
-MAX_ROWS = 20_000  # of one job: a browser draws no more than that with pleasure
-POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
-
-_IMPORT = re.compile(r'^import \{ ([^}]+) \} from "\./([^"]+)";\n', re.MULTILINE)
-_EXPORT = re.compile(r"^export (?=(?:async )?(?:function|const|class) (\w+))", re.MULTILINE)
+STATUS = "status"  # the job that reports on the analysis itself
+MAX_ROWS = 20_000  # per job: more are slow to draw in a browser
+POLICY = "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data: blob:"
 
 PAGE = """<!doctype html>
 <html lang="en" data-report>
@@ -46,19 +42,17 @@ PAGE = """<!doctype html>
 <script>
 {plotly}
 </script>
-<script>
-"use strict";
-{script}
-</script>
+<script type="importmap">{modules}</script>
+<script type="module">import "ui/report.js";</script>
 </body>
 </html>
 """
 
 
 def write_report(path: Path, answers: Sequence[Mapping[str, Any]], about: Mapping[str, Any]) -> None:
-    """Write the file, whole or not at all. `answers` are documents of the stream, `about` what stands at its head."""
+    """Write the report atomically. `answers` are documents of the stream, `about` is shown at the head."""
     page = report_page(answers, about)
-    # The page is complete before its name points to it: a browser that reloads never sees half of it.
+    # Renamed when complete: a browser that reloads never sees half of it.
     descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -71,7 +65,7 @@ def write_report(path: Path, answers: Sequence[Mapping[str, Any]], about: Mappin
 
 
 def report_page(answers: Sequence[Mapping[str, Any]], about: Mapping[str, Any], ui: Path = UI) -> str:
-    """The report as text."""
+    """Return the report as HTML."""
     data = {"about": dict(about), "answers": [_shown(answer) for answer in _joined(answers)]}
     return PAGE.format(
         policy=POLICY,
@@ -80,52 +74,36 @@ def report_page(answers: Sequence[Mapping[str, Any]], about: Mapping[str, Any], 
         theme=_inert((ui / "theme.js").read_text("utf-8")),
         data=_inert_json(data),
         plotly=_inert(_plotly()),
-        script=_inert(bundle(ENTRY, ui)),
+        modules=_inert_json(import_map(ui)),
     )
 
 
-def bundle(entry: str, ui: Path = UI) -> str:
-    """A module and all that it imports as one plain script: each becomes a function that gives what it exports."""
-    parts: dict[str, str] = {}
+def import_map(ui: Path = UI) -> dict[str, dict[str, str]]:
+    """Return the pages' modules as data: URLs, which modules of the report import as "ui/NAME.js".
 
-    def add(name: str) -> None:
-        if name in parts:
-            return
-        text = (ui / name).read_text("utf-8")
-        for _, needed in _IMPORT.findall(text):
-            add(needed)
-        parts[name] = _as_function(name, text)
-
-    add(entry)
-    return "const modules = {};\n" + "\n".join(parts.values())
+    "./NAME.js", as the pages import, cannot be resolved from a data: URL.
+    """
+    return {"imports": {f"ui/{path.name}": _data_url(path.read_text("utf-8")) for path in sorted(ui.glob("*.js"))}}
 
 
-def _as_function(name: str, text: str) -> str:
-    exported = _EXPORT.findall(text)
-    body = _EXPORT.sub("", _IMPORT.sub(_taken, text))
-    if re.search(r"^(import|export)\b", body, re.MULTILINE):
-        raise ValueError(f"{name} imports or exports in a way that the report cannot follow")
-    given = ", ".join(exported)
-    return f"modules[{json.dumps(name)}] = (() => {{\n{body}\nreturn {{ {given} }};\n}})();"
-
-
-def _taken(found: re.Match[str]) -> str:
-    return f"const {{ {found[1].replace(' as ', ': ')} }} = modules[{json.dumps(found[2])}];\n"
+def _data_url(module: str) -> str:
+    text = module.replace('from "./', 'from "ui/')
+    return "data:text/javascript;base64," + base64.b64encode(text.encode()).decode()
 
 
 def _joined(answers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One answer for each job: an answer may come in several parts."""
+    """Join the parts of each job's answer."""
     found: dict[str, dict[str, Any]] = {}
     for answer in answers:
         if answer["job"] == STATUS:
             continue
-        known = found.setdefault(answer["job"], {**answer, "rows": []})
-        known["rows"].extend(answer["rows"])
+        joined = found.setdefault(answer["job"], {**answer, "rows": []})
+        joined["rows"].extend(answer["rows"])
     return list(found.values())
 
 
 def _shown(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """What the report needs of an answer: the newest rows, the oldest first."""
+    """Return what the report shows of an answer: the newest rows, oldest first."""
     rows = sorted(answer["rows"], key=lambda row: row.get("window_start") or "")
     return {
         "job": answer["job"],
@@ -138,18 +116,18 @@ def _shown(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _inert_json(value: Any) -> str:
-    """JSON that cannot end the element it stands in, whatever names it holds."""
+    """Return JSON that cannot end its element, whatever names it holds."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
 def _inert(text: str, element: str = "script") -> str:
-    """A script or style that does not end its element early; inside its strings this is the same text."""
+    """Escape a script or style so that it does not end its element; in string literals the text stays the same."""
     text = re.sub(f"</(?={element})", r"<\\/", text, flags=re.IGNORECASE)
     return text.replace("<!--", r"<\!--")
 
 
 def _plotly() -> str:
-    """The script of the installed `plotly` package, which itself is not imported; nothing without it."""
+    """Return the script of the installed `plotly` package, without importing it; empty if it is not installed."""
     spec = find_spec("plotly")
     if spec is None or not spec.submodule_search_locations:
         return ""
