@@ -84,7 +84,7 @@ def test_every_job_is_drawn(open_site: OpenSite, scheme: str) -> None:
     assert page.locator("#job-consumers tbody tr").first.inner_text().split("\t")[:2] == ["orders", "packer-2"]
     assert "stuck since 2026-11-16 05:00:00" in page.inner_text("#job-consumers")
     assert "orders grows by 38/s and reaches its limit in" in page.inner_text("#job-backlog .notes")
-    assert "Poison key shop \u00b7 order.poison: its messages failed 17,000 times." in page.inner_text("#job-hot_keys")
+    assert "Poison key shop \u00b7 order.poison: 17,000 failures." in page.inner_text("#job-hot_keys")
     assert "following \u00b7 1,234,567 events \u00b7 900 batches" in page.inner_text(".facts-line")
     site.shoot(f"analysis-{scheme}")
 
@@ -324,10 +324,10 @@ def test_a_time_can_be_chosen_and_stands_in_the_address(open_site: OpenSite) -> 
     page = open_site(analysed(*shop(begin=begin)), charts=False).open(PATH)
     page.wait_for_selector(".anomalies li >> nth=4")
     page.select_option("select[name=range]", "15m")
-    page.wait_for_selector("text=Nothing unusual was found in the time shown.")
+    page.wait_for_selector("text=No anomalies in the time shown.")
     assert page.url.endswith("?from=15m")
     page.reload()
-    page.wait_for_selector("text=Nothing unusual was found in the time shown.")
+    page.wait_for_selector("text=No anomalies in the time shown.")
     page.select_option("select[name=range]", "1h")
     page.wait_for_selector(".anomalies li >> nth=4")
 
@@ -345,22 +345,22 @@ def test_where_there_is_nothing_the_page_says_how_to_begin(open_site: OpenSite, 
         "warren serve --trace all\nwarren serve --trace 0.01",
     ]
     site.shoot(f"analysis-nothing-{scheme}")
-    page.click("text=Add a rule")
+    page.click("text=Add rule")
     page.wait_for_selector("dialog")
 
 
 def test_an_analysis_that_has_just_begun_is_waited_for(open_site: OpenSite) -> None:
     page = open_site(analysed(status(written=now_us(), events=0))).open(PATH)
-    page.wait_for_selector("text=The analysis is running; its first results are on their way (0 events so far).")
+    page.wait_for_selector("text=The analysis is running, no results yet (0 events so far).")
 
 
 @pytest.mark.parametrize(
     ("told", "expected"),
     [
-        (lambda: [status(written=now_us() - 90 * SECOND)], "--follow has said nothing for 1 min"),
+        (lambda: [status(written=now_us() - 90 * SECOND)], "--follow has not reported for 1 min"),
         (lambda: [status("failed", written=now_us(), error="no space left")], "The analysis failed: no space left"),
-        (lambda: [b"garbage"], "1 messages of the stream warren.analysis are no results and were passed over"),
-        (list, "--follow has said nothing for"),  # results of a follower that never said how it is
+        (lambda: [b"garbage"], "1 messages of the stream warren.analysis are not results and were skipped"),
+        (list, "--follow has not reported for"),  # results of a follower that never said how it is
     ],
 )
 def test_what_is_wrong_is_said(open_site: OpenSite, told: Callable[[], list[Any]], expected: str) -> None:
@@ -379,7 +379,7 @@ def test_results_of_an_analysis_that_has_ended_are_not_stale(open_site: OpenSite
 
 def test_where_tracing_is_off_old_results_are_shown_and_it_is_said(open_site: OpenSite) -> None:
     page = open_site(analysed(rules=()), charts=False).open(PATH)
-    page.wait_for_selector("text=Tracing is off, so the analysis sees nothing new.")
+    page.wait_for_selector("text=Tracing is off, so there are no new results.")
     page.wait_for_selector(".anomalies li")
 
 
@@ -387,7 +387,7 @@ def test_a_broker_that_does_not_answer_leaves_what_was_shown(open_site: OpenSite
     page = open_site(analysed(), charts=False).open(PATH)
     page.wait_for_selector(".anomalies li")
     page.route("**/api/analysis*", lambda route: route.abort())
-    page.wait_for_selector("text=The broker does not answer. Is it running? What is shown may be old")
+    page.wait_for_selector("text=Cannot reach the broker. Is it running? The results shown may be outdated")
     assert page.locator(".anomalies li").count() == 5
     page.unroute("**/api/analysis*")
     page.wait_for_selector("text=following")
@@ -397,7 +397,7 @@ def test_a_broker_that_does_not_answer_at_first_can_be_tried_again(open_site: Op
     site: Site = open_site(analysed(), charts=False)
     site.page.route("**/api/analysis", lambda route: route.abort())
     page = site.open(PATH)
-    page.wait_for_selector("text=The broker does not answer")
+    page.wait_for_selector("text=Cannot reach the broker")
     page.unroute("**/api/analysis")
     page.click("text=Try again")
     page.wait_for_selector(".anomalies li")

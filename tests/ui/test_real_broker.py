@@ -48,7 +48,7 @@ def test_a_rule_of_the_page_keeps_a_message_and_page_and_terminal_tell_its_story
         page.fill("input[name=password]", "guest")
         page.click("text=Sign in")
         page.wait_for_selector("text=Tracing is off")
-        page.click("text=Add a rule")
+        page.click("text=Add rule")
         page.fill("dialog label:has-text('Name') input", "orders")
         page.fill("dialog label:has-text('Exchange') input", "^ord")
         page.click("dialog >> text=Save")
@@ -58,9 +58,10 @@ def test_a_rule_of_the_page_keeps_a_message_and_page_and_terminal_tell_its_story
 
         page.goto(broker.http_url + "/ui/traces.html?queue=audit")
         page.click("tbody a:text-is('order-17')")
-        page.wait_for_selector("text=In queues")
+        page.wait_for_selector("text=Properties")
         stays = {
-            row.split("\t")[0]: row for row in page.locator("section:has-text('In queues') tbody tr").all_inner_texts()
+            row.split("\t")[0]: row
+            for row in page.locator("section:has(h2:text-is('Queues')) tbody tr").all_inner_texts()
         }
         assert stays.keys() == {"shipping", "billing", "audit"}
         assert "acked" in stays["shipping"]

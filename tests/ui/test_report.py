@@ -87,5 +87,5 @@ def test_a_report_of_nothing_says_so(chromium: Browser, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     write_report(path, [], {})
     reading = Reading(chromium, path)
-    assert "There are no results" in reading.page.inner_text("main")
+    assert "No results" in reading.page.inner_text("main")
     reading.close()

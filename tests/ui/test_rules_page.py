@@ -13,7 +13,7 @@ def test_a_rule_is_added_changed_switched_off_and_deleted(open_site: OpenSite) -
     site = open_site(FakeNode())
     page = site.open("/ui/trace_rules.html")
     page.wait_for_selector("text=No rules")
-    page.click("text=Add a rule")
+    page.click("text=Add rule")
     page.fill("dialog label:has-text('Name') input", "big customers")
     page.fill("dialog label:has-text('Queue') input", "orders.*")
     page.fill("dialog label:has-text('Headers') input", "tenant=acme; region=eu")
@@ -23,7 +23,7 @@ def test_a_rule_is_added_changed_switched_off_and_deleted(open_site: OpenSite) -
     made = site.node.rules.rules["big customers"]
     assert (made.queue, made.header, made.ratio) == ("orders.*", {"tenant": "acme", "region": "eu"}, 0.125)
 
-    page.click("button:has-text('Change')")
+    page.click("button:has-text('Edit')")
     assert page.input_value("dialog label:has-text('Headers') input") == "tenant=acme; region=eu"
     page.fill("dialog label:has-text('Queue') input", "")
     page.click("dialog >> text=Save")
@@ -47,7 +47,7 @@ def test_what_is_no_rule_is_refused_in_the_dialog(open_site: OpenSite) -> None:
     page.fill("dialog label:has-text('Name') input", "mine")
     page.fill("dialog label:has-text('Headers') input", "tenant")
     page.click("dialog >> text=Save")
-    page.wait_for_selector("text=A header is written as name=value")
+    page.wait_for_selector("text=is not a header; write name=value")
     page.fill("dialog label:has-text('Headers') input", "")
     page.fill("dialog label:has-text('Queue') input", "[")
     page.click("dialog >> text=Save")
@@ -56,7 +56,7 @@ def test_what_is_no_rule_is_refused_in_the_dialog(open_site: OpenSite) -> None:
 
 def test_a_rule_of_the_settings_has_no_buttons(open_site: OpenSite) -> None:
     page = open_site(FakeNode(rules=[TraceRule("settings", is_fixed=True)])).open("/ui/trace_rules.html")
-    page.wait_for_selector("text=from the broker's settings")
+    page.wait_for_selector("text=set in the configuration")
     assert page.locator("tr:has-text('settings') button").count() == 0
 
 
@@ -65,7 +65,7 @@ def test_who_may_not_change_rules_is_told_why(open_site: OpenSite) -> None:
     site.page.goto(site.url + "/ui/trace_rules.html")
     site.sign_in("limited", "secret")
     site.page.click("text=Switch off")
-    site.page.wait_for_selector("dialog:has-text('may not enter all of them')")
+    site.page.wait_for_selector("dialog:has-text('does not have access to all of them')")
     site.page.click("dialog >> text=Close")
     assert site.node.rules.rules["mine"].enabled
 
@@ -86,7 +86,7 @@ def test_header_values_keep_their_types(open_site: OpenSite) -> None:
     rule = TraceRule("mine", header={"level": 3, "test": True, "tenant": "acme", "digits": "3"})
     site = open_site(FakeNode(rules=[rule]))
     page = site.open("/ui/trace_rules.html")
-    page.click("button:has-text('Change')")
+    page.click("button:has-text('Edit')")
     assert page.input_value("dialog label:has-text('Headers') input") == 'level=3; test=true; tenant=acme; digits="3"'
     page.click("dialog >> text=Save")
     page.wait_for_selector("dialog", state="detached")
@@ -97,11 +97,11 @@ def test_the_firehose_is_opened_and_shut(open_site: OpenSite) -> None:
     site = open_site(FakeNode())
     page = site.open("/ui/trace_rules.html")
     # Its state is written "open" or "shut", too: only the button says what can be done next.
-    page.click("tr:has-text('other') button:text-is('Open')")
-    page.wait_for_selector("tr:has-text('other') button:text-is('Shut')")
+    page.click("tr:has-text('other') button:text-is('Start')")
+    page.wait_for_selector("tr:has-text('other') button:text-is('Stop')")
     assert site.node.firehose.open_vhosts() == ["other"]
-    page.click("tr:has-text('other') button:text-is('Shut')")
-    page.wait_for_selector("tr:has-text('other') button:text-is('Open')")
+    page.click("tr:has-text('other') button:text-is('Stop')")
+    page.wait_for_selector("tr:has-text('other') button:text-is('Start')")
     assert site.node.firehose.open_vhosts() == []
 
 

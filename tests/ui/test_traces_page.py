@@ -62,7 +62,7 @@ def test_a_story_is_told_by_figures_a_timeline_and_tables(open_site: OpenSite) -
         "5\ndeliveries",
         "acked\nlast event",
     ]
-    assert titles(site) == ["What it is", "Timeline", "In queues", "Events"]
+    assert titles(site) == ["Properties", "Timeline", "Queues", "Events"]
     assert page.locator(".chart .ytick").all_text_contents() == ["publisher", "shipping", "billing", "audit"]
     assert page.locator(".chart .barlayer .point").count() == 9
     assert page.locator(".chart .scatterlayer .point").count() == 17
@@ -128,7 +128,7 @@ def test_without_plotly_the_page_draws_the_timeline_itself_and_says_so(open_site
 def test_a_message_that_still_waits_is_drawn_and_said_to_be_under_way(open_site: OpenSite) -> None:
     site = open_site(FakeNode(begun(story().events[:3]), rules=ALL), charts=False)
     page = site.open("/ui/traces.html?id=order-17")
-    page.wait_for_selector("text=has not come to its end yet")
+    page.wait_for_selector("text=still in a queue or with a consumer")
     assert rows(site)[0].endswith("waiting")
 
 
@@ -136,7 +136,7 @@ def test_a_message_that_still_waits_is_drawn_and_said_to_be_under_way(open_site:
 def test_a_consumer_that_the_broker_was_killed_under_is_marked_as_lost(open_site: OpenSite, with_plotly: bool) -> None:
     site = open_site(FakeNode(killed_story(), rules=ALL), charts=with_plotly)
     page = site.open("/ui/traces.html?id=order-18")
-    page.wait_for_selector("text=The broker ended while a consumer had this message")
+    page.wait_for_selector("text=The broker stopped while a consumer had this message")
     marks = ".chart .scatterlayer .point" if with_plotly else ".chart circle"
     page.wait_for_selector(marks)
     assert page.locator(marks).count() == 5 + 1  # its events, and the loss
@@ -153,7 +153,7 @@ def test_a_purge_says_how_many_messages_it_dropped(open_site: OpenSite) -> None:
     page = site.open("/ui/traces.html?id=order-19")
     page.wait_for_selector("td:text-is('purged, 12,000 messages')")
     assert rows(site)[0] == "shipping 5 ms \u2013 0 \u2013 dropped"
-    assert page.locator("text=The broker ended").count() == 0
+    assert page.locator("text=The broker stopped").count() == 0
 
 
 def test_a_dead_letter_says_where_it_went_and_that_it_may_have_been_removed_there(open_site: OpenSite) -> None:
@@ -161,7 +161,7 @@ def test_a_dead_letter_says_where_it_went_and_that_it_may_have_been_removed_ther
     page = site.open("/ui/traces.html?id=order-20")
     page.wait_for_selector("td:text-is('to exchange dlx')")
     page.wait_for_selector("td:text-is('expired, 4,000 messages')")
-    page.wait_for_selector("text=whether this is one of them is not known")
+    page.wait_for_selector("text=It is unknown whether this message was among them")
     assert [row.rsplit(" ", 1)[1] for row in rows(site)[:2]] == ["dead-lettered", "waiting"]
     page.wait_for_selector("svg circle title", state="attached")  # the chart is drawn after the tables
     marks = page.locator("svg circle title").all_text_contents()
@@ -170,7 +170,7 @@ def test_a_dead_letter_says_where_it_went_and_that_it_may_have_been_removed_ther
     site.shoot("biography-dead-letter")
     page = site.open("/ui/traces.html?id=order-19")
     page.wait_for_selector("td:text-is('purged, 12,000 messages')")
-    assert page.locator("text=whether this is one of them").count() == 0
+    assert page.locator("text=It is unknown whether this").count() == 0
 
 
 @pytest.mark.parametrize("with_plotly", [pytest.param(True, marks=needs_plotly), False])
@@ -265,22 +265,22 @@ def test_where_tracing_is_off_the_page_says_how_to_switch_it_on(open_site: OpenS
     page = site.open(path)
     page.wait_for_selector("text=Tracing is off")
     assert "warren serve --trace all" in page.inner_text("pre")
-    page.click("text=Add a rule")
+    page.click("text=Add rule")
     page.wait_for_selector("dialog")
 
 
 def test_where_nothing_fits_the_page_says_so(open_site: OpenSite) -> None:
     page = open_site(FakeNode(story(), rules=ALL)).open("/ui/traces.html?queue=none")
-    page.wait_for_selector("text=No message fits")
+    page.wait_for_selector("text=No matching messages")
 
 
 def test_a_search_that_is_not_at_its_end_can_go_on(open_site: OpenSite) -> None:
     site = open_site(FakeNode(*(story(f"m{n}", UID + n) for n in range(3)), rules=ALL))
     site.node.reader.page_size = 0
     page = site.open("/ui/traces.html")
-    page.wait_for_selector("text=Nothing found so far")
+    page.wait_for_selector("text=No match so far")
     site.node.reader.page_size = 50
-    page.click("text=Search further back")
+    page.click("text=Search older events")
     page.wait_for_selector("tbody tr")
 
 
@@ -294,7 +294,7 @@ def test_a_broker_that_does_not_answer_can_be_tried_again(open_site: OpenSite) -
     page = site.open("/ui/traces.html")
     page.route("**/api/traces*", lambda route: route.abort())
     page.click("text=Clear")
-    page.wait_for_selector("text=The broker does not answer")
+    page.wait_for_selector("text=Cannot reach the broker")
     site.shoot("failed")
     page.unroute("**/api/traces*")
     page.click("text=Try again")
@@ -324,4 +324,4 @@ def test_a_failed_event_log_is_told(open_site: OpenSite) -> None:
     node = FakeNode()
     node.log_failure = "no space left on the device"
     page = open_site(node).open("/ui/traces.html")
-    page.wait_for_selector("text=The event log has failed, so nothing is kept: no space left on the device")
+    page.wait_for_selector("text=The event log failed, no events are recorded: no space left on the device")

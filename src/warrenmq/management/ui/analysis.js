@@ -1,4 +1,4 @@
-// What `warren analyze` has found, and live what `warren analyze --follow` finds. Only what can be seen is asked for and drawn.
+// Results of `warren analyze`, live with `--follow`. Only visible cards are requested and drawn.
 
 import { get, query, url } from "./api.js";
 import { jobCard } from "./analysis_card.js";
@@ -10,8 +10,8 @@ import { empty, failed, loading } from "./states.js";
 import { howToSwitchOn } from "./switch_on.js";
 
 const EVERY_MS = 2000;
-const MOST_ROWS = 10_000;
-const RANGES = [["", "Everything kept"], ["15m", "Last 15 minutes"], ["1h", "Last hour"], ["6h", "Last 6 hours"], ["24h", "Last 24 hours"]];
+const MAX_ROWS = 10_000;
+const RANGES = [["", "All results"], ["15m", "Last 15 minutes"], ["1h", "Last hour"], ["6h", "Last 6 hours"], ["24h", "Last 24 hours"]];
 
 start("Analysis", (main) => new Page(main).run());
 
@@ -46,7 +46,7 @@ class Page {
     this.poll();
   }
 
-  // One poll at a time, and none while nobody looks.
+  // One poll at a time, and none while the page is hidden.
   async poll() {
     clearTimeout(this.timer);
     const turn = ++this.turn;
@@ -56,8 +56,8 @@ class Page {
       if (turn === this.turn) this.draw(found);
       if (turn === this.turn) await Promise.all(this.inOrder().filter((job) => job.isBehind).map((job) => job.refresh(this.range)));
     } catch (error) {
-      if (turn === this.turn) this.complain(error);
-      if (!("status" in error)) throw error; // a bug of ours belongs into the console
+      if (turn === this.turn) this.showError(error);
+      if (!("status" in error)) throw error; // a bug of ours: report it in the console
     } finally {
       if (turn === this.turn) this.timer = setTimeout(() => this.poll(), EVERY_MS);
     }
@@ -118,8 +118,8 @@ class Page {
     if (jobs.some((job) => job.isBehind)) this.poll();
   }
 
-  complain(error) {
-    if (this.jobs.size) this.warn([el("div", { class: "notice failed" }, `${error.message} What is shown may be old; this page goes on trying.`)]);
+  showError(error) {
+    if (this.jobs.size) this.warn([el("div", { class: "notice failed" }, `${error.message} The results shown may be outdated; retrying.`)]);
     else show(this.place, el("div", { class: "card" }, failed(error, () => this.poll())));
   }
 }
@@ -130,38 +130,38 @@ class Job {
     this.about = about;
     this.card = jobCard(about, (uid) => "traces.html" + query({ id: uid }));
     this.isSeen = false;
-    this.asked = null; // the request that is under way
+    this.request = null; // the current one
     this.forget();
   }
 
   forget() {
     this.revision = 0;
     this.windows = new Map();
-    this.asked = null;
+    this.request = null;
   }
 
   get isBehind() {
-    return this.isSeen && !this.asked && this.revision !== this.about.revision;
+    return this.isSeen && !this.request && this.revision !== this.about.revision;
   }
 
   async refresh(range) {
-    const asked = (this.asked = {});
+    const request = (this.request = {});
     try {
       const found = await this.fetch(range);
-      if (asked === this.asked) await this.take(found); // or else another time was chosen meanwhile
+      if (request === this.request) await this.take(found); // else another time range was chosen meanwhile
     } finally {
-      if (asked === this.asked) this.asked = null;
+      if (request === this.request) this.request = null;
     }
   }
 
   fetch(range) {
-    return get(url`/api/analysis/${this.about.job}` + query({ from: range, limit: MOST_ROWS, after: this.revision || "" }));
+    return get(url`/api/analysis/${this.about.job}` + query({ from: range, limit: MAX_ROWS, after: this.revision || "" }));
   }
 
   take(found) {
     const present = new Set(found.present.map(Date.parse));
     for (const start of [...this.windows.keys()]) {
-      if (!present.has(start)) this.windows.delete(start); // rows of no window come all, every time
+      if (!present.has(start)) this.windows.delete(start); // rows without a window are always sent completely
     }
     for (const start of found.changed) this.windows.set(Date.parse(start), []);
     for (const row of found.rows) {
@@ -175,19 +175,19 @@ class Job {
   }
 }
 
-// Drawn again only when it says something else: a link in it may just be in use, and nobody wants to hear it twice.
+// Redraw only if the text changes, so that links stay usable and screen readers do not repeat it.
 function showIfOther(place, children) {
   const drawn = el("div", {}, children);
   if (place.textContent !== drawn.textContent) show(place, ...drawn.childNodes);
 }
 
 function nothing({ tracing, behind, status }) {
-  if (behind > 0) return loading(`Reading ${behind.toLocaleString("en")} messages of results…`);
-  if (status?.state === "running" && !status.silent) return loading(`The analysis is running; its first results are on their way (${(status.events ?? 0).toLocaleString("en")} events so far).`);
+  if (behind > 0) return loading(`Reading ${behind.toLocaleString("en")} result messages…`);
+  if (status?.state === "running" && !status.silent) return loading(`The analysis is running, no results yet (${(status.events ?? 0).toLocaleString("en")} events so far).`);
   return empty(
     "No results yet",
-    el("p", {}, "Results come from the analysis, which runs on Spark, on this machine or another:"),
-    el("div", { class: "hint" }, el("pre", {}, "pip install 'warrenmq[spark]'\nwarren analyze --follow"), el("p", {}, "Without --follow it analyses the last hour once. It reads the events that the broker keeps.")),
+    el("p", {}, "Start the analysis, on this machine or another; it needs Spark:"),
+    el("div", { class: "hint" }, el("pre", {}, "pip install 'warrenmq[spark]'\nwarren analyze --follow"), el("p", {}, "Without --follow it analyzes the last hour once. It reads the recorded events, so tracing must be on.")),
     tracing.enabled && !tracing.failure ? el("p", {}, "Tracing is on.") : howToSwitchOn(tracing),
   );
 }

@@ -1,17 +1,17 @@
-// One job as a card: its title, what can be chosen, the chart, and the same rows as a table.
+// The card of a job: title, choices, chart, and its rows as a table.
 
 import { rowsTable } from "./analysis_table.js";
 import { viewOf } from "./analysis_views.js";
 import { el, show } from "./dom.js";
 
-/** {element, update(rows)}; what was chosen stays chosen when the rows change. `linkTo`: as in viewOf. */
+/** {element, update(rows)}; choices persist when the rows change. `linkTo`: as in viewOf. */
 export function jobCard(about, linkTo) {
   const view = viewOf(about, linkTo);
   const chosen = {};
   const controls = el("div", { class: "row push choices" });
   const place = { chart: el("div", { class: "chart" }), note: el("div", { class: "notes muted", role: "note" }) };
   const rowsPlace = el("div");
-  const details = el("details", { class: "rows" }, el("summary", {}, "As a table"), rowsPlace);
+  const details = el("details", { class: "rows" }, el("summary", {}, "Table"), rowsPlace);
   details.addEventListener("toggle", drawTable);
   const isTable = !["lines", "percentiles", "bars", "flow", "anomalies"].includes(about.chart);
   const element = el(
@@ -32,7 +32,7 @@ export function jobCard(about, linkTo) {
       if (!options.some(({ value }) => value === chosen[name])) chosen[name] = options[0]?.value;
     }
     const wanted = JSON.stringify(choices);
-    if (wanted === offered) return; // a list that is open must not be drawn again
+    if (wanted === offered) return; // do not redraw a list that may be open
     offered = wanted;
     show(controls, choices.filter(({ options }) => options.length > 1).map((choice) => select(choice)));
   }
@@ -52,8 +52,8 @@ export function jobCard(about, linkTo) {
   async function draw() {
     const isDrawn = await view.draw(place, rows, chosen);
     if (!isDrawn) {
-      // Without plotly the rows themselves are what there is to see.
-      show(place.chart, el("p", { class: "muted" }, "To see this as a chart, install plotly: ", el("code", {}, "pip install 'warrenmq[ui]'")));
+      // Without plotly, show the rows.
+      show(place.chart, el("p", { class: "muted" }, "To see a chart, install plotly: ", el("code", {}, "pip install 'warrenmq[ui]'")));
       details.open = true;
     }
     drawTable();

@@ -20,14 +20,14 @@ export function viewOf({ job, chart, keys }, linkTo) {
   return (Object.hasOwn(known, job) && known[job]) || (Object.hasOwn(generic, chart) && generic[chart]) || anyTable;
 }
 
-// A virtual host is named only where there are several.
+// Name the virtual host only if there are several.
 const named = (rows, ...columns) => {
   const shown = rows.length && varies(rows, "vhost") ? ["vhost", ...columns] : columns;
   return (row) => nameOf(row, shown);
 };
 
 const option = (value, text = heading(value)) => ({ value, text });
-const others = (left) => left > 0 && `The ${left === 1 ? "one" : left} with the least ${left === 1 ? "is" : "are"} not drawn.`;
+const others = (left) => left > 0 && `The smallest ${left === 1 ? "one is" : `${left} are`} not drawn.`;
 const note = (place, ...texts) => show(place.note, texts.filter(Boolean).map((text) => el("p", {}, text)));
 
 // -- the jobs of `warren analyze`
@@ -38,13 +38,13 @@ const throughput = {
     { name: "what", label: "By", options: [option("queue"), option("exchange"), option("key", "routing key")] },
     { name: "measure", label: "Measure", options: ["enqueued_per_second", "published_per_second", "delivered_per_second", "acked_per_second", "bytes"].map((each) => option(each)) },
   ],
-  // Nothing is published to a queue, and nothing waits in an exchange.
+  // Queues have no publish rate, exchanges no enqueue rate.
   follow: ({ what, measure }) => (measure === "bytes" ? {} : { measure: what === "queue" ? "enqueued_per_second" : "published_per_second" }),
   draw(place, rows, { what, measure }) {
     const fitting = rows.filter((row) => row.what === what);
     const name = what === "key" ? named(fitting, "exchange", "name") : named(fitting, "name");
     const { series, left } = seriesOf(fitting, name, (row) => row[measure]);
-    note(place, others(left), !fitting.length && `Nothing is known by ${what} in the time shown.`);
+    note(place, others(left), !fitting.length && `No data by ${what} in the time shown.`);
     return drawLines(place.chart, series, measure);
   },
 };
@@ -54,7 +54,7 @@ const PERCENTILES = ["p50", "p90", "p95", "p99", "max"];
 const PERCENTILE_COLOURS = ["--series-1", "--series-4", "--series-2", "--series-3", "--quiet"];
 
 const latency = {
-  about: "How long messages take from publish to ack, how long they wait in a queue, and how long consumers have them.",
+  about: "Time from publish to ack, time waiting in queues, and processing time of consumers.",
   choices: (rows) => [
     { name: "time", label: "Time", options: TIMES.map((each) => option(each, each === "end_to_end" ? "end to end" : each)) },
     { name: "queue", label: "Queue", options: [option("", "all queues, p95"), ...queuesOf(rows).map((queue) => option(queue, queue))] },
@@ -78,9 +78,9 @@ const queuesOf = (rows) => totalsOf(rows, named(rows, "queue"), () => 1).map(({ 
 const WAITS = ["p99", "p50", "mean", "max"];
 
 const priorities = {
-  about: "How long messages of each priority wait in queues with priorities. 0: those without one.",
+  about: "Waiting time by priority, in queues with priorities. 0: messages without a priority.",
   choices: (rows) => [
-    // The busiest first: what stands first is drawn until another is chosen.
+    // The busiest first: the first one is drawn by default.
     { name: "queue", label: "Queue", options: totalsOf(rows, named(rows, "queue"), ({ delivered }) => delivered).map(({ name }) => option(name, name)).slice(0, 200) },
     { name: "measure", label: "Measure", options: [...WAITS.map((each) => option(`waiting_${each}_us`, `waiting, ${each}`)), option("delivered")] },
   ],
@@ -96,8 +96,8 @@ const priorities = {
 };
 
 const backlog = {
-  about: "Messages that wait in each queue, and where that leads if it goes on.",
-  choices: () => [{ name: "measure", label: "Measure", options: [option("depth", "waiting"), option("depth_max", "most waiting"), option("slope_per_second", "growth")] }],
+  about: "Messages waiting in each queue, their growth, and a forecast.",
+  choices: () => [{ name: "measure", label: "Measure", options: [option("depth", "waiting"), option("depth_max", "maximum waiting"), option("slope_per_second", "growth")] }],
   draw(place, rows, { measure }) {
     const name = named(rows, "queue");
     const { series, left } = seriesOf(rows, name, (row) => row[measure]);
@@ -115,7 +115,7 @@ function forecast(name, { depth, slope_per_second: slope, full_in_seconds: full,
 const failures = {
   about: "Redeliveries, retries, rejections, expiries, drops and dead letters, with their reasons.",
   choices: (rows) => [
-    { name: "by", label: "By", options: [option("kind", "what happened"), option("queue"), option("reason"), option("top", "totals with reasons")] },
+    { name: "by", label: "By", options: [option("kind", "event"), option("queue"), option("reason"), option("top", "totals with reasons")] },
     { name: "queue", label: "Queue", options: [option("", "all queues"), ...queuesOf(rows).map((queue) => option(queue, queue))] },
   ],
   draw(place, rows, { by, queue }) {
@@ -130,11 +130,11 @@ const failures = {
 };
 
 const flow = {
-  about: "Where messages go in the time shown: from exchanges to queues to consumers. Red: dead letters, from a queue back to an exchange.",
+  about: "Flow of messages in the time shown: from exchanges to queues to consumers. Red: dead letters, from a queue back to an exchange.",
   isWide: true,
   choices: () => [],
   draw(place, rows) {
-    note(place, !rows.length && "No message went anywhere in the time shown.");
+    note(place, !rows.length && "No messages in the time shown.");
     if (rows.length) show(place.chart, flowGraph(rows, secondsOf(rows), Math.max(560, place.chart.clientWidth || 0)));
     else show(place.chart);
     return true;
@@ -146,20 +146,20 @@ const hotKeys = {
   choices: () => [{ name: "measure", label: "Measure", options: [option("published"), option("bytes"), option("failed")] }],
   draw(place, rows, { measure }) {
     const totals = totalsOf(rows, named(rows, "exchange", "routing_key"), (row) => row[measure]).filter(({ value }) => value > 0);
-    const poison = totalsOf(rows.filter((row) => row.poison), named(rows, "exchange", "routing_key"), ({ failed }) => failed).map(({ name, value }) => `Poison key ${name}: its messages failed ${amount("count", value)} times.`);
-    note(place, ...poison.slice(0, 4), !totals.length && "There are none in the time shown.");
+    const poison = totalsOf(rows.filter((row) => row.poison), named(rows, "exchange", "routing_key"), ({ failed }) => failed).map(({ name, value }) => `Poison key ${name}: ${amount("count", value)} failures.`);
+    note(place, ...poison.slice(0, 4), !totals.length && "None in the time shown.");
     return drawBars(place.chart, totals, measure, (total) => total.rows.some((row) => row.poison));
   },
 };
 
 const consumers = {
-  about: "What each consumer was given and settled in the newest window. Skew 1 is an even share.",
+  about: "Deliveries and acks of each consumer in the newest window. Skew 1 is an even share.",
   isWide: true,
   choices: () => [],
   draw(place, rows) {
     const last = newest(rows);
     const stuck = last.filter((row) => row.stuck);
-    note(place, last.length > 0 && `Window of ${moment(last[0].window_start)}: ${last.length} consumers, ${stuck.length} of them stuck.`, !last.length && "There were no consumers in the time shown.");
+    note(place, last.length > 0 && `Window of ${moment(last[0].window_start)}: ${last.length} consumers, ${stuck.length} of them stuck.`, !last.length && "No consumers in the time shown.");
     const state = (isStuck, row) => el("span", { class: `kind ${isStuck ? "bad" : "ok"}` }, isStuck ? `stuck${row.stuck_since ? ` since ${moment(row.stuck_since)}` : ""}` : "working");
     const columns = ["queue", "consumer", "connection", "delivered", "settled", "outstanding", "share_ratio", "skew", "stuck"];
     const sort = (one, other) => Number(other.stuck ?? false) - Number(one.stuck ?? false) || (other.delivered ?? 0) - (one.delivered ?? 0);
@@ -173,27 +173,27 @@ const unroutable = {
   choices: () => [],
   draw(place, rows) {
     const totals = totalsOf(rows, named(rows, "exchange", "routing_key"), ({ count }) => count);
-    note(place, !totals.length && "Every message found a queue in the time shown.");
+    note(place, !totals.length && "No unroutable messages in the time shown.");
     return drawBars(place.chart, totals, "count", () => true);
   },
 };
 
 const duplicates = (linkTo) => ({
-  about: "Messages that were published more than once under one id, and duplicates that the broker dropped.",
+  about: "Messages published more than once with the same id, and duplicates that the broker dropped.",
   choices: () => [],
-  draw: (place, rows) => tableOrNothing(place, rows, "No duplicates in the time shown.", { columns: ["window_start", "what", "name", "times", "apart_us", "first_uid"], linkTo }),
+  draw: (place, rows) => tableOrNote(place, rows, "No duplicates in the time shown.", { columns: ["window_start", "what", "name", "times", "apart_us", "first_uid"], linkTo }),
 });
 
 const sessions = {
-  about: "Messages that belong together by their correlation id. The longest first.",
+  about: "Messages with the same correlation id, the longest sessions first.",
   choices: () => [],
-  draw: (place, rows) => tableOrNothing(place, rows, "No correlation ids in the time shown.", { columns: ["correlation_id", "started", "duration_us", "messages", "settled", "failed"], cells: { correlation_id: session }, sort: (one, other) => (other.duration_us ?? 0) - (one.duration_us ?? 0) }),
+  draw: (place, rows) => tableOrNote(place, rows, "No correlation ids in the time shown.", { columns: ["correlation_id", "started", "duration_us", "messages", "settled", "failed"], cells: { correlation_id: session }, sort: (one, other) => (other.duration_us ?? 0) - (one.duration_us ?? 0) }),
 };
 
 const session = (id) => el("span", { class: "any" }, id ?? "–");
 
 const anomalies = (linkTo) => ({
-  about: "What is unlike the windows before it.",
+  about: "Windows that differ from those before them.",
   isWide: true,
   choices: () => [],
   draw(place, rows) {
@@ -204,7 +204,7 @@ const anomalies = (linkTo) => ({
   },
 });
 
-// -- anybody's
+// -- jobs of users
 
 const plainKeys = (keys) => keys.filter((key) => key !== "window_start" && key !== "window_end");
 const measureChoice = (rows, keys) => [{ name: "measure", label: "Measure", options: measuresOf(rows, keys).map((each) => option(each)) }];
@@ -230,10 +230,10 @@ const anyBars = (keys) => ({
 
 const anyTable = {
   choices: () => [],
-  draw: (place, rows) => tableOrNothing(place, rows, "No rows in the time shown."),
+  draw: (place, rows) => tableOrNote(place, rows, "No rows in the time shown."),
 };
 
-function tableOrNothing(place, rows, nothing, options) {
+function tableOrNote(place, rows, nothing, options) {
   note(place, !rows.length && nothing);
   show(place.chart, rows.length ? rowsTable(rows, options) : []);
   return true;

@@ -1,4 +1,4 @@
-// One message from its publish to its end: figures, the timeline, its stay in each queue, every event.
+// The biography of a message: figures, timeline, queues, events.
 
 import { query } from "./api.js";
 import { timeline } from "./chart.js";
@@ -11,18 +11,18 @@ import { table } from "./table.js";
 export function drawBiography(biography) {
   const { events, legs } = biography;
   const chart = el("div", { class: "chart" });
-  // The chart needs its width: it is drawn when it stands in the page.
+  // The chart needs its width, so it is drawn once it is in the page.
   queueMicrotask(() => requestAnimationFrame(() => timeline(chart, lanesOf(biography))));
   return [
     el("h1", { class: "any" }, "Message ", el("span", { class: "mono" }, biography.message_id)),
     biography.truncated && el("div", { class: "notice" }, `Truncated: ${biography.hint}.`),
-    biography.complete || biography.truncated ? null : el("div", { class: "notice" }, "The beginning of this message is not kept, or it has not come to its end yet: times may be incomplete."),
-    legs.some(({ spans }) => spans.some(({ outcome }) => outcome === "lost")) && el("div", { class: "notice" }, "The broker ended while a consumer had this message: for how long is not known, so that time is not counted."),
-    events.some(removedSome) && el("div", { class: "notice" }, "Messages of a queue were removed on disk without being read: whether this is one of them is not known."),
+    biography.complete || biography.truncated ? null : el("div", { class: "notice" }, "Incomplete: the first events of this message are not recorded, or it is still in a queue or with a consumer."),
+    legs.some(({ spans }) => spans.some(({ outcome }) => outcome === "lost")) && el("div", { class: "notice" }, "The broker stopped while a consumer had this message. That processing time is unknown and not counted."),
+    events.some(removedSome) && el("div", { class: "notice" }, "Messages of a queue were removed on disk without being read. It is unknown whether this message was among them."),
     figures(biography),
-    el("section", { class: "card" }, el("h2", {}, "What it is"), facts(biography)),
+    el("section", { class: "card" }, el("h2", {}, "Properties"), facts(biography)),
     el("section", { class: "card" }, el("h2", {}, "Timeline"), chart),
-    legs.length ? el("section", { class: "card" }, el("h2", {}, "In queues"), table(LEG_COLUMNS, legs)) : null,
+    legs.length ? el("section", { class: "card" }, el("h2", {}, "Queues"), table(LEG_COLUMNS, legs)) : null,
     el("section", { class: "card" }, el("h2", {}, "Events"), table(eventColumns(events), events)),
   ];
 }
@@ -50,16 +50,16 @@ function facts({ uid, message_id, events }) {
   const first = events[0];
   const listed = [
     ["Published", clock(first.publish_time ?? first.time) + ` (${zone()})`],
-    ["Broker's id", uid !== message_id && uid],
+    ["Uid", uid !== message_id && uid],
     ["Virtual host", first.vhost],
     ["Exchange", first.exchange === "" ? "(default)" : first.exchange],
     ["Routing key", first.routing_key],
     ["Size", first.size === undefined ? null : size(first.size)],
-    // Other messages of the biography may have another.
+    // Other messages of the biography may have another priority.
     ["Priority", events.find((event) => event.uid === uid && hasPriority(event))?.priority],
     ["Correlation id", first.correlation_id && link({ correlation_id: first.correlation_id }, first.correlation_id)],
     ["Trace id", first.trace_id && link({ trace_id: first.trace_id }, first.trace_id)],
-    ["Made from", first.source_uid && link({ id: first.source_uid }, first.source_uid)],
+    ["Source message", first.source_uid && link({ id: first.source_uid }, first.source_uid)],
     ["Connection", first.connection],
   ].filter(([, value]) => value);
   return el("dl", { class: "facts" }, listed.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]).flat());
@@ -79,7 +79,7 @@ const LEG_COLUMNS = [
 function eventColumns(events) {
   const day = (event) => clock(event.time).slice(0, 10);
   const withDay = day(events[0]) !== day(events.at(-1));
-  // A single priority is shown above; where messages differ in it, as one that was published again may, each event shows its own.
+  // A single priority is shown above; if messages of the biography differ, each event shows its own.
   const isMixed = new Set(events.filter(({ uid }) => uid).map(({ priority }) => priority)).size > 1;
   const columns = isMixed ? EVENT_COLUMNS : EVENT_COLUMNS.filter((column) => column !== PRIORITY);
   return [{ title: `Time (${zone()})`, kind: "time", value: ({ time }) => el("span", { title: time }, clock(time, withDay)) }, ...columns];

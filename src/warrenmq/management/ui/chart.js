@@ -10,7 +10,7 @@ const SYMBOLS = { ok: "circle", info: "circle", warn: "diamond", bad: "x", quiet
 /** Draw the lanes (lanes.js) into the place, and again when light turns to dark. */
 export async function timeline(place, model) {
   const isDrawn = await plot(place, (colour) => ({ traces: [bars("waiting", model.lanes, colour), bars("processing", model.lanes, colour), marks(model.lanes, colour)], layout: layout(model, colour) }));
-  if (!isDrawn) show(place, drawTimeline(model), el("p", { class: "muted" }, "To zoom into this chart, install plotly beside the broker: ", el("code", {}, "pip install 'warrenmq[ui]'")));
+  if (!isDrawn) show(place, drawTimeline(model), el("p", { class: "muted" }, "To zoom, install plotly on the broker: ", el("code", {}, "pip install 'warrenmq[ui]'")));
 }
 
 function layout({ lanes, unit, length }, colour) {

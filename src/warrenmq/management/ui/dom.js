@@ -1,4 +1,4 @@
-// Builds elements. Text goes in as text only: whatever a name or a header holds, it is never read as HTML.
+// Builds elements. Text is always inserted as text, never parsed as HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -12,9 +12,9 @@ export function svg(tag, attributes = {}, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
 
-/** Put these, and nothing else, into the parent. */
+/** Replace the children of the parent. */
 export function show(parent, ...children) {
-  parent.replaceChildren(...children.flat().filter(isThere).map(asNode));
+  parent.replaceChildren(...children.flat().filter(isPresent).map(asNode));
 }
 
 function fill(element, attributes, children) {
@@ -25,20 +25,20 @@ function fill(element, attributes, children) {
       element.setAttribute(name, safeLink(value));
     } else if (value === true) {
       element.setAttribute(name, "");
-    } else if (isThere(value)) {
+    } else if (isPresent(value)) {
       element.setAttribute(name, value);
     }
   }
-  element.append(...children.flat().filter(isThere).map(asNode));
+  element.append(...children.flat().filter(isPresent).map(asNode));
   return element;
 }
 
-// Links lead to our own pages: what begins with a scheme of its own (javascript:) leads nowhere.
+// Only links to our own pages; other schemes, such as javascript:, become "#".
 function safeLink(link) {
   if (link.startsWith("#")) return link;
   const url = new URL(link, location.href);
   return url.origin === location.origin ? url.pathname + url.search + url.hash : "#";
 }
 
-const isThere = (value) => value !== null && value !== undefined && value !== false;
+const isPresent = (value) => value !== null && value !== undefined && value !== false;
 const asNode = (value) => (value instanceof Node ? value : document.createTextNode(String(value)));

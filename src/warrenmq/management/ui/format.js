@@ -1,4 +1,4 @@
-// Times, durations and sizes as people read them. Times are microseconds since 1970, kept whole: a Date has milliseconds only.
+// Formats times, durations and sizes. Times are integer microseconds since 1970; a Date has only milliseconds.
 
 /** "2026-11-16T04:30:00.123456Z" in microseconds. */
 export function microseconds(iso) {
@@ -9,7 +9,7 @@ export function microseconds(iso) {
 
 const two = (number) => String(number).padStart(2, "0");
 
-/** Local time with microseconds; with its day, if asked for. */
+/** Local time with microseconds, and with its day by default. */
 export function clock(iso, withDay = true) {
   const time = microseconds(iso);
   if (time === null) return "";
@@ -66,15 +66,14 @@ export function size(bytes) {
 /** dead_lettered -> dead-lettered. */
 export const words = (kind) => kind.replaceAll("_", "-");
 
-/** Why an event happened, to how many messages if it was not this one alone, and where a dead letter went; empty where
- *  there is nothing to say. */
+/** The reason of an event, the number of messages if it affected several, and the exchange of a dead letter; may be empty. */
 export function why({ kind, reason, messages, queue, exchange }) {
   const many = messages && `${messages.toLocaleString("en")} message${messages === 1 ? "" : "s"}`;
   const way = queue !== undefined && ["routed", "unroutable"].includes(kind) && `to exchange ${exchange || "(default)"}`;
   return [reason && words(reason), many, way].filter(Boolean).join(", ");
 }
 
-/** Whether an event removed some of a queue's messages on disk; which ones is not known. */
+/** True if an event removed messages of a queue on disk without identifying them. */
 export const removedSome = ({ messages, reason }) => messages > 0 && !["purged", "queue_deleted"].includes(reason);
 
 const GROUPS = {

@@ -1,17 +1,17 @@
-// The frame around every page: navigation, who is signed in, light or dark. A page calls `start` with what it draws.
+// The frame of every page: navigation, user, theme. A page calls `start` with its draw function.
 
 import { remove, session, signIn } from "./api.js";
 import { el, show } from "./dom.js";
 import { failed } from "./states.js";
 
-// A page joins by a line here, its .html and its .js.
+// A page is a line here, an .html and a .js file.
 const PAGES = [
   { title: "Traces", file: "traces.html" },
   { title: "Trace rules", file: "trace_rules.html" },
   { title: "Analysis", file: "analysis.html" },
 ];
 
-/** Draw the frame, then the page into `main`; `draw` is given it and the session. */
+/** Draw the frame, then the page: `draw(main, session)`. */
 export async function start(title, draw) {
   document.title = `${title} · WarrenMQ`;
   const main = el("main");

@@ -12,7 +12,7 @@ const UNITS = [
 ];
 
 /** {lanes: [{name, spans, events}], unit, begin, length}; positions are in `unit` since the first event.
- *  A span that `isLost` is drawn pale: nobody knows how much of it is true. */
+ *  A span that `isLost` is drawn pale: its real length is unknown. */
 export function lanesOf(biography, now = Date.now() * 1000) {
   const begin = microseconds(biography.events[0].time);
   const spans = biography.legs.flatMap((leg) => leg.spans.map((span) => ({ ...span, lane: laneOf(leg) })));
@@ -31,7 +31,7 @@ export function lanesOf(biography, now = Date.now() * 1000) {
     const { spans: drawn, events: marks } = lane(lanes, span.lane);
     const isLost = span.outcome === "lost";
     drawn.push({ kind: span.kind, isLost, from: at(from), until: at(until), lines: spanLines(span, until - from) });
-    if (isLost) marks.push({ at: at(until), group: group("lost"), lines: ["lost", "the broker ended meanwhile", labelled("consumer", span.consumer)].filter(Boolean) });
+    if (isLost) marks.push({ at: at(until), group: group("lost"), lines: ["lost", "the broker stopped meanwhile", labelled("consumer", span.consumer)].filter(Boolean) });
   }
   return { lanes: [...lanes.values()], unit, length: at(begin + length), begin: biography.events[0].time };
 }
@@ -51,8 +51,8 @@ function eventLines(event) {
 }
 
 function spanLines(span, length) {
-  if (span.outcome === "lost") return ["with a consumer when the broker ended", `at most ${duration(length)}`, labelled("consumer", span.consumer), labelled("attempt", span.attempt)].filter(Boolean);
-  const end = span.end ? `until ${span.outcome ? words(span.outcome) : "its end"}` : "still going on";
+  if (span.outcome === "lost") return ["with a consumer when the broker stopped", `at most ${duration(length)}`, labelled("consumer", span.consumer), labelled("attempt", span.attempt)].filter(Boolean);
+  const end = span.end ? `until ${span.outcome ? words(span.outcome) : "its end"}` : "not ended yet";
   return [`${span.kind} ${duration(length)}`, end, labelled("consumer", span.consumer), labelled("attempt", span.attempt)].filter(Boolean);
 }
 

@@ -1,4 +1,4 @@
-// Signing in with a user of the broker; then on to the page that was asked for.
+// Signs in with a user of the broker, then opens the requested page.
 
 import { post } from "./api.js";
 import { el, show } from "./dom.js";
@@ -24,7 +24,7 @@ async function submit(event) {
   button.disabled = true;
   try {
     await post("/api/login", { username: name.value, password: password.value });
-    location.assign(wanted());
+    location.assign(nextPage());
   } catch (error) {
     notice.textContent = error.status === 401 ? "Unknown user or wrong password." : error.message;
     notice.hidden = false;
@@ -34,8 +34,8 @@ async function submit(event) {
   }
 }
 
-// Only to a page of ours: a link to the sign-in page must not lead to somebody else's site.
-function wanted() {
+// Only our own pages: a link to the sign-in page must not redirect to another site.
+function nextPage() {
   const home = "/ui/traces.html";
   const next = new URLSearchParams(location.search).get("next") ?? home;
   if (!URL.canParse(next, location.href)) return home;

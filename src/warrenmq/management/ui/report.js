@@ -23,14 +23,14 @@ show(
   el(
     "main",
     {},
-    el("section", { class: "card" }, el("h1", {}, "What the messages did"), el("dl", { class: "facts" }, facts), el("p", { class: "muted report-hint" }, "What happened to a single message: ", el("code", {}, "warren trace ID"), " with one of the ids below.")),
+    el("section", { class: "card" }, el("h1", {}, "Analysis of messages"), el("dl", { class: "facts" }, facts), el("p", { class: "muted report-hint" }, "Events of a single message: ", el("code", {}, "warren trace ID"), " with one of the ids below.")),
     el("nav", { class: "links", "aria-label": "Jobs" }, cards.map(({ answer, card }) => el("a", { href: `#${card.element.id}` }, answer.title))),
     el("div", { class: "jobs" }, cards.map(({ card }) => card.element)),
-    !cards.length && el("p", {}, "There are no results: no job was run, or there were no events."),
+    !cards.length && el("p", {}, "No results: no job was run, or there were no events."),
   ),
 );
 
 for (const { answer, card } of cards) {
-  if (answer.left_out) card.element.append(el("p", { class: "muted" }, `${answer.left_out.toLocaleString("en")} older rows are not in this file.`));
+  if (answer.left_out) card.element.append(el("p", { class: "muted" }, `${answer.left_out.toLocaleString("en")} older rows are not included in this file.`));
   card.update(answer.rows);
 }

@@ -1,18 +1,18 @@
-// How tracing is switched on, for where nothing is kept.
+// Explains how to switch tracing on, where there are no events.
 
 import { el } from "./dom.js";
 
-/** What stands beneath "nothing found", as the state of tracing (GET /api/trace-rules) has it. */
+/** The hint below an empty result, by the state of tracing (GET /api/trace-rules). */
 export function howToSwitchOn(tracing) {
-  if (tracing.failure) return el("div", { class: "notice failed hint" }, "The event log has failed, so nothing is kept: ", tracing.failure);
-  if (tracing.enabled) return el("p", {}, "Messages are kept as the ", rules("trace rules"), " say, from the moment that a rule is there.");
+  if (tracing.failure) return el("div", { class: "notice failed hint" }, "The event log failed, no events are recorded: ", tracing.failure);
+  if (tracing.enabled) return el("p", {}, "Tracing is on. Messages are recorded if a ", rules("trace rule"), " matched them when they were published.");
   return el(
     "div",
     { class: "hint" },
-    el("p", {}, "Tracing is off: the broker keeps no events. Switch it on for all messages, or for a sample, when it starts:"),
+    el("p", {}, "Tracing is off, no events are recorded. Start the broker with tracing of all messages, or of a sample:"),
     el("pre", {}, "warren serve --trace all\nwarren serve --trace 0.01"),
-    el("p", {}, "or now, for some messages, with a rule:"),
-    el("div", { class: "row" }, el("a", { class: "button main", href: "trace_rules.html?new" }, "Add a rule")),
+    el("p", {}, "or add a rule now:"),
+    el("div", { class: "row" }, el("a", { class: "button main", href: "trace_rules.html?new" }, "Add rule")),
   );
 }
 

@@ -1,4 +1,4 @@
-// Light or dark, before anything is drawn: as the system has it, or as it was chosen here. A plain script, so that it blocks.
+// Sets the theme before anything is drawn: that of the system, or the one chosen here. Not a module, so that it blocks.
 (function () {
   const KEY = "warren-theme";
   const system = matchMedia("(prefers-color-scheme: dark)");
@@ -7,7 +7,7 @@
     try {
       return localStorage.getItem(KEY);
     } catch {
-      return null; // storage is switched off: the system decides
+      return null; // no storage: use the theme of the system
     }
   }
 

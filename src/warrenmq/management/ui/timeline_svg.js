@@ -1,4 +1,4 @@
-// The timeline without any library: lanes as rows of one drawing, times as bars, events as dots with a tooltip.
+// The timeline as plain SVG: a row per lane, spans as bars, events as dots with tooltips.
 
 import { svg } from "./dom.js";
 
@@ -10,7 +10,7 @@ const LANE = 40;
 const BAR = 16;
 const TICKS = 6;
 
-/** How opaque a time is drawn whose length is not known. */
+/** Opacity of a span of unknown length. */
 export const PALE = 0.35;
 
 /** The lanes of lanes.js as an <svg>. */
@@ -47,7 +47,7 @@ function scale(length, unit, bottom, x) {
 }
 
 // 1, 2 or 5 times a power of ten.
-function niceStep(least) {
-  const power = 10 ** Math.floor(Math.log10(least || 1));
-  return [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= least);
+function niceStep(min) {
+  const power = 10 ** Math.floor(Math.log10(min || 1));
+  return [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= min);
 }

@@ -1,4 +1,4 @@
-// The rules of what is kept: list, add, change, delete.
+// Trace rules: list, add, edit, delete; and the firehose.
 
 import { get, put, remove, url } from "./api.js";
 import { el, show } from "./dom.js";
@@ -9,7 +9,7 @@ import { table } from "./table.js";
 start("Trace rules", (main) => {
   const list = el("div");
   const look = () => during(list, async () => draw(...(await Promise.all([get("/api/trace-rules"), get("/api/firehose")])), look));
-  const add = el("button", { type: "button", class: "main push", onclick: () => edit(null, look) }, "Add a rule");
+  const add = el("button", { type: "button", class: "main push", onclick: () => edit(null, look) }, "Add rule");
   show(main, el("div", { class: "row title" }, el("h1", {}, "Trace rules"), add), list);
   if (new URLSearchParams(location.search).has("new")) edit(null, look);
   return look();
@@ -17,16 +17,16 @@ start("Trace rules", (main) => {
 
 function draw({ rules, tracing }, { vhosts }, look) {
   return [
-    tracing.failure && el("div", { class: "notice failed", role: "alert" }, "The event log has failed, and events are dropped: ", tracing.failure),
-    el("div", { class: "figures" }, figure(tracing.enabled ? "on" : "off", "tracing"), figure(count(tracing.kept), "events kept since the start"), figure(count(tracing.dropped), "events dropped")),
-    el("section", { class: "card" }, rules.length ? [el("h2", {}, "Rules"), table(columns(look), rules)] : nothing()),
-    el("p", { class: "muted" }, "A message is kept if any rule fits it, with that rule's share. It is decided once, when the message is published, so that its story is whole. Changes hold from the next publish on."),
-    el("section", { class: "card" }, el("h2", {}, "Firehose"), el("p", { class: "muted" }, "While it is open in a virtual host, RabbitMQ's exchange amq.rabbitmq.trace there gets a copy of every message that is published (publish.{exchange}) or delivered (deliver.{queue})."), table(firehoseColumns(look), vhosts)),
+    tracing.failure && el("div", { class: "notice failed", role: "alert" }, "The event log failed, events are dropped: ", tracing.failure),
+    el("div", { class: "figures" }, figure(tracing.enabled ? "on" : "off", "tracing"), figure(count(tracing.kept), "events recorded since the start"), figure(count(tracing.dropped), "events dropped")),
+    el("section", { class: "card" }, rules.length ? [el("h2", {}, "Rules"), table(columns(look), rules)] : noRules()),
+    el("p", { class: "muted" }, "A message is traced if a rule matches it, with the probability of that rule's share. This is decided once, at its publish, so a traced message has all its events. Changes apply to later publishes."),
+    el("section", { class: "card" }, el("h2", {}, "Firehose"), el("p", { class: "muted" }, "While the firehose of a virtual host is on, its exchange amq.rabbitmq.trace receives a copy of every message published (routing key publish.{exchange}) or delivered (deliver.{queue}), as in RabbitMQ."), table(firehoseColumns(look), vhosts)),
   ];
 }
 
-const nothing = () =>
-  empty("No rules", el("p", {}, "Nothing is kept, and tracing costs nothing. Add a rule, or start the broker with --trace:"), el("div", { class: "hint" }, el("pre", {}, "warren serve --trace all\nwarren serve --trace 0.01")));
+const noRules = () =>
+  empty("No rules", el("p", {}, "No events are recorded. Add a rule, or start the broker with --trace:"), el("div", { class: "hint" }, el("pre", {}, "warren serve --trace all\nwarren serve --trace 0.01")));
 
 const figure = (value, meaning) => el("div", { class: "figure" }, el("b", {}, value), el("span", {}, meaning));
 const count = (number) => (number ?? 0).toLocaleString("en");
@@ -43,14 +43,14 @@ function columns(look) {
     { title: "Headers", kind: "name", value: ({ header }) => any(headers(header) || null) },
     { title: "Share", kind: "number", value: ({ ratio }) => percent(ratio) },
     { title: "State", value: ({ enabled }) => state(enabled, "on", "off") },
-    { title: "", value: (rule) => (rule.fixed ? el("span", { class: "muted" }, "from the broker's settings") : buttons(rule, look)) },
+    { title: "", value: (rule) => (rule.fixed ? el("span", { class: "muted" }, "set in the configuration") : buttons(rule, look)) },
   ];
 }
 
 function buttons(rule, look) {
   const button = (text, action, kind = "") => el("button", { type: "button", class: `small ${kind}`, onclick: action }, text);
   const toggle = () => change(rule.name, { ...definition(rule), enabled: !rule.enabled }, look);
-  return el("div", { class: "row actions" }, button(rule.enabled ? "Switch off" : "Switch on", toggle), button("Change", () => edit(rule, look)), button("Delete", () => confirmDelete(rule, look), "bad"));
+  return el("div", { class: "row actions" }, button(rule.enabled ? "Switch off" : "Switch on", toggle), button("Edit", () => edit(rule, look)), button("Delete", () => confirmDelete(rule, look), "bad"));
 }
 
 const state = (isOn, on, off) => el("span", { class: `kind ${isOn ? "ok" : "quiet"}` }, isOn ? on : off);
@@ -60,25 +60,25 @@ function firehoseColumns(look) {
     try {
       await (isOpen ? remove(url`/api/firehose/${name}`) : put(url`/api/firehose/${name}`));
     } catch (error) {
-      tell("The firehose was not changed", error.message);
+      report("Could not change the firehose", error.message);
     }
     look();
   };
-  const button = (vhost) => el("button", { type: "button", class: "small", onclick: () => toggle(vhost) }, vhost.open ? "Shut" : "Open");
+  const button = (vhost) => el("button", { type: "button", class: "small", onclick: () => toggle(vhost) }, vhost.open ? "Stop" : "Start");
   return [
     { title: "Virtual host", kind: "name", value: ({ name }) => el("b", {}, name) },
-    { title: "State", value: (vhost) => state(vhost.open, "open", "shut") },
+    { title: "State", value: (vhost) => state(vhost.open, "on", "off") },
     { title: "", value: (vhost) => el("div", { class: "row actions" }, button(vhost)) },
   ];
 }
 
 const definition = ({ vhost, exchange, queue, header, ratio, enabled }) => ({ vhost, exchange, queue, header, ratio, enabled });
 
-async function change(name, wanted, look) {
+async function change(name, rule, look) {
   try {
-    await put(url`/api/trace-rules/${name}`, wanted);
+    await put(url`/api/trace-rules/${name}`, rule);
   } catch (error) {
-    tell("The rule was not changed", error.message);
+    report("Could not change the rule", error.message);
   }
   look();
 }
@@ -90,19 +90,19 @@ function edit(rule, look) {
   const vhost = input({ value: rule?.vhost, placeholder: "any" });
   const exchange = input({ value: rule?.exchange, placeholder: "any" });
   const queue = input({ value: rule?.queue, placeholder: "any" });
-  const header = input({ value: Object.entries(rule?.header ?? {}).map(([key, value]) => `${key}=${writeValue(value)}`).join("; "), placeholder: "any; or tenant=acme; level=3" });
+  const header = input({ value: Object.entries(rule?.header ?? {}).map(([key, value]) => `${key}=${writeValue(value)}`).join("; "), placeholder: "any, or tenant=acme; level=3" });
   const share = input({ type: "number", value: rule ? rule.ratio * 100 : 100, min: 0, max: 100, step: "any", required: true });
   const enabled = el("input", { type: "checkbox", checked: rule?.enabled ?? true });
   const notice = el("div", { class: "notice failed", role: "alert", hidden: true });
-  const fields = [field("Name", name), field("Share of messages, %", share), field("Virtual host", vhost), field("Exchange", exchange), field("Queue", queue), field("Headers", header), el("small", { class: "muted wide" }, "A name, or a regular expression such as ^orders\\. that matches somewhere in the name. The default exchange is amq.default.")];
-  const form = el("form", { onsubmit: save }, el("h2", {}, rule ? "Change a rule" : "Add a rule"), notice, el("div", { class: "fields" }, fields, el("label", { class: "tick wide" }, enabled, "The rule is on")), buttonRow("Save"));
+  const fields = [field("Name", name), field("Share of messages, %", share), field("Virtual host", vhost), field("Exchange", exchange), field("Queue", queue), field("Headers", header), el("small", { class: "muted wide" }, "A name, or a regular expression that matches part of a name, such as ^orders\\.. The default exchange is amq.default.")];
+  const form = el("form", { onsubmit: save }, el("h2", {}, rule ? "Edit rule" : "Add rule"), notice, el("div", { class: "fields" }, fields, el("label", { class: "tick wide" }, enabled, "Enabled")), buttonRow("Save"));
   const dialog = open(form);
 
   async function save(event) {
     event.preventDefault();
     try {
-      const wanted = { vhost: vhost.value || null, exchange: exchange.value || null, queue: queue.value || null, header: readHeaders(header.value), ratio: Number(share.value) / 100, enabled: enabled.checked };
-      await put(url`/api/trace-rules/${name.value}`, wanted);
+      const changed = { vhost: vhost.value || null, exchange: exchange.value || null, queue: queue.value || null, header: readHeaders(header.value), ratio: Number(share.value) / 100, enabled: enabled.checked };
+      await put(url`/api/trace-rules/${name.value}`, changed);
       dialog.close();
       look();
     } catch (error) {
@@ -115,13 +115,13 @@ function edit(rule, look) {
 function readHeaders(text) {
   const pairs = text.split(";").map((pair) => pair.trim()).filter(Boolean);
   return Object.fromEntries(pairs.map((pair) => {
-    const place = pair.indexOf("=");
-    if (place < 1) throw new Error(`A header is written as name=value; “${pair}” is not.`);
-    return [pair.slice(0, place).trim(), readValue(pair.slice(place + 1).trim())];
+    const separator = pair.indexOf("=");
+    if (separator < 1) throw new Error(`“${pair}” is not a header; write name=value.`);
+    return [pair.slice(0, separator).trim(), readValue(pair.slice(separator + 1).trim())];
   }));
 }
 
-// Numbers, true and false are such values; a text that looks like one of them stands in quotes.
+// Numbers, true and false are values of their type; a text that looks like one is quoted.
 function readValue(text) {
   return /^(-?\d+(\.\d+)?|true|false|"([^"\\]|\\.)*")$/.test(text) ? JSON.parse(text) : text;
 }
@@ -131,7 +131,7 @@ function writeValue(value) {
 }
 
 function confirmDelete(rule, look) {
-  const form = el("form", { method: "dialog", onsubmit: act }, el("h2", {}, "Delete this rule?"), el("p", { class: "any" }, `Messages that only “${rule.name}” keeps are not kept from the next publish on. What is kept already stays.`), buttonRow("Delete"));
+  const form = el("form", { method: "dialog", onsubmit: act }, el("h2", {}, "Delete this rule?"), el("p", { class: "any" }, `Messages that only “${rule.name}” matches will no longer be traced. Recorded events stay.`), buttonRow("Delete"));
   const dialog = open(form);
 
   async function act(event) {
@@ -140,13 +140,13 @@ function confirmDelete(rule, look) {
     try {
       await remove(url`/api/trace-rules/${rule.name}`);
     } catch (error) {
-      if (error.status !== 404) tell("The rule was not deleted", error.message); // else somebody was faster
+      if (error.status !== 404) report("Could not delete the rule", error.message); // else it is already deleted
     }
     look();
   }
 }
 
-const tell = (title, text) => open(el("form", { method: "dialog" }, el("h2", {}, title), el("p", {}, text), el("div", { class: "row end" }, el("button", { class: "main" }, "Close"))));
+const report = (title, text) => open(el("form", { method: "dialog" }, el("h2", {}, title), el("p", {}, text), el("div", { class: "row end" }, el("button", { class: "main" }, "Close"))));
 
 function open(content) {
   const dialog = el("dialog", { onclose: () => dialog.remove() }, content);

@@ -1,4 +1,4 @@
-// Finds messages, and shows what happened to one. What is looked for stands in the address, so that it can be shared.
+// Finds messages and shows the biography of one. The search is in the URL, so that it can be shared.
 
 import { get, query, url } from "./api.js";
 import { badge, drawBiography } from "./biography.js";
@@ -41,15 +41,15 @@ start("Traces", (main) => {
 
 function searchForm(submit) {
   const inputs = Object.fromEntries(TEXTS.map(([name]) => [name, el("input", { name, spellcheck: "false", autocomplete: "off" })]));
-  inputs.id.placeholder = "the publisher's, or the one that the broker gave it";
+  inputs.id.placeholder = "message-id of the publisher, or uid of the broker";
   inputs.kind = el("select", { name: "kind" }, el("option", { value: "" }, "Any event"), KINDS.map((kind) => el("option", { value: kind }, kind.replaceAll("_", "-"))));
   const age = el("select", { name: "age", onchange: showTimes }, AGES.map(([value, text]) => el("option", { value }, text)));
   const from = el("input", { type: "datetime-local", step: "1", name: "from" });
   const to = el("input", { type: "datetime-local", step: "1", name: "to" });
   const between = [field(`From (${zone()})`, from), field(`To (${zone()})`, to)];
   const clear = el("button", { type: "button", onclick: () => submit({}) }, "Clear");
-  const more = [...TEXTS.slice(1).map(([name, title]) => field(title, inputs[name])), field("Had the event", inputs.kind), field("Time", age), ...between];
-  const details = el("details", {}, el("summary", {}, "Search by other things"), el("div", { class: "fields" }, more));
+  const more = [...TEXTS.slice(1).map(([name, title]) => field(title, inputs[name])), field("Event", inputs.kind), field("Time", age), ...between];
+  const details = el("details", {}, el("summary", {}, "Search by other properties"), el("div", { class: "fields" }, more));
   const first = el("div", { class: "row bottom" }, el("label", { class: "field grow" }, el("span", {}, "Message id"), inputs.id), el("button", { class: "main" }, "Search"), clear);
   const element = el("form", { class: "card", onsubmit: send, role: "search" }, el("h1", {}, "Find messages"), first, details);
 
@@ -86,17 +86,17 @@ const field = (title, input) => el("label", { class: "field" }, el("span", {}, t
 const utc = (text) => (text ? new Date(text).toISOString() : "");
 const local = (text) => (text && !Number.isNaN(Date.parse(text)) ? clock(new Date(text).toISOString()).replace(" ", "T").slice(0, 19) : "");
 
-// -- what was found
+// -- results
 
 async function search(parameters) {
   const { traces, next, tracing } = await get("/api/traces" + query(parameters));
   const isNarrow = Object.keys(parameters).length > 0;
   if (!traces.length && next) {
-    const further = el("a", { class: "button main", href: "traces.html" + query({ ...parameters, cursor: next }) }, "Search further back");
-    return el("div", { class: "card" }, empty("Nothing found so far", el("p", {}, "There are older events that were not looked at yet."), el("div", { class: "row" }, further)));
+    const further = el("a", { class: "button main", href: "traces.html" + query({ ...parameters, cursor: next }) }, "Search older events");
+    return el("div", { class: "card" }, empty("No match so far", el("p", {}, "Older events have not been searched yet."), el("div", { class: "row" }, further)));
   }
   if (!traces.length) {
-    return el("div", { class: "card" }, empty(isNarrow ? "No message fits" : "No messages are kept yet", howToSwitchOn(tracing)));
+    return el("div", { class: "card" }, empty(isNarrow ? "No matching messages" : "No messages recorded yet", howToSwitchOn(tracing)));
   }
   const older = next && el("a", { class: "button", href: "traces.html" + query({ ...parameters, cursor: next }) }, "Older");
   const newest = parameters.cursor && el("a", { class: "button", href: "traces.html" + query({ ...parameters, cursor: "" }) }, "Newest");
@@ -117,7 +117,7 @@ const COLUMNS = [
   { title: "Queues", kind: "name", value: ({ queues }) => queues.join(", ") || "–" },
   { title: "Size", kind: "number", value: (trace) => size(trace.size) },
   { title: "Events", kind: "number", value: ({ events }) => events },
-  { title: "Took", kind: "number", value: ({ first_time, last_time }) => duration(microseconds(last_time) - microseconds(first_time)) },
+  { title: "Duration", kind: "number", value: ({ first_time, last_time }) => duration(microseconds(last_time) - microseconds(first_time)) },
   { title: "Last event", value: ({ last_kind }) => badge(last_kind) },
 ];
 
@@ -127,11 +127,11 @@ async function biography(id) {
   } catch (error) {
     if (error.status !== 404) throw error;
     const { tracing } = await get("/api/trace-rules");
-    return el("div", { class: "card" }, empty("Nothing is kept of this message", el("p", { class: "mono any" }, id), howToSwitchOn(tracing)));
+    return el("div", { class: "card" }, empty("No events of this message", el("p", { class: "mono any" }, id), howToSwitchOn(tracing)));
   }
 }
 
-// Links between messages stay on this page.
+// Open links between messages without loading the page again.
 function followLink(event, look) {
   const target = event.target.closest("a[href^='/ui/traces.html']");
   if (!target || event.ctrlKey || event.metaKey || event.shiftKey || event.button !== 0) return;
