@@ -1,7 +1,7 @@
-"""The optional arguments of queues and exchanges: what each may be, and which a redeclaration must repeat.
+"""The optional arguments of queues, exchanges and consumers: validation, and which a redeclaration must repeat.
 
-Checked when the queue is declared, in RabbitMQ's words, and kept with it. What the broker does not act on yet is named
-in `IGNORED_ARGUMENTS`, so that the edge can say so.
+Arguments are validated at declaration, with RabbitMQ's error texts. Those in `IGNORED_ARGUMENTS` are accepted without
+effect, and the server logs a warning.
 """
 
 import re
@@ -15,8 +15,8 @@ from warrenmq.core.routing import CONSISTENT_HASH, RECENT_HISTORY
 from warrenmq.core.routing.consistent_hash import HEADER_ARGUMENT, PROPERTIES, PROPERTY_ARGUMENT
 from warrenmq.core.routing.erlang_text import field_type, is_integer, term
 
-# RabbitMQ compares these when a queue is declared again, and no others; x-queue-type is compared by meaning. The first
-# is ours, the last are those of deduplication.
+# RabbitMQ compares only these when a queue is redeclared; x-queue-type is compared by meaning. The first and those of
+# deduplication are WarrenMQ's.
 COMPARED_QUEUE_ARGUMENTS = (
     "x-durability",
     "x-expires",
@@ -41,7 +41,7 @@ COMPARED_QUEUE_ARGUMENTS = (
 )
 COMPARED_EXCHANGE_ARGUMENTS = ("alternate-exchange", *deduplication.ARGUMENTS)
 
-# Kept, but without effect: a queue has always a part of its messages in memory, and the rest on disk.
+# Without effect: every queue has some of its messages in memory, and the rest on disk.
 IGNORED_ARGUMENTS = frozenset({"x-max-in-memory-length", "x-max-in-memory-bytes"})
 
 _NOT_FOR_QUORUM = frozenset({"x-max-priority", "x-queue-mode"})
@@ -107,7 +107,7 @@ def validate_queue_arguments(
         _require_durable(what, is_durable, is_exclusive, is_auto_delete)
     if queue_type == "stream" and arguments.get("x-stream-max-segment-size-bytes", 0) > MAX_STREAM_SEGMENT:
         raise PreconditionFailed("Exceeded max value for x-stream-max-segment-size-bytes")
-    # The size of RabbitMQ's Bloom filters, which are not needed here. The two spaces are in its text, too.
+    # The size of RabbitMQ's Bloom filters, which WarrenMQ does not need. RabbitMQ's text also has the two spaces.
     if queue_type == "stream" and not 16 <= arguments.get("x-stream-filter-size-bytes", 16) <= 255:
         raise PreconditionFailed("Invalid value for  x-stream-filter-size-bytes")
 
@@ -118,14 +118,14 @@ def validate_consumer_arguments(what: str, arguments: Mapping[str, Any]) -> None
 
 
 def require_name(name: str, arguments: Mapping[str, Any]) -> None:
-    """Refuse to make up a name for what is meant to last."""
+    """Refuse to generate a name for a quorum queue or stream."""
     queue_type = queue_type_of(arguments)
     if not name and queue_type in ("quorum", "stream"):
         raise PreconditionFailed(f"Cannot declare a server-named queue for type rabbit_{queue_type}_queue")
 
 
 def find_ignored_arguments(arguments: Mapping[str, Any]) -> list[str]:
-    """Those that are kept with the queue, but without effect."""
+    """Return the arguments that have no effect."""
     ignored = IGNORED_ARGUMENTS.intersection(arguments)
     if arguments.get(deduplication.ENABLED) is not True:
         ignored |= set(deduplication.ARGUMENTS[1:]).intersection(arguments)
@@ -133,12 +133,12 @@ def find_ignored_arguments(arguments: Mapping[str, Any]) -> list[str]:
 
 
 def queue_type_of(arguments: Mapping[str, Any]) -> Any:
-    """The type that these arguments ask for; arguments that were not checked may ask for anything."""
+    """Return the queue type in the arguments; unvalidated arguments may have any value."""
     return arguments.get("x-queue-type", "classic")
 
 
 def parse_age(text: str) -> int | None:
-    """The milliseconds that a text such as "7D" or "12h" stands for; None for any other text."""
+    """Return the milliseconds of a text such as "7D" or "12h"; None for any other text."""
     match = _AGE.fullmatch(text)
     if match is None or int(match[1]) == 0:
         return None
@@ -153,7 +153,7 @@ def _require_known_type(what: str, queue_type: Any) -> None:
 
 
 def _require_durable(what: str, is_durable: bool, is_exclusive: bool, is_auto_delete: bool) -> None:
-    # A quorum queue is here a durable queue like any other: there is one node, and it keeps what it confirms.
+    # With one node a quorum queue is a durable queue like any other.
     for property_name, is_wrong in (
         ("auto-delete", is_auto_delete),
         ("exclusive-owner", is_exclusive),
@@ -301,7 +301,7 @@ def _cache_ttl(value: Any, arguments: Mapping[str, Any]) -> str:
 
 
 def _number(value: Any) -> int | None:
-    """Clients of RabbitMQ's plugin write numbers as text, too."""
+    """Return an integer, also from text: clients of RabbitMQ's plugin may send numbers as text."""
     if isinstance(value, str) and re.fullmatch("[0-9]{1,15}", value):
         return int(value)
     return value if is_integer(value) else None
@@ -324,7 +324,7 @@ def _unacceptable(value: Any) -> str:
     return f"{{unacceptable_type,{field_type(value)}}}"
 
 
-# In the order in which RabbitMQ looks at them.
+# In RabbitMQ's order.
 _CHECKS: dict[str, Check] = {
     "x-expires": _expiry,
     "x-message-ttl": _ttl,

@@ -1,7 +1,7 @@
-"""Bindings of one virtual host, findable from both ends.
+"""The bindings of one virtual host, indexed by both ends.
 
-An exchange's matcher answers "where does this key lead"; this index answers everything else: is there such a binding,
-which ones end here, which ones begin there. Every operation costs the bindings it touches, not those that exist.
+An exchange's matcher routes messages; this index answers everything else: whether a binding exists, and the bindings
+of a source or destination. The cost of an operation depends on the bindings it touches, not on all of them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Binding:
 
     @property
     def is_durable(self) -> bool:
-        """Kept over a restart only if both ends are."""
+        """True if both ends are durable."""
         return self.source.is_durable and self.destination.is_durable
 
 
@@ -39,7 +39,7 @@ def make_binding(source: Exchange, destination: Destination, key: str, arguments
 
 
 class BindingIndex:
-    """All bindings of a virtual host, but the implicit ones of the default exchange."""
+    """All bindings of a virtual host, except the implicit ones of the default exchange."""
 
     __slots__ = ("_count", "_from", "_to")
 
@@ -49,7 +49,7 @@ class BindingIndex:
         self._to: dict[Destination, dict[Binding, None]] = {}
 
     def add(self, binding: Binding) -> bool:
-        """Says whether it is new."""
+        """Add a binding. Return False if it exists already."""
         existing = self._from.setdefault(binding.source, {})
         if binding in existing:
             return False
@@ -61,7 +61,7 @@ class BindingIndex:
         return True
 
     def remove(self, binding: Binding) -> bool:
-        """Says whether it was there."""
+        """Remove a binding. Return False if it does not exist."""
         existing = self._from.get(binding.source)
         if existing is None or binding not in existing:
             return False

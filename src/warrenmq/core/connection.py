@@ -1,7 +1,7 @@
 """A connection to a virtual host, from connection.open to its end.
 
-It owns its channels and its exclusive queues, and `Broker.connections` lists it for the management API. The server
-makes it when the handshake is over, and knows the socket; the core does not.
+It owns its channels and its exclusive queues, and is listed in `Broker.connections`. The server creates it after the
+handshake and owns the socket.
 
 Owned by the loop thread.
 """
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 class Connection:
-    """One client, and what was agreed on with it.
+    """One client connection, with its negotiated parameters.
 
-    `name` is its name in events, as RabbitMQ makes it: the addresses of both ends. `host` and `port` are this end's.
+    `name` is as in RabbitMQ: the addresses of both ends. `host` and `port` are the broker's.
     """
 
     __slots__ = (
@@ -83,7 +83,7 @@ class Connection:
         self.exclusive_queues: dict[Queue, None] = {}
 
     def open(self) -> None:
-        """Join the broker's list."""
+        """Add the connection to the broker's list."""
         broker = self.vhost.broker
         broker.connections[self] = None
         broker.stats.definition_bytes += size_of_connection(self)

@@ -1,6 +1,6 @@
-"""Durable definitions as plain dictionaries: what the catalog keeps, and what recovery reads back.
+"""Durable definitions as plain dictionaries, as the catalog stores them.
 
-The names are those of RabbitMQ's definitions files, so that export and import need no translation.
+The names are those of RabbitMQ's definitions files, so export and import need no translation.
 """
 
 from typing import Any

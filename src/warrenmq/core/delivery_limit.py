@@ -1,8 +1,8 @@
-"""How often a message of a quorum queue may come back, and the header that says how often it did.
+"""The delivery limit of a quorum queue (`x-delivery-limit`), and the header `x-delivery-count`.
 
-A message comes back when it is nacked or rejected with requeue, recovered, or held by a channel that ends. One that
-comes back more than `limit` times is dropped by its queue. The count is `QueuedMessage.attempts`, which the message
-store keeps; deliveries that a crash of the broker interrupts are not counted.
+A message is requeued by a nack or reject with requeue, by recover, or when its channel is closed. When that happens
+more than `limit` times, the queue drops it. The count is `QueuedMessage.attempts`, which the message store persists;
+deliveries interrupted by a crash of the broker do not count.
 
 Owned by the loop thread.
 """
@@ -16,7 +16,7 @@ HEADER = "x-delivery-count"
 
 
 class DeliveryLimit:
-    """That of one queue; `limit` None: messages may come back without limit."""
+    """The limit of one queue; None: no limit."""
 
     __slots__ = ("_header", "limit")
 
@@ -25,12 +25,12 @@ class DeliveryLimit:
         self._header = NumberHeader(HEADER)
 
     def stamp(self, entry: QueuedMessage) -> Message:
-        """Return the message as it is delivered now: with the number of deliveries before this one, if any."""
+        """Return the message with the number of earlier deliveries in its header, if there were any."""
         count = entry.attempts - 1
         return self._header.stamp(entry.message, count) if count > 0 else entry.message
 
     def divide(self, entries: list[QueuedMessage]) -> tuple[list[QueuedMessage], list[QueuedMessage]]:
-        """Divide messages that came back into those that are within the limit and those that are over it."""
+        """Split requeued messages into those within the limit and those above it."""
         limit = self.limit
         if limit is None:
             return entries, []

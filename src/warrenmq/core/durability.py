@@ -1,4 +1,4 @@
-"""How safe a confirmed message is: chosen for the broker, and for a queue by its argument `x-durability`."""
+"""The durability of confirmed messages: a setting of the broker, and `x-durability` of a queue."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _INTERVAL = re.compile(r"interval=(\d{1,5})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Durability:
-    """`fsync`: a confirm means on the disk. `interval`, `os`: a confirm means written, and the disk has it within the
-    interval, or when the operating system thinks fit."""
+    """`fsync`: confirmed messages are on disk. `interval`, `os`: confirmed messages are written to the file, and synced
+    within the interval, or by the operating system."""
 
     mode: str = FSYNC
     interval_ms: int | None = None
 
 
 def parse_durability(text: str) -> Durability:
-    """Read what a person wrote; ValueError if it is none of the three."""
+    """Parse a durability; ValueError if it is invalid."""
     if text in (FSYNC, OS):
         return Durability(text)
     match = _INTERVAL.fullmatch(text)

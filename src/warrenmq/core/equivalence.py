@@ -1,7 +1,4 @@
-"""Declaring again what exists: it must be the same thing, or the channel is closed with 406.
-
-The texts are RabbitMQ's, since clients show them to people and some tests compare them.
-"""
+"""Redeclarations must be equivalent to what exists, or the channel is closed with 406, with RabbitMQ's texts."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,7 +20,7 @@ def require_same_flag(flag: str, what: str, received: str | bool, current: str |
 def require_same_arguments(
     what: str, received: Mapping[str, Any], current: Mapping[str, Any], names: tuple[str, ...]
 ) -> None:
-    """Refuse a redeclaration in which one of the arguments that matter differs."""
+    """Refuse a redeclaration in which one of these arguments differs."""
     for name in names:
         if name not in received and name not in current:
             continue
@@ -39,7 +36,7 @@ def require_same_arguments(
 
 
 def _are_equal(theirs: Any, ours: Any) -> bool:
-    """Integers of any width are equal by value, but no float equals an integer."""
+    """Compare values: integers of any width by value; a float never equals an integer."""
     return isinstance(theirs, float) == isinstance(ours, float) and comparable(theirs) == comparable(ours)
 
 

@@ -1,14 +1,14 @@
-"""Refusals, with the words that the peer hears.
+"""Errors that are reported to the peer, with RabbitMQ's codes and texts.
 
-A refusal closes the channel, or the connection where the protocol says so (AMQP 0-9-1 §1.2: "hard" errors).
-`server/session.py` turns them into frames; nothing else does.
+An error closes the channel, or the connection for "hard" errors (AMQP 0-9-1 §1.2). Only `server/session.py` turns them
+into frames.
 """
 
 from warrenmq.protocol.errors import Scope
 
 
 class BrokerError(Exception):
-    """The broker will not do what was asked. The text goes to the peer behind the name of the code."""
+    """The broker refuses a request. The text is sent to the peer after the name of the code."""
 
     reply_code = 541
     code_name = "INTERNAL_ERROR"
@@ -24,7 +24,7 @@ class BrokerError(Exception):
 
 
 class ContentTooLarge(BrokerError):
-    """More than the broker can hold at present; the client may try again later (AMQP 0-9-1 §1.2)."""
+    """More than the broker has memory for; the client may retry later (AMQP 0-9-1 §1.2)."""
 
     reply_code = 311
     code_name = "CONTENT_TOO_LARGE"

@@ -1,7 +1,7 @@
-"""How long a queue may be: x-max-length, x-max-length-bytes and x-overflow.
+"""The length limit of a queue: x-max-length, x-max-length-bytes and x-overflow.
 
-Only messages that wait count, not those that are unacked. Bytes are those of bodies. A queue that is longer than it may
-be drops its first messages; one that rejects publishes never is.
+Only waiting messages count, not unacked ones; bytes are those of bodies. A queue above its limit drops its first
+messages, unless it rejects publishes at the limit.
 
 Compiled when the package is built (length_limit.pxd).
 """
@@ -40,7 +40,7 @@ class LengthLimit:
 
 
 class ExcessPages:
-    """Finds pages on disk with nothing but messages that a queue may not keep (`MessageStore.forget_first_pages`)."""
+    """Finds pages on disk that contain only excess messages (`MessageStore.forget_first_pages`)."""
 
     __slots__ = ("_backlog", "_count", "_limit", "_size")
 
@@ -51,7 +51,7 @@ class ExcessPages:
         self._size = 0
 
     def is_next(self, count: int, size: int, latest_ms: int) -> bool:
-        """Return True if the next page goes, too."""
+        """Return True if the next page is to be removed, too."""
         if not self._limit.is_exceeded_without(self._backlog, self._count + count, self._size + size):
             return False
         self._count += count

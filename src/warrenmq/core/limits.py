@@ -1,13 +1,13 @@
-"""Limits for clients: what a virtual host and a channel hold at most, and how long a delivery may stay unacked."""
+"""Limits of virtual hosts and channels, and of the time that a delivery may stay unacked."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """0 means none. The first three are for each virtual host; predeclared exchanges count.
+    """0 means no limit. The first three are per virtual host; predeclared exchanges count.
 
-    What exists stays as it is, also what a start recovers; and the broker's own queues are never refused.
+    Limits do not affect what already exists or is recovered, nor the broker's own queues.
     """
 
     max_queues: int = 200_000

@@ -1,10 +1,10 @@
-"""Regular expressions that users write: permissions, trace rules.
+"""Regular expressions written by users: in permissions, policies and trace rules.
 
-They run in RE2, whose time is linear in the length of the text, and never in `re`, where one pattern can stop the
-broker for hours. Pattern, program and text are bounded, so a search takes 4 ms at worst on a text of `MAX_TEXT_BYTES`
-bytes, and less than 1 ms on a name. RE2 has no backreferences and no look-around; its `\\d` and `\\w` are ASCII.
+They run in RE2, in linear time, and never in `re`, where one pattern can block the broker for hours. The sizes of
+pattern, program and text are limited, so a match takes at most 4 ms on a text of `MAX_TEXT_BYTES`, and less than 1 ms
+on a name. RE2 has no backreferences and no look-around; its `\\d` and `\\w` are ASCII.
 
-RE2 is imported with the first expression: that takes 10 ms, and most brokers have none but `.*`.
+RE2 is imported with the first expression: that takes 10 ms, and most brokers use only `.*`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MAX_TEXT_BYTES = 1_024
 EVERYTHING = ".*"
 
 _MEMORY = 1 << 17  # bytes of one compiled expression: about 2,000 instructions
-_PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^`{|}~"  # behind a backslash they stand for themselves
+_PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^`{|}~"  # literal after a backslash
 _SPECIAL = ".+()[]|^$\\"
 _UNSUPPORTED = "backreferences, look-around and possessive groups are not supported (RE2 syntax)"
 
@@ -27,13 +27,13 @@ class Pattern:
     __slots__ = ("_expression", "_prefix", "text")
 
     def __init__(self, text: str) -> None:
-        """ValueError says in one line why this is no pattern."""
+        """ValueError: the pattern is invalid; the text is one line."""
         self.text = text
         self._expression = None if text in ("", EVERYTHING) else _compile(text)
-        self._prefix = _literal_prefix(text)  # most names do not have it, and RE2 takes 1 us to say so
+        self._prefix = _literal_prefix(text)  # most names do not start with it, and RE2 takes 1 us to find out
 
     def matches(self, text: str) -> bool:
-        """Whether it matches anywhere in the text. A text above MAX_TEXT_BYTES bytes matches only `.*` and "" """
+        """Return True if it matches anywhere in the text. Texts above MAX_TEXT_BYTES match only `.*` and an empty one."""
         if self._expression is None:
             return True
         if not text.startswith(self._prefix):
@@ -62,7 +62,7 @@ def _compile(text: str) -> Any:
 
 
 def _literal_prefix(pattern: str) -> str:
-    """Return characters with which each text must begin that this valid pattern matches; perhaps not all of them."""
+    """Return a prefix that every text matched by this valid pattern has; not necessarily the longest."""
     if not pattern.startswith("^") or "|" in pattern:
         return ""
     found: list[str] = []
@@ -70,7 +70,7 @@ def _literal_prefix(pattern: str) -> str:
     while at < len(pattern):
         char = pattern[at]
         if char in "*?{":
-            return "".join(found[:-1])  # the last one may be missing
+            return "".join(found[:-1])  # the last one is optional
         if char == "\\" and at + 1 < len(pattern) and pattern[at + 1] in _PUNCTUATION:
             at += 1
             char = pattern[at]
@@ -82,5 +82,5 @@ def _literal_prefix(pattern: str) -> str:
 
 
 def _encode(text: str) -> bytes:
-    """Names that are not UTF-8 hold lone surrogates; RE2 takes each as one character."""
+    """Encode a name; RE2 takes lone surrogates, of names that are not UTF-8, as one character each."""
     return text.encode("utf-8", "surrogatepass")

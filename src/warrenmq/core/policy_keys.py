@@ -1,10 +1,8 @@
-"""The keys of policies: which there are, what each may be, and how it is merged with what a queue or exchange declares.
+"""The keys of policies: their validation, and how they are merged with the arguments of a queue or exchange.
 
-Names, refusals and precedence are RabbitMQ's (docs/policies.md has the table). A policy applies to a queue only if the
-queue's type supports all of its keys. Keys that mean nothing on one node are accepted and have no effect, so that
-definitions of a RabbitMQ cluster can be taken over.
-
-Values only; nothing here has a state.
+Names, error texts and precedence are RabbitMQ's (table: docs/policies.md). A policy applies to a queue only if the
+queue type supports all of its keys. Keys without a meaning on a single node are accepted without effect, so that
+definitions of a RabbitMQ cluster can be imported.
 """
 
 from __future__ import annotations
@@ -35,12 +33,12 @@ APPLY_TO: Mapping[str, frozenset[str]] = {
     "all": QUEUE_TYPES | {EXCHANGE},
 }
 
-MAX_INTEGER = (1 << 63) - 1  # that a definition can hold
+MAX_INTEGER = (1 << 63) - 1  # in a definition
 
-# How the values of a policy and of an argument are merged, and those of a policy and of an operator policy.
-LOWER = "lower"  # the lower number, and a negative one is no limit
-ARGUMENT = "argument"  # the argument, and the operator policy's value over the policy's
-POLICY = "policy"  # the policy's
+# How a key is merged: which value wins.
+LOWER = "lower"  # the lowest; a negative number is no limit
+ARGUMENT = "argument"  # the argument, then the operator policy
+POLICY = "policy"  # the policy
 
 Check = Callable[[Any], bool]
 
@@ -74,7 +72,7 @@ def _is_age(value: Any) -> bool:
 
 
 def _is_text_number_or_list(value: Any) -> bool:
-    """What keys of mirrored queues hold."""
+    """Check a value of a key of mirrored queues."""
     parts = value if isinstance(value, list) else [value]
     return all(isinstance(part, str) or _number(-MAX_INTEGER)(part) for part in parts)
 
@@ -115,7 +113,7 @@ KEYS: Mapping[str, Key] = {
         is_for_operators=True,
     ),
     "stream-max-segment-size-bytes": Key("segment size", _number(0, MAX_STREAM_SEGMENT), POLICY, _ONLY_STREAM),
-    # Of clusters, and of how RabbitMQ keeps messages: there is one node here, and one way.
+    # About clusters, and about how RabbitMQ stores messages.
     "consumer-disconnected-timeout": _without_effect("consumer disconnected timeout", _number(0)),
     "ha-mode": _without_effect("ha-mode value", _is_text, _ONLY_CLASSIC, True),
     "ha-params": _without_effect("ha-params value", _is_text_number_or_list, _ONLY_CLASSIC, True),
@@ -139,12 +137,12 @@ KEYS: Mapping[str, Key] = {
     "target-group-size": _without_effect("qq target count value", _number(1), _ONLY_QUORUM, True),
 }
 
-# Ignoring these would lose messages that a user expects here.
+# Not ignored, since the user would miss federated messages.
 _FEDERATION = ("federation-upstream", "federation-upstream-set", "federation-upstream-pattern")
 
 
 def find_fault(definition: Any, is_operator: bool) -> str:
-    """Return what is wrong with the definition of a policy, in RabbitMQ's words; empty: nothing."""
+    """Return the fault of a policy definition, in RabbitMQ's words; empty if there is none."""
     if not isinstance(definition, Mapping):
         return f"definition must be a dictionary: {json_term(definition)}"
     if not definition:
@@ -165,7 +163,7 @@ def find_fault(definition: Any, is_operator: bool) -> str:
 
 
 def keys_without_effect(definition: Mapping[str, Any]) -> list[str]:
-    """Return the keys of a valid definition that are accepted and ignored."""
+    """Return the keys of a valid definition that have no effect."""
     return sorted(name for name in definition if not KEYS[name].has_effect)
 
 
@@ -178,7 +176,7 @@ def find_targets(apply_to: str, definition: Mapping[str, Any]) -> frozenset[str]
 
 
 def merge_definitions(policy: Mapping[str, Any], operator: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a policy and an operator policy together."""
+    """Return the merged settings of a policy and an operator policy."""
     merged = {**policy, **operator}
     for name in policy.keys() & operator.keys():
         if KEYS[name].merge == LOWER:
@@ -189,7 +187,7 @@ def merge_definitions(policy: Mapping[str, Any], operator: Mapping[str, Any]) ->
 def merge_queue_arguments(
     type: str, arguments: Mapping[str, Any], policy: Mapping[str, Any], operator: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments of a queue as its policies change them."""
+    """Return the arguments of a queue, changed by its policies."""
     merged = dict(arguments)
     for name in {**policy, **operator}:
         if KEYS[name].has_effect:
@@ -199,7 +197,7 @@ def merge_queue_arguments(
 
 
 def _merge(type: str, name: str, argument: Any, policy: Any, operator: Any) -> Any:
-    """Return the value that holds. None: not given; of policy and operator policy one is."""
+    """Return the merged value of a key. None: not set; the policy or the operator policy sets it."""
     merge = KEYS[name].merge
     if merge == LOWER:
         # A policy may raise this limit of a stream, an operator policy never does.
@@ -213,13 +211,13 @@ def _merge(type: str, name: str, argument: Any, policy: Any, operator: Any) -> A
 def merge_exchange_arguments(
     arguments: Mapping[str, Any], policy: Mapping[str, Any], operator: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments of an exchange as its policies change them: an argument wins."""
+    """Return the arguments of an exchange, changed by its policies: an argument wins."""
     settings = {**policy, **operator}
     return {name: settings[name] for name in ("alternate-exchange",) if name in settings} | dict(arguments)
 
 
 def lower(one: Any, other: Any) -> Any:
-    """Return the stricter limit. A negative one is no limit; what is no number (None) does not count."""
+    """Return the stricter limit. A negative one is no limit; None does not count."""
     if not is_integer(one) or not is_integer(other):
         return one if is_integer(one) else other
     return max(one, other) if one < 0 or other < 0 else min(one, other)

@@ -1,7 +1,7 @@
-"""What a message's own properties demand when it is published.
+"""Properties that affect the publish of their message: CC, BCC, reply-to, expiration, user-id, delivery mode.
 
-Most messages demand nothing: `needs_inspection` tells by the property flags alone, so that they pay two bytes.
-Compiled when the package is built (publish_rules.pxd).
+Most messages have none of them: `needs_inspection` checks the property flags alone. Compiled when the package is built
+(publish_rules.pxd).
 """
 
 import re
@@ -23,7 +23,7 @@ _REPLY_TO = 0x0200
 _EXPIRATION = 0x0100
 _USER_ID = 0x0010
 
-_MAX_BLIND_BYTES = 60_000  # they are stored with the exchange and the routing key, in at most 65,535 bytes
+_MAX_BLIND_BYTES = 60_000  # stored with the exchange and the routing key, in at most 65,535 bytes
 
 _INTEGER = re.compile("[+-]?[0-9]+")
 
@@ -32,20 +32,20 @@ ADDRESS_PREFIX = DIRECT_REPLY_TO + "."
 
 
 def needs_inspection(header: bytes) -> bool:
-    """Whether some property may change where the message goes or whether it is accepted."""
+    """Return True if a property may affect the route of the message, or whether it is accepted."""
     flags = header[12] << 8 | header[13]
     if flags & (_REPLY_TO | _EXPIRATION | _USER_ID):
         return True
     if flags & _DELIVERY_MODE and delivery_mode(header) not in (1, 2):
         return True
-    # CC and BCC are the only headers that matter here; looking for the two letters is far cheaper than a decode.
+    # CC and BCC are the only relevant headers; searching for the two letters is far cheaper than decoding.
     return bool(flags & _HEADERS) and b"CC" in header
 
 
 def prepare_header(header: bytes, publisher: "Channel | None") -> tuple[bytes, list[str], dict[str, Any] | None]:
-    """Check the properties. Return the header to store, the keys of CC and BCC, and the decoded headers.
+    """Validate the properties. Return the header to store, the keys of CC and BCC, and the decoded headers.
 
-    Without a publisher (the broker itself publishes) the user-id and reply-to are kept as they are.
+    Without a publisher (the broker itself publishes) user-id and reply-to are left as they are.
     """
     flags = header[12] << 8 | header[13]
     if flags & _DELIVERY_MODE and delivery_mode(header) not in (1, 2):
@@ -70,7 +70,7 @@ def prepare_header(header: bytes, publisher: "Channel | None") -> tuple[bytes, l
 
 
 def ttl_of(header: bytes) -> int:
-    """Return the expiration in ms that `prepare_header` has checked; -1 if there is none."""
+    """Return the expiration in ms, validated by `prepare_header`; -1 if there is none."""
     if not header[12] & _EXPIRATION >> 8:
         return -1
     return int(properties.expiration(header) or -1)
@@ -95,7 +95,7 @@ def decode_blind_keys(keys: bytes) -> list[str]:
 
 
 def find_extra_keys(headers: dict[str, Any]) -> list[str]:
-    """The routing keys in CC and BCC; anything but an array is refused, anything but a string in it is passed over."""
+    """Return the routing keys in CC and BCC, which must be arrays; items that are not strings are skipped."""
     keys: list[str] = []
     for name in ("CC", "BCC"):
         value = headers.get(name)
@@ -113,7 +113,7 @@ def _require_own_user(user: str, claimed: str | None) -> None:
 
 
 def _require_valid_expiration(expiration: str | None) -> None:
-    """Milliseconds as text: a sign may lead, nothing may follow."""
+    """Require milliseconds as text; a leading sign is allowed."""
     text = expiration or ""
     number = _INTEGER.match(text)
     if number is None:

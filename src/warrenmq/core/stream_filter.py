@@ -1,8 +1,7 @@
-"""Filters of stream readers: only messages with one of some values in the header `x-stream-filter-value`.
+"""Stream filters: deliver only messages with certain values in the header `x-stream-filter-value`.
 
-RabbitMQ filters whole chunks by a Bloom filter and leaves the rest to the client. Here each message is looked at, so a
-reader gets exactly what it asked for. `needles` let a store pass over pages that hold nothing for the reader, without
-decoding them.
+RabbitMQ filters whole chunks by a Bloom filter and leaves the rest to the client. WarrenMQ checks each message, so a
+consumer gets exactly what it asked for. With `needles` a store can skip pages without decoding them.
 
 Compiled when the package is built (stream_filter.pxd).
 """
@@ -27,7 +26,7 @@ MAX_NEEDLES = 16
 class StreamFilter:
     """Accepts messages with one of these values, and those without a value if `matches_unfiltered`.
 
-    One of `needles` is among the bytes of every message that it accepts; None: nothing is known of those.
+    Every accepted message contains one of `needles`, as bytes; None: unknown.
     """
 
     __slots__ = ("_matches_unfiltered", "_values", "needles")
@@ -58,7 +57,7 @@ def make_filter(arguments: dict[str, Any]) -> StreamFilter | None:
 
 
 def find_fault(arguments: dict[str, Any]) -> tuple[str, str] | None:
-    """The argument that makes no filter, and what is wrong with it, in RabbitMQ's words for other arguments."""
+    """Return the invalid argument and its fault, as RabbitMQ words others; None if the filter is valid."""
     asked = arguments.get(FILTER, "")
     for value in asked if isinstance(asked, list) else [asked]:
         if not isinstance(value, (str, LongString)):
@@ -74,5 +73,5 @@ def _encode(text: str | bytes) -> bytes:
 
 
 def _string(value: bytes) -> bytes:
-    """As a value of a table."""
+    """Encode a string as a value of a field table."""
     return b"S" + len(value).to_bytes(4, "big") + value

@@ -1,7 +1,7 @@
-"""Routing: which destinations a routing key, or what else a message carries, leads to.
+"""Routing: from a routing key, headers or properties to destinations.
 
-One matcher per exchange type, all with the shape of `Matcher`. They are plain algorithms: a destination is any hashable
-object, and nothing here knows queues, messages or the wire but for what `Traits` carries.
+One matcher per exchange type, with the interface `Matcher`. Matchers are plain algorithms: a destination is any
+hashable object, and nothing here knows queues, messages or the wire format except `Traits`.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ CONSISTENT_HASH = "x-consistent-hash"
 MODULUS_HASH = "x-modulus-hash"
 RECENT_HISTORY = "x-recent-history"
 
-# What an exchange of each type makes when it is declared.
+# The matcher of each exchange type.
 MATCHERS: dict[str, Callable[[], Matcher]] = {
     "direct": DirectMatcher,
     "fanout": FanoutMatcher,
@@ -30,7 +30,7 @@ MATCHERS: dict[str, Callable[[], Matcher]] = {
     CONSISTENT_HASH: ConsistentHashMatcher,
     MODULUS_HASH: ModulusHashMatcher,
     "x-random": RandomMatcher,
-    # What makes these special is the exchange's own (core/deduplication.py, core/history.py).
+    # The exchange itself does what is special about these (core/deduplication.py, core/history.py).
     "x-message-deduplication": FanoutMatcher,
     RECENT_HISTORY: FanoutMatcher,
 }
@@ -39,7 +39,7 @@ MATCHERS: dict[str, Callable[[], Matcher]] = {
 def make_matcher(
     type: str, hash_header: str | None, hash_property: str | None, name_of: Callable[[Any], str]
 ) -> Matcher:
-    """Return a matcher for an exchange. `name_of` returns a name that no other destination has."""
+    """Return a matcher for an exchange. `name_of` returns the unique name of a destination."""
     if type == CONSISTENT_HASH:
         return ConsistentHashMatcher(hash_header, hash_property, name_of)
     if type == MODULUS_HASH:
@@ -48,7 +48,7 @@ def make_matcher(
 
 
 def validate_binding(type: str, key: str, arguments: Mapping[str, object]) -> None:
-    """Refuse what an exchange of that type cannot be bound with: ValueError with RabbitMQ's words."""
+    """Validate a binding to an exchange of that type: ValueError with RabbitMQ's text."""
     if type == CONSISTENT_HASH:
         consistent_hash.validate(key)
     elif type == "headers":

@@ -1,14 +1,14 @@
-"""x-consistent-hash: equal hash values go to the same destination, and each destination gets a share by its weight.
+"""x-consistent-hash: equal hash values go to the same destination; destinations get shares by weight.
 
-The binding key is the weight. What is hashed is the routing key, a header or a property of the message.
+The binding key is the weight. The hashed value is the routing key, a header or a property of the message.
 
-Destinations are ranked for each value by weighted rendezvous hashing: each one draws a time from the hash of the value
-and of its own name, exponentially distributed with its weight as the rate, and the earliest wins. So the shares are
-exactly as the weights, a destination that comes takes keys from the others and moves none between them, and one that
-goes leaves its keys to the others. All of it depends on names and weights alone, not on the order of the bindings.
-A match costs the number of destinations; the virtual host caches the routes of routing keys.
+Weighted rendezvous hashing: for each value, every destination draws a time from the hash of the value and its own name,
+exponentially distributed with its weight as the rate, and the earliest wins. Shares are exactly proportional to the
+weights; a new destination takes keys from the others without moving keys between them, and a removed one leaves its
+keys to the others. The result depends only on names and weights, not on the order of the bindings. The cost of a match
+grows with the number of destinations; the virtual host caches the routes of routing keys.
 
-Several bindings of one destination: the first counts, as in RabbitMQ; when it goes, the next one.
+Of several bindings of one destination the first counts, as in RabbitMQ; when it is removed, the next one.
 
 Compiled when the package is built (consistent_hash.pxd).
 """
@@ -44,7 +44,7 @@ _NEVER = float("inf")
 
 
 def validate(key: str) -> None:
-    """Refuse a binding key that is no weight: ValueError with RabbitMQ's words, which a peer receives as 406."""
+    """Refuse a binding key that is not a weight: ValueError with RabbitMQ's text, sent to the peer as 406."""
     if _INTEGER.fullmatch(key) is None:
         raise ValueError(f"The binding key must be an integer: {term(key)}")
     if int(key) < 1:
@@ -82,7 +82,7 @@ class ConsistentHashMatcher:
         self._shares: list[Share] | None = None  # by name; None: to be computed again
 
     def bind(self, key: str, arguments: Mapping[str, object], destination: Hashable) -> None:
-        """Let the destination have a share of this weight; ValueError as `validate`."""
+        """Give the destination a share of this weight; ValueError as `validate`."""
         validate(key)
         self._keys.setdefault(destination, []).append(key)
         self._shares = None
@@ -117,7 +117,7 @@ class ConsistentHashMatcher:
             found[winner.destination] = None
 
     def is_empty(self) -> bool:
-        """Whether no binding is left."""
+        """Return True if no binding is left."""
         return not self._keys
 
     def _read(self, key: str, traits: Traits | None) -> object:

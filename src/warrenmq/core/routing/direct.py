@@ -1,4 +1,4 @@
-"""Direct: a message goes where its routing key equals the binding key.
+"""Direct: matches if the routing key equals the binding key.
 
 Bindings that differ only in their arguments are counted, so removing one keeps the others. One lookup per match.
 """
@@ -21,7 +21,7 @@ class DirectMatcher:
         self._destinations: dict[str, dict[Hashable, int]] = {}
 
     def bind(self, key: str, arguments: Mapping[str, object], destination: Hashable) -> None:
-        """Lead messages with this very key to the destination."""
+        """Route messages with exactly this key to the destination."""
         add_destination(self._destinations.setdefault(key, {}), destination)
 
     def unbind(self, key: str, arguments: Mapping[str, object], destination: Hashable) -> None:
@@ -37,5 +37,5 @@ class DirectMatcher:
             found[destination] = None
 
     def is_empty(self) -> bool:
-        """Whether no binding is left."""
+        """Return True if no binding is left."""
         return not self._destinations

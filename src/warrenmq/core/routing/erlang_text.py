@@ -1,4 +1,4 @@
-"""Field values as RabbitMQ prints them in its refusals, which clients and their tests know by heart.
+"""Field values as RabbitMQ prints them in its error texts, which clients and tests compare.
 
 RabbitMQ's texts show Erlang terms: `<<"foo">>` for a string, `undefined` for void, `{signedint,1}` inside an array.
 Long terms stay on one line here, where Erlang would break them.
@@ -25,7 +25,7 @@ _ESCAPES = {
 
 
 def field_type(value: object) -> str:
-    """The name of the value's field type; an integer's is the narrowest that would carry it on the wire."""
+    """Return the name of the value's field type; for an integer, the narrowest type that holds it."""
     if value is None:
         return "void"
     if isinstance(value, bool):
@@ -48,12 +48,12 @@ def field_type(value: object) -> str:
 
 
 def is_integer(value: object) -> bool:
-    """Whether the field is an integer of any width; a timestamp is none, though it may be an int here."""
+    """Return True for an integer of any width; not for a timestamp, though it may be an int here."""
     return isinstance(value, int) and not isinstance(value, bool | Timestamp)
 
 
 def term(value: object) -> str:
-    """The value as an Erlang term."""
+    """Return the value as an Erlang term."""
     if value is None:
         return "undefined"
     if isinstance(value, bool):
@@ -78,7 +78,7 @@ def term(value: object) -> str:
 
 
 def json_term(value: object) -> str:
-    """A value of JSON as an Erlang term, cut where it is long."""
+    """Return a JSON value as an Erlang term, truncated if it is long."""
     shown = _json_term(value)
     return shown if len(shown) <= MAX_JSON_TERM else shown[:MAX_JSON_TERM] + "..."
 

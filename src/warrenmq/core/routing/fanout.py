@@ -1,6 +1,6 @@
 """Fanout: a message goes to every destination, whatever its key.
 
-Bindings to one destination under several keys or arguments are counted, so it leaves with the last of them.
+Bindings to one destination under several keys or arguments are counted; the last one removes it.
 """
 
 from collections.abc import Hashable, Mapping
@@ -21,7 +21,7 @@ class FanoutMatcher:
         self._destinations: dict[Hashable, int] = {}
 
     def bind(self, key: str, arguments: Mapping[str, object], destination: Hashable) -> None:
-        """Lead every message to the destination."""
+        """Route every message to the destination."""
         add_destination(self._destinations, destination)
 
     def unbind(self, key: str, arguments: Mapping[str, object], destination: Hashable) -> None:
@@ -34,5 +34,5 @@ class FanoutMatcher:
             found[destination] = None
 
     def is_empty(self) -> bool:
-        """Whether no binding is left."""
+        """Return True if no binding is left."""
         return not self._destinations

@@ -1,11 +1,11 @@
-"""Headers: a message goes where its headers fit the binding's arguments; the key does not matter.
+"""Headers: matches if the headers of the message match the arguments of the binding; the key does not matter.
 
-`x-match` says how: `all` (the default) or `any` of the arguments must fit, and those whose name begins with `x-` are
-left out unless it is `all-with-x` or `any-with-x`. An argument without a value (void) asks only that the header is
-there. A binding without conditions fits every message under `all` and none under `any`.
+`x-match`: `all` (the default) or `any` of the arguments must match; arguments whose names start with `x-` count only
+with `all-with-x` or `any-with-x`. An argument without a value (void) matches if the header is present. A binding
+without conditions matches every message with `all` and none with `any`.
 
-Bindings are indexed by their conditions: one that wants any is filed under each, one that wants all under its rarest
-one, and only those that the message's own headers point at are looked at.
+Bindings are indexed by their conditions: one with `any` under each, one with `all` under its rarest condition. Only the
+bindings found by the message's own headers are checked.
 
 Values are equal as RabbitMQ sees them (observed on 3.10.8): see `comparable`.
 """
@@ -30,9 +30,9 @@ _NOT_A_NUMBER = ("double", "nan")
 
 
 def validate(arguments: Mapping[str, object]) -> None:
-    """Refuse an `x-match` that RabbitMQ refuses: ValueError with its words, which a peer hears as 406.
+    """Refuse an `x-match` that RabbitMQ refuses: ValueError with its text, sent to the peer as 406.
 
-    Only a bind is refused so; for an unbind RabbitMQ just finds no such binding.
+    Only for a bind; an unbind finds no such binding.
     """
     if "x-match" not in arguments:
         return
@@ -47,16 +47,16 @@ def validate(arguments: Mapping[str, object]) -> None:
 
 
 def comparable(value: object) -> Hashable:
-    """A stand-in for a field value, equal to another's where RabbitMQ would call the two values equal.
+    """Return a hashable value that is equal for two field values if RabbitMQ considers them equal.
 
-    Numbers are compared by value: every width of integer, floats and timestamps (as seconds) alike. Strings and byte
-    arrays are compared byte by byte. Booleans equal only booleans, and decimals only decimals of the same scale.
-    Arrays and tables want the same types and order inside, where RabbitMQ even tells integer widths apart; those are
-    not known any more here, so `[1]` equals `[1]` whatever widths the two were sent with.
+    Numbers are compared by value: integers of any width, floats and timestamps (in seconds). Strings and byte arrays
+    are compared byte by byte, booleans only with booleans, decimals only with decimals of the same scale. Arrays and
+    tables need the same types and order; RabbitMQ also distinguishes integer widths inside them, which are not known
+    here.
     """
     kind = type(value)
     if kind is str or kind is int or value is None:
-        # Nearly every value; asked first, a match of two conditions takes a third of the time (8.1 to 2.7 us).
+        # Nearly every value; checked first, a match of two conditions takes a third of the time (8.1 to 2.7 us).
         return value
     if isinstance(value, float):
         return value if value == value else _NOT_A_NUMBER
@@ -80,13 +80,13 @@ def comparable(value: object) -> Hashable:
 
 
 def field_kind(value: object) -> str:
-    """The field's type, with the widths of integers left out."""
+    """Return the type of a field, without the width of integers."""
     kind = field_type(value)
     return "integer" if kind in ("signedint", "long") else kind
 
 
 class _Binding:
-    """What one or more equal bindings ask for. A condition of None asks only for presence."""
+    """The conditions of one or more equal bindings. A condition of None only requires the header."""
 
     __slots__ = ("age", "conditions", "count", "destination", "filed_under", "wants_all")
 
@@ -99,7 +99,7 @@ class _Binding:
         self.filed_under: list[tuple[str, Hashable]] = []
 
     def accepts(self, headers: Mapping[str, object]) -> bool:
-        """Whether headers that meet one of the conditions are enough, or meet the others too."""
+        """Return True if headers that meet one condition match: they need not meet the others, or do."""
         if not self.wants_all:
             return True
         for name, wanted in self.conditions.items():
@@ -120,16 +120,16 @@ class HeadersMatcher:
 
     def __init__(self) -> None:
         self._bindings: dict[Hashable, _Binding] = {}
-        # Header name -> wanted value -> the bindings filed there, which are an insertion-ordered set.
+        # Header name -> value -> bindings, as an insertion-ordered set.
         self._by_header: dict[str, dict[Hashable, dict[_Binding, None]]] = {}
-        # Bindings that want all of nothing.
+        # Bindings with `all` and no conditions.
         self._unconditional: dict[_Binding, None] = {}
         self._next_age = 0
-        # Bindings looked at by all matches so far: what the cost of matching is measured by.
+        # Bindings checked by all matches so far: tests measure the cost of matching by it.
         self.visited = 0
 
     def bind(self, key: str, arguments: Mapping[str, object], destination: Hashable) -> None:
-        """Lead messages whose headers fit the arguments to the destination; ValueError as `validate`."""
+        """Route messages whose headers match the arguments to the destination; ValueError as `validate`."""
         validate(arguments)
         conditions, wants_all = _read_arguments(arguments)
         identity = _identity(conditions, wants_all, destination)
@@ -164,13 +164,13 @@ class HeadersMatcher:
             found[binding.destination] = None
 
     def is_empty(self) -> bool:
-        """Whether no binding is left."""
+        """Return True if no binding is left."""
         return not self._bindings
 
     def _collect(
         self, candidates: dict[_Binding, None] | None, headers: Mapping[str, object], fitting: dict[_Binding, None]
     ) -> None:
-        """Keep those of the candidates that fit."""
+        """Add the candidates that match to `fitting`."""
         if candidates is None:
             return
         self.visited += len(candidates)
@@ -179,7 +179,7 @@ class HeadersMatcher:
                 fitting[binding] = None
 
     def _file(self, binding: _Binding) -> None:
-        """Put the binding where the headers that could fit it will be looked up."""
+        """Add a binding to the index."""
         places = list(binding.conditions.items())
         if binding.wants_all:
             if not places:
@@ -191,7 +191,7 @@ class HeadersMatcher:
         binding.filed_under = places
 
     def _unfile(self, binding: _Binding) -> None:
-        """Take the binding out of the index, with the places that it leaves empty."""
+        """Remove a binding from the index."""
         self._unconditional.pop(binding, None)
         for name, wanted in binding.filed_under:
             by_value = self._by_header[name]
@@ -202,13 +202,13 @@ class HeadersMatcher:
                 del self._by_header[name]
 
     def _count_filed(self, condition: tuple[str, Hashable]) -> int:
-        """How many bindings are filed under the condition."""
+        """Return the number of bindings filed under the condition."""
         name, wanted = condition
         return len(self._by_header.get(name, {}).get(wanted, ()))
 
 
 def _read_arguments(arguments: Mapping[str, object]) -> tuple[dict[str, Hashable], bool]:
-    """The conditions of a binding, and whether all of them must hold."""
+    """Return the conditions of a binding, and whether all of them must match."""
     wants_all, counts_x = _MODES[str(arguments.get("x-match", "all"))]
     conditions = {
         name: comparable(value)
@@ -219,7 +219,7 @@ def _read_arguments(arguments: Mapping[str, object]) -> tuple[dict[str, Hashable
 
 
 def _identity(conditions: dict[str, Hashable], wants_all: bool, destination: Hashable) -> Hashable:
-    """Equal for bindings that fit the same messages and lead to the same place."""
+    """Return a key that is equal for bindings with the same conditions and destination."""
     return (wants_all, frozenset(conditions.items()), destination)
 
 

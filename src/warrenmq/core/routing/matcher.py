@@ -1,7 +1,7 @@
-"""The shape every matcher has, what it may know of a message, and the counting of bindings that share a destination.
+"""The interface of matchers, the message data they may use, and counting of bindings that share a destination.
 
 The caller keeps the list of bindings and calls `bind` and `unbind` once per distinct (key, arguments, destination).
-Unbinding what was never bound is a mistake of the caller and raises KeyError, leaving the matcher as it was.
+Unbinding what was never bound is a bug of the caller: it raises KeyError and changes nothing.
 """
 
 from collections.abc import Hashable, Mapping
@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class Traits:
-    """What matchers may look at in one message beside its routing keys.
+    """The data of a message that matchers may use besides its routing keys.
 
     `header` is the content header as it came, `headers` the table in it, decoded.
     """
@@ -23,7 +23,7 @@ class Traits:
         self._draws: dict[Hashable, int] | None = None
 
     def draw(self, matcher: Hashable) -> int:
-        """Return 64 random bits; the same if this matcher asks again, as when a transaction is committed."""
+        """Return 64 random bits, the same for each call by this matcher: a transaction routes again on commit."""
         if self._draws is None:
             self._draws = {}
         return self._draws.setdefault(matcher, getrandbits(64))
@@ -34,26 +34,26 @@ class Matcher(Protocol):
 
     @property
     def uses_message(self) -> bool:
-        """True when routes depend on more than the routing key, so that they cannot be cached by it."""
+        """True if routes depend on more than the routing key, so that they cannot be cached."""
 
     @property
     def uses_all_keys(self) -> bool:
-        """True if `match` is called for the keys in CC and BCC, too; else once, with the routing key."""
+        """True if `match` is also called for the keys in CC and BCC; else once, with the routing key."""
 
     def bind(self, key: str, arguments: Mapping[str, object], destination: Hashable) -> None:
-        """Lead messages that fit the key and arguments to the destination."""
+        """Route messages that match the key and arguments to the destination."""
 
     def unbind(self, key: str, arguments: Mapping[str, object], destination: Hashable) -> None:
-        """Undo one earlier bind; other bindings to the same destination stay."""
+        """Remove one binding; other bindings to the same destination stay."""
 
     def match(self, key: str, traits: Traits | None, found: dict[Hashable, None]) -> None:
-        """Add each destination of the message to `found` (a set in insertion order) once.
+        """Add the destinations of the message to `found`, a set in insertion order.
 
-        Without traits the answer is what the key alone says; a matcher that `uses_message` may find nothing.
+        Without traits the key alone decides; a matcher that `uses_message` may then find nothing.
         """
 
     def is_empty(self) -> bool:
-        """Whether no binding is left."""
+        """Return True if no binding is left."""
 
 
 def add_destination(counts: dict[Hashable, int], destination: Hashable) -> None:
@@ -62,7 +62,7 @@ def add_destination(counts: dict[Hashable, int], destination: Hashable) -> None:
 
 
 def drop_destination(counts: dict[Hashable, int], destination: Hashable) -> None:
-    """Count one binding less; the last one takes the destination away."""
+    """Count one binding less; remove the destination with the last one."""
     remaining = counts[destination] - 1
     if remaining:
         counts[destination] = remaining

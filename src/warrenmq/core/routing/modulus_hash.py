@@ -1,8 +1,8 @@
 """x-modulus-hash: the hash of the routing key, modulo the number of bindings, chooses one of them.
 
-The bindings are numbered by the names of their destinations, so the same bindings lead a key to the same destination
-after a restart. A binding more or less moves most keys: x-consistent-hash is for that. Binding keys and arguments do
-not matter; a destination that is bound twice gets twice as much, as in RabbitMQ.
+The bindings are numbered by the names of their destinations, so a key goes to the same destination after a restart.
+Adding or removing a binding moves most keys; x-consistent-hash avoids that. Binding keys and arguments do not matter; a
+destination bound twice gets twice as many messages, as in RabbitMQ.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -27,7 +27,7 @@ class ModulusHashMatcher:
         self._slots: list[Hashable] | None = None  # one for each binding; None: to be numbered again
 
     def bind(self, key: str, arguments: Mapping[str, object], destination: Hashable) -> None:
-        """Let the destination have a share."""
+        """Give the destination a share."""
         add_destination(self._destinations, destination)
         self._slots = None
 
@@ -37,12 +37,12 @@ class ModulusHashMatcher:
         self._slots = None
 
     def match(self, key: str, traits: Traits | None, found: dict[Hashable, None]) -> None:
-        """Add the destination that the key leads to."""
+        """Add the destination of the key."""
         if self._slots is None:
             self._slots = sorted(repeat_by_count(self._destinations), key=self._name_of)
         if self._slots:
             found[self._slots[hash_of(key) % len(self._slots)]] = None
 
     def is_empty(self) -> bool:
-        """Whether no binding is left."""
+        """Return True if no binding is left."""
         return not self._destinations

@@ -1,6 +1,6 @@
 """x-random: each message goes to one of the bindings, chosen at random; keys and arguments do not matter.
 
-As in RabbitMQ, the choice is between bindings: a destination that is bound twice gets twice as much.
+As in RabbitMQ, the choice is between bindings: a destination bound twice gets twice as many messages.
 """
 
 from collections.abc import Hashable, Mapping
@@ -22,7 +22,7 @@ class RandomMatcher:
         self._choices: list[Hashable] | None = None  # one for each binding; None: to be listed again
 
     def bind(self, key: str, arguments: Mapping[str, object], destination: Hashable) -> None:
-        """Let the destination have a share."""
+        """Give the destination a share."""
         add_destination(self._destinations, destination)
         self._choices = None
 
@@ -39,7 +39,7 @@ class RandomMatcher:
             found[self._choices[traits.draw(self) % len(self._choices)]] = None
 
     def is_empty(self) -> bool:
-        """Whether no binding is left."""
+        """Return True if no binding is left."""
         return not self._destinations
 
 

@@ -1,15 +1,15 @@
-"""Topic: a message goes where the words of its key fit the binding's pattern.
+"""Topic: matches if the words of the routing key match the pattern of the binding.
 
-Words stand between dots; in a pattern `*` is exactly one word and `#` any number of them, none included. Patterns are
-kept in a trie, one node per word, so that a match costs the words of the key times the nodes that they keep alive,
-whatever the number of bindings.
+Words are separated by dots; in a pattern `*` is exactly one word and `#` zero or more. Patterns are stored in a trie,
+one node per word, so the cost of a match is the number of words times the nodes that are active at each, independent
+of the number of bindings.
 
-A match walks all fitting paths at once, word by word. A `#` that was reached once fits every longer prefix too: it is
+A match walks all matching paths at once, word by word. A `#` that was reached matches every longer prefix too: it is
 opened once per match and stays open, so that no two paths meet in a node and patterns such as `#.#.#.a` cost no more
 than their nodes.
 
-RabbitMQ's reading of odd keys (observed on 3.10.8): the empty key has no words at all, so that `#` fits it and `*` does
-not; every other key is split at each dot, and empty words are words (`.` has two, which `*.*` fits). Wildcards are
+Unusual keys are treated as in RabbitMQ (observed on 3.10.8): the empty key has no words, so `#` matches it and `*` does
+not; every other key is split at each dot, and empty words count (`.` has two, which `*.*` matches). Wildcards are
 whole words: `a#` is an ordinary word, and so are `*` and `#` in the key of a message.
 
 Compiled when the package is built: see topic.pxd.
@@ -23,7 +23,7 @@ from warrenmq.core.routing.matcher import Traits, add_destination, drop_destinat
 
 
 class TopicNode:
-    """One word of one or more patterns that begin alike."""
+    """One word of one or more patterns with a common prefix."""
 
     __slots__ = ("destinations", "opened_in", "rest", "star", "words")
 
@@ -32,11 +32,11 @@ class TopicNode:
         self.star: TopicNode | None = None
         self.rest: TopicNode | None = None
         self.destinations: dict[Hashable, int] = {}
-        # For a `#` node: the number of the match that opened it last.
+        # Of a `#` node: the number of the match that opened it last.
         self.opened_in: int = 0
 
     def child(self, word: str) -> TopicNode | None:
-        """The node of the pattern's next word."""
+        """Return the node of the pattern's next word."""
         if word == "*":
             return self.star
         if word == "#":
@@ -44,7 +44,7 @@ class TopicNode:
         return self.words.get(word)
 
     def attach(self, word: str, node: TopicNode) -> None:
-        """Put a node under this one."""
+        """Add a child node."""
         if word == "*":
             self.star = node
         elif word == "#":
@@ -53,7 +53,7 @@ class TopicNode:
             self.words[word] = node
 
     def detach(self, word: str) -> None:
-        """Take the node of this word away."""
+        """Remove the child node of this word."""
         if word == "*":
             self.star = None
         elif word == "#":
@@ -62,7 +62,7 @@ class TopicNode:
             del self.words[word]
 
     def is_bare(self) -> bool:
-        """Whether no pattern ends here or goes on from here."""
+        """Return True if no pattern ends at or continues from this node."""
         return not self.destinations and not self.words and self.star is None and self.rest is None
 
 
@@ -77,11 +77,11 @@ class TopicMatcher:
     def __init__(self) -> None:
         self._root: TopicNode = TopicNode()
         self._match_number: int = 0
-        # Nodes looked at by all matches so far: what the cost of matching is measured by.
+        # Nodes visited by all matches so far: tests measure the cost of matching by it.
         self.visited: int = 0
 
     def bind(self, key: str, arguments: Mapping[str, object], destination: Hashable) -> None:
-        """Lead messages whose key fits the pattern to the destination."""
+        """Route messages whose key matches the pattern to the destination."""
         node = self._root
         for word in split_words(key):
             child = node.child(word)
@@ -92,7 +92,7 @@ class TopicMatcher:
         add_destination(node.destinations, destination)
 
     def unbind(self, key: str, arguments: Mapping[str, object], destination: Hashable) -> None:
-        """Undo one earlier bind, and forget the nodes that only it needed."""
+        """Undo one earlier bind, and remove nodes that are no longer needed."""
         words = split_words(key)
         path = [self._root]
         for word in words:
@@ -105,14 +105,14 @@ class TopicMatcher:
             path[-1].detach(words.pop())
 
     def match(self, key: str, traits: Traits | None, found: dict[Hashable, None]) -> None:
-        """Add the destinations of every pattern that the key fits."""
+        """Add the destinations of every pattern that matches the key."""
         self._match_number += 1
         here: list[TopicNode] = []
         opened: list[TopicNode] = []
         self._reach(self._root, here, opened, found)
         for word in split_words(key):
             ahead: list[TopicNode] = []
-            # Those that this word opens wait for the next one.
+            # Nodes opened by this word start with the next one.
             opened_before = opened[:]
             self.visited += len(here) + len(opened_before)
             for node in here:
@@ -125,11 +125,11 @@ class TopicMatcher:
                 found[destination] = None
 
     def is_empty(self) -> bool:
-        """Whether no binding is left."""
+        """Return True if no binding is left."""
         return self._root.is_bare()
 
     def count_nodes(self) -> int:
-        """How many words the trie holds; walks all of it."""
+        """Return the number of nodes, by walking the whole trie."""
         count = 0
         nodes = [self._root]
         while nodes:
@@ -151,7 +151,7 @@ class TopicMatcher:
         opened: list[TopicNode],
         found: dict[Hashable, None],
     ) -> None:
-        """Reach the nodes that follow this one by the key's next word."""
+        """Enter the nodes that follow this one by the key's next word."""
         child = node.words.get(word)
         if child is not None:
             self._reach(child, ahead, opened, found)
@@ -161,12 +161,12 @@ class TopicMatcher:
     def _reach(
         self, node: TopicNode, ahead: list[TopicNode], opened: list[TopicNode], found: dict[Hashable, None]
     ) -> None:
-        """Stand on a node, and open the `#` below it."""
+        """Enter a node, and open the `#` nodes below it."""
         ahead.append(node)
         rest = node.rest
         while rest is not None and rest.opened_in != self._match_number:
             rest.opened_in = self._match_number
-            # A pattern that ends in `#` fits already, whatever words follow.
+            # A pattern that ends in `#` matches already, whatever words follow.
             for destination in rest.destinations:
                 found[destination] = None
             if rest.words or rest.star is not None:
@@ -175,7 +175,7 @@ class TopicMatcher:
 
 
 def find_partial_wildcard(key: str) -> str | None:
-    """The first word with a wildcard in it that is more than the wildcard, and so stands for itself alone."""
+    """Return the first word that contains a wildcard character but is not a wildcard; None if there is none."""
     for word in split_words(key):
         if len(word) > 1 and ("*" in word or "#" in word):
             return word
@@ -183,5 +183,5 @@ def find_partial_wildcard(key: str) -> str | None:
 
 
 def split_words(key: str) -> list[str]:
-    """The words between the dots; the empty key has none."""
+    """Return the words between the dots; the empty key has none."""
     return key.split(".") if key else []
