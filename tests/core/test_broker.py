@@ -1,4 +1,4 @@
-"""The broker: virtual hosts that know nothing of each other, and what a restart finds."""
+"""The broker: isolated virtual hosts, and recovery of definitions."""
 
 from __future__ import annotations
 
@@ -283,7 +283,7 @@ class Diary(EventSink):
         self.resources.append((schema.kind_name(kind), fields.get("consumer") or fields["queue"]))
 
 
-def test_an_event_sink_hears_what_happens_to_messages_and_resources() -> None:
+def test_an_event_sink_receives_events_of_messages_and_resources() -> None:
     diary = Diary()
     broker = Broker(MemoryStorage(), diary)
     broker.users.add("guest", "guest")

@@ -1,4 +1,4 @@
-"""Publisher confirms: every publish once, in order, together, when its epoch is as safe as its queue wants it."""
+"""Publisher confirms: each publish once, in order, combined, when its epoch has the queue's durability level."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ring of consumers at a queue: whose turn it is, who is left out, and how they come back."""
+"""The ring of consumers of a queue: round-robin, priorities, credit, and waking."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consumer timeout: when a channel is closed for what it has not acked, and when it is not."""
+"""Consumer timeout: which unacked deliveries close the channel, and when."""
 
 from __future__ import annotations
 

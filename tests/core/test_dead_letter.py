@@ -1,4 +1,4 @@
-"""Dead letters: where they go, what they carry, and where they end."""
+"""Dead letters: routing, headers and cycles."""
 
 from __future__ import annotations
 

@@ -390,7 +390,7 @@ def test_a_broker_on_the_same_storage_knows_what_was_seen() -> None:
     assert queues["s"].message_count() == 2
 
 
-def test_what_is_said_to_be_in_memory_does_not_last() -> None:
+def test_ids_with_memory_persistence_do_not_survive_a_restart() -> None:
     storage = MemoryStorage()
     first = Client(make_broker(storage)).channel()
     first.declare("w", durable=True, arguments={**ON, "x-cache-size": 10, "x-cache-persistence": "memory"})
@@ -442,7 +442,7 @@ def test_a_redeclaration_must_ask_for_the_same(channel: ClientChannel) -> None:
             channel.vhost.declare_exchange("x", "fanout", True, False, False, different)
 
 
-def test_what_has_no_effect_is_told() -> None:
+def test_arguments_without_effect_are_reported() -> None:
     assert find_ignored_arguments({"x-cache-size": 5, "x-deduplication-header": "id"}) == [
         "x-cache-size",
         "x-deduplication-header",
@@ -453,7 +453,7 @@ def test_what_has_no_effect_is_told() -> None:
 # -- events
 
 
-def test_the_event_sink_hears_of_the_drop() -> None:
+def test_a_dropped_duplicate_is_an_event() -> None:
     broker = TracedBroker()
     channel = broker.client().channel()
     queue: Queue = channel.declare("q", arguments=ON)

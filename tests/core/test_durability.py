@@ -1,4 +1,4 @@
-"""How durable a queue is: what can be asked for, and what a second declaration must repeat."""
+"""`x-durability`: valid values, and redeclaration."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ def test_a_restart_leads_keys_to_the_same_queues(type: str) -> None:
         ),
     ],
 )
-def test_bad_arguments_are_refused_in_rabbitmqs_words(
+def test_bad_arguments_are_refused_with_rabbitmqs_text(
     channel: ClientChannel, type: str, arguments: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(PreconditionFailed) as refused:

@@ -1,4 +1,4 @@
-"""Messages expire when their time comes, wherever they stand in their queue."""
+"""Message expiry, at any position in a queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""x-recent-history: what a queue gets when it is bound, what is kept, and the memory that it takes."""
+"""x-recent-history: replay on bind, persistence, and memory."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_queue_gets_the_last_messages_when_it_is_bound_and_all_others_afterwar
     assert waiting(channel.vhost.queues["first"]) == "cdef"
 
 
-def test_it_keeps_twenty_unless_told_otherwise(channel: ClientChannel) -> None:
+def test_the_default_length_is_twenty(channel: ClientChannel) -> None:
     declare(channel, None)
     send(channel, "abcdefghijklmnopqrstuvwxyz")
     assert bound(channel, "q") == "ghijklmnopqrstuvwxyz"
@@ -90,7 +90,7 @@ def test_a_consumer_that_waits_gets_them_in_order_when_the_turn_ends(channel: Cl
     assert channel.bodies() == "abc"
 
 
-def test_what_comes_by_another_exchange_is_kept_too(channel: ClientChannel) -> None:
+def test_messages_from_another_exchange_are_recorded_too(channel: ClientChannel) -> None:
     channel.declare_exchange("before", "fanout")
     channel.bind("before", declare(channel))
     send(channel, "ab", "before")
@@ -111,7 +111,7 @@ def test_an_exchange_that_is_bound_passes_them_on_oldest_first(channel: ClientCh
     assert bound(channel, "after", "later") == "abc"
 
 
-def test_what_found_no_queue_is_kept_and_returned(channel: ClientChannel) -> None:
+def test_an_unroutable_message_is_recorded_and_returned(channel: ClientChannel) -> None:
     declare(channel)
     channel.publish(b"a", "key", "h", mandatory=True)
     assert len(channel.returns()) == 1
@@ -120,7 +120,7 @@ def test_what_found_no_queue_is_kept_and_returned(channel: ClientChannel) -> Non
     assert bound(channel, "r") == "ab"
 
 
-def test_a_transaction_is_kept_when_it_is_committed(channel: ClientChannel) -> None:
+def test_transactional_messages_are_recorded_on_commit(channel: ClientChannel) -> None:
     declare(channel)
     channel.core.select_transactions()
     send(channel, "a")

@@ -1,4 +1,4 @@
-"""The ledger: delivery tags, what is out under them, and the channel's credit."""
+"""The ledger: delivery tags, unacked deliveries, and the channel's credit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A queue that is full drops its first messages, or rejects new ones."""
+"""A full queue drops its first messages, or rejects new ones."""
 
 from __future__ import annotations
 

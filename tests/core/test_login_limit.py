@@ -1,4 +1,4 @@
-"""How fast passwords can be guessed, and who is not kept out by those who guess."""
+"""The rate limit of password guesses, and the clients that it must not affect."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_login_that_succeeds_uses_up_nothing() -> None:
     assert (clock.limit.failed, clock.limit.refused) == (0, 0)
 
 
-def test_a_client_that_leaves_before_its_password_is_checked_gives_its_place_back() -> None:
+def test_a_client_that_disconnects_before_its_password_is_checked_does_not_count() -> None:
     clock = Clock()
     for number in range(10):
         clock.fail(password=str(number))

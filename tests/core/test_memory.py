@@ -1,4 +1,4 @@
-"""All that clients make the broker hold is counted, by kind, and no more than is there."""
+"""Memory used on behalf of clients is counted by kind, exactly."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_definitions_that_were_kept_are_counted_after_a_restart() -> None:
     assert memory(make_broker(storage))["definitions"] == definitions
 
 
-def test_waiting_and_unacked_messages_are_told_apart(broker: Broker, channel: ClientChannel) -> None:
+def test_waiting_and_unacked_messages_are_counted_separately(broker: Broker, channel: ClientChannel) -> None:
     queue = channel.declare("q")
     before = memory(broker)
     for _ in range(10):

@@ -1,4 +1,4 @@
-"""Messages and their places are made a million times a second: what Cython was told of them must count."""
+"""Messages are created a million times per second: the Cython decorators of their classes must be in effect."""
 
 from __future__ import annotations
 

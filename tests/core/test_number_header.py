@@ -1,4 +1,4 @@
-"""The offset that a delivered message of a stream carries among its headers."""
+"""The offset header of a stream's messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Regular expressions that users write: what they match, what is refused, and that none takes long."""
+"""Regular expressions written by users: matches, refusals, and bounded time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies: which one applies, what it changes, when, and what is refused."""
+"""Policies: which one applies, what it changes and when, and refusals."""
 
 from __future__ import annotations
 
@@ -387,7 +387,7 @@ def test_arguments_that_an_older_version_did_not_check_do_not_count(vhost: VHost
         ({"overflow": "\udce9"}, '<<"\ufffd\ufffd\ufffd">> is not a valid overflow value'),
     ],
 )
-def test_a_definition_that_is_not_valid_is_refused_in_rabbitmqs_words(
+def test_a_definition_that_is_not_valid_is_refused_with_rabbitmqs_text(
     policies: Policies, definition: Any, complaint: str
 ) -> None:
     with pytest.raises(InvalidPolicy) as refused:
@@ -396,7 +396,7 @@ def test_a_definition_that_is_not_valid_is_refused_in_rabbitmqs_words(
     assert policies.list() == []
 
 
-def test_all_that_is_wrong_is_said_at_once_in_rabbitmqs_order(policies: Policies) -> None:
+def test_all_faults_are_reported_in_rabbitmqs_order(policies: Policies) -> None:
     with pytest.raises(InvalidPolicy) as refused:
         policies.set("p", "(", {"max-length": -5}, "x", "foo")
     assert str(refused.value).splitlines() == [

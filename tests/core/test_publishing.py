@@ -1,4 +1,4 @@
-"""Where a published message goes: exchanges, alternates, CC and BCC, and what its own properties demand."""
+"""Routing of published messages: exchanges, alternates, CC and BCC, and properties that matter."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_cc_and_bcc_are_further_routing_keys(channel: ClientChannel, queue: Queu
     assert (waiting(queue), waiting(second), waiting(third)) == ("1", "1", "1")
 
 
-def test_bcc_is_taken_out_and_everything_else_is_kept(channel: ClientChannel, queue: Queue) -> None:
+def test_bcc_is_removed_and_everything_else_is_kept(channel: ClientChannel, queue: Queue) -> None:
     channel.declare("second")
     channel.publish(
         b"1", "q", content_type="text/plain", headers={"a": 1, "CC": ["c"], "BCC": ["second"], "z": [True]}, app_id="me"

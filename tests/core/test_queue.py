@@ -1,4 +1,4 @@
-"""A queue: order, returning messages, purging, deleting, and who may consume."""
+"""A queue: order, requeue, purge, delete, and exclusive consumers."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ def test_a_queue_with_messages_is_not_deleted_if_empty_was_asked(channel: Client
     assert queue.is_deleted
 
 
-def test_consumers_are_told_that_their_queue_is_gone(
+def test_consumers_are_notified_when_their_queue_is_deleted(
     channel: ClientChannel, other: ClientChannel, queue: Queue
 ) -> None:
     channel.consume(queue, "a")

@@ -1,4 +1,4 @@
-"""Queues that expire: what counts as a use, and what happens to a queue that has none."""
+"""Queue expiry: what counts as use, and deletion of unused queues."""
 
 from __future__ import annotations
 

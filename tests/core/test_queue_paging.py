@@ -1,4 +1,4 @@
-"""How much of a line is in memory: all of it while there is room, else its head; and when the rest comes back."""
+"""Paging: how much of a queue is in memory, and when the rest is read back."""
 
 from __future__ import annotations
 

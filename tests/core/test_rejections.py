@@ -1,4 +1,4 @@
-"""A publish that a queue rejects is nacked, in its place among the confirms."""
+"""A rejected publish is nacked, in order with the confirms."""
 
 from __future__ import annotations
 

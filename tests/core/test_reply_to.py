@@ -1,4 +1,4 @@
-"""Direct reply-to: an answer reaches the channel that asked, and nobody else."""
+"""Direct reply-to: a reply reaches only the requesting channel."""
 
 from __future__ import annotations
 

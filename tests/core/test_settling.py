@@ -1,4 +1,4 @@
-"""Acks, rejects, recover, prefetch: what a channel holds and how it lets go."""
+"""Acks, rejects, recover and prefetch of a channel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Single active consumer: who gets messages, who takes over, and in which order."""
+"""Single active consumer: election, failover and priorities."""
 
 from __future__ import annotations
 

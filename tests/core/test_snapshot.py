@@ -1,4 +1,4 @@
-"""Views of connections and channels say what the broker knows of them, at the moment they are made."""
+"""Views of connections and channels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams: readers at their own pace, offsets, credit, what is refused, and what stays in memory."""
+"""Streams: cursors, offsets, credit, refusals, and memory."""
 
 from __future__ import annotations
 
@@ -612,7 +612,7 @@ def test_the_newest_segment_stays_whatever_the_limits(channel: ClientChannel, cl
     assert stream.message_count() == 1
 
 
-def test_deleting_a_stream_tells_its_readers(channel: ClientChannel, stream: Queue) -> None:
+def test_deleting_a_stream_notifies_its_consumers(channel: ClientChannel, stream: Queue) -> None:
     channel.publish_all("abc", "s")
     read_stream(channel, stream, prefetch=1)
     assert offsets(channel) == [0]
@@ -698,7 +698,7 @@ class Journal(EventSink):
         self.heard.append((schema.kind_name(kind), entry.message.body))
 
 
-def test_events_tell_of_every_delivery_and_ack(storage: StreamStorage) -> None:
+def test_every_delivery_and_ack_is_an_event(storage: StreamStorage) -> None:
     journal = Journal()
     broker = Broker(storage, journal)
     broker.users.add("guest", "guest")

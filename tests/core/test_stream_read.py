@@ -1,4 +1,4 @@
-"""Readers inside the broker get a stream page by page: what is readable, in order, each message once."""
+"""`Stream.read`: pages of readable messages, in order, each message once."""
 
 from __future__ import annotations
 

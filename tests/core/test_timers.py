@@ -1,4 +1,4 @@
-"""Timers: what is due runs once, in order, whatever the clock does."""
+"""Timers run once, in order, whatever the clock does."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_next_time_is_that_of_the_earliest_which_was_not_cancelled(noted: No
     assert noted.advance(10_000) == ["late"]
 
 
-def test_whoever_waits_is_told_when_something_is_due_earlier(noted: Noted) -> None:
+def test_an_earlier_timer_is_reported(noted: Noted) -> None:
     told: list[int | None] = []
     noted.timers.on_earlier = lambda: told.append(noted.timers.next_due_ms())
     noted.at(5000, "a")

@@ -1,4 +1,4 @@
-"""Users: passwords, and patterns of what each may touch where."""
+"""Users: passwords and permissions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def allowed(users: Users, action: str, kind: str, name: str, vhost: str = "/") -
     return True
 
 
-def test_only_the_right_password_is_let_in(users: Users) -> None:
+def test_only_the_right_password_is_accepted(users: Users) -> None:
     assert users.authenticate("alice", "secret")
     for name, password in (("alice", "Secret"), ("alice", ""), ("bob", "secret"), ("", "")):
         assert not users.authenticate(name, password)
@@ -114,7 +114,7 @@ def test_a_permission_for_everywhere_gives_way_to_one_of_the_virtual_host(users:
     assert not allowed(users, "read", "queue", "q", vhost="a")
 
 
-def test_the_refusal_says_who_what_and_where(users: Users) -> None:
+def test_the_refusal_names_user_resource_and_virtual_host(users: Users) -> None:
     with pytest.raises(AccessRefused) as refusal:
         users.require("alice", "/", "write", "exchange", "")
     assert refusal.value.reply_text == (

@@ -1,4 +1,4 @@
-"""A virtual host: declaring, binding, deleting, and routes that never outlive what they were made from."""
+"""A virtual host: declare, bind, delete, and invalidation of cached routes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`VHost.publish`: publishing without a wire or a channel."""
+"""`VHost.publish`: publishing without a channel."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_an_exchange_that_does_not_exist_is_refused(vhost: VHost) -> None:
         publish(vhost, "1", "k", "x")
 
 
-def test_internal_exchanges_are_for_those_who_say_so(vhost: VHost, channel: ClientChannel, queue: Queue) -> None:
+def test_internal_exchanges_need_is_internal(vhost: VHost, channel: ClientChannel, queue: Queue) -> None:
     channel.bind(TRACE_EXCHANGE, queue, "#")
     with pytest.raises(AccessRefused, match="cannot publish to internal exchange"):
         publish(vhost, "1", "k", TRACE_EXCHANGE)
@@ -213,7 +213,7 @@ def test_an_answer_waits_for_the_end_of_the_turn_too(vhost: VHost, channel: Clie
     assert channel.bodies() == ""
 
 
-def test_it_is_kept_in_the_epoch_of_the_settlement() -> None:
+def test_it_is_stored_in_the_epoch_of_the_settlement() -> None:
     storage = ManualStorage()
     broker = make_broker(storage)
     channel = Client(broker).channel()

@@ -53,7 +53,7 @@ def test_a_client_may_vanish_anywhere(conversation: list[Frame], place: int) -> 
 
 
 @given(st.sampled_from([9, BODY]), st.integers(0, 1000))
-def test_the_clients_answer_to_a_close_is_heard_however_it_is_cut(mistaken_kind: int, place: int) -> None:
+def test_a_clients_close_ok_is_read_however_it_is_split(mistaken_kind: int, place: int) -> None:
     """A mistake that leaves the framing whole costs neither side its place in the stream."""
     line = SocketlessServer().connect()
     mistake = [*handshake(), *method(1, "channel.open"), Frame(mistaken_kind, 1, b"mistake")]

@@ -33,7 +33,7 @@ class Pattern:
         self._prefix = _literal_prefix(text)  # most names do not start with it, and RE2 takes 1 us to find out
 
     def matches(self, text: str) -> bool:
-        """Return True if it matches anywhere in the text. Texts above MAX_TEXT_BYTES match only `.*` and an empty one."""
+        """Return True if it matches anywhere in the text. Texts above MAX_TEXT_BYTES match only `.*` and ""."""
         if self._expression is None:
             return True
         if not text.startswith(self._prefix):

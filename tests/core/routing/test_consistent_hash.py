@@ -154,7 +154,7 @@ def test_positive_integers_are_weights(key: str) -> None:
         ("9" * 200, "The binding key must not exceed 10000"),
     ],
 )
-def test_other_keys_are_refused_in_rabbitmqs_words(key: str, words: str) -> None:
+def test_other_keys_are_refused_with_rabbitmqs_text(key: str, words: str) -> None:
     matcher = ConsistentHashMatcher()
     with pytest.raises(ValueError, match="The binding key must") as refusal:
         matcher.bind(key, {}, "queue")

@@ -179,7 +179,7 @@ def test_no_mode_is_accepted() -> None:
         ({"b": [True]}, 'type table (value [{<<"b">>,array,[{bool,true}]}]); expected longstr'),
     ],
 )
-def test_other_modes_are_refused_in_rabbitmqs_words(mode: object, words: str) -> None:
+def test_other_modes_are_refused_with_rabbitmqs_text(mode: object, words: str) -> None:
     with pytest.raises(ValueError, match="Invalid x-match field ") as refusal:
         validate({"x-match": mode})
     assert str(refusal.value) == f"Invalid x-match field {words}"

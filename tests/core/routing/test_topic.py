@@ -214,7 +214,7 @@ def test_many_hashes_do_not_blow_up() -> None:
     assert visits(matcher, key) <= 61 * (matcher.count_nodes() + 1)
 
 
-def test_a_key_whose_first_word_fits_nothing_looks_at_the_root_alone() -> None:
+def test_a_key_whose_first_word_matches_nothing_visits_only_the_root() -> None:
     matcher = TopicMatcher()
     matcher.bind("a.b.c.d", {}, "queue")
     assert visits(matcher, ".".join(["z"] * 60)) == 1
