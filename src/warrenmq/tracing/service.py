@@ -64,7 +64,9 @@ class Tracing:
         self.traces = Traces(self.log.reader(), self.log.flush, self._options.index_folder)
         stream = broker.stream(schema.STREAM_NAME)
         last_batched = self._recover(stream)
-        last_append_ms = max(_newest_ms(stream), self._recovered.last_time // 1000)
+        # New uids come after those in the log, even if the clock was set back.
+        last_append_ms = 0 if stream is None else stream.store.last_append_ms()
+        last_append_ms = max(last_append_ms, self._recovered.last_time // 1000)
         uids = UidClock(max(0, last_append_ms + 1 - EPOCH_MS) << _UID_BITS)
         self.recorder.connect(self.rules, self.firehose, self.log, broker.storage.log, uids, last_batched)
         self.rules.on_change = self.firehose.on_change = self.recorder.rules_changed
@@ -122,10 +124,3 @@ class Tracing:
         if self._exporter is not None:
             state["otlp"] = self._exporter.state()
         return state
-
-
-def _newest_ms(stream: Stream | None) -> int:
-    """Return when the last batch was appended: no uid in it is newer, even if the clock was set back."""
-    if stream is None:
-        return 0
-    return stream.store.last_append_ms()

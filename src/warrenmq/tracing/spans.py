@@ -168,22 +168,9 @@ class _Publish:
             self.end = event.time
 
     def span(self) -> OtelSpan:
-        event = self.event
-        destination = event.exchange or DEFAULT_EXCHANGE
-        attributes = _attributes(event, "publish", "send", destination) | _outcome(self.outcome)
-        parent = _from_hex(event.span_id)
-        return OtelSpan(
-            trace_id_of(event),
-            publish_id(event.uid),
-            parent,
-            f"publish {destination}",
-            PRODUCER,
-            event.time,
-            max(event.time, self.end),
-            attributes,
-            (),
-            _failure(self.outcome),
-        )
+        event, destination = self.event, self.event.exchange or DEFAULT_EXCHANGE
+        ids = publish_id(event.uid), _from_hex(event.span_id)
+        return _span(event, PRODUCER, ("publish", "send", destination), ids, (event.time, self.end), self.outcome)
 
 
 def trace_id_of(event: Event) -> bytes:
@@ -197,35 +184,33 @@ def publish_id(uid: int) -> bytes:
 
 def _wait_span(event: Event, begin: int) -> OtelSpan:
     queue = event.queue or ""
-    return OtelSpan(
-        trace_id_of(event),
-        _digest(8, "wait", event.uid, event.vhost, queue, begin),
-        publish_id(event.uid),
-        f"wait {queue}",
-        INTERNAL,
-        begin,
-        max(begin, event.time),
-        _attributes(event, "wait", None, queue) | _outcome(event),
-        (),
-        _failure(event),
-    )
+    ids = _digest(8, "wait", event.uid, event.vhost, queue, begin), publish_id(event.uid)
+    return _span(event, INTERNAL, ("wait", None, queue), ids, (begin, event.time), event)
 
 
 def _deliver_span(delivered: Event, settled: Event) -> OtelSpan:
-    queue = delivered.queue or ""
+    queue, time = delivered.queue or "", delivered.time
+    span_id = _digest(8, "deliver", delivered.uid, delivered.vhost, queue, *receiver_of(delivered), time)
     producer = _from_hex(delivered.span_id)
-    return OtelSpan(
-        trace_id_of(delivered),
-        _digest(8, "deliver", delivered.uid, delivered.vhost, queue, *receiver_of(delivered), delivered.time),
-        publish_id(delivered.uid),
-        f"deliver {queue}",
-        CONSUMER,
-        delivered.time,
-        max(delivered.time, settled.time),
-        _attributes(delivered, "deliver", "process", queue) | _outcome(settled),
-        ((trace_id_of(delivered), producer),) if producer else (),
-        _failure(settled),
-    )
+    links = ((trace_id_of(delivered), producer),) if producer else ()
+    ids = span_id, publish_id(delivered.uid)
+    return _span(delivered, CONSUMER, ("deliver", "process", queue), ids, (time, settled.time), settled, links)
+
+
+def _span(
+    event: Event,
+    kind: int,
+    operation: tuple[str, str | None, str],  # its name, OpenTelemetry's type of it, the destination
+    ids: tuple[bytes, bytes],  # of the span and its parent
+    times: tuple[int, int],
+    outcome: Event | None,
+    links: tuple[tuple[bytes, bytes], ...] = (),
+) -> OtelSpan:
+    begin, end = times
+    name = f"{operation[0]} {operation[2]}"
+    attributes = _attributes(event, *operation) | _outcome(outcome)
+    failure = kind_name(outcome.kind) if outcome is not None and outcome.kind in _FAILED else None
+    return OtelSpan(trace_id_of(event), *ids, name, kind, begin, max(begin, end), attributes, links, failure)
 
 
 def _attributes(event: Event, operation: str, operation_type: str | None, destination: str) -> dict[str, Value]:
@@ -257,10 +242,6 @@ def _outcome(event: Event | None) -> dict[str, Value]:
     if event.reason is not None:
         found["warrenmq.reason"] = reason_name(event.reason)
     return found
-
-
-def _failure(event: Event | None) -> str | None:
-    return kind_name(event.kind) if event is not None and event.kind in _FAILED else None
 
 
 def _from_hex(digits: str | None) -> bytes:
