@@ -43,7 +43,7 @@ _CONFIRMED = schema.CONFIRMED
 
 
 class Channel:
-    """One channel of a connection, which gives it its virtual host, user and outbox."""
+    """One channel; virtual host, user and outbox are those of its connection."""
 
     __slots__ = (
         "acked",

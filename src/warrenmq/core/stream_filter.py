@@ -40,7 +40,7 @@ class StreamFilter:
             self.needles = tuple(_KEY + _string(value) for value in sorted(values)) if few else (_KEY + b"S",)
 
     def accepts(self, header: bytes) -> bool:
-        """Whether the reader gets the message with this header."""
+        """Return True if the message with this header is to be delivered."""
         if _KEY not in header:
             return self._matches_unfiltered
         value = text_header(header, _KEY)
