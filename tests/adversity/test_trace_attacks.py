@@ -127,7 +127,7 @@ def test_a_popular_message_id_does_not_stall_the_broker(monkeypatch: pytest.Monk
     decoded: list[int] = []
     decode = reader._events
 
-    def counting(offset: int, batch: EventBatch, rows: Sequence[int]) -> reader.Life:
+    def counting(offset: int, batch: EventBatch, rows: Sequence[int]) -> reader.PlacedEvents:
         decoded.append(len(rows))
         return decode(offset, batch, rows)
 
@@ -148,7 +148,7 @@ def test_a_popular_message_id_does_not_stall_the_broker(monkeypatch: pytest.Monk
         told = [answer.result().json() for answer in answers]
         assert [(len(each["events"]), each["truncated"]) for each in told] == [(500, True)] * 8
         assert sum(decoded) == 8 * 500
-        assert max(decoded) <= reader.EVENTS_AT_ONCE
+        assert max(decoded) <= reader.EVENTS_PER_STEP
         assert 0 < traces._turns.max_running <= ReadLimits().readers
         good = ask(broker, "GET", "/api/traces/good").json()
         assert good["events"][0]["kind"] == "published"

@@ -20,8 +20,8 @@ TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 SPAN_ID = "b7ad6b7169203331"
 
 
-class Told:
-    """Tells the events of one message; times are microseconds since BEGIN."""
+class EventBuilder:
+    """Builds the events of one message; times are microseconds since BEGIN."""
 
     def __init__(self, at: int = 0, message_id: str | None = None, **common: Any) -> None:
         self.uid = next(UIDS)
@@ -33,30 +33,30 @@ class Told:
         } | common
         self._common.setdefault("routing_key", "order.created")
         self.events: list[Event] = []
-        self.say(schema.PUBLISHED, at, connection="c0", channel=1, size=100)
+        self.add(schema.PUBLISHED, at, connection="c0", channel=1, size=100)
 
-    def say(self, kind: int, at: int, **fields: Any) -> Told:
+    def add(self, kind: int, at: int, **fields: Any) -> EventBuilder:
         self.events.append(Event(BEGIN + at, kind, self.uid, **(self._common | fields)))
         return self
 
-    def enqueued(self, at: int, queue: str, **fields: Any) -> Told:
-        return self.say(schema.ENQUEUED, at, queue=queue, depth=1, **fields)
+    def enqueued(self, at: int, queue: str, **fields: Any) -> EventBuilder:
+        return self.add(schema.ENQUEUED, at, queue=queue, depth=1, **fields)
 
-    def delivered(self, at: int, queue: str, consumer: str, attempt: int = 1, **fields: Any) -> Told:
+    def delivered(self, at: int, queue: str, consumer: str, attempt: int = 1, **fields: Any) -> EventBuilder:
         who = {"connection": f"c-{consumer}", "channel": 1, "depth": 0} | fields
-        return self.say(schema.DELIVERED, at, queue=queue, consumer=consumer, attempt=attempt, **who)
+        return self.add(schema.DELIVERED, at, queue=queue, consumer=consumer, attempt=attempt, **who)
 
-    def settled(self, kind: int, at: int, queue: str, consumer: str, attempt: int = 1, **fields: Any) -> Told:
+    def settled(self, kind: int, at: int, queue: str, consumer: str, attempt: int = 1, **fields: Any) -> EventBuilder:
         who = {"connection": f"c-{consumer}", "channel": 1, "depth": 0} | fields
-        return self.say(kind, at, queue=queue, consumer=consumer, attempt=attempt, **who)
+        return self.add(kind, at, queue=queue, consumer=consumer, attempt=attempt, **who)
 
-    def acked(self, at: int, queue: str, consumer: str, attempt: int = 1, **fields: Any) -> Told:
+    def acked(self, at: int, queue: str, consumer: str, attempt: int = 1, **fields: Any) -> EventBuilder:
         return self.settled(schema.ACKED, at, queue, consumer, attempt, **fields)
 
 
 def simple_life(at: int, queue: str = "work", message_id: str | None = None, **common: Any) -> list[Event]:
     """Published, waits 100 us, is processed for 50."""
-    told = Told(at, message_id, **common)
+    told = EventBuilder(at, message_id, **common)
     return told.enqueued(at + 1, queue).delivered(at + 101, queue, "worker").acked(at + 151, queue, "worker").events
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.tracing.stories import BEGIN, Told, simple_life
+from tests.tracing.stories import BEGIN, EventBuilder, simple_life
 from warrenmq.events import schema
 from warrenmq.events.schema import Event
 from warrenmq.tracing.biography import LOST, Biography, Leg, Span, build_biography
@@ -26,10 +26,10 @@ def spans_of(leg: Leg) -> list[tuple[str, int, int | None, int | None, str | Non
 
 def fanned_out() -> list[Event]:
     """To three queues; in one of them it comes back once; then it is published again."""
-    first = Told(0, "order-17").say(schema.ROUTED, 5)
+    first = EventBuilder(0, "order-17").add(schema.ROUTED, 5)
     for queue in ("shipping", "billing", "audit"):
         first.enqueued(10, queue)
-    first.say(schema.CONFIRMED, 300)
+    first.add(schema.CONFIRMED, 300)
     first.delivered(1_000, "audit", "auditor", reason=schema.R_AUTO_ACK)
     first.delivered(2_000, "shipping", "packer-1")
     first.delivered(2_500, "billing", "clerk")
@@ -38,7 +38,7 @@ def fanned_out() -> list[Event]:
     first.delivered(9_000, "shipping", "packer-2", 2)
     first.acked(12_000, "billing", "clerk")
     first.acked(14_000, "shipping", "packer-2", 2)
-    again = Told(16_000, "order-17", source_uid=first.uid).say(schema.REPUBLISHED, 16_000)
+    again = EventBuilder(16_000, "order-17", source_uid=first.uid).add(schema.REPUBLISHED, 16_000)
     again.enqueued(16_010, "billing").delivered(17_000, "billing", "clerk").acked(18_500, "billing", "clerk")
     return first.events + again.events
 
@@ -69,7 +69,7 @@ def test_an_event_that_the_log_has_twice_counts_once() -> None:
 
 
 def test_the_order_of_the_log_counts_and_not_the_clock() -> None:
-    set_back = Told(1_000).enqueued(1_010, "work").delivered(500, "work", "worker").acked(600, "work", "worker")
+    set_back = EventBuilder(1_000).enqueued(1_010, "work").delivered(500, "work", "worker").acked(600, "work", "worker")
     biography = told(set_back.events)
     assert [event.kind for event in biography.events][-2:] == [schema.DELIVERED, schema.ACKED]
     assert (biography.legs[0].waiting_us, biography.legs[0].processing_us) == (0, 100)
@@ -80,7 +80,7 @@ def test_nothing_is_no_biography() -> None:
 
 
 def test_a_message_that_still_waits_is_not_complete() -> None:
-    biography = told(Told().enqueued(10, "work").events)
+    biography = told(EventBuilder().enqueued(10, "work").events)
     (leg,) = biography.legs
     assert (leg.outcome, leg.waiting_us, leg.processing_us) == ("waiting", None, None)
     assert leg.spans == (Span("waiting", BEGIN + 10),)
@@ -88,19 +88,19 @@ def test_a_message_that_still_waits_is_not_complete() -> None:
 
 
 def test_a_message_with_a_consumer_is_not_complete() -> None:
-    biography = told(Told().enqueued(10, "work").delivered(30, "work", "worker").events)
+    biography = told(EventBuilder().enqueued(10, "work").delivered(30, "work", "worker").events)
     (leg,) = biography.legs
     assert (leg.outcome, leg.waiting_us, leg.processing_us) == ("processing", 20, None)
     assert not biography.is_complete
 
 
 def test_one_that_no_queue_takes_is_complete_without_legs() -> None:
-    biography = told(Told().say(schema.UNROUTABLE, 1, reason=schema.R_NO_ROUTE).say(schema.RETURNED, 2).events)
+    biography = told(EventBuilder().add(schema.UNROUTABLE, 1, reason=schema.R_NO_ROUTE).add(schema.RETURNED, 2).events)
     assert (biography.legs, biography.is_complete) == ([], True)
 
 
 def test_one_that_was_rolled_back_is_complete() -> None:
-    assert told(Told().say(schema.TX_ROLLED_BACK, 50).events).is_complete
+    assert told(EventBuilder().add(schema.TX_ROLLED_BACK, 50).events).is_complete
 
 
 def test_one_whose_beginning_is_gone_is_not_complete_but_has_its_waiting_time() -> None:
@@ -114,7 +114,9 @@ def test_one_whose_beginning_is_gone_is_not_complete_but_has_its_waiting_time() 
 
 
 def test_what_is_rejected_and_dropped_ends_as_dropped() -> None:
-    life = Told().enqueued(1, "work").delivered(2, "work", "worker").settled(schema.REJECTED, 9, "work", "worker")
+    life = (
+        EventBuilder().enqueued(1, "work").delivered(2, "work", "worker").settled(schema.REJECTED, 9, "work", "worker")
+    )
     life.settled(schema.DROPPED, 10, "work", "worker", reason=schema.R_REJECTED)
     biography = told(life.events)
     assert [(leg.outcome, leg.processing_us) for leg in biography.legs] == [("dropped", 7)]
@@ -128,21 +130,28 @@ def test_what_expires_or_is_purged_ends_while_it_waits() -> None:
         (schema.DROPPED, "dropped"),
         (schema.DEAD_LETTERED, "dead_lettered"),
     ):
-        biography = told(Told().enqueued(1, "work").say(kind, 51, queue="work").events)
+        biography = told(EventBuilder().enqueued(1, "work").add(kind, 51, queue="work").events)
         assert [(leg.outcome, leg.waiting_us) for leg in biography.legs] == [(name, 50)]
         assert biography.is_complete
 
 
 def test_a_retry_waits_again_in_the_same_leg() -> None:
-    life = Told().enqueued(0, "work").delivered(10, "work", "worker").settled(schema.RETRIED, 30, "work", "worker")
+    life = (
+        EventBuilder().enqueued(0, "work").delivered(10, "work", "worker").settled(schema.RETRIED, 30, "work", "worker")
+    )
     life.enqueued(1_000, "work").delivered(1_030, "work", "worker", 2).acked(1_040, "work", "worker", 2)
     (leg,) = told(life.events).legs
     assert (leg.waiting_us, leg.processing_us, leg.outcome) == (10 + 1_000, 20 + 10, "acked")
 
 
 def test_a_dead_letter_goes_on_in_another_queue() -> None:
-    life = Told().enqueued(0, "work").delivered(10, "work", "worker").settled(schema.REJECTED, 20, "work", "worker")
-    life.say(schema.DEAD_LETTERED, 21, queue="work", reason=schema.R_REJECTED)
+    life = (
+        EventBuilder()
+        .enqueued(0, "work")
+        .delivered(10, "work", "worker")
+        .settled(schema.REJECTED, 20, "work", "worker")
+    )
+    life.add(schema.DEAD_LETTERED, 21, queue="work", reason=schema.R_REJECTED)
     life.enqueued(22, "dead").delivered(40, "dead", "undertaker").acked(45, "dead", "undertaker")
     biography = told(life.events)
     assert [(leg.queue, leg.outcome) for leg in biography.legs] == [("work", "dead_lettered"), ("dead", "acked")]
@@ -150,7 +159,7 @@ def test_a_dead_letter_goes_on_in_another_queue() -> None:
 
 
 def test_a_consumer_that_had_it_when_the_broker_was_killed_is_not_counted() -> None:
-    life = Told().enqueued(0, "work").delivered(10, "work", "worker")
+    life = EventBuilder().enqueued(0, "work").delivered(10, "work", "worker")
     life.delivered(9_000, "work", "worker", 2).acked(9_005, "work", "worker", 2)
     (leg,) = told(life.events).legs
     assert [span.outcome for span in leg.spans] == ["delivered", LOST, "acked"]
@@ -158,7 +167,7 @@ def test_a_consumer_that_had_it_when_the_broker_was_killed_is_not_counted() -> N
 
 
 def test_deliveries_are_counted_on_where_the_broker_began_to_count_anew() -> None:
-    life = Told().enqueued(0, "work").delivered(10, "work", "worker")
+    life = EventBuilder().enqueued(0, "work").delivered(10, "work", "worker")
     life.settled(schema.REQUEUED, 20, "work", "worker", 1, reason=schema.R_CLIENT).delivered(30, "work", "worker", 2)
     life.delivered(9_000, "work", "worker", 1).settled(schema.REQUEUED, 9_001, "work", "worker", 1)  # killed, started
     life.delivered(9_005, "work", "worker", 2)
@@ -172,14 +181,14 @@ def test_deliveries_are_counted_on_where_the_broker_began_to_count_anew() -> Non
 
 
 def test_deliveries_are_counted_for_each_queue_alone() -> None:
-    life = Told().enqueued(0, "a").enqueued(0, "b").delivered(10, "a", "x").delivered(11, "b", "y")
+    life = EventBuilder().enqueued(0, "a").enqueued(0, "b").delivered(10, "a", "x").delivered(11, "b", "y")
     life.delivered(9_000, "b", "y").acked(9_010, "b", "y")
     attempts = [(event.queue, event.attempt) for event in told(life.events).events if event.attempt is not None]
     assert attempts == [("a", 1), ("b", 1), ("b", 2), ("b", 2)]
 
 
 def test_what_a_consumer_had_when_the_broker_began_is_lost() -> None:
-    life = Told().enqueued(0, "work").delivered(10, "work", "worker")
+    life = EventBuilder().enqueued(0, "work").delivered(10, "work", "worker")
     (leg,) = biography_since(life.events, 5_000).legs
     assert spans_of(leg)[-1] == ("processing", 10, 5_000, 1, "worker", LOST)
     assert (leg.outcome, leg.is_over, leg.processing_us) == (LOST, False, None)
@@ -190,7 +199,12 @@ def test_what_a_consumer_had_when_the_broker_began_is_lost() -> None:
 
 
 def test_readers_of_a_stream_are_lost_with_the_broker_too() -> None:
-    life = Told().enqueued(0, "log").delivered(10, "log", "one", depth=None).delivered(12, "log", "two", depth=None)
+    life = (
+        EventBuilder()
+        .enqueued(0, "log")
+        .delivered(10, "log", "one", depth=None)
+        .delivered(12, "log", "two", depth=None)
+    )
     life.delivered(9_000, "log", "one", depth=None)
     (leg,) = biography_since(life.events, 5_000).legs
     assert [(span.consumer, span.outcome) for span in leg.spans[1:]] == [("one", LOST), ("two", LOST), ("one", None)]
@@ -204,7 +218,7 @@ def biography_since(events: list[Event], began: int) -> Biography:
 
 
 def test_a_leg_knows_who_had_it_also_without_acks() -> None:
-    life = Told().enqueued(0, "work").delivered(10, "work", "one").settled(schema.REQUEUED, 20, "work", "one")
+    life = EventBuilder().enqueued(0, "work").delivered(10, "work", "one").settled(schema.REQUEUED, 20, "work", "one")
     life.delivered(30, "work", "two", 2).settled(schema.REQUEUED, 40, "work", "two", 2)
     life.delivered(50, "work", "one", 3, reason=schema.R_AUTO_ACK)
     (leg,) = told(life.events).legs
@@ -219,19 +233,19 @@ def purge(at: int, queue: str = "work", vhost: str = "/") -> Event:
 
 
 def test_a_purge_ends_what_waits_in_its_queue() -> None:
-    biography = told([*Told().enqueued(1, "work").enqueued(1, "other").events, purge(51)])
+    biography = told([*EventBuilder().enqueued(1, "work").enqueued(1, "other").events, purge(51)])
     assert [(leg.queue, leg.outcome, leg.waiting_us) for leg in biography.legs] == [
         ("work", "dropped", 50),
         ("other", "waiting", None),
     ]
     assert biography.events[-1] == purge(51)
     assert not biography.is_complete  # in the other queue it waits
-    assert told([*Told().enqueued(1, "work").events, purge(51)]).is_complete
+    assert told([*EventBuilder().enqueued(1, "work").events, purge(51)]).is_complete
 
 
 def test_an_unrelated_purge_is_left_out() -> None:
-    waiting = Told().enqueued(1, "work").events
-    processing = Told().enqueued(1, "work").delivered(2, "work", "worker").events
+    waiting = EventBuilder().enqueued(1, "work").events
+    processing = EventBuilder().enqueued(1, "work").delivered(2, "work", "worker").events
     over = simple_life(0)
     cases = {
         "before it came": [purge(0), *waiting],
@@ -247,7 +261,7 @@ def test_an_unrelated_purge_is_left_out() -> None:
 
 
 def test_a_stream_delivers_a_message_to_many_at_once() -> None:
-    life = Told().enqueued(0, "log")
+    life = EventBuilder().enqueued(0, "log")
     life.delivered(10, "log", "one", depth=None).delivered(12, "log", "two", depth=None)
     life.acked(20, "log", "two", depth=None).acked(40, "log", "one", depth=None)
     life.delivered(100, "log", "three", depth=None).acked(101, "log", "three", depth=None)
@@ -276,7 +290,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["deliver", "back", "end"]), st.integ
 @given(st.dictionaries(st.sampled_from(["a", "b", "c"]), STEPS, min_size=1))
 def test_random_lives_have_the_times_that_a_plain_clock_counts(plans: dict[str, list[tuple[str, int]]]) -> None:
     """A reference that keeps one state and two sums per queue; the queues are told one after the other, and mixed."""
-    life = Told()
+    life = EventBuilder()
     expected: dict[str, tuple[int | None, int | None, bool]] = {}
     for queue, steps in plans.items():
         life.enqueued(1, queue)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.tracing.stories import SPAN_ID, TRACE_ID, Told, bytes_of, simple_life
+from tests.tracing.stories import SPAN_ID, TRACE_ID, EventBuilder, bytes_of, simple_life
 from warrenmq.events import schema
 from warrenmq.events.schema import Event
 from warrenmq.tracing import export_otlp
@@ -113,7 +113,7 @@ def attributes_of(thing: Any) -> dict[str, Any]:
 
 
 def test_the_spans_of_a_message_reach_the_collector_in_the_producers_trace(collector: Collector) -> None:
-    life = Told(0, "order-1", trace_id=TRACE_ID, span_id=SPAN_ID)
+    life = EventBuilder(0, "order-1", trace_id=TRACE_ID, span_id=SPAN_ID)
     life.enqueued(2, "work").delivered(102, "work", "wörker").acked(152, "work", "wörker")
     exporter = export(OtlpOptions(collector.url, version="1.2"), life.events)
     spans = {span.name: span for span in collector.spans()}
@@ -134,7 +134,7 @@ def test_the_spans_of_a_message_reach_the_collector_in_the_producers_trace(colle
 
 
 def test_a_failure_has_the_status_of_an_error(collector: Collector) -> None:
-    life = Told().enqueued(0, "work").delivered(5, "work", "one").settled(9, 20, "work", "one")
+    life = EventBuilder().enqueued(0, "work").delivered(5, "work", "one").settled(9, 20, "work", "one")
     export(OtlpOptions(collector.url), life.events)
     (deliver,) = [span for span in collector.spans() if span.name == "deliver work"]
     assert (deliver.status.code, deliver.status.message) == (2, "rejected")
@@ -199,7 +199,13 @@ def test_a_collector_that_takes_only_some_is_believed(collector: Collector) -> N
     response.partial_success.rejected_spans = 2
     response.partial_success.error_message = "too old"
     collector.body = response.SerializeToString()
-    life = Told().enqueued(1, "work").say(schema.CONFIRMED, 50).delivered(101, "work", "one").acked(151, "work", "one")
+    life = (
+        EventBuilder()
+        .enqueued(1, "work")
+        .add(schema.CONFIRMED, 50)
+        .delivered(101, "work", "one")
+        .acked(151, "work", "one")
+    )
     exporter = export(OtlpOptions(collector.url), life.events)  # all three are over with it: in one request
     assert (exporter.sent, exporter.dropped) == (1, 2)
     assert "too old" in str(exporter.failure)

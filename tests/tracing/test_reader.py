@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tracing.stories import BEGIN, MemoryLog, Stored, Told, simple_life
+from tests.tracing.stories import BEGIN, EventBuilder, MemoryLog, Stored, simple_life
 from warrenmq.events import schema
 from warrenmq.events.batch import EventBatch
 from warrenmq.events.ids import uid_text
@@ -91,7 +91,7 @@ def test_a_republished_message_belongs_to_it_by_its_message_id() -> None:
 
 
 def republished(at: int, source: list[Event]) -> list[Event]:
-    life = Told(at, source_uid=source[0].uid).say(schema.REPUBLISHED, at)
+    life = EventBuilder(at, source_uid=source[0].uid).add(schema.REPUBLISHED, at)
     return life.enqueued(at + 1, "work").delivered(at + 9, "work", "worker").acked(at + 12, "work", "worker").events
 
 
@@ -111,8 +111,8 @@ def purge(at: int, queue: str = "work") -> Event:
 
 
 def test_a_purge_that_dropped_it_with_many_others_is_found() -> None:
-    waiting = Told(0, "order-1").enqueued(1, "work").events
-    later = Told(7_000, "order-2").enqueued(7_001, "work").events
+    waiting = EventBuilder(0, "order-1").enqueued(1, "work").events
+    later = EventBuilder(7_000, "order-2").enqueued(7_001, "work").events
     log = MemoryLog(waiting, [*simple_life(500), purge(600, "other")], [purge(5_000), *later], simple_life(9_000))
     biography = biography_in(log, "order-1")
     assert biography is not None
@@ -122,15 +122,15 @@ def test_a_purge_that_dropped_it_with_many_others_is_found() -> None:
 
 
 def test_a_purge_between_two_lives_of_a_message_is_found() -> None:
-    first = Told(0, "order-1").enqueued(1, "work").events
-    again = Told(7_000, "order-1").enqueued(7_001, "work").events
+    first = EventBuilder(0, "order-1").enqueued(1, "work").events
+    again = EventBuilder(7_000, "order-1").enqueued(7_001, "work").events
     biography = biography_in(MemoryLog(first, [purge(5_000)], again), "order-1")
     assert biography is not None
     assert [leg.outcome for leg in biography.legs] == ["dropped", "waiting"]
 
 
 def test_what_a_consumer_had_before_the_broker_began_is_lost() -> None:
-    log = MemoryLog(Told(0, "order-1").enqueued(1, "work").delivered(5, "work", "worker").events)
+    log = MemoryLog(EventBuilder(0, "order-1").enqueued(1, "work").delivered(5, "work", "worker").events)
 
     async def question(began: int) -> str:
         traces = Traces(log, log.flush, began=BEGIN + began)
@@ -412,7 +412,7 @@ def test_many_ask_at_once_while_the_log_grows() -> None:
 
 
 def test_dropped_messages_have_a_biography() -> None:
-    life = Told(0, "order-1").say(schema.UNROUTABLE, 5, reason=schema.R_NO_ROUTE).events
+    life = EventBuilder(0, "order-1").add(schema.UNROUTABLE, 5, reason=schema.R_NO_ROUTE).events
     biography = biography_in(MemoryLog(life), "order-1")
     assert biography is not None
     assert biography.is_complete
@@ -430,7 +430,7 @@ class Counted:
         self.on_step: Callable[[], object] = lambda: None
         decode = reader._events
 
-        def counting(offset: int, batch: EventBatch, rows: Sequence[int]) -> reader.Life:
+        def counting(offset: int, batch: EventBatch, rows: Sequence[int]) -> reader.PlacedEvents:
             self.events += len(rows)
             self.largest_step = max(self.largest_step, len(rows))
             self.on_step()
@@ -541,7 +541,9 @@ def test_batches_and_time_are_limited_too() -> None:
 
 
 def test_many_purges_of_a_queue_in_which_many_wait_cost_no_more_than_their_number() -> None:
-    waiting = [event for number in range(300) for event in Told(number, "popular").enqueued(number, "work").events]
+    waiting = [
+        event for number in range(300) for event in EventBuilder(number, "popular").enqueued(number, "work").events
+    ]
     purges = [purge(10_000 + number) for number in range(300)]
     biography = biography_in(MemoryLog(waiting, purges), "popular")
     assert biography is not None

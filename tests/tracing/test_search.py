@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import pytest
 
-from tests.tracing.stories import BEGIN, TRACE_ID, MemoryLog, Told, simple_life
+from tests.tracing.stories import BEGIN, TRACE_ID, EventBuilder, MemoryLog, simple_life
 from warrenmq.events import schema
 from warrenmq.events.batch import EventBatch
 from warrenmq.events.ids import UidClock, uid_key, uid_text
@@ -59,7 +59,7 @@ def uids(page: TracePage) -> list[int]:
 
 
 def test_a_summary_has_the_outcome_of_a_message() -> None:
-    life = Told(0, "order-1", correlation_id="basket-9", trace_id=TRACE_ID)
+    life = EventBuilder(0, "order-1", correlation_id="basket-9", trace_id=TRACE_ID)
     life.enqueued(1, "a").enqueued(2, "b").delivered(10, "a", "worker").acked(99, "a", "worker")
     (summary,) = search(MemoryLog(life.events)).traces
     assert summary == TraceSummary(
@@ -70,7 +70,7 @@ def test_a_summary_has_the_outcome_of_a_message() -> None:
 
 def test_a_priority_that_only_later_events_tell_is_known() -> None:
     """A broker that kept none wrote the first events, and was updated then."""
-    life = Told(0, "order-1").enqueued(1, "a").delivered(10, "a", "worker", priority=6)
+    life = EventBuilder(0, "order-1").enqueued(1, "a").delivered(10, "a", "worker", priority=6)
     (summary,) = search(MemoryLog(life.events)).traces
     assert summary.priority == 6
 
@@ -240,7 +240,7 @@ def test_what_is_no_cursor_is_refused(cursor: str) -> None:
 
 def restless(at: int, rounds: int) -> list[Event]:
     """A message that comes back again and again."""
-    told = Told(at, correlation_id="basket").enqueued(at, "work")
+    told = EventBuilder(at, correlation_id="basket").enqueued(at, "work")
     for number in range(rounds):
         told.delivered(at + number, "work", "worker", number + 1)
         told.settled(schema.REQUEUED, at + number, "work", "worker", number + 1)
@@ -258,7 +258,7 @@ def test_the_work_of_a_search_is_bounded_and_each_message_is_found_once(
     decoded = [0]
     decode = reader._events
 
-    def counting(offset: int, batch: EventBatch, rows: Sequence[int]) -> reader.Life:
+    def counting(offset: int, batch: EventBatch, rows: Sequence[int]) -> reader.PlacedEvents:
         decoded[-1] += len(rows)
         return decode(offset, batch, rows)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.tracing.stories import BEGIN, SPAN_ID, TRACE_ID, Told, simple_life
+from tests.tracing.stories import BEGIN, SPAN_ID, TRACE_ID, EventBuilder, simple_life
 from warrenmq.events import schema
 from warrenmq.events.ids import uid_text
 from warrenmq.events.schema import Event
@@ -19,9 +19,9 @@ def times(span: OtelSpan) -> tuple[str, int, int]:
 
 
 def test_a_life_is_a_publish_a_wait_and_a_delivery() -> None:
-    life = Told(0, "order-1", trace_id=TRACE_ID, span_id=SPAN_ID, correlation_id="basket-9", priority=7)
-    life.say(schema.ROUTED, 1)
-    life.enqueued(2, "work").say(schema.CONFIRMED, 90).delivered(102, "work", "worker").acked(152, "work", "worker")
+    life = EventBuilder(0, "order-1", trace_id=TRACE_ID, span_id=SPAN_ID, correlation_id="basket-9", priority=7)
+    life.add(schema.ROUTED, 1)
+    life.enqueued(2, "work").add(schema.CONFIRMED, 90).delivered(102, "work", "worker").acked(152, "work", "worker")
     publish, wait, deliver = spans_of(life.events)
     assert [times(span) for span in (publish, wait, deliver)] == [
         ("publish orders", 0, 90),
@@ -70,7 +70,7 @@ def test_the_same_events_are_the_same_spans() -> None:
 
 
 def test_a_requeue_is_a_delivery_that_failed_and_a_second_wait() -> None:
-    life = Told().enqueued(0, "work").delivered(10, "work", "one").settled(schema.REQUEUED, 30, "work", "one")
+    life = EventBuilder().enqueued(0, "work").delivered(10, "work", "one").settled(schema.REQUEUED, 30, "work", "one")
     life.delivered(70, "work", "two", 2).acked(75, "work", "two", 2)
     found = [span for span in spans_of(life.events) if not span.name.startswith("publish")]
     assert [(*times(span), span.failure) for span in found] == [
@@ -82,19 +82,19 @@ def test_a_requeue_is_a_delivery_that_failed_and_a_second_wait() -> None:
 
 
 def test_a_nack_and_its_requeue_are_one_failure() -> None:
-    life = Told().enqueued(0, "work").delivered(10, "work", "one").settled(schema.NACKED, 30, "work", "one")
+    life = EventBuilder().enqueued(0, "work").delivered(10, "work", "one").settled(schema.NACKED, 30, "work", "one")
     life.settled(schema.REQUEUED, 31, "work", "one")
     found = [span for span in spans_of(life.events) if span.name.startswith("deliver")]
     assert [(*times(span), span.failure) for span in found] == [("deliver work", 10, 30, "nacked")]
 
 
 def test_a_delivery_with_automatic_ack_has_no_length() -> None:
-    life = Told().enqueued(0, "work").delivered(10, "work", "one", reason=schema.R_AUTO_ACK)
+    life = EventBuilder().enqueued(0, "work").delivered(10, "work", "one", reason=schema.R_AUTO_ACK)
     assert [times(span) for span in spans_of(life.events)][1:2] == [("deliver work", 10, 10)]
 
 
 def test_what_expires_is_a_wait_that_failed() -> None:
-    life = Told().enqueued(0, "work").say(schema.EXPIRED, 500, queue="work", reason=schema.R_EXPIRED)
+    life = EventBuilder().enqueued(0, "work").add(schema.EXPIRED, 500, queue="work", reason=schema.R_EXPIRED)
     wait = spans_of(life.events)[0]
     assert (*times(wait), wait.failure, wait.attributes["warrenmq.reason"]) == (
         "wait work",
@@ -106,25 +106,25 @@ def test_what_expires_is_a_wait_that_failed() -> None:
 
 
 def test_what_no_queue_takes_is_a_publish_that_failed() -> None:
-    (publish,) = spans_of(Told(exchange="").say(schema.UNROUTABLE, 5, reason=schema.R_NO_ROUTE).events)
+    (publish,) = spans_of(EventBuilder(exchange="").add(schema.UNROUTABLE, 5, reason=schema.R_NO_ROUTE).events)
     assert (times(publish), publish.failure) == (("publish amq.default", 0, 5), "unroutable")
 
 
 def test_a_publish_without_a_confirm_is_over_when_others_come_long_after() -> None:
     maker = SpanMaker()
-    assert maker.add(Told(0).enqueued(7, "work").events) == []
-    (publish,) = maker.add(Told(2_000_000).events)
+    assert maker.add(EventBuilder(0).enqueued(7, "work").events) == []
+    (publish,) = maker.add(EventBuilder(2_000_000).events)
     assert times(publish) == ("publish orders", 0, 7)
     assert len(maker.end_publishes()) == 1
 
 
 def test_a_wait_that_began_before_anybody_listened_begins_with_the_enqueue_time() -> None:
-    life = Told().delivered(100, "work", "one", enqueue_time=BEGIN + 3)
+    life = EventBuilder().delivered(100, "work", "one", enqueue_time=BEGIN + 3)
     assert times(SpanMaker().add(life.events[1:])[0]) == ("wait work", 3, 100)
 
 
 def test_many_consumers_of_a_stream_have_a_delivery_each() -> None:
-    life = Told(enqueue_time=BEGIN).enqueued(0, "log").delivered(10, "log", "one", depth=None)
+    life = EventBuilder(enqueue_time=BEGIN).enqueued(0, "log").delivered(10, "log", "one", depth=None)
     life.delivered(12, "log", "two", depth=None).acked(20, "log", "two").acked(30, "log", "one")
     found = [times(span) for span in spans_of(life.events) if not span.name.startswith("publish")]
     assert found == [("wait log", 0, 10), ("deliver log", 12, 20), ("deliver log", 10, 30)]
@@ -133,7 +133,7 @@ def test_many_consumers_of_a_stream_have_a_delivery_each() -> None:
 def test_what_is_open_is_bounded() -> None:
     maker = SpanMaker(max_open=10)
     for at in range(100):
-        maker.add(Told(at).enqueued(at, "work").delivered(at, "work", "one").events)
+        maker.add(EventBuilder(at).enqueued(at, "work").delivered(at, "work", "one").events)
     assert len(maker.end_publishes()) <= 10
 
 
