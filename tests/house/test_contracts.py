@@ -16,7 +16,7 @@ DECLARATIONS = sorted(SOURCE.rglob("*.pxd"))
 LONGEST_FILE = 600
 
 # Declarations of C constants and inline functions, which other modules cimport; the .py is for uncompiled use.
-HEADERS = {"warrenmq.events.fields", "warrenmq.events.memory"}
+HEADERS = {"warrenmq.events.fields", "warrenmq.events.memory", "warrenmq.protocol.big_endian"}
 
 # Who makes HTTP requests. management/ serves HTTP (a contract in pyproject.toml).
 HTTP_CLIENTS = {"cli/http.py", "pipeline/source/broker.py", "tracing/export_otlp.py"}

@@ -1,5 +1,6 @@
 cimport cython
 
+from warrenmq.protocol cimport big_endian
 from warrenmq.protocol.frames cimport FrameHandler, FrameReader
 from warrenmq.protocol.output cimport OutputBuffer
 from warrenmq.protocol.properties cimport BasicProperties
@@ -89,6 +90,4 @@ cdef class ClientConnection(FrameHandler):
     cdef tuple _cache_address(self, bytes data)
 
 
-@cython.locals(value="unsigned long long", index=Py_ssize_t)
-cdef unsigned long long _read_tag(const unsigned char *data, Py_ssize_t at) noexcept
 cdef str _text(bytes data)

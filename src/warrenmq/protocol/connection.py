@@ -18,7 +18,7 @@ from enum import Enum
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is a class
 
-from warrenmq.protocol import methods, spec
+from warrenmq.protocol import big_endian, methods, spec
 from warrenmq.protocol.content import decode_content_method
 from warrenmq.protocol.errors import (
     ChannelError,
@@ -410,7 +410,7 @@ class ClientConnection(FrameHandler):
         self._content_handler.on_deliver(
             channel,
             consumer_tag,
-            _read_tag(data, tag_end),
+            big_endian.load_u64(data, tag_end),
             data[address_at - 1] & 1 == 1,
             exchange,
             routing_key,
@@ -517,13 +517,6 @@ def _misplaced(channel: int, method: spec.Method) -> ProtocolError:
 
 def _no_tag(delivery_tag: int) -> LocalMisuse:
     return LocalMisuse(f"a delivery tag is an unsigned integer of 64 bits, not {delivery_tag!r:.80}")
-
-
-def _read_tag(data: bytes, at: int) -> int:
-    value = 0
-    for index in range(at, at + 8):
-        value = value << 8 | data[index]
-    return value
 
 
 def _text(data: bytes) -> str:

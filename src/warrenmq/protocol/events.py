@@ -1,4 +1,4 @@
-"""What a client's connection tells its owner: one small value for each thing that the server said or that went wrong.
+"""The events of a client's connection: one small value per method, content or failure.
 
 `ConnectionClosed` is the last event of a connection, and there is exactly one.
 """
@@ -19,7 +19,7 @@ _FLAGS_AT = 12
 
 
 class ClosedBy(Enum):
-    """Who ended a connection. NETWORK: neither side said goodbye."""
+    """Which side ended a connection. NETWORK: neither side sent a close."""
 
     CLIENT = "client"
     SERVER = "server"
@@ -28,7 +28,7 @@ class ClosedBy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The handshake is over: channels can be opened."""
+    """The handshake has succeeded: channels can be opened."""
 
     tuning: Tuning
     server_properties: dict[str, Any]
@@ -44,7 +44,7 @@ class MethodReceived:
 
 @dataclass(frozen=True, slots=True)
 class ContentReceived:
-    """A whole message. `header` is as it came; `properties` decodes it, which may raise MalformedProperties."""
+    """A complete message. `properties` decodes the raw `header`, which may raise MalformedProperties."""
 
     channel: int
     method: ContentMethod
@@ -58,19 +58,19 @@ class ContentReceived:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """The server does not read publishers for now."""
+    """The server has stopped reading from publishers."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Unblocked:
-    """The server reads publishers again."""
+    """The server reads from publishers again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionClosed:
-    """The end: write what is left, then close the socket. `reply_code` 0 means that no close method was said."""
+    """The end: write the remaining output, then close the socket. `reply_code` 0: no close method was sent."""
 
     by: ClosedBy
     reply_code: int

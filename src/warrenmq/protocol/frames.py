@@ -1,22 +1,15 @@
-"""Bytes to frames, frames to methods and contents: one loop over everything that was received.
+"""Decodes frames into methods and contents, in one loop over the received bytes.
 
-Sans-I/O. The reader calls its handler for each complete method or content, in order; how the input was cut into
-chunks makes no difference. What is not complete yet is left to the caller, who offers it again in front of the next
-chunk. Nothing grows beyond the frame limit and the message limit, whatever the peer announces. A handler that cannot
-go on yet says so by `is_paused`: the reader stops behind that method, and all that follows is left to the caller.
+Sans-I/O. The reader calls its handler for each complete method or content, in order, however the input is cut into
+chunks. The caller keeps an incomplete rest and passes it again before the next chunk. Memory is bounded by the frame
+limit and the message limit, whatever the peer announces. A handler that must wait sets `is_paused`: the reader stops
+after that method and leaves the rest to the caller.
 
-The common case, a publish whose three frames lie in one buffer, is read in one go (`_read_content_at_once`).
+The common case, a publish whose three frames are in one buffer, is read at once (`_read_content_at_once`).
 Compiled when the package is built (frames.pxd): there `data` is read as a C pointer.
 """
 
-import struct
-
-try:
-    import cython
-except ImportError:
-    from warrenmq.protocol.uncompiled import cython
-
-from warrenmq.protocol import spec
+from warrenmq.protocol import big_endian, spec
 from warrenmq.protocol.errors import FrameError, UnexpectedFrame, describe_payload
 
 _METHOD = spec.FRAME_METHOD
@@ -38,18 +31,14 @@ _CHANNEL_CLOSE_OK = spec.ChannelCloseOk.index
 _HEADER_MIN_SIZE = 14
 _FRAME_OVERHEAD = 8
 _ACK_SIZE = 13
-# Three short strings and a few bytes: what is longer is no such method, and is not kept until its content comes.
+# Three short strings and a few bytes: a longer payload is invalid and is not kept until its content arrives.
 _MAX_CONTENT_METHOD_SIZE = 1024
-# Memory of a pending content beside its bytes: the object, its bytearray, its place in the table (sys.getsizeof).
+# Memory of a pending content besides its bytes: the object, its bytearray, its table entry (sys.getsizeof).
 _PENDING_OVERHEAD = 300
 
 
-_unpack_head = struct.Struct(">BHI").unpack_from
-_unpack_header = struct.Struct(">BHIIQ").unpack_from
-
-
 class FrameHandler:
-    """Who hears what the peer sent. Payloads are those of the frames: a method's begins with its ids."""
+    """Receives what the peer sent. Payloads are those of the frames: a method's begins with its ids."""
 
     __slots__ = ()
 
@@ -57,19 +46,19 @@ class FrameHandler:
         raise NotImplementedError
 
     def on_ack(self, channel: int, delivery_tag: int, multiple: bool) -> None:
-        """basic.ack, decoded here because it comes once per message."""
+        """Handle basic.ack, which the reader decodes because there is one per message."""
         raise NotImplementedError
 
     def on_content_header(self, channel: int, body_size: int) -> bool:
-        """A body of that size is about to come in several frames; False: ignore the channel from here on."""
+        """A body of that size follows in several frames. Return False to ignore the channel from now on."""
         raise NotImplementedError
 
     def on_buffered(self, channel: int, size: int) -> bool:
-        """The reader keeps `size` more bytes of a content that is not complete; False: ignore the channel."""
+        """The reader holds `size` more bytes of an incomplete content. Return False to ignore the channel."""
         return True
 
     def on_released(self, size: int) -> None:
-        """The reader keeps `size` bytes less: a content is complete, or was dropped."""
+        """The reader holds `size` bytes less: a content is complete or was dropped."""
 
     def on_content(self, channel: int, method: bytes, header: bytes, body: bytes) -> None:
         raise NotImplementedError
@@ -79,14 +68,14 @@ class FrameHandler:
 
 
 class PendingContent:
-    """A content of which some frames are still to come. `size` is what the handler was told of it."""
+    """An incomplete content. `size` is the number of bytes reported to the handler."""
 
     __slots__ = ("body", "header", "method", "missing", "size")
 
     def __init__(self, method: bytes) -> None:
         self.method = method
         self.header: bytes | None = None
-        self.body = bytearray()  # not a list of pieces: a peer may send them one byte at a time
+        self.body = bytearray()  # not a list of chunks: a peer may send single bytes
         self.missing = 0
         self.size = 0
 
@@ -109,15 +98,15 @@ class FrameReader:
         self.handler = handler
         self.frame_max = frame_max
         self.pending: dict[int, PendingContent] = {}
-        # Channels that this side has closed: nothing but the peer's close or close-ok is heard on them.
+        # Channels that this side has closed: only the peer's close or close-ok is accepted on them.
         self.ignored_channels: set[int] = set()
-        # Before the handshake is over nothing is gathered for the peer, and messages are just methods out of place.
+        # False during the handshake: nothing is buffered for the peer, and contents are unexpected methods.
         self.accepts_content = True
-        # This side has closed the connection: only channel 0 is heard.
+        # This side has closed the connection: only channel 0 is read.
         self.is_closing = False
-        # Set by a handler of methods: hear nothing more for now.
+        # Set by the handler of a method to stop reading for now.
         self.is_paused = False
-        # Behind the frame at fault, after a ProtocolError; 0 where the framing itself is broken and nothing can follow.
+        # After a ProtocolError: the position after the bad frame, or 0 if the framing is broken and nothing can follow.
         self.resume_at = 0
 
     def receive(self, buffer: bytes, end: int) -> int:
@@ -125,12 +114,7 @@ class FrameReader:
         data = buffer
         position = 0
         while end - position >= 7:
-            if cython.compiled:
-                frame_type = data[position]
-                channel = data[position + 1] << 8 | data[position + 2]
-                size = _read_u32(data, position + 3)
-            else:
-                frame_type, channel, size = _unpack_head(data, position)
+            frame_type, channel, size = big_endian.load_frame_head(data, position)
             if size > self.frame_max:
                 self.resume_at = 0
                 limit = self.frame_max - _FRAME_OVERHEAD
@@ -149,7 +133,7 @@ class FrameReader:
             if (self.is_closing or self.ignored_channels) and self._is_ignored(frame_type, channel, data[start:stop]):
                 continue
             if frame_type == _METHOD and size >= 4:
-                index = _read_u32(data, start)
+                index = big_endian.load_u32(data, start)
                 if self.pending and channel in self.pending:
                     self._refuse_in_content(channel)
                 if channel == 0 or not self.accepts_content:
@@ -157,7 +141,7 @@ class FrameReader:
                     if self.is_paused:
                         break
                 elif index == _BASIC_ACK and size == _ACK_SIZE:
-                    self.handler.on_ack(channel, _read_u64(data, start + 4), data[start + 12] & 1 == 1)
+                    self.handler.on_ack(channel, big_endian.load_u64(data, start + 4), data[start + 12] & 1 == 1)
                 elif size <= _MAX_CONTENT_METHOD_SIZE and index in (
                     _BASIC_PUBLISH,
                     _BASIC_DELIVER,
@@ -179,20 +163,15 @@ class FrameReader:
     def _read_content_at_once(
         self, data: bytes, begin: int, position: int, end: int, channel: int, method: bytes
     ) -> int:
-        """Read the header and body frames behind the method that begins there; gives where to go on.
+        """Read the header and body frames after the method that begins at `begin`; return the next position.
 
-        If only the end of a small content is missing, that is at the method again: reading it anew costs less than
-        keeping its parts. Otherwise its frames are taken one by one.
+        If only the end of a small content is missing, that is `begin`: reading it again costs less than keeping its
+        parts. Otherwise its frames are read one by one.
         """
         if end - position >= 7 + _HEADER_MIN_SIZE + 1:
-            if cython.compiled:
-                header_type = data[position]
-                header_channel = data[position + 1] << 8 | data[position + 2]
-                size = _read_u32(data, position + 3)
-                class_and_weight = _read_u32(data, position + 7)
-                body_size = _read_u64(data, position + 11)
-            else:
-                header_type, header_channel, size, class_and_weight, body_size = _unpack_header(data, position)
+            header_type, header_channel, size, class_and_weight, body_size = big_endian.load_header_start(
+                data, position
+            )
             start = position + 7
             stop = start + size
             if (
@@ -208,7 +187,7 @@ class FrameReader:
                 if body_size == 0:
                     self.handler.on_content(channel, method, data[start:stop], b"")
                     return body_position
-                # body_size is compared with what is here before it is added to anything: it may be any 64-bit number.
+                # Compare body_size with the limit before adding to it: it may be any 64-bit number.
                 if body_size <= self.frame_max - _FRAME_OVERHEAD:
                     body_start = body_position + 7
                     body_stop = body_start + body_size
@@ -227,7 +206,7 @@ class FrameReader:
         return position
 
     def _buffer(self, channel: int, pending: PendingContent, size: int) -> bool:
-        """Tell the handler that the content takes `size` more bytes; False: it was dropped."""
+        """Report `size` more bytes to the handler; return False if the content was dropped."""
         pending.size += size
         if self.handler.on_buffered(channel, size):
             return True
@@ -235,7 +214,7 @@ class FrameReader:
         return False
 
     def _receive_other(self, frame_type: int, channel: int, payload: bytes) -> None:
-        """Headers, bodies and heartbeats that come on their own, and everything that is wrong."""
+        """Handle single header, body and heartbeat frames, and everything invalid."""
         if frame_type == _HEARTBEAT:
             if payload:
                 raise FrameError(describe_payload(frame_type, payload) + ": unknown_frame")
@@ -265,7 +244,7 @@ class FrameReader:
                 *_ids(pending.method),
             )
         pending.header = payload
-        pending.missing = _read_u64(payload, 4)
+        pending.missing = big_endian.load_u64(payload, 4)
         if pending.missing == 0:
             self._complete(channel, pending, b"")
         elif not self.handler.on_content_header(channel, pending.missing):
@@ -305,7 +284,7 @@ class FrameReader:
         raise UnexpectedFrame(f"expected {expected}", *_ids(pending.method))
 
     def ignore_channel(self, channel: int) -> None:
-        """Hear nothing but close and close-ok on this channel until `resume_channel`."""
+        """Accept only close and close-ok on this channel until `resume_channel`."""
         self.ignored_channels.add(channel)
         self._drop(channel)
 
@@ -334,40 +313,18 @@ class FrameReader:
             return False
         if frame_type != _METHOD or len(payload) < 4:
             return True
-        index = payload[0] << 24 | payload[1] << 16 | payload[2] << 8 | payload[3]
-        return index not in (_CHANNEL_CLOSE, _CHANNEL_CLOSE_OK)
+        return big_endian.load_u32(payload, 0) not in (_CHANNEL_CLOSE, _CHANNEL_CLOSE_OK)
 
 
 def frame(frame_type: int, channel: int, payload: bytes) -> bytes:
-    """One whole frame."""
+    """Encode a frame."""
     return b"%c%b%b%b\xce" % (frame_type, channel.to_bytes(2, "big"), len(payload).to_bytes(4, "big"), payload)
 
 
-def _read_u64(data: bytes, at: int) -> int:
-    if cython.compiled:
-        value = 0
-        for index in range(at, at + 8):
-            value = value << 8 | data[index]
-        return value
-    return int.from_bytes(data[at : at + 8], "big")
-
-
-def _read_u32(data: bytes, at: int) -> int:
-    if cython.compiled:
-        value = 0
-        for index in range(at, at + 4):
-            value = value << 8 | data[index]
-        return value
-    return int.from_bytes(data[at : at + 4], "big")
-
-
 def _is_frame(data: bytes, at: int, frame_type: int, channel: int, size: int) -> bool:
-    """Whether a frame of that kind and size begins there."""
-    if cython.compiled:
-        return (
-            data[at] == frame_type and (data[at + 1] << 8 | data[at + 2]) == channel and _read_u32(data, at + 3) == size
-        )
-    return _unpack_head(data, at) == (frame_type, channel, size)
+    """Return True if a frame of that type and size begins there."""
+    found_type, found_channel, found_size = big_endian.load_frame_head(data, at)
+    return found_type == frame_type and found_channel == channel and found_size == size
 
 
 def _ids(method: bytes) -> tuple[int, int]:

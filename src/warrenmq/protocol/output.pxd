@@ -1,5 +1,7 @@
 cimport cython
 
+from warrenmq.protocol cimport big_endian
+
 cdef Py_ssize_t _BIG_BODY
 cdef Py_ssize_t _SCRATCH_SIZE
 cdef Py_ssize_t _FRAME_OVERHEAD
@@ -67,10 +69,3 @@ cdef class OutputBuffer:
     cdef _append(self, bytes frames)
     @cython.locals(at="unsigned char *")
     cdef unsigned char *_reserve(self, Py_ssize_t size) except NULL
-
-
-cdef unsigned char *_write_head(unsigned char *at, int frame_type, int channel, Py_ssize_t size) noexcept
-cdef unsigned char *_write_u32(unsigned char *at, unsigned int value) noexcept
-cdef unsigned char *_write_u64(unsigned char *at, unsigned long long value) noexcept
-@cython.locals(source="const unsigned char *")
-cdef unsigned char *_write_bytes(unsigned char *at, bytes data, Py_ssize_t size) noexcept

@@ -1,8 +1,8 @@
-"""Methods and contents to bytes: what one connection has to say, gathered until it is written.
+"""Encodes methods and contents: the output of one connection, buffered until it is written.
 
-One of two files that know whether they are compiled (docs/decisions/0002), because C and Python are fast in different
-ways: C copies bytes into one growing buffer, Python joins a list of them.
-Both give the same bytes; tests/protocol/test_output.py compares each with a plain encoder.
+It has a compiled and a plain branch (docs/decisions/0002), because C and Python are fast in different ways: C copies
+bytes into one growing buffer, Python joins a list of them. Both produce the same bytes; tests/protocol/test_output.py
+compares each with a simple encoder.
 
 Compiled when the package is built (output.pxd).
 """
@@ -15,14 +15,13 @@ try:
 except ImportError:
     from warrenmq.protocol.uncompiled import cython
 
-if cython.compiled:
-    from cython.cimports.libc.string import memcpy
+from warrenmq.protocol import big_endian
 
-Pointer: TypeAlias = Any  # an unsigned char * in compiled code, and never used in plain Python
+Pointer: TypeAlias = Any  # an unsigned char * in compiled code, unused in plain Python
 
 IS_COMPILED: bool = cython.compiled
 
-# A body from this size on is handed to the socket as it is, rather than copied into the buffer.
+# A body of at least this size goes to the socket without being copied into the buffer.
 BIG_BODY = 16 * 1024
 _BIG_BODY = BIG_BODY  # the same as a C integer
 
@@ -31,19 +30,19 @@ _MAX_POOLED = 32
 _FRAME_OVERHEAD = 8
 _DELIVER = 0x003C003C
 _SETTLEMENT_FRAME = struct.Struct(">BHIIQBB")
-_SETTLEMENT_SIZE = 13  # of ack, nack and reject alike: the ids, the tag, a byte of bits
+_SETTLEMENT_SIZE = 13  # of ack, nack and reject: ids, tag, a byte of bits
 _ACK = 0x003C0050
-_CONTENT_START = struct.Struct(">IQ")  # class and weight, the body's size
+_CONTENT_START = struct.Struct(">IQ")  # class and weight, body size
 _CONTENT_START_SIZE = 12
 _BASIC = 60 << 16
 _FRAME_HEAD = struct.Struct(">BHI")
 _TAG = struct.Struct(">QB")
 _METHOD_HEAD = struct.Struct(">BHII")  # with the method's ids
-_NEXT_HEAD = struct.Struct(">BBHI")  # behind the end of the frame before
+_NEXT_HEAD = struct.Struct(">BBHI")  # after the end byte of the previous frame
 
 
 class BufferPool:
-    """Buffers that connections borrow while they have something to say: idle ones hold none."""
+    """Buffers that connections borrow while they have output; idle connections hold none."""
 
     __slots__ = ("free",)
 
@@ -52,7 +51,7 @@ class BufferPool:
 
 
 class OutputBuffer:
-    """Gathers frames; `take` gives them as buffers to be written in order."""
+    """Collects frames; `take` returns them as buffers to be written in order."""
 
     __slots__ = ("capacity", "chunks", "frame_max", "length", "pool", "scratch", "size")
 
@@ -63,10 +62,10 @@ class OutputBuffer:
         self.scratch: bytearray | None = None
         self.capacity = 0
         self.length = 0  # bytes in the scratch
-        self.size = 0  # bytes in all
+        self.size = 0  # bytes in total
 
     def put(self, frames: bytes) -> None:
-        """Whole frames, ready made."""
+        """Append encoded frames."""
         if cython.compiled:
             self._append(frames)
         else:
@@ -74,20 +73,20 @@ class OutputBuffer:
         self.size += len(frames)
 
     def put_method(self, channel: int, payload: bytes) -> None:
-        """A method frame."""
+        """Append a method frame."""
         self.put(_FRAME_HEAD.pack(1, channel, len(payload)) + payload + b"\xce")
 
     def put_ack(self, channel: int, delivery_tag: int, multiple: bool) -> None:
-        """basic.ack."""
+        """Append basic.ack."""
         self.put_settlement(channel, _ACK, delivery_tag, multiple)
 
     def put_settlement(self, channel: int, index: int, delivery_tag: int, bits: int) -> None:
-        """basic.ack, nack or reject: methods that have a delivery tag and a byte of bits."""
+        """Append basic.ack, nack or reject: a delivery tag and a byte of bits."""
         if cython.compiled:
             total = _SETTLEMENT_SIZE + _FRAME_OVERHEAD
-            at = _write_head(self._reserve(total), 1, channel, _SETTLEMENT_SIZE)
-            at = _write_u32(at, index)
-            at = _write_u64(at, delivery_tag)
+            at = big_endian.store_frame_head(self._reserve(total), 1, channel, _SETTLEMENT_SIZE)
+            at = big_endian.store_u32(at, index)
+            at = big_endian.store_u64(at, delivery_tag)
             at[0] = bits
             at[1] = 0xCE
             self.length += total
@@ -96,14 +95,14 @@ class OutputBuffer:
         self.put(_SETTLEMENT_FRAME.pack(1, channel, _SETTLEMENT_SIZE, index, delivery_tag, bits, 0xCE))
 
     def put_content(self, channel: int, method: bytes, header: bytes, body: bytes) -> None:
-        """A method with its content."""
+        """Append a method with its content."""
         self.put_method(channel, method)
         self.put(_FRAME_HEAD.pack(2, channel, len(header)) + header + b"\xce")
         if body:
             self._put_body(channel, body)
 
     def put_message(self, channel: int, method: bytes, properties: bytes, body: bytes) -> None:
-        """A method with its content, whose header is made here of the encoded property list."""
+        """Append a method with its content, given the encoded property list instead of a header."""
         method_size = len(method)
         list_size = len(properties)
         header_size = _CONTENT_START_SIZE + list_size
@@ -113,17 +112,17 @@ class OutputBuffer:
         if is_small and body_size != 0:
             total += body_size + _FRAME_OVERHEAD
         if cython.compiled:
-            at = _write_head(self._reserve(total), 1, channel, method_size)
-            at = _write_bytes(at, method, method_size)
+            at = big_endian.store_frame_head(self._reserve(total), 1, channel, method_size)
+            at = big_endian.store_bytes(at, method, method_size)
             at[0] = 0xCE
-            at = _write_head(at + 1, 2, channel, header_size)
-            at = _write_u32(at, _BASIC)
-            at = _write_u64(at, body_size)
-            at = _write_bytes(at, properties, list_size)
+            at = big_endian.store_frame_head(at + 1, 2, channel, header_size)
+            at = big_endian.store_u32(at, _BASIC)
+            at = big_endian.store_u64(at, body_size)
+            at = big_endian.store_bytes(at, properties, list_size)
             at[0] = 0xCE
             if is_small and body_size != 0:
-                at = _write_head(at + 1, 3, channel, body_size)
-                at = _write_bytes(at, body, body_size)
+                at = big_endian.store_frame_head(at + 1, 3, channel, body_size)
+                at = big_endian.store_bytes(at, body, body_size)
                 at[0] = 0xCE
             self.length += total
         else:
@@ -151,7 +150,7 @@ class OutputBuffer:
         header: bytes,
         body: bytes,
     ) -> None:
-        """basic.deliver with its content; consumer_tag and address are wire short strings."""
+        """Append basic.deliver with its content; consumer_tag and address are encoded short strings."""
         tag_size = len(consumer_tag)
         address_size = len(address)
         header_size = len(header)
@@ -163,29 +162,29 @@ class OutputBuffer:
             if is_small and body_size != 0:
                 total += body_size + _FRAME_OVERHEAD
             at = self._reserve(total)
-            at = _write_head(at, 1, channel, method_size)
+            at = big_endian.store_frame_head(at, 1, channel, method_size)
             at[0] = 0
             at[1] = 60
             at[2] = 0
             at[3] = 60
-            at = _write_bytes(at + 4, consumer_tag, tag_size)
-            at = _write_u64(at, delivery_tag)
+            at = big_endian.store_bytes(at + 4, consumer_tag, tag_size)
+            at = big_endian.store_u64(at, delivery_tag)
             at[0] = redelivered
-            at = _write_bytes(at + 1, address, address_size)
+            at = big_endian.store_bytes(at + 1, address, address_size)
             at[0] = 0xCE
-            at = _write_head(at + 1, 2, channel, header_size)
-            at = _write_bytes(at, header, header_size)
+            at = big_endian.store_frame_head(at + 1, 2, channel, header_size)
+            at = big_endian.store_bytes(at, header, header_size)
             at[0] = 0xCE
             if is_small and body_size != 0:
-                at = _write_head(at + 1, 3, channel, body_size)
-                at = _write_bytes(at, body, body_size)
+                at = big_endian.store_frame_head(at + 1, 3, channel, body_size)
+                at = big_endian.store_bytes(at, body, body_size)
                 at[0] = 0xCE
             self.length += total
             self.size += total
             if not is_small:
                 self._put_body(channel, body)
             return
-        # Joined with everything else when it is taken.
+        # `take` joins them.
         self.chunks += (
             _METHOD_HEAD.pack(1, channel, method_size, _DELIVER),
             consumer_tag,
@@ -205,7 +204,7 @@ class OutputBuffer:
             self._put_body(channel, body)
 
     def _put_body(self, channel: int, body: bytes) -> None:
-        """Body frames of at most the negotiated size; large pieces are not copied."""
+        """Append body frames of at most the negotiated size; large pieces are not copied."""
         limit = self.frame_max - _FRAME_OVERHEAD
         if len(body) < _BIG_BODY and len(body) <= limit:
             self.put(_FRAME_HEAD.pack(3, channel, len(body)) + body + b"\xce")
@@ -220,7 +219,7 @@ class OutputBuffer:
             self.put(b"\xce")
 
     def take(self) -> list[bytes | memoryview]:
-        """Everything gathered since the last call."""
+        """Return the output since the last call."""
         self._seal()
         chunks = self.chunks
         self.chunks = []
@@ -235,7 +234,7 @@ class OutputBuffer:
         return chunks
 
     def _seal(self) -> None:
-        """Move what lies in the scratch to the list."""
+        """Move the content of the scratch to the list."""
         if self.length:
             at: Pointer = self.scratch
             self.chunks.append(at[: self.length])
@@ -243,11 +242,11 @@ class OutputBuffer:
 
     def _append(self, frames: bytes) -> None:
         size = len(frames)
-        _write_bytes(self._reserve(size), frames, size)
+        big_endian.store_bytes(self._reserve(size), frames, size)
         self.length += size
 
     def _reserve(self, size: int) -> Pointer:
-        """A pointer to so many free bytes. A full scratch is sealed, so that none grows and all fit the pool."""
+        """Return a pointer to `size` free bytes. A full scratch is sealed: none grows, so that all fit the pool."""
         if self.length + size > self.capacity:
             self._seal()
             if size > _SCRATCH_SIZE:
@@ -258,40 +257,3 @@ class OutputBuffer:
                 self.capacity = _SCRATCH_SIZE
         at: Pointer = self.scratch
         return at + self.length
-
-
-def _write_head(at: Pointer, frame_type: int, channel: int, size: int) -> Pointer:
-    at[0] = frame_type
-    at[1] = channel >> 8
-    at[2] = channel & 255
-    at[3] = size >> 24 & 255
-    at[4] = size >> 16 & 255
-    at[5] = size >> 8 & 255
-    at[6] = size & 255
-    return at + 7
-
-
-def _write_u32(at: Pointer, value: int) -> Pointer:
-    at[0] = value >> 24 & 255
-    at[1] = value >> 16 & 255
-    at[2] = value >> 8 & 255
-    at[3] = value & 255
-    return at + 4
-
-
-def _write_u64(at: Pointer, value: int) -> Pointer:
-    at[0] = value >> 56 & 255
-    at[1] = value >> 48 & 255
-    at[2] = value >> 40 & 255
-    at[3] = value >> 32 & 255
-    at[4] = value >> 24 & 255
-    at[5] = value >> 16 & 255
-    at[6] = value >> 8 & 255
-    at[7] = value & 255
-    return at + 8
-
-
-def _write_bytes(at: Pointer, data: bytes, size: int) -> Pointer:
-    source: Pointer = data
-    memcpy(at, source, size)
-    return at + size

@@ -1,5 +1,6 @@
 cimport cython
 
+from warrenmq.protocol cimport big_endian
 from warrenmq.protocol.values cimport ValueReader, encode_shortstr, encode_table, encode_timestamp
 
 cdef int _CONTENT_TYPE
@@ -93,7 +94,7 @@ cdef str _text_of(bytes header, int flag)
 cdef int _flags_at(bytes data, Py_ssize_t offset) except -1
 @cython.locals(flag=int, offset=Py_ssize_t)
 cdef Py_ssize_t _offset_of(bytes header, int flags, int wanted) except -1
-@cython.locals(size=Py_ssize_t, end=Py_ssize_t, length=cython.longlong)
+@cython.locals(size=Py_ssize_t, end=Py_ssize_t)
 cdef Py_ssize_t _end_of(bytes header, Py_ssize_t offset, int flag) except -1
 cdef int _byte_at(bytes header, Py_ssize_t offset) except -1
 cdef object _read_property(ValueReader reader, int flag)

@@ -20,6 +20,7 @@ from datetime import datetime
 from struct import Struct
 from typing import Any
 
+from warrenmq.protocol import big_endian
 from warrenmq.protocol.errors import LocalMisuse, MalformedProperties, MalformedValue
 from warrenmq.protocol.values import (
     Timestamp,
@@ -404,7 +405,7 @@ def _text_of(header: bytes, flag: int) -> str | None:
 def _flags_at(data: bytes, offset: int) -> int:
     if offset < 0 or len(data) < offset + 2:
         raise MalformedProperties("no property flags")
-    flags = data[offset] << 8 | data[offset + 1]
+    flags = big_endian.load_u16(data, offset)
     if flags & _CONTINUATION:
         raise MalformedProperties("property flags continue, and AMQP 0-9-1 has no more of them")
     return flags
@@ -431,11 +432,7 @@ def _end_of(header: bytes, offset: int, flag: int) -> int:
     elif flag == _HEADERS:
         if offset + 4 > size:
             raise MalformedProperties("the headers table is cut short")
-        length = header[offset]
-        length = length << 8 | header[offset + 1]
-        length = length << 8 | header[offset + 2]
-        length = length << 8 | header[offset + 3]
-        end = offset + 4 + length
+        end = offset + 4 + big_endian.load_u32(header, offset)
     else:
         end = offset + 1 + _byte_at(header, offset)
     if end > size:

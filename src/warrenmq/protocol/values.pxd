@@ -1,5 +1,7 @@
 cimport cython
 
+from warrenmq.protocol cimport big_endian
+
 cdef int _ARRAY
 cdef int _UNSIGNED_BYTE
 cdef int _DECIMAL
@@ -42,7 +44,7 @@ cdef class ValueReader:
     cpdef int read_octet(self) except -1
     @cython.locals(data=bytes, position=Py_ssize_t)
     cpdef int read_short(self) except -1
-    @cython.locals(data=bytes, position=Py_ssize_t, value=cython.longlong)
+    @cython.locals(data=bytes, position=Py_ssize_t)
     cpdef long long read_long(self)  # no "except -1": Cython 3.3.1 writes that for long long as -1LLLL
     @cython.locals(high=cython.ulonglong)
     cpdef unsigned long long read_longlong(self)

@@ -25,6 +25,7 @@ from decimal import Decimal
 from struct import Struct
 from typing import Any
 
+from warrenmq.protocol import big_endian
 from warrenmq.protocol.errors import LocalMisuse, MalformedText, MalformedValue
 
 MAX_DEPTH = 100
@@ -97,17 +98,13 @@ class ValueReader:
         self._require(2)
         data, position = self.data, self.position
         self.position = position + 2
-        return data[position] << 8 | data[position + 1]
+        return big_endian.load_u16(data, position)
 
     def read_long(self) -> int:
         self._require(4)
         data, position = self.data, self.position
         self.position = position + 4
-        # Step by step: one expression would be computed in 32 bits by some C compilers.
-        value = data[position]
-        value = value << 8 | data[position + 1]
-        value = value << 8 | data[position + 2]
-        return value << 8 | data[position + 3]
+        return big_endian.load_u32(data, position)
 
     def read_longlong(self) -> int:
         high = self.read_long()
