@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Folder:
     return Folder(tmp_path / "data", [queue_definition("orders", 7), queue_definition("caf\udce9\n" + "x" * 90, 8)])
 
 
-def test_a_clean_folder_is_told_in_a_table_and_exit_0(folder: Folder) -> None:
+def test_clean_folder_is_reported_as_table_with_exit_0(folder: Folder) -> None:
     folder.segment([0, 1, 2])
     folder.log(append(3) + append(4, queue=8))
     code, out, log = check(folder.path)
@@ -37,7 +37,7 @@ def test_a_clean_folder_is_told_in_a_table_and_exit_0(folder: Folder) -> None:
     assert out.splitlines()[-1] == "clean: 2 durable queues, 5 messages"
 
 
-def test_damage_is_told_with_what_is_lost_and_exit_1(folder: Folder) -> None:
+def test_damage_is_reported_with_losses_and_exit_1(folder: Folder) -> None:
     segment = folder.segment([0, 1], [2, 3])
     flip(segment, segment.stat().st_size - 1)
     code, out, _ = check(folder.path)

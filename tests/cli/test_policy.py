@@ -75,7 +75,7 @@ def test_operator_policies_and_virtual_hosts_have_their_own(node: FakeNode, url:
     assert policy("list", "--operator", "--vhost", "/", "--url", url)[1] == "no operator policies\n"
 
 
-def test_what_is_refused_is_said_in_lines_and_exits_with_1(url: str) -> None:
+def test_refusals_are_lines_on_stderr_and_exit_1(url: str) -> None:
     code, out, log = policy("set", "p", "(", '{"max-length": -1}', "--url", url)
     assert (code, out) == (1, "")
     assert log == (

@@ -70,7 +70,7 @@ def serve() -> Iterator[Serve]:
         served.process.communicate()
 
 
-def test_ready_line_says_version_address_folder_and_whether_compiled(serve: Serve, tmp_path: Path) -> None:
+def test_ready_line_has_version_address_folder_and_compiled(serve: Serve, tmp_path: Path) -> None:
     found = serve("--port", "0", "--http-port", "off", "--data-dir", str(tmp_path / "data")).ready()
     version, port, folder, compiled = found.groups()
     assert version == warrenmq.__version__
@@ -129,7 +129,7 @@ def assert_refused(served: Served, *parts: str) -> None:
         assert part in lines[0]
 
 
-def test_restart_finds_what_was_confirmed_and_says_what_it_read(serve: Serve, tmp_path: Path) -> None:
+def test_restart_recovers_confirmed_messages_and_logs_it(serve: Serve, tmp_path: Path) -> None:
     arguments = ("--port", "0", "--http-port", "off", "--data-dir", str(tmp_path), "--durability", "os")
     served = serve(*arguments)
     with pika.BlockingConnection(pika.ConnectionParameters(port=int(served.ready()[2]))) as connection:

@@ -37,7 +37,7 @@ def test_where_there_is_no_stream_there_are_no_jobs() -> None:
     assert told["tracing"]["enabled"] is False
 
 
-def test_jobs_are_listed_with_what_is_known_of_them() -> None:
+def test_jobs_are_listed_with_their_descriptions() -> None:
     node = FakeNode()
     append(node, answer("throughput", [windowed(0, count=7)], written=BEGIN), answer("flow", [], chart="flow"))
     first, second = asked(node)["jobs"]
@@ -72,7 +72,7 @@ def test_a_later_message_wins_row_by_row() -> None:
     assert sorted(rows_of(node)) == [2, 5]
 
 
-def test_an_answer_of_whole_windows_takes_the_place_of_all_that_was_said_of_them() -> None:
+def test_complete_windows_replace_earlier_rows() -> None:
     node = FakeNode()
     append(node, answer("throughput", [windowed(0, count=1), windowed(0, "gone", count=5), windowed(1, count=3)]))
     append(node, answer("throughput", [windowed(0, count=2)], batch=1, windows=[0]))
@@ -108,7 +108,7 @@ def test_a_time_and_a_number_of_rows_can_be_asked_for(asked_for: str, found: lis
     assert asked(node, "/api/analysis/throughput?limit=3")["complete"] is False
 
 
-def test_who_has_an_earlier_revision_is_given_the_windows_that_changed_since() -> None:
+def test_rows_after_a_revision_are_those_of_changed_windows() -> None:
     node = FakeNode()
     append(node, answer("throughput", [windowed(n, count=n) for n in range(4)]))
     browser = Browser(node)
@@ -139,7 +139,7 @@ def test_rows_of_no_window_are_given_whatever_the_time() -> None:
         ("/api/analysis/throughput?window=ten", 400, "'window' must be a whole number"),
     ],
 )
-def test_what_cannot_be_answered_is_refused_with_what_would_fit(path: str, status: int, reason: str) -> None:
+def test_invalid_requests_are_refused_with_the_expected_form(path: str, status: int, reason: str) -> None:
     node = FakeNode()
     append(node, answer("throughput", []))
     response = Browser(node).get(path, auth=GUEST)
@@ -147,7 +147,7 @@ def test_what_cannot_be_answered_is_refused_with_what_would_fit(path: str, statu
     assert response.json()["reason"].startswith(reason)
 
 
-def test_nobody_unknown_is_told_anything() -> None:
+def test_anonymous_requests_are_refused() -> None:
     for path in ("/api/analysis", "/api/analysis/throughput", "/api/streams"):
         assert Browser().get(path).status_code == 401
 
@@ -163,7 +163,7 @@ def test_a_user_sees_rows_of_virtual_hosts_that_are_theirs() -> None:
 @pytest.mark.parametrize(
     ("state", "age", "silent"), [("running", 31, True), ("running", 29, False), ("stopped", 99, False)]
 )
-def test_an_analysis_that_should_be_running_and_says_nothing_is_silent(state: str, age: int, silent: bool) -> None:
+def test_running_analysis_without_messages_is_silent(state: str, age: int, silent: bool) -> None:
     board = ResultBoard()
     row = {"run": "r", "state": state, "batches": 3}
     board.add([parse_result(json.dumps(answer("status", [row], keys=["run"], written=BEGIN)).encode())])
@@ -209,7 +209,7 @@ GOOD = answer("throughput", [windowed(0, count=1)])
         b'{"version":1,"job":"x","rows":[{"n":' + b"9" * 5000 + b"}]}",
     ],
 )
-def test_what_is_no_answer_is_passed_over_and_counted(body: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_messages_are_skipped_and_counted(body: bytes, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(InvalidResult):
         parse_result(body)
     node = FakeNode()
@@ -257,7 +257,7 @@ def test_the_number_of_jobs_is_bounded() -> None:
 # -- the stream --------------------------------------------------------------------------------------------------------
 
 
-def test_what_comes_later_is_read_when_it_is_asked_for() -> None:
+def test_later_messages_are_read_on_the_next_request() -> None:
     node = FakeNode()
     browser = Browser(node)
     for count in range(3):
@@ -292,7 +292,7 @@ def test_after_a_restart_the_newest_messages_are_read_again(monkeypatch: pytest.
     assert rows_of(node) == [4, 5, 6, 7, 8]
 
 
-def test_what_was_trimmed_is_passed_over() -> None:
+def test_trimmed_messages_are_skipped() -> None:
     node = FakeNode()
     declare(node, {"x-max-length-bytes": 20_000, "x-stream-max-segment-size-bytes": 5_000})
     browser = Browser(node)
@@ -306,7 +306,7 @@ def test_what_was_trimmed_is_passed_over() -> None:
     assert 200 - len(told["rows"]) >= stream.first_offset - 1
 
 
-def test_who_asks_does_not_wait_for_ever_and_the_next_reads_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_waits_for_a_limited_time_and_the_next_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(analysis_reader, "JOBS_TIMEOUT", 0.0)
     node = FakeNode()
     append(node, *(answer("throughput", [windowed(n, count=n)], batch=n) for n in range(9)))
@@ -319,7 +319,7 @@ def test_who_asks_does_not_wait_for_ever_and_the_next_reads_on(monkeypatch: pyte
 # -- streams -----------------------------------------------------------------------------------------------------------
 
 
-def test_streams_are_listed_for_who_may_enter_their_virtual_host() -> None:
+def test_streams_are_listed_for_users_with_access_to_their_vhost() -> None:
     node = FakeNode()
     append(node, GOOD, GOOD)
     node.broker.vhosts["/"].declare_queue("q", True, False, False, {}, connection=None)

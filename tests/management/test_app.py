@@ -48,7 +48,7 @@ def test_health_of_a_ready_node() -> None:
     assert (response.status_code, response.json()) == (200, {"status": "ready"})
 
 
-def test_health_of_a_node_tells_what_is_short_and_how_its_storage_does() -> None:
+def test_health_has_alarms_and_storage_figures() -> None:
     response = get("/healthz", view(alarms=["disk"], figures={"log_bytes": 5}))
     assert (response.status_code, response.json()) == (
         200,
@@ -63,7 +63,7 @@ def test_metrics_tell_of_alarms_and_storage() -> None:
     assert "warren_disk_free_bytes 7\n" in text
 
 
-def test_health_of_a_node_that_is_not_ready_says_why() -> None:
+def test_health_of_a_node_that_is_not_ready_has_the_reason() -> None:
     response = get("/healthz", view(is_ready=False, reason="stopping"))
     assert (response.status_code, response.json()) == (503, {"status": "not ready", "reason": "stopping"})
 

@@ -52,11 +52,11 @@ def test_a_user_of_the_broker_comes_in_by_basic_auth(browser: Browser) -> None:
 
 
 @pytest.mark.parametrize("header", ["Basic", "Basic !!!", "Basic Z3Vlc3Q", "Bearer abc"])
-def test_a_malformed_authorization_is_nobody(browser: Browser, header: str) -> None:
+def test_malformed_authorization_is_refused(browser: Browser, header: str) -> None:
     assert browser.get("/api/session", headers={"Authorization": header}).status_code == 401
 
 
-def test_the_login_is_told_where_the_user_comes_from() -> None:
+def test_login_receives_the_origin() -> None:
     asked: list[tuple[str, str, str]] = []
 
     class Watched(FakeNode):
@@ -68,7 +68,7 @@ def test_the_login_is_told_where_the_user_comes_from() -> None:
     assert asked == [("é", "pä:ss", "192.0.2.7")]
 
 
-def test_a_node_that_gives_no_login_lets_nobody_in() -> None:
+def test_node_without_login_refuses_every_user() -> None:
     node = FakeNode()
     view = NodeView(node.broker, lambda: (True, ""), lambda: 0.0, "1")
     assert not asyncio.run(view.login("guest", "guest", Origin("127.0.0.1")))
@@ -77,7 +77,7 @@ def test_a_node_that_gives_no_login_lets_nobody_in() -> None:
 # -- sessions ----------------------------------------------------------------------------------------------------------
 
 
-def test_signing_in_gives_a_cookie_that_scripts_and_other_sites_do_not_get(browser: Browser) -> None:
+def test_session_cookie_is_httponly_and_same_site(browser: Browser) -> None:
     response = browser.sign_in()
     assert response.status_code == 200
     assert response.json()["user"] == "guest"
@@ -92,7 +92,7 @@ def test_over_https_the_cookie_is_secure() -> None:
     assert "Secure" in response.headers["Set-Cookie"].split("; ")
 
 
-def test_a_wrong_password_gives_no_session(browser: Browser) -> None:
+def test_wrong_password_creates_no_session(browser: Browser) -> None:
     response = browser.sign_in(password="wrong")
     assert error_of(response) == (401, "not_authorized")
     assert "Set-Cookie" not in response.headers
@@ -128,7 +128,7 @@ def test_a_session_ends_when_it_is_old_although_it_is_used(browser: Browser) -> 
     assert (last, browser.get("/api/session").status_code) == (200, 401)
 
 
-def test_signing_out_ends_the_session_for_whoever_kept_the_cookie(browser: Browser) -> None:
+def test_signing_out_ends_the_session_even_if_the_cookie_is_kept(browser: Browser) -> None:
     browser.sign_in()
     kept = dict(browser.cookies)
     assert browser.change("DELETE", "/api/session").status_code == 204
@@ -137,7 +137,7 @@ def test_signing_out_ends_the_session_for_whoever_kept_the_cookie(browser: Brows
     assert browser.get("/api/session").status_code == 401
 
 
-def test_the_session_of_a_user_who_was_removed_is_over(browser: Browser) -> None:
+def test_session_of_a_removed_user_is_invalid(browser: Browser) -> None:
     browser.node.broker.users.add("temp", "x")
     browser.node.broker.users.grant("temp", None, EVERYTHING, EVERYTHING, EVERYTHING)
     browser.sign_in("temp", "x")
@@ -158,7 +158,7 @@ def test_sessions_are_bounded_and_the_one_unused_longest_goes_first(monkeypatch:
 # -- requests that change something ------------------------------------------------------------------------------------
 
 
-def test_a_change_by_cookie_wants_the_sessions_token(browser: Browser) -> None:
+def test_change_by_cookie_needs_the_csrf_token(browser: Browser) -> None:
     browser.sign_in()
     for headers in ({}, {"X-Warren-CSRF": ""}, {"X-Warren-CSRF": "guessed"}, {"X-Warren-CSRF": "gu\u00e9ss".encode()}):
         assert error_of(browser.ask("DELETE", RULE, headers=headers)) == (403, "not_authorized")
@@ -175,7 +175,7 @@ def test_the_token_of_another_session_is_not_enough(browser: Browser) -> None:
     assert browser.ask("DELETE", RULE, headers={"X-Warren-CSRF": others}).status_code == 403
 
 
-def test_a_change_by_basic_auth_wants_no_token(browser: Browser) -> None:
+def test_change_by_basic_auth_needs_no_csrf_token(browser: Browser) -> None:
     assert browser.ask("DELETE", RULE, auth=GUEST).status_code == 204
 
 
@@ -190,7 +190,7 @@ def test_a_change_by_basic_auth_wants_no_token(browser: Browser) -> None:
         ({"Origin": "http://broker"}, 204),
     ],
 )
-def test_what_a_page_of_another_site_sends_is_refused(browser: Browser, headers: dict[str, str], status: int) -> None:
+def test_requests_of_other_sites_are_refused(browser: Browser, headers: dict[str, str], status: int) -> None:
     assert browser.ask("DELETE", RULE, auth=GUEST, headers=headers).status_code == status
 
 
@@ -214,7 +214,7 @@ class LimitedNode(FakeNode):
         return await self.authenticator.check(name, password, Peer(origin.address, is_direct=origin.is_direct))
 
 
-def test_wrong_passwords_are_limited_and_the_right_one_gets_in() -> None:
+def test_wrong_passwords_are_limited_and_the_right_one_is_accepted() -> None:
     node = LimitedNode()
     browser = Browser(node)
     assert [browser.sign_in(password=str(n)).status_code for n in range(13)] == [401] * 12 + [429]
@@ -226,7 +226,7 @@ def test_wrong_passwords_are_limited_and_the_right_one_gets_in() -> None:
     assert browser.sign_in().status_code == 200
 
 
-def test_others_and_those_who_are_in_are_not_locked_out() -> None:
+def test_other_users_and_sessions_are_not_locked_out() -> None:
     browser = Browser(LimitedNode())
     browser.sign_in()
     for n in range(14):
@@ -235,7 +235,7 @@ def test_others_and_those_who_are_in_are_not_locked_out() -> None:
     assert browser.get("/api/session", auth=("limited", "secret")).status_code == 200
 
 
-def test_a_password_that_is_no_text_is_wrong(browser: Browser) -> None:
+def test_password_that_is_not_text_is_wrong(browser: Browser) -> None:
     body = b'{"username": "guest", "password": "\\ud800"}'
     response = browser.ask("POST", "/api/login", content=body, headers={"Content-Type": "application/json"})
     assert error_of(response) == (400, "bad_request")

@@ -100,7 +100,7 @@ async def test_requests_that_are_never_finished_are_cut_off(caplog: pytest.LogCa
 
 @pytest.mark.parametrize("sent", [b"\x16\x03\x01 no HTTP\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 70_000])
 @on_a_loop
-async def test_what_is_not_http_is_refused_with_the_security_headers_and_not_logged(
+async def test_non_http_input_is_refused_with_security_headers_and_not_logged(
     caplog: pytest.LogCaptureFixture, sent: bytes
 ) -> None:
     with caplog.at_level(logging.WARNING):

@@ -21,7 +21,7 @@ def test_the_front_door_leads_to_the_traces() -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_is_for_who_signed_in_and_others_sign_in_first(name: str) -> None:
+def test_pages_redirect_to_the_sign_in_page(name: str) -> None:
     browser = Browser()
     answer = browser.get(f"/ui/{name}?a=b&c=d")
     assert answer.status_code == 303
@@ -67,7 +67,7 @@ def test_plotly_comes_from_its_package() -> None:
     assert b"plotly.js v" in answer.content[:200]
 
 
-def test_without_plotly_the_answer_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_plotly_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "find_spec", lambda name: None)
     answer = Browser().get("/ui/vendor/plotly.js")
     assert (answer.status_code, answer.json()["reason"]) == (404, "plotly is not installed: pip install 'warrenmq[ui]'")
@@ -93,6 +93,6 @@ def test_a_page_is_one_html_and_one_js_without_script_inside(name: str) -> None:
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if path.suffix == ".js"], ids=lambda path: path.name)
-def test_what_a_script_imports_is_there(path: Path) -> None:
+def test_imported_scripts_exist(path: Path) -> None:
     for name in re.findall(r"from \"\./([^\"]+)\"", path.read_text()):
         assert (pages.UI / name).is_file()

@@ -28,7 +28,7 @@ def put(browser: Browser, path: str, body: Any, auth: tuple[str, str] = GUEST) -
 
 
 @pytest.mark.parametrize("base", [POLICIES, OPERATOR])
-def test_a_policy_is_made_read_changed_and_deleted(browser: Browser, base: str) -> None:
+def test_policy_is_created_read_changed_and_deleted(browser: Browser, base: str) -> None:
     one = f"{base}/%2F/limit"
     assert put(browser, one, BODY).status_code == 201
     values = {"vhost": "/", "name": "limit", **BODY, "apply-to": "all", "priority": 0}
@@ -65,7 +65,7 @@ def test_names_may_hold_any_text(browser: Browser) -> None:
     assert browser.get(f"{POLICIES}/%2F/caf%E9", auth=GUEST).json()["name"] == "caf\udce9"
 
 
-def test_what_else_is_in_the_body_is_ignored_as_by_rabbitmq(browser: Browser) -> None:
+def test_other_keys_of_the_body_are_ignored_as_by_rabbitmq(browser: Browser) -> None:
     assert put(browser, f"{POLICIES}/%2F/p", {**BODY, "name": "other", "vhost": "x", "foo": 7}).status_code == 201
 
 
@@ -85,7 +85,7 @@ def test_what_else_is_in_the_body_is_ignored_as_by_rabbitmq(browser: Browser) ->
         ([], "the body must be a JSON object"),
     ],
 )
-def test_what_is_no_policy_is_refused(browser: Browser, body: Any, reason: str) -> None:
+def test_invalid_policies_are_refused(browser: Browser, body: Any, reason: str) -> None:
     answer = put(browser, f"{POLICIES}/%2F/p", body)
     assert (answer.status_code, answer.json()) == (400, {"error": "bad_request", "reason": reason})
     assert browser.get(POLICIES, auth=GUEST).json() == []

@@ -28,7 +28,7 @@ def test_rules_are_listed_with_the_state_of_tracing(browser: Browser) -> None:
     assert answer["tracing"] == {"enabled": True, "kept": 12345, "dropped": 0, "failure": None}
 
 
-def test_a_rule_is_made_and_changed_and_read_back(browser: Browser) -> None:
+def test_rule_is_created_changed_and_read_back(browser: Browser) -> None:
     assert put(browser, "new", {}).status_code == 201
     anything = {"vhost": None, "exchange": None, "queue": None, "header": {}, "ratio": 1.0, "enabled": True}
     assert browser.get("/api/trace-rules/new", auth=GUEST).json() == {"name": "new", "fixed": False} | anything
@@ -67,7 +67,7 @@ def test_a_rule_of_the_settings_stays_as_it_is(browser: Browser) -> None:
         ([], "the body must be a JSON object"),
     ],
 )
-def test_what_is_no_rule_is_refused_with_what_would_be(browser: Browser, body: Any, reason: str) -> None:
+def test_invalid_rules_are_refused_with_the_expected_form(browser: Browser, body: Any, reason: str) -> None:
     answer = put(browser, "new", body)
     assert answer.status_code == 400
     assert answer.json()["reason"].startswith(reason)

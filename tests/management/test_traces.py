@@ -44,7 +44,7 @@ def query_of(parameters: str) -> TraceQuery:
 # -- one message -------------------------------------------------------------------------------------------------------
 
 
-def test_a_leg_tells_its_deliveries_and_who_had_it() -> None:
+def test_leg_has_its_deliveries_and_consumers() -> None:
     told = asked("/api/traces/order-17", story())
     assert [(leg["queue"], leg["deliveries"], leg["consumers"]) for leg in told["legs"]] == [
         ("shipping", 2, ["packer-1", "packer-2"]),
@@ -161,12 +161,12 @@ def test_a_message_of_which_nothing_is_kept_is_not_found() -> None:
     assert refused("/api/traces/other", FakeNode())[1].endswith("; tracing is off")
 
 
-def test_an_event_log_that_cannot_be_read_is_said_so() -> None:
+def test_unreadable_event_log_is_reported() -> None:
     for path in ("/api/traces/x", "/api/traces"):
         assert refused(path, FakeNode(failure="disk gone")) == (503, "the event log cannot be read: disk gone")
 
 
-def test_a_node_without_tracing_says_so() -> None:
+def test_node_without_tracing_reports_it() -> None:
     class Without(FakeNode):
         def view(self) -> NodeView:
             return NodeView(self.broker, lambda: (True, ""), lambda: 0.0, "1", login=self.login)
@@ -178,7 +178,7 @@ def test_a_node_without_tracing_says_so() -> None:
 # -- what a user may see -----------------------------------------------------------------------------------------------
 
 
-def test_a_user_sees_only_what_happened_in_own_virtual_hosts() -> None:
+def test_user_sees_only_events_of_own_vhosts() -> None:
     told = story()
     inside = [replace(event, vhost="other") if event.kind == schema.REPUBLISHED else event for event in told.events]
     browser = Browser(FakeNode(replace(told, events=inside), story("secret", UID + 1)))
@@ -199,7 +199,7 @@ def test_a_user_without_the_tag_monitoring_reads_nothing() -> None:
     assert browser.node.reader.queries == []
 
 
-def test_streams_of_the_broker_are_listed_for_who_may_read_them() -> None:
+def test_system_streams_are_listed_for_monitoring_users() -> None:
     browser = Browser()
     for name in ("warren.events", "mine"):
         arguments = {"x-queue-type": "stream"}
@@ -208,7 +208,7 @@ def test_streams_of_the_broker_are_listed_for_who_may_read_them() -> None:
         assert [each["name"] for each in browser.get("/api/streams", auth=auth).json()["streams"]] == names
 
 
-def test_who_may_enter_all_virtual_hosts_sees_those_that_are_gone_too() -> None:
+def test_users_of_all_vhosts_see_deleted_ones_too() -> None:
     assert query_of("").vhosts is None
 
 
@@ -271,7 +271,7 @@ def test_every_parameter_reaches_the_reader() -> None:
     )
 
 
-def test_the_default_exchange_is_asked_for_by_the_name_that_permissions_use() -> None:
+def test_default_exchange_is_queried_as_amq_default() -> None:
     assert query_of("exchange=amq.default").exchange == ""
 
 
@@ -311,7 +311,7 @@ def test_a_time_may_be_so_long_ago(text: str, ago: int) -> None:
         ("cursor=x", "'x' is no cursor of this search"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_what_would(parameters: str, reason: str) -> None:
+def test_invalid_parameters_are_refused_with_the_expected_form(parameters: str, reason: str) -> None:
     status, text = refused("/api/traces?" + parameters)
     assert status == 400
     assert text.startswith(reason)
@@ -347,7 +347,7 @@ def test_a_long_answer_is_the_same_json_though_it_is_made_in_parts() -> None:
     assert max(len(leg["spans"]) for leg in told["legs"]) == 800
 
 
-def test_an_answer_that_leaves_something_out_says_how_to_narrow_the_search() -> None:
+def test_truncated_response_says_how_to_narrow_the_search() -> None:
     browser = Browser(FakeNode(replace(story(), is_truncated=True), story("whole", UID + 1)))
     told = browser.get("/api/traces/order-17", auth=GUEST).json()
     assert told["truncated"] is True
@@ -357,7 +357,7 @@ def test_an_answer_that_leaves_something_out_says_how_to_narrow_the_search() -> 
 
 
 @pytest.mark.parametrize("path", ["/api/traces", "/api/traces/x"])
-def test_who_comes_when_too_many_are_asking_hears_when_to_come_again(path: str) -> None:
+def test_request_above_the_limit_gets_retry_after(path: str) -> None:
     class Busy(FakeReader):
         def _fail(self) -> None:
             raise TracingBusy("2 searches are running and 64 wait; try again later", 4)
@@ -373,7 +373,7 @@ def test_who_comes_when_too_many_are_asking_hears_when_to_come_again(path: str) 
 
 
 @pytest.mark.parametrize("path", ["/api/traces", "/api/traces/x"])
-def test_a_client_that_hangs_up_ends_the_work_for_its_answer(path: str) -> None:
+def test_disconnect_cancels_the_request(path: str) -> None:
     class Endless(FakeReader):
         def __init__(self) -> None:
             super().__init__()

@@ -18,7 +18,7 @@ class System:
         return self.ms
 
 
-def test_it_is_the_systems_time_while_nobody_sets_that() -> None:
+def test_clock_follows_the_system_time() -> None:
     system = System()
     clock = SteadyClock(system)
     for passed in (0, 1, 1000, 86_400_000):
@@ -33,7 +33,7 @@ def test_it_follows_a_system_that_is_set_forward() -> None:
     assert clock() == system.ms
 
 
-def test_it_goes_on_at_half_speed_after_the_system_is_set_back_until_both_agree() -> None:
+def test_clock_runs_at_half_speed_after_the_system_is_set_back() -> None:
     system = System()
     clock = SteadyClock(system)
     before = clock()

@@ -19,13 +19,13 @@ def client(server: SocketlessServer) -> Dialogue:
     return Dialogue(server).open({"consumer_cancel_notify": True})
 
 
-def test_a_goodbye_is_answered_after_everything_said_before_it(client: Dialogue) -> None:
+def test_close_is_answered_after_earlier_requests(client: Dialogue) -> None:
     client.say("queue.declare", 1, queue="q")
     client.say("connection.close", reply_code=200, reply_text="goodbye")
     assert client.hear() == ["queue.declare-ok", "connection.close-ok"]
 
 
-def test_nothing_is_heard_after_a_goodbye(server: SocketlessServer, client: Dialogue) -> None:
+def test_nothing_is_processed_after_a_close(server: SocketlessServer, client: Dialogue) -> None:
     client.say("connection.close", reply_code=200, reply_text="goodbye")
     client.say("queue.declare", 1, queue="late")
     client.publish(b"late", "q")
@@ -33,7 +33,7 @@ def test_nothing_is_heard_after_a_goodbye(server: SocketlessServer, client: Dial
     assert "late" not in server.broker.vhosts["/"].queues
 
 
-def test_the_brokers_goodbye_says_why_and_ends_with_the_answer(server: SocketlessServer, client: Dialogue) -> None:
+def test_close_of_the_broker_has_the_reason_and_ends_with_close_ok(server: SocketlessServer, client: Dialogue) -> None:
     client.say("queue.declare", 7, queue="no such channel")
     client.publish(b"ignored", "q")  # it was under way
     (close,) = client.methods()
@@ -44,7 +44,7 @@ def test_the_brokers_goodbye_says_why_and_ends_with_the_answer(server: Socketles
     assert server.broker.connection_count == 0
 
 
-def test_goodbyes_that_cross_are_both_answered(client: Dialogue) -> None:
+def test_crossing_closes_are_both_answered(client: Dialogue) -> None:
     client.say("channel.open", 1)
     client.say("connection.close", reply_code=200, reply_text="goodbye")
     client.say("connection.close-ok")
@@ -77,7 +77,7 @@ def test_everything_a_connection_had_ends_with_it(server: SocketlessServer, clie
 
 
 @pytest.mark.parametrize("size", range(0, 60, 7))
-def test_a_client_may_hang_up_in_the_middle_of_anything(server: SocketlessServer, client: Dialogue, size: int) -> None:
+def test_client_may_disconnect_at_any_byte(server: SocketlessServer, client: Dialogue, size: int) -> None:
     with InternalErrors() as errors:
         client.say("queue.declare", 1, queue="q")
         client.line.send(
@@ -90,7 +90,7 @@ def test_a_client_may_hang_up_in_the_middle_of_anything(server: SocketlessServer
     assert len(server.broker.vhosts["/"].queues["q"].backlog) == 0
 
 
-def test_a_connection_that_shuts_down_is_told_320(client: Dialogue) -> None:
+def test_shutdown_closes_connections_with_320(client: Dialogue) -> None:
     client.line.connection.shut_down()
     (close,) = client.methods()
     assert (close["reply_code"], close["reply_text"]) == (
@@ -102,7 +102,7 @@ def test_a_connection_that_shuts_down_is_told_320(client: Dialogue) -> None:
     assert client.line.is_closed
 
 
-def test_a_client_that_has_not_finished_its_handshake_is_just_hung_up_on(server: SocketlessServer) -> None:
+def test_shutdown_aborts_clients_in_the_handshake(server: SocketlessServer) -> None:
     client = Dialogue(server)
     client.start()
     client.hear()
@@ -111,7 +111,7 @@ def test_a_client_that_has_not_finished_its_handshake_is_just_hung_up_on(server:
     assert client.line.is_closed
 
 
-def test_a_bug_costs_the_connection_that_met_it_and_no_other(server: SocketlessServer, client: Dialogue) -> None:
+def test_internal_error_closes_only_its_connection(server: SocketlessServer, client: Dialogue) -> None:
     bystander = Dialogue(server).open()
     server.broker.users = object()  # type: ignore[assignment]
     with InternalErrors() as errors:
@@ -124,7 +124,7 @@ def test_a_bug_costs_the_connection_that_met_it_and_no_other(server: SocketlessS
     assert bystander.hear() == ["basic.qos-ok"]
 
 
-def test_the_broker_lists_a_connection_from_open_to_goodbye(server: SocketlessServer) -> None:
+def test_broker_lists_connections_from_open_to_close(server: SocketlessServer) -> None:
     line = server.connect()
     assert connections(server.broker) == []
     assert server.broker.connection_count == 1, "a socket, which has not opened a virtual host"

@@ -87,7 +87,7 @@ def test_queues_that_go_with_their_connection_make_room(connection: WireConnecti
     declare(channel, "a", "b", "c")
 
 
-def test_arguments_that_are_wrong_are_told_first(channel: WireChannel) -> None:
+def test_invalid_arguments_are_reported_first(channel: WireChannel) -> None:
     declare(channel, "a", "b", "c")
     refusal = channel.refused("queue.declare", queue="d", arguments={"x-message-ttl": -1})
     assert "queue limit" not in refusal.text

@@ -34,7 +34,9 @@ async def started(data_dir: Path, http_port: int | None = None) -> Node:
 
 
 @on_a_loop
-async def test_clients_are_told_and_the_node_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_clients_get_a_close_and_the_node_logs_the_reason(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     node = await started(tmp_path, http_port=0)
     connection = await asyncio.to_thread(lambda: WireConnection(Address.of_url(node.url)).open())
     port = node.amqp_port

@@ -52,7 +52,7 @@ def pieces_in(server: SocketlessServer) -> float:
     return len(server.broker.vhosts["/"].queues["q"].backlog) / 32
 
 
-def test_a_piece_is_what_is_read_at_once() -> None:
+def test_full_read_is_a_turn_of_its_own() -> None:
     assert len(PIECE) == READ_SIZE
 
 
@@ -63,7 +63,7 @@ def test_it_is_not_read_for_longer_than_a_moment_at_a_time(server: SocketlessSer
     assert (pieces_in(server), flooder.line.is_reading) == (10, True)
 
 
-def test_others_are_heard_in_between(server: SocketlessServer, flooder: Dialogue) -> None:
+def test_other_clients_are_served_in_between(server: SocketlessServer, flooder: Dialogue) -> None:
     other = Dialogue(server).open()
     flooder.line.send(PIECE * 10, ends_turn=False)
     other.say("queue.declare", 1, queue="q", passive=True)

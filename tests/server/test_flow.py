@@ -88,7 +88,7 @@ def test_the_disk_is_short_below_its_limit(alarms: Alarms) -> None:
     assert disk.free_bytes == 1000
 
 
-def test_the_disk_is_short_while_the_log_says_that_it_is_full(alarms: Alarms) -> None:
+def test_disk_alarm_is_raised_while_a_writer_waits(alarms: Alarms) -> None:
     disk = DiskAlarm(alarms, 1000, lambda: 0)
     disk.set_writer_waiting(True)
     assert alarms.raised == {DISK}
@@ -102,7 +102,7 @@ def test_the_disk_is_short_while_the_log_says_that_it_is_full(alarms: Alarms) ->
     assert not alarms.is_raised
 
 
-def test_the_disk_is_short_until_everybody_who_writes_has_got_space(alarms: Alarms) -> None:
+def test_disk_alarm_is_raised_until_no_writer_waits(alarms: Alarms) -> None:
     disk = DiskAlarm(alarms, 1000, lambda: 0)
     seen = []
     for is_full in (True, True, False, False):
@@ -179,7 +179,7 @@ def drain(server: SocketlessServer) -> Dialogue:
     return consumer
 
 
-def test_a_publisher_is_not_read_from_its_next_publish_on_and_is_told(publisher: Dialogue) -> None:
+def test_publisher_is_paused_and_notified_at_its_next_publish(publisher: Dialogue) -> None:
     assert publisher.line.is_reading
     publisher.publish(b"one more", "q")
     assert not publisher.line.is_reading
@@ -187,7 +187,7 @@ def test_a_publisher_is_not_read_from_its_next_publish_on_and_is_told(publisher:
     assert (blocked.name, blocked["reason"]) == ("connection.blocked", "low on memory")
 
 
-def test_it_goes_on_when_consumers_have_drained(server: SocketlessServer, publisher: Dialogue) -> None:
+def test_publisher_resumes_when_consumers_have_drained(server: SocketlessServer, publisher: Dialogue) -> None:
     publisher.publish(b"one more", "q")
     publisher.hear()
     consumer = drain(server)
@@ -198,7 +198,7 @@ def test_it_goes_on_when_consumers_have_drained(server: SocketlessServer, publis
     assert consumer.bodies() == [b"and another"]
 
 
-def test_publishers_that_cannot_hear_it_wait_without_a_word(server: SocketlessServer, publisher: Dialogue) -> None:
+def test_publishers_without_the_capability_are_paused_silently(server: SocketlessServer, publisher: Dialogue) -> None:
     other = Dialogue(server).open()
     other.publish(b"1", "q")
     assert not other.line.is_reading
@@ -207,7 +207,7 @@ def test_publishers_that_cannot_hear_it_wait_without_a_word(server: SocketlessSe
     assert other.hear() == []
 
 
-def test_connections_that_do_not_publish_go_on(server: SocketlessServer, publisher: Dialogue) -> None:
+def test_connections_that_do_not_publish_are_not_paused(server: SocketlessServer, publisher: Dialogue) -> None:
     other = Dialogue(server).open(CAN_HEAR)
     other.say("basic.get", 1, queue="q", no_ack=False)
     other.say("basic.qos", 1, prefetch_count=1)
@@ -243,13 +243,13 @@ def test_a_blocked_client_that_goes_away_is_forgotten(server: SocketlessServer, 
     assert not server.alarms.is_raised
 
 
-def test_confirms_of_what_was_taken_still_come(server: SocketlessServer, publisher: Dialogue) -> None:
+def test_confirms_of_accepted_publishes_are_still_sent(server: SocketlessServer, publisher: Dialogue) -> None:
     publisher.say("confirm.select", 1)
     publisher.publish(b"1", "q")
     assert publisher.hear() == ["confirm.select-ok", "connection.blocked", "basic.ack"]
 
 
-def test_a_publisher_that_is_refused_while_the_alarm_is_raised_can_still_say_goodbye(publisher: Dialogue) -> None:
+def test_refused_publisher_can_still_close_during_an_alarm(publisher: Dialogue) -> None:
     publisher.publish(b"1", "q", channel=9)
     assert publisher.hear() == ["connection.close"]
     assert publisher.line.is_reading
@@ -258,7 +258,7 @@ def test_a_publisher_that_is_refused_while_the_alarm_is_raised_can_still_say_goo
     assert publisher.line.is_closed
 
 
-def test_both_alarms_must_end_before_publishers_go_on(server: SocketlessServer, publisher: Dialogue) -> None:
+def test_both_alarms_must_clear_before_publishers_resume(server: SocketlessServer, publisher: Dialogue) -> None:
     server.alarms.set(DISK, True)
     publisher.publish(b"1", "q")
     (blocked,) = publisher.methods()

@@ -106,7 +106,7 @@ TRANSIENT = [
 
 
 @pytest.mark.parametrize(("name", "arguments"), DURABLE)
-def test_what_changes_something_durable_is_answered_when_that_is_safe(
+def test_reply_waits_until_a_durable_change_is_safe(
     server: Held, client: Dialogue, name: str, arguments: dict[str, Any]
 ) -> None:
     prepare(server, client)
@@ -120,7 +120,7 @@ def test_what_changes_something_durable_is_answered_when_that_is_safe(
 
 
 @pytest.mark.parametrize(("name", "arguments"), TRANSIENT)
-def test_what_changes_nothing_durable_is_answered_at_once(
+def test_reply_is_immediate_without_durable_changes(
     server: Held, client: Dialogue, name: str, arguments: dict[str, Any]
 ) -> None:
     prepare(server, client)
@@ -183,7 +183,7 @@ def test_there_a_commit_that_touches_a_queue_that_syncs_waits_for_the_disk(
     assert client.hear() == ["tx.commit-ok"]
 
 
-def test_nothing_is_held_for_who_wants_no_answer(server: Held, client: Dialogue) -> None:
+def test_no_wait_is_not_held(server: Held, client: Dialogue) -> None:
     client.line.send(declare("q", no_wait=True) + method("basic.qos", prefetch_count=1))
     assert client.hear() == ["basic.qos-ok"]
     assert client.line.is_reading
@@ -256,7 +256,7 @@ def test_a_frame_that_has_not_come_whole_is_completed_after_the_answer(server: H
         server.commit()
 
 
-def test_what_comes_while_an_answer_is_held_is_read_afterwards(server: Held, client: Dialogue) -> None:
+def test_input_during_a_held_reply_is_read_afterwards(server: Held, client: Dialogue) -> None:
     client.line.send(declare("q"))
     client.line.send(method("basic.qos", prefetch_count=1))
     client.line.send(declare("r"))
@@ -289,7 +289,7 @@ def test_one_connection_does_not_wait_for_the_answers_of_another(
     assert (client.hear(), other.hear()) == (["queue.declare-ok", "basic.qos-ok"], ["queue.declare-ok"])
 
 
-def test_deliveries_and_confirms_go_on_while_an_answer_is_held(server: Held, client: Dialogue, other: Dialogue) -> None:
+def test_deliveries_and_confirms_are_sent_during_a_held_reply(server: Held, client: Dialogue, other: Dialogue) -> None:
     client.line.send(method("queue.declare", queue="q"))
     client.line.send(method("basic.consume", queue="q", consumer_tag="c", no_ack=True))
     client.line.send(declare("durable"))
@@ -299,7 +299,7 @@ def test_deliveries_and_confirms_go_on_while_an_answer_is_held(server: Held, cli
     assert client.hear() == ["queue.declare-ok"]
 
 
-def test_who_deletes_the_queue_it_consumes_from_hears_the_answer_first(server: Held) -> None:
+def test_delete_ok_precedes_the_cancel_of_the_own_consumer(server: Held) -> None:
     client = Dialogue(server).open({"consumer_cancel_notify": True})
     prepare(server, client)
     client.line.send(method("basic.consume", queue="q", consumer_tag="c", no_ack=True))
@@ -324,7 +324,7 @@ def test_a_broken_frame_behind_a_held_answer_closes_the_connection_after_it(serv
     assert client.hear() == ["queue.declare-ok", "connection.close"]
 
 
-def test_a_client_that_is_blocked_and_held_goes_on_when_neither_holds() -> None:
+def test_blocked_and_held_client_resumes_when_neither_applies() -> None:
     server = Held(ServerOptions(memory_limit=100_000))
     client, other = Dialogue(server).open(), Dialogue(server).open()
     big = pack_publish(1, b"x" * 100_000, None, routing_key="q")
@@ -348,14 +348,14 @@ def test_a_client_that_is_blocked_and_held_goes_on_when_neither_holds() -> None:
 # -- the end of a connection with a held answer
 
 
-def test_a_goodbye_behind_a_held_answer_waits_for_it(server: Held, client: Dialogue) -> None:
+def test_close_after_a_held_reply_waits_for_it(server: Held, client: Dialogue) -> None:
     client.line.send(declare("q") + method("connection.close", 0))
     assert client.hear() == []
     server.commit()
     assert client.hear() == ["queue.declare-ok", "connection.close-ok"]
 
 
-def test_a_client_that_hangs_up_is_forgotten(server: Held, client: Dialogue, other: Dialogue) -> None:
+def test_disconnect_drops_the_held_reply(server: Held, client: Dialogue, other: Dialogue) -> None:
     client.line.send(declare("a") + declare("b"))
     client.line.hang_up()
     assert not server.broker.pending_replies
@@ -365,7 +365,7 @@ def test_a_client_that_hangs_up_is_forgotten(server: Held, client: Dialogue, oth
     assert other.hear() == ["queue.declare-ok"]
 
 
-def test_a_client_that_hangs_up_before_the_turn_ends_is_forgotten(server: Held, client: Dialogue) -> None:
+def test_disconnect_before_the_end_of_the_turn_drops_the_held_reply(server: Held, client: Dialogue) -> None:
     client.line.send(declare("a"), ends_turn=False)
     client.line.hang_up()
     server.commit()
@@ -384,9 +384,7 @@ def test_a_shutdown_does_not_wait_for_held_answers(server: Held, client: Dialogu
     assert "b" not in server.broker.vhosts["/"].queues
 
 
-def test_a_client_that_said_goodbye_behind_a_held_answer_is_answered_at_a_shutdown(
-    server: Held, client: Dialogue
-) -> None:
+def test_close_after_a_held_reply_is_answered_at_shutdown(server: Held, client: Dialogue) -> None:
     client.line.send(declare("a") + method("connection.close", 0))
     client.line.connection.shut_down()
     assert client.hear() == ["connection.close", "connection.close-ok"]

@@ -108,7 +108,7 @@ def test_others_are_served_meanwhile(server: SocketlessServer, late: LateAuthent
     assert second.hear() == ["connection.start", "connection.tune"]
 
 
-def test_a_refusal_that_comes_later_is_said(server: SocketlessServer, late: LateAuthenticator) -> None:
+def test_later_refusal_is_sent(server: SocketlessServer, late: LateAuthenticator) -> None:
     client = Dialogue(server)
     client.start(CLOSES)
     late.asked[0].set_exception(LoginRefused("PLAIN", "the directory says no"))
@@ -176,7 +176,7 @@ def test_a_client_that_is_gone_needs_no_decision(
     assert server.broker.connection_count == 0
 
 
-def test_the_handshake_timeout_goes_on(server: SocketlessServer, late: LateAuthenticator) -> None:
+def test_handshake_timeout_keeps_running(server: SocketlessServer, late: LateAuthenticator) -> None:
     client = Dialogue(server)
     client.start()
     client.line.pass_time(server.options.handshake_timeout + 1)

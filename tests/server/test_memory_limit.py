@@ -214,7 +214,7 @@ def test_what_a_slow_reader_leaves_unread_raises_the_alarm_until_it_is_read() ->
 
 @pytest.mark.parametrize("how", ["closes", "closes behind unread input", "resets", "half closes"])
 @pytest.mark.parametrize("is_in", ["a transaction", "a body"])
-def test_a_client_that_hangs_up_while_it_is_blocked_is_noticed(how: str, is_in: str) -> None:
+def test_disconnect_of_a_blocked_client_is_noticed(how: str, is_in: str) -> None:
     """Nothing is read from it, and without heartbeats nothing is written to it either."""
     options = ServerOptions(memory_limit=LIMIT, disk_free_limit=0)
     with warrenmq.Broker(server=options) as broker, WireConnection(Address.of_url(broker.url)).open() as other:

@@ -47,7 +47,7 @@ def hold_one(client: Dialogue, channel: int = 1, **arguments: Any) -> None:
     assert client.hear() == ["queue.declare-ok", "basic.consume-ok", "basic.deliver"]
 
 
-def test_the_channel_is_closed_with_rabbitmqs_words_and_a_warning(
+def test_channel_is_closed_with_rabbitmqs_text_and_a_warning(
     server: SocketlessServer, client: Dialogue, caplog: pytest.LogCaptureFixture
 ) -> None:
     hold_one(client)

@@ -260,9 +260,7 @@ def test_a_connection_that_waited_for_a_page_is_released_when_the_page_is_here(a
 
 @pytest.mark.parametrize("situation", [in_a_body, in_a_transaction, with_unacked])
 @pytest.mark.parametrize("end", ["goodbye", "protocol error", "stop"])
-def test_what_a_connection_held_is_released_when_the_close_is_said(
-    alive: Alive, situation: Situation, end: str
-) -> None:
+def test_connection_releases_its_messages_when_the_close_is_sent(alive: Alive, situation: Situation, end: str) -> None:
     server, client = situation()
     if end == "goodbye":
         client.say("connection.close", reply_code=200, reply_text="goodbye")

@@ -43,7 +43,7 @@ def test_only_passwords_are_asked_for_where_there_is_no_certificate(authenticato
     assert authenticator.mechanisms_for(Peer("127.0.0.1", "alice")) == ("PLAIN", "AMQPLAIN", "EXTERNAL")
 
 
-def test_the_right_password_is_let_in(authenticator: Authenticator) -> None:
+def test_right_password_is_accepted(authenticator: Authenticator) -> None:
     assert authenticator.login("PLAIN", plain(b"guest", b"guest"), HERE) == "guest"
     assert authenticator.login("PLAIN", plain(b"alice", "wonder\u2603land".encode()), HERE) == "alice"
     assert authenticator.login("AMQPLAIN", amqplain(LOGIN="guest", PASSWORD="guest"), HERE) == "guest"
@@ -66,7 +66,7 @@ def test_wrong_credentials_are_refused_by_amqplain_too(authenticator: Authentica
 
 
 @pytest.mark.parametrize("response", [b"", b"guest", b"\0guest", b"guest\0guest", b"\0a\0b\0c", b"authz\0guest\0guest"])
-def test_what_is_no_plain_response_is_a_protocol_fault(authenticator: Authenticator, response: bytes) -> None:
+def test_malformed_plain_response_is_a_protocol_error(authenticator: Authenticator, response: bytes) -> None:
     with pytest.raises(SyntaxRefused):
         authenticator.login("PLAIN", response, HERE)
 

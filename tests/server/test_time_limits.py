@@ -27,7 +27,7 @@ def pass_time(client: Dialogue, seconds: float, step: float = 0.25) -> None:
 # -- heartbeats
 
 
-def test_the_broker_beats_while_it_has_nothing_to_say(server: SocketlessServer) -> None:
+def test_broker_sends_heartbeats_when_idle(server: SocketlessServer) -> None:
     """Twice per interval, less what the sweeps take: never later than a client expects it."""
     client = Dialogue(server).open(heartbeat=INTERVAL)
     for _ in range(6):
@@ -36,7 +36,7 @@ def test_the_broker_beats_while_it_has_nothing_to_say(server: SocketlessServer) 
         assert client.hear() == ["heartbeat"]
 
 
-def test_the_broker_does_not_beat_while_it_talks_anyway(server: SocketlessServer) -> None:
+def test_broker_sends_no_heartbeats_with_other_output(server: SocketlessServer) -> None:
     client = Dialogue(server).open(heartbeat=INTERVAL)
     for _ in range(10):
         client.say("basic.qos", 1, prefetch_count=1)
@@ -44,7 +44,7 @@ def test_the_broker_does_not_beat_while_it_talks_anyway(server: SocketlessServer
     assert set(client.hear()) == {"basic.qos-ok"}
 
 
-def test_a_silent_client_is_left_after_two_intervals(server: SocketlessServer) -> None:
+def test_silent_client_is_disconnected_after_two_intervals(server: SocketlessServer) -> None:
     client = Dialogue(server).open(heartbeat=INTERVAL)
     pass_time(client, 2 * INTERVAL - 1)
     assert not client.line.is_closed
@@ -54,7 +54,7 @@ def test_a_silent_client_is_left_after_two_intervals(server: SocketlessServer) -
     assert server.broker.connection_count == 0
 
 
-def test_anything_a_client_says_is_a_sign_of_life(server: SocketlessServer) -> None:
+def test_any_input_counts_as_a_sign_of_life(server: SocketlessServer) -> None:
     beating, working, halting = (Dialogue(server).open(heartbeat=INTERVAL) for _ in range(3))
     for _ in range(5):
         beating.beat()
@@ -66,14 +66,14 @@ def test_anything_a_client_says_is_a_sign_of_life(server: SocketlessServer) -> N
     assert [client.line.is_closed for client in (beating, working, halting)] == [False, False, False]
 
 
-def test_without_heartbeats_silence_lasts_for_ever(server: SocketlessServer) -> None:
+def test_without_heartbeats_silence_is_unlimited(server: SocketlessServer) -> None:
     client = Dialogue(server).open(heartbeat=0)
     pass_time(client, 100_000, step=1_000)
     assert not client.line.is_closed
     assert client.hear() == []
 
 
-def test_what_a_silent_client_held_goes_back(server: SocketlessServer) -> None:
+def test_deliveries_of_a_silent_client_are_requeued(server: SocketlessServer) -> None:
     client = Dialogue(server).open(heartbeat=INTERVAL)
     client.say("queue.declare", 1, queue="q")
     client.publish(b"1", "q")
@@ -84,7 +84,7 @@ def test_what_a_silent_client_held_goes_back(server: SocketlessServer) -> None:
     assert (server.broker.stats.unacked, server.broker.stats.ready, server.broker.stats.consumers) == (0, 1, 0)
 
 
-def test_a_client_that_is_not_read_cannot_be_silent(server: SocketlessServer) -> None:
+def test_paused_client_does_not_miss_heartbeats(server: SocketlessServer) -> None:
     client = Dialogue(server).open(heartbeat=INTERVAL)
     client.say("queue.declare", 1, queue="q")
     client.publish(b"x" * 100_000, "q")
@@ -106,7 +106,7 @@ def test_a_client_that_is_not_read_cannot_be_silent(server: SocketlessServer) ->
 
 
 @pytest.mark.parametrize("steps", ["connected", "a part of the header", "the header", "logged in", "tuned"])
-def test_a_handshake_that_takes_too_long_is_cut_off(server: SocketlessServer, steps: str) -> None:
+def test_slow_handshake_is_aborted(server: SocketlessServer, steps: str) -> None:
     client = Dialogue(server)
     if steps == "a part of the header":
         client.line.send(PROTOCOL_HEADER[:5])
@@ -122,7 +122,7 @@ def test_a_handshake_that_takes_too_long_is_cut_off(server: SocketlessServer, st
     assert client.line.is_closed
 
 
-def test_dribbling_does_not_prolong_the_handshake(server: SocketlessServer) -> None:
+def test_single_bytes_do_not_extend_the_handshake(server: SocketlessServer) -> None:
     client = Dialogue(server)
     for octet in PROTOCOL_HEADER:
         if not client.line.is_closed:
@@ -131,7 +131,7 @@ def test_dribbling_does_not_prolong_the_handshake(server: SocketlessServer) -> N
     assert client.line.is_closed
 
 
-def test_an_open_connection_is_not_cut_off(server: SocketlessServer) -> None:
+def test_open_connection_has_no_handshake_timeout(server: SocketlessServer) -> None:
     client = Dialogue(server).open()
     pass_time(client, 60)
     assert not client.line.is_closed
@@ -140,7 +140,7 @@ def test_an_open_connection_is_not_cut_off(server: SocketlessServer) -> None:
 # -- the goodbye
 
 
-def test_a_client_that_does_not_answer_the_goodbye_is_hung_up_on(server: SocketlessServer) -> None:
+def test_client_without_close_ok_is_aborted(server: SocketlessServer) -> None:
     client = Dialogue(server).open()
     client.say("channel.open", 1)  # a second time: a connection error
     assert client.hear() == ["connection.close"]
@@ -149,7 +149,7 @@ def test_a_client_that_does_not_answer_the_goodbye_is_hung_up_on(server: Socketl
     assert client.line.is_closed
 
 
-def test_a_client_that_never_hangs_up_after_its_goodbye_is_hung_up_on(server: SocketlessServer) -> None:
+def test_client_that_does_not_disconnect_after_its_close_is_aborted(server: SocketlessServer) -> None:
     client = Dialogue(server).open()
     client.say("connection.close", reply_code=200, reply_text="goodbye")
     assert client.hear() == ["connection.close-ok"]

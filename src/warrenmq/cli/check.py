@@ -19,12 +19,12 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
+from warrenmq.cli.console import output_console
 from warrenmq.cli.printable import printable
 from warrenmq.cli.progress import progress_bar
 from warrenmq.storage.check import CheckError, CheckReport, Finding, FoundQueue, check_folder
 
 CLEAN, DAMAGED, UNREADABLE = 0, 1, 2
-WIDTH = 80
 TOP_QUEUES = 20
 NAMES = {"folder": "folder (lock, version)"}
 
@@ -43,7 +43,7 @@ def check(folder: Path, as_json: bool) -> int:
     if as_json:
         print(json.dumps(plain_values(report), indent=2))
     else:
-        show(report, _console())
+        show(report, output_console())
     return DAMAGED if report.damage else CLEAN
 
 
@@ -138,9 +138,3 @@ def _verdict(report: CheckReport) -> Text:
 
 def _number(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
-def _console() -> Console:
-    """Return a console with the width of the terminal, or 80 columns for a file or pipe."""
-    console = Console()
-    return console if console.is_terminal else Console(width=WIDTH)

@@ -8,10 +8,10 @@ const LAYERS = ["publisher", "exchange", "queue", "consumer"];
 const BAR = 14;
 const LABEL = 210; // room beside the last layer for its names
 const TOP = 28;
-const THICKEST = 180; // of all that leaves one layer
+const MAX_HEIGHT = 180; // of all that leaves one layer
 const GAP = 18;
-const LEAST = 2;
-const MOST = 16; // nodes of one layer; what is smaller is drawn as one
+const MIN_HEIGHT = 2;
+const MAX_NODES = 16; // nodes of one layer; what is smaller is drawn as one
 
 /** The edges as an <svg> of this width: rows {source_kind, source, target_kind, target, count}, over so many seconds. */
 export function flowGraph(rows, seconds, width) {
@@ -19,7 +19,7 @@ export function flowGraph(rows, seconds, width) {
   const edges = merge(rows, withVhost);
   const nodes = nodesOf(edges);
   const layers = LAYERS.map((kind) => [...nodes.values()].filter((node) => node.kind === kind)).filter((layer) => layer.length);
-  const scale = THICKEST / Math.max(1, ...layers.map((layer) => layer.reduce((sum, { value }) => sum + value, 0)));
+  const scale = MAX_HEIGHT / Math.max(1, ...layers.map((layer) => layer.reduce((sum, { value }) => sum + value, 0)));
   const height = place(layers, edges, nodes, scale, width);
   const rate = (count) => (seconds ? amount("per_second", count / seconds) : amount("count", count));
   return svg(
@@ -51,7 +51,7 @@ function largest(edges) {
   for (const { from, to, count } of edges) {
     for (const { kind, name } of [from, to]) sums.get(kind).set(name, (sums.get(kind).get(name) ?? 0) + count);
   }
-  const chosen = new Map([...sums].map(([kind, names]) => [kind, new Set([...names].sort((one, other) => other[1] - one[1]).slice(0, names.size > MOST ? MOST - 1 : MOST).map(([name]) => name))]));
+  const chosen = new Map([...sums].map(([kind, names]) => [kind, new Set([...names].sort((one, other) => other[1] - one[1]).slice(0, names.size > MAX_NODES ? MAX_NODES - 1 : MAX_NODES).map(([name]) => name))]));
   return ({ kind, name }) => ({ kind, name: chosen.get(kind).has(name) ? name : `${sums.get(kind).size - chosen.get(kind).size} others` });
 }
 
@@ -82,7 +82,7 @@ function place(layers, edges, nodes, scale, width) {
     for (const node of layer) {
       node.x = at * step;
       node.y = y;
-      node.height = Math.max(LEAST, node.value * scale);
+      node.height = Math.max(MIN_HEIGHT, node.value * scale);
       y += Math.max(node.height, 16) + GAP;
     }
     bottom = Math.max(bottom, y);
