@@ -17,6 +17,9 @@ COMPILED: bool  # True if the hot modules run compiled; determined on first use
 
 __all__ = ["COMPILED", "Broker", "__version__"]
 
+# Constants and inline functions that compiled modules cimport; their .py is for the uncompiled form.
+_INLINE_ONLY = ("events/fields", "events/memory")
+
 
 def __getattr__(name: str) -> Any:
     if name == "Broker":
@@ -34,7 +37,11 @@ def _is_compiled() -> bool:
     from pathlib import Path
 
     declarations = list(Path(__file__).parent.rglob("*.pxd"))
-    compilable = [pxd for pxd in declarations if pxd.with_suffix(".py").exists()]
+    compilable = [
+        pxd
+        for pxd in declarations
+        if pxd.with_suffix(".py").exists() and f"{pxd.parent.name}/{pxd.stem}" not in _INLINE_ONLY
+    ]
     return bool(compilable) and all(
         any(pxd.with_name(pxd.stem + suffix).exists() for suffix in EXTENSION_SUFFIXES) for pxd in compilable
     )
