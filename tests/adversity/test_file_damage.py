@@ -166,9 +166,9 @@ def counts_in(lines: list[str], queue: str) -> list[tuple[int, bool]]:
 
 
 def is_unknown(lines: list[str]) -> bool:
-    """The start says that it cannot know how many, or which, messages are lost."""
+    """Return True if the start reports that the number of lost messages is unknown."""
     return any(
-        "is not known" in line or "If there was no crash" in line or "belongs to no queue" in line for line in lines
+        "is unknown" in line or "If there was no crash" in line or "belongs to no queue" in line for line in lines
     )
 
 
