@@ -49,7 +49,7 @@ def test_a_channel_error_has_the_class_of_its_code(code: int, kind: type[Excepti
     assert type(errors.channel_error(CloseReason("server", code, "text"))) is kind
 
 
-def test_the_text_says_who_what_and_in_answer_to_which_method() -> None:
+def test_text_has_closer_reason_and_method() -> None:
     text = str(errors.channel_error(REASON))
     assert text == "closed by the server: 404 NOT_FOUND - no queue 'q' in vhost '/' (caused by queue.declare)"
     assert str(CloseReason("network")) == "closed by the network: no reason given"

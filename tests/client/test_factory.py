@@ -128,18 +128,18 @@ def test_what_connect_takes() -> None:
         ({"client_properties": {"k" * 300: 1}}, "client properties"),
     ],
 )
-def test_what_cannot_work_is_refused(settings: dict[str, Any], says: str) -> None:
+def test_invalid_option_is_refused(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(Misuse, match=says):
         ConnectionFactory(**settings)
 
 
 @pytest.mark.parametrize("settings", [{"initial": -1}, {"factor": 0.5}, {"jitter": 2}, {"attempts": 0}])
-def test_a_recovery_that_cannot_work_is_refused(settings: dict[str, Any]) -> None:
+def test_invalid_recovery_is_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(Misuse, match="recovery"):
         Recovery(**settings)
 
 
-def test_recovery_may_be_said_in_a_word() -> None:
+def test_recovery_may_be_a_bool() -> None:
     assert ConnectionFactory(recovery=False).recovery == Recovery(enabled=False)
     assert ConnectionFactory(recovery=True).recovery == Recovery()
     backoff = Recovery(initial=3, jitter=0).backoff()
@@ -167,7 +167,7 @@ def test_what_proves_who_we_are() -> None:
     assert table == {"LOGIN": "ännä", "PASSWORD": "p"}
 
 
-def test_what_the_server_is_told_of_us() -> None:
+def test_client_properties_sent_to_the_server() -> None:
     assert ConnectionFactory().all_client_properties()["product"] == "WarrenMQ client"
     assert "connection_name" not in ConnectionFactory().all_client_properties()
     sent = ConnectionFactory(name="billing", client_properties={"product": "Mine", "x": 1}).all_client_properties()

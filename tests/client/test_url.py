@@ -75,7 +75,7 @@ def test_the_options_of_tls() -> None:
     assert parse_url("amqps://h")["tls"] is True
 
 
-def test_certificates_are_checked_unless_told_not_to() -> None:
+def test_certificates_are_verified_by_default() -> None:
     checked = TlsFiles().context()
     assert (checked.verify_mode, checked.check_hostname) == (ssl.CERT_REQUIRED, True)
     unnamed = TlsFiles(server_name="disable").context()
@@ -120,7 +120,7 @@ def test_an_unknown_option_is_refused_with_the_known_ones() -> None:
         ("amqp://h?auth_mechanism=digest", "plain"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(url: str, says: str) -> None:
+def test_invalid_url_is_refused(url: str, says: str) -> None:
     with pytest.raises(Misuse, match=says):
         parse_url(url)
 

@@ -104,7 +104,7 @@ async def test_server_that_is_not_read_is_not_taken_for_dead(url: str) -> None:
 
 
 @on_a_loop
-async def test_publish_waits_for_room_and_gives_up_in_time(url: str) -> None:
+async def test_publish_waits_for_room_until_its_timeout(url: str) -> None:
     with Breaker(url) as breaker:
         async with asyncio.timeout(LIMIT), aio.connect(breaker.url, output_limit=100_000) as connection:
             channel = await connection.channel()
@@ -122,7 +122,7 @@ async def test_publish_waits_for_room_and_gives_up_in_time(url: str) -> None:
 
 
 @on_a_loop
-async def test_publish_that_waits_for_room_hears_of_the_end(url: str) -> None:
+async def test_publish_that_waits_for_room_raises_at_the_end(url: str) -> None:
     with Breaker(url) as breaker:
         async with asyncio.timeout(LIMIT), aio.connect(breaker.url, output_limit=100_000) as connection:
             channel = await connection.channel()

@@ -52,7 +52,7 @@ async def test_connect_that_is_cancelled_leaves_no_task(url: str) -> None:
 
 
 @on_a_loop
-async def test_connect_that_fails_leaves_no_task_and_says_where(url: str) -> None:
+async def test_failed_connect_leaves_no_task_and_names_the_address(url: str) -> None:
     with pytest.raises(ConnectionFailed) as failed:
         await aio.connect("amqp://127.0.0.1:1", connect_timeout=2)
     assert "127.0.0.1:1" in str(failed.value)
@@ -147,7 +147,7 @@ async def test_recovery_that_gives_up_ends_all_waits(url: str) -> None:
 
 
 @on_a_loop
-async def test_forgotten_iteration_is_cancelled_and_gives_its_messages_back(url: str) -> None:
+async def test_forgotten_iteration_is_cancelled_and_requeues_its_messages(url: str) -> None:
     async with asyncio.timeout(LIMIT), aio.connect(url) as connection:
         channel, other = await connection.channel(), await connection.channel()
         queue = (await channel.queue_declare("", exclusive=True)).queue

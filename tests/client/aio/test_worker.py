@@ -148,7 +148,7 @@ async def test_callbacks_that_never_wait_leave_the_loop_time_to_breathe() -> Non
 
 
 @on_a_loop
-async def test_full_worker_says_when_it_is_drained() -> None:
+async def test_full_worker_calls_on_drained() -> None:
     worker, _ = make_worker()
     drained: list[int] = []
     worker.is_full, worker.resume_at = True, 5
@@ -168,7 +168,7 @@ async def test_full_worker_says_when_it_is_drained() -> None:
 
 
 @on_a_loop
-async def test_inbox_gives_what_came_before_a_cancel_and_then_ends() -> None:
+async def test_inbox_returns_deliveries_before_a_cancel_and_then_ends() -> None:
     inbox = Inbox()
     inbox.put([delivery(1), delivery(2)])
     inbox.stop(is_cancel=True)
@@ -198,7 +198,7 @@ async def test_inbox_drops_at_a_close_what_cannot_be_settled() -> None:
 
 
 @on_a_loop
-async def test_inbox_gives_nothing_when_nothing_came_in_time() -> None:
+async def test_inbox_returns_none_on_timeout() -> None:
     inbox = Inbox()
     assert await inbox.take(0.01) is None
     inbox.put([delivery(1)])

@@ -162,7 +162,7 @@ def test_refused_port(connect: Connect, closed_port: int) -> None:
     assert "guest:guest" not in str(failed.value)
 
 
-def test_every_address_fails_and_each_is_told(connect: Connect, closed_port: int, silent_port: int) -> None:
+def test_failures_of_all_addresses_are_reported(connect: Connect, closed_port: int, silent_port: int) -> None:
     with pytest.raises(client.ConnectionFailed) as failed:
         connect(addresses=[("127.0.0.1", closed_port), ("127.0.0.1", silent_port)], connect_timeout=0.3)
     assert len(failed.value.failures) == 2
@@ -170,7 +170,7 @@ def test_every_address_fails_and_each_is_told(connect: Connect, closed_port: int
     assert str(silent_port) in str(failed.value)
 
 
-def test_server_that_says_nothing(connect: Connect, silent_port: int) -> None:
+def test_silent_server(connect: Connect, silent_port: int) -> None:
     with pytest.raises((client.ConnectionFailed, client.CallTimedOut)):
         connect(f"amqp://guest:guest@127.0.0.1:{silent_port}/%2F", connect_timeout=0.3)
 
@@ -322,6 +322,6 @@ def test_timeout_of_a_factorys_connect_bounds_all_attempts(face: Any, breaker: B
 
 
 @pytest.mark.parametrize("wrong", [{"attempts": 0}, {"attempts": 1.5}, {"wait": -1}, {"wait": "soon"}])
-def test_senseless_attempts_are_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_attempts_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(client.Misuse):
         client.ConnectionFactory(**wrong)

@@ -75,7 +75,7 @@ def test_silent_server_is_given_up(connect: Connect, breaker: Breaker) -> None:
 
 
 @own_broker_only
-def test_blocked_and_unblocked_are_told(connect: Connect) -> None:
+def test_blocked_listeners_are_called(connect: Connect) -> None:
     with warrenmq.Broker(server=ServerOptions(memory_limit=200_000)) as broker:
         publisher, consumer = connect(broker.url), connect(broker.url)
         told = Inbox()
@@ -97,7 +97,7 @@ def test_blocked_and_unblocked_are_told(connect: Connect) -> None:
 
 
 @own_broker_only
-def test_publish_that_waits_for_a_blocked_server_says_so(connect: Connect) -> None:
+def test_publish_to_a_blocked_server_raises_connection_blocked(connect: Connect) -> None:
     with warrenmq.Broker(server=ServerOptions(memory_limit=100_000)) as broker:
         connection = connect(broker.url, output_limit=100_000, close_timeout=0.5)
         told = Inbox()
@@ -115,7 +115,7 @@ def test_publish_that_waits_for_a_blocked_server_says_so(connect: Connect) -> No
 
 
 @own_broker_only
-def test_call_that_waits_for_a_blocked_server_says_so(connect: Connect) -> None:
+def test_call_to_a_blocked_server_raises_connection_blocked(connect: Connect) -> None:
     with warrenmq.Broker(server=ServerOptions(memory_limit=100_000)) as broker:
         connection = connect(broker.url, close_timeout=0.5)
         told = Inbox()

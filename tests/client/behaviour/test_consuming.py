@@ -145,7 +145,7 @@ def test_callback_may_consume_and_cancel(channel: Any, queue: str) -> None:
     assert channel.get(queue, auto_ack=True).body == b"1"
 
 
-def test_failing_callback_goes_to_the_handler_and_harms_nobody(connect: Connect) -> None:
+def test_failing_callback_is_reported_to_the_exception_handler(connect: Connect) -> None:
     told, seen = Inbox(), Inbox()
     connection = connect(exception_handler=lambda *args: told(args))
     channel = connection.channel()
@@ -170,7 +170,7 @@ def test_failing_callback_goes_to_the_handler_and_harms_nobody(connect: Connect)
     assert sorted(numbers(seen.take(3))) == [1, 3, 5]
 
 
-def test_failing_handler_harms_nobody(connect: Connect) -> None:
+def test_failing_exception_handler_is_ignored(connect: Connect) -> None:
     def handler(*args: Any) -> None:
         raise RuntimeError("the handler, too")
 
@@ -250,7 +250,7 @@ def test_deleting_the_queue_cancels_its_consumers(connection: Any, name: Namer) 
     consumer.cancel()  # it is gone: no error
 
 
-def test_users_cancel_is_not_told_as_the_servers(channel: Any, queue: str) -> None:
+def test_users_cancel_is_not_reported_as_the_servers(channel: Any, queue: str) -> None:
     cancelled = Inbox()
     channel.consume(queue, Inbox(), on_cancel=cancelled).cancel()
     assert cancelled.stays_empty()

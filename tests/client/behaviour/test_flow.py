@@ -78,7 +78,7 @@ def test_publish_waits_until_the_server_lets_it_go_on(publisher: Any, valve: Val
     stopped.publish("amq.fanout", "", b"y")
 
 
-def test_publish_on_a_stopped_channel_times_out_and_says_why(publisher: Any, valve: Valve) -> None:
+def test_publish_on_a_paused_channel_raises_connection_blocked(publisher: Any, valve: Valve) -> None:
     channel = publisher.channel()
     stop(channel, valve)
     with pytest.raises(client.ConnectionBlocked, match=r"channel\.flow"):

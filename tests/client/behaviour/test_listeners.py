@@ -50,7 +50,7 @@ def test_removed_listeners_hear_no_more_and_the_others_do(channel: Any) -> None:
     assert removed.count == 0
 
 
-def test_channel_without_confirm_listeners_notes_no_words_for_them(channel: Any) -> None:
+def test_no_confirm_notifications_without_listeners(channel: Any) -> None:
     heard = Inbox()
     channel.confirm_select()
     channel.add_confirm_listener(heard)

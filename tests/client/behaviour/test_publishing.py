@@ -236,7 +236,7 @@ def test_done_callback_is_called_once_before_or_after_the_ack(confirming: Any, q
     assert early.stays_empty()
 
 
-def test_done_callback_that_raises_harms_nobody(connect: Connect, queue: str) -> None:
+def test_done_callback_that_raises_is_reported(connect: Connect, queue: str) -> None:
     inbox = Inbox()
     channel = connect(exception_handler=lambda *args: inbox(*args)).channel()
     channel.confirm_select()
@@ -260,7 +260,7 @@ def test_wait_for_confirms_waits_for_all(confirming: Any, queue: str) -> None:
     confirming.wait_for_confirms(timeout=30)  # nothing outstanding: at once
 
 
-def test_confirm_listener_hears_every_tag(confirming: Any, queue: str) -> None:
+def test_confirm_listener_is_called_for_every_tag(confirming: Any, queue: str) -> None:
     inbox = Inbox()
     confirming.add_confirm_listener(inbox)
     for _ in range(50):

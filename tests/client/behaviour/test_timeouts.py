@@ -78,7 +78,7 @@ def consumed(channel: Any, queue: str) -> Any:
         return None
 
 
-def test_closing_ends_although_nobody_answers(connect: Connect, breaker: Breaker) -> None:
+def test_close_ends_without_a_reply(connect: Connect, breaker: Breaker) -> None:
     connection = connect(breaker.url, close_timeout=SOON)
     channel = connection.channel()
     breaker.swallow()

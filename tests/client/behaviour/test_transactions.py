@@ -180,7 +180,7 @@ def test_deliveries_without_acks_and_calls_go_on_between_blocks(channel: Any, ot
     assert inbox.next().body == b"x"
 
 
-def test_consumer_that_ends_between_blocks_gives_back_what_it_has(channel: Any, other: Any, queue: str) -> None:
+def test_consumer_that_ends_between_blocks_requeues_unread_messages(channel: Any, other: Any, queue: str) -> None:
     with channel.transaction():
         for _ in range(5):
             channel.publish("", queue, b"x")

@@ -199,7 +199,7 @@ def test_calls_on_a_closed_connection_say_so(broker_url: str) -> None:
     channel.close()
 
 
-def test_callers_who_wait_when_another_thread_closes_are_told(broker_url: str) -> None:
+def test_waiting_callers_raise_when_another_thread_closes(broker_url: str) -> None:
     """Ten threads call without pause while one closes: each ends with a ClientError, none hangs."""
     connection = client.connect(broker_url)
     ended: list[BaseException] = []
@@ -316,7 +316,7 @@ def test_a_consumer_with_a_callback_is_not_iterated(broker_url: str) -> None:
 # -- consumers that are iterated ---------------------------------------------------------------------------------------
 
 
-def test_a_forgotten_iteration_gives_everything_back(broker_url: str) -> None:
+def test_forgotten_iteration_requeues_everything(broker_url: str) -> None:
     with client.connect(broker_url) as connection:
         channel = connection.channel()
         queue = channel.queue_declare(exclusive=True).queue
@@ -340,7 +340,7 @@ def connection_state(connection: client.Connection, queue: str) -> client.QueueS
         return channel.queue_declare(queue, passive=True)
 
 
-def test_leaving_the_block_of_a_consumer_gives_the_rest_back(broker_url: str) -> None:
+def test_leaving_the_block_of_a_consumer_requeues_the_rest(broker_url: str) -> None:
     with client.connect(broker_url) as connection:
         channel = connection.channel()
         queue = channel.queue_declare(exclusive=True).queue
@@ -380,7 +380,7 @@ def test_several_threads_may_iterate_one_consumer(broker_url: str) -> None:
 # -- other processes ---------------------------------------------------------------------------------------------------
 
 
-def test_a_child_process_is_told_to_connect_anew(broker_url: str) -> None:
+def test_forked_child_is_refused(broker_url: str) -> None:
     with client.connect(broker_url) as connection:
         channel = connection.channel()
         queue = channel.queue_declare(exclusive=True).queue

@@ -37,7 +37,7 @@ async def sleep_for_ever() -> None:
     await asyncio.Event().wait()
 
 
-def test_a_call_gives_what_the_coroutine_gives(thread: IoThread) -> None:
+def test_call_returns_the_result_of_the_coroutine(thread: IoThread) -> None:
     assert thread.call(answer(3), LIMIT) == 3
     with pytest.raises(KeyError, match="mine"):
         thread.call(fail(), LIMIT)
@@ -51,7 +51,7 @@ def test_a_time_out_of_the_coroutine_is_its_own(thread: IoThread) -> None:
         thread.call(time_out(), LIMIT)
 
 
-def test_nobody_waits_longer_than_the_limit(thread: IoThread, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_call_waits_longer_than_the_limit(thread: IoThread, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(io_thread, "SLACK", 0.01)
     with pytest.raises(CallTimedOut, match="I/O thread"):
         thread.call(sleep_for_ever(), 0.01)
@@ -74,7 +74,7 @@ def test_calls_after_the_end_are_refused(thread: IoThread) -> None:
     thread.spawn(sleep_for_ever())  # closed without a word
 
 
-def test_callers_who_wait_at_the_end_are_told(thread: IoThread) -> None:
+def test_waiting_callers_raise_at_the_end(thread: IoThread) -> None:
     heard: list[BaseException] = []
 
     def wait() -> None:

@@ -113,7 +113,7 @@ def test_a_callback_may_wait_for_its_own_end() -> None:
     assert not worker.is_alive
 
 
-def test_a_full_worker_says_when_it_has_drained() -> None:
+def test_full_worker_calls_on_drained() -> None:
     worker, _ = start_worker()
     drained = threading.Event()
     left: list[int] = []
@@ -136,7 +136,7 @@ def test_a_full_worker_says_when_it_has_drained() -> None:
 # -- an iterated consumer's inbox --------------------------------------------------------------------------------------
 
 
-def test_an_inbox_gives_deliveries_in_order_and_none_when_nothing_comes() -> None:
+def test_inbox_returns_deliveries_in_order_and_none_on_timeout() -> None:
     inbox = Inbox()
     inbox.put([delivery(1), delivery(2)])
     assert [inbox.take(LIMIT).delivery_tag for _ in range(2)] == [1, 2]  # type: ignore[union-attr]
@@ -194,7 +194,7 @@ def test_a_reader_who_waits_is_woken_by_the_end() -> None:
     assert not any(reader.is_alive() for reader in readers)
 
 
-def test_a_full_inbox_says_when_it_has_drained() -> None:
+def test_full_inbox_calls_on_drained() -> None:
     inbox = Inbox()
     inbox.put([delivery(each) for each in range(4)])
     calls: list[int] = []
@@ -206,7 +206,7 @@ def test_a_full_inbox_says_when_it_has_drained() -> None:
     assert calls == [2]
 
 
-def test_whoever_takes_the_rest_leaves_the_end_to_the_others() -> None:
+def test_take_rest_leaves_the_end_mark_for_other_readers() -> None:
     inbox = Inbox()
     inbox.put([delivery(1), delivery(2)])
     inbox.stop(is_cancel=True)

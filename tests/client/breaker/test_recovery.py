@@ -50,7 +50,7 @@ def test_connection_comes_back_after_each_kind_of_loss(watch: Watch, breaker: Br
     inbox.until(lambda delivery: delivery.body == b"after").ack()
 
 
-def test_lost_connection_says_who_and_why(watched: Watched, breaker: Breaker) -> None:
+def test_lost_connection_has_a_reason(watched: Watched, breaker: Breaker) -> None:
     breaker.refuse()
     breaker.reset()
     lost = watched.wait_lost()
@@ -237,7 +237,7 @@ def test_channel_closed_by_the_broker_stays_closed(watched: Watched, name: Namer
         channel.queue_declare("", exclusive=True)
 
 
-def test_loss_is_not_told_as_the_channels_end(watched: Watched) -> None:
+def test_loss_is_not_reported_as_final_to_the_channel(watched: Watched) -> None:
     channel, told = watched.channel(), Inbox()
     channel.add_close_listener(lambda reason: told(reason) if reason.is_final else None)
     watched.lose()
@@ -269,7 +269,7 @@ def test_refused_declaration_does_not_stop_the_rest(watch: Watch, breaker: Break
     assert channel.queue_declare("", exclusive=True).queue
 
 
-def test_consumer_that_cannot_come_back_is_told(watch: Watch, breaker: Breaker, other: Any, name: Namer) -> None:
+def test_consumer_that_cannot_be_restored_is_notified(watch: Watch, breaker: Breaker, other: Any, name: Namer) -> None:
     """Its queue is gone and was another's to declare: the rest of the channel recovers, and somebody hears of it."""
     told, cancelled = Inbox(), Inbox()
     watched = watch(exception_handler=lambda *args: told(args))

@@ -142,7 +142,7 @@ def test_resending_is_bounded(watch: Watch, breaker: Breaker, queue: str) -> Non
         each.result(PATIENCE)
 
 
-def test_resend_goes_to_the_renamed_queue_no_more_than_its_key_says(watch: Watch, other: Any) -> None:
+def test_resend_keeps_its_routing_key_after_a_queue_is_renamed(watch: Watch, other: Any) -> None:
     """A routing key is the program's own: it is sent as it was given."""
     watched = watch(unconfirmed="resend")
     channel = watched.channel()

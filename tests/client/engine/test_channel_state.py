@@ -268,7 +268,7 @@ def test_nack_and_reject_reach_the_wire() -> None:
     assert (reject.delivery_tag, reject.requeue) == (4, True)
 
 
-def test_deliveries_to_nobody_are_dropped_and_to_a_consumer_given_up_go_back() -> None:
+def test_deliveries_without_consumer_are_dropped_or_requeued() -> None:
     connection = Connection()
     connection.state.consumers["c"] = Consumer(None)  # type: ignore[assignment]
     connection.server.deliver(connection.state, 1, consumer="unknown")

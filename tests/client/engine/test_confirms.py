@@ -105,14 +105,14 @@ def test_return_whose_header_the_broker_changed_is_known_by_the_rest() -> None:
     assert isinstance(confirmation.exception(), Unroutable)
 
 
-def test_return_that_nobody_published_fails_nobody() -> None:
+def test_unknown_returned_message_fails_no_publish() -> None:
     ledger = make_ledger()
     confirmation = ledger.add(message())
     assert not ledger.fail_returned(*returned(key="elsewhere"), [])
     assert not confirmation.done()
 
 
-def test_barrier_comes_with_the_last_word_on_what_was_before_it() -> None:
+def test_barrier_is_done_when_all_earlier_publishes_are() -> None:
     ledger = make_ledger()
     for _ in range(3):
         ledger.add(None)

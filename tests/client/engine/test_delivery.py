@@ -68,7 +68,7 @@ def test_settling_goes_to_the_channel_it_came_by() -> None:
     assert notes.notes == [("ack", 7, True), ("nack", 7, False, False), ("reject", 7, True)]
 
 
-def test_settling_says_whether_anything_was_said() -> None:
+def test_settling_returns_whether_anything_was_sent() -> None:
     delivery = make(Notes(says=False))
     assert delivery.ack() is False
     assert delivery.is_settled

@@ -71,7 +71,7 @@ def test_policy_decides_on_an_error(notes: Notes, requeue_on_error: Any, redeliv
     assert verdict_after(chosen, delivery(notes, redelivered=redelivered), ValueError()) == verdict
 
 
-def test_without_a_failed_queue_the_message_is_rejected_and_the_log_tells(
+def test_without_a_failed_queue_the_message_is_rejected_and_logged(
     notes: Notes, caplog: pytest.LogCaptureFixture
 ) -> None:
     chosen = handler(failed_queue=None, requeue_on_error=False)
@@ -79,7 +79,7 @@ def test_without_a_failed_queue_the_message_is_rejected_and_the_log_tells(
     assert "message 'm-1' of queue 'q' was dropped" in caplog.text
 
 
-def test_failed_message_without_acks_is_told_to_be_lost(notes: Notes, caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_message_with_auto_ack_is_logged_as_dropped(notes: Notes, caplog: pytest.LogCaptureFixture) -> None:
     verdict_after(handler(auto_ack=True), delivery(notes, message_id="m-1"), ValueError("bad"))
     assert "message 'm-1' of queue 'q' was dropped" in caplog.text
 
@@ -160,7 +160,7 @@ def test_exceptions_decide_by_themselves(notes: Notes) -> None:
     assert verdict_after(handler(requeue_on_error=False), delivery(notes), Requeue()) == "requeue"
 
 
-def test_on_error_hears_the_error_and_may_decide(notes: Notes) -> None:
+def test_on_error_receives_the_error_and_may_decide(notes: Notes) -> None:
     heard = []
     error, message = ValueError("bad"), delivery(notes)
     chosen = handler(on_error=lambda *args: heard.append(args) or "ack")
@@ -183,13 +183,13 @@ def test_error_without_on_error_is_logged(notes: Notes, caplog: pytest.LogCaptur
     assert "who hears me" in caplog.text
 
 
-def test_verdict_is_told_to_the_broker(notes: Notes) -> None:
+def test_verdict_is_sent_to_the_broker(notes: Notes) -> None:
     for tag, verdict in enumerate(("ack", "reject", "requeue"), start=1):
         settle(handler(), delivery(notes, tag), verdict)  # type: ignore[arg-type]
     assert notes.said == [("ack", 1, False), ("reject", 2, False), ("reject", 3, True)]
 
 
-def test_nothing_is_said_where_nobody_asks_or_the_handler_did(notes: Notes) -> None:
+def test_nothing_is_settled_with_auto_ack_or_if_the_handler_did(notes: Notes) -> None:
     settle(handler(auto_ack=True), delivery(notes), "ack")
     done = delivery(notes, 2)
     done.nack()
@@ -229,7 +229,7 @@ def test_prefetch_is_shared_among_the_channels() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"prefetch": -1}, {"concurrency": 0}])
-def test_senseless_handler_is_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_handler_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(Misuse):
         handler(**wrong)
 
@@ -258,12 +258,12 @@ def test_one_reply_may_answer_many(notes: Notes) -> None:
         assert answer[1].properties.correlation_id == number
 
 
-def test_no_answer_where_nobody_asked_or_nothing_is_said(notes: Notes) -> None:
+def test_no_reply_without_reply_to_or_result(notes: Notes) -> None:
     assert reply_for(delivery(notes), b"42") is None
     assert reply_for(delivery(notes, reply_to="back"), None) is None
 
 
-def test_answer_that_is_no_body_is_misuse(notes: Notes) -> None:
+def test_reply_that_is_not_a_body_is_misuse(notes: Notes) -> None:
     with pytest.raises(Misuse, match="not int"):
         reply_for(delivery(notes, reply_to="back"), 42)
 
@@ -282,7 +282,7 @@ def tags_of(batch: list[Delivery]) -> list[int]:
     return [each.delivery_tag for each in batch]
 
 
-def test_batch_is_acked_in_one_word(notes: Notes) -> None:
+def test_batch_is_acked_with_one_ack(notes: Notes) -> None:
     source = pulled(notes, range(1, 8))
     first, second = source.take(3), source.take(100)
     assert (tags_of(first), tags_of(second)) == ([1, 2, 3], [4, 5, 6, 7])

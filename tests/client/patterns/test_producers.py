@@ -71,7 +71,7 @@ def test_message_that_no_queue_takes_fails_at_once(face: Any, connection: Any) -
     assert isinstance(caught.value.__cause__, client.Unroutable)
 
 
-def test_unroutable_is_retried_on_wish(face: Any, connection: Any, channel: Any, name: Namer) -> None:
+def test_unroutable_is_retried_if_configured(face: Any, connection: Any, channel: Any, name: Namer) -> None:
     settings = QUICK | {"retry_unroutable": True, "retries": 1000}
     with make(face, "SyncProducer", connection, routing_key=name("later"), **settings) as producer:
         sending = InThread(producer.send, b"patient")
@@ -79,7 +79,7 @@ def test_unroutable_is_retried_on_wish(face: Any, connection: Any, channel: Any,
         assert sending.result().ok
 
 
-def test_failure_is_a_result_on_wish(face: Any, connection: Any, queue: str) -> None:
+def test_failure_is_returned_without_raises(face: Any, connection: Any, queue: str) -> None:
     with make(face, "SyncProducer", connection, raises=False) as producer:
         good, bad = producer.send_many(
             [client.OutgoingMessage(b"1", routing_key=queue), client.OutgoingMessage(b"2", routing_key="no")]
@@ -87,7 +87,7 @@ def test_failure_is_a_result_on_wish(face: Any, connection: Any, queue: str) -> 
     assert (good.ok, bad.ok, bad.outcome) == (True, False, "failed")
 
 
-def test_not_mandatory_means_nobody_asks(face: Any, connection: Any) -> None:
+def test_message_that_is_not_mandatory_may_be_dropped(face: Any, connection: Any) -> None:
     with make(face, "SyncProducer", connection, routing_key="nowhere", mandatory=False) as producer:
         assert producer.send(b"gone").ok
 
@@ -149,7 +149,7 @@ def test_message_outlives_the_loss_of_the_connection(
     assert (arrived[0], arrived[-1], set(arrived[1:-1])) == (b"before", b"after", {b"in between"})
 
 
-def test_late_word_is_waited_for_and_not_answered_by_a_copy(
+def test_late_confirm_is_waited_for_without_resending(
     face: Any, shaky: Any, breaker: Breaker, channel: Any, kept: str
 ) -> None:
     with make(face, "SyncProducer", shaky, routing_key=kept, attempt_timeout=0.05, **QUICK, retries=1000) as producer:

@@ -39,7 +39,7 @@ def test_all_messages_come_in_order_and_are_acked(face: Any, connection: Any, ch
     assert count_of(channel, kept) == 0
 
 
-def test_empty_queue_gives_an_empty_batch(face: Any, connection: Any, kept: str) -> None:
+def test_empty_queue_returns_an_empty_batch(face: Any, connection: Any, kept: str) -> None:
     with make(face, "PullConsumer", connection, kept) as puller:
         assert puller.pull(timeout=0.05) == []
         assert puller.pull(timeout=0) == []
@@ -114,7 +114,7 @@ def test_closed_connection_raises(face: Any, connection: Any, kept: str) -> None
     puller.close()
 
 
-def test_no_such_queue_and_senseless_numbers(face: Any, connection: Any, kept: str) -> None:
+def test_missing_queue_and_invalid_numbers(face: Any, connection: Any, kept: str) -> None:
     with pytest.raises(client.NotFound):
         make(face, "PullConsumer", connection, "no such queue").pull()
     with pytest.raises(client.Misuse):

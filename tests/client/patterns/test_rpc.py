@@ -22,7 +22,7 @@ def echo(face: Any, connection: Any, kept: str) -> Iterator[str]:
         yield kept
 
 
-def test_call_gives_the_answer(face: Any, connection: Any, echo: str) -> None:
+def test_call_returns_the_reply(face: Any, connection: Any, echo: str) -> None:
     with make(face, "RpcClient", connection) as rpc:
         given = client.Properties(content_type="text/plain")
         assert rpc.call("", echo, "hello", given).body == b"HELLO"
@@ -63,7 +63,7 @@ def unanswered(rpc: Any, channel: Any, queue: str) -> Any:
     return request
 
 
-def test_request_that_nobody_takes_fails_at_once(face: Any, connection: Any) -> None:
+def test_unroutable_request_fails_at_once(face: Any, connection: Any) -> None:
     with make(face, "RpcClient", connection) as rpc, pytest.raises(client.Unroutable):
         rpc.call("", "nowhere", b"hello", timeout=PATIENCE)
 

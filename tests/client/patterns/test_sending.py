@@ -122,12 +122,12 @@ def test_attempt_takes_no_longer_than_the_whole() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"retries": -1}, {"interval": -1}, {"backoff": 0.5}, {"jitter": 2}])
-def test_senseless_policy_is_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_retry_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(Misuse):
         Retry(**wrong)
 
 
-def test_failure_of_many_says_how_many_and_why() -> None:
+def test_failure_of_many_has_their_number_and_the_first_error() -> None:
     bad = SendResult("failed", 17, Nacked("the broker said no"))
     results = [SendResult("confirmed"), bad, bad]
     with pytest.raises(SendFailed, match=r"2 of 3 .*17 attempts: the broker said no") as caught:

@@ -126,7 +126,7 @@ def test_handlers_run_side_by_side_up_to_the_concurrency(face: Any, connection: 
     assert count_of(channel, kept) == 0
 
 
-def test_stop_lets_the_handler_end_and_gives_the_rest_back(face: Any, connection: Any, channel: Any, kept: str) -> None:
+def test_stop_waits_for_the_handler_and_requeues_the_rest(face: Any, connection: Any, channel: Any, kept: str) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     def work(delivery: Any) -> None:

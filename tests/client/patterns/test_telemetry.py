@@ -107,7 +107,7 @@ def test_library_does_not_import_opentelemetry_by_itself() -> None:
     assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
 
 
-def test_missing_opentelemetry_says_what_to_install() -> None:
+def test_missing_opentelemetry_names_the_extra() -> None:
     program = """
 import sys
 sys.modules["opentelemetry"] = None

@@ -37,7 +37,7 @@ def test_service_consumes_again(face: Any, bare: Any, breaker: Breaker, channel:
         inbox.until(lambda delivery: delivery.body == b"after")
 
 
-def test_puller_says_that_its_consumer_is_gone(face: Any, bare: Any, breaker: Breaker, kept: str) -> None:
+def test_pull_raises_if_its_consumer_was_cancelled(face: Any, bare: Any, breaker: Breaker, kept: str) -> None:
     with make(face, "PullConsumer", bare, kept) as puller:
         lose(bare, breaker)
         with pytest.raises(client.ConsumerCancelled):
