@@ -1,4 +1,4 @@
-"""A frame handler that writes down what it hears."""
+"""A frame handler that records its input."""
 
 import tracemalloc
 from collections.abc import Callable

@@ -135,7 +135,7 @@ def test_how_the_answers_are_cut_makes_no_difference() -> None:
     assert len(at_once) == 5
 
 
-def test_a_channel_error_is_answered_and_told() -> None:
+def test_channel_error_is_acknowledged_and_reported() -> None:
     pair = Pair().opened()
     pair.client.send_method(1, spec.QueueDeclare("absent", passive=True))
     (close,) = pair.methods()
@@ -175,20 +175,20 @@ def test_a_connection_closes_when_asked() -> None:
     assert pair.client.close() == []
 
 
-def test_a_refused_login_is_told_with_its_reason() -> None:
+def test_refused_login_is_reported_with_its_reason() -> None:
     pair = Pair(handshake=ClientHandshake("PLAIN", b"\0guest\0wrong"))
     end = closed(pair.talk())
     assert (end.by, end.reply_code) == (ClosedBy.SERVER, 403)
     assert "PLAIN" in end.reply_text
 
 
-def test_an_unknown_virtual_host_is_told_with_its_reason() -> None:
+def test_unknown_virtual_host_is_reported_with_its_reason() -> None:
     end = closed(Pair(handshake=ClientHandshake("PLAIN", LOGIN, "absent")).talk())
     assert (end.by, end.reply_code) == (ClosedBy.SERVER, 530)
     assert "absent" in end.reply_text
 
 
-def test_the_memory_alarm_is_heard() -> None:
+def test_memory_alarm_is_an_event() -> None:
     pair = Pair(ServerOptions(memory_limit=50_000)).opened()
     pair.client.send_method(1, spec.QueueDeclare("q"))
     pair.client.publish(1, "", "q", b"x" * 50_000)
@@ -205,7 +205,7 @@ def test_the_memory_alarm_is_heard() -> None:
 # -- heartbeats ----------------------------------------------------------------------------------------------------
 
 
-def test_heartbeats_go_out_in_time_and_keep_the_connection() -> None:
+def test_heartbeats_are_sent_in_time_and_keep_the_connection_open() -> None:
     pair = Pair(ServerOptions(heartbeat=10))
     pair.talk()
     for _ in range(20):
@@ -219,7 +219,7 @@ def test_heartbeats_go_out_in_time_and_keep_the_connection() -> None:
     assert not pair.line.is_closed
 
 
-def test_a_heartbeat_is_said_only_in_silence() -> None:
+def test_heartbeat_is_sent_only_if_nothing_else_was() -> None:
     client = tuned(heartbeat=10)
     client.take_output(0.0)
     assert client.check_time(4.9) == []
@@ -279,7 +279,7 @@ def tuned(
     return client
 
 
-def test_another_protocol_version_is_told_clearly() -> None:
+def test_server_of_another_protocol_version_is_reported() -> None:
     for cut in range(9):
         client = begun()
         header = b"AMQP\x03\x01\x00\x00"
@@ -304,7 +304,7 @@ def test_a_server_that_hangs_up_during_the_handshake_hints_at_the_login() -> Non
     assert client.receive_eof() == []
 
 
-def test_a_server_that_hangs_up_is_told() -> None:
+def test_server_that_hangs_up_is_reported() -> None:
     end = closed(tuned().receive_eof())
     assert end == ConnectionClosed(ClosedBy.NETWORK, 0, "the server hung up")
 
@@ -354,7 +354,7 @@ VIOLATIONS = {
 
 
 @pytest.mark.parametrize("name", VIOLATIONS)
-def test_a_server_that_breaks_the_protocol_is_told_so(name: str) -> None:
+def test_server_that_breaks_the_protocol_is_sent_a_close(name: str) -> None:
     data, code = VIOLATIONS[name]
     client = tuned()
     end = closed(client.receive(data + from_server(1, "basic.cancel-ok", consumer_tag="c"), 0.0))
@@ -373,7 +373,7 @@ def test_a_server_that_begins_in_the_middle_is_refused(name: str) -> None:
     assert (end.by, end.reply_code) == (ClosedBy.CLIENT, 504)
 
 
-def test_what_follows_a_close_is_not_heard() -> None:
+def test_input_after_a_close_is_ignored() -> None:
     client = tuned()
     close = from_server(0, "connection.close", reply_code=320, reply_text="bye", class_id=60, method_id=40)
     events = client.receive(close + from_server(1, "basic.cancel-ok") + b"\xff" * 100, 0.0)
@@ -436,7 +436,7 @@ MISUSES = {
 
 
 @pytest.mark.parametrize("name", MISUSES)
-def test_misuse_is_told_and_nothing_is_sent(name: str) -> None:
+def test_misuse_raises_and_sends_nothing(name: str) -> None:
     client = tuned()
     with pytest.raises(LocalMisuse):
         MISUSES[name](client)

@@ -1,4 +1,4 @@
-"""The short way through the client's connection: what a content_handler is told is what the events would have said."""
+"""The fast path of the client's connection: a content handler receives what the events would report."""
 
 from collections.abc import Callable, Iterable
 
@@ -20,7 +20,7 @@ from warrenmq.protocol.properties import BasicProperties, content_header
 
 
 class Notes(ContentHandler):
-    """Writes down what it hears as the events that would have come."""
+    """Records its input as the events that it replaces."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -59,7 +59,7 @@ def hearing(notes: Notes) -> ClientConnection:
 # -- what is told --------------------------------------------------------------------------------------------------
 
 
-def test_deliveries_and_confirms_are_told_among_the_events_in_their_order() -> None:
+def test_deliveries_and_confirms_keep_their_order_among_the_events() -> None:
     notes = Notes()
     client = hearing(notes)
     returned = from_server(1, "basic.return", reply_code=312, reply_text="NO_ROUTE", routing_key="k")
@@ -83,7 +83,7 @@ def test_deliveries_and_confirms_are_told_among_the_events_in_their_order() -> N
     assert [notes.events[place] for place in (0, 2, 5)] == events
 
 
-def test_the_end_is_told_whoever_brings_it() -> None:
+def test_end_is_reported_whichever_side_ends_it() -> None:
     for ending in (ClientConnection.receive_eof, lambda client: client.receive(b"\xff" * 20, 0.0)):
         notes = Notes()
         events = ending(hearing(notes))
@@ -159,7 +159,7 @@ def as_told(event: Event) -> Event:
 @settings(deadline=None)  # two handshakes each: on a busy machine that may take any time
 @given(st.lists(said(), max_size=8), st.lists(damages, max_size=2), cuts)
 @example([[Frame(METHOD, 1, pack_method("basic.nack", delivery_tag=1, requeue=True))]], [], [])
-def test_a_hearer_is_told_what_the_events_say(items: list[list[Frame]], edits: list[Edit], places: list[int]) -> None:
+def test_handler_receives_what_the_events_say(items: list[list[Frame]], edits: list[Edit], places: list[int]) -> None:
     frames = [frame for item in items for frame in item]
     data = b"".join(apply_edits(frames, edits)[1:])  # without the protocol header
     expected = heard([data], None)
@@ -176,7 +176,7 @@ def test_a_delivery_cut_anywhere_is_refused_alike(deliver: bytes, cut: int, more
 
 
 @pytest.mark.parametrize("name", VIOLATIONS)
-def test_a_server_that_breaks_the_protocol_is_told_so(name: str) -> None:
+def test_server_that_breaks_the_protocol_is_sent_a_close(name: str) -> None:
     data, code = VIOLATIONS[name]
     notes = Notes()
     client = hearing(notes)
@@ -185,7 +185,7 @@ def test_a_server_that_breaks_the_protocol_is_told_so(name: str) -> None:
     assert notes.events == [end]
 
 
-def test_more_names_than_are_remembered_are_still_told_right() -> None:
+def test_more_names_than_the_cache_holds_are_decoded_correctly() -> None:
     notes = Notes()
     client = hearing(notes)
     expected = []
@@ -234,7 +234,7 @@ SETTLINGS: dict[str, tuple[Callable[[ClientConnection], None], spec.Method]] = {
 
 
 @pytest.mark.parametrize("name", SETTLINGS)
-def test_settling_says_what_the_method_says(name: str) -> None:
+def test_fast_settlement_equals_the_encoded_method(name: str) -> None:
     settle, method = SETTLINGS[name]
     client = tuned()
     settle(client)
@@ -247,7 +247,7 @@ def published(exchange: str, key: str, mandatory: bool, header: bytes, body: byt
     return frames + pack_frame(BODY, 1, body) if body else frames
 
 
-def test_publishing_again_and_again_says_the_same() -> None:
+def test_repeated_publishes_are_encoded_alike() -> None:
     client = tuned()
     for number in [*range(2000), 0, 1, 0]:
         for mandatory in (False, True):
@@ -295,7 +295,7 @@ MISUSES: dict[str, Callable[[ClientConnection], None]] = {
 
 
 @pytest.mark.parametrize("name", MISUSES)
-def test_misuse_is_told_and_nothing_is_sent(name: str) -> None:
+def test_misuse_raises_and_sends_nothing(name: str) -> None:
     client = tuned()
     with pytest.raises(LocalMisuse):
         MISUSES[name](client)

@@ -12,14 +12,14 @@ from warrenmq.protocol.errors import (
 )
 
 
-def test_an_error_is_told_by_its_name_and_text() -> None:
+def test_reply_text_has_name_and_text_of_the_error() -> None:
     error = ChannelError("expected 'channel.open'", 50, 10)
     assert error.reply_text == "CHANNEL_ERROR - expected 'channel.open'"
     assert (error.reply_code, error.class_id, error.method_id) == (504, 50, 10)
     assert str(error) == "expected 'channel.open'"
 
 
-def test_an_error_without_a_text_is_told_by_its_name() -> None:
+def test_reply_text_without_a_text_is_the_name() -> None:
     assert InternalError().reply_text == "INTERNAL_ERROR"
 
 

@@ -229,7 +229,7 @@ def test_reading_cannot_go_on_where_the_framing_is_broken(name: str) -> None:
 # -- channels that are closed --------------------------------------------------------------------------------------
 
 
-def test_only_close_and_close_ok_are_heard_on_an_ignored_channel() -> None:
+def test_ignored_channel_accepts_only_close_and_close_ok() -> None:
     recorder = Recorder()
     reader = FrameReader(recorder, FRAME_MAX)
     reader.ignore_channel(1)
@@ -261,7 +261,7 @@ def test_an_attended_channel_begins_anew() -> None:
     assert recorder.calls == [("method", 1, DECLARE)]
 
 
-def test_a_closing_connection_hears_channel_0_alone() -> None:
+def test_closing_connection_reads_only_channel_0() -> None:
     recorder = Recorder()
     reader = FrameReader(recorder, FRAME_MAX)
     reader.close()

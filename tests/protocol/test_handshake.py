@@ -52,7 +52,7 @@ def test_both_sides_agree(wanted: Tuning | None, offer: Tuning, agreed: Tuning) 
     assert them.state is State.RUNNING
 
 
-def test_each_side_hears_the_others_properties() -> None:
+def test_each_side_receives_the_properties_of_the_other() -> None:
     us, them = client(client_properties={"product": "test"}), ServerHandshake(OFFER)
     shake_hands(us, them)
     assert us.server_properties == {"product": "x"}
@@ -157,5 +157,5 @@ def test_the_client_may_not_ask_for_more_than_was_offered(answer: spec.Connectio
 
 
 @pytest.mark.parametrize("heartbeat", [0, 1, 65535])
-def test_the_heartbeat_is_the_clients_choice(heartbeat: int) -> None:
+def test_client_chooses_the_heartbeat(heartbeat: int) -> None:
     assert server_in(State.TUNING).tune_ok(spec.ConnectionTuneOk(1, 4096, heartbeat)).heartbeat == heartbeat

@@ -101,7 +101,7 @@ def test_reserved_arguments_of_any_value_are_passed_over() -> None:
         (b"\xff" * 300, "FRAME_ERROR - cannot decode <<" + "255," * 55 + "25..."),
     ],
 )
-def test_malformed_arguments_are_refused_with_rabbitmqs_words(arguments: bytes, text: str) -> None:
+def test_malformed_arguments_are_refused_with_rabbitmqs_text(arguments: bytes, text: str) -> None:
     with pytest.raises(MalformedArguments) as refused:
         decode(b"\0\x32\0\x0a" + arguments)
     error = refused.value
@@ -109,7 +109,7 @@ def test_malformed_arguments_are_refused_with_rabbitmqs_words(arguments: bytes, 
     assert (error.class_id, error.method_id) == (50, 10)
 
 
-def test_a_name_that_is_not_utf8_is_refused_with_rabbitmqs_words() -> None:
+def test_name_that_is_not_utf8_is_refused_with_rabbitmqs_text() -> None:
     with pytest.raises(ProtocolError) as refused:
         decode(b"\0\x32\0\x0a" + b"\0\0" + b"\x02\xff\xfe" + b"\0" + bytes(4))
     error = refused.value
@@ -124,7 +124,7 @@ def test_a_name_that_is_not_utf8_is_refused_with_rabbitmqs_words() -> None:
         (b"", "FRAME_ERROR - type 1, all octets = <<>>: unknown_frame"),
     ],
 )
-def test_a_payload_without_its_ids_is_refused_with_rabbitmqs_words(payload: bytes, text: str) -> None:
+def test_payload_without_ids_is_refused_with_rabbitmqs_text(payload: bytes, text: str) -> None:
     with pytest.raises(ProtocolError) as refused:
         decode(payload)
     assert (refused.value.reply_code, refused.value.reply_text) == (501, text)

@@ -44,7 +44,7 @@ def table_of(entries: list[tuple[bytes, bytes]]) -> bytes:
 
 
 @given(strategies.properties, st.integers(0, 2**64 - 1))
-def test_properties_come_back_as_they_went(written: BasicProperties, body_size: int) -> None:
+def test_properties_round_trip(written: BasicProperties, body_size: int) -> None:
     header = content_header(body_size, written)
     assert header[:12] == struct.pack(">HHQ", 60, 0, body_size)
     assert properties.decode(header, 12) == written
@@ -153,7 +153,7 @@ def test_the_unused_flag_bit_is_ignored_as_rabbitmq_does() -> None:
         header_of(properties.TIMESTAMP, b"1234567"),
     ],
 )
-def test_a_malformed_property_list_is_refused_with_rabbitmqs_words(header: bytes) -> None:
+def test_malformed_property_list_is_refused_with_rabbitmqs_text(header: bytes) -> None:
     for action in (properties.validate, lambda header: properties.decode(header, 12)):
         with pytest.raises(MalformedProperties) as refused:
             action(header)
@@ -237,7 +237,7 @@ def test_taking_out_a_header_takes_every_one_of_that_key() -> None:
     assert properties.without_header(header, "k") == header_of(properties.HEADERS, table_of([entries[1]]))
 
 
-def test_taking_out_a_header_that_is_not_there_gives_the_same_bytes() -> None:
+def test_removing_an_absent_header_changes_nothing() -> None:
     for header in (content_header(0, FULL), content_header(0, BasicProperties())):
         assert properties.without_header(header, "not there") is header
 

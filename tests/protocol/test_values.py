@@ -306,7 +306,7 @@ def test_a_timestamp_comes_back_as_it_went(moment: datetime | Timestamp) -> None
 
 
 @given(strategies.short_texts, st.binary())
-def test_strings_come_back_as_they_went(text: str, octets: bytes) -> None:
+def test_strings_round_trip(text: str, octets: bytes) -> None:
     short = encode_shortstr(text)
     assert decode_shortstr(b"." + short + b".", 1, len(short) + 2) == (text, len(short) + 1)
     long = encode_longstr(octets)

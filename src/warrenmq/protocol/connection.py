@@ -1,15 +1,14 @@
-"""The client's side of a connection, without I/O: bytes in, events out, and what to write gathered for the caller.
+"""The client's side of a connection, sans-I/O: bytes in, events and output out.
 
-The caller owns the socket and the clock. It gives what it read to `receive`, writes what `take_output` hands over, and
-calls `check_time` when `next_deadline` has come. Whatever the server sends, nothing is raised: a server that breaks the
-protocol is told so, and the last event says why. What the caller does wrong raises LocalMisuse and sends nothing.
+The caller owns the socket and the clock. It passes received bytes to `receive`, writes the result of `take_output`, and
+calls `check_time` at `next_deadline`. No input raises: if the server breaks the protocol, it is sent a close and the
+last event has the reason. A wrong call raises LocalMisuse and sends nothing.
 
-What comes once per message has a short way: given a `ContentHandler`, deliveries and confirms are calls of it, made
-while `receive` runs, and no events.
+Per-message input has a fast path: with a `ContentHandler`, deliveries and confirms are calls of it during `receive`
+instead of events.
 
-Bounded: what is held is one incomplete frame, and per channel that the caller opened one body of `max_body_size`; the
-names that were met last are kept between bytes and text, so many that they do not grow with the traffic.
-Contents are expected on open channels only. Compiled when the package is built (connection.pxd).
+Memory is bounded: one incomplete frame, one body of `max_body_size` per open channel, and a limited cache of decoded
+names. Contents are accepted on open channels only. Compiled when the package is built (connection.pxd).
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ MAX_BODY_SIZE = 128 * 1024 * 1024
 _FRAME_OVERHEAD = 8
 _HEADER_PREFIX = PROTOCOL_HEADER[:4]
 _NO_PROPERTIES = b"\x00\x00"
-_HEADER_START = 12  # before the property flags: class, weight, the body's size
+_HEADER_START = 12  # before the property flags: class, weight, body size
 _pack_header_start = Struct(">HHQ").pack
 
 _BASIC_CLASS = 60
@@ -58,11 +57,10 @@ _MIN_DELIVER_SIZE = 16  # ids, consumer tag, delivery tag, bit, exchange, routin
 _NACK = spec.BasicNack.index
 _REJECT = spec.BasicReject.index
 
-# Names that are remembered per connection and kind. With more of them in use the memory is emptied now and then, which
-# costs each name one encoding.
+# Cached names per connection and kind. A full cache is cleared, which costs each name one encoding.
 _MAX_CACHED = 1024
 
-# What the caller may send by `send_method`: the handshake and the close are our own business.
+# What the caller may send by `send_method`; this class sends the handshake and the close itself.
 _ON_CHANNEL_ZERO = frozenset({spec.ConnectionUpdateSecret})
 _SENDABLE = _ON_CHANNEL_ZERO | {
     method
@@ -72,7 +70,7 @@ _SENDABLE = _ON_CHANNEL_ZERO | {
 
 
 class Phase(Enum):
-    """How far a connection is. CLOSING: we said close, and wait for the answer."""
+    """How far a connection is. CLOSING: close was sent, its reply has not arrived."""
 
     HANDSHAKE = "handshake"
     OPEN = "open"
@@ -84,7 +82,7 @@ _OPEN = Phase.OPEN
 
 
 class ContentHandler:
-    """Who hears what comes once per message, in the order of the wire. It must neither raise nor call back."""
+    """Receives the per-message input, in wire order. It must neither raise nor call back."""
 
     __slots__ = ()
 
@@ -107,7 +105,7 @@ class ContentHandler:
         raise NotImplementedError
 
     def on_event(self, event: Event) -> None:
-        """Anything else, in its place among the others; the call that is under way returns it as well."""
+        """Any other event, in order; the current call returns it as well."""
 
 
 class ClientConnection(FrameHandler):
@@ -142,7 +140,7 @@ class ClientConnection(FrameHandler):
         self._handshake = handshake
         self._content_handler = content_handler
         self._max_body_size = max_body_size
-        # Until both have tuned, no frame may be longer than the protocol's least maximum (AMQP 0-9-1 §4.2.3).
+        # Until tune-ok, frames have at most the protocol's minimum limit (AMQP 0-9-1 §4.2.3).
         self._reader = FrameReader(self, spec.FRAME_MIN_SIZE)
         self._output = OutputBuffer(spec.FRAME_MIN_SIZE, pool or BufferPool())
         self._output.put(PROTOCOL_HEADER)
@@ -157,10 +155,10 @@ class ClientConnection(FrameHandler):
         self._sent_close = spec.REPLY_SUCCESS, ""
         self.phase = Phase.HANDSHAKE
 
-    # -- what the server says ----------------------------------------------------------------------------------------
+    # -- input -------------------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes, now: float) -> list[Event]:
-        """Take what was read from the socket, cut anywhere; gives what it amounts to."""
+        """Process bytes from the socket, cut anywhere; return their events."""
         self._heartbeat.received_at = now
         data = self._leftover + data if self._leftover else bytes(data)
         self._leftover = b""
@@ -172,16 +170,16 @@ class ClientConnection(FrameHandler):
         return self._take_events()
 
     def receive_eof(self) -> list[Event]:
-        """The server closed its end of the socket, or the network did."""
+        """Handle the end of the socket."""
         if self.phase is Phase.HANDSHAKE:
-            # RabbitMQ hangs up without a word on a client that it cannot tell why the login failed.
+            # RabbitMQ closes the socket of a client to which it cannot report a failed login.
             self._end(ClosedBy.NETWORK, 0, "the server hung up during the handshake: is the login right?")
         else:
             self._end(ClosedBy.NETWORK, 0, "the server hung up")
         return self._take_events()
 
     def _receive_header(self, data: bytes) -> None:
-        """A server that speaks another protocol answers with the header of the one it wants."""
+        """Handle a server of another protocol, which answers with the header that it wants."""
         if len(data) < len(PROTOCOL_HEADER):
             self._leftover = data
             return
@@ -205,10 +203,10 @@ class ClientConnection(FrameHandler):
         self._events = []
         return events
 
-    # -- what the caller says ----------------------------------------------------------------------------------------
+    # -- output ------------------------------------------------------------------------------------------------------
 
     def send_method(self, channel: int, method: spec.Method) -> None:
-        """Any method that a client may send and that has no content; closing the connection has its own `close`."""
+        """Send a method without content; use `close` for the connection."""
         if type(method) not in _SENDABLE or (channel == 0) is not (type(method) in _ON_CHANNEL_ZERO):
             raise LocalMisuse(f"{method.name} cannot be sent this way on channel {channel}")
         self._require_open()
@@ -219,7 +217,7 @@ class ClientConnection(FrameHandler):
         elif channel:
             self._require_channel(channel)
         if isinstance(method, spec.ChannelClose):
-            # Our peer may be talking on it still; the number is free again when it has answered.
+            # The peer may still be sending on it; the number is free once it has replied.
             self._channels.discard(channel)
             self._reader.ignore_channel(channel)
         self._output.put_method(channel, payload)
@@ -234,9 +232,9 @@ class ClientConnection(FrameHandler):
         mandatory: bool = False,
         header: bytes | None = None,
     ) -> None:
-        """basic.publish with its content; `header`, a whole content header as one comes in, stands for the properties.
+        """Send basic.publish with its content; `header`, a complete content header, replaces the properties.
 
-        The properties are read here and now: what becomes of them later changes nothing that was published.
+        The properties are encoded at once: later changes to them have no effect.
         """
         self._require_channel(channel)
         method = self._publishes.get((exchange, routing_key, mandatory))
@@ -253,7 +251,7 @@ class ClientConnection(FrameHandler):
         self._output.put_message(channel, method, encoded, body)
 
     def ack(self, channel: int, delivery_tag: int, multiple: bool = False) -> None:
-        """basic.ack."""
+        """Send basic.ack."""
         self._require_channel(channel)
         try:
             self._output.put_ack(channel, delivery_tag, multiple)
@@ -261,7 +259,7 @@ class ClientConnection(FrameHandler):
             raise _no_tag(delivery_tag) from error
 
     def nack(self, channel: int, delivery_tag: int, multiple: bool = False, requeue: bool = True) -> None:
-        """basic.nack."""
+        """Send basic.nack."""
         self._require_channel(channel)
         try:
             self._output.put_settlement(channel, _NACK, delivery_tag, (1 if multiple else 0) | (2 if requeue else 0))
@@ -269,7 +267,7 @@ class ClientConnection(FrameHandler):
             raise _no_tag(delivery_tag) from error
 
     def reject(self, channel: int, delivery_tag: int, requeue: bool = True) -> None:
-        """basic.reject."""
+        """Send basic.reject."""
         self._require_channel(channel)
         try:
             self._output.put_settlement(channel, _REJECT, delivery_tag, 1 if requeue else 0)
@@ -277,7 +275,7 @@ class ClientConnection(FrameHandler):
             raise _no_tag(delivery_tag) from error
 
     def close(self, reply_code: int = spec.REPLY_SUCCESS, reply_text: str = "Goodbye") -> list[Event]:
-        """Say goodbye; ConnectionClosed comes with the server's answer, or here if there is none to wait for."""
+        """Send close; ConnectionClosed follows the server's reply, or comes at once if none is expected."""
         if self.phase is Phase.OPEN:
             self._send_close(reply_code, reply_text)
             self._sent_close = reply_code, reply_text
@@ -288,11 +286,11 @@ class ClientConnection(FrameHandler):
 
     @property
     def output_size(self) -> int:
-        """How many bytes wait for `take_output`."""
+        """The number of bytes waiting for `take_output`."""
         return self._output.size
 
     def take_output(self, now: float) -> list[bytes | memoryview]:
-        """Everything to be written, in order; what is taken counts as said."""
+        """Return all output in order; it counts as sent."""
         if self._output.size:
             self._heartbeat.sent_at = now
         return self._output.take()
@@ -309,7 +307,7 @@ class ClientConnection(FrameHandler):
             raise LocalMisuse(f"the connection is not open: {self.phase.value}")
 
     def _require_channel(self, channel: int) -> None:
-        """Make sure that connection and channel are open."""
+        """Raise unless connection and channel are open."""
         if self.phase is not _OPEN or channel not in self._channels:
             self._require_open()
             raise LocalMisuse(f"channel {channel} is not open")
@@ -332,15 +330,15 @@ class ClientConnection(FrameHandler):
     # -- time --------------------------------------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
-        """When `check_time` has something to do; None while nothing depends on the time."""
+        """Return when to call `check_time`; None if no timer runs."""
         return None if self.phase is Phase.CLOSED else self._heartbeat.next_deadline()
 
     def restart_heartbeat_timeout(self, now: float) -> None:
-        """Count the server as heard: for a caller that did not read for a while, so that the silence was its own."""
+        """Restart the receive timer: for a caller that did not read for a while."""
         self._heartbeat.received_at = now
 
     def check_time(self, now: float) -> list[Event]:
-        """Say a heartbeat that is due; give up on a server that was silent for two intervals."""
+        """Send a heartbeat if due; end the connection if the server was silent for two intervals."""
         if self.phase is Phase.CLOSED:
             return []
         if self._heartbeat.is_missed(now):
@@ -383,7 +381,7 @@ class ClientConnection(FrameHandler):
             self._emit(ContentReceived(channel, decode_content_method(method), header, body))
 
     def _handle_delivery(self, channel: int, method: bytes, header: bytes, body: bytes) -> bool:
-        """Tell the content_handler; False where the method is another one, or malformed.
+        """Pass a delivery to the content handler; return False for another or a malformed method.
 
         0      4                5 + length     13 + length   14 + length
         | ids  | consumer tag   | delivery tag | redelivered | exchange, routing key
@@ -426,7 +424,7 @@ class ClientConnection(FrameHandler):
         return consumer_tag
 
     def _cache_address(self, data: bytes) -> tuple[str, str]:
-        """Exchange and routing key of two short strings."""
+        """Decode and cache exchange and routing key."""
         if len(self._addresses) >= _MAX_CACHED:
             self._addresses.clear()
         exchange_end = 1 + data[0]
@@ -434,7 +432,7 @@ class ClientConnection(FrameHandler):
         return address
 
     def on_heartbeat(self) -> None:
-        """Hearing anything is enough, and `receive` has noted that."""
+        """Do nothing: `receive` has updated the timer."""
 
     def _admit_content(self, channel: int, body_size: int) -> None:
         if channel not in self._channels:
@@ -471,7 +469,7 @@ class ClientConnection(FrameHandler):
                 self._emit(Opened(tuning, self._handshake.server_properties))
 
     def _on_channel_method(self, channel: int, method: spec.Method) -> None:
-        """Keep count of the channels; of one that we closed, only close and close-ok come through the reader."""
+        """Track open channels. On a channel that we closed, the reader passes only close and close-ok."""
         if channel in self._reader.ignored_channels:
             if isinstance(method, spec.ChannelCloseOk):
                 self._reader.resume_channel(channel)
@@ -490,7 +488,7 @@ class ClientConnection(FrameHandler):
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def _refuse(self, error: ProtocolError) -> None:
-        """The server broke the protocol: tell it, and wait for nothing more from it."""
+        """Close the connection because the server broke the protocol."""
         if self.phase in (Phase.OPEN, Phase.HANDSHAKE):
             self._send_close(error.reply_code, error.reply_text, error.class_id, error.method_id)
         self._end(ClosedBy.CLIENT, error.reply_code, error.reply_text, error.class_id, error.method_id)
@@ -501,7 +499,7 @@ class ClientConnection(FrameHandler):
         self._reader.close()
 
     def _end(self, by: ClosedBy, reply_code: int, reply_text: str, class_id: int = 0, method_id: int = 0) -> None:
-        """Nothing more is heard."""
+        """Stop reading and emit the last event."""
         if self.phase is not Phase.CLOSED:
             self.phase = Phase.CLOSED
             self._leftover = b""
@@ -520,5 +518,5 @@ def _no_tag(delivery_tag: int) -> LocalMisuse:
 
 
 def _text(data: bytes) -> str:
-    """As `decode_content_method` reads a name."""
+    """Decode a name as `decode_content_method` does."""
     return data.decode("utf-8", "backslashreplace")

@@ -1,9 +1,9 @@
-"""How a connection begins, from both ends: start, tune, open (AMQP 0-9-1 §1.4.2).
+"""The handshake of both sides: start, tune, open (AMQP 0-9-1 §1.4.2).
 
     server: header? -> start     start-ok? -> tune     tune-ok?     open? -> open-ok
     client: header               start? -> start-ok    tune? -> tune-ok, open      open-ok?
 
-Sans-I/O: each side is given methods and says what to send. Whether a login is right is for the caller to decide.
+Sans-I/O: each side receives methods and returns those to send. The caller checks the login.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ CAPABILITIES = {
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What both sides agree on. 0 means: no heartbeat; in an offer also: no limit."""
+    """The negotiated limits. 0 means no heartbeat; in an offer also no limit."""
 
     channel_max: int
     frame_max: int
     heartbeat: int
 
 
-CHANNEL_MAX = 65535  # the wire has no more
+CHANNEL_MAX = 65535  # 16 bits on the wire
 
-# What a client asks for. It names a frame size, so that no server can make it hold frames of any length.
+# What a client asks for by default. It names a frame size, so that a server cannot make it hold frames of any length.
 DEFAULT_TUNING = Tuning(channel_max=0, frame_max=131072, heartbeat=60)
 
 
 class State(Enum):
-    """What the server waits for; the values are RabbitMQ's names of its states."""
+    """The state of the server's side; the values are RabbitMQ's names."""
 
     STARTING = "starting"
     TUNING = "tuning"
@@ -53,7 +53,7 @@ class State(Enum):
 
 
 class ServerHandshake:
-    """The server's side. Give `start_ok`, `tune_ok` and `open` what the client sent: wrong orders are refused."""
+    """The server's side. `start_ok`, `tune_ok` and `open` refuse methods out of order."""
 
     __slots__ = ("capabilities", "client_properties", "offer", "state", "tuning")
 
@@ -65,7 +65,7 @@ class ServerHandshake:
         self.capabilities: dict[str, Any] = {}
 
     def start_ok(self, method: spec.Method) -> spec.ConnectionStartOk:
-        """Note who the client is; the caller judges its login and then calls `authenticated`."""
+        """Store the client's properties; the caller checks the login, then calls `authenticated`."""
         if self.state is not State.STARTING or not isinstance(method, spec.ConnectionStartOk):
             raise self.unexpected(method)
         self.client_properties = method.client_properties
@@ -79,23 +79,23 @@ class ServerHandshake:
         return spec.ConnectionTune(self.offer.channel_max, self.offer.frame_max, self.offer.heartbeat)
 
     def tune_ok(self, method: spec.Method) -> Tuning:
-        """The client may ask for less than was offered, not for more; the heartbeat is its choice."""
+        """Accept at most the offered limits; the client chooses the heartbeat."""
         if self.state is not State.TUNING or not isinstance(method, spec.ConnectionTuneOk):
             raise self.unexpected(method)
-        for name, wanted, offered, least in (
+        for name, wanted, offered, minimum in (
             ("frame_max", method.frame_max, self.offer.frame_max, spec.FRAME_MIN_SIZE),
             ("channel_max", method.channel_max, self.offer.channel_max, 1),
         ):
-            if offered and not least <= wanted <= offered:
+            if offered and not minimum <= wanted <= offered:
                 side = "above" if not wanted or wanted > offered else "below"
-                limit = offered if side == "above" else least
+                limit = offered if side == "above" else minimum
                 raise NotAllowed(f"negotiated {name} = {wanted} is {side} the allowed {limit}")
         self.tuning = Tuning(method.channel_max, method.frame_max, method.heartbeat)
         self.state = State.OPENING
         return self.tuning
 
     def open(self, method: spec.Method) -> str:
-        """The virtual host that the client asks for; the caller lets it in by `opened`."""
+        """Return the requested virtual host; the caller accepts with `opened`."""
         if self.state is not State.OPENING or not isinstance(method, spec.ConnectionOpen):
             raise self.unexpected(method)
         return method.virtual_host
@@ -105,14 +105,14 @@ class ServerHandshake:
         return spec.ConnectionOpenOk()
 
     def unexpected(self, method: spec.Method) -> ChannelError:
-        """The refusal of a method that does not belong here."""
+        """Return the error for a method out of order."""
         return ChannelError(
             f"unexpected method in connection state {self.state.value}", method.index >> 16, method.index & 0xFFFF
         )
 
 
 class ClientHandshake:
-    """The client's side. `receive` gives the methods to send; `tuning` holds once `is_done`."""
+    """The client's side. `receive` returns the methods to send; `tuning` is final once `is_done`."""
 
     __slots__ = (
         "_client_properties",
@@ -147,7 +147,7 @@ class ClientHandshake:
         self.is_done = False
 
     def receive(self, method: spec.Method) -> list[spec.Method]:
-        """Answer one method of the server; anything but the next one due is refused."""
+        """Return the answers to a method of the server; raise if another was due."""
         if self.is_done or not isinstance(method, self._expected):
             raise ChannelError(
                 f"unexpected method {method.name} during the handshake", method.index >> 16, method.index & 0xFFFF
@@ -179,5 +179,5 @@ class ClientHandshake:
 
 
 def _lower(ours: int, theirs: int) -> int:
-    """The lower of two limits, where 0 is none."""
+    """Return the lower of two limits; 0 is no limit."""
     return min(ours, theirs) if ours and theirs else ours or theirs

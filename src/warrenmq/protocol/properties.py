@@ -6,12 +6,12 @@ A *header* here is the payload of a content header frame, kept as it came from t
     0        2        4              12       14
     | class  | weight | body size    | flags  | the properties whose flag is set, in flag order ...
 
-`BasicProperties` with `decode` and `encode` is for those who want them all. The broker's own path asks the header for
-one property at a time, which steps over the ones before it and makes no object for them; and it changes a header by
-cutting and joining its bytes, so that whatever was not named stays as the publisher wrote it, bit for bit.
+`BasicProperties`, `decode` and `encode` handle all properties at once. The broker reads one property at a time from the
+header, skipping those before it without creating objects, and changes a header by cutting and joining bytes, so that
+everything else stays as the publisher wrote it, bit for bit.
 
-Whatever the bytes, reading raises nothing but MalformedProperties. `validate` is what makes sure of a header once;
-the single questions check only as far as they have to read.
+Invalid bytes raise only MalformedProperties. `validate` checks a header completely; functions that read one property
+check only as far as they read.
 
 Compiled when the package is built (properties.pxd).
 """
@@ -80,7 +80,7 @@ _NAMES = (
 
 
 class BasicProperties:
-    """The properties of a message; None where it has not got one."""
+    """The properties of a message; None if unset."""
 
     __slots__ = (
         "app_id",
@@ -132,7 +132,7 @@ class BasicProperties:
         self.cluster_id = cluster_id
 
     def encode(self) -> bytes:
-        """The flags and the properties that are there."""
+        """Encode the flags and the properties that are set."""
         # Name by name rather than over _NAMES: a publisher pays for this with every message.
         flags = 0
         parts = [b""]
@@ -192,7 +192,7 @@ class BasicProperties:
 
 
 def decode(data: bytes, offset: int = 0) -> BasicProperties:
-    """All properties, from flags at the offset to the end of the data."""
+    """Decode all properties, from the flags at the offset to the end."""
     flags = _flags_at(data, offset)
     properties = BasicProperties()
     try:
@@ -208,12 +208,12 @@ def decode(data: bytes, offset: int = 0) -> BasicProperties:
 
 
 def content_header(body_size: int, properties: BasicProperties) -> bytes:
-    """The payload of the content header frame before a body of that size."""
+    """Encode the payload of a content header frame."""
     return _pack_start(BASIC_CLASS, 0, body_size) + properties.encode()
 
 
 def validate(header: bytes) -> None:
-    """Make sure that the whole property list, with its headers table, can be read and ends with the header."""
+    """Raise unless the property list, including the headers table, is valid and ends with the header."""
     flags = _flags_at(header, _FLAGS_AT)
     if flags == 0 and len(header) == _LIST_AT:
         return
@@ -244,7 +244,7 @@ def property_flags(header: bytes) -> int:
 
 
 def delivery_mode(header: bytes) -> int:
-    """2 is persistent; 0 where the publisher did not say."""
+    """Return 2 for persistent, 0 if unset."""
     flags = _flags_at(header, _FLAGS_AT)
     if flags & _DELIVERY_MODE == 0:
         return 0
@@ -252,7 +252,7 @@ def delivery_mode(header: bytes) -> int:
 
 
 def priority(header: bytes) -> int:
-    """-1 where the publisher did not say."""
+    """Return -1 if unset."""
     flags = _flags_at(header, _FLAGS_AT)
     if flags & _PRIORITY == 0:
         return -1
@@ -323,7 +323,7 @@ def text_header(header: bytes, key: bytes) -> bytes | None:
 
 
 def headers_span(header: bytes) -> tuple[int, int]:
-    """Where the headers table begins, with its length field, and ends; (0, 0) where there is none."""
+    """Return start (of its length) and end of the headers table; (0, 0) if there is none."""
     flags = _flags_at(header, _FLAGS_AT)
     if flags & _HEADERS == 0:
         return 0, 0
@@ -412,7 +412,7 @@ def _flags_at(data: bytes, offset: int) -> int:
 
 
 def _offset_of(header: bytes, flags: int, wanted: int) -> int:
-    """Where that property begins, or would begin."""
+    """Return the offset of the property, or where it would be."""
     offset = _LIST_AT
     flag = _FIRST
     while flag > wanted:
@@ -423,7 +423,7 @@ def _offset_of(header: bytes, flags: int, wanted: int) -> int:
 
 
 def _end_of(header: bytes, offset: int, flag: int) -> int:
-    """Where the property that begins there ends."""
+    """Return the end of the property at the offset."""
     size = len(header)
     if flag & _BYTES:
         end = offset + 1

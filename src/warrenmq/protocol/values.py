@@ -12,8 +12,8 @@
 | A F V            | array, table, nothing        | list, dict, None                            | the same, tuple  |
 | T                | seconds since 1970, unsigned | datetime in UTC; Timestamp (int) beyond it  | datetime, Timestamp |
 
-What cannot be read raises MalformedValue, whatever the bytes; what cannot be written raises LocalMisuse. No length is
-believed before it is compared with the bytes that are there, and nesting stops at MAX_DEPTH.
+Invalid bytes raise MalformedValue; values that cannot be encoded raise LocalMisuse. Lengths are checked against the
+available bytes before use, and nesting is limited to MAX_DEPTH.
 
 Compiled when the package is built (values.pxd): indices are checked by `_require`, never by Python.
 """
@@ -65,19 +65,19 @@ _pack_timestamp = Struct(">Q").pack
 
 
 class Timestamp(int):
-    """Seconds since 1970 that no datetime can hold. Written back as the timestamp that it was."""
+    """Seconds since 1970 beyond the range of datetime. Encoded as a timestamp again."""
 
     __slots__ = ()
 
 
 class LongString(bytes):
-    """A long string that is not UTF-8. Written back as the long string that it was."""
+    """A long string that is not UTF-8. Encoded as a long string again."""
 
     __slots__ = ()
 
 
 class ValueReader:
-    """A place in some bytes, and the reading of values from there on; never beyond `end`."""
+    """Reads values from a position in some bytes, never beyond `end`."""
 
     __slots__ = ("data", "end", "position")
 
@@ -115,7 +115,7 @@ class ValueReader:
         return self.data[start : self.position]
 
     def read_shortstr(self) -> str:
-        """A short string argument of a method: UTF-8, or the peer is told so."""
+        """Read a short string argument of a method; raise MalformedText if it is not UTF-8."""
         start = self._advance(self.read_octet())
         try:
             return self.data[start : self.position].decode("utf-8")
@@ -123,7 +123,7 @@ class ValueReader:
             raise MalformedText from None
 
     def read_label(self) -> str:
-        """A table key or property: any bytes are allowed, those that are not UTF-8 become readable escapes."""
+        """Read a table key or property; bytes that are not UTF-8 become escapes."""
         start = self._advance(self.read_octet())
         return self.data[start : self.position].decode("utf-8", "backslashreplace")
 
@@ -140,14 +140,14 @@ class ValueReader:
         return self._read_table(0)
 
     def read_value(self) -> Any:
-        """A type byte and the value that it announces."""
+        """Read a type byte and its value."""
         return self._read_value(0)
 
     def skip_shortstr(self) -> None:
         self._advance(self.read_octet())
 
     def skip_table(self) -> None:
-        """Pass over a table, checking all of its structure and making no values."""
+        """Check the structure of a table without creating values."""
         self._skip_table(0)
 
     def skip_value(self) -> None:
@@ -158,14 +158,14 @@ class ValueReader:
             raise MalformedValue(f"{count} bytes announced, {self.end - self.position} there")
 
     def _advance(self, count: int) -> int:
-        """Go on by so many bytes, and give where they begin."""
+        """Skip `count` bytes; return their start."""
         self._require(count)
         start = self.position
         self.position = start + count
         return start
 
     def _enter(self, depth: int) -> int:
-        """Read the length of a table or array, and give where it ends."""
+        """Read the length of a table or array; return its end."""
         if depth >= MAX_DEPTH:
             raise MalformedValue(f"tables nested more than {MAX_DEPTH} deep")
         length = self.read_long()
@@ -270,7 +270,7 @@ class ValueReader:
 
 
 def _fixed_width(kind: int) -> int:
-    """Bytes of a value whose size its type tells."""
+    """Return the size of a value of a fixed-size type."""
     if kind in (_INT, _UNSIGNED_INT, _FLOAT):
         return 4
     if kind in (_BOOLEAN, _BYTE, _UNSIGNED_BYTE):
@@ -287,13 +287,13 @@ def _fixed_width(kind: int) -> int:
 
 
 def decode_table(data: bytes, offset: int, end: int) -> tuple[dict[str, Any], int]:
-    """The table that begins at the offset with its length, and where it ends."""
+    """Return the table at the offset, which begins with its length, and its end."""
     reader = ValueReader(data, offset, end)
     return reader.read_table(), reader.position
 
 
 def decode_value(data: bytes, offset: int, end: int) -> tuple[Any, int]:
-    """The value that begins at the offset with its type byte, and where it ends."""
+    """Return the value at the offset, which begins with its type byte, and its end."""
     reader = ValueReader(data, offset, end)
     return reader.read_value(), reader.position
 
@@ -314,14 +314,14 @@ def decode_timestamp(data: bytes, offset: int, end: int) -> tuple[datetime | Tim
 
 
 def encode_table(table: Mapping[str, Any]) -> bytes:
-    """The table with its length before it, keys in their order."""
+    """Encode the table, with its length, in the order of its keys."""
     out = bytearray()
     _write_table(out, table, 0)
     return bytes(out)
 
 
 def encode_value(value: Any) -> bytes:
-    """The value with its type byte before it."""
+    """Encode the value with its type byte."""
     out = bytearray()
     _write_value(out, value, 0)
     return bytes(out)
@@ -337,7 +337,7 @@ def encode_longstr(data: bytes) -> bytes:
 
 
 def encode_timestamp(moment: datetime | int) -> bytes:
-    """Whole seconds since 1970; a datetime without a zone is taken as UTC, as every client does."""
+    """Encode whole seconds since 1970; a datetime without a zone counts as UTC, as in other clients."""
     if isinstance(moment, datetime):
         try:
             seconds = timegm(moment.utctimetuple())
@@ -384,7 +384,7 @@ def _write_array(out: bytearray, array: list[Any] | tuple[Any, ...], depth: int)
 
 
 def _open_length(out: bytearray, depth: int) -> int:
-    """Leave room for a length, and give its place."""
+    """Append a placeholder for a length; return its position."""
     if depth >= MAX_DEPTH:
         raise LocalMisuse(f"tables nested more than {MAX_DEPTH} deep")
     start = len(out)
@@ -442,7 +442,7 @@ def _write_int(out: bytearray, value: int) -> None:
 
 def _write_decimal(out: bytearray, value: Decimal) -> None:
     sign, digits, exponent = value.as_tuple()
-    # The comparisons come before the power: an exponent may be astronomic.
+    # Compare before computing the power: an exponent may be huge.
     if isinstance(exponent, int) and -255 <= exponent <= 9 and len(digits) <= 10:
         unscaled = int("".join(map(str, digits))) * 10 ** max(exponent, 0)
         if sign:

@@ -99,7 +99,7 @@ def test_no_room_means_nothing_is_done() -> None:
     assert connection.state.publish("", "key", b"y") is not None
 
 
-def test_what_cannot_be_said_is_misuse_and_takes_no_number() -> None:
+def test_misuse_takes_no_publish_number() -> None:
     connection = Connection()
     connection.confirm()
     with pytest.raises(Misuse):
@@ -191,7 +191,7 @@ def test_publish_in_a_transaction_is_never_kept() -> None:
         connection.state.publish("", "key", b"x")
 
 
-def test_closed_channel_and_closed_connection_say_so() -> None:
+def test_closed_channel_and_closed_connection_raise() -> None:
     connection = Connection()
     connection.state.close(CloseReason("server", 404, "NOT_FOUND"))
     for call in (lambda: connection.state.publish("", "key", b"x"), lambda: connection.state.ack(1)):
@@ -230,7 +230,7 @@ def test_tags_are_never_seen_twice() -> None:
     assert connection.tags() == [4, 5]
 
 
-def test_tag_of_an_earlier_life_is_not_said() -> None:
+def test_tag_of_an_earlier_link_is_not_sent() -> None:
     connection = Connection()
     connection.consume()
     connection.server.deliver(connection.state, 1)
@@ -320,7 +320,7 @@ def test_channel_closed_while_it_is_restored_is_not_closed_for_good() -> None:
     assert connection.state.protocol is None
 
 
-def test_confirm_listeners_hear_tags_as_users_know_them() -> None:
+def test_confirm_listeners_receive_client_tags() -> None:
     connection = Connection()
     connection.confirm()
     connection.state.has_confirm_listeners = True
