@@ -7,7 +7,6 @@ WARREN_TEST_RABBITMQ=1, to a private RabbitMQ that is started for the run. DIFFE
 from __future__ import annotations
 
 import os
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.breaker import Breaker
+from tests.support.waiting import wait_until
 from tests.support.wire import Address, ChannelRefusal, WireChannel, WireConnection
 
 Connect = Callable[..., Any]
@@ -73,15 +73,12 @@ def _delete(channel: WireChannel, method: str, **arguments: str) -> None:
 @pytest.fixture(params=["blocking", "aio"])
 def face(request: pytest.FixtureRequest, broker_url: str, name: Namer) -> Iterator[Any]:
     """One face of the client. When the test is over and its connections are closed, nothing may be left running."""
-    from tests.client.behaviour.faces import PATIENCE, make_face
+    from tests.client.behaviour.faces import make_face
 
     made = make_face(request.param)
     yield made
-    deadline = time.monotonic() + PATIENCE
-    while (left := made.leftovers()) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: not made.leftovers(), "nothing of the client is left running")
     made.close()
-    assert left == []
 
 
 @pytest.fixture

@@ -78,9 +78,7 @@ def test_each_waits_for_its_own_epoch(broker: Broker, channel: ClientChannel, ca
     assert called == ["a", "b", "c"]
 
 
-def test_level_written_waits_only_for_the_write(
-    broker: Broker, channel: ClientChannel, called: list[str]
-) -> None:
+def test_level_written_waits_only_for_the_write(broker: Broker, channel: ClientChannel, called: list[str]) -> None:
     declare(channel, "q")
     reply(broker, called, "synced")
     reply(broker, called, "written", WRITTEN)

@@ -18,6 +18,17 @@ LONGEST_FILE = 600
 # Declarations of C constants and inline functions, which other modules cimport; the .py is for uncompiled use.
 HEADERS = {"warrenmq.events.fields", "warrenmq.events.memory", "warrenmq.protocol.big_endian"}
 
+# Where tests may call `sleep`: what waits for conditions, and what is a peer or a program of its own.
+TESTS = ROOT / "tests"
+MAY_SLEEP = (
+    "audit/target.py",
+    "client/breaker/storm.py",
+    "interop/celery_app.py",
+    "interop/clients",
+    "support/breaker.py",
+    "support/waiting.py",
+)
+
 # Who makes HTTP requests. management/ serves HTTP (a contract in pyproject.toml).
 HTTP_CLIENTS = {"cli/http.py", "pipeline/source/broker.py", "tracing/export_otlp.py"}
 
@@ -52,6 +63,12 @@ def test_a_cimport_against_the_contracts_is_found() -> None:
 def test_http_requests_are_made_in_three_modules() -> None:
     wanted = re.compile(r"^\s*(?:from|import) (?:http|httpx|requests|urllib\.(?:request|error))\b", re.MULTILINE)
     assert {name_of(path) for path in SOURCE.rglob("*.py") if wanted.search(path.read_text())} == HTTP_CLIENTS
+
+
+@pytest.mark.parametrize("path", sorted(TESTS.rglob("*.py")), ids=lambda path: str(path.relative_to(TESTS)))
+def test_tests_do_not_sleep(path: Path) -> None:
+    if not any(path.is_relative_to(TESTS / place) for place in MAY_SLEEP):
+        assert sleeps(path.read_text()) == []
 
 
 def test_contributing_shows_the_layers_of_the_contract() -> None:
@@ -140,7 +157,7 @@ def sleeps(text: str) -> list[str]:
     return [
         ast.unparse(call)
         for call in calls
-        if ast.unparse(call.func).split(".")[-1] == "sleep" and [ast.unparse(each) for each in call.args] != ["0"]
+        if ast.unparse(call.func) in ("sleep", "time.sleep", "asyncio.sleep") and ast.unparse(call.args[0]) != "0"
     ]
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.storage.test_local_committer import Log
 from tests.support.loops import on_a_loop
+from tests.support.waiting import let_loop_run
 from warrenmq.journal.files import SystemFiles
 from warrenmq.storage import native_writer
 from warrenmq.storage.committer import EpochBatch
@@ -49,7 +50,7 @@ async def test_records_are_written_at_their_offsets(tmp_path: Path) -> None:
         writer.write(handle, bytes([size % 251]) * size, offset)
         assert await results.next() == 0
         offset += size
-        await asyncio.sleep(0.001)  # the thread has fallen asleep, or not
+        await let_loop_run(0.001)  # the thread has fallen asleep, or not
     end(writer)
     os.close(handle)
     written = (tmp_path / "file").read_bytes()
@@ -130,7 +131,7 @@ async def test_a_failed_write_ends_the_committer(tmp_path: Path) -> None:
     await log.commit(1, b"the thread makes the file")
     while writer.writes == 0:
         log.committer.submit(EpochBatch(2, 0, b"lost", True))
-        await asyncio.sleep(0.01)
+        await let_loop_run(0.01)
     assert "Input/output error" in await asyncio.wait_for(log.failures.get(), 30)
     log.committer.submit(EpochBatch(3, 0, b"never written", True))
     await log.close()

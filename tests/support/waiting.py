@@ -44,3 +44,8 @@ async def until(
 def let_time_pass(seconds: float) -> None:
     """Block this thread: for tests of deadlines and clocks that no test can move, such as another broker's."""
     time.sleep(seconds)
+
+
+async def let_loop_run(seconds: float) -> None:
+    """The same on an event loop, which runs on meanwhile."""
+    await asyncio.sleep(seconds)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.waiting import until
 from tests.tracing.stories import SPAN_ID, TRACE_ID, EventBuilder, bytes_of, simple_life
 from warrenmq.events import schema
 from warrenmq.events.schema import Event
@@ -99,9 +100,7 @@ def exported_before_the_end(options: OtlpOptions, batch: list[Event]) -> OtlpExp
         exporter = OtlpExporter(options)
         exporter.start()
         exporter.batch_added(0, bytes_of(batch))
-        async with asyncio.timeout(30):
-            while exporter.sent + exporter.dropped < 2:  # noqa: ASYNC110  # a thread counts
-                await asyncio.sleep(0.01)
+        await until(lambda: exporter.sent + exporter.dropped >= 2)
         await exporter.stop()
         return exporter
 

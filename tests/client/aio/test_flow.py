@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 import warrenmq
-from tests.client.aio.waiting import until
 from tests.support.breaker import UP, Breaker
 from tests.support.loops import on_a_loop
+from tests.support.waiting import let_loop_run, until
 from warrenmq.client import CallTimedOut, ConnectionClosed, Misuse, aio
 
 LIMIT = 60.0
@@ -55,7 +55,7 @@ async def test_reading_pauses_while_the_worker_is_behind_and_goes_on_after(url: 
         assert sink is not None
         most = sink.pending()
         for _ in range(20):
-            await asyncio.sleep(0.001)
+            await let_loop_run(0.001)
             assert sink.pending() == most
         gate.set()
         await until(lambda: len(seen) == 3000)
@@ -96,7 +96,7 @@ async def test_server_that_is_not_read_is_not_taken_for_dead(url: str) -> None:
 
         await channel.consume(queue, wait, auto_ack=True)
         await until(lambda: is_paused(connection))
-        await asyncio.sleep(5.0)  # more than two heartbeats
+        await let_loop_run(5.0)  # more than two heartbeats
         assert lost == []
         gate.set()
         assert (await channel.queue_declare("", exclusive=True)).queue

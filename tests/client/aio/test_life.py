@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 import warrenmq
-from tests.client.aio.waiting import until
 from tests.support.breaker import DOWN, Breaker
 from tests.support.loops import on_a_loop
+from tests.support.waiting import let_loop_run, until
 from warrenmq.client import ChannelClosed, ConnectionClosed, ConnectionFailed, Recovery, aio
 
 LIMIT = 60.0
@@ -44,7 +44,7 @@ async def test_connect_that_is_cancelled_leaves_no_task(url: str) -> None:
     with Breaker(url) as breaker:
         breaker.swallow()
         connecting = asyncio.ensure_future(aio.connect(breaker.url)._connect())
-        await asyncio.sleep(0.05)
+        await let_loop_run(0.05)
         connecting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await connecting
@@ -67,7 +67,7 @@ async def test_channel_closes_while_another_of_its_calls_is_under_way(url: str) 
             channel = await connection.channel()
             breaker.hold(DOWN)
             declaring = asyncio.ensure_future(channel.queue_declare("", exclusive=True))
-            await asyncio.sleep(0.05)
+            await let_loop_run(0.05)
             closing = asyncio.ensure_future(channel.close())
             with pytest.raises(ChannelClosed):
                 await asyncio.wait_for(declaring, LIMIT)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.loops import on_a_loop
+from tests.support.waiting import let_loop_run
 from warrenmq.client.aio.worker import Inbox, Worker
 from warrenmq.client.delivery import Delivery, Settler
 from warrenmq.client.engine.consumers import Notification
@@ -110,7 +111,7 @@ async def test_callback_that_waits_for_the_workers_end_does_not_wait_for_itself(
         answers.append(await worker.ended())
 
     worker.put([Notification("close", None, close)])
-    await asyncio.sleep(0.01)
+    await let_loop_run(0.01)
     assert answers == [False]
     assert await worker.ended()
 

@@ -260,14 +260,5 @@ class Inbox:
         return self._items.qsize()
 
 
-def eventually(question: Callable[[], Any], what: str = "it") -> Any:
-    """Ask again and again until the answer is true; fails the test when it never is."""
-    deadline = time.monotonic() + PATIENCE
-    while not (answer := question()):
-        assert time.monotonic() < deadline, f"{what} did not come true"
-        time.sleep(0.01)
-    return answer
-
-
 def make_face(name: str) -> Face:
     return BlockingFace() if name == "blocking" else AioFace()

@@ -15,9 +15,9 @@ import pytest
 from tests.client.conftest import Connect
 from tests.client.patterns.making import InThread
 from tests.support.breaker import Breaker
+from tests.support.waiting import wait_until
 from warrenmq import client
 
-from .faces import eventually
 from .tls import TlsFront, make_certificate
 
 QUICK = {"connect_timeout": 5.0}
@@ -286,7 +286,7 @@ def test_connecting_waits_for_a_broker_that_is_not_up_yet(
 ) -> None:
     breaker.refuse()
     connecting = InThread(connect, breaker.url, attempts=None, wait=0.01)
-    eventually(lambda: breaker.connections_refused >= 3, "it tries")
+    wait_until(lambda: breaker.connections_refused >= 3, "it tries")
     breaker.calm()
     assert connecting.result().is_open
     assert f"not reachable, retrying in 0.0 s: no connection to 127.0.0.1:{urlsplit(breaker.url).port}" in caplog.text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -13,11 +12,12 @@ import warrenmq
 from tests.client.conftest import Connect, Namer, own_broker_only
 from tests.support.breaker import DOWN, UP, Breaker
 from tests.support.loops import on_a_loop
+from tests.support.waiting import let_time_pass, wait_until
 from warrenmq import client
 from warrenmq.client import aio
 from warrenmq.server.options import ServerOptions
 
-from .faces import PATIENCE, Inbox, eventually
+from .faces import PATIENCE, Inbox
 
 # -- heartbeats
 
@@ -33,7 +33,7 @@ def test_heartbeats_are_kept_while_callbacks_sleep_and_on_an_idle_connection(con
     inbox = Inbox()
 
     def slow(delivery: Any) -> None:
-        time.sleep(2.5 * HEARTBEAT)  # longer than the broker is patient with a silent client
+        let_time_pass(2.5 * HEARTBEAT)  # longer than the broker is patient with a silent client
         delivery.ack()
         inbox(delivery)
 
@@ -53,7 +53,7 @@ async def test_heartbeats_are_kept_by_a_loop_that_is_always_late(broker_url: str
     async with await aio.connect(broker_url, heartbeat=HEARTBEAT) as connection:
         connection.add_recovery_listener(lost)
         for _ in range(4):
-            time.sleep(0.7 * HEARTBEAT)  # noqa: ASYNC251 - on purpose
+            let_time_pass(0.7 * HEARTBEAT)
             await asyncio.sleep(0)
         assert connection.is_open
         assert (await (await connection.channel()).queue_declare("", exclusive=True)).queue
@@ -91,7 +91,7 @@ def test_blocked_listeners_are_called(connect: Connect) -> None:
         consumer.channel().consume("q", inbox, auto_ack=True)
         inbox.take(100)
         assert told.next() == "unblocked"
-        eventually(lambda: not publisher.is_blocked)
+        wait_until(lambda: not publisher.is_blocked)
         publisher.close()
         consumer.close()
 
@@ -285,7 +285,7 @@ def test_close_wakes_who_waits(connect: Connect, breaker: Breaker) -> None:
     threads = [threading.Thread(target=wait, args=(attempt,)) for attempt in attempts]
     for thread in threads:
         thread.start()
-    time.sleep(0.2)
+    let_time_pass(0.2)
     connection.close()
     failures = ended.take(4)
     assert all(isinstance(failure, client.ClientError) for failure in failures), failures

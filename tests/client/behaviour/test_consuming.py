@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 import pytest
 
 from tests.client.conftest import Connect, Namer
 from tests.support.breaker import DOWN, Breaker
+from tests.support.waiting import let_time_pass, wait_until
 from warrenmq import client
 
-from .faces import PATIENCE, Inbox, eventually
+from .faces import PATIENCE, Inbox
 
 PAUSE = 1.0  # longer than a message on its way takes on a busy machine
 
@@ -109,7 +109,7 @@ def test_consumers_of_one_queue_share_its_messages(connection: Any, channel: Any
     for inbox in inboxes:
         channel.consume(queue, inbox, auto_ack=True)
     fill(channel, queue, 20)
-    eventually(lambda: sum(inbox.count for inbox in inboxes) == 20)
+    wait_until(lambda: sum(inbox.count for inbox in inboxes) == 20)
     assert [inbox.count for inbox in inboxes] == [10, 10]
 
 
@@ -182,7 +182,7 @@ def test_failing_exception_handler_is_ignored(connect: Connect) -> None:
     queue = channel.queue_declare("", exclusive=True).queue
     channel.consume(queue, callback)
     fill(channel, queue, 5)
-    eventually(lambda: channel.queue_declare(queue, passive=True).message_count == 0)
+    wait_until(lambda: channel.queue_declare(queue, passive=True).message_count == 0)
     assert channel.is_open
 
 
@@ -434,7 +434,7 @@ def test_reading_stops_while_the_worker_is_behind(connect: Connect, breaker: Bre
         inbox(len(delivery.body))
 
     connection.channel().consume(queue, callback, auto_ack=True)
-    time.sleep(5.0)  # longer than a silent server is borne
+    let_time_pass(5.0)  # longer than a silent server is borne
     passed = breaker.bytes_passed(DOWN)
     assert passed < len(body) * 1000, "half of it was read although nobody works on it"
     assert lost.stays_empty(0)

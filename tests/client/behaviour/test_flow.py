@@ -14,9 +14,10 @@ import pytest
 from tests.client.conftest import Connect
 from tests.client.patterns.making import InThread
 from tests.support.breaker import DOWN, UP, Breaker
+from tests.support.waiting import wait_until
 from warrenmq import client
 
-from .faces import Inbox, eventually
+from .faces import Inbox
 
 STOP, GO_ON = 1, 2
 QOS, QOS_OK = b"\x00\x3c\x00\x0a", b"\x00\x3c\x00\x0b"
@@ -107,7 +108,7 @@ def test_new_connection_begins_without_the_stop(publisher: Any, valve: Valve, br
     breaker.reset()
     breaker.rewrite(DOWN, None)  # the recovery says basic.qos again
     breaker.wait_for_connections(2)
-    eventually(lambda: publisher.is_open, "the connection is back")
+    wait_until(lambda: publisher.is_open, "the connection is back")
     assert not channel.is_blocked
     channel.confirm_select()
     channel.publish("amq.fanout", "", b"x").result(30)
@@ -117,7 +118,7 @@ def test_waiting_publish_ends_with_its_channel(publisher: Any, valve: Valve) -> 
     channel = publisher.channel()
     stop(channel, valve)
     publishing = InThread(channel.publish, "amq.fanout", "", b"x")
-    eventually(lambda: engine_of(publisher).shared.writable_callbacks, "the publish waits")
+    wait_until(lambda: engine_of(publisher).shared.writable_callbacks, "the publish waits")
     channel.close()
     with pytest.raises(client.ChannelClosed):
         publishing.result()

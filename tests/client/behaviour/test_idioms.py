@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.client.aio.waiting import until
 from tests.support.loops import on_a_loop
+from tests.support.waiting import let_loop_run, until
 from warrenmq import client
 from warrenmq.client import aio
 
@@ -110,7 +110,7 @@ async def test_cancelled_task_leaves_the_channel_usable(broker_url: str) -> None
             await asyncio.wait([task])
             assert (await channel.queue_declare(queue, passive=True)).queue == queue
         waiting = asyncio.create_task(anext(aiter(channel.consume(queue))))
-        await asyncio.sleep(0.05)
+        await let_loop_run(0.05)
         waiting.cancel()
         await asyncio.wait([waiting])
         assert waiting.cancelled()
@@ -125,7 +125,7 @@ async def test_cancelled_connect_leaves_nothing(broker_url: str) -> None:
 
     for delay in (0, 0, 0.001, 0.002, 0.004):
         task = asyncio.create_task(connect())
-        await asyncio.sleep(delay)
+        await let_loop_run(delay)
         task.cancel()
         await asyncio.wait([task], timeout=PATIENCE)
         assert task.done()

@@ -8,9 +8,10 @@ import pytest
 
 from tests.client.conftest import Connect
 from tests.support.breaker import Breaker
+from tests.support.waiting import wait_until
 from warrenmq import client
 
-from .faces import Inbox, eventually
+from .faces import Inbox
 
 
 @pytest.mark.parametrize("kind", ["close", "recovery", "queue_renamed", "blocked"])
@@ -78,4 +79,4 @@ def test_listener_removed_in_a_listener_was_the_last_to_hear_of_it(connect: Conn
         recovered.until(lambda kind: kind == "recovered")
     assert heard.next().is_final is False
     assert heard.count == 0
-    eventually(lambda: connection.is_open)
+    wait_until(lambda: connection.is_open)

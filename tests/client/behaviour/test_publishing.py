@@ -10,9 +10,10 @@ import pytest
 
 from tests.client.conftest import Connect, Namer
 from tests.support.breaker import DOWN, Breaker
+from tests.support.waiting import wait_until
 from warrenmq import client
 
-from .faces import Inbox, eventually
+from .faces import Inbox
 
 HEADERS = {
     "true": True,
@@ -44,7 +45,7 @@ def confirming(connection: Any) -> Any:
 
 def fetch(channel: Any, queue: str) -> Any:
     """The next message of the queue, which must be there."""
-    return eventually(lambda: channel.get(queue, auto_ack=True), "a message")
+    return wait_until(lambda: channel.get(queue, auto_ack=True), "a message")
 
 
 def nack_instead(frame: bytes) -> bytes:
@@ -200,7 +201,7 @@ def test_publish_that_waited_for_a_recovery_without_confirm_mode_is_unconfirmed(
     publisher = connect(breaker.url, unconfirmed="resend", recovery=recovery).channel()
     breaker.refuse()
     breaker.reset()
-    eventually(lambda: publisher.connection.is_recovering, "the connection is lost")
+    wait_until(lambda: publisher.connection.is_recovering, "the connection is lost")
     confirmation = publisher.publish("amq.direct", "kept", b"x")
     with pytest.raises(client.Misuse, match="confirm_select"):
         confirmation.result()
@@ -403,6 +404,6 @@ def test_publish_to_a_missing_exchange_closes_the_channel(connection: Any, name:
 def test_publish_without_confirms_to_a_missing_exchange(connection: Any, name: Namer) -> None:
     channel = connection.channel()
     channel.publish(name("missing"), "key", b"x")
-    eventually(lambda: not channel.is_open)
+    wait_until(lambda: not channel.is_open)
     with pytest.raises(client.NotFound):
         channel.publish("", "key", b"x")

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from tests.client.conftest import Connect
+from tests.support.waiting import wait_until
 from warrenmq import client
 
-from .faces import Inbox, eventually
+from .faces import Inbox
 
 
 @pytest.fixture
@@ -91,9 +92,9 @@ def test_recover_brings_back_what_is_unacked(channel: Any, queue: str, held: lis
 def test_unacked_messages_go_back_when_the_channel_closes(connection: Any, channel: Any, queue: str) -> None:
     channel.publish("", queue, b"x")
     other = connection.channel()
-    assert eventually(lambda: other.get(queue)).body == b"x"
+    assert wait_until(lambda: other.get(queue)).body == b"x"
     other.close()
-    again = eventually(lambda: channel.get(queue, auto_ack=True))
+    again = wait_until(lambda: channel.get(queue, auto_ack=True))
     assert (again.body, again.redelivered) == (b"x", True)
 
 

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from tests.client.conftest import Connect
+from tests.support.waiting import wait_until
 
-from .faces import PATIENCE, eventually
+from .faces import PATIENCE
 from .traffic import Talker, run_talkers
 
 THREADS = 10
@@ -74,7 +75,7 @@ def test_ten_threads_on_one_channel(connect: Connect) -> None:
     channel.consume(queue, callback)
     assert done.wait(4 * PATIENCE), f"{received} of {sum(sent)}"
     assert seen == [list(range(count)) for count in sent]
-    eventually(lambda: channel.queue_declare(queue, passive=True).message_count == 0)
+    wait_until(lambda: channel.queue_declare(queue, passive=True).message_count == 0)
 
 
 @pytest.mark.parametrize("count", [200])
@@ -90,7 +91,7 @@ def test_calls_of_many_threads_get_each_its_own_answer(connect: Connect, count: 
             for _ in range(count // 20):
                 assert shared.queue_declare(queue, passive=True).queue == queue
                 own.publish("", queue, queue)
-                assert eventually(lambda: shared.get(queue, auto_ack=True)).body == queue.encode()
+                assert wait_until(lambda: shared.get(queue, auto_ack=True)).body == queue.encode()
             own.close()
         except Exception as failure:  # noqa: BLE001 - shown by the test
             failures.append(failure)

@@ -10,9 +10,10 @@ import pytest
 
 from tests.client.conftest import Connect
 from tests.support.breaker import DOWN, Breaker
+from tests.support.waiting import wait_until
 from warrenmq import client
 
-from .faces import PATIENCE, Inbox, eventually
+from .faces import PATIENCE, Inbox
 
 SOON = 0.15
 
@@ -51,7 +52,7 @@ def test_call_timeout_of_the_factory_holds_for_all(connect: Connect, breaker: Br
     transacted.tx_select(timeout=PATIENCE)
     confirming.confirm_select(timeout=PATIENCE)
     queue = channel.queue_declare("", exclusive=True, timeout=PATIENCE).queue
-    consumer = eventually(lambda: consumed(channel, queue), "a consumer")
+    consumer = wait_until(lambda: consumed(channel, queue), "a consumer")
     breaker.swallow()
     confirmation = confirming.publish("amq.fanout", "", b"x")
     for attempt in (
@@ -126,7 +127,7 @@ def test_message_of_a_get_that_timed_out_is_not_lost(connect: Connect, breaker: 
     with pytest.raises(client.CallTimedOut):
         channel.get(queue, timeout=SOON)
     breaker.calm()
-    assert eventually(lambda: channel.get(queue), "the message").body == b"precious"
+    assert wait_until(lambda: channel.get(queue), "the message").body == b"precious"
 
 
 def test_consumer_whose_consume_timed_out_does_not_deliver(connect: Connect, breaker: Breaker) -> None:
@@ -142,7 +143,7 @@ def test_consumer_whose_consume_timed_out_does_not_deliver(connect: Connect, bre
         channel.publish("", queue, b"%d" % number)
     assert sorted(int(each.body) for each in wanted.take(10)) == list(range(10))
     assert unwanted.stays_empty(0)
-    eventually(lambda: channel.queue_declare(queue, passive=True).consumer_count == 1, "the end of the unwanted one")
+    wait_until(lambda: channel.queue_declare(queue, passive=True).consumer_count == 1, "the end of the unwanted one")
 
 
 def test_channel_whose_open_timed_out_does_not_take_its_number_for_ever(connect: Connect, breaker: Breaker) -> None:
@@ -159,4 +160,4 @@ def test_channel_whose_open_timed_out_does_not_take_its_number_for_ever(connect:
         except client.ClientError:
             return None
 
-    assert eventually(opened, "a channel").queue_declare("", exclusive=True).queue
+    assert wait_until(opened, "a channel").queue_declare("", exclusive=True).queue

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from tests.client.conftest import Connect, Namer
+from tests.support.waiting import wait_until
 from warrenmq import client
-
-from .faces import eventually
 
 
 def exists(connect: Connect, queue: str) -> bool:
@@ -115,14 +114,14 @@ def test_server_names_a_queue(channel: Any) -> None:
 def test_queue_state_counts_messages_and_consumers(connection: Any, channel: Any, queue: str) -> None:
     for body in (b"1", b"2", b"3"):
         channel.publish("", queue, body)
-    state = eventually(
+    state = wait_until(
         lambda: (found := channel.queue_declare(queue, passive=True)).message_count == 3 and found, "3 messages"
     )
     assert (state.queue, state.consumer_count) == (queue, 0)
     other = connection.channel()
     other.qos(1)
     other.consume(queue, lambda delivery: None)
-    state = eventually(
+    state = wait_until(
         lambda: (
             (found := channel.queue_declare(queue, passive=True)).consumer_count and found.message_count == 2 and found
         )
@@ -150,7 +149,7 @@ def test_exclusive_queue_is_locked_for_others(connect: Connect, name: Namer) -> 
     with pytest.raises(client.ResourceLocked):
         connect().channel().queue_declare(queue, passive=True)
     owner.close()
-    eventually(lambda: not exists(connect, queue), "the end of an exclusive queue")
+    wait_until(lambda: not exists(connect, queue), "the end of an exclusive queue")
 
 
 def test_auto_delete_queue_goes_with_its_last_consumer(connect: Connect, channel: Any, name: Namer) -> None:
@@ -159,7 +158,7 @@ def test_auto_delete_queue_goes_with_its_last_consumer(connect: Connect, channel
     consumer = channel.consume(queue, lambda delivery: None)
     assert exists(connect, queue)
     consumer.cancel()
-    eventually(lambda: not exists(connect, queue), "the end of an auto-delete queue")
+    wait_until(lambda: not exists(connect, queue), "the end of an auto-delete queue")
 
 
 def test_binding_with_a_key_and_arguments_is_undone_by_the_same(channel: Any, queue: str) -> None:
@@ -215,7 +214,7 @@ def test_queue_is_deleted_only_if_empty_or_unused_when_asked_so(connection: Any,
     with pytest.raises(client.PreconditionFailed):
         connection.channel().queue_delete(queue, if_unused=True)
     consumer.cancel()
-    eventually(lambda: channel.queue_declare(queue, passive=True).message_count == 0)
+    wait_until(lambda: channel.queue_declare(queue, passive=True).message_count == 0)
     assert channel.queue_delete(queue, if_unused=True, if_empty=True) == 0
 
 

@@ -8,9 +8,10 @@ import pytest
 
 from tests.client.conftest import Connect, Namer
 from tests.support.breaker import Breaker
+from tests.support.waiting import wait_until
 from warrenmq import client
 
-from .faces import Inbox, eventually
+from .faces import Inbox
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def test_commit_publishes(channel: Any, other: Any, queue: str) -> None:
         channel.publish("", queue, b"x")
     assert count(other, queue) == 0
     channel.tx_commit()
-    eventually(lambda: count(other, queue) == 3)
+    wait_until(lambda: count(other, queue) == 3)
 
 
 def test_rollback_forgets(channel: Any, other: Any, queue: str) -> None:
@@ -57,7 +58,7 @@ def test_context_commits(channel: Any, other: Any, queue: str) -> None:
     for _ in range(2):
         with channel.transaction():
             channel.publish("", queue, b"x")
-    eventually(lambda: count(other, queue) == 2)
+    wait_until(lambda: count(other, queue) == 2)
 
 
 def test_context_rolls_back_and_lets_the_exception_through(channel: Any, other: Any, queue: str) -> None:
@@ -69,7 +70,7 @@ def test_context_rolls_back_and_lets_the_exception_through(channel: Any, other: 
         raise OnPurpose
     with channel.transaction():
         channel.publish("", queue, b"y")
-    eventually(lambda: count(other, queue) == 1)
+    wait_until(lambda: count(other, queue) == 1)
     assert other.get(queue, auto_ack=True).body == b"y"
 
 
@@ -78,7 +79,7 @@ def test_transactions_do_not_nest(channel: Any, queue: str) -> None:
         with pytest.raises(client.Misuse), channel.transaction():
             pass
         channel.publish("", queue, b"x")
-    eventually(lambda: count(channel, queue) == 1)
+    wait_until(lambda: count(channel, queue) == 1)
 
 
 def test_commit_without_select_is_refused(channel: Any) -> None:
@@ -99,7 +100,7 @@ def test_select_twice_is_once(channel: Any, queue: str) -> None:
     channel.tx_select()
     channel.publish("", queue, b"x")
     channel.tx_commit()
-    eventually(lambda: count(channel, queue) == 1)
+    wait_until(lambda: count(channel, queue) == 1)
 
 
 # -- between two blocks
@@ -113,7 +114,7 @@ def test_publish_outside_a_block_is_refused_and_other_channels_are_not(channel: 
     other.publish("", queue, b"elsewhere")
     with channel.transaction():
         channel.publish("", queue, b"inside again")
-    eventually(lambda: count(other, queue) == 3)
+    wait_until(lambda: count(other, queue) == 3)
     assert [other.get(queue, auto_ack=True).body for _ in range(3)] == [b"inside", b"elsewhere", b"inside again"]
 
 
@@ -124,7 +125,7 @@ def test_settling_outside_a_block_is_refused_and_inside_holds(
     settling = other.connection.channel()
     with settling.transaction():
         settling.publish("", queue, b"x")
-    eventually(lambda: count(other, queue) == 1)
+    wait_until(lambda: count(other, queue) == 1)
     delivery = settling.get(queue)
     for settle in (getattr(delivery, call), lambda: getattr(settling, call)(delivery)):
         with pytest.raises(client.Misuse, match="transactional"):
@@ -139,7 +140,7 @@ def test_settling_outside_a_block_is_refused_and_inside_holds(
 
 def test_block_that_was_rolled_back_leaves_the_channel_transactional(channel: Any, other: Any, queue: str) -> None:
     other.publish("", queue, b"x")
-    eventually(lambda: count(other, queue) == 1)
+    wait_until(lambda: count(other, queue) == 1)
     delivery = channel.get(queue)
     with pytest.raises(KeyError), channel.transaction():
         delivery.ack()
@@ -161,7 +162,7 @@ def test_transactions_by_hand_are_the_users_own(channel: Any, other: Any, queue:
         channel.publish("", queue, b"in a block")
     channel.publish("", queue, b"by hand")
     channel.tx_commit()
-    eventually(lambda: count(other, queue) == 2)
+    wait_until(lambda: count(other, queue) == 2)
 
 
 def test_block_that_could_not_begin_leaves_the_channel_as_it_was(connection: Any, queue: str) -> None:
@@ -189,7 +190,7 @@ def test_consumer_that_ends_between_blocks_requeues_unread_messages(channel: Any
             with channel.transaction():
                 delivery.ack()
             break
-    eventually(lambda: count(other, queue) == 4, "the others are in the queue again")
+    wait_until(lambda: count(other, queue) == 4, "the others are in the queue again")
     assert channel.is_open
 
 
@@ -205,7 +206,7 @@ def test_consuming_block_by_block_over_a_lost_connection(
         moving.publish("", source, b"x")
     breaker.reset()
     breaker.wait_for_connections(2)
-    eventually(lambda: shaky.is_open, "the connection is back")
+    wait_until(lambda: shaky.is_open, "the connection is back")
     with pytest.raises(client.Misuse):
         moving.publish("", target, b"outside")
     delivery = moving.get(source)
@@ -214,6 +215,6 @@ def test_consuming_block_by_block_over_a_lost_connection(
     with moving.transaction():
         moving.publish("", target, delivery.body)
         assert delivery.ack()
-    eventually(lambda: (count(channel, source), count(channel, target)) == (0, 1))
+    wait_until(lambda: (count(channel, source), count(channel, target)) == (0, 1))
     moving.close()
     assert count(channel, source) == 0

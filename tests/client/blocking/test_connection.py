@@ -10,12 +10,12 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from tests.support.waiting import let_time_pass, wait_until
 from warrenmq import Broker, client
 
 LIMIT = 30.0
@@ -24,21 +24,11 @@ LIMIT = 30.0
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:
     yield
-    deadline = time.monotonic() + LIMIT
-    while client_threads() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert client_threads() == []
+    wait_until(lambda: not client_threads(), "no thread of the client is left")
 
 
 def client_threads() -> list[str]:
     return [each.name for each in threading.enumerate() if each.name.startswith("warren-client")]
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.01)
 
 
 # -- channels ----------------------------------------------------------------------------------------------------------
@@ -218,7 +208,7 @@ def test_waiting_callers_raise_when_another_thread_closes(broker_url: str) -> No
     for caller in callers:
         caller.start()
     begun.wait(LIMIT)
-    time.sleep(0.05)
+    let_time_pass(0.05)
     connection.close()
     for caller in callers:
         caller.join(LIMIT)
@@ -233,7 +223,7 @@ def test_close_waits_for_the_callback_that_runs(broker_url: str) -> None:
 
     def callback(delivery: client.Delivery) -> None:
         begun.set()
-        time.sleep(0.2)
+        let_time_pass(0.2)
         ended.set()
 
     channel.consume(queue, callback, auto_ack=True)

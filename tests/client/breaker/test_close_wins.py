@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from typing import Any
 
 import pytest
 
-from tests.client.behaviour.faces import PATIENCE, Inbox, eventually
+from tests.client.behaviour.faces import PATIENCE, Inbox
 from tests.support.breaker import DOWN, Breaker
+from tests.support.waiting import let_time_pass, wait_until
 from warrenmq import client
 
 from .conftest import FAST, Watch, Watched
@@ -19,9 +19,9 @@ from .conftest import FAST, Watch, Watched
 def assert_stays_closed(connection: Any, breaker: Breaker) -> None:
     assert not connection.is_open
     assert not connection.is_recovering
-    time.sleep(0.1)
+    let_time_pass(0.1)
     # An attempt that was under way may still reach the breaker, but nobody is behind it any more.
-    eventually(lambda: breaker.connections_open == 0, "that it does not come back")
+    wait_until(lambda: breaker.connections_open == 0, "that it does not come back")
     with pytest.raises(client.ConnectionClosed):
         connection.channel()
 
@@ -132,7 +132,7 @@ def test_consumer_cancelled_while_away_does_not_come_back(watched: Watched, brea
     watched.wait_recovered()
     canceller.join(PATIENCE)
     assert not canceller.is_alive()
-    eventually(lambda: channel.queue_declare(queue, passive=True).consumer_count == 0)
+    wait_until(lambda: channel.queue_declare(queue, passive=True).consumer_count == 0)
 
 
 def test_close_at_any_moment_of_a_loss(face: Any, breaker: Breaker) -> None:
@@ -150,10 +150,10 @@ def test_close_at_any_moment_of_a_loss(face: Any, breaker: Breaker) -> None:
             channel.publish("", queue, b"%d" % number)
         cutter = threading.Timer(draw.uniform(0, 0.02), draw.choice([breaker.reset, breaker.end]))
         cutter.start()
-        time.sleep(draw.uniform(0, 0.04))
+        let_time_pass(draw.uniform(0, 0.04))
         connection.close()
         cutter.join()
         assert not connection.is_open
         assert not connection.is_recovering
-    eventually(lambda: not face.leftovers(), "the end of all threads and tasks")
-    eventually(lambda: breaker.connections_open == 0, "the end of all sockets")
+    wait_until(lambda: not face.leftovers(), "the end of all threads and tasks")
+    wait_until(lambda: breaker.connections_open == 0, "the end of all sockets")

@@ -12,8 +12,9 @@ import time
 from collections import Counter
 from typing import Any
 
-from tests.client.behaviour.faces import PATIENCE, Inbox, eventually
+from tests.client.behaviour.faces import PATIENCE, Inbox
 from tests.support.breaker import DOWN, Breaker
+from tests.support.waiting import wait_until
 from warrenmq import client
 
 from .conftest import Watch, Watched
@@ -41,7 +42,7 @@ def test_any_byte_may_be_wrong(watch: Watch, breaker: Breaker) -> None:
         "frame_max": 4096,  # a wrong length takes no more than this with it
         "exception_handler": lambda *args: told(args),
     }
-    watched = eventually(lambda: opened(watch, settings), "a connection")
+    watched = wait_until(lambda: opened(watch, settings), "a connection")
     outcomes: Counter[str] = Counter()
     breaker.rewrite(DOWN, corrupt)
     deadline = time.monotonic() + SECONDS
@@ -53,7 +54,7 @@ def test_any_byte_may_be_wrong(watch: Watch, breaker: Breaker) -> None:
     print(outcomes)
     breaker.calm()
     breaker.reset()
-    eventually(lambda: is_well(watched.connection), "a connection that works")
+    wait_until(lambda: is_well(watched.connection), "a connection that works")
 
 
 def opened(watch: Watch, settings: dict[str, Any]) -> Watched | None:

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 import warrenmq
-from tests.client.behaviour.faces import PATIENCE, Inbox, eventually
+from tests.client.behaviour.faces import PATIENCE, Inbox
 from tests.client.conftest import Connect, Namer
 from tests.support.breaker import DOWN, UP, Breaker, Fault, Script
+from tests.support.waiting import wait_until
 from warrenmq import client
 from warrenmq.server.options import ServerOptions
 
@@ -330,7 +331,7 @@ def test_loss_in_the_middle_of_the_recovery(
             return False
         return bool(probe.consumer_count == 1)
 
-    eventually(arrives, "the consumer")
+    wait_until(arrives, "the consumer")
     other.publish(exchange, "key.9", b"x")
     assert inbox.next().body == b"x"
     assert channel.is_open
@@ -408,7 +409,7 @@ def test_call_that_waits_at_the_loss_raises(watched: Watched, breaker: Breaker) 
     breaker.hold(DOWN)
     said = breaker.bytes_passed(UP)
     outcome = in_thread(lambda: channel.queue_declare("", exclusive=True, timeout=60))
-    eventually(lambda: breaker.bytes_passed(UP) > said, "the call")
+    wait_until(lambda: breaker.bytes_passed(UP) > said, "the call")
     assert outcome.stays_empty(0.1)
     breaker.refuse()
     breaker.reset()

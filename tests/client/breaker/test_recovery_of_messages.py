@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.client.behaviour.faces import PATIENCE, Inbox, eventually
+from tests.client.behaviour.faces import PATIENCE, Inbox
 from tests.client.conftest import Connect, Namer
 from tests.support.breaker import DOWN, UP, Breaker
+from tests.support.waiting import wait_until
 from warrenmq import client
 
 from .conftest import Watch, Watched
@@ -102,7 +103,7 @@ def test_what_was_sent_without_its_confirm_is_sent_twice(
     channel.confirm_select()
     breaker.hold(DOWN)
     confirmation = channel.publish("", queue, b"x")
-    eventually(lambda: other.queue_declare(queue, passive=True).message_count == 1)
+    wait_until(lambda: other.queue_declare(queue, passive=True).message_count == 1)
     breaker.reset()
     breaker.calm()
     confirmation.result(PATIENCE)
@@ -121,7 +122,7 @@ def test_resending_keeps_what_is_published_without_confirms(
         channel.publish("", queue, b"%d" % number)
     breaker.calm()
     watched.wait_recovered()
-    eventually(lambda: other.queue_declare(queue, passive=True).message_count == 5)
+    wait_until(lambda: other.queue_declare(queue, passive=True).message_count == 5)
     assert bodies(other, queue) == [b"%d" % number for number in range(5)]
 
 
@@ -252,10 +253,10 @@ def test_deliveries_that_wait_for_the_worker_at_the_loss_are_stale(
     channel.consume(queue, callback)
     for number in range(10):
         other.publish("", queue, b"%d" % number)
-    eventually(lambda: other.queue_declare(queue, passive=True).message_count == 0)
+    wait_until(lambda: other.queue_declare(queue, passive=True).message_count == 0)
     watched.lose()
     gate.set()
-    eventually(lambda: len(acked) >= 10)
+    wait_until(lambda: len(acked) >= 10)
     assert sorted(acked) == sorted(b"%d" % number for number in range(10))
     assert channel.is_open
 
@@ -296,6 +297,6 @@ def test_messages_of_an_exclusive_queue_go_with_it(connect: Connect, watched: Wa
     channel = watched.channel()
     queue = channel.queue_declare("", exclusive=True).queue
     channel.publish("", queue, b"x")
-    eventually(lambda: channel.queue_declare(queue, passive=True).message_count == 1)
+    wait_until(lambda: channel.queue_declare(queue, passive=True).message_count == 1)
     watched.lose()
     assert channel.get(queue) is None

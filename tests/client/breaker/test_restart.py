@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 import warrenmq
-from tests.client.behaviour.faces import PATIENCE, Inbox, eventually
+from tests.client.behaviour.faces import PATIENCE, Inbox
 from tests.client.conftest import Connect, own_broker_only
 from tests.support.breaker import Breaker
 from tests.support.ports import free_port
 from tests.support.process import BrokerProcess
+from tests.support.waiting import wait_until
 from warrenmq import client
 
 from .conftest import FAST
@@ -66,7 +67,7 @@ def test_broker_killed_loses_nothing_confirmed(connect: Connect, tmp_path: Path)
             channel.confirm_select()
             channel.queue_declare("jobs", durable=True)
             confirmations = [channel.publish("", "jobs", b"%d" % number, PERSISTENT) for number in range(300)]
-            eventually(lambda: confirmations[10].done())
+            wait_until(lambda: confirmations[10].done())
             first.kill()
             with BrokerProcess(folder) as second:
                 second.ready()

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.client.behaviour.faces import Inbox, eventually
+from tests.client.behaviour.faces import Inbox
 from tests.client.conftest import Connect
 from tests.support.breaker import Breaker
+from tests.support.waiting import wait_until
 from warrenmq import client
 
 from .making import FAST
@@ -31,18 +32,18 @@ def test_everything_is_counted(connect: Connect, breaker: Breaker) -> None:
     with pytest.raises(client.Unroutable):
         other.publish("", "nowhere", b"1", mandatory=True).result()
     other.close()
-    counts = eventually(lambda: (now := metrics.counts()).returned and now, "the return was counted")
+    counts = wait_until(lambda: (now := metrics.counts()).returned and now, "the return was counted")
     assert (counts.connections_opened, counts.channels_opened, counts.channels_closed) == (1, 2, 1)
     assert (counts.published, counts.published_bytes) == (6, 26)
     assert (counts.delivered, counts.delivered_bytes) == (5, 25)
     assert (counts.confirmed + counts.returned, counts.returned, counts.nacked) in ((6, 1, 0), (7, 1, 0))
     assert (counts.acked, counts.rejected) == (1, 2)
     breaker.reset()
-    eventually(lambda: metrics.counts().connections_recovered == 1, "the recovery was counted")
+    wait_until(lambda: metrics.counts().connections_recovered == 1, "the recovery was counted")
     assert metrics.counts().connections_lost == 1
     connection.close()
-    eventually(lambda: metrics.counts().connections_closed == 1, "the end was counted")
-    eventually(lambda: metrics.counts().open_channels == 0, "no channel is open")
+    wait_until(lambda: metrics.counts().connections_closed == 1, "the end was counted")
+    wait_until(lambda: metrics.counts().open_channels == 0, "no channel is open")
 
 
 def test_failed_callbacks_are_counted(connect: Connect) -> None:
@@ -55,7 +56,7 @@ def test_failed_callbacks_are_counted(connect: Connect) -> None:
 
     channel.consume(queue, fail, auto_ack=True)
     channel.publish("", queue, b"1")
-    eventually(lambda: metrics.counts().callbacks_failed == 1, "the failure was counted")
+    wait_until(lambda: metrics.counts().callbacks_failed == 1, "the failure was counted")
 
 
 def test_trace_goes_from_the_publisher_to_the_callback(connect: Connect) -> None:
@@ -71,7 +72,7 @@ def test_trace_goes_from_the_publisher_to_the_callback(connect: Connect) -> None
     channel.consume(queue, inbox, auto_ack=True)
     channel.publish("", queue, b"traced", client.Properties(headers={"mine": 1}))
     assert inbox.next().headers.keys() == {"mine", "traceparent"}
-    eventually(lambda: len(spans.ended) == 2, "both spans ended")
+    wait_until(lambda: len(spans.ended) == 2, "both spans ended")
     producer, consumer = sorted(spans.ended, key=lambda span: span.start_time)
     assert (producer.kind.name, consumer.kind.name) == ("PRODUCER", "CONSUMER")
     assert consumer.parent.span_id == producer.context.span_id

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 import warrenmq
-from tests.client.behaviour.faces import PATIENCE, Inbox, eventually
+from tests.client.behaviour.faces import PATIENCE, Inbox
 from tests.client.conftest import Connect, Namer, own_broker_only
 from tests.support.breaker import DOWN, Breaker
+from tests.support.waiting import wait_until
 from warrenmq import client
 
 from .making import QUICK, InThread, count_of, make
@@ -137,7 +138,7 @@ def test_message_outlives_the_loss_of_the_connection(
         producer.send(b"before")
         breaker.hold(DOWN)
         sending = InThread(producer.send, b"in between")
-        eventually(lambda: count_of(channel, kept) == 2, "the message arrived")
+        wait_until(lambda: count_of(channel, kept) == 2, "the message arrived")
         breaker.refuse()
         breaker.reset()
         breaker.calm()
@@ -156,7 +157,7 @@ def test_late_confirm_is_waited_for_without_resending(
         producer.send(b"first")
         breaker.hold(DOWN)
         sending = InThread(producer.send, b"second", timeout=60)
-        eventually(lambda: count_of(channel, kept) == 2, "the message arrived")
+        wait_until(lambda: count_of(channel, kept) == 2, "the message arrived")
         threading.Event().wait(0.2)
         breaker.calm()
         assert sending.result().attempts > 1
@@ -199,7 +200,7 @@ def test_closing_the_producer_ends_its_retries(face: Any, shaky: Any, breaker: B
     producer.send(b"first")
     breaker.refuse()
     breaker.reset()
-    eventually(lambda: not shaky.is_open, "the connection is lost")
+    wait_until(lambda: not shaky.is_open, "the connection is lost")
     sending = InThread(producer.send, b"second")
     threading.Event().wait(0.05)
     closing = InThread(producer.close)
@@ -231,7 +232,7 @@ def test_one_way_message_goes_out(face: Any, connection: Any, channel: Any, queu
             "sent",
         ]
         assert (producer.sent, producer.queued, producer.dropped) == (3, 0, 0)
-    eventually(lambda: count_of(channel, queue) == 3, "all arrived")
+    wait_until(lambda: count_of(channel, queue) == 3, "all arrived")
     assert bodies_in(channel, queue) == [b"1", b"2", b"3"]
 
 
@@ -240,20 +241,20 @@ def test_one_way_messages_wait_for_the_recovery_in_order(
 ) -> None:
     with make(face, "OneWayProducer", shaky, routing_key=kept, **QUICK, retries=10_000, backlog=100_000) as producer:
         producer.send(b"0")
-        eventually(lambda: count_of(channel, kept) == 1, "the first arrived")
+        wait_until(lambda: count_of(channel, kept) == 1, "the first arrived")
         breaker.refuse()
         breaker.reset()
-        eventually(lambda: not shaky.is_open, "the connection is lost")
+        wait_until(lambda: not shaky.is_open, "the connection is lost")
         assert {producer.send(b"%d" % number).outcome for number in range(1, 1000)} == {"queued"}
         assert not producer.flush(0.01)
         breaker.calm()
-        eventually(lambda: shaky.is_open, "the connection is back")
+        wait_until(lambda: shaky.is_open, "the connection is back")
         for number in range(1000, 1500):  # none overtakes those that are held back
             assert producer.send(b"%d" % number).ok
         assert producer.flush(PATIENCE)
         assert producer.send(b"1500").outcome == "sent"
         assert (producer.sent, producer.queued, producer.dropped) == (1501, 0, 0)
-        eventually(lambda: count_of(channel, kept) == 1501, "all arrived")
+        wait_until(lambda: count_of(channel, kept) == 1501, "all arrived")
     assert bodies_in(channel, kept) == [b"%d" % number for number in range(1501)]
 
 
@@ -263,15 +264,15 @@ def test_quick_sender_does_not_keep_the_backlog_from_emptying(
     with make(face, "OneWayProducer", shaky, routing_key=kept, **QUICK, retries=10_000, backlog=10_000_000) as producer:
         breaker.refuse()
         breaker.reset()
-        eventually(lambda: not shaky.is_open, "the connection is lost")
+        wait_until(lambda: not shaky.is_open, "the connection is lost")
         assert producer.send(b"0").outcome == "queued"
         breaker.calm()
-        eventually(lambda: shaky.is_open, "the connection is back")
+        wait_until(lambda: shaky.is_open, "the connection is back")
         number, deadline = 1, time.monotonic() + PATIENCE
         while producer.send(b"").outcome == "queued":
             number += 1
             assert time.monotonic() < deadline, "the backlog is never empty"
-        eventually(lambda: count_of(channel, kept) == number + 1, "all arrived")
+        wait_until(lambda: count_of(channel, kept) == number + 1, "all arrived")
 
 
 def test_full_backlog_drops_and_counts(face: Any, shaky: Any, breaker: Breaker, kept: str) -> None:
@@ -279,7 +280,7 @@ def test_full_backlog_drops_and_counts(face: Any, shaky: Any, breaker: Breaker, 
     producer.send(b"0")
     breaker.refuse()
     breaker.reset()
-    eventually(lambda: not shaky.is_open, "the connection is lost")
+    wait_until(lambda: not shaky.is_open, "the connection is lost")
     assert [producer.send(b"x").outcome for _ in range(4)] == ["queued", "queued", "dropped", "dropped"]
     assert (producer.queued, producer.dropped) == (2, 2)
     producer.close(timeout=0.01)
@@ -292,9 +293,9 @@ def test_one_way_message_is_dropped_after_its_retries(face: Any, shaky: Any, bre
         producer.send(b"0")
         breaker.refuse()
         breaker.reset()
-        eventually(lambda: not shaky.is_open, "the connection is lost")
+        wait_until(lambda: not shaky.is_open, "the connection is lost")
         assert producer.send(b"1").outcome == "queued"
-        eventually(lambda: producer.dropped == 1, "it was dropped")
+        wait_until(lambda: producer.dropped == 1, "it was dropped")
         assert producer.queued == 0
         breaker.calm()
 
@@ -315,10 +316,10 @@ def test_one_way_goes_on_after_a_refused_message(face: Any, connection: Any, cha
         closed = Inbox()
         numbers = set(connection.channels)
         producer.send(b"bad", exchange="no such exchange")
-        eventually(lambda: set(connection.channels) != numbers, "the broker closed the channel")
+        wait_until(lambda: set(connection.channels) != numbers, "the broker closed the channel")
         assert producer.send(b"good").outcome == "queued"
         assert producer.flush(PATIENCE)
-        eventually(lambda: count_of(channel, queue) == 1, "it arrived")
+        wait_until(lambda: count_of(channel, queue) == 1, "it arrived")
         assert closed.count == 0
 
 
@@ -340,7 +341,7 @@ def test_messages_are_persistent_with_an_id_and_the_time(
             producer.send(b"1"),
             *producer.send_many([b"2", client.OutgoingMessage(b"3", client.Properties(type="t"))]),
         ]
-    arrived = [eventually(lambda: channel.get(queue, auto_ack=True)).properties for _ in range(3)]
+    arrived = [wait_until(lambda: channel.get(queue, auto_ack=True)).properties for _ in range(3)]
     assert [each.message_id for each in arrived] == [each.message_id for each in results]
     assert len({each.message_id for each in results}) == 3
     assert {each.delivery_mode for each in arrived} == {2}
@@ -358,7 +359,7 @@ def test_properties_of_the_caller_win_and_stay_as_they_are(
     with make(face, kind, connection, routing_key=queue) as producer:
         assert producer.send(b"x", given).message_id == "mine"
         producer.send(b"y", partly)
-    arrived = [eventually(lambda: channel.get(queue, auto_ack=True)).properties for _ in range(2)]
+    arrived = [wait_until(lambda: channel.get(queue, auto_ack=True)).properties for _ in range(2)]
     assert arrived[0] == given
     assert (arrived[1].content_type, arrived[1].delivery_mode) == ("text/plain", 2)
     assert partly == client.Properties(content_type="text/plain")
@@ -372,12 +373,12 @@ def test_message_that_is_sent_again_keeps_its_id(
         channel.get(kept, auto_ack=True)
         breaker.hold(DOWN)
         sending = InThread(producer.send, b"twice")
-        eventually(lambda: count_of(channel, kept) == 1, "the first copy arrived")
+        wait_until(lambda: count_of(channel, kept) == 1, "the first copy arrived")
         breaker.refuse()
         breaker.reset()
         breaker.calm()
         message_id = sending.result().message_id
-    eventually(lambda: count_of(channel, kept) == 2, "the second copy arrived")
+    wait_until(lambda: count_of(channel, kept) == 2, "the second copy arrived")
     assert {channel.get(kept, auto_ack=True).properties.message_id for _ in range(2)} == {message_id}
 
 
@@ -390,7 +391,7 @@ def test_sent_message_outlives_a_restart_of_the_broker(face: Any, connect: Conne
         channel.queue_declare("orders", durable=True)
         with make(face, kind, connection, routing_key="orders") as producer:
             producer.send(b"one")
-        eventually(lambda: count_of(channel, "orders") == 1, "it arrived")
+        wait_until(lambda: count_of(channel, "orders") == 1, "it arrived")
         connection.close()
     with warrenmq.Broker(data_dir=tmp_path) as broker:
         connection = connect(broker.url, recovery=False)
@@ -407,7 +408,7 @@ def test_producer_connects_by_itself_when_the_broker_is_up(
     breaker.refuse()
     with make(face, "SyncProducer", breaker.url, routing_key=kept, **QUICK, retries=10_000) as producer:
         sending = InThread(producer.send, b"early")
-        eventually(lambda: breaker.connections_refused >= 3, "it tries")
+        wait_until(lambda: breaker.connections_refused >= 3, "it tries")
         assert sending.is_running
         breaker.calm()
         assert sending.result().ok
@@ -439,11 +440,11 @@ def test_one_way_producer_holds_messages_back_until_the_broker_is_up(
     breaker.refuse()
     with make(face, "OneWayProducer", breaker.url, routing_key=kept, **QUICK, retries=10_000) as producer:
         assert [producer.send(b"%d" % number).outcome for number in range(3)] == ["queued"] * 3
-        eventually(lambda: breaker.connections_refused >= 2, "it tries")
+        wait_until(lambda: breaker.connections_refused >= 2, "it tries")
         breaker.calm()
         assert producer.flush(PATIENCE)
         assert producer.send(b"3").outcome == "sent"
-    eventually(lambda: count_of(channel, kept) == 4, "all arrived")
+    wait_until(lambda: count_of(channel, kept) == 4, "all arrived")
     assert bodies_in(channel, kept) == [b"0", b"1", b"2", b"3"]
 
 
@@ -451,4 +452,4 @@ def test_one_way_producer_whose_login_is_refused_drops(face: Any, broker_url: st
     factory = client.ConnectionFactory(broker_url, password="wrong")
     with make(face, "OneWayProducer", factory, **QUICK, retries=10_000) as producer:
         assert producer.send(b"x").outcome == "queued"
-        eventually(lambda: producer.dropped == 1, "it was dropped")
+        wait_until(lambda: producer.dropped == 1, "it was dropped")

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.client.behaviour.faces import PATIENCE, eventually
+from tests.client.behaviour.faces import PATIENCE
 from tests.support.breaker import Breaker
+from tests.support.waiting import wait_until
 from warrenmq import client
 
 from .making import InThread, count_of, make
@@ -55,12 +56,12 @@ def test_pull_waits_for_the_first_message(face: Any, connection: Any, channel: A
 def test_what_is_not_settled_goes_back_at_the_end(face: Any, connection: Any, channel: Any, kept: str) -> None:
     publish(channel, kept, range(10))
     with make(face, "PullConsumer", connection, kept) as puller:
-        eventually(lambda: count_of(channel, kept) == 0, "all are in hand")  # so no batch is smaller than asked for
+        wait_until(lambda: count_of(channel, kept) == 0, "all are in hand")  # so no batch is smaller than asked for
         first = puller.pull(1, timeout=PATIENCE)
         first.ack_all()
         puller.pull(2, timeout=PATIENCE).nack_all(requeue=False)
         puller.pull(3, timeout=PATIENCE)
-    eventually(lambda: count_of(channel, kept) == 7, "the rest is back")
+    wait_until(lambda: count_of(channel, kept) == 7, "the rest is back")
 
 
 def test_prefetch_bounds_what_is_in_hand(face: Any, connection: Any, channel: Any, kept: str) -> None:
@@ -81,7 +82,7 @@ def test_loss_of_the_connection_doubles_nothing_that_was_acked(
     publish(channel, kept, range(100))
     with make(face, "PullConsumer", shaky, kept) as puller:
         seen = pull_until(puller, 10, most=10)
-        eventually(lambda: count_of(channel, kept) == 0, "all are in hand")
+        wait_until(lambda: count_of(channel, kept) == 0, "all are in hand")
         stale = puller.pull(10, timeout=PATIENCE)
         shaky.channel().close()  # the broker answers in order, so the acks before it have arrived
         breaker.reset()
@@ -96,7 +97,7 @@ def test_loss_of_the_connection_doubles_nothing_that_was_acked(
 def test_deleted_queue_raises_after_the_last_message(face: Any, connection: Any, channel: Any, kept: str) -> None:
     publish(channel, kept, range(2))
     with make(face, "PullConsumer", connection, kept) as puller:
-        eventually(lambda: count_of(channel, kept) == 0, "both are in hand")
+        wait_until(lambda: count_of(channel, kept) == 0, "both are in hand")
         assert len(puller.pull(1, timeout=PATIENCE)) == 1
         channel.queue_delete(kept)
         rest = puller.pull(timeout=PATIENCE)

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.client.behaviour.faces import PATIENCE, Inbox, eventually
+from tests.client.behaviour.faces import PATIENCE, Inbox
 from tests.support.breaker import Breaker
+from tests.support.waiting import wait_until
 from warrenmq import client
 
 from .making import InThread, handler_of, make
@@ -47,11 +48,11 @@ def test_call_without_an_answer_times_out_and_the_late_one_is_counted(
     face: Any, connection: Any, channel: Any, kept: str
 ) -> None:
     with make(face, "RpcClient", connection) as rpc:
-        asked = eventually(lambda: unanswered(rpc, channel, kept), "a request").properties
+        asked = wait_until(lambda: unanswered(rpc, channel, kept), "a request").properties
         channel.publish("", asked.reply_to, b"late", client.Properties(correlation_id=asked.correlation_id))
-        eventually(lambda: rpc.late_replies == 1, "the late answer was counted")
+        wait_until(lambda: rpc.late_replies == 1, "the late answer was counted")
         channel.publish("", asked.reply_to, b"whose?")
-        eventually(lambda: rpc.late_replies == 2, "the answer without a name was counted")
+        wait_until(lambda: rpc.late_replies == 2, "the answer without a name was counted")
 
 
 def unanswered(rpc: Any, channel: Any, queue: str) -> Any:
@@ -104,7 +105,7 @@ def test_call_while_the_connection_is_away_waits_for_it(face: Any, shaky: Any, b
         rpc.call("", echo, b"first")
         breaker.refuse()
         breaker.reset()
-        eventually(lambda: not shaky.is_open, "the connection is lost")
+        wait_until(lambda: not shaky.is_open, "the connection is lost")
         with pytest.raises((client.ConnectionLost, client.CallTimedOut)):
             rpc.call("", echo, b"impatient", timeout=0.05)
         call = InThread(rpc.call, "", echo, b"patient", timeout=PATIENCE)
@@ -115,7 +116,7 @@ def test_call_while_the_connection_is_away_waits_for_it(face: Any, shaky: Any, b
 def test_close_fails_the_calls_under_way(face: Any, connection: Any, channel: Any, kept: str) -> None:
     rpc = make(face, "RpcClient", connection)
     call = InThread(rpc.call, "", kept, b"1", timeout=60)
-    eventually(lambda: channel.get(kept, auto_ack=True), "the request arrived")
+    wait_until(lambda: channel.get(kept, auto_ack=True), "the request arrived")
     rpc.close()
     with pytest.raises(client.ClientError):
         call.result()
@@ -124,7 +125,7 @@ def test_close_fails_the_calls_under_way(face: Any, connection: Any, channel: An
 def test_end_of_the_connection_fails_the_calls_under_way(face: Any, shaky: Any, channel: Any, kept: str) -> None:
     rpc = make(face, "RpcClient", shaky)
     call = InThread(rpc.call, "", kept, b"1", timeout=60)
-    eventually(lambda: channel.get(kept, auto_ack=True), "the request arrived")
+    wait_until(lambda: channel.get(kept, auto_ack=True), "the request arrived")
     shaky.close()
     with pytest.raises(client.ConnectionClosed):
         call.result()

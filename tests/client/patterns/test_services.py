@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 import warrenmq
-from tests.client.behaviour.faces import PATIENCE, Inbox, eventually
+from tests.client.behaviour.faces import PATIENCE, Inbox
 from tests.client.conftest import Connect, Namer, own_broker_only
 from tests.support.breaker import Breaker
+from tests.support.waiting import wait_until
 from warrenmq import client
 
 from .making import InThread, count_of, handler_of, make, setup_of
@@ -37,7 +38,7 @@ def test_service_of_a_url_connects_and_disconnects(face: Any, broker_url: str, c
     with make(face, "Service", broker_url, client.consumer(kept)(inbox)):
         channel.publish("", kept, b"work")
         inbox.next()
-    eventually(lambda: channel.queue_declare(kept, passive=True).consumer_count == 0, "the service is gone")
+    wait_until(lambda: channel.queue_declare(kept, passive=True).consumer_count == 0, "the service is gone")
 
 
 def test_several_handlers_are_served(face: Any, connection: Any, channel: Any, name: Namer) -> None:
@@ -106,7 +107,7 @@ def test_handler_may_settle_by_itself(face: Any, connection: Any, channel: Any, 
 def test_answer_is_published_to_who_asked(face: Any, connection: Any, channel: Any, queue: str, kept: str) -> None:
     with make(face, "Service", connection, client.consumer(kept)(lambda delivery: delivery.body.upper())):
         channel.publish("", kept, b"hello", client.Properties(reply_to=queue, correlation_id="7"))
-        answer = eventually(lambda: channel.get(queue, auto_ack=True), "the answer")
+        answer = wait_until(lambda: channel.get(queue, auto_ack=True), "the answer")
     assert (answer.body, answer.properties.correlation_id) == (b"HELLO", "7")
 
 
@@ -139,7 +140,7 @@ def test_stop_waits_for_the_handler_and_requeues_the_rest(face: Any, connection:
             channel.publish("", kept, b"%d" % number)
         assert begun.wait(PATIENCE)
         closing = InThread(service.close)
-        eventually(lambda: channel.queue_declare(kept, passive=True).consumer_count == 0, "consuming ended")
+        wait_until(lambda: channel.queue_declare(kept, passive=True).consumer_count == 0, "consuming ended")
         threading.Event().wait(0.1)
         assert closing.is_running
         go_on.set()
@@ -189,7 +190,7 @@ def test_cancelled_consumer_is_started_again(face: Any, connection: Any, channel
     handler = client.consumer(queue, setup=setup_of(face, queue))(inbox)
     with make(face, "Service", connection, handler, retry=PATIENT):
         channel.queue_delete(queue)
-        eventually(lambda: is_consumed(connection, queue), "it consumes again")
+        wait_until(lambda: is_consumed(connection, queue), "it consumes again")
         channel.publish("", queue, b"again")
         assert inbox.next().body == b"again"
 
@@ -256,7 +257,7 @@ def test_stop_does_not_wait_for_a_connection_that_is_away(
     service.start()
     breaker.refuse()
     breaker.reset()
-    eventually(lambda: not shaky.is_open, "the connection is lost")
+    wait_until(lambda: not shaky.is_open, "the connection is lost")
     InThread(service.close).result()
     breaker.calm()
 
@@ -305,7 +306,7 @@ def test_message_that_fails_twice_is_parked_with_the_error(
             channel.publish("amq.direct" if number else "", kept, b"%d" % number, properties)
             if not number:
                 channel.queue_bind(kept, "amq.direct", kept)
-        eventually(lambda: f"'m-1' of queue {kept!r} was parked in {failed!r}" in caplog.text, "both are parked")
+        wait_until(lambda: f"'m-1' of queue {kept!r} was parked in {failed!r}" in caplog.text, "both are parked")
     assert count_of(channel, kept) == 0
     for number in range(2):
         parked = channel.get(failed, auto_ack=True)
@@ -332,8 +333,8 @@ def test_parked_message_outlives_a_restart_of_the_broker(face: Any, connect: Con
         channel.queue_declare("jobs")
         with make(face, "Service", connection, client.consumer("jobs", requeue_on_error=False)(fail)):
             channel.publish("", "jobs", b"x")
-            eventually(lambda: is_there(connection, "jobs.failed"), "it is parked")
-            eventually(lambda: count_of(channel, "jobs.failed") == 1, "it is parked")
+            wait_until(lambda: is_there(connection, "jobs.failed"), "it is parked")
+            wait_until(lambda: count_of(channel, "jobs.failed") == 1, "it is parked")
         connection.close()
     with warrenmq.Broker(data_dir=tmp_path) as broker:
         connection = connect(broker.url, recovery=False)
@@ -358,7 +359,7 @@ def test_failed_queue_that_is_there_is_used_as_it_is(
     handler = client.consumer(kept, requeue_on_error=False, failed_queue=name("trouble"))(fail)
     with make(face, "Service", connection, handler):
         channel.publish("", kept, b"x")
-        eventually(lambda: count_of(channel, name("trouble")) == 1, "it is parked")
+        wait_until(lambda: count_of(channel, name("trouble")) == 1, "it is parked")
 
 
 def test_message_that_cannot_be_parked_stays_in_its_queue(
@@ -392,8 +393,8 @@ def test_message_whose_connection_is_lost_while_it_is_parked_is_not_lost(
 
     with make(face, "Service", shaky, client.consumer(kept)(handler_of(face, cut)), retry=PATIENT):
         channel.publish("", kept, b"x")
-        eventually(lambda: count_of(channel, failed) >= 1, "it is parked")
-        eventually(lambda: count_of(channel, kept) == 0, "the original is acked")
+        wait_until(lambda: count_of(channel, failed) >= 1, "it is parked")
+        wait_until(lambda: count_of(channel, kept) == 0, "the original is acked")
     assert count_of(channel, kept) == 0
     assert channel.get(failed, auto_ack=True).body == b"x"
 
@@ -403,7 +404,7 @@ def test_on_error_may_have_a_message_parked(face: Any, connection: Any, channel:
     channel.queue_declare(failed, durable=True)
     with make(face, "Service", connection, client.consumer(kept, on_error=lambda *_: "park")(fail)):
         channel.publish("", kept, b"x")
-        eventually(lambda: count_of(channel, failed) == 1, "it is parked at the first failure")
+        wait_until(lambda: count_of(channel, failed) == 1, "it is parked at the first failure")
 
 
 @own_broker_only
@@ -455,7 +456,7 @@ def test_handler_may_publish_and_ack_in_a_transaction(
         with make(face, "Service", connection, client.consumer(kept)(moving(acks))):
             for _ in range(2):
                 channel.publish("", kept, b"x")
-            eventually(lambda: count_of(channel, target) == 2, "both are moved")
+            wait_until(lambda: count_of(channel, target) == 2, "both are moved")
         assert count_of(channel, kept) == 0
         channel.queue_purge(target)
 
@@ -482,7 +483,7 @@ def test_handler_that_fails_in_its_transaction_has_its_message_parked(
     handler = client.consumer(kept)(blocking if face.name == "blocking" else asynchronous)
     with make(face, "Service", connection, handler):
         channel.publish("", kept, b"x")
-        eventually(lambda: count_of(channel, failed) == 1, "it is parked")
+        wait_until(lambda: count_of(channel, failed) == 1, "it is parked")
     assert (count_of(channel, kept), count_of(channel, target)) == (0, 0)
 
 
@@ -496,7 +497,7 @@ def test_run_waits_for_a_broker_that_is_not_up_yet(
     breaker.refuse()
     service = make(face, "Service", breaker.url, client.consumer(kept)(inbox))
     running = InThread(service.run, wait=0.01)
-    eventually(lambda: breaker.connections_refused >= 3, "it tries")
+    wait_until(lambda: breaker.connections_refused >= 3, "it tries")
     breaker.calm()
     channel.publish("", kept, b"work")
     assert inbox.next().body == b"work"
@@ -509,7 +510,7 @@ def test_run_that_waits_for_a_broker_can_be_stopped(face: Any, breaker: Breaker)
     breaker.refuse()
     service = make(face, "Service", breaker.url, client.consumer("q")(print))
     running = InThread(service.run, wait=60)
-    eventually(lambda: breaker.connections_refused >= 1, "it tries")
+    wait_until(lambda: breaker.connections_refused >= 1, "it tries")
     service.stop()
     running.result()
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.client.behaviour.faces import eventually
 from tests.client.conftest import Connect
 from tests.support.breaker import Breaker, Weather
+from tests.support.waiting import wait_until
 from warrenmq import client
 
 from .making import FAST, QUICK, InThread, count_of, make
@@ -58,11 +58,11 @@ def test_nothing_that_was_sent_is_lost(
             sent = set().union(*(call.result(limit=90) for call in calls))
             assert len(sent) == MESSAGES
             breaker.calm()
-            eventually(lambda: sent <= handled, f"all were handled; {dict(breaker.faults)}")
+            wait_until(lambda: sent <= handled, f"all were handled; {dict(breaker.faults)}")
         sending.close()
         serving.close()
         assert sum(breaker.faults.values()) > 0
-    eventually(lambda: count_of(channel, kept) == 0, "all were acked")
+    wait_until(lambda: count_of(channel, kept) == 0, "all were acked")
 
 
 def enter_in(stack: ExitStack, make_one: Callable[[], Any]) -> Any:

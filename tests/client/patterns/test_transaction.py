@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.client.behaviour.faces import eventually
 from tests.support.breaker import Breaker
+from tests.support.waiting import wait_until
 from warrenmq.client.aio.transaction import Transaction as AsyncTransaction
 from warrenmq.client.blocking.transaction import Transaction
 from warrenmq.client.errors import ConnectionLost, Misuse
@@ -131,7 +131,7 @@ def test_loss_inside_a_transaction_undoes_it_and_raises(shaky: Any, breaker: Bre
             transacted.publish("", kept, b"before the loss")
             breaker.reset()
             breaker.wait_for_connections(2)
-            eventually(lambda: shaky.is_open, "the connection is back")
+            wait_until(lambda: shaky.is_open, "the connection is back")
             transacted.publish("", kept, b"after the loss")
 
     with pytest.raises(ConnectionLost):

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.client.behaviour.faces import PATIENCE, Inbox, eventually
+from tests.client.behaviour.faces import PATIENCE, Inbox
 from tests.client.conftest import Connect
 from tests.support.breaker import Breaker
+from tests.support.waiting import wait_until
 from warrenmq import client
 
 from .making import FAST, make
@@ -26,7 +27,7 @@ def lose(connection: Any, breaker: Breaker) -> None:
     before = breaker.connections_made
     breaker.reset()
     breaker.wait_for_connections(before + 1)
-    eventually(lambda: connection.is_open, "the connection is back")
+    wait_until(lambda: connection.is_open, "the connection is back")
 
 
 def test_service_consumes_again(face: Any, bare: Any, breaker: Breaker, channel: Any, kept: str) -> None:

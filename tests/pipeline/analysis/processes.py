@@ -12,13 +12,14 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.support import waiting
 from tests.support.history import History
 from warrenmq import client
 from warrenmq.events import schema
@@ -29,12 +30,7 @@ from warrenmq.pipeline.spark.session import QUICK_START_OPTIONS
 LIMIT = 420.0  # a loaded machine takes its time; nothing here waits for longer
 
 
-def wait_until(is_so: Callable[[], bool], what: str, limit: float = LIMIT) -> None:
-    """Look again and again, with a bound."""
-    end = time.monotonic() + limit
-    while not is_so():
-        assert time.monotonic() < end, f"waited {limit:g} s in vain until {what}"
-        time.sleep(0.5)
+wait_until = partial(waiting.wait_until, limit=LIMIT, interval=0.5)
 
 
 def free_port() -> int:
