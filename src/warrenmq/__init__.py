@@ -17,9 +17,6 @@ COMPILED: bool  # True if the hot modules run compiled; determined on first use
 
 __all__ = ["COMPILED", "Broker", "__version__"]
 
-# Constants and inline functions that compiled modules cimport; their .py is for the uncompiled form.
-_INLINE_ONLY = ("events/fields", "events/memory")
-
 
 def __getattr__(name: str) -> Any:
     if name == "Broker":
@@ -32,16 +29,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _is_compiled() -> bool:
-    """Return True if every module with a .pxd has a compiled file, which Python prefers."""
-    from importlib.machinery import EXTENSION_SUFFIXES
-    from pathlib import Path
+    """Return True if the hot modules are compiled: all of them are, or none (setup.py)."""
+    from warrenmq.protocol.output import IS_COMPILED
 
-    declarations = list(Path(__file__).parent.rglob("*.pxd"))
-    compilable = [
-        pxd
-        for pxd in declarations
-        if pxd.with_suffix(".py").exists() and f"{pxd.parent.name}/{pxd.stem}" not in _INLINE_ONLY
-    ]
-    return bool(compilable) and all(
-        any(pxd.with_name(pxd.stem + suffix).exists() for suffix in EXTENSION_SUFFIXES) for pxd in compilable
-    )
+    return IS_COMPILED

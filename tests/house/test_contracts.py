@@ -1,6 +1,7 @@
 """The house stays as drawn: who imports whom, how large a file is, what lies beside a compiled module."""
 
 import ast
+import importlib.util
 import re
 import subprocess
 import sys
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+import warrenmq
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "warrenmq"
@@ -93,14 +96,18 @@ def test_declared_attributes_are_the_slots_of_the_class(path: Path) -> None:
 
 
 def test_every_module_with_declarations_is_listed_as_hot_and_no_other() -> None:
-    hot = next(
-        statement.value
-        for statement in ast.parse((ROOT / "setup.py").read_text()).body
-        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "HOT_MODULES"
-    )
-    assert isinstance(hot, ast.Dict)
-    listed = [ast.literal_eval(key) for key in hot.keys if key is not None]
-    assert {f"warrenmq.{name}" for name in listed} == {module_of(path) for path in DECLARATIONS} - HEADERS
+    assert hot_modules() == {module_of(path) for path in DECLARATIONS} - HEADERS
+
+
+def test_all_hot_modules_are_compiled_or_none() -> None:
+    origins = {name: str(getattr(importlib.util.find_spec(name), "origin", None)) for name in hot_modules()}
+    assert {name for name, origin in origins.items() if origin.endswith(".py") is warrenmq.COMPILED} == set()
+
+
+def test_modules_with_a_compiled_branch_are_those_of_decision_2() -> None:
+    branching = {name_of(path) for path in SOURCE.rglob("*.py") if "cython.compiled" in path.read_text()}
+    text = (ROOT / "docs" / "decisions" / "0002-modules-with-a-compiled-branch.md").read_text()
+    assert branching == set(re.findall(r"^\| `([\w/]+\.py)`", text, re.MULTILINE))
 
 
 def test_declaration_parser_reads_what_cython_reads() -> None:
@@ -119,6 +126,16 @@ cdef class Point(Base):
 cpdef int helper(str a)
 """
     assert declared_classes(text) == {"Point": {"x", "y", "name", "_table"}}
+
+
+def hot_modules() -> set[str]:
+    hot = next(
+        statement.value
+        for statement in ast.parse((ROOT / "setup.py").read_text()).body
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "HOT_MODULES"
+    )
+    assert isinstance(hot, ast.Dict)
+    return {f"warrenmq.{ast.literal_eval(key)}" for key in hot.keys if key is not None}
 
 
 def contracts_of_type(kind: str) -> list[dict[str, Any]]:
