@@ -255,7 +255,7 @@ class World:
         assert (stats.ready, stats.unacked, stats.held_bytes) == (0, 0, 0)
         assert [self.kept.names(name) for name in self.models] == [[]] * len(self.models)
         context = self.kept.storage.context
-        assert (len(context.unflushed), len(context.marked), self.kept.storage.pager.pending_bytes) == (0, 0, 0)
+        assert (len(context.unflushed), len(context.marked_stores), self.kept.storage.pager.pending_bytes) == (0, 0, 0)
         assert self.kept.storage.committer.size <= 2 * self.kept.options.log_limit
 
 

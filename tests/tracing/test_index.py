@@ -195,6 +195,18 @@ def test_files_of_earlier_versions_are_removed(tmp_path: Path) -> None:
     assert names_in(tmp_path) == [FILE_NAME]
 
 
+def test_a_symbolic_link_in_place_of_the_file_is_removed_and_its_target_untouched(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_text("precious")
+    folder = tmp_path / "index"
+    folder.mkdir()
+    (folder / FILE_NAME).symlink_to(target)
+    filled(folder, *(entry(offset, offset) for offset in range(4))).close()
+    assert target.read_text() == "precious"
+    assert not (folder / FILE_NAME).is_symlink()
+    assert filled(folder).find([2]) == [2]
+
+
 def test_a_disk_that_is_full_for_a_while_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_module, "RETRY_BATCHES", 4)
     index = filled(tmp_path)

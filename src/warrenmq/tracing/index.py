@@ -13,6 +13,7 @@ Owned by one thread at a time, which may block on the disk.
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
 from array import array
 from bisect import bisect_left, bisect_right
@@ -23,6 +24,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
+from warrenmq.journal.files import MODE, Files
 from warrenmq.tracing.index_entry import IndexEntry, IndexQuery
 from warrenmq.tracing.keys import sort_keys
 
@@ -108,7 +110,7 @@ class Index:
     def load(self) -> None:
         """Open the database; delete a damaged one, and what earlier versions wrote. Raises OSError."""
         if self._folder is not None:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            Files().make_dirs(str(self._folder))
             for path in [*self._folder.glob("*.idx"), *self._folder.glob("*.idx.new")]:
                 path.unlink()
         with suppress(BadIndex), self._checked():
@@ -116,7 +118,7 @@ class Index:
             self._read_runs()
 
     def _open_database(self) -> None:
-        path = ":memory:" if self._folder is None else self._folder / FILE_NAME
+        path = ":memory:" if self._folder is None else _make_private(self._folder / FILE_NAME)
         self._database = sqlite3.connect(path, check_same_thread=False)
         (version,) = self._database.execute("PRAGMA user_version").fetchone()
         if version == 0:
@@ -311,6 +313,15 @@ class Index:
         """Return sizes, for people and benchmarks."""
         keys = sum(run.keys for run in self._runs) + self._open_keys
         return {"runs": len(self._runs), "keys": keys, "open_batches": len(self._open)}
+
+
+def _make_private(path: Path) -> str:
+    """Create the file if it is missing, for the broker's user only; SQLite gives its journal the same mode."""
+    for each in (path, path.with_name(path.name + "-journal")):
+        if each.is_symlink():
+            each.unlink()  # it would be followed
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, MODE))
+    return str(path)
 
 
 def _batch_row(entry: IndexEntry) -> tuple[int, ...]:

@@ -49,7 +49,7 @@ def test_rows_are_published_and_confirmed(spark: SparkSession, broker: Broker) -
 
 def test_rows_that_no_queue_takes_fail_the_write(spark: SparkSession, broker: Broker) -> None:
     frame = spark.range(3)
-    with pytest.raises(Exception, match="no queue took the message"):
+    with pytest.raises(Exception, match="the message reached no queue"):
         frame.write.format("warrenmq").mode("append").options(url=broker.url, routingKey="nowhere").save()
     options = {"url": broker.url, "routingKey": "nowhere", "mandatory": "false"}
     frame.write.format("warrenmq").mode("append").options(**options).save()
