@@ -18,22 +18,6 @@ cdef inline unsigned long long load_u64(const unsigned char *data, Py_ssize_t of
     return <unsigned long long>load_u32(data, offset) << 32 | load_u32(data, offset + 4)
 
 
-cdef inline (int, int, unsigned int) load_frame_head(const unsigned char *data, Py_ssize_t offset) noexcept nogil:
-    return data[offset], load_u16(data, offset + 1), load_u32(data, offset + 3)
-
-
-cdef inline (int, int, unsigned int, unsigned int, unsigned long long) load_header_start(
-    const unsigned char *data, Py_ssize_t offset
-) noexcept nogil:
-    return (
-        data[offset],
-        load_u16(data, offset + 1),
-        load_u32(data, offset + 3),
-        load_u32(data, offset + 7),
-        load_u64(data, offset + 11),
-    )
-
-
 cdef inline unsigned char *store_u32(unsigned char *at, unsigned int value) noexcept nogil:
     at[0] = value >> 24 & 255
     at[1] = value >> 16 & 255

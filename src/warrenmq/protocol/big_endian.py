@@ -4,14 +4,7 @@ Not compiled: this is what uncompiled modules call. Compiled ones inline the C f
 the same names; so callers need one body only. They import the module, not its functions, as Cython requires.
 """
 
-from collections.abc import Callable
-from struct import Struct
-from typing import Any, cast
-
-# Type, channel, payload size.
-load_frame_head = cast(Callable[[bytes, int], tuple[int, int, int]], Struct(">BHI").unpack_from)
-# A frame head, then class and weight, body size.
-load_header_start = cast(Callable[[bytes, int], tuple[int, int, int, int, int]], Struct(">BHIIQ").unpack_from)
+from typing import Any
 
 
 def load_u16(data: bytes, offset: int) -> int:

@@ -1,7 +1,5 @@
 cimport cython
 
-from warrenmq.protocol cimport big_endian
-
 # C-level copies of the constants: a module global of Python would be looked up for every frame.
 cdef int _METHOD
 cdef int _HEADER
@@ -95,7 +93,10 @@ cdef class FrameReader:
     cdef bint _is_ignored(self, int frame_type, int channel, bytes payload) except -1
 
 
-@cython.locals(found_type=int, found_channel=int, found_size="unsigned int")
+@cython.locals(value="unsigned long long", index=Py_ssize_t)
+cdef unsigned long long _read_u64(const unsigned char *data, Py_ssize_t at) noexcept
+@cython.locals(value="unsigned int", index=Py_ssize_t)
+cdef unsigned int _read_u32(const unsigned char *data, Py_ssize_t at) noexcept
 cdef bint _is_frame(
     const unsigned char *data, Py_ssize_t at, int frame_type, int channel, unsigned long long size
 ) noexcept
