@@ -118,14 +118,18 @@ class Kept:
         self.now_ms += milliseconds
         self.broker.turn.now_ms = self.now_ms
         for _ in range(1000):
-            work = self.storage.log.work
+            before = self._progress()
             self.settle()
             due_ms = self.broker.timers.next_due_ms()
             if due_ms is not None and due_ms <= self.now_ms:
                 self.broker.timers.advance(self.now_ms)
-            elif self.storage.log.work == work:  # what threads have brought has led to nothing more
+            elif self._progress() == before:  # the results of threads have led to nothing more
                 return
         raise AssertionError("there is always another timer that is due")
+
+    def _progress(self) -> tuple[int, list[int]]:
+        """Changes with everything that happens to messages; the log has nothing of transient ones."""
+        return self.storage.log.work, [queue.message_count() for queue in self.broker.vhosts["/"].queues.values()]
 
     def checkpoint(self, carry: bool = False) -> None:
         """Let the log forget everything up to now."""
