@@ -158,7 +158,7 @@ class Publisher:
 
 
 def live(folder: Path, environ: dict[str, str], count: int) -> list[str]:
-    """One life that ends with a kill: after so many confirms, or when the broker does it itself."""
+    """One life that ends with a kill: after N confirms, or at a crash point of the broker."""
     with BrokerProcess(folder, SMALL | TRACED | environ).ready() as broker:
         with broker.connect() as connection:
             declare(connection.channel(), "q")

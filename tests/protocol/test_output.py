@@ -98,7 +98,7 @@ def calls(draw: st.DrawFn) -> Call:
 
 
 def _as_table(octets: bytes) -> bytes:
-    """A table with one entry of so many bytes."""
+    """A table with one entry of N bytes."""
     entry = b"\x01kx" + len(octets).to_bytes(4, "big") + octets
     return len(entry).to_bytes(4, "big") + entry
 

@@ -45,7 +45,7 @@ Rewrite = Callable[[bytes], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing to go wrong with one connection: with what goes that way, after so many bytes have passed in all."""
+    """A fault of one connection in one direction, after N bytes have passed in total."""
 
     kind: str
     direction: str

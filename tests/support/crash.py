@@ -26,7 +26,7 @@ def effort(count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """The power failed after so many operations; `facts` were told before."""
+    """The power failed after N operations; `facts` were reported before."""
 
     after: int
     facts: list[Any]

@@ -101,7 +101,7 @@ class ConnectionBase:
         return self._engine.recovery_listeners.remove(listener)
 
     def add_queue_renamed_listener(self, listener: Callable[[str, str], object]) -> None:
-        """Call it with (old, new) when a recovery gives a server-named queue another name."""
+        """Call it with (old, new) when recovery renames a server-named queue."""
         self._check_callback(listener)
         self._engine.renamed_listeners.add(listener)
 

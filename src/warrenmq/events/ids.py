@@ -85,7 +85,7 @@ def key_hash(space: int, data: bytes) -> int:
 def uid_key(uid: int) -> int:
     """Return the key of a uid in the index, which up to 64 consecutive uids of a millisecond share.
 
-    So a busy broker has one key for many messages, which are told apart by the batch; an idle one has a key for each.
+    So a busy broker has one key for many messages, which the batch distinguishes; an idle one has a key for each.
     """
     return uid >> GROUP_BITS
 

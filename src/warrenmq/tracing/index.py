@@ -316,7 +316,7 @@ class Index:
 
 
 def _make_private(path: Path) -> str:
-    """Create the file if it is missing, for the broker's user only; SQLite gives its journal the same mode."""
+    """Create the file if it is missing, for the broker's user only; SQLite creates its journal with the same mode."""
     for each in (path, path.with_name(path.name + "-journal")):
         if each.is_symlink():
             each.unlink()  # it would be followed

@@ -10,7 +10,7 @@ const MAX = 100;
 const LINKS = 5;
 const SEVERE = 20; // robust standard deviations
 
-/** Lists; `linkTo(uid)` gives the address of a message's biography, or null. */
+/** Lists; `linkTo(uid)` returns the address of a message's biography, or null. */
 export function anomalyList(rows, linkTo, isOpen) {
   if (!rows.length) return el("p", { class: "muted" }, "No anomalies in the time shown.");
   const ordered = [...rows].sort((one, other) => (other.window_start ?? "").localeCompare(one.window_start ?? "") || (other.score ?? 0) - (one.score ?? 0));

@@ -8,7 +8,7 @@ const MOST = 100;
 
 /**
  * A table of the newest rows. `columns` are those to be shown, all if there are none; `cells` draws some of them;
- * `linkTo(uid)` gives the address of a message's biography, or null.
+ * `linkTo(uid)` returns the address of a message's biography, or null.
  */
 export function rowsTable(rows, { columns, cells = {}, sort, linkTo = () => null } = {}) {
   const ordered = sort ? [...rows].sort(sort) : [...rows].reverse();

@@ -13,7 +13,7 @@ import { el, show } from "./dom.js";
 /** Which jobs come first. */
 export const ORDER = ["anomalies", "throughput", "latency", "priorities", "backlog", "failures", "flow", "consumers", "hot_keys", "unroutable", "duplicates", "sessions"];
 
-/** The view of a job; `linkTo(uid)` gives the address of a message's biography, or null. */
+/** The view of a job; `linkTo(uid)` returns the address of a message's biography, or null. */
 export function viewOf({ job, chart, keys }, linkTo) {
   const known = { throughput, latency, priorities, backlog, failures, flow, hot_keys: hotKeys, consumers, unroutable, duplicates: duplicates(linkTo), sessions, anomalies: anomalies(linkTo) };
   const generic = { lines: anyLines(keys), percentiles: anyLines(keys), bars: anyBars(keys), flow, anomalies: anomalies(linkTo) };

@@ -1,8 +1,8 @@
 """Batch and streaming reads: offset ranges planned on the driver, read by executors.
 
 Offsets are {stream: offset of the next record}. A planned range is read the same way however often, so a restart from
-the checkpoint gives each record once. Readers are pickled to executors with their options and schema only; the driver
-keeps one stream reader per query, with a connection.
+the checkpoint delivers each record once. Readers are pickled to executors with their options and schema only; the
+driver keeps one stream reader per query, with a connection.
 """
 
 from __future__ import annotations
