@@ -9,8 +9,8 @@ from tests.support.rejecting import RejectingQueue, add_rejecting_queue, take_an
 from tests.support.storage import ManualStorage
 from warrenmq.core.broker import Broker
 from warrenmq.core.errors import PreconditionFailed
-from warrenmq.core.outcome import DELIVERED, QUEUED, REJECTED, combine
-from warrenmq.core.ports import SYNCED, WRITTEN
+from warrenmq.core.outcome import DELIVERED, QUEUED, REJECTED, WAITS_FOR
+from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN
 from warrenmq.core.publishing import pop_runs
 from warrenmq.core.queue import Queue
 
@@ -155,6 +155,7 @@ def test_runs_are_taken_up_to_a_tag() -> None:
     assert pop_runs(tags, 8) == []
 
 
-def test_outcomes_add_up_and_the_longer_wait_counts() -> None:
-    assert combine(QUEUED | WRITTEN, DELIVERED | SYNCED) == QUEUED | DELIVERED | SYNCED
-    assert combine(REJECTED, QUEUED | WRITTEN) == QUEUED | REJECTED | WRITTEN
+def test_combined_outcome_waits_for_the_highest_durability_level() -> None:
+    for combined in (QUEUED | WRITTEN | DELIVERED | SYNCED, REJECTED | SYNCED | QUEUED | NOTHING):
+        assert combined & WAITS_FOR == SYNCED
+    assert (QUEUED | NOTHING | DELIVERED | WRITTEN) & WAITS_FOR == WRITTEN

@@ -62,11 +62,17 @@ cdef class Channel:
     cpdef publish(self, Route route, bytes header, bytes body)
     cdef bint _share_header(self, bytes header) except -1
     cdef _publish_inspected(self, Route route, bytes header, bytes body)
-    @cython.locals(queue=Queue, outcome=int, rejected=int)
+    @cython.locals(queue=Queue, outcome=int)
     cdef int _deliver_to(self, Message message, list queues, bint is_mandatory) except -1
     cdef _record_rejected(self)
     @cython.locals(taken=list)
     cpdef reject(self, unsigned long long tag, bint multiple, bint requeue, int kind=*)
+    @cython.locals(entry=QueuedMessage, queue=Queue)
+    cdef _require_requeueable(self, list returning, list taken)
+    @cython.locals(entry=QueuedMessage, queue=Queue)
+    cpdef refuse_all(self, list entries, int kind, bint requeue)
+    @cython.locals(entry=QueuedMessage, queue=Queue)
+    cdef _drop_all(self, list entries)
     cdef _await_confirm(self, Message message)
     cdef _return_unroutable(self, Message message, bint is_mandatory)
     cpdef add_unconfirmed(self)

@@ -169,31 +169,29 @@ class Channel:
             is_rejected = self._deliver_to(message, queues, is_mandatory)
             level = path.record(len(queues) > 0 and not is_rejected)
         else:
-            level = max(path.record(False), path.outcome() & WAITS_FOR)
+            level = path.record(False) | path.outcome() & WAITS_FOR
             if message.uid != 0:
                 self.events.message_event(schema.DROPPED, message, self, schema.R_DUPLICATE)
             if self.is_confirming:
                 self._await_confirm(message)
-        self.turn_level = max(self.turn_level, level)
+        self.turn_level |= level
 
     def _deliver_to(self, message: Message, queues: list[Queue], is_mandatory: bool) -> int:
         """Enqueue the message. Return non-zero if a queue rejected it."""
-        rejected = 0
+        outcome = 0
         if queues:
             if message.uid != 0 and message.uid != self.events.routed_uid:
                 self.events.message_event(_ROUTED, message, self, 0)
             for queue in queues:
-                outcome = queue.enqueue(message)
-                if outcome & WAITS_FOR > self.turn_level:
-                    self.turn_level = outcome & WAITS_FOR
-                rejected |= outcome & REJECTED
-            if rejected:
+                outcome |= queue.enqueue(message)
+            self.turn_level |= outcome & WAITS_FOR
+            if outcome & REJECTED:
                 self._record_rejected()
         else:
             self._return_unroutable(message, is_mandatory)
         if self.is_confirming:
             self._await_confirm(message)
-        return rejected
+        return outcome & REJECTED
 
     def _record_rejected(self) -> None:
         """A queue rejected the current publish: nack it in order, or fail the commit it is part of."""
@@ -470,15 +468,15 @@ class Channel:
         self._requeue_all(self.ledger.take_all(), schema.R_RECOVERED)
 
     def _require_requeueable(
-        self, returning: list[tuple[int, QueuedMessage]], struck: list[tuple[int, QueuedMessage]]
+        self, returning: list[tuple[int, QueuedMessage]], taken: list[tuple[int, QueuedMessage]]
     ) -> None:
-        """Check before anything is changed; on refusal put `struck` back into the ledger."""
+        """Check before anything is changed; on refusal put `taken` back into the ledger."""
         try:
             for _, entry in returning:
                 queue: Queue = entry.queue  # type: ignore[assignment]
                 queue.require_requeueable()
         except NotImplementedHere:
-            self.ledger.put_back(struck)
+            self.ledger.put_back(taken)
             raise
 
     def settle_all(self, entries: list[QueuedMessage]) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from warrenmq.core.errors import NotFound
 from warrenmq.core.message import Message, QueuedMessage, address_of, enqueue_as, make_message
-from warrenmq.core.outcome import DELIVERED, DROPPED, QUEUED, REJECTED, UNROUTED, combine
+from warrenmq.core.outcome import DELIVERED, DROPPED, QUEUED, REJECTED, UNROUTED
 from warrenmq.core.publish_rules import decode_blind_keys, find_extra_keys
 from warrenmq.core.publishing import DeferredRoute, find_target, resolve_route
 from warrenmq.core.queue import Queue
@@ -176,7 +176,7 @@ class DeadLetters:
         else:
             self._emit_route(message, dead.address, bool(queues), is_retry)
         outcome = self._enqueue(dead, queues, letter.deaths) if queues else path.outcome()
-        return combine(outcome, path.record(bool(queues) and not outcome & REJECTED))
+        return outcome | path.record(bool(queues) and not outcome & REJECTED)
 
     def _enqueue(self, message: Message, queues: list[Queue], deaths: list[Death]) -> int:
         outcome = UNROUTED
@@ -187,9 +187,9 @@ class DeadLetters:
                 self._stats.dead_letter_cycles += 1
                 if message.uid != 0:
                     queue.events.queue_event(schema.DROPPED, enqueue_as(message, 0), queue, None, schema.R_CYCLE)
-                outcome = combine(outcome, DROPPED)
+                outcome |= DROPPED
             else:
-                outcome = combine(outcome, queue.enqueue(message))
+                outcome |= queue.enqueue(message)
         return outcome
 
     def _emit_route(self, message: Message, address: bytes, is_routed: bool, is_retry: bool) -> None:
@@ -202,9 +202,9 @@ class DeadLetters:
     def _emit(self, kind: int, message: Message, address: bytes, reason: int) -> None:
         """Emit an event of a message of this queue, with the exchange and routing key of its dead letter."""
         if message.uid != 0:
-            told = make_message(address, message.header, message.body)
-            told.uid, told.publish_time, told.enqueue_time = message.uid, message.publish_time, message.enqueue_time
-            self._queue.events.queue_event(kind, enqueue_as(told, 0), self._queue, None, reason)
+            copy = make_message(address, message.header, message.body)
+            copy.uid, copy.publish_time, copy.enqueue_time = message.uid, message.publish_time, message.enqueue_time
+            self._queue.events.queue_event(kind, enqueue_as(copy, 0), self._queue, None, reason)
 
     def _template_of(self, message: Message, reason: int) -> _Template:
         second = self._turn.now_ms // 1000

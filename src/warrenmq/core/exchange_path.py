@@ -31,7 +31,7 @@ class ExchangePath:
         deduplication = exchange.deduplication
         if deduplication is not None and deduplication.has_seen(self._message.header):
             self.was_dropped = True
-            self._durability_level = max(self._durability_level, deduplication.durability_level)
+            self._durability_level |= deduplication.durability_level
             return True
         self._passed.append(exchange)
         return False
@@ -59,7 +59,7 @@ class ExchangePath:
                 deduplication.has_seen(self._message.header)  # again: it may have looked at other messages meanwhile
                 deduplication.record(0, is_persistent)
                 if is_persistent:
-                    level = max(level, deduplication.durability_level)
+                    level |= deduplication.durability_level
             if exchange.history is not None:
-                level = max(level, exchange.history.add(self._message))
+                level |= exchange.history.add(self._message)
         return level

@@ -21,9 +21,11 @@ cdef class Ledger:
     cpdef unsigned long long add(self, QueuedMessage entry) except 0
     cpdef bint is_full(self) noexcept
     cpdef QueuedMessage take(self, unsigned long long tag)
+    @cython.locals(entry=QueuedMessage)
+    cpdef list take_known(self, unsigned long long tag, bint multiple)
     @cython.locals(known="unsigned long long", entry=QueuedMessage, unacked=dict)
     cpdef list take_up_to(self, unsigned long long tag)
-    @cython.locals(known="unsigned long long", entry=QueuedMessage, unacked=dict, struck=list)
+    @cython.locals(known="unsigned long long", entry=QueuedMessage, unacked=dict, taken=list)
     cpdef list take_entries_up_to(self, unsigned long long tag)
     cpdef put_back(self, list deliveries)
     cpdef list take_all(self)

@@ -77,9 +77,12 @@ class Ledger:
         """Remove one delivery, or all up to it (0: all); 406 if the tag is not unacked."""
         if multiple and tag == 0:
             return self.take_up_to(self.last_tag)
-        if tag not in self.unacked:
+        if multiple and tag in self.unacked:
+            return self.take_up_to(tag)
+        entry = None if multiple else self.take(tag)
+        if entry is None:
             raise PreconditionFailed(f"unknown delivery tag {tag}")
-        return self.take_up_to(tag) if multiple else [(tag, self.unacked.pop(tag))]
+        return [(tag, entry)]
 
     def take_up_to(self, tag: int) -> list[tuple[int, QueuedMessage]]:
         """Remove all deliveries up to and including this tag, oldest first."""
@@ -97,13 +100,13 @@ class Ledger:
         unacked = self.unacked
         if tag - self.oldest > 2 * len(unacked):
             return [entry for _, entry in self.take_up_to(tag)]
-        struck: list[QueuedMessage] = []
+        taken: list[QueuedMessage] = []
         for known in range(self.oldest, tag + 1):
             entry = unacked.pop(known, None)
             if entry is not None:
-                struck.append(entry)
+                taken.append(entry)
         self.oldest = tag + 1
-        return struck
+        return taken
 
     def put_back(self, deliveries: list[tuple[int, QueuedMessage]]) -> None:
         """Put back deliveries that a transaction had taken."""

@@ -2,6 +2,7 @@
 
 The low two bits (`WAITS_FOR`) are the durability level that its confirm waits for: NOTHING, WRITTEN or SYNCED
 (core/ports.py). The bits above are the outcomes in the queues that it was routed to; none is set if it was unroutable.
+`|` combines the outcomes in several queues.
 """
 
 from warrenmq.core.ports import NOTHING
@@ -13,8 +14,3 @@ QUEUED = 1 << 2  # waits in a queue
 DELIVERED = 1 << 3  # sent to a consumer
 DROPPED = 1 << 4  # a duplicate, or no consumer could take it; the publish is confirmed
 REJECTED = 1 << 5  # a queue refused it; the publish is nacked
-
-
-def combine(outcome: int, other: int) -> int:
-    """Return the outcome of a message with both: all bits, and the higher durability level."""
-    return (outcome | other) & ~WAITS_FOR | max(outcome & WAITS_FOR, other & WAITS_FOR)

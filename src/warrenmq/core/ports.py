@@ -68,10 +68,10 @@ class Outbox:
         raise NotImplementedError
 
 
-# Durability levels: what the confirm of a message waits for.
-NOTHING = 0
-WRITTEN = 1  # written to the file
-SYNCED = 2  # synced to disk
+# Durability levels: what the confirm of a message waits for. Each has the bits of those below: `|` is the higher one.
+NOTHING = 0b00
+WRITTEN = 0b01  # written to the file
+SYNCED = 0b11  # synced to disk
 
 
 class PageSizes:

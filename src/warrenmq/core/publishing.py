@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from warrenmq.core.exchange import Exchange, Route
 from warrenmq.core.exchange_path import ExchangePath
 from warrenmq.core.message import Message
-from warrenmq.core.outcome import REJECTED, UNROUTED, combine
+from warrenmq.core.outcome import REJECTED, UNROUTED
 from warrenmq.core.publish_rules import encode_blind_keys, find_extra_keys, needs_inspection, prepare_header, ttl_of
 from warrenmq.core.queue import Queue
 from warrenmq.core.routing import Traits
@@ -85,13 +85,13 @@ def _deliver(vhost: VHost, message: Message, target: list[Queue] | DeferredRoute
         return _enqueue(message, target)
     queues, path = resolve_route(vhost, message, target)
     outcome = _enqueue(message, queues) if queues else path.outcome()
-    return combine(outcome, path.record(bool(queues) and not outcome & REJECTED))
+    return outcome | path.record(bool(queues) and not outcome & REJECTED)
 
 
 def _enqueue(message: Message, queues: list[Queue]) -> int:
     outcome = UNROUTED
     for queue in queues:
-        outcome = combine(outcome, queue.enqueue(message))
+        outcome |= queue.enqueue(message)
     return outcome
 
 
