@@ -16,7 +16,8 @@ from warrenmq.core.queue import Queue
 from warrenmq.protocol.properties import BasicProperties, content_header
 from warrenmq.storage.memory_store import MemoryStorage
 
-PICKING = ("x-consistent-hash", "x-modulus-hash", "x-random")
+PICKING = ("x-consistent-hash", "x-least-loaded", "x-modulus-hash", "x-random")
+BY_KEY = ("x-consistent-hash", "x-modulus-hash")
 
 
 def declare(channel: ClientChannel, name: str, type: str, durable: bool = False, **arguments: Any) -> Exchange:
@@ -57,7 +58,7 @@ def test_keys_of_cc_and_bcc_make_no_copies(channel: ClientChannel, type: str) ->
     for number in range(50):
         channel.publish(b"m", "same", "x", headers={"CC": [str(number), "other"], "BCC": ["third"]})
     assert sum(counts(queues)) == 50
-    assert (max(counts(queues)) == 50) is (type != "x-random")
+    assert (max(counts(queues)) == 50) is (type in BY_KEY)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +69,7 @@ def test_keys_of_cc_and_bcc_make_no_copies(channel: ClientChannel, type: str) ->
         ("x-consistent-hash", {"hash_property": "message_id"}, False),
         ("x-modulus-hash", {}, True),
         ("x-random", {}, False),
+        ("x-least-loaded", {}, False),
         ("x-recent-history", {}, False),
     ],
 )
@@ -152,6 +154,55 @@ def test_a_transaction_delivers_on_commit(channel: ClientChannel, type: str) -> 
     assert sum(counts(queues)) == 20
 
 
+def test_the_load_is_ready_and_unacked_messages(channel: ClientChannel) -> None:
+    declare(channel, "x", "x-least-loaded")
+    first, second, third = bind_some(channel, "x", 3)
+    channel.publish_all("abc", first.name)
+    channel.publish_all("def", second.name)
+    channel.consume(second, prefetch=2)
+    assert channel.bodies() == "de"
+    channel.publish_all("g", third.name)
+    for letter in "1234":
+        channel.publish(letter.encode(), "k", "x")
+    assert [waiting(queue) for queue in (first, second, third)] == ["abc3", "f4", "g12"]
+    channel.ack(2, multiple=True)
+    assert channel.bodies() == "f4"
+    channel.publish(b"5", "k", "x")
+    assert waiting(second) == "5"
+
+
+def test_a_queue_whose_consumer_takes_messages_without_acks_has_no_load(channel: ClientChannel) -> None:
+    declare(channel, "x", "x-least-loaded")
+    busy, idle = bind_some(channel, "x", 2)
+    channel.consume(idle, no_ack=True)
+    for letter in "abcd":
+        channel.publish(letter.encode(), "k", "x")
+    assert (waiting(busy), channel.bodies()) == ("a", "bcd")
+
+
+def test_an_exchange_has_no_load(channel: ClientChannel) -> None:
+    declare(channel, "x", "x-least-loaded")
+    (queue,) = bind_some(channel, "x", 1)
+    channel.bind("x", channel.declare_exchange("next", "fanout"))
+    after = channel.declare("after")
+    channel.bind("next", after)
+    for letter in "abcd":
+        channel.publish(letter.encode(), "k", "x")
+    assert (waiting(queue), waiting(after)) == ("a", "bcd")
+
+
+def test_a_transaction_goes_by_the_loads_at_commit(channel: ClientChannel, other: ClientChannel) -> None:
+    declare(channel, "x", "x-least-loaded")
+    first, second = bind_some(channel, "x", 2)
+    other.publish_all("a", first.name)
+    channel.core.select_transactions()
+    for letter in "1234":
+        channel.publish(letter.encode(), "k", "x")
+    other.publish_all("bcd", second.name)
+    channel.core.commit()
+    assert (waiting(first), waiting(second)) == ("a124", "bcd3")
+
+
 @pytest.mark.parametrize("type", PICKING)
 def test_duplicates_are_dropped_before_a_queue_is_chosen(channel: ClientChannel, type: str) -> None:
     declare(channel, "x", type, x_message_deduplication=True)
@@ -161,7 +212,7 @@ def test_duplicates_are_dropped_before_a_queue_is_chosen(channel: ClientChannel,
     assert sum(counts(queues)) == 20
 
 
-@pytest.mark.parametrize("type", ["x-consistent-hash", "x-modulus-hash"])
+@pytest.mark.parametrize("type", BY_KEY)
 def test_a_restart_leads_keys_to_the_same_queues(type: str) -> None:
     storage = MemoryStorage()
     channel = Client(make_broker(storage)).channel()

@@ -1,4 +1,4 @@
-"""Clients written for RabbitMQ's plugins: declarations and publishes as their documentation shows them, by pika."""
+"""Exchange types beyond AMQP's, by pika: those of RabbitMQ's plugins as their documentation shows them, and ours."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_hashes_of_a_header_or_property(
     assert all(found)
 
 
-@pytest.mark.parametrize("kind", ["x-random", "x-modulus-hash"])
+@pytest.mark.parametrize("kind", ["x-random", "x-modulus-hash", "x-least-loaded"])
 def test_confirmed_mandatory_messages_reach_one_queue_each(channel: BlockingChannel, name: Namer, kind: str) -> None:
     exchange = name("x")
     channel.exchange_declare(exchange, kind)
@@ -92,6 +92,26 @@ def test_confirmed_mandatory_messages_reach_one_queue_each(channel: BlockingChan
     found = [count(channel, queue) for queue in queues]
     assert sum(found) == 150
     assert all(found)
+
+
+def test_jobs_go_where_the_fewest_wait_or_are_unacked(channel: BlockingChannel, name: Namer) -> None:
+    jobs = name("jobs")
+    channel.exchange_declare(jobs, "x-least-loaded", durable=True)
+    channel.confirm_delivery()
+    slow, quick = declare_queues(channel, 2)
+    for queue in (slow, quick):
+        channel.queue_bind(queue, jobs, "ignored", {"ignored": True})
+    for number in range(20):
+        channel.basic_publish(jobs, str(number), b"")
+    assert (count(channel, slow), count(channel, quick)) == (10, 10)
+    channel.basic_get(slow)  # unacked from now on: as much load as before
+    drain(channel, quick)
+    for number in range(10):
+        channel.basic_publish(jobs, str(number), b"")
+    assert (count(channel, slow), count(channel, quick)) == (9, 10)
+    for number in range(10):
+        channel.basic_publish(jobs, str(number), b"")
+    assert (count(channel, slow), count(channel, quick)) == (14, 15)
 
 
 def test_a_chat_history(channel: BlockingChannel, name: Namer) -> None:

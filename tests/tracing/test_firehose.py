@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.client import ClientChannel
+from tests.support.client import ClientChannel, waiting
 from tests.support.outbox import Delivered
 from tests.support.tracing import TracedBroker
 from warrenmq.core.vhost import TRACE_EXCHANGE
@@ -156,3 +156,26 @@ def test_long_names_make_short_keys(traced: TracedBroker, channel: ClientChannel
     ((key, _, _),) = heard(listener)
     assert key.startswith("publish.é")
     assert len(key.encode()) <= 255
+
+
+@pytest.mark.parametrize("type", ["x-least-loaded", "x-random"])
+@pytest.mark.parametrize("is_transaction", [False, True])
+def test_a_copy_names_the_queue_that_is_then_chosen(
+    traced: TracedBroker, channel: ClientChannel, listener: ClientChannel, type: str, is_transaction: bool
+) -> None:
+    channel.declare_exchange("x", type)
+    queues = [channel.declare(name) for name in ("first", "second", "third")]
+    for queue in queues:
+        channel.bind("x", queue)
+    traced.tracing.firehose.switch("/", True)
+    if is_transaction:
+        channel.core.select_transactions()
+    for letter in "abcdefghi":
+        channel.publish(letter.encode(), "", "x")
+    if is_transaction:
+        channel.core.commit()
+    named: dict[str, str] = dict.fromkeys(("first", "second", "third"), "")
+    for _, body, headers in heard(listener):
+        (name,) = headers["routed_queues"]
+        named[name] += body.decode()
+    assert {queue.name: waiting(queue) for queue in queues} == named

@@ -2,7 +2,7 @@
 
 A route is computed once for each (exchange, routing key, flags) and cached by the virtual host until its topology
 changes. Exchanges that inspect the message (headers, hashes of a header), choose at random, or are stateful (ids,
-recent messages) prevent caching: routes through them are computed per message.
+recent messages, loads) prevent caching: routes through them are computed per message.
 
 Compiled when the package is built (exchange.pxd).
 """
@@ -15,7 +15,7 @@ from warrenmq.core.options import ExchangeOptions, exchange_options
 from warrenmq.core.ports import NO_SAMPLER, RouteSampler
 from warrenmq.core.queue import Queue
 from warrenmq.core.reserved import is_system_stream
-from warrenmq.core.routing import Matcher, Traits, make_matcher
+from warrenmq.core.routing import LEAST_LOADED, Matcher, Traits, make_matcher
 
 if TYPE_CHECKING:
     from warrenmq.core.exchange_path import ExchangePath
@@ -62,13 +62,13 @@ class Exchange:
         self.history: History | None = None
         self.alternate: str | None = None
         options = exchange_options(type, self.arguments)
-        self.matcher: Matcher = make_matcher(type, options.hash_header, options.hash_property, name_of)
+        self.matcher: Matcher = make_matcher(type, options.hash_header, options.hash_property, name_of, load_of)
         self.apply(options)
 
     @property
     def is_stateful(self) -> bool:
-        """True if messages change its state, so routing waits until they are delivered (`ExchangePath`)."""
-        return self.deduplication is not None or self.history is not None
+        """True if each message changes the routes of the next, so routing waits until delivery (`ExchangePath`)."""
+        return self.deduplication is not None or self.history is not None or self.type == LEAST_LOADED
 
     def apply(self, options: ExchangeOptions) -> None:
         """Apply these options; the virtual host drops the cached routes (`VHost.apply`)."""
@@ -105,6 +105,11 @@ class Route:
 def name_of(destination: Any) -> str:
     """Return a unique name of a destination, the same after a restart."""
     return f"{'queue' if isinstance(destination, Queue) else 'exchange'} {destination.name}"
+
+
+def load_of(destination: Any) -> int:
+    """Return the number of ready and unacked messages of a queue; 0 for an exchange, which holds none."""
+    return destination.message_count() + destination.unacked_count if isinstance(destination, Queue) else 0
 
 
 def collect_queues(

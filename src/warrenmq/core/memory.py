@@ -35,6 +35,7 @@ BINDING = {
     "x-consistent-hash": 600,
     "x-modulus-hash": 460,
     "x-random": 460,
+    "x-least-loaded": 460,
     "x-recent-history": 460,
 }
 CONSUMER = 1_280

@@ -84,7 +84,7 @@ class VHost:
         self._own_routes: dict[tuple[str, str], Route] = {}  # of `publish`, including internal exchanges
         self._route_bytes = 0  # the memory of both
         self.topology = Revision()  # grows when the cached routes are dropped
-        self.stateful_exchanges: dict[Exchange, None] = {}  # they remember ids or messages
+        self.stateful_exchanges: dict[Exchange, None] = {}  # `Exchange.is_stateful`
         self.policies = Policies(self)
         for exchange_name, type in PREDECLARED:
             self._add_exchange(Exchange(exchange_name, type, is_durable=True))

@@ -5,7 +5,7 @@ import pytest
 from warrenmq.core.routing import MATCHERS, DirectMatcher, FanoutMatcher, Matcher, Traits
 
 # Those that lead a message to one destination only have tests of their own.
-PICKING = ("x-consistent-hash", "x-modulus-hash", "x-random")
+PICKING = ("x-consistent-hash", "x-least-loaded", "x-modulus-hash", "x-random")
 ALL_FITTING = [kind for kind in MATCHERS if kind not in PICKING]
 
 
@@ -87,8 +87,8 @@ def test_unbinding_what_was_never_bound_raises_and_changes_nothing(kind: str) ->
 
 
 @pytest.mark.parametrize("kind", list(MATCHERS))
-def test_routes_by_headers_and_by_chance_depend_on_the_message(kind: str) -> None:
-    assert MATCHERS[kind]().uses_message is (kind in ("headers", "x-random"))
+def test_routes_by_headers_by_chance_and_by_load_depend_on_the_message(kind: str) -> None:
+    assert MATCHERS[kind]().uses_message is (kind in ("headers", "x-least-loaded", "x-random"))
 
 
 @pytest.mark.parametrize("kind", list(MATCHERS))

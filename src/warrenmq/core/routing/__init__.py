@@ -12,12 +12,14 @@ from warrenmq.core.routing.consistent_hash import ConsistentHashMatcher
 from warrenmq.core.routing.direct import DirectMatcher
 from warrenmq.core.routing.fanout import FanoutMatcher
 from warrenmq.core.routing.headers import HeadersMatcher
+from warrenmq.core.routing.least_loaded import LeastLoadedMatcher
 from warrenmq.core.routing.matcher import Matcher, Traits
 from warrenmq.core.routing.modulus_hash import ModulusHashMatcher
 from warrenmq.core.routing.random import RandomMatcher
 from warrenmq.core.routing.topic import TopicMatcher
 
 CONSISTENT_HASH = "x-consistent-hash"
+LEAST_LOADED = "x-least-loaded"
 MODULUS_HASH = "x-modulus-hash"
 RECENT_HISTORY = "x-recent-history"
 
@@ -30,6 +32,7 @@ MATCHERS: dict[str, Callable[[], Matcher]] = {
     CONSISTENT_HASH: ConsistentHashMatcher,
     MODULUS_HASH: ModulusHashMatcher,
     "x-random": RandomMatcher,
+    LEAST_LOADED: LeastLoadedMatcher,
     # The exchange itself does what is special about these (core/deduplication.py, core/history.py).
     "x-message-deduplication": FanoutMatcher,
     RECENT_HISTORY: FanoutMatcher,
@@ -37,13 +40,19 @@ MATCHERS: dict[str, Callable[[], Matcher]] = {
 
 
 def make_matcher(
-    type: str, hash_header: str | None, hash_property: str | None, name_of: Callable[[Any], str]
+    type: str,
+    hash_header: str | None,
+    hash_property: str | None,
+    name_of: Callable[[Any], str],
+    load_of: Callable[[Any], int],
 ) -> Matcher:
-    """Return a matcher for an exchange. `name_of` returns the unique name of a destination."""
+    """Return a matcher for an exchange. `name_of` returns the unique name of a destination, `load_of` its load."""
     if type == CONSISTENT_HASH:
         return ConsistentHashMatcher(hash_header, hash_property, name_of)
     if type == MODULUS_HASH:
         return ModulusHashMatcher(name_of)
+    if type == LEAST_LOADED:
+        return LeastLoadedMatcher(load_of)
     return MATCHERS[type]()
 
 
@@ -61,6 +70,7 @@ __all__ = [
     "DirectMatcher",
     "FanoutMatcher",
     "HeadersMatcher",
+    "LeastLoadedMatcher",
     "Matcher",
     "ModulusHashMatcher",
     "RandomMatcher",

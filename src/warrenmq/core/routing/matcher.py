@@ -15,18 +15,29 @@ class Traits:
     `header` is the content header as it came, `headers` the table in it, decoded.
     """
 
-    __slots__ = ("_draws", "header", "headers")
+    __slots__ = ("_chosen", "_draws", "header", "headers")
 
     def __init__(self, header: bytes, headers: Mapping[str, object] | None) -> None:
         self.header = header
         self.headers = headers
         self._draws: dict[Hashable, int] | None = None
+        self._chosen: dict[Hashable, Hashable] | None = None
 
     def draw(self, matcher: Hashable) -> int:
         """Return 64 random bits, the same for each call by this matcher: a transaction routes again on commit."""
         if self._draws is None:
             self._draws = {}
         return self._draws.setdefault(matcher, getrandbits(64))
+
+    def chosen(self, matcher: Hashable) -> Hashable | None:
+        """Return the destination that this matcher has chosen for the message, or None."""
+        return None if self._chosen is None else self._chosen.get(matcher)
+
+    def note_chosen(self, matcher: Hashable, destination: Hashable) -> None:
+        """Note the choice of a matcher whose next choice may be different: the message may be routed again."""
+        if self._chosen is None:
+            self._chosen = {}
+        self._chosen[matcher] = destination
 
 
 class Matcher(Protocol):
