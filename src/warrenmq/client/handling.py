@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from warrenmq.client.errors import ClientError, Misuse
 from warrenmq.client.parking import is_of_stream, log_dropped
-from warrenmq.client.sending import copy_properties
+from warrenmq.client.publish_headers import copy_properties
 from warrenmq.protocol.properties import BasicProperties
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from warrenmq.client.errors import MalformedMessage
-from warrenmq.client.sending import PERSISTENT, copy_properties
+from warrenmq.client.publish_headers import copy_properties
+from warrenmq.client.sending import PERSISTENT
 from warrenmq.protocol.properties import BasicProperties
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from warrenmq.client.errors import (
     Unroutable,
     channel_error,
 )
-from warrenmq.client.sending import copy_properties
+from warrenmq.client.publish_headers import copy_properties
 from warrenmq.protocol.properties import BasicProperties
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from time import monotonic, time
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 from uuid import uuid4
 
 from warrenmq.client.backoff import Backoff
@@ -24,10 +25,12 @@ from warrenmq.client.errors import (
     ConnectionLost,
     Misuse,
     Nacked,
+    NotFound,
     PublishLost,
     Unroutable,
     channel_error,
 )
+from warrenmq.client.publish_headers import copy_properties, with_publish_headers
 from warrenmq.protocol.errors import LocalMisuse
 from warrenmq.protocol.properties import BasicProperties
 from warrenmq.protocol.values import Timestamp, encode_shortstr
@@ -44,12 +47,18 @@ Outcome = Literal["confirmed", "sent", "queued", "dropped", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class OutgoingMessage:
-    """A message with properties or a destination of its own, for `send_many`; None means those of the producer."""
+    """A message with properties or a destination of its own, for `send_many`; None means those of the producer.
+
+    `delay`, `deliver_at` and `report_to`: see Channel.publish.
+    """
 
     body: Body
     properties: BasicProperties | None = None
     routing_key: str | None = None
     exchange: str | None = None
+    delay: float | None = None
+    deliver_at: datetime | int | str | None = None
+    report_to: str | None = None
 
     @property
     def size(self) -> int:
@@ -89,7 +98,7 @@ def with_defaults(message: OutgoingMessage) -> tuple[OutgoingMessage, str]:
 
     Call it once per message: a resent message keeps its id.
     """
-    original = message.properties
+    original = with_publish_headers(message.properties, message.delay, message.deliver_at, message.report_to)
     if original is None:
         message_id = uuid4().hex
         properties = BasicProperties(delivery_mode=PERSISTENT, message_id=message_id, timestamp=Timestamp(time()))
@@ -124,7 +133,8 @@ class Retry:
     """How often, and after which pauses, a message is resent.
 
     `retries` come after the first attempt; the pauses are those of Backoff (`interval`, times `backoff` each time, at
-    most `longest`, minus a random part up to `jitter`). `unroutable` also retries messages that reached no queue.
+    most `longest`, minus a random part up to `jitter`). `unroutable` also retries messages that reached no queue,
+    `missing` those whose exchange does not exist yet.
     """
 
     retries: int = 16
@@ -133,6 +143,7 @@ class Retry:
     longest: float = 30.0
     jitter: float = 0.5
     unroutable: bool = False
+    missing: bool = False
 
     def __post_init__(self) -> None:
         if self.retries < 0 or self.interval < 0 or self.longest < 0 or self.backoff < 1 or not 0 <= self.jitter <= 1:
@@ -187,6 +198,8 @@ class Sending:
         return SendResult("failed", self.attempts, self.error, 0, monotonic() - self._started, self._message_id)
 
     def _may_retry(self, error: ClientError, is_alone: bool) -> bool:
+        if isinstance(error, NotFound) and self._retry.missing:
+            return True
         if isinstance(error, ChannelClosed):
             if error.reason.by != "server":
                 return False
@@ -209,7 +222,7 @@ class HasCloseReason(Protocol):
 class Try:
     """A message being sent: its attempts, its confirmation and its result."""
 
-    __slots__ = ("_sending", "_until", "channel", "confirmation", "error", "message", "result")
+    __slots__ = ("_sending", "_until", "channel", "confirmation", "error", "is_exchange_missing", "message", "result")
 
     def __init__(self, message: OutgoingMessage, retry: Retry, timeout: float | None) -> None:
         self.message, message_id = with_defaults(message)
@@ -218,6 +231,7 @@ class Try:
         self.channel: HasCloseReason | None = None  # where it was published
         self.confirmation: Confirmation | None = None
         self.error: ClientError | None = None  # of the publish
+        self.is_exchange_missing = False  # or was, at the last attempt
         self.result: SendResult | None = None
 
     def begin(self, attempt_timeout: float) -> float:
@@ -248,7 +262,9 @@ class Try:
                 return None
             error = confirm_error
             self.confirmation = None
-        pause = self._sending.failed(self._reason_of(error), is_alone)
+        reason = self._reason_of(error)
+        self.is_exchange_missing = isinstance(reason, NotFound)
+        pause = self._sending.failed(reason, is_alone)
         if pause is None:
             self.give_up()
         return pause
@@ -359,12 +375,3 @@ def owned_copy(message: OutgoingMessage) -> OutgoingMessage:
     except LocalMisuse as misuse:
         raise Misuse(str(misuse)) from misuse
     return OutgoingMessage(as_bytes(message.body), properties, message.routing_key, message.exchange)
-
-
-def copy_properties(properties: BasicProperties | None, **changes: Any) -> BasicProperties:
-    """Return a copy with these changes."""
-    if properties is None:
-        return BasicProperties(**changes)
-    copy = {name: getattr(properties, name) for name in BasicProperties.__slots__}
-    copy["headers"] = None if properties.headers is None else dict(properties.headers)
-    return BasicProperties(**(copy | changes))

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from warrenmq.client.errors import MalformedMessage, Misuse
 from warrenmq.client.handling import is_async
-from warrenmq.client.sending import copy_properties
+from warrenmq.client.publish_headers import copy_properties
 from warrenmq.protocol.properties import BasicProperties
 
 if TYPE_CHECKING:

@@ -227,6 +227,26 @@ def test_cancel_twice_is_no_error(channel: Any, queue: str) -> None:
     assert channel.is_open
 
 
+def test_default_consumer_receives_what_belongs_to_no_consumer(channel: Any, queue: str) -> None:
+    known, unknown = Inbox(), Inbox()
+    channel.set_default_consumer(unknown)
+    consumer = channel.consume(queue, known)
+    forget(channel, consumer.tag)
+    channel.publish("", queue, b"for nobody")
+    delivery = unknown.next()
+    assert (delivery.body, delivery.consumer_tag) == (b"for nobody", consumer.tag)
+    assert delivery.ack() is True
+    channel.set_default_consumer(None)
+    channel.publish("", queue, b"ignored")
+    assert unknown.stays_empty()
+    assert known.stays_empty(0)
+
+
+def forget(channel: Any, tag: str) -> None:
+    """Remove the consumer on this side only, as if the broker's deliveries had crossed a cancel."""
+    getattr(channel, "_real", channel)._engine_channel.state.consumers.pop(tag)
+
+
 def test_messages_of_a_cancelled_consumer_can_still_be_acked(channel: Any, queue: str) -> None:
     inbox = Inbox()
     consumer = channel.consume(queue, inbox)

@@ -10,6 +10,8 @@ from tests.client.conftest import Connect, Namer
 from tests.support.waiting import wait_until
 from warrenmq import client
 
+from .faces import Inbox
+
 
 def exists(connect: Connect, queue: str) -> bool:
     channel = connect().channel()
@@ -246,3 +248,30 @@ def test_arguments_that_cannot_be_said_are_misuse(channel: Any) -> None:
     with pytest.raises(client.Misuse):
         channel.queue_declare("", exclusive=True, arguments={"x": object()})
     assert channel.queue_declare("", exclusive=True).queue
+
+
+def test_counts_of_a_queue(connection: Any, channel: Any, queue: str) -> None:
+    assert (channel.message_count(queue), channel.consumer_count(queue)) == (0, 0)
+    for number in range(3):
+        channel.publish("", queue, b"%d" % number)
+    assert channel.message_count(queue) == 3
+    channel.consume(queue, Inbox())
+    assert channel.consumer_count(queue) == 1
+    with pytest.raises(client.NotFound):
+        channel.message_count("no such queue")
+    with pytest.raises(client.NotFound):
+        connection.channel().consumer_count("no such queue")
+
+
+def test_unbind_all_removes_every_binding_of_this_connection(channel: Any, queue: str, name: Namer) -> None:
+    other = channel.queue_declare("", exclusive=True).queue
+    for each in (queue, other):
+        channel.queue_bind(each, "amq.direct", name("a"))
+    channel.queue_bind(queue, "amq.topic", name("b"))
+    channel.queue_bind(queue, "amq.headers", "", {"x-match": "all", "colour": name("red")})
+    assert channel.unbind_all(queue) == 3
+    channel.publish("amq.direct", name("a"), b"x")
+    channel.publish("amq.topic", name("b"), b"x")
+    assert channel.message_count(other) == 1
+    assert channel.message_count(queue) == 0
+    assert channel.unbind_all(queue) == 0

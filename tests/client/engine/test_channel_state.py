@@ -277,6 +277,13 @@ def test_deliveries_without_consumer_are_dropped_or_requeued() -> None:
     assert connection.server.listener.filled_buffers == []
 
 
+def test_default_consumer_receives_deliveries_of_unknown_consumers() -> None:
+    connection = Connection()
+    connection.state.default_consumer = Consumer(connection.state.buffer)  # type: ignore[assignment]
+    connection.server.deliver(connection.state, 1, consumer="unknown")
+    assert connection.tags() == [1]
+
+
 def test_one_inbox_is_handed_over_once_per_read() -> None:
     connection = Connection()
     buffer = connection.consume()

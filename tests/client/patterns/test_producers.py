@@ -72,6 +72,55 @@ def test_message_that_no_queue_takes_fails_at_once(face: Any, connection: Any) -
     assert isinstance(caught.value.__cause__, client.Unroutable)
 
 
+def test_exchange_declared_later_is_waited_for(
+    face: Any, connect: Connect, channel: Any, queue: str, name: Namer
+) -> None:
+    metrics = client.CountingMetrics()
+    connection = connect(metrics=metrics)
+    settings = QUICK | {"retry_missing": True, "retries": 1000}
+    with make(face, "SyncProducer", connection, name("later"), queue, **settings) as producer:
+        sending = InThread(producer.send, b"patient")
+        wait_until(lambda: metrics.counts().channels_opened > 3, "it looks for the exchange again and again")
+        with make(face, "SyncProducer", connection) as other:
+            other.send(b"another", routing_key=queue)
+        producer.send(b"not held up", exchange="", routing_key=queue)
+        channel.exchange_declare(name("later"), "fanout")
+        channel.queue_bind(queue, name("later"))
+        assert sending.result().ok
+    assert bodies_in(channel, queue) == [b"another", b"not held up", b"patient"]
+
+
+def test_missing_exchange_fails_at_once_otherwise(face: Any, connection: Any) -> None:
+    with (
+        make(face, "SyncProducer", connection, "no such exchange") as producer,
+        pytest.raises(client.SendFailed, match="404") as caught,
+    ):
+        producer.send(b"lost")
+    assert caught.value.result.attempts == 1
+
+
+def test_delay_and_report_are_headers_of_every_kind_of_publish(
+    face: Any, connection: Any, channel: Any, queue: str
+) -> None:
+    at = datetime(2001, 2, 3, 4, 5, 6, 789000, tzinfo=UTC)
+    channel.publish("", queue, b"1", deliver_at=at, report_to=queue)
+    with make(face, "SyncProducer", connection, routing_key=queue) as producer:
+        producer.send(b"2", deliver_at=at)
+        producer.send_many([client.OutgoingMessage(b"3", report_to=queue)])
+    with make(face, "OneWayProducer", connection, routing_key=queue) as producer:
+        producer.send(b"4", client.Properties(headers={"mine": 1}), delay=0)
+    wait_until(lambda: count_of(channel, queue) == 4, "all have come")
+    sent = [channel.get(queue, auto_ack=True).headers for _ in range(4)]
+    assert sent == [
+        {"x-deliver-at": 981173106789, "x-report-to": queue},
+        {"x-deliver-at": 981173106789},
+        {"x-report-to": queue},
+        {"x-delay": 0, "mine": 1},
+    ]
+    with pytest.raises(client.Misuse, match="not both"):
+        channel.publish("", queue, b"5", delay=1, deliver_at=at)
+
+
 def test_unroutable_is_retried_if_configured(face: Any, connection: Any, channel: Any, name: Namer) -> None:
     settings = QUICK | {"retry_unroutable": True, "retries": 1000}
     with make(face, "SyncProducer", connection, routing_key=name("later"), **settings) as producer:

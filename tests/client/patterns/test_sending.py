@@ -79,6 +79,13 @@ def test_unroutable_is_tried_again_where_that_is_wanted() -> None:
     assert tried(Retry(unroutable=True, jitter=0)).failed(unroutable(), is_alone=True) == 0.1
 
 
+def test_missing_exchange_is_tried_again_where_that_is_wanted() -> None:
+    missing = NotFound(CloseReason("server", 404))
+    sending = tried(Retry(missing=True, jitter=0, retries=2))
+    assert [sending.failed(missing, is_alone=True) for _ in range(2)] == [0.1, 0.2]
+    assert tried(Retry(jitter=0)).failed(missing, is_alone=True) is None
+
+
 def test_innocent_message_on_a_refused_channel_gets_one_more_chance() -> None:
     sending = tried()
     assert sending.failed(NO_EXCHANGE, is_alone=False) is not None

@@ -7,6 +7,7 @@ ChannelState directly.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from functools import partial
 from time import monotonic
 from types import TracebackType
@@ -20,6 +21,7 @@ from warrenmq.client.confirms import Confirmation
 from warrenmq.client.delivery import Delivery, Returned
 from warrenmq.client.engine.channel import QueueState
 from warrenmq.client.errors import ClientError, CloseReason
+from warrenmq.client.publish_headers import with_publish_headers
 from warrenmq.protocol.properties import BasicProperties
 
 if TYPE_CHECKING:
@@ -175,6 +177,21 @@ class Channel:
             self._engine_channel.queue_unbind(queue, exchange, routing_key, arguments, timeout=timeout), timeout
         )
 
+    async def unbind_all(self, queue: str, *, timeout: float | None = None) -> int:
+        """Remove the bindings of the queue that were made on this connection; return their number.
+
+        AMQP cannot list bindings: those that other connections have made stay.
+        """
+        return await self._call(self._engine_channel.unbind_all(queue, timeout=timeout), timeout)
+
+    async def message_count(self, queue: str, *, timeout: float | None = None) -> int:
+        """Return the number of ready messages. NotFound closes the channel, as every refused call does."""
+        return (await self.queue_declare(queue, passive=True, timeout=timeout)).message_count
+
+    async def consumer_count(self, queue: str, *, timeout: float | None = None) -> int:
+        """Return the number of consumers. NotFound closes the channel, as every refused call does."""
+        return (await self.queue_declare(queue, passive=True, timeout=timeout)).consumer_count
+
     async def queue_purge(self, queue: str, *, timeout: float | None = None) -> int:
         """Drop the ready messages of the queue; return their number."""
         return await self._call(self._engine_channel.queue_purge(queue, timeout=timeout), timeout)
@@ -197,12 +214,20 @@ class Channel:
         properties: BasicProperties | None = None,
         *,
         mandatory: bool = False,
+        delay: float | None = None,
+        deliver_at: datetime | int | str | None = None,
+        report_to: str | None = None,
         timeout: float | None = None,
     ) -> Confirmation:
         """Send a message. In confirm mode, wait for its confirm with `await confirmation`.
 
         Waits, up to the timeout, only while more than the connection's output_limit is not yet written.
+
+        WarrenMQ delivers the message `delay` seconds later, or at the time `deliver_at` (a datetime with a time zone,
+        milliseconds since 1970, or ISO 8601 text), and sends a report of its failure to the queue `report_to`.
         """
+        if delay is not None or deliver_at is not None or report_to is not None:
+            properties = with_publish_headers(properties, delay, deliver_at, report_to)
         self._burst += 1  # asyncio only
         if self._burst == _MAX_BURST:  # asyncio only
             self._burst = 0  # asyncio only
@@ -330,6 +355,15 @@ class Channel:
         """Cancel a consumer."""
         tag = consumer if isinstance(consumer, str) else consumer.tag
         await self._call(self._engine_channel.cancel(tag, timeout=timeout), timeout)
+
+    def set_default_consumer(self, callback: Callable[[Delivery], object] | None) -> None:
+        """Call it with the deliveries that belong to no consumer of this channel; None: they are not handled.
+
+        A broker sends such a delivery after a cancel, or for `recover(requeue=False)`. Without a default consumer it
+        stays unsettled until the channel is closed.
+        """
+        check_callback(callback)
+        self._engine_channel.set_default_consumer(callback)
 
     # -- settling ----------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
@@ -71,6 +72,7 @@ class SyncProducer:
     - `attempt_timeout`: how long one attempt waits (None: the factory's call_timeout). While the connection is up, a
       message whose confirm is late is not sent twice: the next attempt goes on waiting.
     - `mandatory`: a message that reaches no queue is an error (Unroutable, retried with `retry_unroutable`).
+    - `retry_missing`: a missing exchange is looked for again before each attempt, for one that is declared later.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class SyncProducer:
         longest: float = 30.0,
         jitter: float = 0.5,
         retry_unroutable: bool = False,
+        retry_missing: bool = False,
         mandatory: bool = True,
         timeout: float | None = None,
         attempt_timeout: float | None = None,
@@ -95,7 +98,7 @@ class SyncProducer:
         self.mandatory = mandatory
         self.timeout = timeout
         self.raises = raises
-        self._retry = Retry(retries, interval, backoff, longest, jitter, retry_unroutable)
+        self._retry = Retry(retries, interval, backoff, longest, jitter, retry_unroutable, retry_missing)
         self._own = DedicatedChannel(connection, lambda channel: channel.confirm_select())
         self.attempt_timeout = self._own.factory.call_timeout if attempt_timeout is None else attempt_timeout
         self._stopping = Event()
@@ -109,10 +112,14 @@ class SyncProducer:
         *,
         routing_key: str | None = None,
         exchange: str | None = None,
+        delay: float | None = None,
+        deliver_at: datetime | int | str | None = None,
+        report_to: str | None = None,
         timeout: float | None = None,
     ) -> SendResult:
         """Send one message and wait for its confirm; raise SendFailed if it is given up."""
-        return (self._send_all([OutgoingMessage(body, properties, routing_key, exchange)], timeout))[0]
+        message = OutgoingMessage(body, properties, routing_key, exchange, delay, deliver_at, report_to)
+        return (self._send_all([message], timeout))[0]
 
     def send_many(
         self, messages: Iterable[Body | OutgoingMessage], *, timeout: float | None = None
@@ -166,10 +173,13 @@ class SyncProducer:
         if each.confirmation is not None:
             return  # sent before; its confirm is late
         message = each.message
+        exchange = self.exchange if message.exchange is None else message.exchange
         try:
             each.channel = channel = self._own.get(allowed)
+            if each.is_exchange_missing:
+                self._require_exchange(channel.connection, exchange, each)
             each.confirmation = channel.publish(
-                self.exchange if message.exchange is None else message.exchange,
+                exchange,
                 self.routing_key if message.routing_key is None else message.routing_key,
                 message.body,
                 message.properties,
@@ -178,6 +188,15 @@ class SyncProducer:
             )
         except ClientError as error:
             each.error = error
+
+    def _require_exchange(self, connection: Connection, exchange: str, each: Try) -> None:
+        """Raise NotFound if the exchange does not exist yet.
+
+        On a channel of its own: a publish to a missing exchange would close the producer's, and fail other messages.
+        """
+        with connection.channel(timeout=each.allowed) as channel:
+            channel.exchange_declare(exchange, passive=True, timeout=each.allowed)
+        each.is_exchange_missing = False
 
     def _wait_for(self, each: Try) -> float | None:
         """Wait for the confirm; return the pause before the next attempt, or None if the result is known."""
@@ -258,9 +277,12 @@ class OneWayProducer:
         *,
         routing_key: str | None = None,
         exchange: str | None = None,
+        delay: float | None = None,
+        deliver_at: datetime | int | str | None = None,
+        report_to: str | None = None,
     ) -> SendResult:
         """Send the message, put it in the backlog, or drop it; never waits for the network."""
-        return self._send(OutgoingMessage(body, properties, routing_key, exchange))
+        return self._send(OutgoingMessage(body, properties, routing_key, exchange, delay, deliver_at, report_to))
 
     def send_many(self, messages: Iterable[Body | OutgoingMessage]) -> list[SendResult]:
         """Send all, in order; return a result for each."""

@@ -318,6 +318,14 @@ class EngineChannel(TopologyCalls):
             consumer.work_queue.stop(error, is_cancel=is_cancel)
             self.engine.work_queues.discard(consumer.work_queue)
 
+    def set_default_consumer(self, callback: Callable[[Delivery], object] | None) -> None:
+        """Hand deliveries of unknown consumers to the callback. Any thread."""
+        self.state.default_consumer = (
+            None
+            if callback is None
+            else EngineConsumer(self, "", "", callback, None, self.state.buffer, None, False, False, False, {})
+        )
+
     async def recover(self, requeue: bool = True, *, timeout: float | None = None) -> None:
         await self.call(timeout, spec.BasicRecover(requeue), spec.BasicRecoverOk)
 

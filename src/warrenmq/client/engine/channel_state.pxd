@@ -63,6 +63,7 @@ cdef class ChannelState(Settler):
     cdef readonly unsigned long long last_client_tag
     cdef readonly long long life
     cdef readonly dict consumers
+    cdef public object default_consumer
     cdef readonly DeliveryBuffer buffer
     cdef readonly object close_reason
 

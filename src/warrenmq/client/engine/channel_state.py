@@ -138,6 +138,7 @@ class ChannelState(Settler):
         "channel",
         "close_reason",
         "consumers",
+        "default_consumer",
         "has_confirm_listeners",
         "is_confirming",
         "is_outside_transaction",
@@ -182,6 +183,7 @@ class ChannelState(Settler):
         self.last_client_tag = 0
         self.life = 0
         self.consumers: dict[str, EngineConsumer] = {}
+        self.default_consumer: EngineConsumer | None = None  # of deliveries whose consumer is unknown
         self.buffer = DeliveryBuffer(self)
         self.close_reason: CloseReason | None = None
 
@@ -458,7 +460,9 @@ class LinkListener(ContentHandler):
         client_tag = state.to_client_tag(delivery_tag)
         consumer = state.consumers.get(consumer_tag)
         if consumer is None:
-            return
+            consumer = state.default_consumer
+            if consumer is None:
+                return
         buffer = consumer.buffer
         if buffer is None:
             self.orphans.append((state, client_tag))

@@ -146,6 +146,16 @@ class TopologyCalls:
         await self.call(timeout, method, spec.QueueUnbindOk)
         self.engine.topology.remove_binding(BindingRecord(method.queue, exchange, routing_key, table))
 
+    async def unbind_all(self, queue: str, *, timeout: float | None = None) -> int:
+        """Remove the bindings of the queue that are recorded; return their number."""
+        return await self.engine.with_deadline(timeout, "unbind_all", self._unbind_all(self.queue_name(queue)))
+
+    async def _unbind_all(self, queue: str) -> int:
+        bindings = [each for each in self.engine.topology.queue_bindings() if each.destination == queue]
+        for each in bindings:
+            await self.queue_unbind(queue, each.source, each.routing_key, each.arguments)
+        return len(bindings)
+
     async def queue_purge(self, queue: str, *, timeout: float | None = None) -> int:
         """Return the number of messages removed."""
         purged = await self.call(timeout, spec.QueuePurge(self.queue_name(queue)), spec.QueuePurgeOk)
