@@ -26,6 +26,7 @@ EXAMPLES = (
     "docs/single-active-consumer.md",
     "docs/delivery-limit.md",
     "docs/consumer-timeout.md",
+    "docs/consumer-pace.md",
     "docs/queue-expiry.md",
 )
 DEFAULT_URL = "amqp://guest:guest@127.0.0.1:5672/"

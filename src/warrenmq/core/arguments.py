@@ -6,11 +6,14 @@ effect, and the server logs a warning.
 
 import re
 from collections.abc import Callable, Mapping
+from decimal import Decimal
+from math import isfinite
 from typing import Any
 
 from warrenmq.core import deduplication, history
 from warrenmq.core.durability import parse_durability
 from warrenmq.core.errors import PreconditionFailed
+from warrenmq.core.pace import ARGUMENT as RATE
 from warrenmq.core.routing import CONSISTENT_HASH, RECENT_HISTORY
 from warrenmq.core.routing.consistent_hash import HEADER_ARGUMENT, PROPERTIES, PROPERTY_ARGUMENT
 from warrenmq.core.routing.erlang_text import field_type, is_integer, term
@@ -217,6 +220,12 @@ def _count(value: Any, arguments: Mapping[str, Any]) -> str:
     return _integer(value) or (f"{{value_negative,{value}}}" if value < 0 else "")
 
 
+def _rate(value: Any, arguments: Mapping[str, Any]) -> str:
+    if not is_integer(value) and not isinstance(value, (float, Decimal)):
+        return f'"expected number, got {field_type(value)}"'
+    return "" if isfinite(value) and value > 0 else f'"expected number above 0, got {term(value)}"'
+
+
 def _ttl(value: Any, arguments: Mapping[str, Any]) -> str:
     return _count(value, arguments) or (f"{{value_too_large,{value}}}" if value > MAX_DURATION_MS else "")
 
@@ -347,7 +356,7 @@ _CHECKS: dict[str, Check] = {
     "x-durability": _durability,
 }
 
-_CONSUMER_CHECKS: dict[str, Check] = {"x-priority": _whole, "x-consumer-timeout": _count}
+_CONSUMER_CHECKS: dict[str, Check] = {"x-priority": _whole, "x-consumer-timeout": _count, RATE: _rate}
 
 _DEDUPLICATION_CHECKS: dict[str, Check] = {
     deduplication.ENABLED: _flag,

@@ -21,6 +21,7 @@ cdef class Consumer:
     cdef readonly dict arguments
     cdef public Py_ssize_t unacked
     cdef public bint is_waiting
+    cdef readonly object pace
 
     cpdef bint has_credit(self) except -1
     cpdef bint return_credit(self) except -1

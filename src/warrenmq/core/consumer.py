@@ -5,6 +5,7 @@ of busy consumers. `has_credit` removes it and parks it where its credit will re
 
     limit                               parked in          woken by
     its own prefetch                    nowhere            its next settlement: `return_credit`
+    its own pace                        a timer            the timer (core/pace.py)
     the prefetch of its channel         Ledger.parked      the channel's next settlement or basic.qos: `wake_channel`
     what its connection may buffer      Outbox.parked      the end of the turn or a drained socket: `wake_parked`
 
@@ -18,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from warrenmq.core.ledger import Ledger
 from warrenmq.core.message import Message, QueuedMessage
+from warrenmq.core.pace import ARGUMENT as RATE
+from warrenmq.core.pace import Pace
 from warrenmq.core.ports import Outbox
 
 if TYPE_CHECKING:
@@ -37,6 +40,7 @@ class Consumer:
         "ledger",
         "no_ack",
         "outbox",
+        "pace",
         "prefetch",
         "priority",
         "queue",
@@ -71,6 +75,9 @@ class Consumer:
         self.arguments = arguments
         self.unacked = 0
         self.is_waiting = False
+        self.pace: Pace | None = None
+        if RATE in arguments:
+            self.pace = Pace(arguments[RATE], channel.turn, channel.broker.timers)
 
     def has_credit(self) -> bool:
         """Return True if the consumer can take one more message; otherwise park it where its credit will return."""
@@ -81,8 +88,9 @@ class Consumer:
             # Also blocks consumers without acks, though their deliveries do not count (as in RabbitMQ).
             self.ledger.parked[self] = None
             return False
-        # Its own next ack brings it back.
-        return self.no_ack or self.prefetch == 0 or self.unacked < self.prefetch
+        if self.prefetch != 0 and self.unacked >= self.prefetch:
+            return False  # its own next ack brings it back
+        return self.pace is None or self.pace.has_credit(self)
 
     def return_credit(self) -> bool:
         """Return the credit of a settled delivery. Return True if the queue has to wake the consumer."""
@@ -99,9 +107,13 @@ class Consumer:
         """Remove the consumer from where it is parked."""
         self.ledger.parked.pop(self, None)
         self.outbox.parked.pop(self, None)
+        if self.pace is not None:
+            self.pace.stop()
 
     def deliver_no_ack(self, message: Message, redelivered: bool) -> None:
         """Send a message that is settled by being sent."""
+        if self.pace is not None:
+            self.pace.use_credit()
         self.outbox.deliver(self.channel_number, self.wire_tag, self.ledger.next_tag(), redelivered, message)
 
     def deliver(self, entry: QueuedMessage, message: Message) -> None:
@@ -109,6 +121,8 @@ class Consumer:
         entry.consumer = self
         entry.queue = self.queue
         self.unacked += 1
+        if self.pace is not None:
+            self.pace.use_credit()
         tag = self.ledger.add(entry)
         self.outbox.deliver(self.channel_number, self.wire_tag, tag, entry.redelivered, message)
 

@@ -383,6 +383,8 @@ class Stream(Queue):
                 cursor.tracked.deliver(entry.position)
                 entry.epoch = 1  # its ack changes the stored offset
             consumer.unacked += 1
+            if consumer.pace is not None:
+                consumer.pace.use_credit()
             self.count_unacked()
             self.stats.delivered += 1
             consumer.outbox.deliver(consumer.channel_number, consumer.wire_tag, ledger.add(entry), False, message)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from warrenmq.core.arguments import find_ignored_arguments, validate_consumer_arguments
 from warrenmq.core.errors import NotFound, NotImplementedHere, PreconditionFailed
 from warrenmq.core.options import alternate_of
+from warrenmq.core.pace import ARGUMENT as RATE
 from warrenmq.core.ports import NOTHING, CommitLog
 from warrenmq.core.publish_rules import ADDRESS_PREFIX, DIRECT_REPLY_TO
 from warrenmq.core.reply_to import ReplyQueue
@@ -251,6 +252,8 @@ class ChannelMethods:
             raise PreconditionFailed("reply consumer cannot acknowledge")
         if self.channel.reply_queue is not None:
             raise PreconditionFailed("reply consumer already set")
+        if RATE in method.arguments:
+            raise PreconditionFailed(f"reply consumer cannot have {RATE}")
         tag = method.consumer_tag or _generate_tag()
         self.channel.start_replies(ReplyQueue(self.channel, tag))
         if not method.no_wait:
