@@ -42,6 +42,7 @@ HOT_MODULES = {
     "core.message": FAST,  # 10 %, paging
     "core.backlog": FAST,  # 5.7 %, each acked
     "core.dead_letter": SMALL,  # uncompiled, a dead-lettered message costs the broker 1.7 times as much
+    "core.delayed": SMALL,  # called for each delayed message from core.expiry
     "core.expiry": SMALL,  # the same of a message in a queue with a TTL: 1.7 times
     "core.length_limit": SMALL,  # in a queue with a length limit: 1.4 times; one that drops its head: 2.3 times
     "core.priority": SMALL,  # the same, with priorities

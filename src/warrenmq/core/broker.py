@@ -92,6 +92,7 @@ class Broker:
         for exchange in list(vhost.exchanges.values()):
             vhost.remove_exchange(exchange)
         vhost.policies.delete_all()
+        vhost.schedule.delete()
         self.catalog.delete("vhost", (name,))
 
     def open_vhost(self, name: str, user: str) -> VHost:

@@ -17,8 +17,16 @@ from warrenmq.core.ledger import Ledger
 from warrenmq.core.message import Message, QueuedMessage, make_message
 from warrenmq.core.outcome import REJECTED, WAITS_FOR
 from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, CommitLog, EventSink, Outbox
-from warrenmq.core.publish_rules import encode_blind_keys, needs_inspection, prepare_header, ttl_of
-from warrenmq.core.publishing import DeferredRoute, find_target, pop_runs, predict_queues, resolve_route
+from warrenmq.core.publish_rules import due_time, encode_blind_keys, needs_inspection, prepare_header, ttl_of
+from warrenmq.core.publishing import (
+    DeferredRoute,
+    ScheduledRoute,
+    Target,
+    find_target,
+    pop_runs,
+    predict_queues,
+    resolve_route,
+)
 from warrenmq.core.queue import Queue
 from warrenmq.core.stats import Stats
 from warrenmq.core.transaction import Transaction
@@ -151,16 +159,28 @@ class Channel:
         message = Message(route.address, header, body)
         message.ttl_ms = ttl_of(header)
         message.blind_keys = encode_blind_keys(headers)
-        target = find_target(self.vhost, route, extra_keys, header, headers)
+        found = find_target(self.vhost, route, extra_keys, header, headers)
+        target: Target = found
+        due_ms = due_time(headers, self.turn.now_ms) if headers else 0
+        if due_ms and (not route.is_mandatory or predict_queues(self.vhost, found)):
+            target = ScheduledRoute(due_ms)
         if self.events.is_watching:
-            self.events.published(self, route, message, predict_queues(self.vhost, target))
+            queues = predict_queues(self.vhost, found)
+            self.events.published(self, route, message, queues if target is found else list(queues))
         if self.transaction is not None:
             self.transaction.hold_publish(message, target, route.is_mandatory, self.stats)
         else:
             self.deliver(message, target, route.is_mandatory)
 
-    def deliver(self, message: Message, target: list[Queue] | DeferredRoute, is_mandatory: bool) -> None:
-        """Deliver a message to its queues, unless an exchange on its path drops it as a duplicate."""
+    def deliver(self, message: Message, target: Target, is_mandatory: bool) -> None:
+        """Deliver a message to its queues, unless it is scheduled, or an exchange on its path drops it as a duplicate."""
+        if isinstance(target, ScheduledRoute):
+            self.turn_level |= self.vhost.schedule.add(message, target.due_ms)
+            if message.uid != 0:
+                self.events.message_event(schema.SCHEDULED, message, self, 0)
+            if self.is_confirming:
+                self._await_confirm(message)
+            return
         if not isinstance(target, DeferredRoute):
             self._deliver_to(message, target, is_mandatory)
             return

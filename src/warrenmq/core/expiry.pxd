@@ -25,6 +25,7 @@ cdef class MessageExpiry:
     cdef bint _is_reading
     cdef list _due
     cdef list _fetching
+    cdef list _index_waiters
     cdef bint _is_fetching
     cdef dict _ready
     cdef Py_ssize_t _ready_bytes

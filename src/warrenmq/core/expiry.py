@@ -6,11 +6,12 @@ bytes each. Consumed messages stay in the index until their time comes, or until
 that are only on disk are removed without being read, unless they are dead-lettered or their ids must be forgotten:
 those are read before they expire.
 
-Only queues with a TTL, or with messages that have an expiration, have one. Owned by the loop thread. Compiled when the
-package is built (expiry.pxd).
+Only queues with a TTL or with messages that have an expiration, and delayed messages (delayed.py), have one. Owned by
+the loop thread. Compiled when the package is built (expiry.pxd).
 """
 
 from array import array
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from warrenmq.events import schema
 
 if TYPE_CHECKING:
     from warrenmq.core.classic_queue import ClassicQueue
+    from warrenmq.core.delayed import DelayedMessages
 
 # At most this many messages expire in one turn, so that a turn stays short.
 MAX_PER_TURN = 2000
@@ -48,6 +50,7 @@ class MessageExpiry:
         "_buckets",
         "_due",
         "_fetching",
+        "_index_waiters",
         "_indexed",
         "_is_fetching",
         "_is_reading",
@@ -64,7 +67,7 @@ class MessageExpiry:
         "ttl_ms",
     )
 
-    def __init__(self, queue: "ClassicQueue", backlog: Backlog, timers: Timers) -> None:
+    def __init__(self, queue: "ClassicQueue | DelayedMessages", backlog: Backlog, timers: Timers) -> None:
         self.ttl_ms = -1
         self._queue = queue
         self._backlog = backlog
@@ -83,6 +86,7 @@ class MessageExpiry:
         self._ready_bytes = 0
         self._ready_until = 0  # the expiry time of the last bucket read in advance
         self._is_fetching = False
+        self._index_waiters: list[Callable[[], None]] = []
 
     def set_ttl(self, ttl_ms: int) -> None:
         """Set the TTL of messages from now on; -1: none."""
@@ -186,7 +190,7 @@ class MessageExpiry:
             self._wake_at(self._times[0])
         self._read_ahead(now_ms)
         if self._pages and not self._is_reading:
-            if self._pages[0][0] <= now_ms:
+            if self._pages[0][0] <= now_ms or self._index_waiters:
                 self._read_page()
             else:
                 self._wake_at(self._pages[0][0])
@@ -337,6 +341,31 @@ class MessageExpiry:
         for position, expires_ms, size in found:
             self._index(position, size, expires_ms)
         self.run()
+        self._notify_index_waiters()
+
+    # -- by time -----------------------------------------------------------------------------------------------------
+
+    def when_indexed(self, waiter: Callable[[], None]) -> None:
+        """Call `waiter` when all recovered pages have been indexed: now, or after they were read."""
+        self._index_waiters.append(waiter)
+        if self._pages and not self._is_reading:
+            self._read_page()
+        self._notify_index_waiters()
+
+    def _notify_index_waiters(self) -> None:
+        if not self._pages and not self._is_reading:
+            waiters, self._index_waiters = self._index_waiters, []
+            for waiter in waiters:
+                waiter()
+
+    def find_after(self, after: tuple[int, int], count: int) -> list[tuple[int, int]]:
+        """Return times and positions in the index after these, in order; some may have been removed."""
+        found: list[tuple[int, int]] = []
+        for time in sorted(time for time in self._times if time >= after[0]):
+            found += sorted((time, position) for position in self._buckets[time][0] if (time, position) > after)
+            if len(found) >= count:
+                break
+        return found[:count]
 
     def stop(self) -> None:
         """The queue was deleted."""

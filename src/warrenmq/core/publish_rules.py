@@ -1,4 +1,4 @@
-"""Properties that affect the publish of their message: CC, BCC, reply-to, expiration, user-id, delivery mode.
+"""Properties that affect the publish of their message: CC, BCC, delays, reply-to, expiration, user-id, delivery mode.
 
 Most messages have none of them: `needs_inspection` checks the property flags alone. Compiled when the package is built
 (publish_rules.pxd).
@@ -6,13 +6,15 @@ Most messages have none of them: `needs_inspection` checks the property flags al
 
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from warrenmq.core.arguments import MAX_DURATION_MS
 from warrenmq.core.errors import PreconditionFailed
-from warrenmq.core.routing.erlang_text import field_type
+from warrenmq.core.routing.erlang_text import field_type, is_integer
 from warrenmq.protocol import properties
 from warrenmq.protocol.properties import delivery_mode
+from warrenmq.protocol.values import Timestamp
 
 if TYPE_CHECKING:
     from warrenmq.core.channel import Channel
@@ -30,6 +32,9 @@ _INTEGER = re.compile("[+-]?[0-9]+")
 DIRECT_REPLY_TO = "amq.rabbitmq.reply-to"
 ADDRESS_PREFIX = DIRECT_REPLY_TO + "."
 
+DELAY = "x-delay"
+DELIVER_AT = "x-deliver-at"
+
 
 def needs_inspection(header: bytes) -> bool:
     """Return True if a property may affect the route of the message, or whether it is accepted."""
@@ -38,8 +43,8 @@ def needs_inspection(header: bytes) -> bool:
         return True
     if flags & _DELIVERY_MODE and delivery_mode(header) not in (1, 2):
         return True
-    # CC and BCC are the only relevant headers; searching for the two letters is far cheaper than decoding.
-    return bool(flags & _HEADERS) and b"CC" in header
+    # CC, BCC, x-delay and x-deliver-at are the only relevant headers; a search is far cheaper than decoding.
+    return bool(flags & _HEADERS) and (b"CC" in header or b"x-del" in header)
 
 
 def prepare_header(header: bytes, publisher: "Channel | None") -> tuple[bytes, list[str], dict[str, Any] | None]:
@@ -127,3 +132,48 @@ def _require_valid_expiration(expiration: str | None) -> None:
     else:
         return
     raise PreconditionFailed(f"invalid expiration '{text}': {fault}")
+
+
+def due_time(headers: Mapping[str, Any], now_ms: int) -> int:
+    """Return when a message with these headers is due, in ms since 1970; 0: now. 406 for an invalid header."""
+    if DELAY in headers:
+        delay_ms = parse_delay(headers[DELAY])
+        return now_ms + delay_ms if delay_ms > 0 else 0
+    if DELIVER_AT in headers:
+        due_ms = _parse_time(headers[DELIVER_AT])
+        if due_ms > now_ms + MAX_DURATION_MS:
+            raise _invalid(DELIVER_AT, headers[DELIVER_AT], "a time within ten years")
+        return due_ms if due_ms > now_ms else 0
+    return 0
+
+
+def parse_delay(value: Any) -> int:
+    """Return the milliseconds in an `x-delay` header; 406 if it is invalid."""
+    if isinstance(value, str) and value.lstrip("-").isdecimal() and value.isascii():
+        value = int(value)
+    if not is_integer(value) or value > MAX_DURATION_MS:
+        raise _invalid(DELAY, value, "milliseconds, at most ten years")
+    number: int = value
+    return number
+
+
+def _parse_time(value: Any) -> int:
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            raise _invalid(DELIVER_AT, value, "a time in ISO 8601") from None
+    if isinstance(value, datetime):
+        moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+        return round(moment.timestamp() * 1000)
+    if isinstance(value, Timestamp):
+        return int(value) * 1000
+    if not is_integer(value):
+        raise _invalid(DELIVER_AT, value, "a timestamp, milliseconds since 1970, or a time in ISO 8601")
+    number: int = value
+    return number
+
+
+def _invalid(name: str, value: Any, expected: str) -> PreconditionFailed:
+    shown = f"'{value}'" if isinstance(value, str) or is_integer(value) else field_type(value)
+    return PreconditionFailed(f"invalid header '{name}': expected {expected}, got {shown}")

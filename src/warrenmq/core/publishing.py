@@ -14,8 +14,16 @@ from typing import TYPE_CHECKING, Any
 from warrenmq.core.exchange import Exchange, Route
 from warrenmq.core.exchange_path import ExchangePath
 from warrenmq.core.message import Message
-from warrenmq.core.outcome import REJECTED, UNROUTED
-from warrenmq.core.publish_rules import encode_blind_keys, find_extra_keys, needs_inspection, prepare_header, ttl_of
+from warrenmq.core.outcome import QUEUED, REJECTED, UNROUTED
+from warrenmq.core.publish_rules import (
+    decode_blind_keys,
+    due_time,
+    encode_blind_keys,
+    find_extra_keys,
+    needs_inspection,
+    prepare_header,
+    ttl_of,
+)
 from warrenmq.core.queue import Queue
 from warrenmq.core.routing import Traits
 from warrenmq.protocol.properties import headers as decode_headers
@@ -31,6 +39,16 @@ class DeferredRoute:
     exchange: Exchange
     keys: Sequence[str]
     traits: Traits
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledRoute:
+    """A message that is routed when it is due (schedule.py)."""
+
+    due_ms: int
+
+
+Target = list[Queue] | DeferredRoute | ScheduledRoute
 
 
 def find_target(
@@ -69,7 +87,19 @@ def publish(vhost: VHost, route: Route, header: bytes, body: bytes) -> int:
     message = Message(route.address, header, body)
     message.ttl_ms = ttl_of(header)
     message.blind_keys = encode_blind_keys(headers)
+    due_ms = due_time(headers, vhost.broker.turn.now_ms) if headers else 0
+    if due_ms:
+        return QUEUED | vhost.schedule.add(message, due_ms)
     return _deliver(vhost, message, find_target(vhost, route, extra_keys, header, headers))
+
+
+def publish_again(vhost: VHost, message: Message) -> int:
+    """Route an earlier message by its exchange and keys. Return its outcome; 404 if the exchange does not exist."""
+    route = vhost.find_own_route(message.exchange, message.routing_key)
+    message.ttl_ms = ttl_of(message.header)
+    headers = decode_headers(message.header)
+    extra_keys = [*(find_extra_keys(headers) if headers else ()), *decode_blind_keys(message.blind_keys)]
+    return _deliver(vhost, message, find_target(vhost, route, extra_keys, message.header, headers))
 
 
 def publish_from(vhost: VHost, exchange: Exchange, message: Message) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from warrenmq.core.memory import memory_refusal
 from warrenmq.core.message import Message, QueuedMessage
 from warrenmq.core.ports import NOTHING
-from warrenmq.core.publishing import DeferredRoute
+from warrenmq.core.publishing import Target
 from warrenmq.core.queue import Queue
 from warrenmq.events import schema
 
@@ -27,12 +27,12 @@ class Transaction:
     __slots__ = ("publishes", "settlements", "size")
 
     def __init__(self) -> None:
-        self.publishes: list[tuple[Message, list[Queue] | DeferredRoute, bool]] = []
+        self.publishes: list[tuple[Message, Target, bool]] = []
         self.size = 0
         self.settlements: list[tuple[Taken, int, bool]] = []  # (deliveries, acked, nacked or rejected, requeue)
 
     def hold_publish(
-        self, message: Message, target: list[Queue] | DeferredRoute, is_mandatory: bool, stats: Stats
+        self, message: Message, target: Target, is_mandatory: bool, stats: Stats
     ) -> None:
         """Deliver this on commit; 311 if open transactions take all the memory they may."""
         size = message.footprint()

@@ -46,6 +46,7 @@ from warrenmq.core.publishing import publish, publish_from
 from warrenmq.core.queue import Queue
 from warrenmq.core.queue_expiry import apply_expiry
 from warrenmq.core.routing import MATCHERS, Traits, validate_binding
+from warrenmq.core.schedule import STORE, Schedule
 from warrenmq.core.stats import Revision
 from warrenmq.core.stream import Stream
 from warrenmq.events import schema
@@ -86,6 +87,7 @@ class VHost:
         self.topology = Revision()  # grows when the cached routes are dropped
         self.stateful_exchanges: dict[Exchange, None] = {}  # `Exchange.is_stateful`
         self.policies = Policies(self)
+        self.schedule = Schedule(self)
         for exchange_name, type in PREDECLARED:
             self._add_exchange(Exchange(exchange_name, type, is_durable=True))
         self._add_exchange(Exchange(TRACE_EXCHANGE, "topic", is_durable=True, is_internal=True))
@@ -562,6 +564,9 @@ class VHost:
         self._add_exchange(exchange)
 
     def restore_queue(self, definition: dict[str, Any]) -> None:
+        if definition["name"] == STORE:
+            self.schedule.restore()
+            return
         is_history = definition["name"].startswith(history.STORE_PREFIX)
         exchange = self.exchanges.get(definition["name"].removeprefix(history.STORE_PREFIX)) if is_history else None
         if exchange is not None and exchange.history is not None:
