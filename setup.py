@@ -36,8 +36,10 @@ HOT_MODULES = {
     "protocol.values": SMALL,  # headers of messages; called from protocol.properties
     # Broker.
     "core.classic_queue": FAST,  # 18 %, each acked
+    "core.dropping_queue": SMALL,  # a base of the above
     "core.queue": SMALL,  # the base of the above
     "core.channel": FAST,  # 12 %, confirms
+    "core.channel_confirms": FAST,  # the base of the above
     "core.consumer": FAST,  # 11 %, fan-out
     "core.message": FAST,  # 10 %, paging
     "core.backlog": FAST,  # 5.7 %, each acked

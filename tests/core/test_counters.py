@@ -25,6 +25,7 @@ def test_a_queue_that_nothing_happened_to(channel: ClientChannel) -> None:
         is_exclusive=True,
         messages_ready=0,
         messages_unacked=0,
+        messages_retrying=0,
         consumers=0,
         published=0,
         delivered=0,

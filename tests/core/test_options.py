@@ -58,9 +58,14 @@ def test_a_durable_queue_is_durable() -> None:
         (
             "topic",
             {"x-message-deduplication": True, "x-cache-ttl": 5},
-            ExchangeOptions(None, DeduplicationOptions(ttl_ms=5)),
+            ExchangeOptions(None, DeduplicationOptions(ttl_ms=5), routing_type="topic"),
         ),
-        ("x-message-deduplication", {}, ExchangeOptions(None, DeduplicationOptions())),
+        (
+            "x-message-deduplication",
+            {},
+            ExchangeOptions(None, DeduplicationOptions(), routing_type="x-message-deduplication"),
+        ),
+        ("x-delayed-message", {"x-delayed-type": "topic"}, ExchangeOptions(routing_type="topic")),
     ],
 )
 def test_arguments_of_an_exchange(type: str, arguments: dict[str, Any], options: ExchangeOptions) -> None:

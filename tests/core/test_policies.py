@@ -13,6 +13,7 @@ from warrenmq.core.options import DEFAULT_DELIVERY_LIMIT, DROP_HEAD, REJECT_PUBL
 from warrenmq.core.policies import APPLY_COST, MAX_POLICIES, SLICE, InvalidPolicy, Policies
 from warrenmq.core.policy_keys import KEYS, keys_without_effect
 from warrenmq.core.queue import Queue
+from warrenmq.core.restore import restore_queue
 from warrenmq.core.snapshot import PolicyView, policy_view
 from warrenmq.core.vhost import VHost
 from warrenmq.storage.memory_store import MemoryStorage
@@ -337,7 +338,7 @@ def test_arguments_that_an_older_version_did_not_check_do_not_count(vhost: VHost
         "x-consumer-timeout": {},
         "x-dead-letter-strategy": 1,
     }
-    vhost.restore_queue({"name": "old", "auto_delete": False, "arguments": wrong})
+    restore_queue(vhost, {"name": "old", "auto_delete": False, "arguments": wrong})
     queue = vhost.queues["old"]
     assert (queue.options.delivery_limit, queue.options.consumer_timeout_ms) == (DEFAULT_DELIVERY_LIMIT, None)
     policies.set("p", "", {"delivery-limit": 5, "consumer-timeout": 6})

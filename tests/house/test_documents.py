@@ -27,6 +27,9 @@ EXAMPLES = (
     "docs/delivery-limit.md",
     "docs/consumer-timeout.md",
     "docs/consumer-pace.md",
+    "docs/retry.md",
+    "docs/scheduled-messages.md",
+    "docs/reports.md",
     "docs/queue-expiry.md",
 )
 DEFAULT_URL = "amqp://guest:guest@127.0.0.1:5672/"

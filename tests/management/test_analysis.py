@@ -11,6 +11,7 @@ import pytest
 from tests.management.asking import GUEST, LIMITED, Browser
 from tests.management.fakes import FakeNode
 from tests.management.findings import BEGIN, answer, append, declare, iso, windowed
+from warrenmq.core.restore import restore_queue
 from warrenmq.management import analysis, analysis_reader
 from warrenmq.management.analysis import MAX_JOBS, InvalidResult, ResultBoard, parse_result
 from warrenmq.management.api.analysis import status_values
@@ -280,7 +281,7 @@ def test_a_stream_that_was_deleted_is_forgotten_and_another_begins_anew() -> Non
 
 def test_a_queue_of_that_name_is_no_stream() -> None:
     node = FakeNode()
-    node.broker.vhosts["/"].restore_queue({"name": NAME, "auto_delete": False, "arguments": {}})  # of an older version
+    restore_queue(node.broker.vhosts["/"], {"name": NAME, "auto_delete": False, "arguments": {}})  # of an older version
     assert asked(node)["exists"] is False
 
 

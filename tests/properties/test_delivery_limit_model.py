@@ -128,7 +128,7 @@ class World:
             assert not self.waiting
             return
         number = next(iter(self.waiting))
-        assert (entry.message.body, entry.attempts) == (body_of(number), self.waiting[number])
+        assert (entry.message.body, entry.ended_attempts()) == (body_of(number), self.waiting[number])
         self.kept.ack([entry])
         self.gone(number)
 

@@ -104,7 +104,6 @@ class OneQueue(RuleBasedStateMachine):
                 break
             assert entry is not None
             assert (number_of(entry), entry.redelivered) == (expected.number, expected.is_redelivered)
-            entry.attempts += 1  # by basic.get the channel counts
             self.held[expected.number] = entry
         self._work()
 

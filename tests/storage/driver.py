@@ -169,6 +169,7 @@ class Kept:
             raise AssertionError(f"a page of {name} never comes")
         entry = queue.get()
         if entry is not None:
+            entry.attempts += 1
             entry.queue = queue
             queue.count_unacked()
         return entry

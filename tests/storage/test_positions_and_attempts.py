@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.storage.driver import Kept
-from warrenmq.core.message import QueuedMessage
 
 LIMITS = {"window": 6000, "page": 1500, "log_limit": 40_000, "log_file_size": 10_000}
 
@@ -68,12 +67,6 @@ def test_a_queue_that_is_declared_again_is_another_one(tmp_path: Path) -> None:
     assert kept.drain() == [1]
 
 
-def give_back(kept: Kept, entries: list[QueuedMessage]) -> None:
-    for entry in entries:
-        entry.attempts += 1  # by basic.get the channel counts
-    kept.queue().requeue(entries)
-
-
 @ENDS
 @pytest.mark.parametrize("count", [3, 300])
 def test_deliveries_of_messages_that_came_back_are_counted_across_restarts(
@@ -82,16 +75,16 @@ def test_deliveries_of_messages_that_came_back_are_counted_across_restarts(
     kept = Kept(tmp_path, **LIMITS)
     kept.declare(**{"x-queue-type": "quorum"})
     kept.publish(range(count))
-    give_back(kept, kept.take(2))
-    give_back(kept, kept.take(1))
+    kept.queue().requeue(kept.take(2))
+    kept.queue().requeue(kept.take(1))
     end(kept)
-    give_back(kept, kept.take(1))
+    kept.queue().requeue(kept.take(1))
     end(kept)
-    assert [entry.attempts for entry in kept.take(3)] == [3, 1, 0]
+    assert [entry.ended_attempts() for entry in kept.take(3)] == [3, 1, 0]
     kept.ack(kept.take_all())
     end(kept)
     first, *rest = kept.take_all()
-    assert (first.attempts, [entry.attempts for entry in rest]) == (3, [1, 0])
+    assert (first.ended_attempts(), [entry.ended_attempts() for entry in rest]) == (3, [1, 0])
     kept.ack([first, *rest])
     kept.checkpoint()
     assert kept.storage.context.unflushed == {}, "nothing of them is left to be logged again"
@@ -103,5 +96,5 @@ def test_a_classic_queue_does_not_log_deliveries(tmp_path: Path) -> None:
     kept.publish([0])
     kept.settle()
     work = kept.storage.log.work
-    give_back(kept, kept.take(1))
+    kept.queue().requeue(kept.take(1))
     assert kept.storage.log.work == work

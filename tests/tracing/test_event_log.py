@@ -16,6 +16,7 @@ from tests.support.disk import RecordingFiles
 from tests.support.durable import ROOT, TINY, Life
 from tests.support.tracing import ALL, TracedBroker, story
 from warrenmq.core.message import Message
+from warrenmq.core.restore import restore_queue
 from warrenmq.events import schema
 from warrenmq.events.codec import decode
 from warrenmq.events.schema import Event
@@ -108,7 +109,7 @@ def test_events_are_dropped_and_counted_where_the_name_is_taken(
     traced: TracedBroker, channel: ClientChannel, caplog: pytest.LogCaptureFixture
 ) -> None:
     # of an older version
-    channel.vhost.restore_queue({"name": schema.STREAM_NAME, "auto_delete": False, "arguments": {}})
+    restore_queue(channel.vhost, {"name": schema.STREAM_NAME, "auto_delete": False, "arguments": {}})
     with caplog.at_level(logging.WARNING):
         for _ in range(5):
             channel.publish(b"", "q")

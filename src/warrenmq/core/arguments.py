@@ -10,16 +10,16 @@ from decimal import Decimal
 from math import isfinite
 from typing import Any
 
-from warrenmq.core import deduplication, history
+from warrenmq.core import deduplication, history, retry_options
 from warrenmq.core.durability import parse_durability
 from warrenmq.core.errors import PreconditionFailed
 from warrenmq.core.pace import ARGUMENT as RATE
-from warrenmq.core.routing import CONSISTENT_HASH, RECENT_HISTORY
+from warrenmq.core.routing import CONSISTENT_HASH, DELAYED_MESSAGE, MATCHERS, RECENT_HISTORY
 from warrenmq.core.routing.consistent_hash import HEADER_ARGUMENT, PROPERTIES, PROPERTY_ARGUMENT
 from warrenmq.core.routing.erlang_text import field_type, is_integer, term
 
 # RabbitMQ compares only these when a queue is redeclared; x-queue-type is compared by meaning. The first and those of
-# deduplication are WarrenMQ's.
+# deduplication and retry are WarrenMQ's.
 COMPARED_QUEUE_ARGUMENTS = (
     "x-durability",
     "x-expires",
@@ -41,8 +41,10 @@ COMPARED_QUEUE_ARGUMENTS = (
     "x-initial-cluster-size",
     "x-queue-leader-locator",
     *deduplication.ARGUMENTS,
+    *retry_options.ARGUMENTS,
 )
-COMPARED_EXCHANGE_ARGUMENTS = ("alternate-exchange", *deduplication.ARGUMENTS)
+DELAYED_TYPE = "x-delayed-type"
+COMPARED_EXCHANGE_ARGUMENTS = ("alternate-exchange", DELAYED_TYPE, *deduplication.ARGUMENTS)
 
 # Without effect: every queue has some of its messages in memory, and the rest on disk.
 IGNORED_ARGUMENTS = frozenset({"x-max-in-memory-length", "x-max-in-memory-bytes"})
@@ -66,6 +68,7 @@ _NOT_FOR_STREAM = frozenset(
         "x-queue-master-locator",
         "x-quorum-initial-group-size",
         "x-single-active-consumer",
+        *retry_options.ARGUMENTS,
     }
 )
 _NOT_FOR_CLASSIC = frozenset(
@@ -106,6 +109,7 @@ def validate_queue_arguments(
     _require_text(what, "x-dead-letter-exchange", arguments)
     _run_checks(what, arguments, _CHECKS)
     _run_checks(what, arguments, _DEDUPLICATION_CHECKS)
+    _run_checks(what, arguments, _RETRY_CHECKS)
     if queue_type != "classic":
         _require_durable(what, is_durable, is_exclusive, is_auto_delete)
     if queue_type == "stream" and arguments.get("x-stream-max-segment-size-bytes", 0) > MAX_STREAM_SEGMENT:
@@ -175,10 +179,20 @@ def validate_exchange_arguments(what: str, type: str, arguments: Mapping[str, An
     """Refuse with 406 what RabbitMQ refuses for an exchange of that type."""
     _require_text(what, "alternate-exchange", arguments)
     _run_checks(what, arguments, _DEDUPLICATION_CHECKS)
+    if type == DELAYED_MESSAGE:
+        type = _require_delayed_type(arguments)
     if type == CONSISTENT_HASH:
         _require_hash_source(what, arguments)
     elif type == RECENT_HISTORY:
         _require_history_length(arguments)
+
+
+def _require_delayed_type(arguments: Mapping[str, Any]) -> str:
+    """Return the type by which an x-delayed-message exchange routes."""
+    type = arguments.get(DELAYED_TYPE)
+    if not isinstance(type, str) or type not in MATCHERS or type == DELAYED_MESSAGE:
+        raise PreconditionFailed(f"Invalid argument, '{DELAYED_TYPE}' must be an existing exchange type")
+    return type
 
 
 def _require_hash_source(what: str, arguments: Mapping[str, Any]) -> None:
@@ -296,6 +310,23 @@ def _durability(value: Any, arguments: Mapping[str, Any]) -> str:
     return ""
 
 
+def _backoff(value: Any, arguments: Mapping[str, Any]) -> str:
+    if not isinstance(value, str):
+        return _unacceptable(value)
+    known = ", ".join(retry_options.BACKOFFS)
+    return "" if retry_options.is_backoff(value) else f"\"expected one of {known}, got '{value}'\""
+
+
+def _jitter(value: Any, arguments: Mapping[str, Any]) -> str:
+    if not is_integer(value) and not isinstance(value, float):
+        return f'"expected number, got {field_type(value)}"'
+    return "" if retry_options.is_jitter(value) else f'"expected a number from 0 to 1, got {term(value)}"'
+
+
+def _only_for_queues(value: Any, arguments: Mapping[str, Any]) -> str:
+    return '"an argument of queues"'
+
+
 def _cache_size(value: Any, arguments: Mapping[str, Any]) -> str:
     number = _number(value)
     if number is None or number < 1:
@@ -356,7 +387,6 @@ _CHECKS: dict[str, Check] = {
     "x-durability": _durability,
 }
 
-_CONSUMER_CHECKS: dict[str, Check] = {"x-priority": _whole, "x-consumer-timeout": _count, RATE: _rate}
 
 _DEDUPLICATION_CHECKS: dict[str, Check] = {
     deduplication.ENABLED: _flag,
@@ -364,4 +394,21 @@ _DEDUPLICATION_CHECKS: dict[str, Check] = {
     deduplication.TTL: _cache_ttl,
     deduplication.HEADER: _header_name,
     deduplication.PERSISTENCE: _persistence,
+}
+
+_RETRY_CHECKS: dict[str, Check] = {
+    "x-retry-max": _ttl,
+    "x-retry-delay": _ttl,
+    "x-retry-backoff": _backoff,
+    "x-retry-max-delay": _ttl,
+    "x-retry-jitter": _jitter,
+    "x-retry-ordered": _flag,
+}
+
+_CONSUMER_CHECKS: dict[str, Check] = {
+    "x-priority": _whole,
+    "x-consumer-timeout": _count,
+    RATE: _rate,
+    **_RETRY_CHECKS,
+    "x-retry-ordered": _only_for_queues,
 }

@@ -48,8 +48,6 @@ cdef class Backlog:
     cpdef QueuedMessage take(self)
     @cython.locals(entries=list, index=Py_ssize_t, entry=QueuedMessage)
     cpdef QueuedMessage remove(self, long long position)
-    @cython.locals(entry=QueuedMessage, index=Py_ssize_t, head=Py_ssize_t, entries=list)
-    cpdef QueuedMessage find(self, long long position)
     cdef _count_removed(self, Py_ssize_t count, long long size)
     @cython.locals(high=Py_ssize_t, middle=Py_ssize_t, entry=QueuedMessage)
     cdef Py_ssize_t _index_of(self, list entries, Py_ssize_t low, long long position) except -1

@@ -126,6 +126,8 @@ class Backlog:
         """
         if self.is_durable and entry.message.is_persistent():
             self.store.append(entry)  # type: ignore[union-attr]
+            if entry.attempts != 0:
+                self.store.save_attempts(entry)  # type: ignore[union-attr]
             return self.store.durability_level  # type: ignore[union-attr]
         return NOTHING
 
@@ -207,17 +209,6 @@ class Backlog:
             self._set_tail_bytes(self._tail_bytes - entry.message.footprint())
         self._count_removed(1, entry.message.size)
         return entry
-
-    def find(self, position: int) -> QueuedMessage | None:
-        """Return the message at this position; None if it does not wait or is only on disk."""
-        if self._requeued:
-            self._merge()
-        for entries, head in ((self._entries, self._head), (self._tail, 0)):
-            index = self._index_of(entries, head, position)
-            if index < len(entries) and entries[index].position == position:
-                entry: QueuedMessage = entries[index]
-                return None if entry.message is _REMOVED else entry
-        return None
 
     def _count_removed(self, count: int, size: int) -> None:
         """Count messages that were removed other than by `take`, here and in the parent."""

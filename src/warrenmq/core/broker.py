@@ -12,14 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from warrenmq.core import reserved
 from warrenmq.core.dead_letter import PendingDeadLetter
 from warrenmq.core.errors import NotAllowed
 from warrenmq.core.limits import Limits
 from warrenmq.core.login_limit import LoginLimit
-from warrenmq.core.policies import OPERATOR_POLICY, POLICY
 from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, Catalog, EventSink, Storage
 from warrenmq.core.reply_to import ReplyQueue
+from warrenmq.core.restore import restore_definitions
 from warrenmq.core.stats import Stats
 from warrenmq.core.stream import Stream
 from warrenmq.core.timers import Timers
@@ -70,7 +69,7 @@ class Broker:
         self.on_failure: Callable[[str], None] | None = None
         self.connections: dict[Connection, None] = {}  # those that have opened a virtual host, oldest first
         self.recovery_warnings: list[str] = []  # for the server to log
-        self._restore()
+        restore_definitions(self)
         if not self.vhosts:
             self.add_vhost(DEFAULT_VHOST)
 
@@ -109,30 +108,6 @@ class Broker:
         found = self.vhosts.get(vhost)
         queue = found.queues.get(name) if found is not None else None
         return queue if isinstance(queue, Stream) else None
-
-    def _restore(self) -> None:
-        for definition in self.catalog.load("vhost"):
-            self.vhosts[definition["name"]] = VHost(self, definition["name"])
-        for kind in (POLICY, OPERATOR_POLICY):  # before what they apply to
-            for definition in self.catalog.load(kind):
-                self.vhosts[definition["vhost"]].policies.restore(definition, kind == OPERATOR_POLICY)
-        for definition in self.catalog.load("exchange"):
-            self.vhosts[definition["vhost"]].restore_exchange(definition)
-        for definition in self.catalog.load("queue"):
-            self.vhosts[definition["vhost"]].restore_queue(definition)
-        for definition in list(self.catalog.load("binding")):
-            self.vhosts[definition["vhost"]].restore_binding(definition)
-        for vhost in self.vhosts.values():
-            self._warn_of_reserved_names(vhost)
-
-    def _warn_of_reserved_names(self, vhost: VHost) -> None:
-        for kind, names in (("queue", vhost.queues), ("exchange", vhost.exchanges)):
-            self.recovery_warnings += [
-                f"{kind} '{name}' in vhost '{vhost.name}' has a name under the reserved prefix '{reserved.PREFIX}*': "
-                "it works, but once deleted it cannot be declared again"
-                for name in names
-                if reserved.is_reserved(name) and not (kind == "queue" and reserved.is_system_stream(vhost.name, name))
-            ]
 
     # -- the turn ----------------------------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 cimport cython
 
+from warrenmq.core.channel_confirms cimport ConfirmingChannel
 from warrenmq.core.consumer cimport wake_channel
 from warrenmq.core.exchange cimport Exchange, Route
 from warrenmq.core.ledger cimport Ledger
@@ -19,28 +20,18 @@ cdef int REJECTED
 cdef Py_ssize_t _MAX_SHARED_HEADER
 cdef int _ROUTED
 cdef int _ACKED
-cdef int _CONFIRMED
 
 
-cdef class Channel:
-    cdef readonly object broker
+cdef class Channel(ConfirmingChannel):
     cdef readonly object vhost
     cdef readonly str vhost_name
     cdef readonly object connection
     cdef readonly str connection_name
-    cdef readonly EventSink events
-    cdef readonly CommitLog log
-    cdef readonly list traced
-    cdef readonly list traced_tags
-    cdef readonly int number
-    cdef readonly Outbox outbox
     cdef readonly str user
-    cdef readonly Stats stats
-    cdef readonly Turn turn
     cdef readonly Ledger ledger
     cdef readonly dict consumers
     cdef readonly Py_ssize_t default_prefetch
-    cdef readonly bint is_open
+    cdef public bint has_timed_out
     cdef public Exchange writable_exchange
     cdef public long long writable_revision
     cdef readonly bytes shared_header
@@ -48,15 +39,7 @@ cdef class Channel:
     cdef readonly object reply_queue
     cdef readonly long long published
     cdef readonly long long unroutable
-    cdef readonly long long nacked
     cdef readonly long long acked
-    cdef readonly bint is_confirming
-    cdef readonly unsigned long long published_tag
-    cdef readonly unsigned long long confirmed_tag
-    cdef readonly object awaiting_epoch
-    cdef readonly list rejected
-    cdef readonly bint is_in_turn
-    cdef readonly int turn_level
 
     @cython.locals(queues=list, message=Message)
     cpdef publish(self, Route route, bytes header, bytes body)
@@ -73,19 +56,7 @@ cdef class Channel:
     cpdef refuse_all(self, list entries, int kind, bint requeue)
     @cython.locals(entry=QueuedMessage, queue=Queue)
     cdef _drop_all(self, list entries)
-    cdef _await_confirm(self, Message message)
     cdef _return_unroutable(self, Message message, bint is_mandatory)
-    cpdef add_unconfirmed(self)
-    @cython.locals(level=int)
-    cpdef end_turn(self, unsigned long long epoch)
-    cdef _await_epoch(self, unsigned long long epoch, int level)
-    @cython.locals(epoch="unsigned long long", level=int, tag="unsigned long long", up_to="unsigned long long")
-    cpdef bint confirm_epochs(self, unsigned long long written, unsigned long long durable) except -1
-    @cython.locals(first="unsigned long long")
-    cdef _confirm_up_to(self, unsigned long long tag)
-    cdef _confirm(self, unsigned long long first, unsigned long long last)
-    @cython.locals(traced=list, tags=list, count=Py_ssize_t, number="unsigned long long", message=Message)
-    cdef _end_traced(self, unsigned long long tag, bint is_confirmed)
     @cython.locals(entry=QueuedMessage, queue=Queue)
     cpdef ack(self, unsigned long long tag, bint multiple)
     @cython.locals(entry=QueuedMessage, queue=Queue)

@@ -6,35 +6,37 @@ A transaction holds publishes and acks, and applies them together on commit.
 Owned by the loop thread. Compiled when the package is built (channel.pxd).
 """
 
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from warrenmq.core import consumer_timeout
+from warrenmq.core import consumer_timeout, report
+from warrenmq.core.channel_confirms import ConfirmingChannel
 from warrenmq.core.consumer import Consumer, wake_channel
 from warrenmq.core.errors import NotAllowed, NotImplementedHere, PreconditionFailed
 from warrenmq.core.exchange import Exchange, Route
 from warrenmq.core.ledger import Ledger
 from warrenmq.core.message import Message, QueuedMessage, make_message
 from warrenmq.core.outcome import REJECTED, WAITS_FOR
-from warrenmq.core.ports import NOTHING, SYNCED, WRITTEN, CommitLog, EventSink, Outbox
-from warrenmq.core.publish_rules import due_time, encode_blind_keys, needs_inspection, prepare_header, ttl_of
+from warrenmq.core.publish_rules import (
+    due_time,
+    encode_blind_keys,
+    needs_inspection,
+    prepare_header,
+    ttl_of,
+    wants_report,
+)
 from warrenmq.core.publishing import (
     DeferredRoute,
     ScheduledRoute,
     Target,
     find_target,
-    pop_runs,
     predict_queues,
     resolve_route,
 )
 from warrenmq.core.queue import Queue
-from warrenmq.core.stats import Stats
 from warrenmq.core.transaction import Transaction
-from warrenmq.core.turn import Turn
 from warrenmq.events import schema
 
 if TYPE_CHECKING:
-    from warrenmq.core.broker import Broker
     from warrenmq.core.connection import Connection
     from warrenmq.core.reply_to import ReplyQueue
     from warrenmq.core.vhost import VHost
@@ -47,41 +49,23 @@ _MAX_SHARED_HEADER = 4096
 # As C integers.
 _ROUTED = schema.ROUTED
 _ACKED = schema.ACKED
-_CONFIRMED = schema.CONFIRMED
 
 
-class Channel:
+class Channel(ConfirmingChannel):
     """One channel; virtual host, user and outbox are those of its connection."""
 
     __slots__ = (
         "acked",
-        "awaiting_epoch",
-        "broker",
-        "confirmed_tag",
         "connection",
         "connection_name",
         "consumers",
         "default_prefetch",
-        "events",
-        "is_confirming",
-        "is_in_turn",
-        "is_open",
+        "has_timed_out",
         "ledger",
-        "log",
-        "nacked",
-        "number",
-        "outbox",
         "published",
-        "published_tag",
-        "rejected",
         "reply_queue",
         "shared_header",
-        "stats",
-        "traced",
-        "traced_tags",
         "transaction",
-        "turn",
-        "turn_level",
         "unroutable",
         "user",
         "vhost",
@@ -92,40 +76,23 @@ class Channel:
 
     def __init__(self, connection: "Connection", number: int) -> None:
         vhost = connection.vhost
-        broker = vhost.broker
-        self.broker: Broker = broker
+        super().__init__(vhost.broker, connection.outbox, number)
         self.vhost: VHost = vhost
         self.vhost_name = vhost.name
         self.connection = connection
         self.connection_name = connection.name
-        self.number = number
-        self.outbox: Outbox = connection.outbox
         self.user = connection.user
-        self.stats: Stats = broker.stats
-        self.turn: Turn = broker.turn
-        self.events: EventSink = broker.events
-        self.log: CommitLog = broker.storage.log
         self.ledger = Ledger(self.turn)
         self.consumers: dict[str, Consumer] = {}
         self.default_prefetch = 0
-        self.is_open = True
+        self.has_timed_out = False
         # The last exchange that the user may publish to, and the permission revision of that check.
         self.writable_exchange: Exchange | None = None
         self.writable_revision = 0
         self.shared_header = b""  # the last header that needed no inspection: the next is often equal
         self.transaction: Transaction | None = None
         self.reply_queue: ReplyQueue | None = None
-        # Counters; `nacked` counts rejected publishes. core/snapshot.py derives others from the tags.
-        self.published = self.unroutable = self.nacked = self.acked = 0
-        self.is_confirming = False
-        self.published_tag = 0  # of the last publish in confirm mode
-        self.confirmed_tag = 0  # all publishes up to here are acked or nacked
-        self.awaiting_epoch: deque[tuple[int, int, int]] | None = None  # (epoch, durability level, last tag)
-        self.rejected: list[int] | None = None  # tags of publishes that a queue rejected, to be nacked
-        self.is_in_turn = False
-        self.turn_level = NOTHING  # the durability level that the publishes of this turn wait for
-        self.traced: list[Message] | None = None  # traced publishes that wait for their confirms, and their tags
-        self.traced_tags: list[int] | None = None
+        self.published = self.unroutable = self.acked = 0  # core/snapshot.py derives other counters from the tags
 
     # -- publishing --------------------------------------------------------------------------------------------------
 
@@ -158,6 +125,7 @@ class Channel:
         header, extra_keys, headers = prepare_header(header, self)
         message = Message(route.address, header, body)
         message.ttl_ms = ttl_of(header)
+        message.wants_report = wants_report(header)
         message.blind_keys = encode_blind_keys(headers)
         found = find_target(self.vhost, route, extra_keys, header, headers)
         target: Target = found
@@ -173,13 +141,13 @@ class Channel:
             self.deliver(message, target, route.is_mandatory)
 
     def deliver(self, message: Message, target: Target, is_mandatory: bool) -> None:
-        """Deliver a message to its queues, unless it is scheduled, or an exchange on its path drops it as a duplicate."""
+        """Schedule a message, or deliver it to its queues, unless an exchange on its path drops it as a duplicate."""
         if isinstance(target, ScheduledRoute):
             self.turn_level |= self.vhost.schedule.add(message, target.due_ms)
             if message.uid != 0:
                 self.events.message_event(schema.SCHEDULED, message, self, 0)
             if self.is_confirming:
-                self._await_confirm(message)
+                self.await_confirm(message)
             return
         if not isinstance(target, DeferredRoute):
             self._deliver_to(message, target, is_mandatory)
@@ -192,8 +160,10 @@ class Channel:
             level = path.record(False) | path.outcome() & WAITS_FOR
             if message.uid != 0:
                 self.events.message_event(schema.DROPPED, message, self, schema.R_DUPLICATE)
+            if message.wants_report:
+                level |= self._report(message, report.DROPPED, schema.R_DUPLICATE)
             if self.is_confirming:
-                self._await_confirm(message)
+                self.await_confirm(message)
         self.turn_level |= level
 
     def _deliver_to(self, message: Message, queues: list[Queue], is_mandatory: bool) -> int:
@@ -210,7 +180,7 @@ class Channel:
         else:
             self._return_unroutable(message, is_mandatory)
         if self.is_confirming:
-            self._await_confirm(message)
+            self.await_confirm(message)
         return outcome & REJECTED
 
     def _record_rejected(self) -> None:
@@ -220,125 +190,27 @@ class Channel:
                 self.rejected = []
             self.rejected.append(self.published_tag + 1)
 
-    def _await_confirm(self, message: Message) -> None:
-        self.add_unconfirmed()
-        if message.uid != 0:
-            if self.traced is None or self.traced_tags is None:
-                self.traced = []
-                self.traced_tags = []
-            self.traced.append(message)
-            self.traced_tags.append(self.published_tag)
-
     def _return_unroutable(self, message: Message, is_mandatory: bool) -> None:
         """Count an unroutable message, and return it if it is mandatory."""
         self.stats.unroutable += 1
         self.unroutable += 1
         if message.uid != 0:
             self.events.message_event(schema.UNROUTABLE, message, self, schema.R_NO_ROUTE)
+        if message.wants_report:
+            self.turn_level |= self._report(message, report.UNROUTABLE, schema.R_NO_ROUTE)
         if is_mandatory:
             self.stats.returned += 1
             if message.uid != 0:
                 self.events.message_event(schema.RETURNED, message, self, schema.R_NO_ROUTE)
             self.outbox.return_message(self.number, NO_ROUTE, "NO_ROUTE", message)
 
-    def add_unconfirmed(self) -> None:
-        """Assign the next confirm tag to a publish."""
-        self.published_tag += 1
-        if not self.is_in_turn:
-            self.is_in_turn = True
-            self.turn.confirming.append(self)
-
-    # -- confirms ----------------------------------------------------------------------------------------------------
+    def _report(self, message: Message, outcome: str, reason: int) -> int:
+        return self.vhost.reports.add(message, outcome, schema.reason_name(reason), None, 0)
 
     def select_confirms(self) -> None:
         if self.transaction is not None:
             raise PreconditionFailed("cannot switch from tx to confirm mode")
-        if not self.is_confirming:
-            self.is_confirming = True
-            self.turn_level = NOTHING
-
-    def end_turn(self, epoch: int) -> None:
-        """Confirm the publishes of the turn now, or when their epoch is written or durable."""
-        self.is_in_turn = False
-        level = self.turn_level
-        self.turn_level = NOTHING
-        if level == NOTHING or epoch == 0 or (level == WRITTEN and epoch <= self.log.written):
-            if self.awaiting_epoch is None:
-                self._confirm_up_to(self.published_tag)
-                return
-            # Wait only for earlier confirms: they stay in order.
-            epoch = level = 0
-        self._await_epoch(epoch, level)
-
-    def _await_epoch(self, epoch: int, level: int) -> None:
-        waiting = self.awaiting_epoch
-        if waiting is None:
-            waiting = self.awaiting_epoch = deque()
-            self.broker.awaiting_epoch[self] = None
-        if waiting and epoch <= waiting[-1][0] and level <= waiting[-1][1]:
-            waiting[-1] = (waiting[-1][0], waiting[-1][1], self.published_tag)
-        else:
-            waiting.append((epoch, level, self.published_tag))
-        if level == WRITTEN:
-            self.broker.awaits_written = True
-
-    def confirm_epochs(self, written: int, durable: int) -> bool:
-        """Confirm publishes in epochs up to these. Return True if none is left."""
-        waiting = self.awaiting_epoch
-        if waiting is None:
-            return True
-        up_to = 0
-        while waiting:
-            epoch, level, tag = waiting[0]
-            if epoch > (durable if level == SYNCED else written):
-                break
-            up_to = tag
-            waiting.popleft()
-        if up_to and self.is_open:
-            self._confirm_up_to(up_to)
-        if waiting:
-            return False
-        self.awaiting_epoch = None
-        return True
-
-    def _confirm_up_to(self, tag: int) -> None:
-        """Ack every publish up to this one, and nack those that a queue rejected."""
-        first = self.confirmed_tag + 1
-        if tag < first:
-            return
-        self.confirmed_tag = tag
-        if self.rejected:
-            # `multiple` covers everything unconfirmed, so publishes before a nack are acked first.
-            for begin, end in pop_runs(self.rejected, tag):
-                if begin > first:
-                    self._confirm(first, begin - 1)
-                if self.traced is not None:
-                    self._end_traced(end, False)
-                self.nacked += end - begin + 1
-                self.outbox.nack(self.number, end, end > begin)
-                first = end + 1
-        if tag >= first:
-            self._confirm(first, tag)
-
-    def _confirm(self, first: int, last: int) -> None:
-        self.stats.confirmed += last - first + 1
-        if self.traced is not None:
-            self._end_traced(last, True)
-        self.outbox.confirm(self.number, last, last > first)
-
-    def _end_traced(self, tag: int, is_confirmed: bool) -> None:
-        """Drop the traced publishes up to this one; a rejection is an event of the queue, not of the channel."""
-        traced, tags = self.traced, self.traced_tags
-        assert traced is not None and tags is not None  # noqa: PT018
-        count = 0
-        for number in tags:
-            if number > tag:
-                break
-            message = traced[count]
-            if is_confirmed:
-                self.events.message_event(_CONFIRMED, message, self, 0)
-            count += 1
-        del traced[:count], tags[:count]
+        self.start_confirms()
 
     # -- consuming ---------------------------------------------------------------------------------------------------
 
@@ -427,8 +299,7 @@ class Channel:
             queue.emit_delivered(entry, self, no_ack)
         message = queue.as_delivered(entry)
         if no_ack:
-            queue.delivered_no_ack += 1
-            queue.discard(entry)
+            queue.settle_sent(entry)
             tag = self.ledger.next_tag()
         else:
             consumer_timeout.watch(self, queue)
@@ -582,6 +453,8 @@ class Channel:
         if not self.is_open:
             return
         self.is_open = False
+        if self.has_timed_out:
+            reason = schema.R_CONSUMER_TIMEOUT
         consumer_timeout.unwatch(self)
         if self.transaction is not None:
             self._end_transaction().undo(self, reason)

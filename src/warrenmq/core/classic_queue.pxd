@@ -3,6 +3,7 @@ cimport cython
 from warrenmq.core.backlog cimport Backlog
 from warrenmq.core.consumer cimport Consumer, ConsumerRing
 from warrenmq.core.dead_letter cimport DeadLetters
+from warrenmq.core.dropping_queue cimport DroppingQueue
 from warrenmq.core.expiry cimport MessageExpiry
 from warrenmq.core.length_limit cimport LengthLimit
 from warrenmq.core.message cimport Message, QueuedMessage, enqueue_as
@@ -19,20 +20,15 @@ cdef int _DUPLICATE
 cdef int _EXPIRED
 cdef int _MAXLEN
 cdef int _REJECTED
+cdef int _DELIVERY_LIMIT
 cdef int REJECTED
 
 
-cdef class ClassicQueue(Queue):
-    cdef readonly Backlog backlog
+cdef class ClassicQueue(DroppingQueue):
     cdef readonly ConsumerRing ring
     cdef readonly Consumer exclusive_consumer
     cdef readonly long long queued
-    cdef readonly LengthLimit limit
-    cdef readonly DeadLetters dead_letters
     cdef readonly bint has_rules
-    cdef object _host
-    cdef bint _is_dropping_excess
-    cdef readonly object delivery_limit
     cdef readonly object single_active
 
     cpdef int enqueue(self, Message message) except -1
@@ -59,17 +55,16 @@ cdef class ClassicQueue(Queue):
     cpdef QueuedMessage get(self)
     @cython.locals(message=Message)
     cdef _deliver(self, QueuedMessage entry, Consumer consumer)
-    cpdef discard(self, QueuedMessage entry)
-    cpdef drop(self, QueuedMessage entry, int reason, object actor=*)
-    cpdef finish_drop(self, QueuedMessage entry, int reason, object actor=*)
-    cdef _emit_dropped(self, QueuedMessage entry, int reason, object actor)
-    @cython.locals(entry=QueuedMessage, limit=LengthLimit, left=int)
-    cpdef drop_excess(self)
     cpdef reject(self, QueuedMessage entry, object actor)
     @cython.locals(entry=QueuedMessage)
     cdef _check_requeued(self, list entries)
+    cpdef settle_sent(self, QueuedMessage entry)
     cpdef settle(self, QueuedMessage entry)
     @cython.locals(entry=QueuedMessage)
+    cdef _requeue(self, list entries, object actor, int reason)
+    @cython.locals(entry=QueuedMessage, backlog=Backlog, part=Backlog)
+    cpdef enqueue_again(self, Message message, int attempts)
+    @cython.locals(entry=QueuedMessage, held=list)
     cpdef requeue(self, list entries, object actor=*, int reason=*)
     cpdef wake(self, Consumer consumer)
     cpdef make_due(self)

@@ -9,22 +9,25 @@ Owned by the loop thread. Compiled when the package is built (classic_queue.pxd)
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from warrenmq.core import report
 from warrenmq.core.backlog import Backlog
 from warrenmq.core.consumer import Consumer, ConsumerRing
 from warrenmq.core.dead_letter import DeadLetters
 from warrenmq.core.delivery_limit import DeliveryLimit
+from warrenmq.core.dropping_queue import DroppingQueue
 from warrenmq.core.errors import AccessRefused, PreconditionFailed, ResourceLocked
-from warrenmq.core.expiry import MAX_PER_TURN, MessageExpiry
-from warrenmq.core.length_limit import ExcessPages, LengthLimit, length_limit
+from warrenmq.core.expiry import MessageExpiry
+from warrenmq.core.length_limit import LengthLimit, length_limit
 from warrenmq.core.message import Message, QueuedMessage, enqueue_as
 from warrenmq.core.options import QUORUM, QueueOptions
 from warrenmq.core.outcome import DELIVERED, DROPPED, QUEUED, REJECTED
 from warrenmq.core.ports import NOTHING, EventSink, MessageStore
 from warrenmq.core.priority import PriorityBacklog
+from warrenmq.core.publish_rules import ttl_of
 from warrenmq.core.queue import Queue
+from warrenmq.core.retry import Retry
 from warrenmq.core.single_active import SingleActive
 from warrenmq.core.stats import Stats
-from warrenmq.core.timers import RESOLUTION_MS
 from warrenmq.core.turn import Turn
 from warrenmq.events import schema
 
@@ -40,20 +43,15 @@ _DUPLICATE = schema.R_DUPLICATE
 _EXPIRED = schema.R_EXPIRED
 _MAXLEN = schema.R_MAXLEN
 _REJECTED = schema.R_REJECTED
+_DELIVERY_LIMIT = schema.R_DELIVERY_LIMIT
 
 
-class ClassicQueue(Queue):
+class ClassicQueue(DroppingQueue):
     """Consumers and dispatch; the messages are in its backlog."""
 
     __slots__ = (
-        "_host",
-        "_is_dropping_excess",
-        "backlog",
-        "dead_letters",
-        "delivery_limit",
         "exclusive_consumer",
         "has_rules",
-        "limit",
         "queued",
         "ring",
         "single_active",
@@ -87,10 +85,12 @@ class ClassicQueue(Queue):
         self.single_active = SingleActive(self.consumers, self.ring) if self.options.is_single_active else None
         self.exclusive_consumer: Consumer | None = None
         self.queued = 0  # messages other than those settled by being sent
-        self.limit: LengthLimit | None = None
-        self.dead_letters: DeadLetters | None = None
+        self.limit = None
+        self.dead_letters = None
+        self.retry = None
+        self.has_reports = host is not None and host.reports.are_expected_from(name)
         self.has_rules = False  # a length limit or a TTL
-        self._is_dropping_excess = False  # a timer continues it
+        self._is_dropping_excess = False
 
     def _make_backlog(self, store: MessageStore | None) -> Backlog:
         max_priority = self.options.max_priority
@@ -127,6 +127,10 @@ class ClassicQueue(Queue):
         if letters is not None:
             letters.retry_held()
         self.has_rules = self.limit is not None or options.message_ttl_ms is not None
+        if options.retry is not None:
+            self.start_retries()
+        if self.retry is not None:
+            self.retry.options = options.retry
 
     def _expiry_of(self, part: Backlog) -> MessageExpiry:
         """Return the expiry of a part of the backlog, created when a message may expire."""
@@ -188,7 +192,9 @@ class ClassicQueue(Queue):
             kind = _DROPPED if letters is None else schema.DEAD_LETTERED
             self.events.queue_event(kind, enqueue_as(message, 0), self, None, schema.R_REFUSED)
         if letters is not None:
-            letters.publish(message, _MAXLEN)
+            letters.publish(message, _MAXLEN, 0)
+        elif message.wants_report:
+            self.report_outcome(message, report.DROPPED, schema.reason_name(schema.R_REFUSED), 0)
         return REJECTED
 
     def _enqueue(self, message: Message, expires_ms: int) -> int:
@@ -205,10 +211,14 @@ class ClassicQueue(Queue):
             if self.is_tapped:
                 self.events.firehose_delivery(enqueue_as(message, position), self, consumer)
             consumer.deliver_no_ack(message, False)
+            if message.wants_report:
+                self.report_outcome(message, report.ACKED, None, 1)
             if self.deduplication is not None:
                 return DELIVERED | self.deduplication.record_direct(backlog.is_durable and message.is_persistent())
             return DELIVERED
         self.queued += 1
+        if message.wants_report and not self.has_reports:
+            self.start_reports()
         if message.uid != 0:
             self.events.enqueued(message, self, 1 if is_first else backlog.waiting + 1)
         entry = enqueue_as(message, position)
@@ -230,6 +240,8 @@ class ClassicQueue(Queue):
         self.stats.deduplicated += 1
         if message.uid != 0:
             self.events.queue_event(_DROPPED, enqueue_as(message, self.backlog.next_position), self, None, _DUPLICATE)
+        if message.wants_report:
+            self.report_outcome(message, report.DROPPED, schema.reason_name(_DUPLICATE), 0)
         return DROPPED | (self.durability_level if self.backlog.is_durable and message.is_persistent() else NOTHING)
 
     def restore(self) -> None:
@@ -239,9 +251,24 @@ class ClassicQueue(Queue):
             if recovered.expiring or any(entry.expires_ms != 0 for entry in recovered.entries):
                 self._expiry_of(part).restore(recovered.entries, recovered.expiring)
         if self.limit is not None and self.limit.is_exceeded(self.backlog):
-            self._drop_excess_later()  # unacked messages count again; the queues of dead letters are not restored yet
+            self.drop_excess_later()  # unacked messages count again; the queues of dead letters are not restored yet
         if self.deduplication is not None and self.backlog.waiting == 0:
             self.deduplication.removed_after(-1)
+        if self.retry is not None:
+            self.retry.hold_restored(self.backlog.first())
+
+    def restore_retries(self) -> None:
+        """Restore the messages that wait for their next attempt."""
+        self.start_retries().restore()
+
+    def start_retries(self) -> Retry:
+        """Return what retries failed deliveries, and count deliveries from now on."""
+        if self.retry is None:
+            self.retry = Retry(self._host, self)  # type: ignore[arg-type]
+            if self.delivery_limit is None:
+                self.delivery_limit = DeliveryLimit(None)  # for the header with the number of deliveries
+                self.backlog.counts_attempts = True
+        return self.retry
 
     def needs_page(self) -> bool:
         self._drop_expired()
@@ -256,6 +283,8 @@ class ClassicQueue(Queue):
         self.is_due = False
         if self.single_active is not None:
             self.single_active.elect()
+        if self.retry is not None and self.retry.held_until_ms > self.turn.now_ms:
+            return
         backlog = self.backlog
         while True:
             entry = backlog.first()
@@ -296,6 +325,8 @@ class ClassicQueue(Queue):
                 "not supported by quorum queues with single active consumer"
             )
         self._drop_expired()
+        if self.retry is not None and self.retry.held_until_ms > self.turn.now_ms:
+            return None
         entry = self.backlog.take()
         if self.backlog.paged != 0:
             self.backlog.read_ahead()
@@ -309,12 +340,11 @@ class ClassicQueue(Queue):
         entry.attempts += 1
         message = entry.message
         if self.delivery_limit is not None and entry.attempts > 1:
-            message = self.delivery_limit.stamp(entry)
+            message = self.as_delivered(entry)
         if entry.message.uid != 0 or self.is_tapped:
             self.emit_delivered(entry, consumer, consumer.no_ack)
         if consumer.no_ack:
-            self.delivered_no_ack += 1
-            self.discard(entry)
+            self.settle_sent(entry)
             consumer.deliver_no_ack(message, entry.redelivered)
         else:
             self.delivered += 1
@@ -323,10 +353,17 @@ class ClassicQueue(Queue):
             consumer.deliver(entry, message)
 
     def as_delivered(self, entry: QueuedMessage) -> Message:
-        return entry.message if self.delivery_limit is None else self.delivery_limit.stamp(entry)
+        if self.delivery_limit is None:
+            return entry.message
+        message = self.delivery_limit.stamp(entry)
+        return message if self.retry is None else self.retry.stamp(entry, message)
 
     def published(self) -> int:
-        return self.backlog.next_position - self.backlog.restored_position  # each takes one position
+        positions = self.backlog.next_position - self.backlog.restored_position
+        return positions if self.retry is None else positions - self.retry.returned
+
+    def retrying(self) -> int:
+        return 0 if self.retry is None else len(self.retry)
 
     def delivered_directly(self) -> int:
         return self.published() - self.queued
@@ -335,122 +372,58 @@ class ClassicQueue(Queue):
         return self.backlog.waiting
 
     def waiting_bytes(self) -> int:
-        return self.backlog.bytes_in_memory()
+        size = self.backlog.bytes_in_memory()
+        return size if self.retry is None else size + self.retry.waiting_bytes()
 
     # -- settling ----------------------------------------------------------------------------------------------------
 
-    def discard(self, entry: QueuedMessage) -> None:
-        if self.deduplication is not None:
-            self.deduplication.message_removed(entry.message.header, entry.position)
-        self.backlog.settle(entry)
-
-    def drop(self, entry: QueuedMessage, reason: int, actor: object = None) -> None:
-        """Remove a message that was taken from the backlog, and dead-letter it."""
-        if self.dead_letters is not None and self.dead_letters.is_at_least_once:
-            self._emit_dropped(entry, reason, actor)
-            self.dead_letters.publish_or_hold(entry, reason, False)
-        else:
-            self.finish_drop(entry, reason, actor)
-            self.backlog.settle(entry)
-
-    def finish_drop(self, entry: QueuedMessage, reason: int, actor: object = None) -> None:
-        """Dead-letter a message that the store has removed, emit its event and forget its id."""
-        self._emit_dropped(entry, reason, actor)
-        if self.deduplication is not None:
-            self.deduplication.message_removed(entry.message.header, entry.position)
-        if self.dead_letters is not None:
-            self.dead_letters.publish(entry.message, reason)
-
-    def _emit_dropped(self, entry: QueuedMessage, reason: int, actor: object) -> None:
-        self.stats.dropped[reason] += 1
-        if entry.message.uid == 0:
-            return
-        if reason == _EXPIRED:
-            self.events.queue_event(schema.EXPIRED, entry, self, actor, reason)
-        if self.dead_letters is not None:
-            self.events.queue_event(schema.DEAD_LETTERED, entry, self, actor, reason)
-        elif reason != _EXPIRED:
-            self.events.queue_event(_DROPPED, entry, self, actor, reason)
-
-    def retry_drop(self, entry: QueuedMessage, reason: int) -> None:
-        """Dead-letter a message again that no queue has taken so far."""
-        if self.dead_letters is not None:
-            self.dead_letters.publish_or_hold(entry, reason, True)
-            return
-        if entry.message.uid != 0:
-            self.events.queue_event(_DROPPED, entry, self, None, reason)
-        self.discard(entry)
-
-    def needs_bodies(self) -> bool:
-        """Return True if a message that is only on disk must be read before it is removed."""
-        return self.dead_letters is not None or self.deduplication is not None
-
-    def dropped_on_disk(self, count: int, reason: int) -> None:
-        """Count messages that were removed from disk without being read, and emit one event for all of them."""
-        self.stats.dropped[reason] += count
-        if count and self.events.is_watching:
-            kind = schema.EXPIRED if reason == _EXPIRED else _DROPPED
-            self.events.resource_event(kind, self.vhost, {"queue": self.name, "reason": reason, "depth": count})
-
-    def drop_excess(self) -> None:
-        """Drop the first messages until the queue is within its limit: some in this turn, the rest later."""
-        limit = self.limit
-        left = MAX_PER_TURN
-        while limit is not None and limit.is_exceeded(self.backlog):
-            entry = self.backlog.take()
-            if entry is None:
-                if not self.needs_bodies():
-                    count, _ = self.backlog.forget_first_pages(ExcessPages(limit, self.backlog).is_next)
-                    self.dropped_on_disk(count, _MAXLEN)
-                    if not self.backlog.needs_page():
-                        continue  # with those in memory
-                self.backlog.read_ahead()  # `_page_arrived` continues
-                return
-            self.drop(entry, _MAXLEN)
-            left -= 1
-            if left == 0:
-                self._drop_excess_later()
-                return
-
-    def _drop_excess_later(self) -> None:
-        if not self._is_dropping_excess and self._host is not None:
-            self._is_dropping_excess = True
-            self._host.broker.timers.schedule(self.turn.now_ms - RESOLUTION_MS, self._continue_drop_excess)
-
-    def _continue_drop_excess(self) -> None:
-        self._is_dropping_excess = False
-        if not self.is_deleted:
-            self.drop_excess()
+    def settle_sent(self, entry: QueuedMessage) -> None:
+        Queue.settle_sent(self, entry)
+        if self.has_reports:
+            self.report_outcome(entry.message, report.ACKED, None, entry.attempts)
 
     def settle(self, entry: QueuedMessage) -> None:
         self.unacked_count -= 1
         self.stats.unacked -= 1
+        if self.has_reports and not self.is_deleted:
+            self.report_outcome(entry.message, report.ACKED, None, entry.attempts)
         self.discard(entry)
         self.release(entry)
         if self.single_active is not None and self.single_active.is_drained():
             self._elect_soon()
 
     def reject(self, entry: QueuedMessage, actor: object) -> None:
-        self.rejected += 1
         self.unacked_count -= 1
         self.stats.unacked -= 1
-        if self.is_deleted:
-            self.discard(entry)
+        if self.retry is not None and not self.is_deleted and self.retry.options_of(entry) is not None:
+            self._requeue(self.retry.keep_failed([entry], actor, _REJECTED)[1], actor, _REJECTED)
         else:
-            self.drop(entry, _REJECTED, actor)
-        self.release(entry)
+            self.rejected += 1
+            if self.is_deleted:
+                self.discard(entry)
+            else:
+                self.drop(entry, _REJECTED, actor)
+            self.release(entry)
         if self.single_active is not None and self.single_active.is_drained():
             self._elect_soon()
 
     def requeue(self, entries: list[QueuedMessage], actor: object = None, reason: int = 0) -> None:
         """Return unacked messages to their old positions, marked as redelivered, without delivering them yet.
 
-        Messages above the delivery limit are dropped.
+        Messages above the delivery limit are dropped. With automatic retry they return later, except by basic.recover.
         """
         self.unacked_count -= len(entries)
         self.stats.unacked -= len(entries)
+        held: list[QueuedMessage] = []
+        if self.retry is not None and not self.is_deleted and reason != schema.R_RECOVERED:
+            entries, held = self.retry.keep_failed(entries, actor, reason)
         if self.delivery_limit is not None and not self.is_deleted:
-            entries = self._drop_over_limit(self.delivery_limit, entries, None if reason == schema.R_CLIENT else actor)
+            entries = self.drop_over_limit(self.delivery_limit, entries, None if reason == schema.R_CLIENT else actor)
+        self._requeue(entries + held, actor, reason)
+        if self.single_active is not None and self.single_active.is_drained():
+            self._elect_soon()
+
+    def _requeue(self, entries: list[QueuedMessage], actor: object, reason: int) -> None:
         self.requeued += len(entries)
         for entry in entries:
             if entry.message.uid != 0:
@@ -462,29 +435,35 @@ class ClassicQueue(Queue):
         else:
             self.backlog.requeue(entries)
             self._check_requeued(entries)
-            if self.unacked_count == 0:
-                self.backlog.page_out_requeued()
         for entry in entries:
             self.release(entry)
-        if self.single_active is not None and self.single_active.is_drained():
-            self._elect_soon()
+        if self.unacked_count == 0:
+            self.backlog.page_out_requeued()
 
-    def _drop_over_limit(
-        self, limit: DeliveryLimit, entries: list[QueuedMessage], actor: object
-    ) -> list[QueuedMessage]:
-        """Drop messages above the delivery limit; return the others.
-
-        `actor` held them; None if an event has already reported that they are settled.
-        """
-        entries, over = limit.divide(entries)
-        for entry in over:
-            self.rejected += 1
-            if actor is None:
-                self.release(entry)
-            self.drop(entry, schema.R_DELIVERY_LIMIT, actor)
-            if actor is not None:
-                self.release(entry)
-        return entries
+    def enqueue_again(self, message: Message, attempts: int) -> None:
+        """Queue a message for its next attempt, at the end, whatever limits and deduplication say of new messages."""
+        backlog = self.backlog
+        entry = enqueue_as(message, backlog.next_position)
+        backlog.next_position += 1
+        entry.attempts = attempts
+        entry.redelivered = True
+        message.ttl_ms = ttl_of(message.header)
+        part = backlog.part_of(message)
+        if part.expiry is not None or message.ttl_ms >= 0 or self.options.message_ttl_ms is not None:
+            entry.expires_ms = self._expiry_of(part).expires_ms(message.ttl_ms, self.turn.now_ms)
+        if message.uid != 0:
+            self.events.advance_clock()
+            self.events.enqueued(message, self, backlog.waiting + 1)
+        backlog.persist(entry)
+        if self.deduplication is not None:
+            self.deduplication.has_seen(message.header)
+            self.deduplication.record(entry.position, entry.epoch > 0)
+        backlog.append(entry)
+        if entry.expires_ms != 0:
+            self._expiry_of(part).add(entry.position, message.size, entry.expires_ms)
+        if self.limit is not None and self.limit.is_exceeded(backlog):
+            self.drop_excess()
+        self.make_due()
 
     def _check_requeued(self, entries: list[QueuedMessage]) -> None:
         """Check requeued messages: some may have expired, or exceed the length limit."""
@@ -494,32 +473,13 @@ class ClassicQueue(Queue):
         if self.limit is not None and self.limit.is_exceeded(self.backlog):
             self.drop_excess()
 
-    def purge(self, reason: int = schema.R_PURGED) -> int:
-        dropped = self.backlog.waiting
-        traced: list[QueuedMessage] = []
-        for entry in self.backlog:
-            if entry.message.uid != 0:
-                traced.append(entry)
-            if self.deduplication is not None:
-                self.deduplication.message_removed(entry.message.header, entry.position)
-        paged = self.backlog.paged
-        store = self.backlog.store
-        if self.deduplication is not None and store is not None and paged != 0:
-            # Unacked messages stay; their positions are before those of all messages only on disk.
-            self.deduplication.removed_after(store.last_read if self.unacked_count else -1)
-        self.backlog.drop_all()
-        for entry in traced:  # after the queue has its final depth
-            self.events.queue_event(_DROPPED, entry, self, None, reason)
-        if paged != 0 and self.events.is_watching:
-            # Reading messages for their events would be too slow: one event for all of them.
-            self.events.resource_event(_DROPPED, self.vhost, {"queue": self.name, "reason": reason, "depth": paged})
-        return dropped
-
     def drop_everything(self) -> int:
         dropped = self.purge(schema.R_QUEUE_DELETED)
         if self.dead_letters is not None:
             self.dead_letters.stop()
             self.dead_letters = None
+        if self.retry is not None:
+            self.retry.delete()
         for part in self.backlog.parts():
             if part.expiry is not None:
                 part.expiry.stop()
@@ -544,6 +504,8 @@ class ClassicQueue(Queue):
         Queue.add_consumer(self, consumer)
         if consumer.is_exclusive:
             self.exclusive_consumer = consumer
+        if consumer.retry is not None:
+            self.start_retries()
         if self.single_active is not None and self.single_active.added(consumer):
             self._elect_soon()
         self.wake(consumer)

@@ -22,6 +22,7 @@ cdef class Consumer:
     cdef public Py_ssize_t unacked
     cdef public bint is_waiting
     cdef readonly object pace
+    cdef readonly object retry
 
     cpdef bint has_credit(self) except -1
     cpdef bint return_credit(self) except -1

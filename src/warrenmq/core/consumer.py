@@ -22,6 +22,7 @@ from warrenmq.core.message import Message, QueuedMessage
 from warrenmq.core.pace import ARGUMENT as RATE
 from warrenmq.core.pace import Pace
 from warrenmq.core.ports import Outbox
+from warrenmq.core.retry_options import RetryOptions, retry_options
 
 if TYPE_CHECKING:
     from warrenmq.core.channel import Channel
@@ -44,6 +45,7 @@ class Consumer:
         "prefetch",
         "priority",
         "queue",
+        "retry",
         "tag",
         "unacked",
         "wire_tag",
@@ -75,6 +77,7 @@ class Consumer:
         self.arguments = arguments
         self.unacked = 0
         self.is_waiting = False
+        self.retry: RetryOptions | None = retry_options(arguments, None)
         self.pace: Pace | None = None
         if RATE in arguments:
             self.pace = Pace(arguments[RATE], channel.turn, channel.broker.timers)

@@ -173,6 +173,7 @@ class UnackedWatch:
         queue: Queue = entry.queue  # type: ignore[assignment]
         who = "basic.get" if entry.consumer is None else f"consumer '{entry.consumer.tag}'"  # type: ignore[attr-defined]
         channel.stats.consumer_timeouts += 1
+        channel.has_timed_out = True
         channel.outbox.close_channel(
             channel.number,
             PreconditionFailed(

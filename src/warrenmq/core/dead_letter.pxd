@@ -2,6 +2,7 @@ cimport cython
 
 from warrenmq.core.exchange cimport Route
 from warrenmq.core.message cimport Message, QueuedMessage, enqueue_as, make_message
+from warrenmq.core.publish_rules cimport wants_report
 from warrenmq.core.queue cimport Queue
 from warrenmq.core.stats cimport Revision, Stats
 from warrenmq.core.turn cimport Turn
@@ -28,12 +29,12 @@ cdef class DeadLetters:
     cdef object _vhost
     cdef readonly bint is_at_least_once
 
-    cpdef publish(self, Message message, int reason)
+    cpdef publish(self, Message message, int reason, int attempts)
     cpdef publish_or_hold(self, QueuedMessage entry, int reason, bint is_retry)
-    @cython.locals(pending=list, turn=Turn, was_settling=bint, letters=DeadLetters)
+    @cython.locals(pending=list, turn=Turn, was_settling=bint, letters=DeadLetters, attempts=int)
     cdef _publish_pending(self)
     @cython.locals(outcome=int, is_settled=bint)
-    cdef send(self, Message message, int reason, QueuedMessage entry, bint is_retry)
+    cdef send(self, Message message, int reason, int attempts, QueuedMessage entry, bint is_retry)
     @cython.locals(letter=_Template, route=Route, dead=Message)
     cdef int _send(self, Message message, int reason, bint is_retry) except -1
     cdef Route _route_of(self, _Template letter)

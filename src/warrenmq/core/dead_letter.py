@@ -16,10 +16,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from warrenmq.core import report
 from warrenmq.core.errors import NotFound
 from warrenmq.core.message import Message, QueuedMessage, address_of, enqueue_as, make_message
 from warrenmq.core.outcome import DELIVERED, DROPPED, QUEUED, REJECTED, UNROUTED
-from warrenmq.core.publish_rules import decode_blind_keys, find_extra_keys
+from warrenmq.core.publish_rules import decode_blind_keys, find_extra_keys, wants_report
 from warrenmq.core.publishing import DeferredRoute, find_target, resolve_route
 from warrenmq.core.queue import Queue
 from warrenmq.core.stats import Revision, Stats
@@ -47,9 +48,9 @@ _REJECTED = schema.REASON_NAMES[schema.R_REJECTED]
 Death = dict[str, Any]
 
 
-# A dead letter to be published: its queue's DeadLetters, the message, the reason, the entry if the queue has not yet
-# removed it, and whether it is a retry.
-PendingDeadLetter = tuple["DeadLetters", Message, int, QueuedMessage | None, bool]
+# A dead letter to be published: its queue's DeadLetters, the message, the reason, the number of attempts, the entry if
+# the queue has not yet removed it, and whether it is a retry.
+PendingDeadLetter = tuple["DeadLetters", Message, int, int, QueuedMessage | None, bool]
 
 
 class DeadLetters:
@@ -86,14 +87,14 @@ class DeadLetters:
         self._held: list[tuple[QueuedMessage, int]] = []
         self._timer: Timer | None = None
 
-    def publish(self, message: Message, reason: int) -> None:
+    def publish(self, message: Message, reason: int, attempts: int) -> None:
         """Publish a message that the queue removes in this epoch."""
-        self._pending.append((self, message, reason, None, False))
+        self._pending.append((self, message, reason, attempts, None, False))
         self._publish_pending()
 
     def publish_or_hold(self, entry: QueuedMessage, reason: int, is_retry: bool) -> None:
         """Publish a message; the queue removes it if another queue takes it, or if nothing is held."""
-        self._pending.append((self, entry.message, reason, entry, is_retry))
+        self._pending.append((self, entry.message, reason, entry.attempts, entry, is_retry))
         self._publish_pending()
 
     def _publish_pending(self) -> None:
@@ -105,13 +106,13 @@ class DeadLetters:
         was_settling = turn.is_settling
         turn.is_settling = True
         try:
-            for letters, message, reason, entry, is_retry in pending:  # the list grows meanwhile
-                letters.send(message, reason, entry, is_retry)
+            for letters, message, reason, attempts, entry, is_retry in pending:  # the list grows meanwhile
+                letters.send(message, reason, attempts, entry, is_retry)
         finally:
             pending.clear()
             turn.is_settling = was_settling
 
-    def send(self, message: Message, reason: int, entry: QueuedMessage | None, is_retry: bool) -> None:
+    def send(self, message: Message, reason: int, attempts: int, entry: QueuedMessage | None, is_retry: bool) -> None:
         """Publish one dead letter, then remove it from its queue or hold it."""
         outcome = self._send(message, reason, is_retry)
         is_settled = bool(outcome & (QUEUED | DELIVERED | DROPPED)) and not outcome & REJECTED
@@ -122,6 +123,15 @@ class DeadLetters:
             self._queue.discard(entry)
         if outcome & (QUEUED | DELIVERED):
             self._stats.dead_lettered[reason] += 1
+        if wants_report(message.header):
+            self._report(message, reason, attempts, bool(outcome & (QUEUED | DELIVERED)))
+
+    def _report(self, message: Message, reason: int, attempts: int, is_dead_lettered: bool) -> None:
+        queue = self._queue
+        if is_dead_lettered:
+            self._vhost.reports.add(message, report.DEAD_LETTERED, schema.reason_name(reason), queue.name, attempts)
+        else:
+            queue.report_dropped(message, reason, attempts)
 
     def _send(self, message: Message, reason: int, is_retry: bool) -> int:
         letter = self._template_of(message, reason)
@@ -137,6 +147,7 @@ class DeadLetters:
             return UNROUTED
         dead = make_message(route.address, letter.header, message.body)
         dead.has_deaths = True
+        dead.wants_report = wants_report(message.header)
         if self._key is None:
             dead.blind_keys = message.blind_keys
         if message.uid != 0:  # for tracing it is the same message

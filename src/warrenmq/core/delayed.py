@@ -113,19 +113,15 @@ class DelayedMessages:
     def find(self, positions: list[int], receive: Callable[[list[QueuedMessage]], None]) -> None:
         """Pass on the messages at these positions that still wait; called once, on the loop, possibly later."""
         backlog = self.backlog
-        found: list[QueuedMessage] = []
-        on_disk: list[int] = []
-        for position in positions:
-            entry = backlog.find(position)
-            if entry is not None:
-                found.append(entry)
-            elif backlog.paged and position > backlog.store.last_read:  # type: ignore[union-attr]
-                on_disk.append(position)
-        if not on_disk:
+        wanted = set(positions)
+        found = [entry for entry in backlog if entry.position in wanted]
+        wanted.difference_update([entry.position for entry in found])
+        if not wanted or not backlog.paged:
             receive(found)
             return
-        assert backlog.store is not None
-        backlog.store.fetch(sorted(on_disk), lambda entries: receive(found + entries))
+        store: MessageStore = backlog.store  # type: ignore[assignment]
+        on_disk = [position for position in sorted(wanted) if position > store.last_read]
+        store.fetch(on_disk, lambda entries: receive(found + entries))
 
     def cancel(self, position: int, receive: Callable[[QueuedMessage | None], None]) -> None:
         """Remove the message at this position, and pass it on; None if it does not wait."""

@@ -62,13 +62,15 @@ class Exchange:
         self.history: History | None = None
         self.alternate: str | None = None
         options = exchange_options(type, self.arguments)
-        self.matcher: Matcher = make_matcher(type, options.hash_header, options.hash_property, name_of, load_of)
+        self.matcher: Matcher = make_matcher(
+            options.routing_type, options.hash_header, options.hash_property, name_of, load_of
+        )
         self.apply(options)
 
     @property
     def is_stateful(self) -> bool:
         """True if each message changes the routes of the next, so routing waits until delivery (`ExchangePath`)."""
-        return self.deduplication is not None or self.history is not None or self.type == LEAST_LOADED
+        return self.deduplication is not None or self.history is not None or self.options.routing_type == LEAST_LOADED
 
     def apply(self, options: ExchangeOptions) -> None:
         """Apply these options; the virtual host drops the cached routes (`VHost.apply`)."""

@@ -362,7 +362,8 @@ class MessageExpiry:
         """Return times and positions in the index after these, in order; some may have been removed."""
         found: list[tuple[int, int]] = []
         for time in sorted(time for time in self._times if time >= after[0]):
-            found += sorted((time, position) for position in self._buckets[time][0] if (time, position) > after)
+            # A set: a message of a recovered page may be in the index twice.
+            found += sorted({(time, position) for position in self._buckets[time][0] if (time, position) > after})
             if len(found) >= count:
                 break
         return found[:count]

@@ -55,7 +55,7 @@ def size_of_exchange(exchange: Exchange) -> int:
 
 
 def size_of_binding(binding: Binding) -> int:
-    base = BINDING.get(binding.source.type, BINDING["topic"])
+    base = BINDING.get(binding.source.options.routing_type, BINDING["topic"])
     return base + len(binding.key) + len(binding.canonical_arguments) + _size_of_table(binding.arguments)
 
 

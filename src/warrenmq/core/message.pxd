@@ -15,6 +15,7 @@ cdef class Message:
     cdef unsigned int _header_size
     cdef public int queue_count
     cdef public bint has_deaths
+    cdef public bint wants_report
     cdef public bytes blind_keys
     cdef public long long ttl_ms
     cdef public long long uid
@@ -36,6 +37,8 @@ cdef class QueuedMessage:
     cdef public long long expires_ms
     cdef public object queue
     cdef public object consumer
+
+    cpdef int ended_attempts(self)
 
 
 @cython.locals(message=Message)

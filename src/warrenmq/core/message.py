@@ -35,7 +35,8 @@ class Message:
     messages each object is a cache miss, and `len(body)` would be one more. `queue_count` is the number of queues that
     hold the message in memory. `ttl_ms` is its expiration, -1 for none; only publish sets it. `blind_keys` are the
     routing keys of BCC, a header that is removed, as wire short strings: dead-lettering needs them. `has_deaths`: the
-    broker dead-lettered the message and wrote its `x-death` header.
+    broker dead-lettered the message and wrote its `x-death` header. `wants_report`: the producer may want a report
+    (report.py); only publish sets it.
 
     Tracing: `uid` is the broker's id of a traced message, assigned at publish, and 0 otherwise. `publish_time` and
     `enqueue_time` are in us since 1970.
@@ -54,6 +55,7 @@ class Message:
         "size",
         "ttl_ms",
         "uid",
+        "wants_report",
     )
 
     def __init__(self, address: bytes, header: bytes, body: bytes) -> None:
@@ -65,6 +67,7 @@ class Message:
         self.queue_count = 0
         self.blind_keys = b""
         self.has_deaths = False
+        self.wants_report = False
         self.ttl_ms = -1
         self.uid = 0
         self.publish_time = 0
@@ -117,6 +120,10 @@ class QueuedMessage:
         self.queue: object = None
         self.consumer: object = None
 
+    def ended_attempts(self) -> int:
+        """Return the number of deliveries without the one that is unacked now: what is stored."""
+        return self.attempts if self.queue is None else self.attempts - 1
+
 
 def make_message(address: bytes, header: bytes, body: bytes) -> Message:
     """Create a Message without a Python call when compiled.
@@ -132,6 +139,7 @@ def make_message(address: bytes, header: bytes, body: bytes) -> Message:
     message.queue_count = 0
     message.blind_keys = b""
     message.has_deaths = False
+    message.wants_report = False
     message.ttl_ms = -1
     message.uid = 0
     message.publish_time = 0

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from warrenmq.core import deduplication
-from warrenmq.core.arguments import parse_age, queue_type_of
+from warrenmq.core.arguments import DELAYED_TYPE, parse_age, queue_type_of
 from warrenmq.core.deduplication import DeduplicationOptions
 from warrenmq.core.durability import Durability, parse_durability
 from warrenmq.core.history import DEFAULT_LENGTH, LENGTH_ARGUMENT
-from warrenmq.core.routing import CONSISTENT_HASH, RECENT_HISTORY
+from warrenmq.core.retry_options import RetryOptions, retry_options
+from warrenmq.core.routing import CONSISTENT_HASH, DELAYED_MESSAGE, RECENT_HISTORY
 from warrenmq.core.routing.consistent_hash import HEADER_ARGUMENT, PROPERTY_ARGUMENT
 from warrenmq.core.routing.erlang_text import is_integer
 
@@ -52,6 +53,7 @@ class QueueOptions:
     max_priority: int = 0  # 0: no priorities
     is_single_active: bool = False
     delivery_limit: int | None = None
+    retry: RetryOptions | None = None
     consumer_timeout_ms: int | None = None
     max_age_ms: int | None = None
     segment_bytes: int | None = None
@@ -59,18 +61,23 @@ class QueueOptions:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeOptions:
-    """None: not set. `alternate` names the exchange for messages that match no binding."""
+    """None: not set. `alternate` names the exchange for messages that match no binding.
+
+    `routing_type` is the exchange type; of an x-delayed-message exchange, its `x-delayed-type`.
+    """
 
     alternate: str | None = None
     deduplication: DeduplicationOptions | None = None
     hash_header: str | None = None  # x-consistent-hash: the header or the property that is hashed
     hash_property: str | None = None
     history_length: int = 0  # x-recent-history: the number of messages
+    routing_type: str = "direct"
 
 
 def queue_options(is_durable: bool, arguments: Mapping[str, Any]) -> QueueOptions:
     """Return the options of a queue with these arguments."""
     type = queue_type_of(arguments)
+    retry = None if type == STREAM else retry_options(arguments, _integer(arguments, "x-delivery-limit"))
     durability = arguments.get("x-durability")
     is_stream = type == STREAM
     age = arguments.get("x-max-age") if is_stream else None
@@ -89,7 +96,8 @@ def queue_options(is_durable: bool, arguments: Mapping[str, Any]) -> QueueOption
         is_dead_letter_at_least_once=_is_dead_letter_kept(type, arguments),
         max_priority=arguments.get("x-max-priority", 0),
         is_single_active=arguments.get("x-single-active-consumer") is True,
-        delivery_limit=_delivery_limit(type, arguments),
+        delivery_limit=_delivery_limit(type, arguments) if retry is None else None,
+        retry=retry,
         consumer_timeout_ms=_integer(arguments, "x-consumer-timeout"),
         max_age_ms=None if age is None else parse_age(age),
         segment_bytes=arguments.get("x-stream-max-segment-size-bytes") if is_stream else None,
@@ -129,6 +137,8 @@ def _integer(arguments: Mapping[str, Any], name: str) -> int | None:
 def exchange_options(type: str, arguments: Mapping[str, Any]) -> ExchangeOptions:
     """Return the options of an exchange with these arguments."""
     alternate = alternate_of(arguments)
+    if type == DELAYED_MESSAGE:
+        type = arguments[DELAYED_TYPE]
     if type == deduplication.EXCHANGE_TYPE:  # implied by the type
         arguments = {**arguments, deduplication.ENABLED: True}
     is_hashing = type == CONSISTENT_HASH
@@ -138,6 +148,7 @@ def exchange_options(type: str, arguments: Mapping[str, Any]) -> ExchangeOptions
         arguments.get(HEADER_ARGUMENT) if is_hashing else None,
         arguments.get(PROPERTY_ARGUMENT) if is_hashing else None,
         arguments.get(LENGTH_ARGUMENT, DEFAULT_LENGTH) if type == RECENT_HISTORY else 0,
+        type,
     )
 
 

@@ -20,6 +20,7 @@ from warrenmq.core.options import (
     REJECT_PUBLISH_DLX,
     STREAM,
 )
+from warrenmq.core.retry_options import is_backoff, is_jitter, is_number
 from warrenmq.core.routing.erlang_text import is_integer, json_term
 
 EXCHANGE = "exchange"
@@ -112,6 +113,12 @@ KEYS: Mapping[str, Key] = {
         not_for=_NOT_STREAM,
         is_for_operators=True,
     ),
+    "retry-backoff": Key("retry backoff", is_backoff, not_for=_NOT_STREAM),
+    "retry-delay": Key("retry delay", is_number, not_for=_NOT_STREAM),
+    "retry-jitter": Key("retry jitter", is_jitter, not_for=_NOT_STREAM),
+    "retry-max": Key("number of retries", is_number, not_for=_NOT_STREAM),
+    "retry-max-delay": Key("retry delay", is_number, not_for=_NOT_STREAM),
+    "retry-ordered": Key("retry order", lambda value: isinstance(value, bool), not_for=_NOT_STREAM),
     "stream-max-segment-size-bytes": Key("segment size", _number(0, MAX_STREAM_SEGMENT), POLICY, _ONLY_STREAM),
     # About clusters, and about how RabbitMQ stores messages.
     "consumer-disconnected-timeout": _without_effect("consumer disconnected timeout", _number(0)),

@@ -1,4 +1,4 @@
-"""Properties that affect the publish of their message: CC, BCC, delays, reply-to, expiration, user-id, delivery mode.
+"""Properties that affect the publish of their message, such as CC, delays, report-to, reply-to, expiration and user-id.
 
 Most messages have none of them: `needs_inspection` checks the property flags alone. Compiled when the package is built
 (publish_rules.pxd).
@@ -34,6 +34,11 @@ ADDRESS_PREFIX = DIRECT_REPLY_TO + "."
 
 DELAY = "x-delay"
 DELIVER_AT = "x-deliver-at"
+REPORT_TO = "x-report-to"
+REPORT = "x-report"
+REPORT_ALL = "all"
+
+_REPORT_TO = REPORT_TO.encode()
 
 
 def needs_inspection(header: bytes) -> bool:
@@ -43,8 +48,13 @@ def needs_inspection(header: bytes) -> bool:
         return True
     if flags & _DELIVERY_MODE and delivery_mode(header) not in (1, 2):
         return True
-    # CC, BCC, x-delay and x-deliver-at are the only relevant headers; a search is far cheaper than decoding.
-    return bool(flags & _HEADERS) and (b"CC" in header or b"x-del" in header)
+    # CC, BCC, x-delay, x-deliver-at and x-report-to are the relevant headers; a search is far cheaper than decoding.
+    return bool(flags & _HEADERS) and (b"CC" in header or b"x-del" in header or b"x-rep" in header)
+
+
+def wants_report(header: bytes) -> bool:
+    """Return True if the producer may want a report of the message (report.py)."""
+    return bool(header[12] & _HEADERS >> 8) and _REPORT_TO in header
 
 
 def prepare_header(header: bytes, publisher: "Channel | None") -> tuple[bytes, list[str], dict[str, Any] | None]:
@@ -69,6 +79,8 @@ def prepare_header(header: bytes, publisher: "Channel | None") -> tuple[bytes, l
     extra_keys: list[str] = []
     if headers is not None:
         extra_keys = find_extra_keys(headers)
+        if publisher is not None and (REPORT_TO in headers or REPORT in headers):
+            _require_valid_report(headers, publisher)
         if "BCC" in headers:
             header = properties.without_header(header, "BCC")
     return header, extra_keys, headers
@@ -115,6 +127,18 @@ def find_extra_keys(headers: dict[str, Any]) -> list[str]:
 def _require_own_user(user: str, claimed: str | None) -> None:
     if claimed != user:
         raise PreconditionFailed(f"user_id property set to '{claimed}' but authenticated user was '{user}'")
+
+
+def _require_valid_report(headers: Mapping[str, Any], publisher: "Channel") -> None:
+    """406 for invalid headers, 403 unless the publisher may publish to the queue of the reports."""
+    if headers.get(REPORT, REPORT_ALL) != REPORT_ALL:
+        raise _invalid(REPORT, headers[REPORT], f"'{REPORT_ALL}'")
+    target = headers.get(REPORT_TO)
+    if target is None:
+        return
+    if not isinstance(target, str):
+        raise _invalid(REPORT_TO, target, "the name of a queue")
+    publisher.broker.users.require_publish(publisher.user, publisher.vhost_name, "", target)
 
 
 def _require_valid_expiration(expiration: str | None) -> None:

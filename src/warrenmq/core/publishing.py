@@ -23,6 +23,7 @@ from warrenmq.core.publish_rules import (
     needs_inspection,
     prepare_header,
     ttl_of,
+    wants_report,
 )
 from warrenmq.core.queue import Queue
 from warrenmq.core.routing import Traits
@@ -97,6 +98,7 @@ def publish_again(vhost: VHost, message: Message) -> int:
     """Route an earlier message by its exchange and keys. Return its outcome; 404 if the exchange does not exist."""
     route = vhost.find_own_route(message.exchange, message.routing_key)
     message.ttl_ms = ttl_of(message.header)
+    message.wants_report = wants_report(message.header)
     headers = decode_headers(message.header)
     extra_keys = [*(find_extra_keys(headers) if headers else ()), *decode_blind_keys(message.blind_keys)]
     return _deliver(vhost, message, find_target(vhost, route, extra_keys, message.header, headers))
@@ -105,6 +107,7 @@ def publish_again(vhost: VHost, message: Message) -> int:
 def publish_from(vhost: VHost, exchange: Exchange, message: Message) -> int:
     """Publish a copy of an earlier message to this exchange. Return its outcome."""
     message.ttl_ms = ttl_of(message.header)
+    message.wants_report = wants_report(message.header)
     headers = decode_headers(message.header)
     keys = (message.routing_key, *(find_extra_keys(headers) if headers else ()))
     return _deliver(vhost, message, DeferredRoute(exchange, keys, Traits(message.header, headers)))

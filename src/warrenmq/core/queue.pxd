@@ -21,7 +21,7 @@ cdef class Queue:
     cdef readonly object options
     cdef readonly dict consumers
     cdef readonly bint is_deleted
-    cdef readonly long long requeued
+    cdef public long long requeued
     cdef public long long rejected
     cdef public long long delivered_no_ack
     cdef public long long redelivered
@@ -41,6 +41,7 @@ cdef class Queue:
     cpdef dispatch(self)
     cpdef QueuedMessage get(self)
     cpdef discard(self, QueuedMessage entry)
+    cpdef settle_sent(self, QueuedMessage entry)
     cpdef settle(self, QueuedMessage entry)
     cpdef reject(self, QueuedMessage entry, object actor)
     cpdef requeue(self, list entries, object actor=*, int reason=*)
@@ -51,4 +52,4 @@ cdef class Queue:
     cpdef wake(self, Consumer consumer)
     cpdef make_due(self)
     @cython.locals(consumer=Consumer)
-    cdef release(self, QueuedMessage entry)
+    cpdef release(self, QueuedMessage entry)

@@ -126,6 +126,11 @@ class Queue:
         """Remove a message that was delivered without acks."""
         raise NotImplementedError
 
+    def settle_sent(self, entry: QueuedMessage) -> None:
+        """Remove a message that is settled by being sent."""
+        self.delivered_no_ack += 1
+        self.discard(entry)
+
     def settle(self, entry: QueuedMessage) -> None:
         """Remove an acked message."""
         raise NotImplementedError
@@ -153,6 +158,10 @@ class Queue:
 
     def message_count(self) -> int:
         """Return the number of waiting messages; of a stream, of all messages."""
+        return 0
+
+    def retrying(self) -> int:
+        """Return the number of messages that wait for their next attempt (retry.py)."""
         return 0
 
     def waiting_bytes(self) -> int:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from warrenmq.core import report
 from warrenmq.core.delayed import FIRST, Cursor, DelayedMessages
 from warrenmq.core.errors import NotFound
 from warrenmq.core.message import Message, QueuedMessage
@@ -52,7 +53,16 @@ class Schedule:
         self._messages: DelayedMessages | None = None  # opened with the first one
         # Stands for the schedule in events: not a queue that clients can see.
         self._queue = Queue(
-            vhost.name, STORE, True, False, None, {}, vhost.broker.stats, vhost.broker.turn, NOTHING, vhost.broker.events
+            vhost.name,
+            STORE,
+            True,
+            False,
+            None,
+            {},
+            vhost.broker.stats,
+            vhost.broker.turn,
+            NOTHING,
+            vhost.broker.events,
         )
 
     def __len__(self) -> int:
@@ -98,6 +108,7 @@ class Schedule:
         if not outcome & (QUEUED | DELIVERED | DROPPED):
             broker.stats.unroutable += 1
             self._emit(schema.UNROUTABLE, message, schema.R_NO_ROUTE)
+            self._vhost.reports.add(message, report.UNROUTABLE, schema.reason_name(schema.R_NO_ROUTE), None, 0)
 
     def _emit(self, kind: int, message: Message, reason: int) -> None:
         if message.uid != 0:
@@ -132,6 +143,7 @@ class Schedule:
         def removed(entry: QueuedMessage | None) -> None:
             if entry is not None:
                 self._emit(schema.DROPPED, entry.message, schema.R_CLIENT)
+                self._vhost.reports.add(entry.message, report.DROPPED, "cancelled", None, 0)
             receive(None if entry is None else _describe(entry))
 
         if self._messages is None:

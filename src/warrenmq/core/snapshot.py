@@ -31,6 +31,8 @@ class Overview:
     consumers: int
     messages_ready: int
     messages_unacked: int
+    messages_scheduled: int
+    messages_retrying: int
     held_bytes: int
     published: int
     delivered: int
@@ -45,6 +47,7 @@ class Overview:
     dropped: Mapping[str, int]  # by reason: messages removed from queues without an ack
     dead_lettered: Mapping[str, int]  # by reason: dropped messages that another queue took
     consumer_timeouts: int
+    retried: int
     bytes_in: int
     bytes_out: int
     connections_opened: int
@@ -56,6 +59,8 @@ class Overview:
 def overview(broker: Broker) -> Overview:
     stats = broker.stats
     vhosts = broker.vhosts.values()
+    scheduled = sum(len(vhost.schedule) for vhost in vhosts)
+    retrying = sum(queue.retrying() for vhost in vhosts for queue in vhost.queues.values())
     return Overview(
         vhosts=len(vhosts),
         connections=broker.connection_count,
@@ -64,8 +69,10 @@ def overview(broker: Broker) -> Overview:
         queues=sum(len(vhost.queues) for vhost in vhosts),
         bindings=sum(len(vhost.bindings) for vhost in vhosts),
         consumers=stats.consumers,
-        messages_ready=stats.ready,
+        messages_ready=stats.ready - scheduled - retrying,
         messages_unacked=stats.unacked,
+        messages_scheduled=scheduled,
+        messages_retrying=retrying,
         held_bytes=stats.held_bytes,
         published=stats.published,
         delivered=stats.delivered,
@@ -80,6 +87,7 @@ def overview(broker: Broker) -> Overview:
         dropped={reason_name(reason): stats.dropped[reason] for reason in DROP_REASONS},
         dead_lettered={reason_name(reason): stats.dead_lettered[reason] for reason in DROP_REASONS},
         consumer_timeouts=stats.consumer_timeouts,
+        retried=stats.retried,
         bytes_in=stats.bytes_in,
         bytes_out=stats.bytes_out,
         connections_opened=stats.connections_opened,
@@ -97,6 +105,7 @@ def memory(broker: Broker) -> dict[str, int]:
     stats = broker.stats
     waiting = sum(queue.waiting_bytes() for vhost in broker.vhosts.values() for queue in vhost.queues.values())
     waiting += broker.storage.pending_bytes()
+    waiting += sum(vhost.schedule.waiting_bytes() for vhost in broker.vhosts.values())
     held = stats.held_bytes - stats.shared_bytes
     kept = sum(
         x.history.held_bytes
@@ -224,6 +233,7 @@ class QueueView:
     is_exclusive: bool
     messages_ready: int
     messages_unacked: int
+    messages_retrying: int
     consumers: int
     published: int
     delivered: int
@@ -245,6 +255,7 @@ def queue_view(queue: Queue) -> QueueView:
         is_exclusive=queue.owner is not None,
         messages_ready=queue.message_count(),
         messages_unacked=queue.unacked_count,
+        messages_retrying=queue.retrying(),
         consumers=len(queue.consumers),
         published=queue.published(),
         delivered=queue.delivered + queue.delivered_no_ack + queue.delivered_directly(),

@@ -16,6 +16,8 @@ cdef class Stats:
     cdef public long long dead_letter_cycles
     cdef public long long rejected_publishes
     cdef public long long consumer_timeouts
+    cdef public long long retried
+    cdef public long long reports
     cdef public long long ready
     cdef public long long unacked
     cdef public long long consumers

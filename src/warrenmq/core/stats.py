@@ -43,6 +43,8 @@ class Stats:
         "ready",
         "redelivered",
         "rejected_publishes",
+        "reports",
+        "retried",
         "returned",
         "route_bytes",
         "shared_bytes",
@@ -68,6 +70,8 @@ class Stats:
         self.dead_letter_cycles = 0
         self.rejected_publishes = 0
         self.consumer_timeouts = 0
+        self.reports = 0  # published to producers
+        self.retried = 0  # failed deliveries that will be repeated
         self.ready = 0
         self.unacked = 0
         self.consumers = 0

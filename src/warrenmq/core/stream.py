@@ -14,6 +14,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from warrenmq.core import retry_options
 from warrenmq.core.arguments import parse_age
 from warrenmq.core.consumer import Consumer
 from warrenmq.core.errors import NotImplementedHere, PreconditionFailed
@@ -453,7 +454,7 @@ class Stream(Queue):
         self, channel: "Channel", no_ack: bool, is_exclusive: bool, arguments: dict[str, Any]
     ) -> None:
         """Refuse what RabbitMQ refuses; like there, an exclusive consumer is accepted and not exclusive."""
-        for name in ("x-priority", "x-cancel-on-ha-failover", "x-consumer-timeout"):
+        for name in ("x-priority", "x-cancel-on-ha-failover", "x-consumer-timeout", *retry_options.ARGUMENTS):
             if name in arguments:
                 raise PreconditionFailed(f"invalid arg '{name}' for {self._named()} of queue type rabbit_stream_queue")
         if channel.default_prefetch == 0:

@@ -31,9 +31,7 @@ class Transaction:
         self.size = 0
         self.settlements: list[tuple[Taken, int, bool]] = []  # (deliveries, acked, nacked or rejected, requeue)
 
-    def hold_publish(
-        self, message: Message, target: Target, is_mandatory: bool, stats: Stats
-    ) -> None:
+    def hold_publish(self, message: Message, target: Target, is_mandatory: bool, stats: Stats) -> None:
         """Deliver this on commit; 311 if open transactions take all the memory they may."""
         size = message.footprint()
         if stats.exceeds_unfinished(size):

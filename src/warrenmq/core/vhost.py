@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from warrenmq.core import definitions, history, reserved
@@ -41,12 +41,13 @@ from warrenmq.core.memory import size_of_binding, size_of_exchange, size_of_queu
 from warrenmq.core.message import Message, address_of
 from warrenmq.core.options import STREAM, ExchangeOptions, QueueOptions
 from warrenmq.core.policies import Policies
-from warrenmq.core.publish_rules import ADDRESS_PREFIX
+from warrenmq.core.publish_rules import ADDRESS_PREFIX, wants_report
 from warrenmq.core.publishing import publish, publish_from
 from warrenmq.core.queue import Queue
 from warrenmq.core.queue_expiry import apply_expiry
+from warrenmq.core.report import Reports
 from warrenmq.core.routing import MATCHERS, Traits, validate_binding
-from warrenmq.core.schedule import STORE, Schedule
+from warrenmq.core.schedule import Schedule
 from warrenmq.core.stats import Revision
 from warrenmq.core.stream import Stream
 from warrenmq.events import schema
@@ -88,9 +89,10 @@ class VHost:
         self.stateful_exchanges: dict[Exchange, None] = {}  # `Exchange.is_stateful`
         self.policies = Policies(self)
         self.schedule = Schedule(self)
+        self.reports = Reports(self)
         for exchange_name, type in PREDECLARED:
-            self._add_exchange(Exchange(exchange_name, type, is_durable=True))
-        self._add_exchange(Exchange(TRACE_EXCHANGE, "topic", is_durable=True, is_internal=True))
+            self.add_exchange(Exchange(exchange_name, type, is_durable=True))
+        self.add_exchange(Exchange(TRACE_EXCHANGE, "topic", is_durable=True, is_internal=True))
 
     @overload
     def apply(self, target: Queue, options: QueueOptions) -> None: ...
@@ -219,7 +221,7 @@ class VHost:
             raise CommandInvalid(f"unknown exchange type '{type}'")
         existing = self.exchanges.get(name)
         if existing is not None:
-            what = self._named("exchange", name)
+            what = self.named("exchange", name)
             require_same_flag("type", what, type, existing.type)
             require_same_flag("durable", what, is_durable, existing.is_durable)
             require_same_flag("auto_delete", what, is_auto_delete, existing.is_auto_delete)
@@ -230,13 +232,13 @@ class VHost:
             raise AccessRefused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
         if reserved.is_reserved(name):
             raise AccessRefused(f"exchange name '{name}' contains reserved prefix '{reserved.PREFIX}*'")
-        validate_exchange_arguments(self._named("exchange", name), type, arguments)
+        validate_exchange_arguments(self.named("exchange", name), type, arguments)
         limit = self.limits.max_exchanges
         if limit and len(self.exchanges) >= limit:
-            what = self._named("exchange", name)
+            what = self.named("exchange", name)
             raise PreconditionFailed(f"cannot declare {what}: exchange limit of {limit} is reached")
         exchange = Exchange(name, type, is_durable, is_auto_delete, is_internal, arguments)
-        self._add_exchange(exchange)
+        self.add_exchange(exchange)
         self._topology_changed()
         if is_durable:
             self.broker.catalog.save("exchange", (self.name, name), definitions.of_exchange(self.name, exchange))
@@ -246,7 +248,7 @@ class VHost:
         self.broker.emit(schema.EXCHANGE_DECLARED, self.name, exchange=name)
         return exchange
 
-    def _add_exchange(self, exchange: Exchange) -> None:
+    def add_exchange(self, exchange: Exchange) -> None:
         self.exchanges[exchange.name] = exchange
         self.policies.apply_to(exchange)
         self.broker.stats.definition_bytes += size_of_exchange(exchange)
@@ -273,12 +275,12 @@ class VHost:
         """Delete an exchange with its bindings; does nothing if it does not exist."""
         self.require_not_default(name)
         if name.startswith("amq."):
-            raise AccessRefused(f"deletion of system {self._named('exchange', name)} not allowed")
+            raise AccessRefused(f"deletion of system {self.named('exchange', name)} not allowed")
         exchange = self.exchanges.get(name)
         if exchange is None:
             return
         if if_unused and exchange.binding_count:
-            raise PreconditionFailed(f"{self._named('exchange', name)} in use")
+            raise PreconditionFailed(f"{self.named('exchange', name)} in use")
         self.remove_exchange(exchange)
 
     def remove_exchange(self, exchange: Exchange) -> None:
@@ -334,7 +336,7 @@ class VHost:
         is_durable = is_durable and not is_exclusive  # an exclusive queue is deleted with its connection
         existing = self.queues.get(name) if name else None
         if existing is not None:
-            what = self._named("queue", name)
+            what = self.named("queue", name)
             self._require_access(existing, connection)
             if is_exclusive != (existing.owner is not None):
                 raise ResourceLocked(self._locked(name))
@@ -345,13 +347,13 @@ class VHost:
             return existing
         self._require_free(name, is_durable, arguments)
         require_name(name, arguments)
-        validate_queue_arguments(self._named("queue", name), arguments, is_durable, is_exclusive, is_auto_delete)
+        validate_queue_arguments(self.named("queue", name), arguments, is_durable, is_exclusive, is_auto_delete)
         name = name or self._generate_name()
         limit = self.limits.max_queues
         if limit and len(self.queues) >= limit and connection is not None:
             where = f"in vhost '{self.name}' ({limit})"
             raise PreconditionFailed(f"cannot declare queue '{name}': queue limit {where} is reached")
-        queue = self._make_queue(name, is_durable, is_auto_delete, connection if is_exclusive else None, arguments)
+        queue = self.make_queue(name, is_durable, is_auto_delete, connection if is_exclusive else None, arguments)
         if is_durable:
             self.broker.catalog.save("queue", (self.name, name), definitions.of_queue(queue))
         self.broker.emit(schema.QUEUE_DECLARED, self.name, queue=name)
@@ -366,8 +368,13 @@ class VHost:
         if not reserved.can_be_declared(is_durable, arguments):
             raise AccessRefused(f"queue name '{name}' is reserved for a durable stream")
 
-    def _make_queue(
-        self, name: str, is_durable: bool, is_auto_delete: bool, owner: Connection | None, arguments: dict[str, Any]
+    def make_queue(
+        self,
+        name: str,
+        is_durable: bool,
+        is_auto_delete: bool,
+        owner: Connection | None,
+        arguments: dict[str, Any],
     ) -> Queue:
         broker = self.broker
         applied = self.policies.find(queue_type_of(arguments), name)
@@ -413,11 +420,11 @@ class VHost:
             return 0
         self._require_access(queue, connection)
         if name == schema.STREAM_NAME and reserved.is_system_stream(self.name, name) and isinstance(queue, Stream):
-            raise AccessRefused(f"deletion of system {self._named('queue', name)} not allowed")
+            raise AccessRefused(f"deletion of system {self.named('queue', name)} not allowed")
         if if_unused and queue.consumers:
-            raise PreconditionFailed(f"{self._named('queue', name)} in use")
-        if if_empty and queue.message_count():
-            raise PreconditionFailed(f"{self._named('queue', name)} not empty")
+            raise PreconditionFailed(f"{self.named('queue', name)} in use")
+        if if_empty and (queue.message_count() or queue.retrying()):
+            raise PreconditionFailed(f"{self.named('queue', name)} not empty")
         return self.remove_queue(queue)
 
     def remove_queue(self, queue: Queue, reason: int = 0) -> int:
@@ -434,6 +441,7 @@ class VHost:
         self._topology_changed()
         if queue.is_durable:
             self.broker.catalog.delete("queue", (self.name, queue.name))
+            self.reports.forget(queue.name)
         self.broker.turn.cancelled.extend(consumers)
         self.broker.emit(schema.QUEUE_DELETED, self.name, queue=queue.name, reason=reason)
         return dropped
@@ -459,10 +467,10 @@ class VHost:
     def bind(self, source: str, destination: Destination, key: str, arguments: dict[str, Any]) -> None:
         """Bind a queue or another exchange to an exchange; an existing binding is left unchanged."""
         exchange = self.exchange(source)
-        if self._is_system_stream(destination):
-            raise AccessRefused(f"binding of system {self._named('queue', destination.name)} not allowed")
+        if self.is_system_stream(destination):
+            raise AccessRefused(f"binding of system {self.named('queue', destination.name)} not allowed")
         try:
-            validate_binding(exchange.type, key, arguments)
+            validate_binding(exchange.options.routing_type, key, arguments)
         except ValueError as error:
             raise PreconditionFailed(str(error)) from None
         binding = make_binding(exchange, destination, key, arguments)
@@ -470,10 +478,10 @@ class VHost:
         if limit and len(self.bindings) >= limit and binding not in self.bindings:
             kind = "queue" if isinstance(destination, Queue) else "exchange"
             raise PreconditionFailed(
-                f"cannot bind {kind} '{destination.name}' to {self._named('exchange', source)}: "
+                f"cannot bind {kind} '{destination.name}' to {self.named('exchange', source)}: "
                 f"binding limit of {limit} is reached"
             )
-        if not self._add_binding(binding):
+        if not self.add_binding(binding):
             return
         if binding.is_durable:
             self.broker.catalog.save(
@@ -492,13 +500,14 @@ class VHost:
             self.broker.events.advance_clock()
         try:
             if isinstance(binding.destination, Queue):
+                message.wants_report = wants_report(message.header)
                 binding.destination.enqueue(message)
             else:
                 publish_from(self, binding.destination, message)
         finally:
             turn.is_settling = was_settling
 
-    def _is_system_stream(self, destination: Destination) -> bool:
+    def is_system_stream(self, destination: Destination) -> bool:
         """Return True for a system stream."""
         return isinstance(destination, Queue) and reserved.is_system_stream(self.name, destination.name)
 
@@ -521,7 +530,7 @@ class VHost:
         self._delete_if_unused(exchange)
         return True
 
-    def _add_binding(self, binding: Binding) -> bool:
+    def add_binding(self, binding: Binding) -> bool:
         """Return True if it is new."""
         if not self.bindings.add(binding):
             return False
@@ -550,51 +559,14 @@ class VHost:
         if exchange.is_auto_delete and not exchange.binding_count and exchange.name in self.exchanges:
             self.remove_exchange(exchange)
 
-    # -- recovery ----------------------------------------------------------------------------------------------------
-
-    def restore_exchange(self, definition: dict[str, Any]) -> None:
-        exchange = Exchange(
-            definition["name"],
-            definition["type"],
-            True,
-            definition["auto_delete"],
-            definition["internal"],
-            definition["arguments"],
-        )
-        self._add_exchange(exchange)
-
-    def restore_queue(self, definition: dict[str, Any]) -> None:
-        if definition["name"] == STORE:
-            self.schedule.restore()
-            return
-        is_history = definition["name"].startswith(history.STORE_PREFIX)
-        exchange = self.exchanges.get(definition["name"].removeprefix(history.STORE_PREFIX)) if is_history else None
-        if exchange is not None and exchange.history is not None:
-            return  # the exchange has it
-        self._make_queue(definition["name"], True, definition["auto_delete"], None, definition["arguments"])
-
-    def restore_binding(self, definition: dict[str, Any]) -> None:
-        kinds: Mapping[str, Mapping[str, Destination]] = {"queue": self.queues, "exchange": self.exchanges}
-        destination = kinds[definition["destination_type"]][definition["destination"]]
-        source = self.exchanges[definition["source"]]
-        binding = make_binding(source, destination, definition["routing_key"], definition["arguments"])
-        if self._is_system_stream(destination):  # an older version allowed it
-            self.broker.catalog.delete("binding", definitions.binding_key(self.name, binding))
-            self.broker.recovery_warnings.append(
-                f"the binding of {self._named('queue', destination.name)} to exchange '{source.name}' is removed: "
-                "clients cannot bind streams of the broker"
-            )
-            return
-        self._add_binding(binding)
-
     # -- error texts -------------------------------------------------------------------------------------------------
 
-    def _named(self, kind: str, name: str) -> str:
+    def named(self, kind: str, name: str) -> str:
         return f"{kind} '{name}' in vhost '{self.name}'"
 
     def _locked(self, name: str) -> str:
         return (
-            f"cannot obtain exclusive access to locked {self._named('queue', name)}. It could be originally "
+            f"cannot obtain exclusive access to locked {self.named('queue', name)}. It could be originally "
             "declared on another connection or the exclusive property value does not match that of the original "
             "declaration."
         )

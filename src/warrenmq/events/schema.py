@@ -67,6 +67,7 @@ R_DUPLICATE = 21  # deduplicated
 R_RETRIES_EXHAUSTED = 22
 R_REFUSED = 23  # a full queue rejected the publish
 R_CYCLE = 24  # a dead letter would loop
+R_CONSUMER_TIMEOUT = 25  # a consumer did not ack in time
 
 REASON_NAMES = {code: name[2:].lower() for name, code in [*globals().items()] if name.startswith("R_")}
 REASON_CODES = {name: code for code, name in REASON_NAMES.items()}

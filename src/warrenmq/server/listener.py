@@ -36,6 +36,9 @@ from warrenmq.server.timer_driver import TimerDriver
 
 log = logging.getLogger("warrenmq.listener")
 
+# What RabbitMQ does not have.
+OWN_CAPABILITIES = {"warrenmq.consumer_retry": True}
+
 # All connections read into one buffer of this size (or two frames, if those are larger).
 RECEIVE_BUFFER = 256 * 1024
 # Every connection is checked four times a second, an eighth of them at a time: checking thousands at once would delay
@@ -121,7 +124,7 @@ class AmqpServer:
             "copyright": "Copyright (c) the WarrenMQ authors",
             "information": "WarrenMQ speaks RabbitMQ's dialect. Licensed under the Apache License, Version 2.0",
             "cluster_name": f"warren@{platform.node()}",
-            "capabilities": dict(CAPABILITIES),
+            "capabilities": {**CAPABILITIES, **OWN_CAPABILITIES},
         }
         self._connections: dict[AmqpConnection, None] = {}
         self._unauthenticated: set[AmqpConnection] = set()  # no virtual host opened yet

@@ -248,7 +248,7 @@ def _flags_of(entry: QueuedMessage, flags: int) -> int:
 
 def _page_flags_of(entry: QueuedMessage) -> int:
     flags = _flags_of(entry, _PERSISTENT if entry.epoch > 0 else 0)
-    return flags | _ATTEMPTS if entry.attempts != 0 else flags
+    return flags | _ATTEMPTS if entry.ended_attempts() != 0 else flags
 
 
 def fields_size(flags: int) -> int:
@@ -480,7 +480,7 @@ def _encode_fields(entry: QueuedMessage, flags: int) -> bytes:
     if flags & _EXPIRY != 0:
         fields += _U64.pack(entry.expires_ms)
     if flags & _ATTEMPTS != 0:
-        fields += _U32.pack(entry.attempts)
+        fields += _U32.pack(entry.ended_attempts())
     return fields
 
 
@@ -525,7 +525,7 @@ def _put_record(at: Pointer, entry: QueuedMessage, flags: int) -> Pointer:
     if flags & _EXPIRY != 0:
         at = _put_u64(at, entry.expires_ms)
     if flags & _ATTEMPTS != 0:
-        at = _put_u32(at, entry.attempts)
+        at = _put_u32(at, entry.ended_attempts())
     memcpy(at, address, address_size - blind_size)
     at += address_size - blind_size
     if blind_size != 0:

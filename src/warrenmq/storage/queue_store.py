@@ -233,8 +233,8 @@ class QueueStore(MessageStore):
         for entry in self._unflushed.values():
             if entry.epoch <= epoch:
                 self._log.buffer.put_append(self.number, entry, _PERSISTENT | _RELOGGED)
-                if entry.attempts:
-                    self._log.buffer.put_attempts(self.number, entry.position, entry.attempts)
+                if entry.ended_attempts():
+                    self._log.buffer.put_attempts(self.number, entry.position, entry.ended_attempts())
                 self._log.note_work(0)
                 entry.epoch = open_epoch
                 size += len(entry.message.header) + len(entry.message.body) + 64

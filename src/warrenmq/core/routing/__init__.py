@@ -23,6 +23,8 @@ LEAST_LOADED = "x-least-loaded"
 MODULUS_HASH = "x-modulus-hash"
 RECENT_HISTORY = "x-recent-history"
 
+DELAYED_MESSAGE = "x-delayed-message"
+
 # The matcher of each exchange type.
 MATCHERS: dict[str, Callable[[], Matcher]] = {
     "direct": DirectMatcher,
@@ -36,6 +38,7 @@ MATCHERS: dict[str, Callable[[], Matcher]] = {
     # The exchange itself does what is special about these (core/deduplication.py, core/history.py).
     "x-message-deduplication": FanoutMatcher,
     RECENT_HISTORY: FanoutMatcher,
+    DELAYED_MESSAGE: DirectMatcher,  # that of its `x-delayed-type`
 }
 
 
