@@ -1,15 +1,22 @@
 """The documents tell the truth: their examples run, their links lead somewhere."""
 
+import ast
+import inspect
 import re
 import subprocess
 import sys
+from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import warrenmq
+from warrenmq import client
+from warrenmq.protocol import spec
 
 ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "warrenmq"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 EXAMPLES = (
     "README.md",
@@ -73,3 +80,40 @@ def test_architecture_names_every_module_of_the_inner_rooms() -> None:
     modules = {path.name for room in rooms for path in (ROOT / "src" / "warrenmq" / room).rglob("*.py")}
     modules -= {"__init__.py", "uncompiled.py"}
     assert [name for name in sorted(modules) if f"`{name}`" not in text and f"/{name}`" not in text] == []
+
+
+FACES: dict[str, Any] = {
+    "warrenmq": warrenmq,
+    "client": client,
+    "connection": client.Connection,
+    "channel": client.Channel,
+    "delivery": client.Delivery,
+}
+AMQP_METHODS = {method.name for method in spec.METHODS.values()}
+REFERENCES = sorted(set(re.findall(r"`([^`\n]+)`", (ROOT / "docs" / "ancestors.md").read_text())))
+
+
+@pytest.mark.parametrize("path", [name for name in REFERENCES if re.match(r"[\w/]+(\.py|/$)", name)])
+def test_ancestors_names_code_that_exists(path: str) -> None:
+    file, _, names = path.partition(":")
+    assert (PACKAGE / file).exists() or (ROOT / file).exists()
+    if names:
+        node: ast.AST = ast.parse((PACKAGE / file).read_text())
+        for name in names.split("."):
+            node = {each.name: each for each in ast.iter_child_nodes(node) if hasattr(each, "name")}[name]
+
+
+@pytest.mark.parametrize("name", [name for name in REFERENCES if name.partition(".")[0] in FACES and "." in name])
+def test_ancestors_names_methods_and_parameters_of_the_client(name: str) -> None:
+    if name not in AMQP_METHODS:
+        first, *rest = name.partition("(")[0].split(".")
+        found: Any = reduce(getattr, rest, FACES[first])
+        parameters = set(re.findall(r"(\w+)=", name))
+        assert not parameters or parameters <= set(inspect.signature(found).parameters)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in REFERENCES if re.fullmatch(r"(basic|confirm|exchange|queue|tx)\.\w+", name)]
+)
+def test_ancestors_names_methods_of_amqp(name: str) -> None:
+    assert name in AMQP_METHODS
