@@ -21,6 +21,17 @@ def fits(pattern: str, key: str) -> bool:
     return matches(matcher, key) == {"queue"}
 
 
+def count_nodes(matcher: TopicMatcher) -> int:
+    """Count the nodes below the root."""
+    count = -1
+    nodes = [matcher.root]
+    while nodes:
+        node = nodes.pop()
+        count += 1
+        nodes += [below for below in (*node.words.values(), node.star, node.rest) if below is not None]
+    return count
+
+
 @pytest.mark.parametrize(
     ("pattern", "key", "expected"),
     [
@@ -128,16 +139,16 @@ def test_unbinding_prunes_only_the_nodes_that_no_other_pattern_needs() -> None:
     matcher = TopicMatcher()
     matcher.bind("a.b", {}, "short")
     matcher.bind("a.b.*.#.c", {}, "long")
-    assert matcher.count_nodes() == 5
+    assert count_nodes(matcher) == 5
     matcher.unbind("a.b.*.#.c", {}, "long")
-    assert matcher.count_nodes() == 2
+    assert count_nodes(matcher) == 2
     assert matches(matcher, "a.b") == {"short"}
     matcher.bind("a.b.c", {}, "longer")
     matcher.unbind("a.b", {}, "short")
-    assert matcher.count_nodes() == 3
+    assert count_nodes(matcher) == 3
     assert matches(matcher, "a.b.c") == {"longer"}
     matcher.unbind("a.b.c", {}, "longer")
-    assert matcher.count_nodes() == 0
+    assert count_nodes(matcher) == 0
 
 
 def model_fits(pattern: str, key: str) -> bool:
@@ -184,7 +195,7 @@ def test_any_sequence_of_binds_and_unbinds_routes_as_the_model(
     for pattern, destination in bound:
         matcher.unbind(pattern, {}, destination)
     assert matcher.is_empty()
-    assert matcher.count_nodes() == 0
+    assert count_nodes(matcher) == 0
 
 
 def visits(matcher: TopicMatcher, key: str) -> int:
@@ -211,7 +222,7 @@ def test_many_hashes_do_not_blow_up() -> None:
         matcher.bind(pattern, {}, pattern)
     key = ".".join(["b"] * 60)
     assert matches(matcher, key) == {"*.#.*.#.*.#.*.#"}
-    assert visits(matcher, key) <= 61 * (matcher.count_nodes() + 1)
+    assert visits(matcher, key) <= 61 * (count_nodes(matcher) + 1)
 
 
 def test_a_key_whose_first_word_matches_nothing_visits_only_the_root() -> None:

@@ -10,7 +10,7 @@ cdef class TopicNode:
 
 
 cdef class TopicMatcher:
-    cdef TopicNode _root
+    cdef readonly TopicNode root
     cdef long long _match_number
     cdef public long long visited
 

@@ -69,20 +69,20 @@ class TopicNode:
 class TopicMatcher:
     """Destinations by pattern; in the order of the trie, which is the same for the same bindings."""
 
-    __slots__ = ("_match_number", "_root", "visited")
+    __slots__ = ("_match_number", "root", "visited")
 
     uses_message = False
     uses_all_keys = True
 
     def __init__(self) -> None:
-        self._root: TopicNode = TopicNode()
+        self.root: TopicNode = TopicNode()
         self._match_number: int = 0
-        # Nodes visited by all matches so far: tests measure the cost of matching by it.
+        # Nodes visited by all matches so far: tests measure the cost of matching by it, and walk from the root.
         self.visited: int = 0
 
     def bind(self, key: str, arguments: Mapping[str, object], destination: Hashable) -> None:
         """Route messages whose key matches the pattern to the destination."""
-        node = self._root
+        node = self.root
         for word in split_words(key):
             child = node.child(word)
             if child is None:
@@ -94,7 +94,7 @@ class TopicMatcher:
     def unbind(self, key: str, arguments: Mapping[str, object], destination: Hashable) -> None:
         """Undo one earlier bind, and remove nodes that are no longer needed."""
         words = split_words(key)
-        path = [self._root]
+        path = [self.root]
         for word in words:
             child = path[-1].child(word)
             if child is None:
@@ -109,7 +109,7 @@ class TopicMatcher:
         self._match_number += 1
         here: list[TopicNode] = []
         opened: list[TopicNode] = []
-        self._reach(self._root, here, opened, found)
+        self._reach(self.root, here, opened, found)
         for word in split_words(key):
             ahead: list[TopicNode] = []
             # Nodes opened by this word start with the next one.
@@ -126,22 +126,7 @@ class TopicMatcher:
 
     def is_empty(self) -> bool:
         """Return True if no binding is left."""
-        return self._root.is_bare()
-
-    def count_nodes(self) -> int:
-        """Return the number of nodes, by walking the whole trie."""
-        count = 0
-        nodes = [self._root]
-        while nodes:
-            node = nodes.pop()
-            below = [*node.words.values()]
-            if node.star is not None:
-                below.append(node.star)
-            if node.rest is not None:
-                below.append(node.rest)
-            count += len(below)
-            nodes += below
-        return count
+        return self.root.is_bare()
 
     def _step(
         self,
