@@ -44,10 +44,10 @@ def read_events(broker: BrokerProcess, is_all: Callable[[list[Event]], bool]) ->
         while True:
             connection.socket.settimeout(MOMENT if is_all(found) else PATIENCE)
             try:
-                octets = next_batch(channel)
+                data = next_batch(channel)
             except TimeoutError:
                 return found
-            found += [event for event in decode(octets).events() if event.uid]
+            found += [event for event in decode(data).events() if event.uid]
 
 
 def next_batch(channel: WireChannel) -> bytes:

@@ -77,21 +77,21 @@ def second_life(folder: Path, *, may_know: bool = True) -> None:
 # -- before the start --------------------------------------------------------------------------------------------------
 
 
-def flip(octets: bytearray, choice: random.Random) -> bytearray:
-    for _ in range(1 + len(octets) // 2000):
-        octets[choice.randrange(len(octets))] ^= 1 << choice.randrange(8)
-    return octets
+def flip(data: bytearray, choice: random.Random) -> bytearray:
+    for _ in range(1 + len(data) // 2000):
+        data[choice.randrange(len(data))] ^= 1 << choice.randrange(8)
+    return data
 
 
-def cut(octets: bytearray, choice: random.Random) -> bytearray:
-    return octets[: choice.randrange(len(octets))]
+def cut(data: bytearray, choice: random.Random) -> bytearray:
+    return data[: choice.randrange(len(data))]
 
 
-def overwrite(octets: bytearray, choice: random.Random) -> bytearray:
-    return bytearray(choice.randbytes(len(octets)))
+def overwrite(data: bytearray, choice: random.Random) -> bytearray:
+    return bytearray(choice.randbytes(len(data)))
 
 
-def empty(octets: bytearray, choice: random.Random) -> bytearray:
+def empty(data: bytearray, choice: random.Random) -> bytearray:
     return bytearray()
 
 

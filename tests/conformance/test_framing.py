@@ -219,8 +219,8 @@ def test_any_cut_of_the_stream_means_the_same(channel: WireChannel, queue: str) 
     dialogue = pack_publish(1, b"byte by byte", {"message_id": "m1"}, routing_key=queue) + pack_frame(
         METHOD, 1, pack_method("basic.get", queue=queue, no_ack=True)
     )
-    for octet in dialogue:
-        channel.connection.send_bytes(bytes([octet]))
+    for byte in dialogue:
+        channel.connection.send_bytes(bytes([byte]))
     message = channel.content("basic.get-ok")
     assert (message.body, message.properties) == (b"byte by byte", {"message_id": "m1"})
 

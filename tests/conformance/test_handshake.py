@@ -55,8 +55,8 @@ def test_another_protocol_is_answered_with_the_supported_header(dial: Dial, head
 
 def test_the_header_may_come_in_pieces(dial: Dial) -> None:
     connection = dial()
-    for octet in PROTOCOL_HEADER:
-        connection.send_bytes(bytes([octet]))
+    for byte in PROTOCOL_HEADER:
+        connection.send_bytes(bytes([byte]))
     connection.expect("connection.start")
 
 

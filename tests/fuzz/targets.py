@@ -78,7 +78,7 @@ def read_frames(data: bytes) -> None:
 def read_values(data: bytes) -> None:
     """Bytes as a method, a header, a table and a value."""
     ask_header(data)
-    for read in (methods.decode, lambda octets: decode_table(octets, 0, len(octets))):
+    for read in (methods.decode, lambda raw: decode_table(raw, 0, len(raw))):
         try:
             read(data)
         except ProtocolError:

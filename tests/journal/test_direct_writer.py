@@ -145,10 +145,10 @@ def test_errors_are_the_operating_systems(quick_path: Path) -> None:
 @needs_direct_writes
 def test_non_contiguous_buffers_are_refused(quick_path: Path) -> None:
     handle = os.open(quick_path, os.O_RDWR)
-    octets = bytearray(100)
+    data = bytearray(100)
     with pytest.raises(BufferError):
-        direct_writer.DirectWriter().write(handle, [octets, memoryview(b"abcd")[::2]], 0)
-    octets.append(1)  # nobody holds it any more
+        direct_writer.DirectWriter().write(handle, [data, memoryview(b"abcd")[::2]], 0)
+    data.append(1)  # nobody holds it any more
     os.close(handle)
 
 
@@ -255,8 +255,8 @@ def test_a_moody_system_is_borne(quick_path: Path, moods: Path, mood: str, is_di
     command = [sys.executable, "-c", MOODY, str(quick_path)]
     result = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     assert result.stdout.split() == [str(is_direct), "False"]
-    octets = random.Random(5).randbytes(300_000)
-    assert quick_path.read_bytes() == b"\xee" * 17 + octets + b"\xee" * (100_000 - 17)
+    data = random.Random(5).randbytes(300_000)
+    assert quick_path.read_bytes() == b"\xee" * 17 + data + b"\xee" * (100_000 - 17)
 
 
 @pytest.fixture

@@ -149,13 +149,13 @@ def test_the_deletion_marks_are_read(folder: Path) -> None:
 )
 def test_the_documents_draw_these_files(page: str, number: int, name: str) -> None:
     drawing = re.findall(r"```\n(.*?)```", (DOCUMENTS / page).read_text(), re.DOTALL)[number]
-    octets = b""
+    data = b""
     for line in filter(None, drawing.splitlines()):
         match = re.fullmatch(r" *(\d+)  ((?:[0-9a-f]{2} )*[0-9a-f]{2})(?:  .*)?", line)
         assert match, line
-        assert int(match[1]) == len(octets), line
-        octets += bytes.fromhex(match[2])
-    assert octets == path_of(name).read_bytes()
+        assert int(match[1]) == len(data), line
+        data += bytes.fromhex(match[2])
+    assert data == path_of(name).read_bytes()
 
 
 def test_the_salt_of_the_fixture_is_where_it_is_drawn() -> None:

@@ -331,8 +331,8 @@ def torn(history: History, payload: bytes, kept: int) -> History:
     scan, _ = history.scan()
     name = log_name(scan.files_found[-1].first)
     end = scan.files_found[-1].size
-    octets = encode_epoch_head(payload, scan.last_sequence + 1, scan.last_sequence, 0, SALT) + payload
-    history.file(name)[end:] = octets[:kept]
+    data = encode_epoch_head(payload, scan.last_sequence + 1, scan.last_sequence, 0, SALT) + payload
+    history.file(name)[end:] = data[:kept]
     return history
 
 
@@ -535,9 +535,9 @@ def test_a_file_with_a_foreign_name_is_not_read() -> None:
 
 def test_a_file_that_repeats_epochs_is_not_read() -> None:
     history = a_log([b"a", b"b", b"c"])
-    octets = encode_file_head(2, SALT) + encode_epoch_head(b"other", 2, 1, 0, SALT) + b"other"
+    data = encode_file_head(2, SALT) + encode_epoch_head(b"other", 2, 1, 0, SALT) + b"other"
     handle = history.files.create(f"{FOLDER}/{log_name(2)}")
-    history.files.write(handle, octets, 0)
+    history.files.write(handle, data, 0)
     scan = history.check()
     reason = "it begins with epoch 2 instead of 4 and was skipped"
     assert scan.damage == [Damage(log_name(2), 0, reason, None)]

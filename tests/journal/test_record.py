@@ -56,21 +56,21 @@ def test_the_bytes_are_those_of_the_document() -> None:
 def test_a_truncated_definition_record_is_refused(
     message: tuple[int, int, bytes, bytes, bytes], data: st.DataObject
 ) -> None:
-    octets = encode(*message)
-    size = data.draw(st.integers(0, len(octets) - 1))
+    raw = encode(*message)
+    size = data.draw(st.integers(0, len(raw) - 1))
     with pytest.raises(BadRecord):
-        decode_at(octets[:size], 0)
+        decode_at(raw[:size], 0)
 
 
 @given(st.binary(max_size=60), st.integers(-5, 70))
-def test_any_bytes_are_a_record_or_refused(octets: bytes, offset: int) -> None:
+def test_any_bytes_are_a_record_or_refused(raw: bytes, offset: int) -> None:
     try:
-        record = decode_at(octets, offset)
+        record = decode_at(raw, offset)
     except BadRecord as error:
         assert error.offset == offset  # noqa: PT017
     else:
         assert isinstance(record, Record)
-        assert encode(*record[:5], record.fields) == octets[offset : record.end]
+        assert encode(*record[:5], record.fields) == raw[offset : record.end]
 
 
 def test_the_trace_of_a_message_follows_its_head() -> None:

@@ -43,12 +43,12 @@ PATH = "/file"
 class Stored:
     """A file in memory with these bytes."""
 
-    octets: bytes
+    raw: bytes
 
     def __post_init__(self) -> None:
         self.files = RecordingFiles()
         self.handle = self.files.create(PATH)
-        self.files.write(self.handle, self.octets, 0)
+        self.files.write(self.handle, self.raw, 0)
         self.current = self.files.disk.file(PATH).current
 
 
@@ -95,7 +95,7 @@ def test_pages_are_read_as_they_were_written(positions: list[int], size: int, bo
     assert [(page.first, page.last, page.count) for page in walk.pages] == [
         (group[0], group[-1], len(group)) for group in groups
     ]
-    assert (walk.end, walk.size, walk.reason) == (len(segment.octets), len(segment.octets), None)
+    assert (walk.end, walk.size, walk.reason) == (len(segment.raw), len(segment.raw), None)
     assert all((page.time_first, page.time_last) == (100, 200) for page in walk.pages)
     found = [page_records(page, read_payload(segment.files, segment.handle, page)) for page in walk.pages]
     assert [[record.position for record in records] for records in found] == groups
@@ -104,17 +104,17 @@ def test_pages_are_read_as_they_were_written(positions: list[int], size: int, bo
 
 def test_a_walk_reads_heads_only() -> None:
     class Counting(RecordingFiles):
-        octets = 0
+        bytes_read = 0
 
         def read(self, handle: int, size: int, offset: int) -> bytes:
             data = super().read(handle, size, offset)
-            self.octets += len(data)
+            self.bytes_read += len(data)
             return data
 
     segment = Stored(encode_file_head(SEGMENT_MAGIC) + a_page([1], bytes(10_000)) + a_page([2], bytes(10_000)))
     files = Counting(segment.files.disk)
     assert len(walk_pages(files, files.open(PATH)).pages) == 2
-    assert files.octets == FILE_HEAD_SIZE + 2 * PAGE_HEAD_SIZE
+    assert files.bytes_read == FILE_HEAD_SIZE + 2 * PAGE_HEAD_SIZE
 
 
 def test_every_cut_leaves_the_pages_before_it() -> None:
@@ -306,7 +306,7 @@ def test_marks_are_read_as_they_were_written(batches: list[list[int]]) -> None:
     dead = a_dead_file(*batches)
     marks = read_marks(dead.files, PATH)
     assert list(marks.numbers) == joined(batches)
-    assert marks[1:] == (len(dead.octets), len(dead.octets), None, False, UNKNOWN)
+    assert marks[1:] == (len(dead.raw), len(dead.raw), None, False, UNKNOWN)
     assert dead.files.open_paths() == 1  # that of the test
 
 

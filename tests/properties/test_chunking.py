@@ -131,7 +131,7 @@ def test_valid_input_means_the_same_however_it_is_cut(stream: list[Frame], place
 @given(streams())
 def test_valid_input_may_come_byte_by_byte(stream: list[Frame]) -> None:
     data = packed(stream)
-    assert read(bytes((octet,)) for octet in data) == (modelled(stream), "")
+    assert read(bytes((byte,)) for byte in data) == (modelled(stream), "")
 
 
 @given(streams(), st.lists(damages, min_size=1, max_size=4), cuts)

@@ -20,7 +20,7 @@ decimals = st.builds(
     st.integers(-(2**31), 2**31 - 1),
     st.integers(0, 255),
 )
-broken_texts = st.binary(min_size=1, max_size=10).map(lambda octets: LongString(octets + b"\xff"))
+broken_texts = st.binary(min_size=1, max_size=10).map(lambda raw: LongString(raw + b"\xff"))
 numbers = st.integers(-(2**63), 2**63 - 1)
 floats = st.floats(allow_nan=False)
 
@@ -32,14 +32,14 @@ values = st.recursive(
 )
 tables = st.dictionaries(short_texts, values, max_size=6)
 
-octets = st.integers(0, 255)
+byte_values = st.integers(0, 255)
 properties = st.builds(
     BasicProperties,
     content_type=st.none() | short_texts,
     content_encoding=st.none() | short_texts,
     headers=st.none() | tables,
-    delivery_mode=st.none() | octets,
-    priority=st.none() | octets,
+    delivery_mode=st.none() | byte_values,
+    priority=st.none() | byte_values,
     correlation_id=st.none() | short_texts,
     reply_to=st.none() | short_texts,
     expiration=st.none() | short_texts,

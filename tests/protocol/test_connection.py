@@ -130,7 +130,7 @@ def test_how_the_answers_are_cut_makes_no_difference() -> None:
     answer = whole.line.receive()
     assert cut.line.receive() == answer
     at_once = whole.client.receive(answer, 0.0)
-    one_by_one = [event for octet in answer for event in cut.client.receive(bytes((octet,)), 0.0)]
+    one_by_one = [event for byte in answer for event in cut.client.receive(bytes((byte,)), 0.0)]
     assert at_once == one_by_one
     assert len(at_once) == 5
 

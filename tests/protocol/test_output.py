@@ -97,9 +97,9 @@ def calls(draw: st.DrawFn) -> Call:
     )
 
 
-def _as_table(octets: bytes) -> bytes:
+def _as_table(content: bytes) -> bytes:
     """A table with one entry of N bytes."""
-    entry = b"\x01kx" + len(octets).to_bytes(4, "big") + octets
+    entry = b"\x01kx" + len(content).to_bytes(4, "big") + content
     return len(entry).to_bytes(4, "big") + entry
 
 

@@ -45,7 +45,7 @@ def read(data: bytes) -> object:
 
 
 @pytest.mark.parametrize(
-    ("octets", "value"),
+    ("raw", "value"),
     [
         (b"t\x00", False),
         (b"t\x01", True),
@@ -74,14 +74,14 @@ def read(data: bytes) -> object:
         (b"V", None),
     ],
 )
-def test_reads_every_field_type(octets: bytes, value: object) -> None:
-    decoded = read(octets)
+def test_reads_every_field_type(raw: bytes, value: object) -> None:
+    decoded = read(raw)
     assert decoded == value
     assert isinstance(decoded, type(value))
 
 
 @pytest.mark.parametrize(
-    ("value", "octets"),
+    ("value", "raw"),
     [
         (True, b"t\x01"),
         (0, b"I" + bytes(4)),
@@ -104,8 +104,8 @@ def test_reads_every_field_type(octets: bytes, value: object) -> None:
         (None, b"V"),
     ],
 )
-def test_writes_each_python_type_as_its_field_type(value: object, octets: bytes) -> None:
-    assert encode_value(value) == octets
+def test_writes_each_python_type_as_its_field_type(value: object, raw: bytes) -> None:
+    assert encode_value(value) == raw
 
 
 @pytest.mark.parametrize(
@@ -197,11 +197,11 @@ def test_passing_over_a_table_and_reading_it_end_in_the_same_place(data: bytes) 
 @given(strategies.wire_tables, st.data())
 def test_a_table_cut_anywhere_is_malformed(data: bytes, chosen: st.DataObject) -> None:
     end = chosen.draw(st.integers(0, len(data) - 1))
-    for octets in (data, data[:end]):
+    for raw in (data, data[:end]):
         with pytest.raises(MalformedValue):
-            decode_table(octets, 0, end)
+            decode_table(raw, 0, end)
         with pytest.raises(MalformedValue):
-            ValueReader(octets, 0, end).skip_table()
+            ValueReader(raw, 0, end).skip_table()
 
 
 @given(st.binary(max_size=60))
@@ -306,11 +306,11 @@ def test_a_timestamp_comes_back_as_it_went(moment: datetime | Timestamp) -> None
 
 
 @given(strategies.short_texts, st.binary())
-def test_strings_round_trip(text: str, octets: bytes) -> None:
+def test_strings_round_trip(text: str, raw: bytes) -> None:
     short = encode_shortstr(text)
     assert decode_shortstr(b"." + short + b".", 1, len(short) + 2) == (text, len(short) + 1)
-    long = encode_longstr(octets)
-    assert decode_longstr(b"." + long + b".", 1, len(long) + 2) == (octets, len(long) + 1)
+    long = encode_longstr(raw)
+    assert decode_longstr(b"." + long + b".", 1, len(long) + 2) == (raw, len(long) + 1)
 
 
 def test_a_short_string_holds_255_bytes() -> None:

@@ -124,9 +124,9 @@ def test_slow_handshake_is_aborted(server: SocketlessServer, steps: str) -> None
 
 def test_single_bytes_do_not_extend_the_handshake(server: SocketlessServer) -> None:
     client = Dialogue(server)
-    for octet in PROTOCOL_HEADER:
+    for byte in PROTOCOL_HEADER:
         if not client.line.is_closed:
-            client.line.send(bytes((octet,)))
+            client.line.send(bytes((byte,)))
             client.line.pass_time(1.0)
     assert client.line.is_closed
 

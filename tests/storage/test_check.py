@@ -518,9 +518,9 @@ def test_progress_grows_to_the_whole(folder: Folder) -> None:
     folder.log(append(3))
     heard: list[tuple[str, int, int]] = []
     check_folder(str(folder.path), lambda *told: heard.append(told))
-    done = [octets for _, octets, _ in heard]
+    done = [data for _, data, _ in heard]
     assert done == sorted(done)
-    (total,) = {octets for _, _, octets in heard}
+    (total,) = {data for _, _, data in heard}
     assert 0.9 * total <= done[-1] <= total
 
 

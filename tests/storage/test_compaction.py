@@ -490,9 +490,9 @@ def test_a_damaged_segment_is_left_alone_and_the_others_are_compacted(
     scattered(kept)
     damaged = kept.store().segments.all[1]
     path = Path(kept.store().folder) / damaged.name
-    octets = bytearray(path.read_bytes())
-    octets[-1] ^= 1
-    path.write_bytes(octets)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
     with caplog.at_level(logging.ERROR, "warrenmq.storage"):
         kept.settle()
     assert [line.getMessage() for line in caplog.records if "not compacted" in line.getMessage()]

@@ -145,7 +145,7 @@ def test_a_folder_of_version_1_opens_and_continues(folder: Path) -> None:
         assert again.bodies(name) == [b"old-0", b"old-1", b"old-2", b"new"]
     again.traced.make_batch()
     batches = again.bodies(schema.STREAM_NAME)
-    told = [event for octets in batches for event in decode(octets).events() if event.uid and event.queue == "q"]
+    told = [event for data in batches for event in decode(data).events() if event.uid and event.queue == "q"]
     assert {event.message_id for event in told} == {"new q"}
     assert story(told) == ["enqueued q", "delivered q", "requeued q"]
     again.close()

@@ -20,13 +20,13 @@ RESTORED_BELOW = 100
 @pytest.fixture
 def segment(tmp_path: Path) -> Path:
     """Three pages of two messages each; those of the second are transient, and it is torn."""
-    octets = encode_file_head(SEGMENT_MAGIC)
+    data = encode_file_head(SEGMENT_MAGIC)
     for first, flags in ((10, PERSISTENT), (12, 0), (14, PERSISTENT)):
         records = b"".join(encode(position, flags, b"\0\1q", b"header", b"body") for position in (first, first + 1))
         head = encode_page(first, first + 1, 2, 1, 1, records, 0 if flags else 2)
-        octets += head + (records if flags else bytes(len(records)))
+        data += head + (records if flags else bytes(len(records)))
     path = tmp_path / "segment"
-    path.write_bytes(octets)
+    path.write_bytes(data)
     return path
 
 

@@ -31,8 +31,8 @@ def spoil(kept: Kept, position: int, in_head: bool = False) -> None:
     handle = files.open(path)
     (page,) = [page for page in walk_pages(files, handle).pages if page.first <= position <= page.last]
     at = page.offset + 8 if in_head else page.end - 1
-    octet = files.read(handle, 1, at)[0]
-    files.write(handle, bytes((octet ^ 4,)), at)
+    byte = files.read(handle, 1, at)[0]
+    files.write(handle, bytes((byte ^ 4,)), at)
     files.close(handle)
 
 

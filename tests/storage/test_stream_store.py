@@ -487,8 +487,8 @@ def damage(node: Node, segment: int, page: int, in_head: bool = False) -> tuple[
     try:
         head = walk_pages(files, handle).pages[page]
         place = head.offset + 20 if in_head else head.offset + PAGE_HEAD_SIZE + 40
-        octet = files.read(handle, 1, place)
-        files.write(handle, bytes((octet[0] ^ 255,)), place)
+        byte = files.read(handle, 1, place)
+        files.write(handle, bytes((byte[0] ^ 255,)), place)
         return head.first, head.last
     finally:
         files.close(handle)

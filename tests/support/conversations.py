@@ -76,9 +76,9 @@ def apply_edits(conversation: Iterable[Frame], edits: Iterable[Edit]) -> list[by
     return pieces
 
 
-def _with_byte(octets: bytes, edit: Edit) -> bytes:
-    at = (edit.value >> 8) % len(octets)
-    return octets[:at] + bytes((edit.value % 256,)) + octets[at + 1 :]
+def _with_byte(raw: bytes, edit: Edit) -> bytes:
+    at = (edit.value >> 8) % len(raw)
+    return raw[:at] + bytes((edit.value % 256,)) + raw[at + 1 :]
 
 
 def _edit_frames(frames: list[Frame], edit: Edit) -> None:

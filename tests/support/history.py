@@ -407,10 +407,10 @@ def _id_texts(prefix: str, numbers: Numbers) -> pa.StringArray:
     """`m-00000017`: all of one length, so that the bytes are one array of digits."""
     digits = (numbers[:, None] // 10 ** np.arange(7, -1, -1) % 10 + ord("0")).astype(np.uint8)
     head = np.tile(np.frombuffer(prefix.encode(), np.uint8), (len(numbers), 1))
-    octets = np.ascontiguousarray(np.concatenate([head, digits], axis=1))
-    width = octets.shape[1]
+    data = np.ascontiguousarray(np.concatenate([head, digits], axis=1))
+    width = data.shape[1]
     ends = np.arange(len(numbers) + 1, dtype=np.int32) * width
-    return pa.StringArray.from_buffers(len(numbers), pa.py_buffer(ends), pa.py_buffer(octets))
+    return pa.StringArray.from_buffers(len(numbers), pa.py_buffer(ends), pa.py_buffer(data))
 
 
 def _texts_of(history: History, column: str, rows: slice) -> pa.Array:
@@ -454,8 +454,8 @@ def _encode_batch(history: History, rows: slice, names: bytes) -> bytes:
         if column.type == schema.TEXT:
             texts = _texts_of(history, column.name, rows)
             missing = texts.is_null().to_numpy(zero_copy_only=False)
-            octets = texts.buffers()[2]
-            parts = [texts.buffers()[1].to_pybytes()[: 4 * (count + 1)], octets.to_pybytes() if octets else b""]
+            data = texts.buffers()[2]
+            parts = [texts.buffers()[1].to_pybytes()[: 4 * (count + 1)], data.to_pybytes() if data else b""]
         else:
             held = history.columns.get(column.name)
             values = np.full(count, _MISSING) if held is None else held[rows]
@@ -475,8 +475,8 @@ def _laid_out(buffers: list[bytes]) -> tuple[bytes, list[int]]:
     places: list[int] = []
     parts: list[bytes] = []
     at = 0
-    for octets in buffers:
-        places += [at, len(octets)]
-        parts.append(octets.ljust(arrow.padded(len(octets)), b"\0"))
-        at += arrow.padded(len(octets))
+    for data in buffers:
+        places += [at, len(data)]
+        parts.append(data.ljust(arrow.padded(len(data)), b"\0"))
+        at += arrow.padded(len(data))
     return b"".join(parts), places

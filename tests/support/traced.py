@@ -46,8 +46,8 @@ class TracedProcess(BrokerProcess):
             request.data = json.dumps(body).encode()
         try:
             with urllib.request.urlopen(request, timeout=LIMIT) as answer:
-                octets = answer.read()
-                return answer.status, json.loads(octets) if octets else None
+                raw = answer.read()
+                return answer.status, json.loads(raw) if raw else None
         except urllib.error.HTTPError as refusal:
             return refusal.code, json.loads(refusal.read())
 

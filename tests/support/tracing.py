@@ -44,7 +44,7 @@ class TracedBroker:
     def events(self, *, resources: bool = False) -> list[Event]:
         """All that the event log holds, in order; those about no message only if asked for."""
         self.make_batch()
-        found = [event for octets in self.batches() for event in decode(octets).events()]
+        found = [event for data in self.batches() for event in decode(data).events()]
         return [event for event in found if resources or event.uid]
 
     def batches(self) -> list[bytes]:

@@ -197,7 +197,7 @@ def pack_table(table: Mapping[str, Any]) -> bytes:
 
 
 def pack_field(value: Any) -> bytes:
-    """One table or array entry with its type octet; Python's type chooses it unless `Tagged` does."""
+    """One table or array entry with its type byte; Python's type chooses it unless `Tagged` does."""
     match value:
         case Tagged(tag, inner):
             return tag.encode() + _pack_tagged(tag, inner)
@@ -371,15 +371,15 @@ def read_method(frame: Frame) -> Method:
     shape = _SHAPES_BY_ID[reader.unpack(">H"), reader.unpack(">H")]
     arguments: dict[str, Any] = {}
     bit_position = 8
-    octet = 0
+    bits = 0
     for kind, field in shape.fields:
         if kind != "bit":
             arguments[field] = reader.value(kind)
             bit_position = 8
             continue
         if bit_position == 8:
-            octet, bit_position = reader.unpack(">B"), 0
-        arguments[field] = bool(octet >> bit_position & 1)
+            bits, bit_position = reader.unpack(">B"), 0
+        arguments[field] = bool(bits >> bit_position & 1)
         bit_position += 1
     if reader.position != len(frame.payload):
         raise ValueError(f"{shape.name} has {len(frame.payload) - reader.position} bytes too many")

@@ -75,7 +75,7 @@ def test_enough_rows_are_a_batch_at_the_end_of_the_turn(traced: TracedBroker, ch
         channel.publish(b"", "q")
     assert traced.batches() == []
     traced.broker.end_turn()
-    assert [decode(octets).count for octets in traced.batches()] == [3 * messages + 1]  # with the declaration of q
+    assert [decode(data).count for data in traced.batches()] == [3 * messages + 1]  # with the declaration of q
 
 
 def test_uids_grow_over_a_restart_also_if_the_clock_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +186,7 @@ def test_rows_wait_for_company_but_not_for_long(traced: TracedBroker, channel: C
         traced.broker.end_turn()
         assert traced.batches() == []
         batch: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        log.on_batch.append(lambda offset, octets, note: batch.set_result(decode(octets).count))
+        log.on_batch.append(lambda offset, data, note: batch.set_result(decode(data).count))
         assert await asyncio.wait_for(batch, 30) == 4
         assert len(traced.batches()) == 1
         await traced.tracing.stop()
@@ -271,8 +271,8 @@ class TracedLife(Life):
         self.traced.tracing.recorder.hand_over()
         self.settle()
         stream = self.broker.vhosts["/"].queues.get(schema.STREAM_NAME)
-        octets = self._read_stream(stream) if stream is not None else []  # type: ignore[arg-type]
-        return [event for each in octets for event in decode(each).events() if event.uid]
+        data = self._read_stream(stream) if stream is not None else []  # type: ignore[arg-type]
+        return [event for each in data for event in decode(each).events() if event.uid]
 
 
 def a_disk() -> RecordingFiles:

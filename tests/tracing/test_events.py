@@ -273,12 +273,12 @@ def test_the_event_log_is_not_traced_itself(traced: TracedBroker, channel: Clien
     reader.consume(stream, "reader", prefetch=10, arguments={"x-stream-offset": "first"})
     assert len(reader.deliveries()) == 2
     traced.make_batch()
-    kinds = [event.queue for octets in traced.batches() if octets != b"junk" for event in events_of(octets)]
+    kinds = [event.queue for data in traced.batches() if data != b"junk" for event in events_of(data)]
     assert schema.STREAM_NAME not in [queue for queue in kinds if queue]
 
 
-def events_of(octets: bytes) -> list[Event]:
-    return [event for event in decode(octets).events() if event.uid]
+def events_of(data: bytes) -> list[Event]:
+    return [event for event in decode(data).events() if event.uid]
 
 
 def test_where_no_rule_keeps_anything_nothing_is_declared() -> None:

@@ -19,7 +19,7 @@ def all_events(life: TracedLife) -> list[Event]:
     life.traced.tracing.recorder.hand_over()
     life.settle()
     stream = life.broker.vhosts["/"].queues[schema.STREAM_NAME]
-    return [event for octets in life._read_stream(stream) for event in decode(octets).events()]  # type: ignore[arg-type]
+    return [event for data in life._read_stream(stream) for event in decode(data).events()]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("is_deleted", "reason"), [(False, schema.R_PURGED), (True, schema.R_QUEUE_DELETED)])
