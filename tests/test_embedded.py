@@ -78,7 +78,7 @@ def test_leaving_the_block_ends_the_thread_and_frees_the_port() -> None:
         assert again.port == port
 
 
-def test_clients_still_connected_are_told_that_the_broker_stops() -> None:
+def test_connected_clients_are_notified_that_the_broker_stops() -> None:
     with warrenmq.Broker() as broker:
         connection = pika.BlockingConnection(pika.URLParameters(broker.url))
     with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as closed:
@@ -151,11 +151,11 @@ def test_each_form_is_stopped_by_its_own_way() -> None:
     asyncio.run(scenario())
 
 
-def test_fixture_gives_a_broker_to_a_test(warren: warrenmq.Broker) -> None:
+def test_fixture_provides_a_broker_for_a_test(warren: warrenmq.Broker) -> None:
     assert roundtrip(warren.url) == b"hello"
 
 
-def test_fixture_of_the_session_gives_one_broker(
+def test_session_fixture_provides_one_broker(
     warren_session: warrenmq.Broker, request: pytest.FixtureRequest
 ) -> None:
     assert request.getfixturevalue("warren_session") is warren_session

@@ -373,7 +373,7 @@ def test_wrong_log_is_caught(without: str) -> None:
     assert find_failures(without, 60) != []
 
 
-def test_history_tells_facts_up_to_the_crash_only() -> None:
+def test_history_contains_facts_up_to_the_crash_only() -> None:
     history = History.begin()
     for number in range(5):
         history.files.make_dirs(f"/{number}")

@@ -31,7 +31,7 @@ def names_of_rules(broker: warrenmq.Broker) -> list[str]:
     return [rule["name"] for rule in answer.json()["rules"]]
 
 
-def test_an_expression_that_explodes_elsewhere_stops_nobody(tmp_path: Path) -> None:
+def test_an_expression_with_exponential_backtracking_elsewhere_blocks_no_client(tmp_path: Path) -> None:
     queue = "a" * 200 + "!"
     for _ in range(2):  # the rule is there after a restart
         with warrenmq.Broker(http=True, data_dir=tmp_path) as broker:

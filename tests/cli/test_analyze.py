@@ -197,7 +197,7 @@ def test_durations_have_three_digits() -> None:
     ]
 
 
-def test_progress_tells_batches_events_and_lag(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_contains_batches_events_and_lag(capsys: pytest.CaptureFixture[str]) -> None:
     following = AnalysisProgress("following", batches=3, events=12_345, lag=67, late=2)
     assert progress_text(following) == "following · batches 3 · events 12,345 · lag 67 · late 2"
     assert progress_text(AnalysisProgress("Latency", 1, 11)) == "Latency · 1 of 11"

@@ -66,7 +66,7 @@ def test_json_is_one_object_on_one_line(made: object) -> None:
     assert ("exception" in values) == bool(entry.exc_info)
 
 
-def test_json_tells_microseconds_in_utc() -> None:
+def test_json_contains_microseconds_in_utc() -> None:
     entry = record("x")
     entry.created = 0.000001
     assert json.loads(JsonFormatter().format(entry))["time"] == "1970-01-01T00:00:00.000001Z"

@@ -121,7 +121,7 @@ def test_flow_can_be_asked_for_but_not_stopped(channel: WireChannel) -> None:
     assert refusal == Refusal("connection", 540, "NOT_IMPLEMENTED - active=false", "channel.flow")
 
 
-def test_access_tickets_are_handed_out_for_old_clients(channel: WireChannel) -> None:
+def test_old_clients_receive_access_tickets(channel: WireChannel) -> None:
     assert channel.call("access.request", realm="/data", read=True)["ticket"] == 1
 
 

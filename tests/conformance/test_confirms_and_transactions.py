@@ -201,7 +201,7 @@ def test_a_transacted_requeue_waits_for_commit(channel: WireChannel, queue: str)
     assert again["redelivered"] is True
 
 
-def test_closing_the_channel_gives_back_transacted_acks(channel: WireChannel, queue: str) -> None:
+def test_closing_the_channel_requeues_transacted_acks(channel: WireChannel, queue: str) -> None:
     channel.publish(b"one", routing_key=queue)
     transacting = channel.connection.channel(2)
     transacting.call("tx.select")

@@ -67,7 +67,7 @@ def test_a_quorum_queue_dead_letters_too(topology: Topology, reason: str) -> Non
     assert history(topology.take_one(topology.name("grave"))) == [(queue, reason, 1)]
 
 
-def test_a_message_that_gives_way_dies(topology: Topology) -> None:
+def test_a_message_dropped_by_the_limit_is_dead_lettered(topology: Topology) -> None:
     queue = topology.queue(max_length=1, **topology.grave())
     topology.publish(queue, b"dies", b"stays")
     assert history(topology.take_one(topology.name("grave"))) == [(queue, "maxlen", 1)]
@@ -554,7 +554,7 @@ def test_only_the_queue_of_the_cycle_is_left_out(topology: Topology) -> None:
     assert topology.bodies(cycle) + topology.bodies(grave) == []
 
 
-def test_a_message_that_gives_way_back_into_its_queue_is_dropped(topology: Topology) -> None:
+def test_a_message_dropped_by_the_limit_does_not_return_to_its_queue(topology: Topology) -> None:
     queue = topology.queue(max_length=1, dead_letter_exchange="")
     topology.publish(queue, b"one", b"two", b"three")
     topology.channel.barrier(queue)

@@ -202,7 +202,7 @@ def test_a_requeued_message_whose_time_has_not_come_is_delivered_again(topology:
     assert (again.body, again["redelivered"]) == (b"again", True)
 
 
-def test_what_a_closed_channel_gives_back_expires(topology: Topology, connect: Connect) -> None:
+def test_messages_requeued_by_a_closed_channel_expire(topology: Topology, connect: Connect) -> None:
     queue = topology.queue(**topology.grave())
     topology.publish(queue, b"held", expiration="300")
     holder = connect().channel()

@@ -242,7 +242,7 @@ def test_empty_body_frames_may_come_amid_content(channel: WireChannel, queue: st
     assert message.body == b"abcd"
 
 
-def test_other_channels_may_speak_amid_content(connection: WireConnection) -> None:
+def test_other_channels_may_send_methods_between_content_frames(connection: WireConnection) -> None:
     first, second = connection.channel(1), connection.channel(2)
     queue = first.call("queue.declare", exclusive=True)["queue"]
     first.send("basic.publish", routing_key=queue)

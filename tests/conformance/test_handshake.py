@@ -60,7 +60,7 @@ def test_the_header_may_come_in_pieces(dial: Dial) -> None:
     connection.expect("connection.start")
 
 
-def test_start_tells_who_the_broker_is_and_what_it_can(dial: Dial) -> None:
+def test_start_contains_the_server_properties_and_capabilities(dial: Dial) -> None:
     start = dial().start()
     assert (start["version_major"], start["version_minor"]) == (0, 9)
     assert {b"PLAIN", b"AMQPLAIN"} <= set(start["mechanisms"].split())
@@ -121,7 +121,9 @@ def test_a_heartbeat_may_come_before_start_ok(dial: Dial) -> None:
     ],
     ids=["wrong-password", "unknown-user", "empty", "amqplain-wrong-password"],
 )
-def test_refused_credentials_are_told_to_clients_that_can_hear_it(dial: Dial, mechanism: str, response: bytes) -> None:
+def test_refused_credentials_are_reported_to_clients_with_the_capability(
+    dial: Dial, mechanism: str, response: bytes
+) -> None:
     connection = dial()
     connection.start()
     connection.log_in(HEARS_REFUSAL, mechanism=mechanism, response=response)

@@ -171,7 +171,7 @@ def test_with_a_limit_of_zero_every_publish_is_rejected_even_if_a_consumer_waits
 
 
 @REJECTING
-def test_a_publisher_with_confirms_hears_which_messages_were_rejected(topology: Topology, overflow: str) -> None:
+def test_a_publisher_with_confirms_receives_nacks_for_rejected_messages(topology: Topology, overflow: str) -> None:
     queue = topology.queue(max_length=2, overflow=overflow)
     topology.confirm()
     topology.publish(queue, b"one", b"two", b"three", b"four")
@@ -180,7 +180,7 @@ def test_a_publisher_with_confirms_hears_which_messages_were_rejected(topology: 
 
 
 @REJECTING
-def test_a_publisher_without_confirms_hears_nothing(topology: Topology, overflow: str) -> None:
+def test_a_publisher_without_confirms_receives_nothing(topology: Topology, overflow: str) -> None:
     queue = topology.queue(max_length=1, overflow=overflow)
     topology.publish(queue, b"one", b"two")
     topology.channel.barrier(queue)

@@ -189,7 +189,7 @@ def test_an_auto_delete_exchange_that_was_never_bound_stays(
 # -- consumers
 
 
-def test_a_client_that_can_hear_it_is_told_that_its_queue_is_gone(
+def test_a_client_with_the_capability_is_notified_that_its_queue_is_deleted(
     connect: Connect, channel: WireChannel, name: Namer
 ) -> None:
     channel.call("queue.declare", queue=name("brief"))
@@ -200,7 +200,7 @@ def test_a_client_that_can_hear_it_is_told_that_its_queue_is_gone(
     listener.call("basic.cancel", consumer_tag="told")
 
 
-def test_the_channel_that_deletes_the_queue_is_told_after_its_answer(connect: Connect, name: Namer) -> None:
+def test_the_channel_that_deletes_the_queue_is_notified_after_its_reply(connect: Connect, name: Namer) -> None:
     channel = connect(HEARS_CANCEL).channel()
     channel.call("queue.declare", queue=name("brief"))
     channel.call("basic.consume", queue=name("brief"), consumer_tag="own")
@@ -208,7 +208,7 @@ def test_the_channel_that_deletes_the_queue_is_told_after_its_answer(connect: Co
     assert channel.expect("basic.cancel")["consumer_tag"] == "own"
 
 
-def test_other_clients_are_not_told(connect: Connect, channel: WireChannel, name: Namer) -> None:
+def test_other_clients_are_not_notified(connect: Connect, channel: WireChannel, name: Namer) -> None:
     channel.call("queue.declare", queue=name("brief"))
     deaf = connect().channel()
     deaf.call("basic.consume", queue=name("brief"), consumer_tag="untold")
@@ -269,7 +269,7 @@ def test_what_a_lost_connection_held_goes_to_the_next_consumer(
 # -- the broker
 
 
-def test_a_broker_that_stops_tells_its_connections() -> None:
+def test_a_broker_that_stops_notifies_its_connections() -> None:
     import warrenmq
 
     broker = warrenmq.Broker()

@@ -161,7 +161,7 @@ def test_ack_multiple_settles_across_priorities(topology: Topology) -> None:
 # -- with other features ---------------------------------------------------------------------------------------------
 
 
-def test_at_the_limit_the_head_gives_way_which_is_the_highest_priority(topology: Topology) -> None:
+def test_at_the_limit_the_head_is_dropped_which_is_the_highest_priority(topology: Topology) -> None:
     queue = topology.queue(max_priority=5, max_length=2, **topology.grave())
     publish(topology, queue, (5, b"high"), (1, b"low"), (3, b"middle"))
     died = topology.take_one(topology.name("grave"))
@@ -169,7 +169,7 @@ def test_at_the_limit_the_head_gives_way_which_is_the_highest_priority(topology:
     assert topology.bodies(queue) == [b"middle", b"low"]
 
 
-def test_at_the_limit_the_new_message_gives_way_if_it_is_the_highest(topology: Topology) -> None:
+def test_at_the_limit_the_new_message_is_dropped_if_it_is_the_highest(topology: Topology) -> None:
     queue = topology.queue(max_priority=5, max_length=1)
     topology.confirm()
     publish(topology, queue, (1, b"low"), (5, b"high"))
@@ -177,7 +177,7 @@ def test_at_the_limit_the_new_message_gives_way_if_it_is_the_highest(topology: T
     assert topology.bodies(queue) == [b"low"]
 
 
-def test_at_the_limit_in_bytes_the_head_gives_way(topology: Topology) -> None:
+def test_at_the_limit_in_bytes_the_head_is_dropped(topology: Topology) -> None:
     queue = topology.queue(max_priority=5, max_length_bytes=6)
     publish(topology, queue, (5, b"high"), (1, b"lo"), (3, b"mid"))
     topology.await_depth(queue, 2)

@@ -124,6 +124,6 @@ def test_a_late_answer_is_unroutable(connect: Connect, channel: WireChannel, nam
 
 
 @pytest.mark.parametrize("nobody", [REPLY_TO, f"{REPLY_TO}.nobody"])
-def test_an_answer_to_nobody_is_unroutable(channel: WireChannel, nobody: str) -> None:
+def test_a_reply_without_a_requester_is_unroutable(channel: WireChannel, nobody: str) -> None:
     channel.publish(b"answer", routing_key=nobody, mandatory=True)
     assert channel.content("basic.return").body == b"answer"

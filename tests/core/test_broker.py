@@ -36,7 +36,7 @@ def test_a_user_without_permissions_cannot_open_it(broker: Broker) -> None:
     assert broker.open_vhost("/", "visitor") is broker.vhosts["/"]
 
 
-def test_adding_a_virtual_host_again_gives_the_same_one(broker: Broker) -> None:
+def test_adding_a_virtual_host_again_returns_the_same_one(broker: Broker) -> None:
     assert broker.add_vhost("a") is broker.add_vhost("a")
 
 

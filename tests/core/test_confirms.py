@@ -282,7 +282,7 @@ def test_a_long_wait_costs_no_memory_per_turn(
 # -- queues that ask for less than the disk
 
 
-def test_a_queue_that_asks_for_it_is_confirmed_when_the_epoch_is_written(
+def test_a_queue_with_durability_os_is_confirmed_when_the_epoch_is_written(
     broker: Broker, confirming: ClientChannel, relaxed: Queue
 ) -> None:
     publish_persistent(confirming, "1", "relaxed")
@@ -313,7 +313,7 @@ def test_a_durable_epoch_is_a_written_one(broker: Broker, confirming: ClientChan
     assert confirming.confirms() == [(1, False)]
 
 
-def test_the_publishes_of_a_turn_wait_for_the_most_that_any_of_them_asks_for(
+def test_the_publishes_of_a_turn_wait_for_the_highest_durability_among_them(
     broker: Broker, confirming: ClientChannel, durable: Queue, relaxed: Queue
 ) -> None:
     publish_persistent(confirming, "1", "relaxed")
@@ -326,7 +326,7 @@ def test_the_publishes_of_a_turn_wait_for_the_most_that_any_of_them_asks_for(
     assert confirming.confirms() == [(3, True)]
 
 
-def test_one_message_waits_for_the_most_that_any_of_its_queues_asks_for(
+def test_one_message_waits_for_the_highest_durability_of_its_queues(
     broker: Broker, confirming: ClientChannel, durable: Queue, relaxed: Queue
 ) -> None:
     for queue in (durable, relaxed):

@@ -28,7 +28,7 @@ def test_consumers_of_several_connections_take_turns(
     assert (channel.bodies(), other.bodies()) == ("13", "24")
 
 
-def test_a_backlog_is_handed_out_in_turns_too(channel: ClientChannel, queue: Queue) -> None:
+def test_a_backlog_is_delivered_in_turns_too(channel: ClientChannel, queue: Queue) -> None:
     channel.publish_all("123456", "q")
     channel.consume(queue, "a", prefetch=3)
     channel.consume(queue, "b", prefetch=3)

@@ -48,7 +48,7 @@ def test_a_queue_can_ask_for_its_own(channel: ClientChannel, text: str) -> None:
         (True, "{unacceptable_type,bool}"),
     ],
 )
-def test_a_queue_that_asks_for_something_else_is_refused(channel: ClientChannel, value: object, fault: str) -> None:
+def test_invalid_durability_is_refused(channel: ClientChannel, value: object, fault: str) -> None:
     with pytest.raises(PreconditionFailed) as refused:
         channel.declare("q", durable=True, arguments={"x-durability": value})
     assert refused.value.text == f"invalid arg 'x-durability' for queue 'q' in vhost '/': {fault}"

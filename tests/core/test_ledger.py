@@ -78,7 +78,7 @@ def test_taking_up_to_the_last_tag_of_an_unused_ledger_takes_nothing() -> None:
     assert [tag for tag, _ in ledger.take_up_to(1)] == [1]
 
 
-def test_taking_all_gives_the_oldest_first() -> None:
+def test_taking_all_returns_the_oldest_first() -> None:
     ledger, entries = filled(3)
     assert ledger.take_all() == entries
     assert ledger.take_all() == []

@@ -102,7 +102,7 @@ def test_what_is_requeued_stands_before_what_came_later(channel: ClientChannel, 
     assert waiting(queue) == "1234"
 
 
-def test_handed_over_messages_return_to_their_place_too(channel: ClientChannel, queue: Queue) -> None:
+def test_delivered_messages_return_to_their_place_too(channel: ClientChannel, queue: Queue) -> None:
     channel.consume(queue, prefetch=2)
     channel.publish_all("1234", "q")
     channel.core.cancel("consumer")
@@ -219,7 +219,7 @@ def test_purge_drops_what_waits_and_leaves_what_is_unacked(channel: ClientChanne
     assert waiting(queue) == "1"
 
 
-def test_delete_gives_the_number_that_waited_and_frees_the_name(
+def test_delete_returns_the_number_of_messages_and_frees_the_name(
     broker: Broker, channel: ClientChannel, queue: Queue
 ) -> None:
     channel.publish_all("123", "q")
@@ -338,7 +338,7 @@ def test_an_auto_delete_queue_goes_with_its_last_consumer(channel: ClientChannel
     assert "q" not in channel.vhost.queues
 
 
-def test_an_auto_delete_queue_that_nobody_consumed_stays(channel: ClientChannel) -> None:
+def test_an_auto_delete_queue_without_a_consumer_stays(channel: ClientChannel) -> None:
     queue = channel.declare("q", auto_delete=True)
     channel.publish_all("1", "q")
     channel.get(queue)

@@ -122,7 +122,7 @@ def test_answers_can_be_confirmed_and_held_in_transactions(
 
 
 @pytest.mark.parametrize("end", ["cancel", "close"])
-def test_an_answer_committed_after_nobody_waits_any_more_comes_back(
+def test_a_reply_committed_after_its_requester_left_is_returned(
     channel: ClientChannel, other: ClientChannel, end: str
 ) -> None:
     address = channel.start_replies("tag")

@@ -101,7 +101,7 @@ def test_cancelling_an_unknown_consumer_is_fine(channel: ClientChannel) -> None:
     channel.core.cancel("nobody")
 
 
-def test_recover_gives_everything_back(broker: Broker, channel: ClientChannel, queue: Queue) -> None:
+def test_recover_requeues_everything(broker: Broker, channel: ClientChannel, queue: Queue) -> None:
     channel.publish_all("123", "q")
     for _ in range(3):
         channel.get(queue, no_ack=False)
@@ -216,7 +216,7 @@ def test_fetching_is_not_limited_by_a_prefetch(channel: ClientChannel, queue: Qu
     assert channel.bodies() == "4"
 
 
-def test_what_is_dropped_or_requeued_gives_the_channels_credit_back(channel: ClientChannel, queue: Queue) -> None:
+def test_a_dropped_or_requeued_message_returns_the_credit_of_the_channel(channel: ClientChannel, queue: Queue) -> None:
     channel.core.limit_prefetch(1, True)
     channel.consume(queue)
     channel.publish_all("12", "q")

@@ -238,7 +238,7 @@ def test_an_exclusive_consumer_is_refused(channel: ClientChannel, queue: Queue) 
     assert refused.value.reply_text == "ACCESS_REFUSED - queue 'q' in vhost '/' in exclusive use"
 
 
-def test_a_consumer_that_asks_for_failover_cancels_is_accepted(channel: ClientChannel, queue: Queue) -> None:
+def test_a_consumer_that_requests_failover_cancels_is_accepted(channel: ClientChannel, queue: Queue) -> None:
     channel.consume(queue, arguments={"x-cancel-on-ha-failover": True})
     assert len(queue.consumers) == 1
 

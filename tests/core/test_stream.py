@@ -333,7 +333,7 @@ def test_nothing_can_be_given_back_to_a_stream(requeue: bool, channel: ClientCha
     assert (len(classic.backlog), stream.message_count(), stream.unacked_count) == (1, 2, 0)
 
 
-def test_a_transaction_that_gives_back_to_a_stream_does_nothing(channel: ClientChannel, stream: Queue) -> None:
+def test_a_transaction_that_requeues_to_a_stream_does_nothing(channel: ClientChannel, stream: Queue) -> None:
     classic = channel.declare("q")
     channel.publish_all("ab", "s")
     channel.core.select_transactions()
@@ -654,7 +654,7 @@ def test_reading_again_in_the_middle_of_a_delivery(channel: ClientChannel, strea
     assert offsets(channel) + offsets(channel) == [0, 1, 2, 3, 4]
 
 
-def test_the_newest_are_let_go_while_somebody_reads_them(channel: ClientChannel, stream: Queue) -> None:
+def test_the_newest_are_evicted_while_a_reader_uses_them(channel: ClientChannel, stream: Queue) -> None:
     """A delivery brings more messages than may be held, so that the older ones go in the middle of it."""
     read_stream(channel, stream)
     for number in range(40):

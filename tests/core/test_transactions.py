@@ -142,7 +142,7 @@ def test_rollback_makes_held_acks_unacked_again(broker: Broker, transaction: Cli
     assert_nothing_is_held(broker)
 
 
-def test_a_commit_hands_what_was_requeued_to_the_consumers(transaction: ClientChannel, queue: Queue) -> None:
+def test_a_commit_delivers_requeued_messages_to_the_consumers(transaction: ClientChannel, queue: Queue) -> None:
     transaction.consume(queue, prefetch=2)
     other = Client(transaction.client.broker).channel()
     other.publish_all("123", "q")
@@ -153,7 +153,7 @@ def test_a_commit_hands_what_was_requeued_to_the_consumers(transaction: ClientCh
     assert [(said.body, said.redelivered) for said in transaction.deliveries()] == [(b"1", True), (b"2", True)]
 
 
-def test_a_held_ack_gives_no_credit_before_the_commit(transaction: ClientChannel, queue: Queue) -> None:
+def test_a_held_ack_returns_no_credit_before_the_commit(transaction: ClientChannel, queue: Queue) -> None:
     transaction.consume(queue, prefetch=1)
     Client(transaction.client.broker).channel().publish_all("12", "q")
     assert transaction.bodies() == "1"
@@ -166,7 +166,7 @@ def test_a_held_ack_gives_no_credit_before_the_commit(transaction: ClientChannel
     assert transaction.bodies() == "2"
 
 
-def test_a_held_ack_gives_the_channel_no_credit_either(transaction: ClientChannel, queue: Queue) -> None:
+def test_a_held_ack_returns_no_credit_to_the_channel_either(transaction: ClientChannel, queue: Queue) -> None:
     elsewhere = Client(transaction.client.broker).channel()
     transaction.core.limit_prefetch(1, True)
     transaction.consume(queue)

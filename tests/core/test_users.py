@@ -107,7 +107,7 @@ def test_a_permission_of_one_virtual_host_says_nothing_of_another(users: Users) 
     assert not allowed(users, "read", "queue", "q", vhost="a")
 
 
-def test_a_permission_for_everywhere_gives_way_to_one_of_the_virtual_host(users: Users) -> None:
+def test_a_permission_of_the_virtual_host_overrides_the_general_one(users: Users) -> None:
     users.grant("alice", None, ".*", ".*", ".*")
     users.grant("alice", "a", "", "", "")
     assert allowed(users, "read", "queue", "q", vhost="b")

@@ -39,7 +39,7 @@ def test_it_begins_with_the_exchanges_of_the_standard(broker: Broker) -> None:
     }
 
 
-def test_declaring_the_same_exchange_again_gives_the_same_one(channel: ClientChannel) -> None:
+def test_declaring_the_same_exchange_again_returns_the_same_one(channel: ClientChannel) -> None:
     first = channel.declare_exchange("x", "topic", durable=True, alternate="a")
     assert channel.declare_exchange("x", "topic", durable=True, alternate="a") is first
 
@@ -126,7 +126,7 @@ def test_auto_delete_exchanges_go_one_after_the_other(channel: ClientChannel, qu
 # -- queues
 
 
-def test_declaring_the_same_queue_again_gives_the_same_one(channel: ClientChannel, queue: Queue) -> None:
+def test_declaring_the_same_queue_again_returns_the_same_one(channel: ClientChannel, queue: Queue) -> None:
     assert channel.declare("q") is queue
 
 

@@ -126,7 +126,7 @@ def test_carrotmq_is_analyzed() -> None:
     assert shown.splitlines()[-1] == LAST_LINES["carrotmq"]
 
 
-def test_java_client_hears_of_returns_confirms_and_errors() -> None:
+def test_java_client_receives_returns_confirms_and_errors() -> None:
     example = load("java_client")
     with warrenmq.Broker() as broker, client.connect(broker.url) as connection:
         delivery = example.publish_and_consume(connection)

@@ -192,7 +192,7 @@ def test_remote_procedure_calls(broker_url: str, name: Namer) -> None:
     run(work())
 
 
-def test_master_hands_tasks_to_workers(broker_url: str, name: Namer) -> None:
+def test_master_sends_tasks_to_workers(broker_url: str, name: Namer) -> None:
     async def work() -> None:
         done: asyncio.Queue[int] = asyncio.Queue()
 

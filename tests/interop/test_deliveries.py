@@ -26,7 +26,7 @@ def fill(channel: Channel, queue: str, count: int) -> list[bytes]:
     return bodies
 
 
-def test_get_takes_one_message_and_tells_how_many_are_left(channel: Channel, queue: str) -> None:
+def test_get_takes_one_message_and_returns_how_many_are_left(channel: Channel, queue: str) -> None:
     assert channel.get(queue) is None
     fill(channel, queue, 2)
     first = channel.get(queue)
@@ -274,7 +274,7 @@ def test_consumer_of_higher_priority_is_served_first(channel: Channel, queue: st
     assert [delivery.consumer for delivery in channel.take(3)] == ["high", "high", "low"]
 
 
-def test_consumer_is_told_when_its_queue_is_deleted(client: Client, channel: Channel, queue: str) -> None:
+def test_consumer_is_cancelled_when_its_queue_is_deleted(client: Client, channel: Channel, queue: str) -> None:
     tag = channel.consume(queue)
     client.channel().delete_queue(queue)
     assert channel.next_cancellation() == tag

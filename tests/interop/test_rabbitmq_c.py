@@ -105,14 +105,14 @@ def test_properties_and_headers_are_sent(tools: Tools, queue: str, broker_url: s
     assert (properties.reply_to, properties.headers) == ("reply", {"a": "b"})
 
 
-def test_missing_queue_is_told(tools: Tools, name: Namer) -> None:
+def test_missing_queue_is_an_error(tools: Tools, name: Namer) -> None:
     queue = name("missing")
     done = tools.run("amqp-get", "-q", queue)
     assert done.returncode == 1
     assert f"NOT_FOUND - no queue '{queue}' in vhost '/'" in done.stderr.decode()
 
 
-def test_wrong_password_is_told(tools: Tools, broker_url: str, queue: str) -> None:
+def test_wrong_password_is_an_error(tools: Tools, broker_url: str, queue: str) -> None:
     wrong = Tools(broker_url.replace("guest:guest", "guest:wrong"))
     done = wrong.run("amqp-get", "-q", queue)
     assert done.returncode == 1

@@ -53,7 +53,7 @@ def restartable() -> Iterator[Restartable]:
     broker.stop()
 
 
-def test_client_is_told_of_a_shutdown_and_connects_again(client_class: type[Client], restartable: Restartable) -> None:
+def test_client_is_notified_of_a_shutdown_and_reconnects(client_class: type[Client], restartable: Restartable) -> None:
     client = client_class(restartable.url)
     channel = client.channel()
     channel.declare_queue("jobs")

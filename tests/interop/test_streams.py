@@ -95,7 +95,7 @@ def test_pika_waits_for_what_comes_next(broker_url: str, stream: str) -> None:
     reader.close()
 
 
-def test_pika_hears_what_it_forgot(broker_url: str, stream: str) -> None:
+def test_pika_receives_the_errors_of_stream_consumers(broker_url: str, stream: str) -> None:
     connection = open_pika(broker_url)
     with pytest.raises(ChannelClosedByBroker, match="consumer prefetch count is not set"):
         connection.channel().basic_consume(stream, lambda *delivered: None)
@@ -132,7 +132,7 @@ def test_aio_pika_writes_and_reads(broker_url: str, name: Namer) -> None:
     asyncio.run(work())
 
 
-def test_aio_pika_hears_of_a_wrong_offset(broker_url: str, name: Namer) -> None:
+def test_aio_pika_receives_the_error_of_a_wrong_offset(broker_url: str, name: Namer) -> None:
     async def work() -> None:
         async with asyncio.timeout(5 * PATIENCE), await aio_pika.connect(broker_url) as connection:
             channel = await connection.channel()

@@ -70,7 +70,7 @@ def test_server_names_a_queue_that_has_no_name(channel: Channel) -> None:
     assert channel.take(1)[0].routing_key == first.name
 
 
-def test_passive_declare_tells_messages_and_consumers(client: Client, name: Namer) -> None:
+def test_passive_declare_returns_messages_and_consumers(client: Client, name: Namer) -> None:
     channel = client.channel()
     queue = name("queue")
     channel.declare_queue(queue)

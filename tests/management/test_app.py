@@ -83,7 +83,7 @@ def test_a_path_that_is_none_and_a_wrong_method_are_refused_in_json() -> None:
     assert (get("/nothing").status_code, get("/nothing").json()["error"]) == (404, "Not Found")
 
 
-def test_health_tells_when_the_event_log_has_failed_and_the_node_is_still_ready() -> None:
+def test_health_reports_a_failed_event_log_and_the_node_is_still_ready() -> None:
     node = FakeNode()
     node.log_failure = "no space left"
     response = get("/healthz", node.view())

@@ -194,7 +194,7 @@ def test_requests_of_other_sites_are_refused(browser: Browser, headers: dict[str
     assert browser.ask("DELETE", RULE, auth=GUEST, headers=headers).status_code == status
 
 
-def test_another_site_cannot_sign_somebody_in(browser: Browser) -> None:
+def test_another_site_cannot_sign_a_user_in(browser: Browser) -> None:
     assert browser.sign_in(headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
 
 

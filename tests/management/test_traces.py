@@ -79,7 +79,7 @@ def test_a_purge_of_many_messages_says_how_many_it_dropped() -> None:
     assert (told["legs"][0]["outcome"], told["complete"]) == ("dropped", True)
 
 
-def test_a_biography_tells_every_event_in_order() -> None:
+def test_a_biography_lists_every_event_in_order() -> None:
     told = asked("/api/traces/order-17", story())
     assert (told["message_id"], told["uid"], told["complete"]) == ("order-17", uid_text(UID), True)
     assert [event["kind"] for event in told["events"]][:5] == [
@@ -113,7 +113,7 @@ def test_a_biography_tells_every_event_in_order() -> None:
     }
 
 
-def test_a_biography_tells_how_long_the_message_waited_and_was_worked_on() -> None:
+def test_a_biography_contains_waiting_and_processing_times() -> None:
     legs = asked("/api/traces/order-17", story())["legs"]
     assert [(leg["queue"], leg["waiting_us"], leg["processing_us"], leg["outcome"]) for leg in legs] == [
         ("shipping", 4080, 10100, "acked"),

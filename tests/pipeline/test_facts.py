@@ -87,7 +87,7 @@ def test_what_the_analysis_itself_reads_and_writes_is_left_out():
     assert steps == {"amq.default": 1, "x": 1}
 
 
-def test_who_published_is_not_told_apart_and_who_consumes_is():
+def test_publishers_are_not_distinguished_and_consumers_are():
     rows = [event(0, "published", exchange="x", connection=name, channel=1) for name in ("a", "b")]
     rows += [event(0, "delivered", queue="q", consumer="c", connection=name, channel=1) for name in ("a", "b")]
     steps = [row for row in facts_of(rows, STEPS).values() if row["fact"] == "step"]
@@ -135,7 +135,7 @@ def test_only_what_is_wanted_is_counted():
         assert {row["fact"] for row in facts_of(rows, {kind}).values()} == {kind}
 
 
-def test_ids_that_came_more_than_once_are_told_with_both_ends():
+def test_repeated_ids_are_reported_with_their_first_and_last_time():
     rows = [
         event(1, "published", uid=5, message_id="twice", size=10),
         event(2, "published", uid=6, message_id="once"),

@@ -22,12 +22,12 @@ def test_the_undamaged_conversations_end_well() -> None:
 
 @settings(max_examples=300)
 @given(st.sampled_from(CONVERSATIONS), st.lists(damages, min_size=1, max_size=6))
-def test_damaged_conversations_harm_nobody(conversation: list[Frame], edits: list[Edit]) -> None:
+def test_damaged_conversations_do_no_harm(conversation: list[Frame], edits: list[Edit]) -> None:
     attack(apply_edits(conversation, edits))
 
 
 @given(st.sampled_from(CONVERSATIONS), st.lists(damages, min_size=1, max_size=6), cuts)
-def test_damaged_conversations_cut_anywhere_harm_nobody(
+def test_damaged_conversations_cut_anywhere_do_no_harm(
     conversation: list[Frame], edits: list[Edit], places: list[int]
 ) -> None:
     attack(cut_up(b"".join(apply_edits(conversation, edits)), places))
@@ -42,7 +42,7 @@ def test_damaged_conversations_cut_anywhere_harm_nobody(
         max_size=3,
     ),
 )
-def test_damaged_arguments_harm_nobody(conversation: list[Frame], edits: list[Edit]) -> None:
+def test_damaged_arguments_do_no_harm(conversation: list[Frame], edits: list[Edit]) -> None:
     attack(apply_edits(conversation, edits))
 
 

@@ -291,7 +291,7 @@ def test_a_broker_without_free_space_blocks_publishers_from_the_start(tmp_path: 
         assert 'warren_alarm{resource="disk"} 1\n' in httpx.get(broker.http_url + "/metrics", timeout=30).text
 
 
-def test_pika_hears_it_and_everything_arrives() -> None:
+def test_pika_is_notified_and_everything_arrives() -> None:
     count, body = 100, b"x" * 10_000
     blocked, unblocked = threading.Event(), threading.Event()
     with warrenmq.Broker(server=ServerOptions(memory_limit=200_000)) as broker:

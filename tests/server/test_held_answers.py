@@ -190,7 +190,7 @@ def test_no_wait_is_not_held(server: Held, client: Dialogue) -> None:
 
 
 @pytest.mark.parametrize("is_same_turn", [True, False])
-def test_another_client_does_not_hear_of_a_queue_that_may_yet_be_lost(
+def test_another_client_does_not_see_a_queue_before_it_is_durable(
     server: Held, client: Dialogue, other: Dialogue, is_same_turn: bool
 ) -> None:
     client.line.send(declare("q", no_wait=True), ends_turn=not is_same_turn)
@@ -200,7 +200,7 @@ def test_another_client_does_not_hear_of_a_queue_that_may_yet_be_lost(
     assert other.hear() == ["queue.declare-ok"]
 
 
-def test_another_client_does_not_hear_that_a_queue_is_gone_while_it_may_yet_come_back(
+def test_another_client_does_not_see_a_deletion_before_it_is_durable(
     server: Held, client: Dialogue, other: Dialogue
 ) -> None:
     prepare(server, client)

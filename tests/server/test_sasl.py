@@ -117,7 +117,7 @@ def test_a_certificate_names_the_user(authenticator: Authenticator) -> None:
     assert authenticator.login("EXTERNAL", b"", Peer("192.0.2.7", "alice")) == "alice"
 
 
-def test_a_certificate_of_nobody_is_refused(authenticator: Authenticator) -> None:
+def test_a_certificate_of_an_unknown_user_is_refused(authenticator: Authenticator) -> None:
     with pytest.raises(LoginRefused) as refusal:
         authenticator.login("EXTERNAL", b"", Peer("192.0.2.7", "mallory"))
     assert refusal.value.mechanism == "EXTERNAL"
@@ -151,7 +151,7 @@ def test_after_many_wrong_passwords_a_login_is_decided_later(users: Users) -> No
     asyncio.run(log_in())
 
 
-def test_a_client_that_leaves_while_its_login_waits_gives_its_place_back(users: Users) -> None:
+def test_a_client_that_disconnects_while_its_login_waits_releases_its_place(users: Users) -> None:
     async def log_in() -> None:
         limit = LoginLimit(interval=60.0)
         authenticator = Authenticator(users, frozenset(), limit, lambda: 0.0)

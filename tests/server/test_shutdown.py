@@ -27,7 +27,7 @@ def dial(node: Node) -> WireConnection:
 
 
 @on_a_loop
-async def test_clients_are_told_and_the_node_waits_for_their_answer() -> None:
+async def test_clients_are_notified_and_the_node_waits_for_their_reply() -> None:
     node = await started()
     connections = [await asyncio.to_thread(lambda: dial(node).open()) for _ in range(3)]
     stopping = asyncio.create_task(node.stop(grace=60))
@@ -60,7 +60,7 @@ async def test_clients_that_never_began_do_not_hold_it_up() -> None:
 
 
 @on_a_loop
-async def test_nobody_can_connect_any_more_and_the_port_is_free() -> None:
+async def test_no_client_can_connect_and_the_port_is_free() -> None:
     port = free_port()
     node = await started(port=port)
     await node.stop()

@@ -155,7 +155,7 @@ def test_it_can_go_away_and_what_it_held_goes_back(
     assert received(quick) == list(range(300))
 
 
-def test_one_that_asks_and_asks_but_does_not_read_is_not_heard_any_more(
+def test_a_client_that_sends_requests_and_does_not_read_is_no_longer_read(
     server: SocketlessServer, publisher: Dialogue, slow: Dialogue
 ) -> None:
     publisher.publish(b"x" * 100_000, "q")

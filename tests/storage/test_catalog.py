@@ -176,7 +176,7 @@ def test_an_empty_file_is_a_new_catalog(path: Path) -> None:
     assert CatalogFile.open(path).was_created
 
 
-def test_nobody_else_may_read_it(path: Path, catalog: CatalogFile) -> None:
+def test_no_other_user_may_read_it(path: Path, catalog: CatalogFile) -> None:
     catalog.apply(1, [vhost()])
     for file in path.parent.iterdir():
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -809,7 +809,7 @@ def test_rescue_of_an_unknown_epoch_replays_everything(path: Path) -> None:
     assert rescued.snapshot() == EXAMPLE_BY_KIND
 
 
-def test_rescue_of_rubbish_gives_an_empty_catalog_and_says_so(path: Path) -> None:
+def test_rescue_of_garbage_makes_an_empty_catalog_and_reports_it(path: Path) -> None:
     path.write_bytes(b"rubbish" * 1000)
     assert rescue(path, path.with_name("rescued")) == [f"the catalog {path} is damaged: file is not a database"]
     assert CatalogFile.open(path.with_name("rescued")).snapshot() == {kind: [] for kind in KINDS}

@@ -511,7 +511,7 @@ class Full(QuickFiles):
         super().writev(handle, pieces, offset)  # type: ignore[arg-type]
 
 
-def test_a_full_disk_ends_it_and_holds_up_nobody(tmp_path: Path) -> None:
+def test_a_full_disk_ends_it_and_delays_nothing_else(tmp_path: Path) -> None:
     files = Full()
     kept = Kept(tmp_path, files)
     files.is_full = True

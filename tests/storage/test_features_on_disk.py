@@ -85,7 +85,7 @@ def test_what_waits_in_memory_after_expired_pages_expires(tmp_path: Path) -> Non
     assert left(kept) == 0
 
 
-def test_what_waits_in_memory_after_dropped_pages_gives_way(tmp_path: Path) -> None:
+def test_messages_in_memory_are_dropped_after_the_pages(tmp_path: Path) -> None:
     kept = opened(tmp_path)
     publish(kept, range(51))
     queue: Any = kept.queue()

@@ -485,7 +485,7 @@ def test_a_page_in_which_nothing_expires_is_not_read(tmp_path: Path, files: Coun
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_start_tells_which_pages_expire_when(kept: Kept, clean: bool) -> None:
+def test_a_start_finds_when_each_page_expires(kept: Kept, clean: bool) -> None:
     put(kept.queue().backlog, 300)  # never
     kept.settle()
     put(kept.queue().backlog, 300, expires_ms=2 * HOUR)

@@ -85,7 +85,7 @@ def test_a_log_that_holds_more_than_the_memory_is_paged_out_at_the_start(tmp_pat
     assert kept.drain() == list(range(1000))
 
 
-def test_positions_are_not_reused_while_anything_speaks_of_them(tmp_path: Path) -> None:
+def test_positions_are_not_reused_while_anything_refers_to_them(tmp_path: Path) -> None:
     kept = filled(tmp_path)
     kept.drain()
     kept.settle()

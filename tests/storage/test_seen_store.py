@@ -157,7 +157,7 @@ def test_files_of_what_was_deleted_go(files: RecordingFiles) -> None:
     assert names(life) == []
 
 
-def test_files_that_belong_to_nobody_go_at_the_next_start(files: RecordingFiles) -> None:
+def test_files_without_an_owner_are_deleted_at_the_next_start(files: RecordingFiles) -> None:
     life = Life(files)
     life.settle()
     files.make_dirs(f"{ROOT}/seen")

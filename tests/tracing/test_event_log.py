@@ -301,7 +301,7 @@ def test_rows_of_a_durable_turn_are_there_after_a_kill() -> None:
     assert life.queue("q").message_count() == 1
 
 
-def test_rows_that_are_handed_over_before_their_epoch_is_closed_go_with_it() -> None:
+def test_rows_added_before_their_epoch_is_closed_are_written_with_it() -> None:
     """The thread has them, and no batch is made of them before the kill."""
     files = a_disk()
     life = TracedLife(files)

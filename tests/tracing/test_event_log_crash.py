@@ -154,7 +154,7 @@ def test_what_others_publish_there_keeps_its_place() -> None:
     assert [schema.HEADER_TO in headers for headers in first] == [True, False, True]
 
 
-def test_so_many_names_that_one_batch_cannot_have_them_are_in_several() -> None:
+def test_names_that_do_not_fit_in_one_batch_are_in_several() -> None:
     files = a_disk()
     life = TracedLife(files)
     channel = life.publisher

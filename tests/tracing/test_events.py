@@ -228,7 +228,7 @@ def test_connections_and_what_is_declared(traced: TracedBroker, channel: ClientC
     assert {(event.uid, event.vhost) for event in events} == {(0, "/")}
 
 
-def test_a_stream_tells_of_each_reader(traced: TracedBroker, channel: ClientChannel) -> None:
+def test_a_stream_records_events_of_each_reader(traced: TracedBroker, channel: ClientChannel) -> None:
     stream = channel.declare("s", durable=True, arguments={"x-queue-type": "stream"})
     for tag in ("one", "two"):
         channel.consume(stream, tag, prefetch=10, arguments={"x-stream-offset": "first"})

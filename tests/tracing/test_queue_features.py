@@ -104,7 +104,7 @@ def test_a_publish_that_a_full_queue_rejects_never_waited_there(traced: TracedBr
     assert (publish.failure, publish.attributes["warrenmq.reason"]) == ("dropped", "refused")
 
 
-def test_a_purge_tells_the_depth_that_it_leaves(traced: TracedBroker, channel: ClientChannel) -> None:
+def test_a_purge_records_the_remaining_depth(traced: TracedBroker, channel: ClientChannel) -> None:
     queue = declare(channel, "q", None)
     channel.publish_all("ab", "q")
     queue.purge()

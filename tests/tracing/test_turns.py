@@ -39,7 +39,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_so_many_run_and_the_others_follow_in_order() -> None:
+def test_a_limited_number_runs_and_the_others_follow_in_order() -> None:
     async def question() -> None:
         turns, began = Turns(ReadLimits(readers=2, waiting=10)), list[int]()
         readers = [Reader(turns, began, number) for number in range(6)]

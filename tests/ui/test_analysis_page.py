@@ -301,7 +301,7 @@ def test_only_what_changed_is_asked_for_again(open_site: OpenSite) -> None:
     assert "after=1" in rows[0]
 
 
-def test_nothing_is_asked_for_while_nobody_looks(open_site: OpenSite) -> None:
+def test_nothing_is_requested_while_the_page_is_hidden(open_site: OpenSite) -> None:
     page = open_site(analysed(), charts=False).open(PATH)
     page.wait_for_selector(".anomalies li")
     page.evaluate(

@@ -60,7 +60,7 @@ def test_a_rule_of_the_settings_has_no_buttons(open_site: OpenSite) -> None:
     assert page.locator("tr:has-text('settings') button").count() == 0
 
 
-def test_who_may_not_change_rules_is_told_why(open_site: OpenSite) -> None:
+def test_a_user_who_may_not_change_rules_sees_why(open_site: OpenSite) -> None:
     site = open_site(FakeNode(rules=[TraceRule("mine")]))
     site.page.goto(site.url + "/ui/trace_rules.html")
     site.sign_in("limited", "secret")
@@ -105,7 +105,7 @@ def test_the_firehose_is_opened_and_shut(open_site: OpenSite) -> None:
     assert site.node.firehose.open_vhosts() == []
 
 
-def test_a_failed_event_log_is_told(open_site: OpenSite) -> None:
+def test_a_failed_event_log_is_reported(open_site: OpenSite) -> None:
     node = FakeNode(rules=[TraceRule("mine")])
     node.log_failure = "no space left"
     open_site(node).open("/ui/trace_rules.html").wait_for_selector("text=events are dropped: no space left")

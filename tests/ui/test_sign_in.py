@@ -71,7 +71,7 @@ def test_the_session_is_out_of_reach_of_scripts(open_site: OpenSite) -> None:
     assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
 
 
-def test_a_page_of_another_site_changes_nothing_with_somebodys_session(open_site: OpenSite) -> None:
+def test_a_page_of_another_site_changes_nothing_with_the_session_of_a_user(open_site: OpenSite) -> None:
     site = open_site(FakeNode(rules=[TraceRule("mine")]))
     site.open("/ui/trace_rules.html")
     evil = site.context.new_page()

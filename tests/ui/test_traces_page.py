@@ -51,7 +51,7 @@ def hover_over(mark: Locator, page: Page) -> str:
 
 
 @needs_plotly
-def test_a_story_is_told_by_figures_a_timeline_and_tables(open_site: OpenSite) -> None:
+def test_a_biography_is_shown_as_figures_a_timeline_and_tables(open_site: OpenSite) -> None:
     site = open_site(FakeNode(story(), rules=ALL))
     page = site.open("/ui/traces.html?id=order-17")
     page.wait_for_selector(".chart .barlayer .point")
@@ -320,7 +320,7 @@ def test_a_slow_answer_is_waited_for_visibly(open_site: OpenSite) -> None:
     page.wait_for_selector("text=Latest messages")
 
 
-def test_a_failed_event_log_is_told(open_site: OpenSite) -> None:
+def test_a_failed_event_log_is_reported(open_site: OpenSite) -> None:
     node = FakeNode()
     node.log_failure = "no space left on the device"
     page = open_site(node).open("/ui/traces.html")

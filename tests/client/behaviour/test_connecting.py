@@ -75,7 +75,7 @@ def test_connection_has_a_name_of_its_own_when_none_is_given(connect: Connect) -
     assert connect().name
 
 
-def test_server_tells_who_it_is(connection: Any, port: int) -> None:
+def test_server_properties_are_available(connection: Any, port: int) -> None:
     properties = connection.server_properties
     assert properties["product"] in ("WarrenMQ", "RabbitMQ")
     assert properties["capabilities"]["publisher_confirms"] is True
@@ -181,7 +181,7 @@ def test_host_that_does_not_exist(connect: Connect) -> None:
 
 
 @pytest.mark.parametrize("words", [b"AMQP\x00\x01\x00\x00", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", b"\x01\x00\x00"])
-def test_server_that_speaks_otherwise(connect: Connect, words: bytes) -> None:
+def test_server_with_another_protocol(connect: Connect, words: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer() -> None:

@@ -148,7 +148,7 @@ def test_publish_waits_for_room_and_times_out(connect: Connect, breaker: Breaker
 # -- closing
 
 
-def test_close_tells_its_listeners_once(connect: Connect) -> None:
+def test_close_notifies_its_listeners_once(connect: Connect) -> None:
     connection = connect()
     told, channel_told = Inbox(), Inbox()
     connection.add_close_listener(told)

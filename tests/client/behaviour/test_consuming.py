@@ -30,7 +30,7 @@ def numbers(deliveries: list[Any]) -> list[int]:
 # -- get
 
 
-def test_get_tells_all_about_the_message(channel: Any, name: Namer) -> None:
+def test_get_returns_all_of_the_message(channel: Any, name: Namer) -> None:
     queue = name("queue")
     channel.queue_declare(queue)
     channel.queue_bind(queue, "amq.topic", "a.#")

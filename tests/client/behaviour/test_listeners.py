@@ -37,7 +37,7 @@ def test_blocked_listener_is_removed_with_its_unblocked_one(connection: Any) -> 
     assert connection.remove_blocked_listener(blocked, unblocked)
 
 
-def test_removed_listeners_hear_no_more_and_the_others_do(channel: Any) -> None:
+def test_removed_listeners_are_not_called_and_the_others_are(channel: Any) -> None:
     removed, kept = Inbox(), Inbox()
     channel.confirm_select()
     for listener in (removed, kept):
@@ -62,7 +62,7 @@ def test_no_confirm_notifications_without_listeners(channel: Any) -> None:
     assert heard.count == 0
 
 
-def test_listener_removed_in_a_listener_was_the_last_to_hear_of_it(connect: Connect, breaker: Breaker) -> None:
+def test_listener_removed_in_a_listener_is_not_called_again(connect: Connect, breaker: Breaker) -> None:
     connection = connect(breaker.url, recovery=client.Recovery(initial=0.01, longest=0.1))
     heard, recovered = Inbox(), Inbox()
     real = getattr(connection, "_real", connection)

@@ -141,7 +141,7 @@ def test_refused_connections_are_reset_until_calm(ends: Ends) -> None:
     ends.connect()
 
 
-def test_script_strikes_each_connection_after_so_many_bytes(ends: Ends) -> None:
+def test_script_cuts_each_connection_after_a_number_of_bytes(ends: Ends) -> None:
     ends.breaker.weather = Script(Fault("end", UP, 8 + len(frame(b"1"))), Fault("reset", UP, 0))
     client, server = ends.connect()
     client.sendall(frame(b"1"))

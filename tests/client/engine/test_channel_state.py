@@ -284,7 +284,7 @@ def test_default_consumer_receives_deliveries_of_unknown_consumers() -> None:
     assert connection.tags() == [1]
 
 
-def test_one_inbox_is_handed_over_once_per_read() -> None:
+def test_one_inbox_is_scheduled_once_per_read() -> None:
     connection = Connection()
     buffer = connection.consume()
     for tag in (1, 2):

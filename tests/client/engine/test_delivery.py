@@ -42,7 +42,7 @@ def make(settler: Settler, tag: int = 7, header: bytes | None = None) -> Deliver
     return Delivery(settler, None, "c", tag, True, "x", "key", header or content_header(4, properties), b"body")
 
 
-def test_delivery_tells_all_about_the_message() -> None:
+def test_delivery_contains_all_of_the_message() -> None:
     delivery = make(Notes())
     assert (delivery.exchange, delivery.routing_key, delivery.body) == ("x", "key", b"body")
     assert (delivery.delivery_tag, delivery.redelivered, delivery.consumer_tag) == (7, True, "c")
@@ -85,7 +85,7 @@ def test_delivery_knows_whose_it_is() -> None:
     assert not make(notes).is_of(Notes())
 
 
-def test_returned_message_tells_why() -> None:
+def test_returned_message_contains_the_reason() -> None:
     header = content_header(1, BasicProperties(headers={"k": "v"}))
     returned = Returned(312, "NO_ROUTE", "x", "key", header, b"b")
     assert (returned.reply_code, returned.reply_text, returned.headers) == (312, "NO_ROUTE", {"k": "v"})

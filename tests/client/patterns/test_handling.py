@@ -114,7 +114,7 @@ def test_failed_queue_is_named_after_the_queue() -> None:
             failed_queue(queue, failed_queue=name)
 
 
-def test_parked_copy_keeps_the_properties_and_tells_the_error(notes: Notes) -> None:
+def test_parked_copy_keeps_the_properties_and_contains_the_error(notes: Notes) -> None:
     class Unspeakable(Exception):
         def __str__(self) -> str:
             raise RuntimeError
@@ -292,7 +292,7 @@ def test_batch_is_acked_with_one_ack(notes: Notes) -> None:
     assert notes.said == [("ack", 3, True), ("ack", 7, True)]
 
 
-def test_batch_does_not_speak_for_an_older_one(notes: Notes) -> None:
+def test_ack_of_a_batch_does_not_cover_an_older_one(notes: Notes) -> None:
     source = pulled(notes, range(1, 5))
     first, second = source.take(2), source.take(2)
     second.ack_all()
@@ -316,7 +316,7 @@ def test_batch_can_be_given_back(notes: Notes) -> None:
     assert notes.said == [("ack", 1, False), ("nack", 2, False, True)]
 
 
-def test_what_a_lost_link_made_stale_is_neither_handed_out_nor_acked(notes: Notes) -> None:
+def test_stale_deliveries_of_a_lost_link_are_neither_delivered_nor_acked(notes: Notes) -> None:
     source = pulled(notes, range(1, 7))
     first = source.take(2)
     notes.offset = 4

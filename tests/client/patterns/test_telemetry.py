@@ -96,7 +96,7 @@ def test_properties_that_cannot_be_read_are_the_callbacks_affair() -> None:
         _ = broken.properties
 
 
-def test_without_an_sdk_the_current_trace_is_handed_on(current: None) -> None:
+def test_without_an_sdk_the_current_trace_is_propagated(current: None) -> None:
     span = telemetry.Tracing().publishing("shop", "order.new", b"body", None)
     assert (span.properties.headers or {})["traceparent"] == TRACEPARENT
     span.end()

@@ -105,7 +105,7 @@ def test_values_are_equal_where_rabbitmq_calls_them_equal() -> None:
                 assert fit is (wanted_row == given_row), (wanted, given_value)
 
 
-def test_a_void_argument_asks_for_presence_and_a_void_header_equals_nothing_else() -> None:
+def test_a_void_argument_requires_presence_and_a_void_header_equals_nothing_else() -> None:
     assert fits({"k": None}, {"k": None})
     for value in [value for row in EQUAL_VALUES for value in row]:
         assert fits({"k": None}, {"k": value})

@@ -108,7 +108,7 @@ def test_a_checkpoint_is_for_the_settings_that_made_it(
         follow(spark, events, tmp_path / "checkpoint", Heard(), jobs=(count_job(["step", "time"]),))
 
 
-def test_events_that_come_late_are_counted_up_to_the_lateness_and_told_beyond_it(
+def test_late_events_are_counted_up_to_the_lateness_and_reported_beyond_it(
     spark: SparkSession, events: ParquetEvents, tmp_path: Path
 ) -> None:
     events.add(publishes(100, 1))

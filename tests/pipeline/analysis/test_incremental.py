@@ -129,7 +129,7 @@ def harness(tmp_path: Path) -> Iterator[Harness]:
     made.store.close()
 
 
-def test_the_answers_of_a_round_are_told_together(harness: Harness) -> None:
+def test_the_answers_of_a_round_are_published_together(harness: Harness) -> None:
     harness.publish((0, 5), (1, 7))
     both = (["00", "10"], [("00", 5, 0), ("10", 7, 5)])
     assert harness.answers() == {"counts": both, "slow": both}
@@ -154,7 +154,7 @@ def test_a_round_that_took_long_is_rested_for_and_then_all_that_was_missed_is_an
     assert harness.store.unanswered("facts") == {}
 
 
-def test_at_the_end_nobody_rests(harness: Harness) -> None:
+def test_at_the_end_every_window_is_answered(harness: Harness) -> None:
     harness.publish((0, 5))
     harness.answers()
     harness.publish((0, 1))
@@ -162,7 +162,7 @@ def test_at_the_end_nobody_rests(harness: Harness) -> None:
     assert harness.store.unanswered("facts") == {}
 
 
-def test_a_late_event_changes_the_answers_behind_it_and_only_those_are_told(harness: Harness) -> None:
+def test_a_late_event_changes_the_answers_behind_it_and_only_those_are_published(harness: Harness) -> None:
     harness.publish((0, 5), (1, 7), (2, 1))
     harness.answers()
     harness.publish((0, 1))
@@ -178,7 +178,7 @@ def test_facts_that_change_no_answer_are_answered_by_silence(harness: Harness) -
     assert harness.store.unanswered("facts") == {}
 
 
-def test_a_window_that_has_nothing_to_tell_is_told_once(harness: Harness) -> None:
+def test_a_window_without_rows_is_published_once(harness: Harness) -> None:
     """What another run told of it is gone then."""
     harness.add([event(2, schema.ACKED, queue="q")])
     assert harness.answers() == {"counts": (["00"], []), "slow": (["00"], [])}
@@ -195,7 +195,7 @@ def test_what_the_broker_did_not_confirm_is_answered_again(harness: Harness) -> 
     assert harness.answers(is_last=True) == dict.fromkeys(("counts", "slow"), (["00"], [("00", 5, 0)]))
 
 
-def test_who_begins_anew_answers_for_what_is_left_and_tells_it_whatever_was_told_before(harness: Harness) -> None:
+def test_a_new_start_publishes_answers_for_the_remaining_events_even_if_published_before(harness: Harness) -> None:
     harness.publish((0, 5), (1, 7))
     harness.answers()
     harness.publish((1, 1))

@@ -73,7 +73,7 @@ def added_up(rows: list[Row]) -> dict[Any, tuple[int, int]]:
     return found
 
 
-def test_a_batch_read_in_several_tasks_gives_the_facts_of_all_events(broker: Broker, history: History) -> None:
+def test_a_batch_read_in_several_tasks_yields_the_facts_of_all_events(broker: Broker, history: History) -> None:
     reader = source(broker, partitions="4").reader(None)  # type: ignore[arg-type]
     partitions = reader.partitions()
     assert len(partitions) == 4
@@ -83,7 +83,7 @@ def test_a_batch_read_in_several_tasks_gives_the_facts_of_all_events(broker: Bro
     assert facts_in(found) == added_up(facts_from_events(history.table(), OPTIONS).to_pylist())
 
 
-def test_a_streaming_read_gives_the_same(broker: Broker, history: History) -> None:
+def test_a_streaming_read_returns_the_same(broker: Broker, history: History) -> None:
     reader = source(broker, startingOffsets="earliest").streamReader(None)  # type: ignore[arg-type]
     try:
         start = reader.initialOffset()
@@ -113,7 +113,7 @@ def test_nothing_to_read_is_no_piece(broker: Broker) -> None:
     assert list(reader.read(InputPartition(None))) == []
 
 
-def test_what_is_no_arrow_is_told_with_its_place(broker: Broker) -> None:
+def test_a_body_that_is_not_arrow_is_reported_with_its_offset(broker: Broker) -> None:
     reader = source(broker, stream="others", schema="time timestamp").reader(None)  # type: ignore[arg-type]
     with pytest.raises(BadPayload, match="offset 0 of 'others' is not an Arrow IPC stream"):
         read(reader, reader.partitions())

@@ -51,7 +51,7 @@ def left(table: pa.Table) -> list[End]:
         ([(D, 1, 7, 1), (D, 4, 7, 1), (A, 9, 7, 1), (A, 11, 7, 1)], [5], []),  # the last delivery before it
     ],
 )
-def test_what_is_paired_and_what_is_handed_on(some: list[End], found: list[int], handed_on: list[End]) -> None:
+def test_deliveries_are_paired_with_their_settlements(some: list[End], found: list[int], handed_on: list[End]) -> None:
     counts, others = processing_times.match_deliveries(ends(*some), 10 * US)
     assert lengths(counts) == found
     assert left(others) == handed_on

@@ -27,15 +27,15 @@ def changes(values, measure=PUBLISHED, settings=OPTIONS, noises=None):
     return [(found.reported, found.observed) for found in find_changes(points(values, noises), measure, settings)]
 
 
-def test_a_spike_is_told_when_it_begins_and_once():
+def test_a_spike_is_reported_when_it_begins_and_once():
     assert changes([100.0] * 20 + [900.0] * 5 + [100.0] * 10) == [(20, 20)]
 
 
-def test_what_is_far_but_less_than_double_is_not_told():
+def test_a_value_that_is_far_but_less_than_double_is_not_reported():
     assert changes([100.0] * 20 + [195.0]) == []
 
 
-def test_what_fell_is_told_one_window_later_as_a_window_fills_slowly():
+def test_a_drop_is_reported_one_window_later_as_a_window_fills_slowly():
     assert changes([100.0] * 20 + [3.0]) == []
     assert changes([100.0] * 20 + [3.0, 0.0, 0.0]) == [(21, 20)]
 
@@ -44,7 +44,7 @@ def test_times_that_fall_are_good_news():
     assert changes([50_000.0] * 20 + [1000.0] * 5, WAITING) == []
 
 
-def test_what_goes_on_is_told_again_only_when_it_doubles():
+def test_a_lasting_anomaly_is_reported_again_only_when_it_doubles():
     assert changes([2000.0] * 20 + [90_000.0] * 3 + [100_000.0] * 3 + [400_000.0] * 3, WAITING) == [(20, 20), (26, 26)]
 
 
@@ -55,7 +55,7 @@ def test_percentiles_of_few_times_are_no_news():
 
 
 @pytest.mark.parametrize("spread", [0.4, 0.8, 1.2])
-def test_times_that_vary_by_chance_are_not_told(spread):
+def test_times_that_vary_by_chance_are_not_reported(spread):
     """An hour of windows with some 12 times each, of which the 95th percentile is taken."""
     told = 0
     for seed in range(20):
@@ -71,7 +71,7 @@ def test_few_windows_say_nothing_about_what_is_usual():
     assert changes([100.0] * 10 + [900.0]) == [(10, 10)]
 
 
-def test_what_is_heard_of_again_after_a_long_silence_is_as_new():
+def test_a_key_that_returns_after_a_long_silence_counts_as_new():
     """Else the answer would depend on how long ago it was heard of, which whoever follows may have forgotten."""
     silent = points([100.0] * 20 + [0.0] * 40 + [900.0])
     assert find_changes(silent, PUBLISHED, OPTIONS)[-1].reported == 60, "it was heard of all the time"
@@ -85,7 +85,7 @@ def test_some_failures_among_none_are_noise_and_many_are_not():
     assert changes([0.0] * 20 + [10.0], FAILED) == [(20, 20)]
 
 
-def test_what_varies_much_by_itself_must_vary_more_to_be_told():
+def test_a_key_that_varies_much_must_vary_more_to_be_reported():
     assert changes([60.0, 140.0] * 10 + [290.0]) == []
     assert changes([99.0, 101.0] * 10 + [290.0]) == [(20, 20)]
 
@@ -99,7 +99,7 @@ def test_a_series_that_always_jumps_is_usual():
     assert changes([10.0, 400.0] * 30) == []
 
 
-def test_the_new_level_becomes_usual_and_a_second_rise_is_told():
+def test_the_new_level_becomes_usual_and_a_second_rise_is_reported():
     assert changes([100.0] * 20 + [400.0] * 60 + [4000.0] * 3) == [(20, 20), (80, 80)]
 
 
@@ -114,7 +114,7 @@ def test_bursts_that_come_again_and_again_are_usual():
     assert changes([10.0] * 12 + [400.0]) == [(12, 12)]
 
 
-def test_chance_alone_is_not_told():
+def test_random_variation_is_not_reported():
     draw = random.Random(7)
     for rate in (0.5, 5, 50, 500):
         values = [float(sum(draw.random() < rate / 1000 for _ in range(1000))) for _ in range(400)]

@@ -82,7 +82,7 @@ def test_the_slow_queue_is_found_when_it_begins(anomalies, history):
     assert [(row["name"], row["window_start"]) for row in slow] == [(history.truth.slow_queue, history.truth.slow_at)]
 
 
-def test_nothing_else_is_told(anomalies, history):
+def test_nothing_else_is_reported(anomalies, history):
     truth = history.truth
     known = {truth.spike_at, truth.poison_at, truth.slow_at}
     assert [

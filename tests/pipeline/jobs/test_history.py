@@ -17,7 +17,7 @@ def history():
     return make_history(5000)
 
 
-def test_the_same_seed_gives_the_same_history(history):
+def test_the_same_seed_makes_the_same_history(history):
     again, other = make_history(5000), make_history(5000, seed=8)
     assert again.table().equals(history.table())
     assert not other.table().equals(history.table())

@@ -22,7 +22,7 @@ def answers(name, rows, settings=OPTIONS):
     return by_key
 
 
-def test_throughput_is_told_by_exchange_queue_and_key():
+def test_throughput_is_reported_by_exchange_queue_and_key():
     rows = [
         fact("step", 0, exchange="x", kind="published", count=30, bytes=3000),
         fact("step", 0, exchange="x", kind="republished", count=10, bytes=500),
@@ -161,7 +161,7 @@ def test_flow_goes_from_exchanges_over_queues_to_consumers():
     }
 
 
-def test_duplicates_are_told_by_message_id_and_by_who_dropped_them():
+def test_duplicates_are_reported_by_message_id_and_by_where_they_were_dropped():
     rows = [
         fact("message", 0, name="order-1", count=2, first_uid=5, last_uid=9, first_time=at(1), last_time=at(3)),
         fact("step", 0, exchange="x", queue="q", kind="dropped", reason="duplicate", count=4, first_uid=1, last_uid=2),
@@ -177,7 +177,7 @@ def test_duplicates_are_told_by_message_id_and_by_who_dropped_them():
     }  # fmt: skip
 
 
-def test_unroutable_messages_are_told_by_exchange_and_key():
+def test_unroutable_messages_are_reported_by_exchange_and_key():
     rows = [
         fact("key", 0, exchange="x", name="lost", kind="unroutable", reason="no_route", count=7, last_uid=77),
         fact("key", 0, exchange="x", name="lost", kind="returned", reason="no_route", count=2, last_uid=70),
@@ -232,7 +232,7 @@ def test_every_virtual_host_has_its_own_answers():
         assert {key[1] for key in answers(name, rows)} == {"/", "blue"}
 
 
-def test_who_is_stuck_is_told_once_and_again_after_a_long_silence_of_all():
+def test_a_stuck_consumer_is_reported_once_and_again_after_a_long_silence_of_all():
     rows = [fact("step", 0, queue="q", consumer="c", connection="n", kind="delivered", count=5)]
     rows += [fact("step", window, exchange="x", kind="published", count=1) for window in (10, 11, 12, 60, 61)]
     found = answers("anomalies", rows)

@@ -61,7 +61,7 @@ def test_automatic_acks_leave_nothing_to_settle():
     assert stuck([work(0, "delivered", 5, reason="auto_ack"), *tick(20)]) == []
 
 
-def test_a_nack_that_gives_back_settles_once_and_a_return_without_it_settles_too():
+def test_a_nack_with_requeue_settles_once_and_a_requeue_without_a_nack_settles_too():
     given_back = [work(0, "delivered", 4), work(0, "nacked", 2), work(0, "requeued", 2, reason="client")]
     assert states(given_back)[-1].outstanding == 2
     lost = [work(0, "delivered", 4), work(1, "requeued", 4, reason="connection_closed"), *tick(2)]

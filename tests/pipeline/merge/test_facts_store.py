@@ -125,7 +125,7 @@ def test_a_failed_batch_leaves_nothing(store: FactsStore) -> None:
     assert processing(store) == []  # the delivery was in what failed
 
 
-def test_a_batch_that_is_missing_is_told(store: FactsStore) -> None:
+def test_a_missing_batch_is_reported(store: FactsStore) -> None:
     store.add_batch(0, brought(*publishes(1, 1)))
     with pytest.raises(CheckpointMismatch, match="delete the whole folder"):
         store.add_batch(2, brought(*publishes(1, 1)))

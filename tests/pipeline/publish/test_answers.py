@@ -47,7 +47,7 @@ def test_rows_hold_what_json_has() -> None:
     ]
 
 
-def test_a_job_that_answers_with_bytes_is_told_so() -> None:
+def test_a_job_that_answers_with_bytes_is_an_error() -> None:
     with pytest.raises(TypeError, match="answers hold text, numbers, times"):
         plain_rows(pa.table({"bytes": [b"x"]}))
 

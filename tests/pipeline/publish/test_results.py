@@ -63,7 +63,7 @@ def test_a_stream_with_other_limits_is_used_as_it_is(warren: warrenmq.Broker) ->
     assert len(read(warren.url, 1)) == 1
 
 
-def test_a_stream_that_somebody_deleted_is_made_anew(warren: warrenmq.Broker) -> None:
+def test_a_deleted_stream_is_created_again(warren: warrenmq.Broker) -> None:
     with ResultWriter(warren.url) as writer:
         writer.write(document(0))
         with client.connect(warren.url) as connection, connection.channel() as channel:

@@ -128,7 +128,7 @@ def test_id_columns_name_a_row_whatever_else_it_says() -> None:
     assert ids([{"a": 1}], id_columns=("a",)) != ids([{"a": 2}], id_columns=("a",))
 
 
-def test_unknown_options_are_told_with_the_known_ones() -> None:
+def test_unknown_options_are_reported_with_the_known_ones() -> None:
     with pytest.raises(BadOption) as refused:
         parse(routngKey="x")
     assert all(name in str(refused.value) for name in OPTIONS)
@@ -154,7 +154,7 @@ def test_unknown_options_are_told_with_the_known_ones() -> None:
         (VALUE, {"mandatory": "yes"}, "true or false"),
     ],
 )
-def test_what_cannot_be_written_is_told_before_anything_is(
+def test_unwritable_rows_are_reported_before_anything_is_written(
     columns: t.StructType, options: dict[str, str], words: str
 ) -> None:
     with pytest.raises(BadOption, match=words):

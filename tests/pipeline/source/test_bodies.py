@@ -139,7 +139,7 @@ def test_events_are_decoded_and_named() -> None:
     assert batch.column("reason_name").to_pylist() == [None, "client"]
 
 
-def test_a_filter_over_columns_that_nobody_wants() -> None:
+def test_a_filter_over_columns_that_are_not_selected() -> None:
     schema = pa.schema([("uid", pa.int64())])
     batches = ArrowBatches(schema, "s", parse_filter("queue = 'q1' and kind_name = 'acked'"), is_event_log=True)
     body = encode_batch([event(number) for number in range(7)])
@@ -201,6 +201,6 @@ def test_any_arrow_is_made_the_types_that_spark_takes() -> None:
         (arrow(pa.table({"id": ["x"]})), "cannot be cast to int64"),
     ],
 )
-def test_other_bodies_are_told_with_their_offset(body: bytes, words: str) -> None:
+def test_other_bodies_are_reported_with_their_offset(body: bytes, words: str) -> None:
     with pytest.raises(BadPayload, match=words):
         list(ArrowBatches(pa.schema([("id", pa.int64())]), "s").decode(records(body)))

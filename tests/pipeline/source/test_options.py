@@ -40,7 +40,7 @@ def test_what_is_given_is_kept() -> None:
     assert pickle.loads(pickle.dumps(read)) == read
 
 
-def test_an_unknown_option_is_told_with_the_known_ones() -> None:
+def test_an_unknown_option_is_reported_with_the_known_ones() -> None:
     with pytest.raises(BadOption) as refused:
         parse(startingOfsets="earliest")
     assert "startingofsets" in str(refused.value)
@@ -135,7 +135,7 @@ def test_schemas_by_payload() -> None:
     )
 
 
-def test_columns_that_are_not_there_are_told() -> None:
+def test_missing_columns_are_reported() -> None:
     with pytest.raises(BadOption, match="topic"):
         schema_of(parse(columns="topic"))
     with pytest.raises(BadOption, match="leave key out"):
