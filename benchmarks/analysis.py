@@ -5,7 +5,7 @@
 
 The history lies in a Parquet file, so that no broker's work is measured; `pipeline.py` measures the way from a broker.
 CPU seconds are those of this process, which is where the jobs answer; Spark's work is in the other processes. Ends with
-2 when a fault is not found, something is told that is none, a count is wrong, or a percentile is not within 2 %.
+2 when a fault is not found, something is reported that is none, a count is wrong, or a percentile is not within 2 %.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def main() -> int:
     console.print(
         f"not as it should be: {', '.join(wrong[:20])}"
         if wrong
-        else "each fault is found, and nothing else is told; counts are exact, percentiles within 2 % of the exact ones"
+        else "each fault is found, and nothing else; counts are exact, percentiles within 2 % of the exact ones"
     )
     return 2 if wrong else 0
 

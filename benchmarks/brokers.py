@@ -1,7 +1,7 @@
 """Brokers to measure: each started on a free port with a fresh data folder, and ended with all that it started.
 
-Every broker runs with its defaults. A started broker is known by an `Endpoint`; whoever opened it with `with` owns the
-processes behind it, and leaving the `with` ends exactly those.
+Every broker runs with its defaults. A started broker is known by an `Endpoint`. Its `with` block owns the processes
+behind it, and leaving the block ends exactly those.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ READY_LINE = re.compile(
     r"WarrenMQ (?P<version>\S+) ready: amqp://[^/\s]*:(?P<port>\d+)\S* .*compiled=(?P<compiled>yes|no)"
 )
 HTTP_LINE = re.compile(r"HTTP on http://[^/\s]*:(?P<port>\d+)")
-# Debian's /usr/sbin wrapper changes the user; the script behind it runs as whoever calls it.
+# Debian's /usr/sbin wrapper changes the user; the script behind it runs as its caller.
 RABBITMQ_SCRIPTS = ("/usr/lib/rabbitmq/bin/rabbitmq-server",)
 START_LIMIT = 90.0
 STOP_LIMIT = 30.0

@@ -53,7 +53,7 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class ClientWorkload:
-    """What a program is asked to do; so many messages that a run takes about half a second."""
+    """What a program does; enough messages for a run of about half a second."""
 
     key: str
     title: str

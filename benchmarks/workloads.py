@@ -1,7 +1,7 @@
 """The workloads: what is measured, with which options of the generator, and what is to be reached.
 
 To add a row, add a `Workload` to WORKLOADS. A figure is compared either as a ratio to RabbitMQ in the same run
-(`at_least` times as much) or with a plain bound (`at_most` so many bytes).
+(`at_least` times as much) or with a plain bound (`at_most` bytes).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Workload:
     """One way of using a broker.
 
     `fresh` wants a broker that has done nothing before (memory is measured); `ours` is the broker that is judged;
-    `messages` is set where a run lasts as long as so many messages take; `reference_rounds` where they take the other
+    `messages` is set where a run lasts as long as this many messages take; `reference_rounds` where they take the other
     brokers so long that fewer rounds must do.
     """
 

@@ -3,7 +3,7 @@
     python examples/shop.py [--url URL] [--rate 40] [--seconds 0] [--trouble 90]
 
 After `--trouble` seconds things go wrong, as they do: one of the two packers takes messages and settles none of them,
-the mailer becomes slow, and a few orders are so broken that billing gives them back again and again. `--trouble 0`
+the mailer becomes slow, and a few orders are so broken that billing requeues them again and again. `--trouble 0`
 means never.
 """
 
@@ -91,7 +91,7 @@ def main() -> None:
     wanted = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     wanted.add_argument("--url", default="amqp://guest:guest@127.0.0.1:5672/")
     wanted.add_argument("--rate", type=float, default=40.0, help="orders per second")
-    wanted.add_argument("--seconds", type=float, default=0.0, help="close after so many; 0: at Ctrl-C")
+    wanted.add_argument("--seconds", type=float, default=0.0, help="close after this many seconds; 0: at Ctrl-C")
     wanted.add_argument("--trouble", type=float, default=90.0, help="when things go wrong; 0: never")
     flags = wanted.parse_args()
     with client.connect(flags.url, name="shop") as connection:

@@ -155,9 +155,7 @@ def test_fixture_provides_a_broker_for_a_test(warren: warrenmq.Broker) -> None:
     assert roundtrip(warren.url) == b"hello"
 
 
-def test_session_fixture_provides_one_broker(
-    warren_session: warrenmq.Broker, request: pytest.FixtureRequest
-) -> None:
+def test_session_fixture_provides_one_broker(warren_session: warrenmq.Broker, request: pytest.FixtureRequest) -> None:
     assert request.getfixturevalue("warren_session") is warren_session
     assert roundtrip(warren_session.url) == b"hello"
 

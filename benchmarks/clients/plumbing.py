@@ -41,7 +41,7 @@ class Plumber:
         self._call(spec.QueueDeclare(queue), spec.QueueDeclareOk)
 
     def fill(self, queue: str, count: int, body: bytes) -> None:
-        """So many messages, and back when the broker has them."""
+        """Publish N messages; return when the broker has them."""
         for start in range(0, count, _CHUNK):
             for _ in range(min(_CHUNK, count - start)):
                 self._connection.publish(1, "", queue, body)

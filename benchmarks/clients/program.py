@@ -4,9 +4,8 @@ A program is one client library doing one workload once:
 
     python benchmarks/clients/with_pika.py --port 5672 --queue q --workload publish --messages 10000
 
-`Job.begin` is called when everything is connected and warm, `Job.end` when the broker has the last message, or has
-heard the last ack. What is measured lies between the two. The queue is made, filled and looked at by whoever starts the
-program.
+`Job.begin` is called when everything is connected and warm, `Job.end` when the broker has the last message, or the last
+ack; the time between the two is measured. The caller declares, fills and checks the queue.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The hot functions, one case each. Run as a program it measures them in this process and prints JSON.
 
-A case prepares its data once and gives a call that does a number of operations; the result is the least time of several
+A case prepares its data once and returns a call that does a number of operations; the result is the least of several
 repetitions, in nanoseconds per operation. Ports and handlers are silent ones written here, in plain Python: a case that
 goes through one pays that call too, compiled or not.
 """

@@ -83,7 +83,7 @@ class Story:
     _epochs: list[int] = field(default_factory=list)  # of each state, the epoch that its last work lies in
 
     def begin(self) -> None:
-        """The broker is up: whoever looks sees the first state, so it must last. Listen to the log from now on."""
+        """The broker is up: clients see the first state, so it must be durable. Listen to the log from now on."""
         self._first = sum(fact[0] == "state" for _, fact in self.history.facts)
         self.life.on_durable = self._hear_durable
         self._work = self.life.storage.log.work

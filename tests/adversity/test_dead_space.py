@@ -1,4 +1,4 @@
-"""A running broker gives disk space back: messages that stay do not hold on to the files of those that are gone.
+"""A running broker frees disk space: messages that stay do not hold on to the files of those that are gone.
 
 With the broker's own segment size, over sockets and threads. tests/storage/test_compaction.py has the cases in small.
 """

@@ -57,7 +57,7 @@ def open_descriptors(broker: BrokerProcess) -> int:
 
 
 def limit_of(broker: BrokerProcess, open_files: int) -> None:
-    """Let the process have so many descriptors from now on."""
+    """Limit the descriptors of the process from now on."""
     hard = resource.prlimit(broker.process.pid, resource.RLIMIT_NOFILE)[1]
     resource.prlimit(broker.process.pid, resource.RLIMIT_NOFILE, (open_files, hard))
 

@@ -41,7 +41,7 @@ def live_until(
 
 
 def wait_for_confirms(books: Books, count: int, broker: BrokerProcess) -> None:
-    """Until so many more are confirmed; or the broker is dead."""
+    """Wait until N more are confirmed, or the broker is dead."""
     pause, wanted = threading.Event(), books.confirmed_count() + count
     for _ in range(int(PATIENCE / 0.002)):
         if books.confirmed_count() >= wanted or broker.is_dead:

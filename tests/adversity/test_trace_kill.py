@@ -58,7 +58,7 @@ def next_batch(channel: WireChannel) -> bytes:
 
 
 def has_whole(names: Iterable[str]) -> Callable[[list[Event]], bool]:
-    """Whether everything is told of these messages."""
+    """Return whether the biographies of these messages are complete."""
 
     def is_all(events: list[Event]) -> bool:
         kinds = kinds_of(events)
@@ -196,7 +196,7 @@ def check(folder: Path, known: list[str]) -> None:
 
 
 def kinds_of(events: list[Event]) -> dict[str | None, list[int]]:
-    """What is told of each message, but for its confirm and what came later."""
+    """Return the biography of each message up to its confirm."""
     kinds: dict[str | None, list[int]] = {}
     for event in events:
         if event.kind in WHOLE:

@@ -1,7 +1,7 @@
 """Losing the event log never stops messages: it is deleted, damaged or has no room, of a real broker on a real disk.
 
-In each case messages are published, confirmed, delivered and acked as if nothing had happened; what is wrong is told
-where somebody looks for it; and events are kept again as soon as that is possible.
+In each case messages are published, confirmed, delivered and acked as usual; the fault is reported; and events are
+kept again as soon as possible.
 """
 
 from __future__ import annotations

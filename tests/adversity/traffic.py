@@ -158,7 +158,7 @@ class ConfirmedPublisher:
         self._channel.publish(body, properties, exchange=exchange, routing_key=key)
 
     def wait(self, at_most: int) -> None:
-        """Until no more than so many are unconfirmed."""
+        """Wait until at most N are unconfirmed."""
         while len(self._in_flight) > at_most:
             answer = self._channel.expect("basic.ack")
             tag = answer["delivery_tag"]

@@ -1,4 +1,4 @@
-"""Length limits: what counts, which message gives way, and what the publisher hears."""
+"""Length limits: what counts, which message is dropped, and what the publisher receives."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def bounded() -> Iterator[tuple[Address, int]]:
 
 
 def send_large(channel: WireChannel, size: int) -> None:
-    """Publish so many bytes without holding them all."""
+    """Publish N bytes without holding them all."""
     channel.send("basic.publish", routing_key="nowhere")
     channel.connection.send_frame(HEADER, channel.number, pack_header(size))
     part = 100_000

@@ -349,7 +349,7 @@ def test_confirms_of_both_kinds_do_not_overtake_each_other(
     assert confirming.confirms() == [(4, True)]
 
 
-# -- what the store is told
+# -- calls of the store
 
 
 def test_the_store_keeps_persistent_messages_of_durable_queues_only(

@@ -207,7 +207,7 @@ def test_it_is_never_faster_and_loses_nothing(
         times += [broker.turn.now_ms for _ in channel.deliveries()]
     times += received(broker, channel, int(count / rate * 1000) + 1000)
     assert len(times) == count
-    # Ahead of the rate by so many messages at each time, and since any earlier time by only so many more.
+    # Messages ahead of the rate at each time, and how many more since any earlier time.
     ahead = [number - Fraction(rate) * time / 1000 for number, time in enumerate(times)]
     least = ahead[0]
     for each in ahead:

@@ -28,7 +28,7 @@ def held(kept: Kept) -> int:
 
 
 def fill(kept: Kept, name: str, size: int) -> int:
-    """Publish until a line has grown by so many bytes of memory, or is paged out. Gives the number published."""
+    """Publish until the backlog has grown by N bytes of memory, or is paged out. Return the number published."""
     before = held(kept)
     number = 0
     while kept.queue(name).backlog.paged == 0 and held(kept) - before < size:

@@ -1,7 +1,7 @@
 """Feeds the protocol and the whole server random bytes until something breaks or time is up.
 
     make fuzz ARGS="-max_total_time=600"    guided by coverage (atheris): the modules run uncompiled, to be seen
-    make fuzz ARGS="--compiled 600"         mutations of the corpus, for so many seconds, through the compiled modules
+    make fuzz ARGS="--compiled 600"         mutations of the corpus, for 600 seconds, through the compiled modules
 
 All other arguments are libFuzzer's (a folder name is a corpus that grows; build/fuzz if none is named). Outside the
 suite: tests/properties asks the same of fewer inputs in a few seconds.

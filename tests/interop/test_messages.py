@@ -171,7 +171,7 @@ def test_copies_go_to_the_keys_of_cc_and_bcc(channel: Channel, name: Namer) -> N
         channel.consume(queue, no_ack=True)
     deliveries = channel.take(3)
     for delivery in deliveries:
-        # The one who published is told to all; the blind copies to nobody.
+        # Everyone sees CC, nobody sees BCC.
         assert delivery.routing_key == to
         assert dict(delivery.headers) == {"CC": [copied], "kept": "yes"}
     assert len({delivery.consumer for delivery in deliveries}) == 3

@@ -1,4 +1,4 @@
-"""`x-rate` through pika: a consumer is sent so many messages per second."""
+"""`x-rate` through pika: a consumer receives at most N messages per second."""
 
 from __future__ import annotations
 

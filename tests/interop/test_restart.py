@@ -1,4 +1,4 @@
-"""The broker goes and comes back on the same port; every client is told, and connects again.
+"""The broker goes and comes back on the same port; every client is notified and reconnects.
 
 These start brokers of their own, so they are not run against the broker at WARREN_TEST_URL.
 """

@@ -31,7 +31,7 @@ def fill(channel: Any, queue: str, count: int, start: int = 0) -> None:
 
 
 def read(channel: Any, queue: str, offset: Any, count: int, prefetch: int = 10) -> list[tuple[int, bytes]]:
-    """So many messages from an offset on: their offsets and bodies."""
+    """Return the offsets and bodies of N messages from an offset on."""
     channel.basic_qos(prefetch_count=prefetch)
     received: list[tuple[int, bytes]] = []
     for method, properties, body in channel.consume(
@@ -43,7 +43,7 @@ def read(channel: Any, queue: str, offset: Any, count: int, prefetch: int = 10) 
         channel.basic_ack(method.delivery_tag)
         if len(received) == count:
             break
-    # Without channel.cancel(), which gives back what it has buffered: a stream takes nothing back.
+    # Without channel.cancel(), which requeues buffered messages: a stream cannot requeue.
     return received
 
 

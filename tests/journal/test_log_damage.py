@@ -1,4 +1,4 @@
-"""Every way to shorten a log and every bit that can flip in it: what is read was written, what is missing is told.
+"""Every way to shorten a log and every bit that can flip in it: what is read was written, what is missing is reported.
 
 And the check is checked: without the checksum it fails.
 """

@@ -1,4 +1,4 @@
-"""A node without tracing behind the ports of `management`: stories that are told in full, and rules in a dictionary."""
+"""A node without tracing behind the ports of `management`: complete biographies, and rules in a dictionary."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FakeReader:
         self.biographies = list(biographies)
         self.queries: list[TraceQuery] = []
         self.failure = failure
-        self.page_size = 1000  # how many it gives at once, however many are wanted
+        self.page_size = 1000  # the most that one call returns
 
     async def biography(self, key: str) -> Biography | None:
         self._fail()

@@ -16,7 +16,7 @@ LIMIT = 30
 
 @contextmanager
 def served(node: FakeNode, clock: Callable[[], float] = time.monotonic) -> Iterator[str]:
-    """Serve in a thread of its own; gives the URL."""
+    """Serve in another thread; return the URL."""
     started = threading.Event()
     ports: list[int] = []
     loop = asyncio.new_event_loop()

@@ -62,7 +62,7 @@ class Net:
         return self._arrive(State(NOWHERE, (), None, False, is_persistent), self.nodes[name], ttl_ms)
 
     def waiting(self, state: State) -> set[State]:
-        """A message waits: it goes on waiting, gives way, or must go because its time is over."""
+        """A message waits: it goes on waiting, is dropped by the limit, or expires."""
         if state.place is None or state.is_held:
             return {state}
         node = self.nodes[state.place]

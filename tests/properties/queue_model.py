@@ -1,7 +1,7 @@
 """Queues, channels and consumers as plainly as they can be said: lists, and a rule for what may be delivered next.
 
 The model does not say which consumer gets a message, as any with credit may. It says which message must be next, that
-whoever gets it had credit, and (at the end of a turn) that no message waits while somebody could take it.
+its consumer had credit, and (at the end of a turn) that no message waits while somebody could take it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""A broker with durable storage as plainly as it can be said: lists of messages, and what a restart leaves of them.
+"""A plain model of a broker with durable storage: lists of messages, and what a restart leaves of them.
 
-A queue holds its living messages in order, waiting or unacked. A restart takes what is transient and puts back what is
-unacked. A stream keeps everything, whoever has read it. `World.durable` is what the disk must be able to give back: a
-crash may set the world back to an earlier state, but never to one before the last that was promised, and never to a
-mixture of two.
+A queue holds its messages in order, waiting or unacked. A restart drops transient messages and requeues unacked ones.
+A stream keeps all messages, whether read or not. `World.durable` is what must be on the disk: a crash may restore an
+earlier state, but never one before the last that was confirmed, and never a mixture of two.
 """
 
 from __future__ import annotations

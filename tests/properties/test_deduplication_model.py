@@ -14,7 +14,7 @@ ids = st.integers(0, 9).map(lambda number: b"%016d" % number)
 
 
 class WindowModel(RuleBasedStateMachine):
-    """The last so many ids that were new when they came, each until its time is up."""
+    """The last N ids that were new when they came, each until its time is up."""
 
     @initialize(size=st.integers(1, 6))
     def begin(self, size: int) -> None:

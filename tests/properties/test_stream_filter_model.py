@@ -123,7 +123,7 @@ def test_each_reader_gets_exactly_its_messages(where: str, before: Any, meanwhil
             for tag, channel in channels.items():
                 prefetch, is_multiple = asked[int(tag)][3:]
                 delivered = channel.deliveries()
-                assert len(delivered) <= prefetch, "what is filtered gives credit"
+                assert len(delivered) <= prefetch, "filtered messages take no credit"
                 got[tag] += [offset_of(each) for each in delivered]
                 for each in delivered[-1:] if is_multiple else delivered:
                     quiet = 0

@@ -42,7 +42,7 @@ class Pair:
         )
 
     def talk(self) -> list[Event]:
-        """Carry bytes back and forth until both are silent; gives what the client heard."""
+        """Carry bytes both ways until there are none; return the events of the client."""
         events: list[Event] = []
         while True:
             said = self.client.take_output(self.server.clock)

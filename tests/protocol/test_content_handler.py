@@ -50,13 +50,13 @@ class Notes(ContentHandler):
 
 
 def hearing(notes: Notes) -> ClientConnection:
-    """Open, with channel 1, as `tuned` gives it."""
+    """Open, with channel 1, as `tuned` returns it."""
     client = tuned(content_handler=notes)
     notes.events.clear()
     return client
 
 
-# -- what is told --------------------------------------------------------------------------------------------------
+# -- callbacks -----------------------------------------------------------------------------------------------------
 
 
 def test_deliveries_and_confirms_keep_their_order_among_the_events() -> None:

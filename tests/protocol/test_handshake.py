@@ -22,7 +22,7 @@ def client(wanted: Tuning | None = None, **settings: Any) -> ClientHandshake:
 
 
 def shake_hands(us: ClientHandshake, them: ServerHandshake) -> str:
-    """Run both sides; gives the virtual host that was opened."""
+    """Run both sides; return the virtual host that was opened."""
     (start_ok,) = us.receive(START)
     them.start_ok(start_ok)
     tune_ok, opening = us.receive(them.authenticated())

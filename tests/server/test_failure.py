@@ -1,4 +1,4 @@
-"""A storage that fails: nothing more is confirmed, clients are told, and whoever runs the broker hears why."""
+"""A storage that fails: nothing more is confirmed, clients are notified, and the operator sees why."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_served_broker_that_cannot_write_exits_with_1_and_keeps_what_it_confirme
 
 
 def publish_until_refused(address: Address) -> int:
-    """Publish and wait for each confirm; gives how many there were until the broker gave up."""
+    """Publish and wait for each confirm; return the number of confirms until the broker stopped."""
     confirmed = 0
     refusal: Refusal | None = None
     with WireConnection(address).open() as connection:

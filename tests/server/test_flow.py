@@ -1,4 +1,4 @@
-"""The alarms of memory and disk: publishers wait, consumers drain, and those who can hear it are told."""
+"""The alarms of memory and disk: publishers wait, consumers drain, and clients with the capability are notified."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from warrenmq.storage.memory_store import MemoryStorage
 
 
 class PagedStore(MessageStore):
-    """Takes everything from memory; gives it back when the test says so."""
+    """Takes everything from memory, and returns it when the test says so."""
 
     def __init__(self) -> None:
         super().__init__(sizes=PageSizes(window=64, page=1, budget=1 << 30))

@@ -53,7 +53,7 @@ def alive() -> Iterator[Alive]:
     gc.enable()
 
 
-# -- what a client may be in the middle of; each gives the server and a connection
+# -- what a client may be in the middle of; each returns the server and a connection
 
 
 Situation = Callable[[], tuple[SocketlessServer, Dialogue]]
@@ -195,7 +195,7 @@ def breaks_the_framing(server: SocketlessServer, client: Dialogue) -> None:
 
 
 def falls_silent(server: SocketlessServer, client: Dialogue) -> None:
-    server.alarms.set("disk", False)  # whoever is not read is not expected to say anything
+    server.alarms.set("disk", False)  # a client that is not read is not expected to send anything
     if isinstance(server.broker.storage, ManualStorage):
         server.ticker.schedule()
         server.loop.run()

@@ -1,4 +1,4 @@
-"""A node that stops: its clients are told, nobody can hold it up, and nothing of it is left."""
+"""A node that stops: its clients are notified, none can delay it, and nothing of it is left."""
 
 from __future__ import annotations
 

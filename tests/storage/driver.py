@@ -175,7 +175,7 @@ class Kept:
         return entry
 
     def take(self, count: int, name: str = "q") -> list[QueuedMessage]:
-        """So many messages, unacked."""
+        """Take N messages, unacked."""
         taken = [self.get(name) for _ in range(count)]
         assert None not in taken, f"{name} has only {len(taken) - taken.count(None)} messages"
         return [entry for entry in taken if entry is not None]

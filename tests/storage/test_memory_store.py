@@ -1,4 +1,4 @@
-"""Storage in memory: keeps what it is told for as long as it lives, and nothing else."""
+"""Storage in memory: keeps messages and definitions for as long as it exists, and nothing else."""
 
 from __future__ import annotations
 

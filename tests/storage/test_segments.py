@@ -9,7 +9,7 @@ ALLOWANCE = 750
 
 
 def segments_of(*described: tuple[int, int], span: int = 10) -> Segments:
-    """Segments of these sizes and living bytes, each of which spans so many positions."""
+    """Segments of these sizes and living bytes, each of which spans N positions."""
     segments = Segments()
     for number, (size, live) in enumerate(described):
         segment = Segment(number * span)

@@ -168,7 +168,7 @@ def test_what_retention_removed_does_not_come_back_if_its_files_were_not_removed
 
 @pytest.mark.parametrize("seed", range(effort(12)))
 def test_any_history_comes_from_the_epochs_alone(tmp_path: Path, seed: int) -> None:
-    """Replaying its epochs gives an equal backlog, whatever was published, settled, purged, deleted and restarted."""
+    """A replay restores an equal backlog, whatever was published, settled, purged, deleted and restarted."""
     world = World(tmp_path / "source", seed, **WHOLE)
     for _ in range(60):
         step = world.random.choice(("publish", "publish", "publish", "get_and_settle", "settle", "get", "give_back"))

@@ -12,7 +12,7 @@
 It knows where frames begin, so that damage can be of the kind that the receiver must notice (the type of a frame is
 changed): a flipped byte in a body or in a delivery tag is something that no client and no broker can find out.
 
-Runs on an event loop in a thread of its own, which owns the sockets. The test gives orders and reads counters.
+Runs on an event loop in a thread of its own, which owns the sockets. The test calls methods and reads counters.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Script(Weather):
 
 
 class Breaker:
-    """Listens on a port of its own and passes every connection on to the broker, as long as it is told to."""
+    """Listens on a port of its own and passes every connection on to the broker until it is stopped."""
 
     def __init__(self, url: str, weather: Weather | None = None) -> None:
         parts = urlsplit(url)
@@ -178,7 +178,7 @@ class Breaker:
             self._thread.join(ORDER_LIMIT)
 
     def wait_for_connections(self, count: int, limit: float = ORDER_LIMIT) -> None:
-        """Return when so many connections have been made in all."""
+        """Wait until this number of connections have been made in all."""
         deadline = time.monotonic() + limit
         while self.connections_made < count:
             assert time.monotonic() < deadline, f"{self.connections_made} connections were made, not {count}"
@@ -364,7 +364,7 @@ class _Pipe:
             if self._direction not in self._line.breaker.swallows:
                 self.say_end()
         except OSError:
-            # One side was reset: the other is told the same way.
+            # One side was reset: the other is reset, too.
             self._line.fail("reset")
 
     async def _pass_on(self, data: bytes) -> None:

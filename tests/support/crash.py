@@ -1,8 +1,8 @@
 """Crashes at any moment of a recorded history.
 
-A history is what storage code did to a `RecordingFiles`, and between the operations the facts that the world was told:
-"published", "confirmed". `History.crashes` goes through moments of it, lets the power fail there, and hands out the
-facts known by then with a disk as it may be found. The test recovers from that disk and compares.
+A history is the operations of storage code on a `RecordingFiles`, and between them the facts that clients have seen:
+"published", "confirmed". `History.crashes` chooses moments of it, simulates a power loss, and yields the facts up to
+then with a possible content of the disk. The test recovers from that disk and compares.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EFFORT = float(os.environ.get("WARREN_TEST_EFFORT", "1"))
 
 
 def effort(count: int) -> int:
-    """So many times, or as many as this run is told to try."""
+    """Return this number of tries, or the one set for the run."""
     return max(1, round(count * EFFORT))
 
 
@@ -51,7 +51,7 @@ class History:
         self.facts.append((len(self.files.operations), fact))
 
     def crashes(self, choice: random.Random, count: int, states: int = 1, first: int = 0) -> Iterator[Crash]:
-        """Up to `count` moments from the `first` operation on, and so many possible disks for each."""
+        """Up to `count` moments from the `first` operation on, and N possible disks for each."""
         operations = self.files.operations
         moments = range(first, len(operations) + 1)
         chosen = sorted(choice.sample(moments, min(count, len(moments))))

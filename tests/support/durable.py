@@ -208,7 +208,7 @@ class Life:
             pass
 
     def stop(self) -> None:
-        """In order, as a broker that is told to stop: the next start has nothing to replay."""
+        """Stop in order, as a broker does: the next start has nothing to replay."""
         self.end_turn()
         done: list[bool] = []
         self.storage.begin_stop(lambda: done.append(True))

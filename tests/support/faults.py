@@ -2,7 +2,7 @@
 
 Wraps any `Files`. Reading works always. What a failed operation leaves behind is what systems leave behind: of a write
 perhaps half, of a failed sync data that programs still see and that no later sync makes durable (Linux marks the pages
-clean). No space and no descriptor are errors that last until the test gives them back; they hit only what takes them.
+clean). No space and no descriptor are errors that last until the test ends them; they hit only what takes them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A made-up history of a shop's messages, with faults at known times: what the analysis must find.
 
-`make_history(messages, …)` gives the events as columns in the order of time, and the truth beside them. They become
+`make_history(messages, …)` returns the events as columns in the order of time, and the truth beside them. They become
 a table (`table`), batches as the broker writes them, byte by byte (`batches`), or messages of a broker's stream
-(`publish`). The same seed gives the same history. All of it is arrays: a million messages take some seconds.
+(`publish`). The same seed makes the same history. All of it is arrays: a million messages take some seconds.
 
 The default hour begins at 09:30: at 09:45 traffic is eightfold for a minute, from 09:50 one routing key fails always,
 from 10:00 one consumer settles nothing, from 10:15 one queue is slow for five minutes.
@@ -151,7 +151,7 @@ def make_history(
     faults: Faults = ALL_FAULTS,
     seed: int = 7,
 ) -> History:
-    """So many messages within that time (those of faults come on top)."""
+    """`messages` within that time (those of faults come on top)."""
     return _Maker(messages, start, seconds, faults, np.random.default_rng(seed)).make()
 
 

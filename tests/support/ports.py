@@ -1,8 +1,8 @@
 """Ports for brokers that are stopped and started again at the same address.
 
-The system hands out ports from a range of its own to whoever asks for any port, and to every outgoing connection: one
-of those may be somebody else's by the time a broker wants it back. These lie below that range, so that nobody gets
-one by chance.
+The system assigns ports from one range to listeners on port 0 and to outgoing connections: such a port may be in use
+when a broker starts again on it. The ports of this module lie below that range, so that the system assigns none of
+them.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import random
 import socket
 
-_RANGE = range(15_000, 32_000)  # Linux gives away 32768 and up, others 49152 and up
+_RANGE = range(15_000, 32_000)  # Linux assigns 32768 and up, others 49152 and up
 _ATTEMPTS = 100
 
 
 def free_port() -> int:
-    """A port of the loopback address that nobody listens on."""
+    """Return a port of the loopback address without a listener."""
     for _ in range(_ATTEMPTS):
         port = random.choice(_RANGE)
         try:

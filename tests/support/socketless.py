@@ -1,6 +1,6 @@
 """The whole server without a socket: real sessions, a real broker, a clock that stands still until a test moves it.
 
-`SocketlessServer.connect` gives the client's end of a connection as a `Line`: bytes go in by `send`, the server's
+`SocketlessServer.connect` returns the client's end of a connection as a `Line`: bytes go in by `send`, the server's
 answers come out by `receive`, and a turn of the broker ends with each `send`.
 
 Owned by the test's thread.

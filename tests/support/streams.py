@@ -68,7 +68,7 @@ class SlowStreamStore(MemoryStreamStore):
         self.asked.append(lambda: super(SlowStreamStore, self).find_time(time_ms, receive))
 
     def answer(self) -> int:
-        """Answer everything asked so far; gives how much that was."""
+        """Answer all reads so far; return their number."""
         asked, self.asked = self.asked, []
         for each in asked:
             each()

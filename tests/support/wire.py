@@ -1,6 +1,6 @@
 """A small AMQP 0-9-1 client on a plain socket, for tests alone.
 
-It sends whatever it is told, legal or not, and hands back each frame as it came. Nothing is retried or hidden: a
+It sends any frame, legal or not, and returns each frame as it came. Nothing is retried or hidden: a
 connection.close while something else is awaited raises `ConnectionRefusal`, a channel.close raises `ChannelRefusal`,
 the end of the stream raises `EndOfStream`.
 

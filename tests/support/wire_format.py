@@ -1,6 +1,6 @@
 """AMQP 0-9-1 as bytes, written from the specification for tests alone: it shares no line with the package under test.
 
-Encodes whatever it is told, legal or not, and decodes what a broker sends. Plain functions and values; no state.
+Encodes any values, legal or not, and decodes what a broker sends. Plain functions and values; no state.
 """
 
 from __future__ import annotations

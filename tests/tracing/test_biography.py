@@ -289,7 +289,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["deliver", "back", "end"]), st.integ
 @settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(["a", "b", "c"]), STEPS, min_size=1))
 def test_random_lives_have_the_times_that_a_plain_clock_counts(plans: dict[str, list[tuple[str, int]]]) -> None:
-    """A reference that keeps one state and two sums per queue; the queues are told one after the other, and mixed."""
+    """A reference that keeps one state and two sums per queue; their events come one after the other, and mixed."""
     life = EventBuilder()
     expected: dict[str, tuple[int | None, int | None, bool]] = {}
     for queue, steps in plans.items():

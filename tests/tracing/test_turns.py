@@ -19,7 +19,7 @@ def run(question: Callable[[], Awaitable[None]]) -> None:
 
 
 class Reader:
-    """Takes a turn and keeps it until it is told to end."""
+    """Takes a turn and keeps it until `end` is set."""
 
     def __init__(self, turns: Turns, began: list[int], number: int) -> None:
         self._turns = turns

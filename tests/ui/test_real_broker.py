@@ -1,4 +1,4 @@
-"""Pages and terminal over a real broker: a rule is added on the page, a message lives, its story is told."""
+"""Pages and terminal over a real broker: a rule is added on the page, a message is sent, its biography is shown."""
 
 from __future__ import annotations
 

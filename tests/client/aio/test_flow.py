@@ -23,7 +23,7 @@ def url() -> Iterator[str]:
 
 
 async def fill(connection: aio.Connection, count: int) -> str:
-    """A queue with so many messages."""
+    """A queue with N messages."""
     channel = await connection.channel()
     queue = (await channel.queue_declare("", exclusive=True)).queue
     await channel.confirm_select()

@@ -1,4 +1,4 @@
-"""Opening and closing on the user's own loop: nothing is left behind, whoever closes when."""
+"""Opening and closing on the user's own loop: nothing is left behind, whichever side closes, and when."""
 
 from __future__ import annotations
 

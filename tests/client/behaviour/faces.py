@@ -228,7 +228,7 @@ class Inbox:
         self._items.put(args[0] if len(args) == 1 else args)
 
     def take(self, count: int = 1) -> list[Any]:
-        """The next so many; fails the test when they do not come."""
+        """Return the next N; fail the test if they do not come."""
         taken: list[Any] = []
         deadline = time.monotonic() + PATIENCE
         while len(taken) < count:

@@ -1,4 +1,4 @@
-"""Connecting: URLs, several addresses, logins, TLS, what is told to the server and by it, and all ways to fail."""
+"""Connecting: URLs, several addresses, logins, TLS, properties of client and server, and all ways to fail."""
 
 from __future__ import annotations
 

@@ -430,7 +430,7 @@ def test_slow_callback_is_given_everything(connect: Connect) -> None:
 
     channel.consume(queue, callback, auto_ack=True)
     fill(channel, queue, 2000)
-    # Reading may be paused now, yet whoever waits for an answer gets it.
+    # Reading may be paused now, yet a call gets its reply.
     assert channel.queue_declare(queue, passive=True).consumer_count == 1
     assert connection.channel().queue_declare("", exclusive=True).queue
     gate.set()
@@ -459,7 +459,7 @@ def test_reading_stops_while_the_worker_is_behind(connect: Connect, breaker: Bre
     assert passed < len(body) * 1000, "half of it was read although nobody works on it"
     assert lost.stays_empty(0)
     assert connection.is_open
-    # Whoever waits for an answer gets it all the same.
+    # A call gets its reply all the same.
     assert connection.channel().queue_declare("", exclusive=True).queue
     gate.set()
     assert inbox.take(2000) == [len(body)] * 2000

@@ -91,5 +91,5 @@ async def _pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> N
             target.write(data)
             await target.drain()
     except OSError:
-        pass  # a side was reset: the other is told by the end
+        pass  # a side was reset: the other sees the end
     target.close()

@@ -391,7 +391,7 @@ def test_forked_child_is_refused(broker_url: str) -> None:
 
 
 def test_forking_while_other_threads_publish_leaves_the_child_free(broker_url: str) -> None:
-    """Whoever holds the connection's lock at the fork does not exist in the child: nothing there may wait for it."""
+    """The thread that holds the connection's lock does not exist in the child: nothing there may wait for it."""
     with client.connect(broker_url) as connection:
         channel = connection.channel()
         queue = channel.queue_declare(exclusive=True, arguments={"x-max-length": 10}).queue

@@ -21,7 +21,7 @@ from .conftest import Watch, Watched
 
 SECONDS = 4.0
 SOON = 0.4
-SHARE = 12  # one in so many frames is hit
+SHARE = 12  # one in this many frames is hit
 
 
 def test_any_byte_may_be_wrong(watch: Watch, breaker: Breaker) -> None:

@@ -284,7 +284,7 @@ def test_transaction_mode_comes_back(watched: Watched, queue: str, other: Any) -
     try:
         channel.publish("", queue, b"2")
         channel.tx_commit()
-    except client.ConnectionLost:  # said once to whoever has not noticed the loss
+    except client.ConnectionLost:  # raised once where the loss was not noticed
         channel.publish("", queue, b"2")
         channel.tx_commit()
     assert bodies(other, queue) == [b"1", b"2"]

@@ -16,7 +16,7 @@ FRAME_MAX = 131072
 
 
 class Server:
-    """What one link's server says. Nothing is sent anywhere: `say` gives it to the client at once."""
+    """What one link's server says. Nothing is sent anywhere: `say` passes it to the client at once."""
 
     def __init__(self, shared: SharedConnection) -> None:
         self.listener = LinkListener(shared)

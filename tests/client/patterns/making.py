@@ -34,7 +34,7 @@ def handler_of(face: Any, function: Callable[[Any], Any]) -> Callable[[Any], Any
 
 
 def setup_of(face: Any, queue: str, **settings: Any) -> Callable[[Any], Any]:
-    """A handler's setup: declare the queue. On aio it gives a coroutine, which the service awaits."""
+    """A handler's setup: declare the queue. On aio it returns a coroutine, which the service awaits."""
     return lambda channel: channel.queue_declare(queue, **settings)
 
 
@@ -62,7 +62,7 @@ class InThread:
     def _run(self) -> None:
         try:
             self._result = self._function()
-        except BaseException as error:  # noqa: BLE001 - handed to whoever asks for the result
+        except BaseException as error:  # noqa: BLE001 - raised where the result is read
             self._error = error
 
 

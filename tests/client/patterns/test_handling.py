@@ -17,7 +17,7 @@ from warrenmq.protocol.properties import BasicProperties, content_header
 
 
 class Notes(Settler):
-    """A channel that writes down what it is told. Tags up to `offset` are of an earlier life."""
+    """A channel that records calls. Tags up to `offset` are of an earlier link."""
 
     def __init__(self, offset: int = 0) -> None:
         self.said: list[tuple[Any, ...]] = []

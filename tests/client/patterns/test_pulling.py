@@ -22,7 +22,7 @@ def publish(channel: Any, queue: str, numbers: range) -> list[bytes]:
 
 
 def pull_until(puller: Any, count: int, most: int = 100) -> list[bytes]:
-    """Pull and ack until so many have come."""
+    """Pull and ack until N have come."""
     seen: list[bytes] = []
     while len(seen) < count:
         batch = puller.pull(most, timeout=PATIENCE)

@@ -1,4 +1,4 @@
-"""Whether a message is sent again, when, and what is told of it: no broker, no waiting."""
+"""Whether a message is sent again, when, and its result: no broker, no waiting."""
 
 from __future__ import annotations
 

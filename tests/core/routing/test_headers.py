@@ -190,7 +190,7 @@ def test_other_modes_are_refused_with_rabbitmqs_text(mode: object, words: str) -
 
 
 def model_fits(arguments: Table, headers: Table) -> bool:
-    """The rules as they are told; for values whose Python equality is RabbitMQ's."""
+    """The rules of the specification, for values whose Python equality is RabbitMQ's."""
     mode = str(arguments.get("x-match", "all"))
     conditions = {
         name: value

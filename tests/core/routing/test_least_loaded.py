@@ -74,7 +74,7 @@ def test_it_is_the_first_of_the_least_loaded_in_a_line_whose_chosen_one_goes_to_
     for step, place, load in steps:
         if step == "bind":
             if not bindings[place]:
-                # A newcomer is the last one in the order of binding, whoever's turn it is.
+                # A newcomer is the last one in the order of binding, wherever the turn is.
                 after = line.index(order[-1]) + 1 if order else 0
                 line.insert(after, place)
                 order.append(place)

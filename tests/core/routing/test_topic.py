@@ -152,7 +152,7 @@ def test_unbinding_prunes_only_the_nodes_that_no_other_pattern_needs() -> None:
 
 
 def model_fits(pattern: str, key: str) -> bool:
-    """The rules as they are told, one word at a time."""
+    """The rules of the specification, one word at a time."""
     pattern_words = tuple(pattern.split(".")) if pattern else ()
     key_words = tuple(key.split(".")) if key else ()
 

@@ -1,4 +1,4 @@
-"""Clients in other languages, each in one process that is told what to do in lines of JSON.
+"""Clients in other languages, each in one process that takes commands as lines of JSON.
 
 A request is `{"id": 7, "op": "declare_queue", "channel": 3, ...}`; its answer has the same id and either `ok` with the
 result, `refused` with scope, code and text, or `failed` with what went wrong. Bytes travel as

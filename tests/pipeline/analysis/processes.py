@@ -34,7 +34,7 @@ wait_until = partial(waiting.wait_until, limit=LIMIT, interval=0.5)
 
 
 def free_port() -> int:
-    """A port that stays free while a broker starts again on it: below those that the system gives to connections."""
+    """A port that stays free while a broker starts again on it: below those that the system assigns to connections."""
     for port in random.sample(range(20_000, 30_000), 100):
         with socket.socket() as listener, suppress(OSError):
             listener.bind(("127.0.0.1", port))

@@ -32,7 +32,7 @@ DDL = ", ".join(f"{column.name} {SPARK_TYPES.get(column.type, 'string')}" for co
 
 
 def event(second: float, kind: int, **columns: Any) -> dict[str, Any]:
-    """One event, so many seconds after START."""
+    """One event, N seconds after START."""
     time = START + timedelta(seconds=second)
     return {"time": time, "kind": kind, "uid": 1, "vhost": "/", "exchange": "shop", "publish_time": time} | columns
 

@@ -77,7 +77,7 @@ def followed_rows(url: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def wait_for_answers(url: str, analysis: Analysis, history: History, share: float) -> None:
-    """Until what is told covers this first part of the history: it has got this far."""
+    """Wait until the answers cover this first part of the history."""
     kinds = history.columns["kind"][: round(share * history.rows)]
     wanted = int(np.isin(kinds, (schema.PUBLISHED, schema.DELIVERED)).sum())
 

@@ -32,7 +32,7 @@ FACT_SCHEMA = pa.schema([(f.name, _FACT_TYPES[f.dataType.simpleString()]) for f 
 
 
 def at(seconds: float) -> datetime:
-    """So many seconds after ten."""
+    """Return the time N seconds after ten."""
     return TEN + timedelta(seconds=seconds)
 
 

@@ -88,7 +88,7 @@ def rows_of(table, job):
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("job", jobs.ALL, ids=lambda job: job.name)
 def test_an_answer_depends_on_its_window_and_the_history_before_it_alone(job, seed):
-    """So whoever follows may forget what is older, and says what a batch says."""
+    """So a `--follow` may forget older events, and answers as a batch does."""
     facts = some_facts(seed)
     whole = rows_of(job.answer(facts, OPTIONS, 0), job)
     assert whole, f"seed {seed}: there is nothing to compare"

@@ -72,7 +72,7 @@ def test_few_windows_say_nothing_about_what_is_usual():
 
 
 def test_a_key_that_returns_after_a_long_silence_counts_as_new():
-    """Else the answer would depend on how long ago it was heard of, which whoever follows may have forgotten."""
+    """Else the answer would depend on events that a `--follow` may have forgotten."""
     silent = points([100.0] * 20 + [0.0] * 40 + [900.0])
     assert find_changes(silent, PUBLISHED, OPTIONS)[-1].reported == 60, "it was heard of all the time"
     for point in silent[20:60]:

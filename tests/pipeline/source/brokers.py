@@ -41,7 +41,7 @@ def publish_by(channel: client.Channel, name: str, bodies: Iterable[str | bytes]
 
 
 def fill_and_trim(url: str, name: str) -> int:
-    """A stream whose oldest messages are gone; gives how many were published, from 0."""
+    """A stream whose oldest messages are gone; return how many were published, from 0."""
     arguments = {"x-max-length-bytes": 200_000, "x-stream-max-segment-size-bytes": 50_000}
     with channel_to(url) as channel:
         channel.queue_declare(name, durable=True, arguments=STREAM | arguments)

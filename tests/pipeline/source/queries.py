@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 LIMIT = 120  # seconds that a query may take
 ATTEMPTS = 5
 
-# Spark gives a Python process ten seconds to come up and connect, which cannot be set.
+# Spark waits ten seconds for a Python process to connect, which cannot be set.
 TOO_CROWDED = "failed to connect back"
 
 Result = TypeVar("Result")

@@ -16,7 +16,7 @@ URL = "amqp://anna:secret@broker.example/"
 
 
 def parse(is_streaming: bool | None = None, **options: str) -> ReadOptions:
-    """As Spark gives them: names in small letters."""
+    """As Spark passes them: names in lower case."""
     given = {"url": URL, "stream": "orders"} | options
     return parse_read_options(
         {name.lower(): value for name, value in given.items() if value != ""}, is_streaming=is_streaming
