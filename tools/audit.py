@@ -37,7 +37,7 @@ from rich.text import Text
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.audit import strangers, users  # noqa: E402 - the tests are found beside this folder
+from tests.audit import unauthenticated, users  # noqa: E402 - the tests are found beside this folder
 from tests.audit.target import Attack, Scale, attacked  # noqa: E402
 
 FUZZ_SECONDS = 300
@@ -124,7 +124,7 @@ def audit_dependencies() -> str:
 
 
 def all_checks(fuzz_seconds: int) -> list[Check]:
-    checks = [Check("network peers", attack.name, partial(replay, attack)) for attack in strangers.ATTACKS]
+    checks = [Check("network peers", attack.name, partial(replay, attack)) for attack in unauthenticated.ATTACKS]
     checks += [Check("users", attack.name, partial(replay, attack)) for attack in users.ATTACKS]
     tests = (
         ("data folder", "damaged files", "tests/adversity/test_file_damage.py", "tests/adversity/test_damage.py"),

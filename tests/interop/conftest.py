@@ -14,7 +14,7 @@ from typing import Any
 import pika
 import pytest
 
-from .cable import Cable
+from .proxy import Proxy
 from .clients.catalog import CLIENTS
 from .clients.contract import Channel, Client, Feature
 from .clients.remote import stop_bridges
@@ -111,6 +111,6 @@ def channel(client: Client) -> Channel:
 
 
 @pytest.fixture
-def cable(broker_url: str) -> Iterator[Cable]:
-    with Cable(broker_url) as laid:
-        yield laid
+def proxy(broker_url: str) -> Iterator[Proxy]:
+    with Proxy(broker_url) as running:
+        yield running

@@ -12,7 +12,7 @@ from aio_pika.exceptions import ChannelClosed, ChannelNotFoundEntity, ChannelPre
 from aio_pika.patterns import RPC, Master
 from aiormq.exceptions import ChannelLockedResource
 
-from .cable import Cable
+from .proxy import Proxy
 from .clients.contract import PATIENCE
 from .conftest import Namer
 
@@ -210,7 +210,7 @@ def test_master_sends_tasks_to_workers(broker_url: str, name: Namer) -> None:
     run(work())
 
 
-def test_robust_connection_restores_its_topology_after_a_cut(broker_url: str, cable: Cable, name: Namer) -> None:
+def test_robust_connection_restores_its_topology_after_a_cut(broker_url: str, proxy: Proxy, name: Namer) -> None:
     async def work() -> None:
         received: asyncio.Queue[bytes] = asyncio.Queue()
 
@@ -218,7 +218,7 @@ def test_robust_connection_restores_its_topology_after_a_cut(broker_url: str, ca
             async with message.process():
                 await received.put(message.body)
 
-        robust = await aio_pika.connect_robust(cable.url, reconnect_interval=0.1)
+        robust = await aio_pika.connect_robust(proxy.url, reconnect_interval=0.1)
         channel = await robust.channel()
         await channel.set_qos(prefetch_count=5)
         exchange = await channel.declare_exchange(name("exchange"), auto_delete=True)
@@ -230,7 +230,7 @@ def test_robust_connection_restores_its_topology_after_a_cut(broker_url: str, ca
         for number in range(2):
             came_back = asyncio.Event()
             robust.reconnect_callbacks.add(lambda *_: came_back.set())  # noqa: B023
-            cable.cut()
+            proxy.cut()
             await came_back.wait()
             # Exclusive queue, auto-delete exchange, binding and consumer went with the connection and are there again.
             body = b"after cut %d" % number

@@ -20,7 +20,7 @@ import pytest
 
 from tests.support.waiting import wait_until
 
-from .cable import Cable
+from .proxy import Proxy
 from .celery_app import add, app, echo, fail, succeed_at_attempt, total, wait_for_release
 
 ROOT = Path(__file__).parents[2]
@@ -202,12 +202,12 @@ def test_task_of_a_killed_worker_is_run_by_another(workers: Workers, tmp_path: P
     end(heir.process, signal.SIGTERM)
 
 
-def test_worker_comes_back_after_its_connection_was_cut(workers: Workers, cable: Cable) -> None:
+def test_worker_comes_back_after_its_connection_was_cut(workers: Workers, proxy: Proxy) -> None:
     workers.end_all()
-    cut_off = workers.start(cable.url, concurrency=1)
+    cut_off = workers.start(proxy.url, concurrency=1)
     assert add.delay(1, 2).get(timeout=PATIENCE) == 3
-    made = cable.connections_made
-    cable.cut()
-    wait_until(lambda: cable.connections_made > made, "the worker to connect again")
+    made = proxy.connections_made
+    proxy.cut()
+    wait_until(lambda: proxy.connections_made > made, "the worker to connect again")
     assert add.delay(3, 4).get(timeout=PATIENCE) == 7
     end(cut_off.process, signal.SIGTERM)

@@ -6,7 +6,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 import pytest
 
-from .cable import Cable
+from .proxy import Proxy
 from .clients.contract import Feature, Refused, Scope
 from .conftest import Connect, Namer
 
@@ -40,29 +40,29 @@ def test_heartbeats_keep_an_idle_connection(connect: Connect) -> None:
     assert channel.declare_queue(exclusive=True).messages == 0
 
 
-def test_client_that_stops_its_heartbeats_is_let_go(connect: Connect, cable: Cable, name: Namer) -> None:
+def test_client_that_stops_its_heartbeats_is_let_go(connect: Connect, proxy: Proxy, name: Namer) -> None:
     queue = name("queue")
-    hanging = connect(cable.url, heartbeat=1).channel()
+    hanging = connect(proxy.url, heartbeat=1).channel()
     hanging.declare_queue(queue)
     hanging.publish("", queue, b"held")
     hanging.consume(queue)
     hanging.take(1)
-    cable.hold()
+    proxy.hold()
     other = connect().channel()
     other.consume(queue)
     delivery = other.take(1)[0]
     assert (delivery.body, delivery.redelivered) == (b"held", True)
 
 
-def test_client_comes_again_after_the_connection_was_lost(connect: Connect, cable: Cable, name: Namer) -> None:
+def test_client_comes_again_after_the_connection_was_lost(connect: Connect, proxy: Proxy, name: Namer) -> None:
     queue = name("queue")
-    channel = connect(cable.url).channel()
+    channel = connect(proxy.url).channel()
     channel.declare_queue(queue)
     channel.publish("", queue, b"held")
     channel.consume(queue)
     channel.take(1)
-    cable.cut()
-    again = connect(cable.url).channel()
+    proxy.cut()
+    again = connect(proxy.url).channel()
     again.consume(queue)
     delivery = again.take(1)[0]
     assert (delivery.body, delivery.redelivered) == (b"held", True)

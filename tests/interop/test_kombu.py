@@ -10,7 +10,7 @@ import kombu
 import pytest
 from amqp.exceptions import AccessRefused
 
-from .cable import Cable
+from .proxy import Proxy
 from .clients.contract import PATIENCE
 from .conftest import Namer
 
@@ -129,19 +129,19 @@ def test_wrong_password_is_not_retried_for_ever(broker_url: str) -> None:
         refused.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
 
 
-def test_publisher_with_retry_comes_back_after_a_cut(cable: Cable, queue: kombu.Queue) -> None:
+def test_publisher_with_retry_comes_back_after_a_cut(proxy: Proxy, queue: kombu.Queue) -> None:
     options = {"confirm_publish": True}
-    with kombu.Connection(cable.url, transport_options=options) as connection:
+    with kombu.Connection(proxy.url, transport_options=options) as connection:
         producer = connection.Producer()
         retry = {"max_retries": 10, "interval_start": 0.05, "interval_step": 0.05}
         for number in range(3):
             producer.publish(
                 number, exchange=queue.exchange, routing_key="task", declare=[queue], retry=True, retry_policy=retry
             )
-            cable.cut()
+            proxy.cut()
         received: list[Any] = []
-        with kombu.Connection(cable.url) as again, again.Consumer(queue, no_ack=True) as consumer:
+        with kombu.Connection(proxy.url) as again, again.Consumer(queue, no_ack=True) as consumer:
             consumer.register_callback(lambda body, _message: received.append(body))
             drain(again, received, 3)
         assert received == [0, 1, 2]
-        assert cable.connections_made >= 3
+        assert proxy.connections_made >= 3

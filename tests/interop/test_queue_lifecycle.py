@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from .cable import Cable
+from .proxy import Proxy
 from .clients.contract import GLANCE, Channel, Refused, Scope
 from .conftest import Connect, Namer
 
@@ -24,10 +24,10 @@ def bodies_of(channel: Channel, count: int) -> str:
 
 
 @pytest.mark.parametrize("queue_type", ["classic", "quorum"])
-def test_another_consumer_takes_over_in_order(connect: Connect, cable: Cable, name: Namer, queue_type: str) -> None:
+def test_another_consumer_takes_over_in_order(connect: Connect, proxy: Proxy, name: Namer, queue_type: str) -> None:
     queue = name("sac")
     arguments = {"x-single-active-consumer": True, "x-queue-type": queue_type}
-    publisher, first, waiting = connect().channel(), connect(cable.url).channel(), connect().channel()
+    publisher, first, waiting = connect().channel(), connect(proxy.url).channel(), connect().channel()
     publisher.declare_queue(queue, durable=True, arguments=arguments)
     first.qos(2)
     first.consume(queue)
@@ -35,7 +35,7 @@ def test_another_consumer_takes_over_in_order(connect: Connect, cable: Cable, na
     publish_all(publisher, queue, "abcd")
     assert bodies_of(first, 2) == "ab"
     assert waiting.next_delivery(GLANCE) is None
-    cable.cut()
+    proxy.cut()
     assert bodies_of(waiting, 4) == "abcd"
 
 

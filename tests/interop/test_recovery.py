@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from .cable import Cable
+from .proxy import Proxy
 from .clients.contract import PATIENCE, Client, Refused
 from .clients.pika_blocking import PikaBlockingClient
 from .clients.remote import JavaClient
@@ -14,11 +14,11 @@ from .conftest import Namer
 
 
 @pytest.fixture
-def client(cable: Cable, name: Namer) -> Iterator[Client]:
+def client(proxy: Proxy, name: Namer) -> Iterator[Client]:
     reason = JavaClient.unavailable()
     if reason is not None:
         pytest.skip(reason)
-    opened = JavaClient.recovering(cable.url)
+    opened = JavaClient.recovering(proxy.url)
     yield opened
     opened.close()
 
@@ -31,7 +31,7 @@ def other(broker_url: str) -> Iterator[Client]:
     opened.close()
 
 
-def test_topology_and_consumer_come_back_after_a_cut(client: Client, other: Client, cable: Cable, name: Namer) -> None:
+def test_topology_and_consumer_come_back_after_a_cut(client: Client, other: Client, proxy: Proxy, name: Namer) -> None:
     exchange, queue = name("exchange"), name("queue")
     channel = client.channel()
     channel.declare_exchange(exchange, "topic", auto_delete=True)
@@ -40,7 +40,7 @@ def test_topology_and_consumer_come_back_after_a_cut(client: Client, other: Clie
     channel.qos(10)
     channel.consume(queue)
     for round_number in range(2):
-        cable.cut()
+        proxy.cut()
         for _ in range(300):
             # Until all is there again the message finds no exchange, or no queue.
             if publish(other, exchange, b"round %d" % round_number):
@@ -65,14 +65,14 @@ def publish(other: Client, exchange: str, body: bytes) -> bool:
         return False
 
 
-def test_message_held_at_the_cut_is_delivered_again(client: Client, other: Client, cable: Cable, name: Namer) -> None:
+def test_message_held_at_the_cut_is_delivered_again(client: Client, other: Client, proxy: Proxy, name: Namer) -> None:
     queue = name("queue")
     channel = client.channel()
     channel.declare_queue(queue)
     channel.consume(queue)
     channel.publish("", queue, b"held")
     channel.take(1)
-    cable.cut()
+    proxy.cut()
     after = channel.next_delivery(PATIENCE)
     assert after is not None
     assert (after.body, after.redelivered) == (b"held", True)

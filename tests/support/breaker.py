@@ -53,7 +53,7 @@ class Fault:
     seconds: float = 0.0
 
 
-class Weather:
+class RandomFaults:
     """Draws faults from a seed. `calm_bytes` is how many bytes pass between two of them, in the mean."""
 
     KINDS = {
@@ -82,7 +82,7 @@ class Weather:
         )
 
 
-class Script(Weather):
+class ScriptedFaults(RandomFaults):
     """One given fault for each connection to come, in order; none for those after them."""
 
     def __init__(self, *faults: Fault) -> None:
@@ -95,14 +95,14 @@ class Script(Weather):
 class Breaker:
     """Listens on a port of its own and passes every connection on to the broker until it is stopped."""
 
-    def __init__(self, url: str, weather: Weather | None = None) -> None:
+    def __init__(self, url: str, fault_source: RandomFaults | None = None) -> None:
         parts = urlsplit(url)
         self._target = parts.hostname or "127.0.0.1", parts.port or 5672
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         credentials = parts.netloc.rpartition("@")[0]
         self.url = urlunsplit(parts._replace(netloc=f"{credentials}@127.0.0.1:{self.port}"))
-        self.weather = weather
+        self.fault_source = fault_source
         self.connections_made = 0
         self.connections_refused = 0
         self.faults: Counter[str] = Counter()
@@ -219,7 +219,7 @@ class Breaker:
         assert done.wait(ORDER_LIMIT), "the breaker does not obey"
 
     def _calm(self) -> None:
-        self.weather = None
+        self.fault_source = None
         self.is_refusing = False
         self.delay_seconds = 0.0
         self.swallows.clear()
@@ -304,13 +304,13 @@ class _Line:
             pipe.spoils_next = True
 
     def strike(self, direction: str) -> None:
-        """Some bytes passed: do what the weather has in store, if it is time."""
+        """Some bytes passed: apply the next fault, if it is time."""
         fault = self.fault
         if fault is None or fault.direction != direction or self._passed() < fault.after:
             return
         self.fault = None
         self.fail(fault.kind, direction, fault.seconds)
-        if fault.kind == "delay" and not isinstance(self.breaker.weather, Script):
+        if fault.kind == "delay" and not isinstance(self.breaker.fault_source, ScriptedFaults):
             for pipe in self.pipes.values():
                 pipe.passed = 0
             self._draw()
@@ -326,7 +326,7 @@ class _Line:
             self.fail("reset")
 
     def _draw(self) -> None:
-        self.fault: Fault | None = self.breaker.weather.draw() if self.breaker.weather else None
+        self.fault: Fault | None = self.breaker.fault_source.draw() if self.breaker.fault_source else None
 
 
 class _Pipe:

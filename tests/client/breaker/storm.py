@@ -2,7 +2,7 @@
 
 Everything goes through a Breaker whose faults come from a seed. Publishers with confirms write to queues, half of them
 sending again themselves what was lost, half leaving that to the client. Consumers ack, by callback and by iteration. A
-bystander makes calls of all kinds meanwhile. When the time is over the weather turns calm, and then:
+bystander makes calls of all kinds meanwhile. When the time is over the faults end, and then:
 
 - every message that was confirmed has been received;
 - every consumer is back: each queue's probe is consumed, also on a queue that the server names;
@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.client.behaviour.faces import Face
-from tests.support.breaker import Breaker, Weather
+from tests.support.breaker import Breaker, RandomFaults
 from warrenmq import client
 
 CALL_TIMEOUT = 4.0
@@ -141,7 +141,7 @@ class Storm:
         self._seconds = seconds
         self._publishers = publishers
         self._report = report
-        self._breaker = Breaker(url, Weather(seed, calm_bytes))
+        self._breaker = Breaker(url, RandomFaults(seed, calm_bytes))
         self._random = random.Random(seed)
         self._calls = Calls()
         self._over = threading.Event()
@@ -184,14 +184,14 @@ class Storm:
             "connect_timeout": 3.0,
             "close_timeout": 3.0,
         }
-        weather, self._breaker.weather = self._breaker.weather, None  # connect in peace, then let it loose
+        fault_source, self._breaker.fault_source = self._breaker.fault_source, None  # connect without faults
         connections = {
             "fail": self._connect(**settings),
             "resend": self._connect(unconfirmed="resend", **settings),
             "consumer": self._connect(**settings),
         }
         self._start_consumers(connections["consumer"])
-        self._breaker.weather = weather
+        self._breaker.fault_source = fault_source
         self._breaker.reset()
         threads = [
             *(
@@ -207,7 +207,7 @@ class Storm:
         self._over.set()
         limit = time.monotonic() + DRAIN_LIMIT
         self._join(threads[-1:], limit)
-        # Publishers end when all that they sent is confirmed, which fair weather lets happen.
+        # Publishers end when all that they sent is confirmed, which happens without faults.
         self._breaker.calm()
         self._join(threads, limit)
         self._drain(connections["consumer"], direct)
@@ -353,7 +353,7 @@ class Storm:
         return channel
 
     def _persist(self, what: str, attempt: Callable[[], Any]) -> Any:
-        """Make the call until it works; in fair weather it does."""
+        """Make the call until it works; without faults it does."""
         while True:
             try:
                 with self._calls.made(what):
@@ -364,7 +364,7 @@ class Storm:
     # -- the judgement -----------------------------------------------------------------------------------------------
 
     def _drain(self, consumer: Any, direct: Any) -> None:
-        """In fair weather everything that is confirmed comes, and every consumer is there."""
+        """Without faults everything that is confirmed comes, and every consumer is there."""
         deadline = time.monotonic() + DRAIN_LIMIT
         for lane in self._lanes:
             direct.publish("", lane.name, b"probe")

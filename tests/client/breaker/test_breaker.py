@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.breaker import DOWN, UP, Breaker, Fault, Script, Weather
+from tests.support.breaker import DOWN, UP, Breaker, Fault, RandomFaults, ScriptedFaults
 
 PATIENCE = 30.0
 PREFACE = b"AMQP\x00\x00\x09\x01"
@@ -142,7 +142,7 @@ def test_refused_connections_are_reset_until_calm(ends: Ends) -> None:
 
 
 def test_script_cuts_each_connection_after_a_number_of_bytes(ends: Ends) -> None:
-    ends.breaker.weather = Script(Fault("end", UP, 8 + len(frame(b"1"))), Fault("reset", UP, 0))
+    ends.breaker.fault_source = ScriptedFaults(Fault("end", UP, 8 + len(frame(b"1"))), Fault("reset", UP, 0))
     client, server = ends.connect()
     client.sendall(frame(b"1"))
     assert read(server, len(frame(b"1"))) == frame(b"1")
@@ -151,8 +151,8 @@ def test_script_cuts_each_connection_after_a_number_of_bytes(ends: Ends) -> None
 
 
 def test_weather_is_the_same_for_the_same_seed() -> None:
-    first, second, other = Weather(1), Weather(1), Weather(2)
+    first, second, other = RandomFaults(1), RandomFaults(1), RandomFaults(2)
     drawn = [first.draw() for _ in range(100)]
     assert drawn == [second.draw() for _ in range(100)]
     assert drawn != [other.draw() for _ in range(100)]
-    assert {fault.kind for fault in drawn if fault} == set(Weather.KINDS)
+    assert {fault.kind for fault in drawn if fault} == set(RandomFaults.KINDS)

@@ -1,7 +1,7 @@
 """Bytes that change anywhere on the way from the broker: every call ends, nothing breaks for good.
 
-What is answered may be wrong then (TCP has a checksum against that); but no thread dies of it, no call hangs, and in
-fair weather the connection is as good as new.
+What is answered may be wrong then (TCP has a checksum against that); but no thread dies of it, no call hangs, and at
+the end, without faults, the connection works as before.
 """
 
 from __future__ import annotations

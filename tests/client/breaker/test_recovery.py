@@ -12,7 +12,7 @@ import pytest
 import warrenmq
 from tests.client.behaviour.faces import PATIENCE, Inbox
 from tests.client.conftest import Connect, Namer
-from tests.support.breaker import DOWN, UP, Breaker, Fault, Script
+from tests.support.breaker import DOWN, UP, Breaker, Fault, ScriptedFaults
 from tests.support.waiting import wait_until
 from warrenmq import client
 from warrenmq.server.options import ServerOptions
@@ -318,7 +318,7 @@ def test_loss_in_the_middle_of_the_recovery(
     channel.qos(5)
     channel.consume(queue, inbox, auto_ack=True)
     kinds = ["reset", "end", "half-close"]
-    breaker.weather = Script(*(Fault(kind, direction, after) for kind in kinds))
+    breaker.fault_source = ScriptedFaults(*(Fault(kind, direction, after) for kind in kinds))
     breaker.reset()
     watched.wait_recovered()
     breaker.calm()

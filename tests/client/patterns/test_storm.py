@@ -1,4 +1,4 @@
-"""Bad weather between producer, service and broker: what was said to be sent is sent, what was sent is handled."""
+"""Faults between producer, service and broker: what was reported as sent is sent, and what was sent is handled."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.client.conftest import Connect
-from tests.support.breaker import Breaker, Weather
+from tests.support.breaker import Breaker, RandomFaults
 from tests.support.waiting import wait_until
 from warrenmq import client
 
@@ -40,7 +40,7 @@ def test_nothing_that_was_sent_is_lost(
             handled.add(delivery.body)
 
     settings: dict[str, Any] = {"recovery": FAST, "connect_timeout": 3.0, "close_timeout": 3.0, "call_timeout": 5.0}
-    with Breaker(broker_url, Weather(seed, calm_bytes=10_000, longest_delay=0.05)) as breaker:
+    with Breaker(broker_url, RandomFaults(seed, calm_bytes=10_000, longest_delay=0.05)) as breaker:
         sending, serving = (open_in(connect, breaker.url, settings) for _ in range(2))
         patient = client.Retry(retries=10_000, interval=0.01, longest=0.1)
         handler = client.consumer(kept, concurrency=2)(handle)
@@ -66,20 +66,20 @@ def test_nothing_that_was_sent_is_lost(
 
 
 def enter_in(stack: ExitStack, make_one: Callable[[], Any]) -> Any:
-    """Start in bad weather, which may take more than one attempt: what is lost while starting is the caller's."""
+    """Start despite faults, which may take more than one attempt: what is lost while starting is the caller's."""
     for _ in range(20):
         try:
             return stack.enter_context(make_one())
         except client.ClientError:
             continue
-    raise AssertionError("the weather is too bad")
+    raise AssertionError("too many faults")
 
 
 def open_in(connect: Connect, url: str, settings: dict[str, Any]) -> Any:
-    """Connect in bad weather, which may take more than one attempt."""
+    """Connect despite faults, which may take more than one attempt."""
     for _ in range(20):
         try:
             return connect(url, heartbeat=1, **settings)
         except client.ConnectionFailed:
             continue
-    raise AssertionError("the weather is too bad")
+    raise AssertionError("too many faults")

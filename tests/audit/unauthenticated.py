@@ -1,4 +1,4 @@
-"""Attacks by anyone who can open a socket: no user and no password is needed for these."""
+"""Attacks without a login: they need an open port only."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A TCP cable between a client and the broker that a test can pull, or hold still.
+"""A TCP proxy between a client and the broker that can close all connections, or stop forwarding.
 
-Runs in a thread of its own. Owned by that thread: the sockets. The test only sets flags and asks for a cut.
+Runs in its own thread, which owns the sockets. The test only sets flags and requests a cut.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from types import TracebackType
 from urllib.parse import urlsplit, urlunsplit
 
 
-class Cable:
+class Proxy:
     """Listens on a port of its own and passes every connection on to the broker."""
 
     def __init__(self, url: str) -> None:
@@ -27,21 +27,21 @@ class Cable:
         self._upstream: set[socket.socket] = set()
         self._holds = threading.Event()
         self._connections_made = 0
-        self._bell, self._ring = socket.socketpair()
-        self._orders: list[str] = []
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._requests: list[str] = []
         self._done = threading.Event()
         self._selector.register(self._listener, selectors.EVENT_READ)
-        self._selector.register(self._bell, selectors.EVENT_READ)
-        self._thread = threading.Thread(target=self._run, name="cable", daemon=True)
+        self._selector.register(self._wake_reader, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
         self._thread.start()
 
-    def __enter__(self) -> Cable:
+    def __enter__(self) -> Proxy:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, failure: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._order("close")
+        self._request("close")
         self._thread.join(10)
 
     @property
@@ -50,16 +50,16 @@ class Cable:
 
     def cut(self) -> None:
         """End every connection abruptly; new ones are accepted."""
-        self._order("cut")
+        self._request("cut")
 
     def hold(self) -> None:
         """Pass nothing more from the clients to the broker, as a client that hangs; the sockets stay open."""
         self._holds.set()
 
-    def _order(self, what: str) -> None:
+    def _request(self, what: str) -> None:
         self._done.clear()
-        self._orders.append(what)
-        self._ring.send(b"!")
+        self._requests.append(what)
+        self._wake_writer.send(b"!")
         self._done.wait(10)
 
     def _run(self) -> None:
@@ -68,23 +68,23 @@ class Cable:
                 ready = key.fileobj
                 if ready is self._listener:
                     self._accept()
-                elif ready is self._bell:
-                    self._bell.recv(1)
-                    if self._obey(self._orders.pop(0)):
+                elif ready is self._wake_reader:
+                    self._wake_reader.recv(1)
+                    if self._handle(self._requests.pop(0)):
                         return
                 elif isinstance(ready, socket.socket) and ready in self._peers:
                     self._pass_on(ready)
 
-    def _obey(self, order: str) -> bool:
+    def _handle(self, request: str) -> bool:
         for side in list(self._upstream):
             self._drop(side)
-        if order == "close":
+        if request == "close":
             self._listener.close()
             self._selector.close()
-            self._bell.close()
-            self._ring.close()
+            self._wake_reader.close()
+            self._wake_writer.close()
         self._done.set()
-        return order == "close"
+        return request == "close"
 
     def _accept(self) -> None:
         near, _address = self._listener.accept()
