@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.adversity.lives import begin_story, first_morning
-from tests.adversity.story import any_step
+from tests.adversity.crash_cycles import begin_workload, empty_start
+from tests.adversity.workload import any_step
 from tests.properties.storage_model import State, World
 from tests.support.crash import History, effort
 from tests.support.disk import Disk, RecordingFiles
@@ -37,20 +37,20 @@ class Original:
 
 def make_original(seed: int) -> Original:
     choice = random.Random(seed)
-    before = first_morning()
+    before = empty_start()
     history = History.begin(before.disk)
-    story = begin_story(history.files, history, World(), 0)
+    workload = begin_workload(history.files, history, World(), 0)
     known: dict[str, list[bytes]] = {}
     for _ in range(150):
-        story.do(any_step(choice))
-        for name, bodies in story.world.durable()[0]:
+        workload.do(any_step(choice))
+        for name, bodies in workload.world.durable()[0]:
             seen = known.setdefault(name, [])
             seen += [body for body in bodies if body not in seen]
-    story.do(("settle", 0, 0))
-    vhost = story.life.broker.vhosts["/"]
+    workload.do(("settle", 0, 0))
+    vhost = workload.life.broker.vhosts["/"]
     stores = {name: getattr(queue, "backlog", queue).store for name, queue in vhost.queues.items()}
     numbers = {name: store.folder for name, store in stores.items() if store is not None}
-    return Original(history.files.disk.after_kill(), story.world.durable(), known, numbers)
+    return Original(history.files.disk.after_kill(), workload.world.durable(), known, numbers)
 
 
 @pytest.fixture(scope="module", params=[3, 6, 26])

@@ -83,7 +83,7 @@ class Lived:
         self.epochs: dict[int, Any] = {}
         self.life.settle()
         self._tell()
-        history.tell(("promised", self.model.state()))
+        history.record(("promised", self.model.state()))
         self.life.on_durable = self._durable
 
     def do(self, step: Step) -> None:
@@ -94,12 +94,12 @@ class Lived:
 
     def _tell(self) -> None:
         self.epochs[self.life.epoch] = self.model.state()
-        self.history.tell(("state", self.model.state()))
+        self.history.record(("state", self.model.state()))
 
     def _durable(self, epoch: int) -> None:
         done = [each for each in self.epochs if each <= epoch]
         if done:
-            self.history.tell(("promised", self.epochs[max(done)]))
+            self.history.record(("promised", self.epochs[max(done)]))
 
     def _make_exchange(self) -> None:
         self.vhost.declare_exchange("x", "fanout", True, False, False, WINDOW)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.adversity.lives import begin_story, first_morning, recover
-from tests.adversity.story import Step, Story, any_step, judge
+from tests.adversity.crash_cycles import begin_workload, empty_start, recover
+from tests.adversity.workload import Step, Workload, any_step, judge
 from tests.properties.storage_model import World
 from tests.support.crash import Crash, History, effort
 from tests.support.faults import SHORTAGES, FaultyFiles
@@ -38,7 +38,7 @@ def everything(seed: int = 29) -> list[Step]:
 class Outcome:
     files: FaultyFiles
     history: History
-    story: Story | None
+    workload: Workload | None
     failure: str | None  # why the broker stopped
 
 
@@ -58,23 +58,23 @@ class BrieflyShort(FaultyFiles):
 
 
 def live_with(make: type[FaultyFiles], fail_at: int, number: int, leaves_half: bool = False) -> Outcome:
-    before = first_morning()
+    before = empty_start()
     history = History.begin(before.disk)
     history.facts = [(0, fact) for fact in before.facts]
     files = make(history.files, fail_at, number, leaves_half)
     try:
-        story = begin_story(files, history, World(), 0)
+        workload = begin_workload(files, history, World(), 0)
     except OSError as error:
         return Outcome(files, history, None, str(error))  # the start says why it cannot be
     for step in everything():
         try:
-            story.do(step)
+            workload.do(step)
         except AssertionError:  # the broker stopped in the middle of a step
-            if story.life.failure is None:
+            if workload.life.failure is None:
                 raise
-        if story.life.failure is not None:
+        if workload.life.failure is not None:
             break
-    return Outcome(files, history, story, story.life.failure)
+    return Outcome(files, history, workload, workload.life.failure)
 
 
 def require_nothing_lost(outcome: Outcome, seed: int) -> None:
@@ -96,8 +96,8 @@ def test_history_of_the_faults_does_everything() -> None:
     outcome = live_with(FaultyFiles, 0, errno.EIO)
     assert outcome.failure is None
     assert set(outcome.files.sites) >= {"create", "open", "write", "sync", "rename", "remove", "make_dirs", "sync_dir"}
-    assert outcome.story is not None
-    storage = outcome.story.life.storage
+    assert outcome.workload is not None
+    storage = outcome.workload.life.storage
     assert (storage.checkpoint.count > 0, storage.compaction.count > 0) == (True, True)
     assert any(path.endswith(".dead") for path, _ in outcome.history.files.disk.walk())
 
@@ -109,7 +109,7 @@ def test_an_error_of_the_disk_stops_the_broker_and_loses_nothing() -> None:
         require_nothing_lost(outcome, at)
         if outcome.failure is not None:
             assert "nput/output error" in outcome.failure, f"operation {at}: {outcome.failure}"
-            assert outcome.story is None or outcome.story.life.broker.failure is not None
+            assert outcome.workload is None or outcome.workload.life.broker.failure is not None
 
 
 @pytest.mark.parametrize("number", SHORTAGES, ids=errno.errorcode.get)
@@ -117,11 +117,11 @@ def test_a_shortage_blocks_and_nothing_is_lost(number: int) -> None:
     for at in sites(number):
         outcome = live_with(BrieflyShort, at, number, leaves_half=at % 2 == 0)
         require_nothing_lost(outcome, at)
-        if outcome.story is None:
+        if outcome.workload is None:
             continue  # it could not start: there is nobody to wait yet
         assert outcome.failure is None, f"operation {at}: {outcome.failure}"
-        told = outcome.story.life.full
+        told = outcome.workload.life.full
         assert told[::2] == [True] * (len(told) // 2), f"operation {at}: {told}"
         assert told[1::2] == [False] * (len(told) // 2), f"operation {at}: {told}"
         kept = recover(outcome.history.files.disk.after_power_loss(random.Random(at))).state
-        assert kept == outcome.story.world.durable(), f"operation {at}: not all of it is there after it went on"
+        assert kept == outcome.workload.world.durable(), f"operation {at}: not all of it is there after it went on"

@@ -44,21 +44,21 @@ def live(files: Files, history: History, choice: random.Random, truth: Truth, ga
             payload = choice.randbytes(choice.choice((1, 20, 200, 200, 700, 5000)))
             log.append(payload, log.next_sequence, 0)
             truth.written[log.next_sequence - 1] = payload
-            history.tell(("written", log.next_sequence - 1, payload))
+            history.record(("written", log.next_sequence - 1, payload))
             if not gathers or choice.random() < 0.4:
                 log.sync()
                 truth.synced = log.next_sequence - 1
-                history.tell(("synced", truth.synced))
+                history.record(("synced", truth.synced))
         elif what < 0.85:
             truth.forgotten = up_to = choice.randint(truth.forgotten, truth.synced)
-            history.tell(("forgotten", up_to))
+            history.record(("forgotten", up_to))
             log.remove_up_to(up_to)
         elif what < 0.95:
             log.prepare_spare_step()
         else:
             log.sync()
             truth.synced = log.next_sequence - 1
-            history.tell(("synced", truth.synced))
+            history.record(("synced", truth.synced))
 
 
 def truth_at(crash: Crash) -> Truth:

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.adversity.lives import Plan, find_failure
-from tests.adversity.story import Step, any_step, histories
+from tests.adversity.crash_cycles import Plan, find_failure
+from tests.adversity.workload import Step, any_step, histories
 from tests.support.crash import effort
 from tests.support.disk import RecordingFiles
 from warrenmq.storage.compaction import Compaction

@@ -353,7 +353,7 @@ def find_failures(without: str, histories: int) -> list[str]:
         entries = [choice.randbytes(choice.choice((3, 100, 1200))) for _ in range(choice.randint(1, 8))]
         for number, data in enumerate(entries, 1):
             log.append(data)
-            history.tell(number)
+            history.record(number)
         for crash in history.crashes(choice, 4):
             found = ToyLog(RecordingFiles(crash.disk), without).recover()
             promised = max(crash.facts, default=0)
@@ -377,7 +377,7 @@ def test_history_contains_facts_up_to_the_crash_only() -> None:
     history = History.begin()
     for number in range(5):
         history.files.make_dirs(f"/{number}")
-        history.tell(number)
+        history.record(number)
     for crash in history.crashes(random.Random(1), 100):
         assert crash.facts == list(range(crash.after))
         if crash.killed:

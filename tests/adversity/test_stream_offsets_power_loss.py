@@ -137,7 +137,7 @@ class TrackedLife:
         first = min(self.unacked[tag].values(), default=cursors[0].position)
         if first > self.offsets[tag]:
             self.offsets[tag] = first
-            self.history.tell(("acked", tag, first))
+            self.history.record(("acked", tag, first))
         self.at_end[self.life.epoch] = dict(self.offsets)
 
     def _durable(self, epoch: int) -> None:
@@ -146,7 +146,7 @@ class TrackedLife:
             self._promise(self.at_end[max(known)])
 
     def _promise(self, offsets: dict[str, int]) -> None:
-        self.history.tell(("promised", dict(offsets)))
+        self.history.record(("promised", dict(offsets)))
 
     def _hear(self) -> None:
         outbox = self.life.publisher.client.outbox

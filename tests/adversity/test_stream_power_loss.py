@@ -51,8 +51,8 @@ class StreamLife:
         assert isinstance(self.stream.store, FileStreamStore)
         self.store = self.stream.store
         self.next = self.stream.next_position
-        history.tell(("first", self.store.first_position))
-        history.tell(("promised", self.next))
+        history.record(("first", self.store.first_position))
+        history.record(("promised", self.next))
         self.life.on_durable = self._durable
         self.ends = {self.life.epoch - 1: self.next}  # by epoch: what is appended up to its end
         read_stream(self.life.publisher, self.stream, "next", prefetch=60_000)
@@ -62,11 +62,11 @@ class StreamLife:
         getattr(self, "_" + kind.replace(" ", "_"))(pick)
         assert self.life.failure is None, self.life.failure
         self._hear()
-        self.history.tell(("first", self.store.first_position))
+        self.history.record(("first", self.store.first_position))
 
     def _append(self, bodies: list[bytes]) -> None:
         """They come together, or not at all."""
-        self.history.tell(("append", self.next, bodies))
+        self.history.record(("append", self.next, bodies))
         self.next += len(bodies)
         self.ends[self.life.epoch] = self.next
 
@@ -115,7 +115,7 @@ class StreamLife:
         self.clock.run_timers()
 
     def _durable(self, epoch: int) -> None:
-        self.history.tell(("promised", max(end for each, end in self.ends.items() if each <= epoch)))
+        self.history.record(("promised", max(end for each, end in self.ends.items() if each <= epoch)))
 
     def _hear(self) -> None:
         """What a reader has seen is promised, too."""
@@ -123,7 +123,7 @@ class StreamLife:
         said, outbox.said = outbox.said, []
         for each in said:
             if isinstance(each, Delivered):
-                self.history.tell(("promised", offset_of(each) + 1))
+                self.history.record(("promised", offset_of(each) + 1))
 
 
 Found = dict[int, bytes]

@@ -11,7 +11,7 @@ import pytest
 
 from tests.storage.driver import Kept, body_of
 from tests.support.client import PERSISTENT, Client, ClientChannel, assert_nothing_is_held
-from tests.support.outbox import Delivered, Got
+from tests.support.outbox import Delivered, GetOk
 from tests.support.tracing import TracedBroker, story
 from warrenmq.core.broker import Broker
 from warrenmq.core.errors import PreconditionFailed
@@ -29,7 +29,7 @@ def queue(channel: ClientChannel) -> Queue:
     return channel.declare("q", durable=True, arguments=quorum(2))
 
 
-def count_of(delivered: Delivered | Got) -> int | None:
+def count_of(delivered: Delivered | GetOk) -> int | None:
     headers = delivered.message.properties.headers or {}
     count: int | None = headers.get("x-delivery-count")
     return count

@@ -14,10 +14,10 @@ from typing import Any
 import pika
 import pytest
 
-from .proxy import Proxy
 from .clients.catalog import CLIENTS
 from .clients.contract import Channel, Client, Feature
 from .clients.remote import stop_bridges
+from .proxy import Proxy
 
 Connect = Callable[..., Client]
 Namer = Callable[[str], str]

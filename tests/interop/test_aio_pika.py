@@ -12,9 +12,9 @@ from aio_pika.exceptions import ChannelClosed, ChannelNotFoundEntity, ChannelPre
 from aio_pika.patterns import RPC, Master
 from aiormq.exceptions import ChannelLockedResource
 
-from .proxy import Proxy
 from .clients.contract import PATIENCE
 from .conftest import Namer
+from .proxy import Proxy
 
 Result = TypeVar("Result")
 

@@ -20,8 +20,8 @@ import pytest
 
 from tests.support.waiting import wait_until
 
-from .proxy import Proxy
 from .celery_app import add, app, echo, fail, succeed_at_attempt, total, wait_for_release
+from .proxy import Proxy
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0

@@ -6,9 +6,9 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 import pytest
 
-from .proxy import Proxy
 from .clients.contract import Feature, Refused, Scope
 from .conftest import Connect, Namer
+from .proxy import Proxy
 
 
 def with_login(url: str, user: str, password: str) -> str:

@@ -10,9 +10,9 @@ import kombu
 import pytest
 from amqp.exceptions import AccessRefused
 
-from .proxy import Proxy
 from .clients.contract import PATIENCE
 from .conftest import Namer
+from .proxy import Proxy
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from .proxy import Proxy
 from .clients.contract import GLANCE, Channel, Refused, Scope
 from .conftest import Connect, Namer
+from .proxy import Proxy
 
 is_rabbitmq = "WARREN_TEST_URL" in os.environ
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from .proxy import Proxy
 from .clients.contract import PATIENCE, Client, Refused
 from .clients.pika_blocking import PikaBlockingClient
 from .clients.remote import JavaClient
 from .conftest import Namer
+from .proxy import Proxy
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tests.support.outbox import Delivered, Got
+from tests.support.outbox import Delivered, GetOk
 
 
 @dataclass(eq=False)
@@ -81,13 +81,13 @@ class Model:
         assert self.has_credit(consumer), f"{said} was delivered to a consumer without credit"
         self._leave(said, channel, consumer.queue, consumer, consumer.no_ack)
 
-    def hear_get(self, said: Got, queue: ModelQueue, no_ack: bool) -> None:
+    def hear_get(self, said: GetOk, queue: ModelQueue, no_ack: bool) -> None:
         assert said.remaining == len(queue.ready) - 1
         self._leave(said, self.channels[said.channel], queue, None, no_ack)
 
     def _leave(
         self,
-        said: Delivered | Got,
+        said: Delivered | GetOk,
         channel: ModelChannel,
         queue: ModelQueue,
         consumer: ModelConsumer | None,

@@ -11,34 +11,34 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from tests.adversity.lives import begin_story, errors_raised, first_morning, recover, world_of
-from tests.adversity.story import Step, judge, steps
+from tests.adversity.crash_cycles import begin_workload, empty_start, errors_raised, recover, world_of
+from tests.adversity.workload import Step, judge, steps
 from tests.properties.storage_model import World
 from tests.support.crash import Crash, History, effort
 
 
 class QueuesStreamsAndRestarts(RuleBasedStateMachine):
-    """The steps are those of tests/adversity/story.py: publishes, gets, acks, transactions, definitions, threads."""
+    """The steps are those of tests/adversity/workload.py: publishes, gets, acks, transactions, definitions, threads."""
 
     @initialize()
     def begin(self) -> None:
         self.lives = 0
-        self._live(first_morning(), World())
+        self._live(empty_start(), World())
 
     @rule(several=st.lists(steps, min_size=1, max_size=10))
     def live(self, several: list[Step]) -> None:
         with errors_raised():
             for step in several:
-                self.story.do(step)
+                self.workload.do(step)
 
     @rule()
     def restart_in_order(self) -> None:
         """Nothing durable is missing, and nothing has to be replayed."""
-        self.story.stop()
-        crash, expected = self._crash(), self.story.world.durable()
+        self.workload.stop()
+        crash, expected = self._crash(), self.workload.world.durable()
         assert recover(crash.disk).state == expected
         self._live(crash, world_of(expected))
-        assert self.story.life.storage.replayed_epochs <= 1  # with the positions
+        assert self.workload.life.storage.replayed_epochs <= 1  # with the positions
 
     @rule()
     def kill(self) -> None:
@@ -49,7 +49,7 @@ class QueuesStreamsAndRestarts(RuleBasedStateMachine):
         self._live(crash, world_of(found))
 
     def teardown(self) -> None:
-        if hasattr(self, "story"):
+        if hasattr(self, "workload"):
             self.restart_in_order()
 
     def _crash(self) -> Crash:
@@ -60,7 +60,7 @@ class QueuesStreamsAndRestarts(RuleBasedStateMachine):
         self.history = History.begin(before.disk.after_kill())
         self.history.facts = [(0, fact) for fact in before.facts]
         with errors_raised():
-            self.story = begin_story(self.history.files, self.history, world, self.lives)
+            self.workload = begin_workload(self.history.files, self.history, world, self.lives)
         self.lives += 1
 
 

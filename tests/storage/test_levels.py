@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.adversity.lives import new_disk
+from tests.adversity.crash_cycles import new_disk
 from tests.storage.driver import Kept, body_of, numbers_of
 from tests.support.client import PERSISTENT
 from tests.support.crash import History, effort
@@ -254,7 +254,7 @@ def test_power_loss_leaves_whole_epochs_of_all_levels(seed: int) -> None:
         life.end_turn()
         for _ in range(choice.randrange(4)):
             choice.choice((life.commit_one, life.page_one, life.apply_one))()
-        history.tell(("durable", life.durable, turn))
+        history.record(("durable", life.durable, turn))
     life.settle()
     for crash in history.crashes(choice, 25, 2):
         after = Life(RecordingFiles(crash.disk.after_kill()))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.adversity.lives import errors_raised, new_disk
+from tests.adversity.crash_cycles import errors_raised, new_disk
 from tests.adversity.test_bit_rot import flip
 from tests.storage.driver import Kept, QuickFiles, body_of
 from tests.storage.test_levels import ARGUMENTS, Level
@@ -675,8 +675,8 @@ def test_a_crash_leaves_what_was_there_after_some_turn(seed: int) -> None:
     backlog: Any = life.queue("q").backlog
     waiting: list[int] = []
     promised: list[tuple[int, tuple[int, ...]]] = [(life.epoch, ())]
-    life.on_durable = lambda epoch: history.tell(("durable", epoch))
-    history.tell(("durable", life.durable))
+    life.on_durable = lambda epoch: history.record(("durable", epoch))
+    history.record(("durable", life.durable))
     for _ in range(60):
         with errors_raised():
             do = choice.random()
@@ -704,7 +704,7 @@ def test_a_crash_leaves_what_was_there_after_some_turn(seed: int) -> None:
                 if entry is not None:
                     backlog.requeue([entry])
             promised.append((life.epoch, tuple(waiting)))
-            history.tell(("state", life.epoch, tuple(waiting)))
+            history.record(("state", life.epoch, tuple(waiting)))
             life.end_turn()
             for _ in range(choice.randrange(8)):
                 choice.choice((life.commit_one, life.page_one, life.apply_one))()

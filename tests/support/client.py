@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.support.outbox import Cancelled, ChannelClosed, Confirmed, Delivered, Got, RecordingOutbox, Returned
+from tests.support.outbox import Cancelled, ChannelClosed, Confirmed, Delivered, GetOk, RecordingOutbox, Returned
 from warrenmq.core.broker import Broker
 from warrenmq.core.connection import Connection
 from warrenmq.core.consumer import Consumer
@@ -143,10 +143,10 @@ class ClientChannel:
         self.core.start_replies(reply_queue)
         return reply_queue.name
 
-    def get(self, queue: Queue, *, no_ack: bool = True) -> Got | None:
+    def get(self, queue: Queue, *, no_ack: bool = True) -> GetOk | None:
         if not self.core.get(queue, no_ack):
             return None
-        (got,) = self.client.outbox.take(Got, self.number)
+        (got,) = self.client.outbox.take(GetOk, self.number)
         return got
 
     def ack(self, tag: int, *, multiple: bool = False) -> None:

@@ -47,7 +47,7 @@ class History:
         disk = disk or Disk()
         return cls(RecordingFiles(disk), disk.after_kill())
 
-    def tell(self, fact: Any) -> None:
+    def record(self, fact: Any) -> None:
         self.facts.append((len(self.files.operations), fact))
 
     def crashes(self, choice: random.Random, count: int, states: int = 1, first: int = 0) -> Iterator[Crash]:

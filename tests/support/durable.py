@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.properties.storage_model import State
 from tests.support.client import Client, make_broker
-from tests.support.outbox import Got
+from tests.support.outbox import GetOk
 from warrenmq.core.broker import Broker
 from warrenmq.core.queue import Queue
 from warrenmq.core.stream import Stream
@@ -156,7 +156,7 @@ class Life:
     def queue(self, name: str) -> Queue:
         return self._client.vhost.queues[name]
 
-    def get(self, name: str) -> Got | None:
+    def get(self, name: str) -> GetOk | None:
         """The next message, unacked; a page that it lies in is waited for."""
         queue = self.queue(name)
         while queue.needs_page():

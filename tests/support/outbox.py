@@ -16,14 +16,14 @@ from warrenmq.core.ports import Outbox
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """One thing said on one channel."""
+class Sent:
+    """What the broker sent on one channel."""
 
     channel: int
 
 
 @dataclass(frozen=True, slots=True)
-class Delivered(Said):
+class Delivered(Sent):
     consumer: str
     tag: int
     redelivered: bool
@@ -35,7 +35,7 @@ class Delivered(Said):
 
 
 @dataclass(frozen=True, slots=True)
-class Got(Said):
+class GetOk(Sent):
     tag: int
     redelivered: bool
     message: Message
@@ -47,7 +47,7 @@ class Got(Said):
 
 
 @dataclass(frozen=True, slots=True)
-class Returned(Said):
+class Returned(Sent):
     code: int
     text: str
     message: Message
@@ -58,30 +58,30 @@ class Returned(Said):
 
 
 @dataclass(frozen=True, slots=True)
-class Confirmed(Said):
+class Confirmed(Sent):
     tag: int
     multiple: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Nacked(Said):
+class Nacked(Sent):
     tag: int
     multiple: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Cancelled(Said):
+class Cancelled(Sent):
     consumer: str
 
 
 @dataclass(frozen=True, slots=True)
-class ChannelClosed(Said):
+class ChannelClosed(Sent):
     code: int
     text: str
     cause: str
 
 
-Kind = TypeVar("Kind", bound=Said)
+Kind = TypeVar("Kind", bound=Sent)
 
 
 class RecordingOutbox(Outbox):
@@ -89,7 +89,7 @@ class RecordingOutbox(Outbox):
 
     def __init__(self) -> None:
         super().__init__()
-        self.said: list[Said] = []
+        self.said: list[Sent] = []
         self.on_deliver: Callable[[], None] | None = None
         self.on_close: Callable[[int], None] | None = None  # a session closes the core's channel
 
@@ -115,7 +115,7 @@ class RecordingOutbox(Outbox):
             self.on_deliver()
 
     def get_ok(self, channel: int, delivery_tag: int, redelivered: bool, message: Message, remaining: int) -> None:
-        self.said.append(Got(channel, delivery_tag, bool(redelivered), message, remaining))
+        self.said.append(GetOk(channel, delivery_tag, bool(redelivered), message, remaining))
 
     def return_message(self, channel: int, reply_code: int, reply_text: str, message: Message) -> None:
         self.said.append(Returned(channel, reply_code, reply_text, message))

@@ -387,7 +387,7 @@ def test_power_loss_at_any_moment_leaves_each_durable_message_its_events(seed: i
     def told(epoch: int) -> None:
         for name in [name for name, said in waiting.items() if said <= epoch]:
             del waiting[name]
-            history.tell(name)
+            history.record(name)
 
     life.on_durable = told
     for number in range(40):

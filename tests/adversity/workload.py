@@ -1,10 +1,10 @@
-"""A history of the broker's life as data: steps that can be done in any state, told to the real storage and to a model.
+"""Workloads of a broker as data: steps that are possible in any state, applied to the real storage and to a model.
 
-A step is a word and two numbers, so that hypothesis can invent, shrink and print histories. `Story` does each to a
-`Life` (the real broker and storage, driven by hand) and to a `World` (the model). After every step it tells the history
-which state a restart must now be able to bring back, and hears which states were promised.
+A step is a word and two numbers, so that hypothesis can generate, shrink and print workloads. `Workload` applies each
+to a `Life` (the real broker and storage, driven by hand) and to a `World` (the model). After every step it records in
+the history which state a restart must restore from now on, and which states were promised.
 
-After a crash, what is recovered must be the state after some step: none before the last promised one, and no mixture.
+After a crash, the recovered state must be that after some step: none before the last promised one, and no mixture.
 """
 
 from __future__ import annotations
@@ -70,15 +70,15 @@ class Delivery:
 
 
 @dataclass
-class Story:
-    """One life of the broker."""
+class Workload:
+    """One run of the broker."""
 
     life: Life
     world: World
     history: History
     held: list[Delivery] = field(default_factory=list)
     _published: int = 0
-    _first: int = 0  # the number of the first state that this life tells
+    _first: int = 0  # the number of the first state of this run
     _work: int = 0
     _epochs: list[int] = field(default_factory=list)  # of each state, the epoch that its last work lies in
 
@@ -88,8 +88,8 @@ class Story:
         self.life.on_durable = self._hear_durable
         self._work = self.life.storage.log.work
         self._epochs.append(0)
-        self.history.tell(("state", self.world.durable()))
-        self.history.tell(("promised", self._first))
+        self.history.record(("state", self.world.durable()))
+        self.history.record(("promised", self._first))
 
     def do(self, step: Step) -> None:
         kind, pick, size = step
@@ -99,11 +99,11 @@ class Story:
         self.note_state()
 
     def note_state(self) -> None:
-        """Tell what a restart must bring back from now on, or sooner."""
+        """Record what a restart must restore from now on, or an earlier state."""
         log = self.life.storage.log
         self._epochs.append(log.last if log.work > self._work else self._epochs[-1])
         self._work = log.work
-        self.history.tell(("state", self.world.durable()))
+        self.history.record(("state", self.world.durable()))
         self._hear_durable(log.durable)
 
     def stop(self) -> None:
@@ -115,7 +115,7 @@ class Story:
     def _hear_durable(self, epoch: int) -> None:
         """All steps up to this epoch are promised from now on."""
         promised = max(number for number, lies_in in enumerate(self._epochs) if lies_in <= epoch)
-        self.history.tell(("promised", self._first + promised))
+        self.history.record(("promised", self._first + promised))
 
     # -- messages ----------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
-"""Lives of a broker on one simulated disk, each ended by a crash and followed by another.
+"""Runs of a broker on one simulated disk, each ended by a crash and followed by another.
 
-`find_failure` lives through the given steps, lets the power fail at some of the recorded file operations, recovers from
-disks that may be found then, and judges what they hold. The next life goes on from one of these disks.
+`find_failure` executes the steps, simulates a power loss at some of the recorded file operations, recovers from disks
+that are possible then, and checks their content. The next run starts from one of these disks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tests.adversity.story import QUEUES, STREAM, Step, Story, judge
+from tests.adversity.workload import QUEUES, STREAM, Step, Workload, judge
 from tests.properties.storage_model import ModelMessage, ModelQueue, State, World
 from tests.support.crash import Crash, History
 from tests.support.disk import Disk, RecordingFiles
@@ -23,7 +23,7 @@ from warrenmq.journal.log_scan import read_log
 
 @dataclass(frozen=True)
 class Plan:
-    """What happens in one life, and whether it ends in order."""
+    """The steps of one run, and whether it stops in order."""
 
     steps: list[Step]
     is_stopped: bool = False
@@ -31,7 +31,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Found:
-    """What a start found, and what it had to say about it."""
+    """What a start found and reported."""
 
     state: State
     report: list[str]
@@ -39,36 +39,38 @@ class Found:
 
 
 def new_disk() -> Disk:
-    """A data folder with nothing in it. Who made it has seen to its own name."""
+    """An empty data folder whose name is synced."""
     files = RecordingFiles()
     files.make_dirs(ROOT)
     files.sync_dir("/")
     return files.disk
 
 
-def first_morning() -> Crash:
+def empty_start() -> Crash:
     return Crash(0, [("state", World().durable())], new_disk())
 
 
-def live(before: Crash, world: World, plan: Plan, number: int, make: type[RecordingFiles] = RecordingFiles) -> History:
-    """One life, recorded. It begins with recovery, in which the power may fail again: then the old promises hold."""
+def run_plan(
+    before: Crash, world: World, plan: Plan, number: int, make: type[RecordingFiles] = RecordingFiles
+) -> History:
+    """Record one run. It begins with recovery, which a power loss may interrupt: then the earlier promises hold."""
     history = History(make(before.disk), before.disk.after_kill(), [(0, fact) for fact in before.facts])
-    story = begin_story(history.files, history, world, number)
+    workload = begin_workload(history.files, history, world, number)
     for step in plan.steps:
-        story.do(step)
+        workload.do(step)
     if plan.is_stopped:
-        story.stop()
+        workload.stop()
     return history
 
 
-def begin_story(files: Files, history: History, world: World, number: int) -> Story:
-    story = Story(Life(files, number), world, history)
-    story.begin()
+def begin_workload(files: Files, history: History, world: World, number: int) -> Workload:
+    workload = Workload(Life(files, number), world, history)
+    workload.begin()
     if not number:
         for name in (*QUEUES, STREAM):
-            story.declare(name)
-            story.note_state()
-    return story
+            workload.declare(name)
+            workload.note_state()
+    return workload
 
 
 def recover(disk: Disk) -> Found:
@@ -100,11 +102,11 @@ def world_of(state: State) -> World:
 def find_failure(
     plans: list[Plan], seed: int, crashes: int = 4, states: int = 2, make: type[RecordingFiles] = RecordingFiles
 ) -> str | None:
-    """Live, crash, recover, and so on; the first thing that is wrong."""
+    """Run, crash, recover, and so on; return the first fault."""
     choice = random.Random(seed)
-    before, world = first_morning(), World()
+    before, world = empty_start(), World()
     for number, plan in enumerate(plans):
-        history = live(before, world, plan, number, make)
+        history = run_plan(before, world, plan, number, make)
         outcomes = []
         for crash in history.crashes(choice, crashes, states):
             with errors_raised():
