@@ -84,7 +84,9 @@ def consume_in_transactions(connection: client.Connection) -> list[bool]:
                 process(delivery)
         except ValueError as error:
             print(f"rolled back: {error}")
-            channel.recover()  # a rollback makes the delivery unacked again; this redelivers it
+            if not delivery.is_settled:  # AMQP makes it unacked again, which does not redeliver it
+                with channel.transaction():
+                    delivery.nack()
             continue
         print(f"committed: {delivery.body.decode()}, redelivered={delivery.redelivered}")
         break
