@@ -161,6 +161,12 @@ WORKLOADS = (
         delivered(8),
     ),
     Workload(
+        "retry",
+        "each acked, one in five nacked once and retried",
+        f"{BUSY} {ACK_EACH} --nack 5 --arg x-retry-delay=1",
+        delivered(),
+    ),
+    Workload(
         "priority-10",
         f"priority queue, {PRIORITIES} levels, each acked",
         f"{BUSY} {ACK_EACH} --priorities {PRIORITIES} --arg x-max-priority={PRIORITIES - 1}",

@@ -44,7 +44,7 @@ static struct {
     const char *topic, *part;
     int publishers, consumers, queues, bindings, keys, size, confirm, prefetch, ackn, persistent, durable;
     int mandatory, pin, keep, attach, hold, channels, count, group, prealloc, nosync, dense;
-    int priorities, dead, ttl_min, ttl_max;
+    int priorities, dead, ttl_min, ttl_max, delayed, nackn;
     long messages, outstanding, batch, first, depth;
     double rate, duration, warmup, timeout, report;
     int npids; int pids[32];
@@ -133,7 +133,7 @@ typedef struct Conn {
     int blocked, closed;
     /* consumer */
     uint64_t dtag, remaining; int first, getting; uint64_t ts, seq; unsigned pub;
-    uint64_t unacked; uint64_t *last, *missing; int rejects;
+    uint64_t unacked; uint64_t *last, *missing; int rejects, redelivered;
     uint32_t frame_max;
 } Conn;
 
@@ -310,9 +310,11 @@ static size_t encode_publish(uint8_t *b, const char *x, const char *k, uint32_t 
         p = wss(p, "6f1c2f0e-9d3a-4b7e-8a55-0d6c7b1f4a90"); p = wss(p, "b2a4e1f7-1c7d-4c55-9f0b-3de1c09a7f21"); p = w64(p, 1700000000);
     } else if (!strcmp(o.props, "none")) p = w16(p, 0);
     else {
-        p = w16(p, 0x1000 | (o.priorities ? 0x0800 : 0) | (o.ttl_max ? 0x0100 : 0)); p = w8(p, o.persistent ? 2 : 1);
+        p = w16(p, 0x1000 | (o.priorities ? 0x0800 : 0) | (o.delayed ? 0x2000 : o.ttl_max ? 0x0100 : 0));
+        if (o.delayed) { uint8_t t[32], *q = wss(t, "x-delay"); *q++ = 'I'; q = w32(q, ttl); p = wls(p, t, q - t); }
+        p = w8(p, o.persistent ? 2 : 1);
         if (o.priorities) p = w8(p, priority);
-        if (o.ttl_max) { char t[16]; snprintf(t, sizeof t, "%08u", ttl); p = wss(p, t); }   /* all of the same size */
+        if (o.ttl_max && !o.delayed) { char t[16]; snprintf(t, sizeof t, "%08u", ttl); p = wss(p, t); }   /* all of the same size */
     }
     w32(s, p - s - 4); p = w8(p, 0xCE);
     size_t left = o.size, max = frame_max - 8, first = 1;
@@ -390,6 +392,10 @@ static inline void send_reject(Conn *c, uint64_t tag) {
     uint8_t *p = out_room(c, 21);
     p = w8(p, 1); p = w16(p, 1); p = w32(p, 13); p = w32(p, 0x003c005a); p = w64(p, tag); p = w8(p, 0); w8(p, 0xCE);
 }
+static inline void send_nack(Conn *c, uint64_t tag) {
+    uint8_t *p = out_room(c, 21);
+    p = w8(p, 1); p = w16(p, 1); p = w32(p, 13); p = w32(p, 0x003c0078); p = w64(p, tag); p = w8(p, 2); w8(p, 0xCE);   /* requeue */
+}
 /* With --dense a consumer gets every number of a publisher: one that was skipped is missing until it comes late, one that is
    not missing comes twice. */
 static void dense_number(Conn *c) {
@@ -401,6 +407,7 @@ static void dense_number(Conn *c) {
 }
 static void on_delivery(Conn *c) {
     if (c->rejects) { send_reject(c, c->dtag); return; }
+    if (o.nackn && !c->redelivered && c->seq % o.nackn == 0) { send_nack(c, c->dtag); return; }
     g_dlv++;
     if (ttl_of_unit) {                                         /* how long after its time a message was expired */
         uint64_t due = c->ts + ttl_of_unit[(c->seq - 1) % nunits_of_first] * 1000000ull;
@@ -408,7 +415,7 @@ static void on_delivery(Conn *c) {
         hrec(&h_dlv, read_now > due ? read_now - due : 0);
     } else if (latency_on && read_now > c->ts) hrec(&h_dlv, read_now - c->ts);
     if (o.dense) dense_number(c);
-    else if (!ttl_of_unit) {                                   /* in order, within a priority */
+    else if (!ttl_of_unit && !o.nackn) {                       /* in order, within a priority */
         unsigned line = o.priorities ? (c->pub * o.priorities + (c->seq - 1) / nkeys % o.priorities) & 0xffff : c->pub;
         if (c->seq <= c->last[line]) g_ooo++;
         c->last[line] = c->seq;
@@ -438,7 +445,7 @@ static void parse(Conn *c) {
         switch (p[0]) {
         case 1: {
             uint32_t m = r32(p + 7);
-            if (m == 0x003c003c) { uint8_t *q = p + 12 + p[11]; c->dtag = r64(q); if (q[8]) g_redel++; c->first = 2; }
+            if (m == 0x003c003c) { uint8_t *q = p + 12 + p[11]; c->dtag = r64(q); c->redelivered = q[8]; if (q[8] && !o.nackn) g_redel++; c->first = 2; }
             else if (m == 0x003c0050) on_confirm(c, r64(p + 11), p[19] & 1);
             else if (m == 0x003c0078) { g_nack++; on_confirm(c, r64(p + 11), p[19] & 1); }
             else if (m == 0x003c0032) { g_ret++; c->first = 3; }
@@ -692,10 +699,10 @@ static void mode_count(void) { ctl = conn_open(); long n = waiting(); jhead(); p
 typedef struct { uint64_t t, confirmed; long depth, rss; } Sample;
 static int by_time(const void *a, const void *b) { uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b; return x < y ? -1 : x > y; }
 static void mode_expiry(void) {
-    if (!o.ttl_max || !o.messages || !o.confirm) die("expiry needs --expiration, --messages and --confirm");
+    if (!o.ttl_max || !o.messages || !o.confirm) die("expiry needs --expiration or --delay, --messages and --confirm");
     double every = o.report > 0 ? o.report : 0.1; long room = (long)(o.timeout / every) + 2, n = 0; o.report = 0; o.publishers = 1;
     Sample *samples = calloc(room, sizeof *samples); due = malloc(o.messages * sizeof *due);
-    topology(); long rss0 = brss(); open_clients(1, o.dead ? o.consumers : 0);
+    topology(); long rss0 = brss(); open_clients(1, o.dead || o.delayed ? o.consumers : 0);
     uint64_t t0 = now_ns(), limit = t0 + (uint64_t)(o.timeout * 1e9), published_at = 0;
     for (uint64_t next = t0;;) {
         next += (uint64_t)(every * 1e9);
@@ -703,7 +710,7 @@ static void mode_expiry(void) {
         while (now_ns() < next) turn((int64_t)(next - now_ns()) > 0 ? (int64_t)(next - now_ns()) : 0);
         Sample *s = &samples[n++]; s->confirmed = g_cfm; s->depth = waiting(); s->t = now_ns(); s->rss = brss();
         if (!published_at && g_cfm >= (uint64_t)o.messages) published_at = s->t;
-        if (s->confirmed >= (uint64_t)o.messages && !s->depth && (!o.dead || g_dlv >= (uint64_t)o.messages)) break;
+        if (s->confirmed >= (uint64_t)o.messages && !s->depth && (!(o.dead || o.delayed) || g_dlv >= (uint64_t)o.messages)) break;
         if (s->t >= limit || n == room) break;
     }
     /* `gone` messages are gone: the next one was due at due[gone]. How long ago is that? */
@@ -715,7 +722,7 @@ static void mode_expiry(void) {
         hrec(&lag, gone < g_pub && due[gone] < samples[i].t ? samples[i].t - due[gone] : 0);
         if (gone >= g_pub) break;
     }
-    g_lost = o.dead ? o.messages - (long)g_dlv : 0; if (samples[n - 1].depth) g_depth = samples[n - 1].depth;
+    g_lost = o.dead || o.delayed ? o.messages - (long)g_dlv : 0; if (samples[n - 1].depth) g_depth = samples[n - 1].depth;
     jhead(); printf(",\"messages\":%ld,\"publish_s\":%.3f,\"last_due_s\":%.3f,\"end_s\":%.3f,\"arrived\":%lu,\"rss_before\":%ld,\"rss_peak\":%ld", o.messages,
                     published_at ? (published_at - t0) / 1e9 : 0.0, (due[g_pub - 1] - t0) / 1e9, (end - t0) / 1e9, g_dlv, rss0, bmemory("VmHWM"));
     jhist("lag", &lag); jhist("late", &h_dlv); printf(",\"samples\":[");
@@ -826,6 +833,8 @@ static void usage(void) {
          "  --expect-depth N  a fault unless N messages wait at the end (run)\n"
          "  expiry: publish --messages with --expiration MIN:MAX (ms) and --confirm W, without a consumer, until all are gone; how late each went\n"
          "          with --dead-letter, and how late the depth shows it; a sample every --report S\n"
+         "          with --delay MIN:MAX (ms, header x-delay) instead: until all were delivered; how late each was\n"
+         "  --nack N          consumers nack each Nth message when it comes first, with requeue (run)\n"
          "  --dense (a consumer gets every number of its publishers: counts gaps and duplicates)   --first N (number of the first message)\n"
          "  --report S        a line of JSON on standard error every S seconds\n"
          "  count: how many messages wait in --queues of --queue NAME\n"
@@ -844,7 +853,7 @@ int main(int ac, char **av) {
         A("timeout", 18), A("rate", 19), A("outstanding", 20), F("persistent", 21), F("durable", 22), A("queue-type", 23), A("arg", 24), A("confirm", 25),
         A("ack", 26), A("prefetch", 27), A("exchange", 28), A("exchange-name", 29), A("bindings", 30), A("keys", 31), A("topic", 32), F("mandatory", 33),
         F("pin", 34), F("keep", 35), A("batch", 36), A("count", 37), A("channels", 38), A("dir", 39), A("group", 40), A("prealloc", 41), F("nosync", 42), F("help", 43), F("attach", 44), F("hold", 45),
-        A("part", 46), F("dense", 47), A("first", 48), A("report", 49), A("priorities", 50), F("dead-letter", 51), A("expect-depth", 52), A("expiration", 53), { 0 } };
+        A("part", 46), F("dense", 47), A("first", 48), A("report", 49), A("priorities", 50), F("dead-letter", 51), A("expect-depth", 52), A("expiration", 53), A("delay", 54), A("nack", 55), { 0 } };
     int k;
     while ((k = getopt_long(ac, av, "", lo, 0)) != -1) switch (k) {
         case 1: o.mode = optarg; break; case 2: o.host = optarg; break; case 3: o.port = optarg; break; case 4: o.user = optarg; break;
@@ -864,11 +873,13 @@ int main(int ac, char **av) {
         case 46: o.part = optarg; break; case 47: o.dense = 1; break; case 48: o.first = atol(optarg); break; case 49: o.report = atof(optarg); break;
         case 50: o.priorities = atoi(optarg); break; case 51: o.dead = 1; break; case 52: o.depth = atol(optarg); break;
         case 53: if (sscanf(optarg, "%d:%d", &o.ttl_min, &o.ttl_max) != 2 || o.ttl_min < 0 || o.ttl_max < o.ttl_min || !o.ttl_max) die("--expiration MIN:MAX"); break;
+        case 54: if (sscanf(optarg, "%d:%d", &o.ttl_min, &o.ttl_max) != 2 || o.ttl_min < 0 || o.ttl_max < o.ttl_min || !o.ttl_max) die("--delay MIN:MAX"); o.delayed = 1; break;
+        case 55: o.nackn = atoi(optarg); break;
         default: return 2;
     }
     if (optind < ac) die("unexpected argument %s", av[optind]);
     if (o.size < STAMP && strcmp(o.mode, "disk")) die("--size must be at least %d", STAMP);
-    if ((o.priorities || o.ttl_max) && strcmp(o.props, "min")) die("--priorities and --expiration need --props min");
+    if ((o.priorities || o.ttl_max) && strcmp(o.props, "min")) die("--priorities, --expiration and --delay need --props min");
     if (o.publishers + (o.dead ? 2 : 1) * o.consumers > MAXCONN) die("at most %d connections", MAXCONN);
     if (!*o.queue) { static char qn[32]; snprintf(qn, sizeof qn, "bench%d", getpid()); o.queue = qn; }
     ep = epoll_create1(EPOLL_CLOEXEC);
