@@ -91,7 +91,7 @@ class ConfirmingChannel:
         waiting = self.awaiting_epoch
         if waiting is None:
             waiting = self.awaiting_epoch = deque()
-            self.broker.awaiting_epoch[self] = None
+            self.broker.awaiting_epoch[self] = None  # type: ignore[index]  # a Channel
         if waiting and epoch <= waiting[-1][0] and level <= waiting[-1][1]:
             waiting[-1] = (waiting[-1][0], waiting[-1][1], self.published_tag)
         else:
@@ -153,7 +153,7 @@ class ConfirmingChannel:
                 break
             message = traced[count]
             if is_confirmed:
-                self.events.message_event(_CONFIRMED, message, self, 0)
+                self.events.message_event(_CONFIRMED, message, self, 0)  # type: ignore[arg-type]  # a Channel
             count += 1
         del traced[:count], tags[:count]
 
@@ -172,4 +172,4 @@ class ConfirmingChannel:
         self.published_tag += 1
         if not self.is_in_turn:
             self.is_in_turn = True
-            self.turn.confirming.append(self)
+            self.turn.confirming.append(self)  # type: ignore[arg-type]  # a Channel
