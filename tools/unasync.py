@@ -21,7 +21,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 CLIENT = Path(__file__).resolve().parent.parent / "src" / "warrenmq" / "client"
-MODULES = ("channel", "consumer", "dedicated_channel", "producer", "pull", "rpc", "service", "transaction")
+MODULES = (
+    "channel",
+    "consumer",
+    "dedicated_channel",
+    "group_member",
+    "producer",
+    "pull",
+    "rpc",
+    "service",
+    "topic",
+    "transaction",
+)
 
 RENAMED = {
     "__aenter__": "__enter__",

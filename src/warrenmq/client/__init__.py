@@ -21,6 +21,7 @@ from warrenmq.client.blocking.producer import OneWayProducer, SyncProducer
 from warrenmq.client.blocking.pull import PullConsumer
 from warrenmq.client.blocking.rpc import RpcClient
 from warrenmq.client.blocking.service import Service, run
+from warrenmq.client.blocking.topic import Topic, TopicConsumer
 from warrenmq.client.confirms import Confirmation
 from warrenmq.client.delivery import Delivery, Returned
 from warrenmq.client.delivery_batch import DeliveryBatch
@@ -111,6 +112,8 @@ __all__ = [
     "Service",
     "SyncProducer",
     "TlsFiles",
+    "Topic",
+    "TopicConsumer",
     "Unroutable",
     "connect",
     "consumer",

@@ -23,6 +23,7 @@ from warrenmq.client.aio.producer import OneWayProducer, SyncProducer
 from warrenmq.client.aio.pull import PullConsumer
 from warrenmq.client.aio.rpc import RpcClient
 from warrenmq.client.aio.service import Service, run
+from warrenmq.client.aio.topic import Topic, TopicConsumer
 from warrenmq.client.confirms import Confirmation
 from warrenmq.client.delivery import Delivery, Returned
 from warrenmq.client.delivery_batch import DeliveryBatch
@@ -113,6 +114,8 @@ __all__ = [
     "Service",
     "SyncProducer",
     "TlsFiles",
+    "Topic",
+    "TopicConsumer",
     "Unroutable",
     "connect",
     "consumer",

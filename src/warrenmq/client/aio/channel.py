@@ -6,7 +6,7 @@ ChannelState directly.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
 from time import monotonic
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from warrenmq.client.aio.consumer import Consumer
 from warrenmq.client.aio.primitives import check_callback, sleep
+from warrenmq.client.aio.topic import Topic
 from warrenmq.client.aio.transaction import Transaction
 from warrenmq.client.aio.worker import Inbox
 from warrenmq.client.confirms import Confirmation
@@ -203,6 +204,18 @@ class Channel:
         return await self._call(
             self._engine_channel.queue_delete(queue, if_unused=if_unused, if_empty=if_empty, timeout=timeout), timeout
         )
+
+    # -- topics ------------------------------------------------------------------------------------------------------
+
+    async def declare_topic(
+        self, topic: str, partitions: int = 8, *, groups: Iterable[str] = (), arguments: Arguments | None = None
+    ) -> Topic:
+        """Declare a topic, whose messages are spread over partitions: see Topic. Puts the channel in confirm mode.
+
+        The `groups` get queues for all messages published from now on; others when their first member consumes.
+        `arguments` are those of the queues. A group may get more partitions later, not fewer.
+        """
+        return await Topic(self, topic, partitions, arguments).declare(groups)
 
     # -- publishing --------------------------------------------------------------------------------------------------
 

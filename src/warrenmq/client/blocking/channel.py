@@ -8,7 +8,7 @@ Written by tools/unasync.py from aio/channel.py: change that, then run it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
 from time import monotonic
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from warrenmq.client.blocking.consumer import Consumer
 from warrenmq.client.blocking.primitives import check_callback
+from warrenmq.client.blocking.topic import Topic
 from warrenmq.client.blocking.transaction import Transaction
 from warrenmq.client.blocking.worker import Inbox
 from warrenmq.client.confirms import Confirmation
@@ -195,6 +196,18 @@ class Channel:
         return self._call(
             self._engine_channel.queue_delete(queue, if_unused=if_unused, if_empty=if_empty, timeout=timeout), timeout
         )
+
+    # -- topics ------------------------------------------------------------------------------------------------------
+
+    def declare_topic(
+        self, topic: str, partitions: int = 8, *, groups: Iterable[str] = (), arguments: Arguments | None = None
+    ) -> Topic:
+        """Declare a topic, whose messages are spread over partitions: see Topic. Puts the channel in confirm mode.
+
+        The `groups` get queues for all messages published from now on; others when their first member consumes.
+        `arguments` are those of the queues. A group may get more partitions later, not fewer.
+        """
+        return Topic(self, topic, partitions, arguments).declare(groups)
 
     # -- publishing --------------------------------------------------------------------------------------------------
 
