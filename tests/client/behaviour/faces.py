@@ -108,7 +108,7 @@ class AioFace(Face):
         if isinstance(value, client.Confirmation):
             return AioConfirmation(self, value)
         kind = type(value)
-        if isinstance(value, client.Delivery) or hasattr(kind, "__aenter__") or hasattr(kind, "__aiter__"):
+        if isinstance(value, (client.Delivery, aio.Topic)) or hasattr(kind, "__aenter__") or hasattr(kind, "__aiter__"):
             return Wrapped(self, value)
         return value
 
