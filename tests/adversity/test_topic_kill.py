@@ -1,4 +1,4 @@
-"""Members of a consumer group come, leave and are killed at random; so is the broker. No message is lost or overtaken."""
+"""Members of a group come, leave and are killed at random, and so is the broker. No message is lost or overtaken."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def assert_one_at_a_time(lines: list[tuple[str, int, int, int]], killed: set[int
     handling: dict[int, int] = {}
     for kind, key, number, process in lines:
         if kind == "end":
-            del handling[key]
+            assert handling.pop(key, None) == process, f"{key}.{number} was handled twice at the same time"
             continue
         other = handling.get(key)
         assert other is None or other in killed, f"{process} began with {key}.{number} before {other} had ended"

@@ -19,7 +19,7 @@ partitions = some.integers(1, 64)
 def test_each_partition_has_one_owner_and_shares_differ_by_at_most_one(partitions: int, members: set[str]) -> None:
     owners = assign(partitions, members)
     assert sorted(owners) == list(range(partitions))
-    shares = Counter({each: 0 for each in members})
+    shares = Counter(dict.fromkeys(members, 0))
     shares.update(owners.values())
     assert shares.keys() == members
     assert max(shares.values()) - min(shares.values()) <= 1

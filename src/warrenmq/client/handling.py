@@ -59,6 +59,8 @@ class Handler:
     setup: Callable[[Any], Any] | None
     exclusive: bool
     arguments: Mapping[str, Any] | None
+    group: str | None = None
+    partitions: int = 8
 
     def __call__(self, delivery: Delivery) -> Any:
         return self.function(delivery)
@@ -89,6 +91,8 @@ def consumer(
     setup: Callable[[Any], Any] | None = None,
     exclusive: bool = False,
     arguments: Mapping[str, Any] | None = None,
+    group: str | None = None,
+    partitions: int = 8,
 ) -> Callable[[Function], Handler]:
     """Make a function the handler of a queue's messages.
 
@@ -110,9 +114,13 @@ def consumer(
       `prefetch` unsettled messages.
     - `setup(channel)` is called before consuming starts, for example to declare the queue.
     - With `auto_ack` the broker removes a message when it sends it: it cannot be acked, requeued or rejected.
+    - With `group` the name is that of a topic (see Channel.declare_topic): the function handles the partitions that
+      this member of the group gets, in parallel, each in order. Each has at most `prefetch` unsettled messages.
     """
     if prefetch < 0 or concurrency < 1:
         raise Misuse("prefetch must be >= 0 and concurrency >= 1")
+    if group is not None and (prefetch < 1 or auto_ack or exclusive):
+        raise Misuse("a consumer group needs prefetch >= 1, and cannot have auto_ack or exclusive")
     failed_queue_name = _failed_queue_of(queue, failed_queue)
 
     def decorate(function: Function) -> Handler:
@@ -128,6 +136,8 @@ def consumer(
             setup,
             exclusive,
             None if arguments is None else dict(arguments),
+            group,
+            partitions,
         )
 
     return decorate

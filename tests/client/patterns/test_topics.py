@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
@@ -15,7 +16,8 @@ from tests.support.breaker import Breaker
 from tests.support.waiting import wait_until
 from warrenmq import client
 
-from .making import count_of
+from .making import QUICK as QUICK_PAUSES
+from .making import count_of, handler_of, make
 
 PARTITIONS = 4
 QUICK = {"check_interval": 0.05}
@@ -75,7 +77,9 @@ def wait_for_shares(*consumers: Any) -> None:
 
     def are_shared() -> bool:
         shares = [each.partitions for each in consumers]
-        return all(each.members == ids for each in consumers) and sorted(sum(shares, [])) == list(range(PARTITIONS))
+        shared = sorted(number for share in shares for number in share)
+        is_even = max(map(len, shares)) - min(map(len, shares)) <= 1
+        return is_even and all(each.members == ids for each in consumers) and shared == list(range(PARTITIONS))
 
     wait_until(are_shared, "the members share the partitions")
 
@@ -141,8 +145,9 @@ def test_fewer_partitions_are_refused_with_their_number(connect: Connect, topic:
     channel = connect().channel()
     with pytest.raises(client.Misuse, match="has 4 partitions, which cannot become fewer"):
         channel.declare_topic(topic.name, PARTITIONS - 1, groups=["billing"])
-    with pytest.raises(client.Misuse, match="has 4 partitions"), channel.declare_topic(topic.name, 1).consume(
-        group="billing"
+    with (
+        pytest.raises(client.Misuse, match="has 4 partitions"),
+        channel.declare_topic(topic.name, 1).consume(group="billing"),
     ):
         pass
     assert channel.is_open
@@ -296,21 +301,19 @@ def test_member_whose_connection_breaks_is_replaced(
 
 def test_partition_is_handed_over_once_its_message_is_settled(connect: Connect, topic: Any, channel: Any) -> None:
     publish(topic, 4 * PARTITIONS, keys=40)
-    held: dict[int, Any] = {}
+    filled = sum(count > 0 for count in ready(channel, topic))
+    held: list[Any] = []
     with topic.consume(group="billing", timeout=PATIENCE, prefetch=1, **QUICK) as first:
         wait_for_shares(first)
-        filled = sum(count > 0 for count in ready(channel, topic))
-        for delivery in first:
-            held[len(held)] = delivery
-            if len(held) == filled:
-                break
+        while len(held) < filled:
+            held.append(next(iter(first)))
         second_topic = connect().channel().declare_topic(topic.name, PARTITIONS)
         with second_topic.consume(group="billing", timeout=0.3, **QUICK) as second:
             wait_for_shares(first, second)
             assert list(second) == []  # the first still has a message of each partition in hand
-            for delivery in held.values():
+            for delivery in held:
                 delivery.ack()
-            second.close()
+            assert {each.body for each in second}.isdisjoint(each.body for each in held)
 
 
 def test_member_that_does_not_settle_loses_the_partition_after_the_drain_time(connect: Connect, topic: Any) -> None:
@@ -331,5 +334,59 @@ def test_forgotten_consumer_leaves_the_group(topic: Any) -> None:
         next(iter(topic.consume(group="billing", timeout=0.05, **QUICK)), None)
 
     forget()
+    gc.collect()
     with topic.consume(group="billing", **QUICK) as lasting:
         wait_for_shares(lasting)
+
+
+# -- services ----------------------------------------------------------------------------------------------------------
+
+
+def test_services_share_a_topic(face: Any, connect: Connect, topic: Any, channel: Any) -> None:
+    seen = Inbox()
+    handler = client.consumer(topic.name, group="billing", partitions=PARTITIONS)(handler_of(face, seen))
+    with make(face, "Service", connect(), handler):
+        with make(face, "Service", connect(), handler):
+            bodies = publish(topic, 60)
+            taken = [each.body for each in seen.take(60)]
+        publish(topic, 20, first=60)
+        seen.take(20)
+    assert sorted(taken) == sorted(bodies)
+    assert sum(ready(channel, topic)) == 0
+
+
+def test_service_parks_what_its_handler_fails_on(
+    face: Any, connection: Any, topic: Any, channel: Any, name: Namer
+) -> None:
+    def fail(delivery: Any) -> None:
+        raise ValueError("bad")
+
+    failed = name("failed")
+    decorate = client.consumer(topic.name, group="billing", failed_queue=failed, partitions=PARTITIONS)
+    channel.queue_declare(failed)
+    with make(face, "Service", connection, decorate(handler_of(face, fail))):
+        publish(topic, 5)
+        wait_until(lambda: count_of(channel, failed) == 5, "all are parked")
+    assert sum(ready(channel, topic)) == 0
+
+
+def test_service_joins_again_when_a_partition_was_deleted(face: Any, connection: Any, topic: Any, channel: Any) -> None:
+    seen = Inbox()
+    handler = client.consumer(topic.name, group="billing", partitions=PARTITIONS)(handler_of(face, seen))
+    with make(face, "Service", connection, handler, retry=client.Retry(retries=100, **QUICK_PAUSES)):
+        publish(topic, 10)
+        seen.take(10)
+        for number in range(PARTITIONS):
+            channel.queue_delete(f"{topic.name}.billing.{number}")
+
+        def arrives() -> bool:
+            topic.publish(b"again", key="1").exception()
+            return seen.count > 0
+
+        wait_until(arrives, "it consumes again")
+
+
+@pytest.mark.parametrize("settings", [{"prefetch": 0}, {"auto_ack": True}, {"exclusive": True}])
+def test_handlers_of_a_group_refuse_what_cannot_be_shared(settings: dict[str, Any]) -> None:
+    with pytest.raises(client.Misuse, match="consumer group"):
+        client.consumer("orders", group="billing", **settings)

@@ -113,6 +113,8 @@ class Topic:
         prefetch: int = 20,
         drain: float = 30.0,
         check_interval: float = 1.0,
+        arguments: Mapping[str, Any] | None = None,
+        on_failure: Callable[[Exception], object] | None = None,
         timeout: float | None = None,
     ) -> TopicConsumer:
         """Join the group, which is declared if missing, and receive the messages of this member's partitions.
@@ -120,16 +122,20 @@ class Topic:
         They go to the callback, for each partition on a worker of its own, or are iterated, which ends if none comes
         for `timeout` seconds. Each partition has up to `prefetch` unsettled ones. When it is handed to another member,
         that member waits up to `drain` seconds for messages in hand to be settled. Crashed members are noticed within
-        `check_interval` seconds after the broker has.
+        `check_interval` seconds after the broker has. `arguments` are those of basic.consume. `on_failure(error)` is
+        called when it has left the group by itself, for example because a queue was deleted.
 
         On asyncio, await the consumer or iterate it to start it; the callback may be a coroutine function.
         """
         check_callback(callback)
+        check_callback(on_failure)
         if prefetch < 1 or drain < 0 or check_interval <= 0:
             raise Misuse("a topic's consumer needs prefetch >= 1, drain >= 0 and check_interval > 0")
         names = GroupNames(self.name, group)
         connection = self.channel.connection
-        member = GroupMember(connection, names, self.partitions, callback, prefetch, drain, check_interval)
+        member = GroupMember(
+            connection, names, self.partitions, callback, on_failure, prefetch, drain, check_interval, arguments
+        )
         consumer = TopicConsumer(self, member, timeout)
         # blocking only: consumer._start()
         return consumer
@@ -228,7 +234,8 @@ class TopicConsumer:
         return await self._member.wait(timeout)
 
     def stop(self) -> None:
-        """Ask to leave the group, without waiting. Callbacks may call it."""
+        """Leave the group once the messages in hand are settled, or after `drain` seconds. Does not wait: callbacks and
+        signal handlers may call it."""
         self._member.stop()
 
     def __await__(self) -> Generator[Any, None, TopicConsumer]:  # asyncio only

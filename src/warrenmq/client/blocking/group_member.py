@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from secrets import token_hex
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -79,11 +79,13 @@ class Partition:
         self.handed.append(delivery)
         return delivery
 
-    def may_close(self) -> bool:
+    def may_close(self, waits_for_settlement: bool = True) -> bool:
         """Whether it is handed over, and the user is done with it or out of time."""
         if self.release_by is None:
             return False
-        is_in_use = self.running or not all(each.is_settled or each.is_stale for each in self.handed)
+        is_in_use = self.running or (
+            waits_for_settlement and not all(each.is_settled or each.is_stale for each in self.handed)
+        )
         return not is_in_use or monotonic() > self.release_by or not self.channel.is_open
 
 
@@ -96,15 +98,19 @@ class GroupMember:
         names: GroupNames,
         partitions: int,
         callback: Callable[[Delivery], Any] | None,
+        on_failure: Callable[[Exception], object] | None,
         prefetch: int,
         drain: float,
         check_interval: float,
+        arguments: Mapping[str, Any] | None,
     ) -> None:
         self.names = names
         self.id = f"{names.exchange}.member.{token_hex(8)}"
         self._connection = connection
         self._callback = callback
+        self._on_failure = on_failure
         self._prefetch = prefetch
+        self._arguments = arguments
         self._drain = drain
         self._check_interval = check_interval
         self._changed = Condition()
@@ -114,6 +120,7 @@ class GroupMember:
         self._partitions: dict[int, Partition] = {}
         self._doubts = 0  # in a row, about the members
         self._is_stopping = False
+        self._is_closing = False
         self._failure: Exception | None = None
         self._control: Channel | None = None
         self._life = 0
@@ -178,13 +185,16 @@ class GroupMember:
             return sorted(self._members)
 
     def stop(self) -> None:
-        """Ask the watcher to leave the group; never waits. Safe during a garbage collection."""
+        """Ask the watcher to leave the group once what is in hand is settled; never waits.
+
+        Takes no lock: a signal handler or a garbage collection may call it.
+        """
         self._is_stopping = True
 
     def close(self) -> None:
         """Leave the group: wait up to `drain` for running callbacks; the broker requeues what is not settled."""
         with self._changed:
-            self._is_stopping = True
+            self._is_stopping = self._is_closing = True
             self._notify()
         if self._watcher is not None:
             join(self._watcher, None)
@@ -250,6 +260,8 @@ class GroupMember:
             self._fail(error)
         finally:
             self._leave()
+        if self._failure is not None and self._on_failure is not None:
+            call_user(self._on_failure, self._failure)
 
     def _pause(self) -> float:
         """Return the longest wait until the next step. Under the condition."""
@@ -316,7 +328,10 @@ class GroupMember:
                 with self._changed:
                     self._partitions[number] = partition
                 channel.consume(
-                    self.names.queue(number), self._handler_of(partition), on_cancel=self._handle_cancel_of(number)
+                    self.names.queue(number),
+                    self._handler_of(partition),
+                    arguments=self._arguments,
+                    on_cancel=self._handle_cancel_of(number),
                 )
             except BaseException:
                 with self._changed:
@@ -335,12 +350,13 @@ class GroupMember:
 
     def _leave(self) -> None:
         """Hand over everything, and notify the other members."""
+        deadline = monotonic() + self._drain
         with self._changed:
             for each in self._partitions.values():
-                each.release_by = 0.0  # nobody reads any more; running callbacks are waited for
+                each.release_by = deadline
             self._notify()
-            if not self._changed.wait_for(self._is_idle, self._drain):
-                _log.warning("callbacks of the group %s did not end in %s s", self.names.exchange, self._drain)
+            while not self._changed.wait_for(self._is_done, _SETTLE_INTERVAL):
+                pass  # settlements do not notify
         assert self._control is not None
         try:
             for each in list(self._partitions.values()):
@@ -353,8 +369,9 @@ class GroupMember:
         except ClientError as error:
             _log.info("leaving the consumer group %s: %s", self.names.exchange, error)  # the others notice by the count
 
-    def _is_idle(self) -> bool:
-        return not any(each.running for each in self._partitions.values())
+    def _is_done(self) -> bool:
+        """Whether all partitions may be closed. What is in hand at a `close`, the user will not settle any more."""
+        return all(each.may_close(not self._is_closing) for each in self._partitions.values())
 
     # -- deliveries, on the partitions' workers ----------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ from warrenmq.client.sending import Retry, SendFailed
 if TYPE_CHECKING:
     from warrenmq.client.blocking.channel import Channel
     from warrenmq.client.blocking.connection import Connection
+    from warrenmq.client.blocking.topic import TopicConsumer
     from warrenmq.client.delivery import Delivery
 
 _log = logging.getLogger("warrenmq.client")
@@ -87,7 +88,7 @@ class Service:
                 raise Misuse(f"{handler.name} is async: serve it by warrenmq.client.aio.Service")
         self._where = where
         self._handlers = handlers
-        self._drain = drain
+        self.drain = drain
         self._retry = Retry() if retry is None else retry
         self._commands: Commands[_Subscription] = Commands()
         self._changed = Condition()
@@ -118,7 +119,7 @@ class Service:
         try:
             for handler in self._handlers:
                 for _ in range(handler.concurrency):
-                    subscription = _Subscription(self, handler)
+                    subscription = (_Subscription if handler.group is None else _Membership)(self, handler)
                     self._subscriptions.append(subscription)
                     subscription.begin(self._connection)
         except BaseException:
@@ -292,8 +293,8 @@ class Service:
         for subscription in self._subscriptions:
             subscription.cancel()
         with self._changed:
-            if not self._changed.wait_for(lambda: self._running == 0, self._drain):
-                _log.warning("%d handlers did not end within %s seconds", self._running, self._drain)
+            if not self._changed.wait_for(lambda: self._running == 0, self.drain):
+                _log.warning("%d handlers did not end within %s seconds", self._running, self.drain)
         self._disconnect()
 
     # -- the connection ----------------------------------------------------------------------------------------------
@@ -410,3 +411,33 @@ class _Subscription:
         if self.is_active:
             self.is_active = False
             self._service.subscription_ended(self)
+
+
+class _Membership(_Subscription):
+    """A member of a topic's consumer group, whose partitions have channels of their own."""
+
+    _member: TopicConsumer | None = None
+
+    def _consume(self, channel: Channel, on_cancel: Callable[[object], None]) -> None:
+        handler = self.handler
+        if handler.setup is not None:
+            call_user(handler.setup, channel)
+        topic = channel.declare_topic(handler.queue, handler.partitions)
+        self._member = topic.consume(
+            self._received,
+            group=handler.group or "",
+            prefetch=handler.prefetch,
+            drain=self._service.drain,
+            arguments=handler.arguments,
+            on_failure=on_cancel,
+        )
+
+    def cancel(self) -> None:
+        if self._member is not None:
+            self._member.stop()
+
+    def close(self) -> None:
+        member, self._member = self._member, None
+        if member is not None:
+            member.close()
+        super().close()
