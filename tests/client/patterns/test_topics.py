@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until
 from warrenmq import client
 
 from .making import QUICK as QUICK_PAUSES
-from .making import count_of, handler_of, make
+from .making import InThread, count_of, handler_of, make
 
 PARTITIONS = 4
 QUICK = {"check_interval": 0.05}
@@ -209,7 +209,8 @@ def test_consumer_with_callback_cannot_be_iterated(topic: Any) -> None:
         next(iter(consumer))
 
 
-def test_close_waits_for_a_running_callback_whose_ack_counts(channel: Any, topic: Any) -> None:
+@pytest.mark.parametrize("end", ["close", "stop"])
+def test_end_waits_for_a_running_callback_whose_ack_counts(channel: Any, topic: Any, end: str) -> None:
     began, may_end = threading.Event(), threading.Event()
 
     def handle(delivery: Any) -> None:
@@ -218,13 +219,27 @@ def test_close_waits_for_a_running_callback_whose_ack_counts(channel: Any, topic
         delivery.ack()
 
     publish(topic, 3, keys=1)
-    with topic.consume(handle, group="billing", **QUICK) as consumer:
-        assert began.wait(PATIENCE)
-        consumer.stop()
-        assert not consumer.wait(timeout=0.1)
-        may_end.set()
-        assert consumer.wait(timeout=PATIENCE)
+    consumer = topic.consume(handle, group="billing", **QUICK)
+    consumer.__enter__()
+    assert began.wait(PATIENCE)
+    ending = InThread(getattr(consumer, end))
+    assert not consumer.wait(timeout=0.2)
+    may_end.set()
+    assert consumer.wait(timeout=PATIENCE)
+    ending.result()
     wait_until(lambda: sum(ready(channel, topic)) == 2, "the others are back")
+
+
+def test_stop_waits_until_the_message_in_hand_is_settled(channel: Any, topic: Any) -> None:
+    publish(topic, 3, keys=1)
+    with topic.consume(group="billing", timeout=PATIENCE, **QUICK) as consumer:
+        delivery = next(iter(consumer))
+        consumer.stop()
+        assert list(consumer) == []
+        assert not consumer.wait(timeout=0.2)
+        delivery.ack()
+        assert consumer.wait(timeout=PATIENCE)
+    assert sum(ready(channel, topic)) == 2
 
 
 def test_unsettled_messages_are_back_in_order_after_the_close(channel: Any, topic: Any) -> None:
@@ -299,36 +314,40 @@ def test_member_whose_connection_breaks_is_replaced(
     assert sum(ready(channel, topic)) == 0
 
 
-def test_partition_is_handed_over_once_its_message_is_settled(connect: Connect, topic: Any, channel: Any) -> None:
+def hold_one_of_each(consumer: Any, channel: Any, topic: Any) -> list[Any]:
+    """Fill the partitions, and take the first message of each without settling it."""
     publish(topic, 40, keys=40)
     filled = sum(count > 0 for count in ready(channel, topic))
-    held: list[Any] = []
-    with topic.consume(group="billing", timeout=PATIENCE, prefetch=1, **QUICK) as first:
-        wait_for_shares(first)
-        while len(held) < filled:
-            held.append(next(iter(first)))
-        second_topic = connect().channel().declare_topic(topic.name, PARTITIONS)
-        with second_topic.consume(group="billing", timeout=0.3, **QUICK) as second:
-            wait_for_shares(first, second)
-            assert list(second) == []  # the first still has a message of each partition in hand
-            for delivery in held:
-                delivery.ack()
-            received = {each.body for each in second}
-            assert received
-            assert received.isdisjoint(each.body for each in held)
+    consumer.__enter__()
+    wait_for_shares(consumer)
+    return [next(iter(consumer)) for _ in range(filled)]
 
 
-def test_member_that_does_not_settle_loses_the_partition_after_the_drain_time(connect: Connect, topic: Any) -> None:
-    bodies = publish(topic, 40, keys=40)
-    with topic.consume(group="billing", timeout=PATIENCE, drain=0.1, **QUICK) as slow:
-        for _ in range(5):
-            next(iter(slow))
-        other = connect().channel().declare_topic(topic.name, PARTITIONS)
-        with other.consume(group="billing", timeout=PATIENCE, **QUICK) as prompt:
-            wait_for_shares(slow, prompt)
-            assert take(prompt, 1)
-    with topic.consume(group="billing", timeout=PATIENCE, **QUICK) as last:
-        assert len(take(last, len(bodies) - 1)) == len(bodies) - 1
+def test_partition_is_handed_over_once_its_message_is_settled(connect: Connect, topic: Any, channel: Any) -> None:
+    first = topic.consume(group="billing", timeout=PATIENCE, prefetch=1, **QUICK)
+    held = hold_one_of_each(first, channel, topic)
+    second_topic = connect().channel().declare_topic(topic.name, PARTITIONS)
+    with second_topic.consume(group="billing", timeout=0.3, **QUICK) as second:
+        wait_for_shares(first, second)
+        assert list(second) == []  # the first still has a message of each partition in hand
+        for delivery in held:
+            delivery.ack()
+        received = {each.body for each in second}
+        assert received
+        assert received.isdisjoint(each.body for each in held)
+    first.close()
+
+
+def test_member_that_does_not_settle_loses_the_partition_after_the_drain_time(
+    connect: Connect, topic: Any, channel: Any
+) -> None:
+    slow = topic.consume(group="billing", timeout=PATIENCE, prefetch=1, drain=0.1, **QUICK)
+    held = hold_one_of_each(slow, channel, topic)
+    other = connect().channel().declare_topic(topic.name, PARTITIONS)
+    with other.consume(group="billing", timeout=PATIENCE, **QUICK) as prompt:
+        wait_for_shares(slow, prompt)
+        assert take(prompt, 1)[0] in {each.body for each in held}
+    slow.close()
 
 
 def test_forgotten_consumer_leaves_the_group(topic: Any) -> None:
