@@ -31,6 +31,7 @@ EXAMPLES = (
     "docs/dead-letters.md",
     "docs/priorities.md",
     "docs/single-active-consumer.md",
+    "docs/topics.md",
     "docs/delivery-limit.md",
     "docs/consumer-timeout.md",
     "docs/consumer-pace.md",

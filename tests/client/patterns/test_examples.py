@@ -13,7 +13,7 @@ import pytest
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "client-patterns.md"
 MODULES = ["handling", "metrics", "sending"] + [
-    f"blocking.{name}" for name in ("producer", "pull", "rpc", "service", "transaction")
+    f"blocking.{name}" for name in ("producer", "pull", "rpc", "service", "topic", "transaction")
 ]
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +23,7 @@ from .making import QUICK as QUICK_PAUSES
 from .making import InThread, count_of, handler_of, make
 
 PARTITIONS = 4
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "topic.py"
 QUICK = {"check_interval": 0.05}
 
 
@@ -358,6 +362,13 @@ def test_forgotten_consumer_leaves_the_group(topic: Any) -> None:
     gc.collect()
     with topic.consume(group="billing", **QUICK) as lasting:
         wait_for_shares(lasting)
+
+
+def test_example_runs(broker_url: str) -> None:
+    command = [sys.executable, str(EXAMPLE), "--url", broker_url, "--orders", "50"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "all 250 orders were handled once" in done.stdout
 
 
 # -- services ----------------------------------------------------------------------------------------------------------
