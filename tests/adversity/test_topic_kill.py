@@ -18,7 +18,7 @@ from tests.support.process import BrokerProcess
 from tests.support.waiting import wait_until
 from warrenmq import client
 
-MEMBER = Path(__file__).with_name("topic_member.py")
+ROOT = Path(__file__).resolve().parents[2]
 TOPIC = "orders"
 KEYS = 7
 FAST = client.Recovery(initial=0.01, longest=0.1)
@@ -36,9 +36,9 @@ class Group:
         self._errors = folder / "members.err"
 
     def join(self, face: str) -> None:
-        command = [sys.executable, str(MEMBER), self._url, TOPIC, face, str(self.log)]
+        command = [sys.executable, "-m", "tests.adversity.topic_member", self._url, TOPIC, face, str(self.log)]
         with self._errors.open("ab") as errors:
-            self._running.append(subprocess.Popen(command, stderr=errors))
+            self._running.append(subprocess.Popen(command, stderr=errors, cwd=ROOT))
 
     def leave(self, chosen: random.Random) -> None:
         member = self._running.pop(chosen.randrange(len(self._running)))

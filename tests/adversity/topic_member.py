@@ -1,4 +1,6 @@
-"""A member of a consumer group as a process of its own, until SIGTERM: `topic_member.py URL TOPIC FACE LOG`.
+"""A member of a consumer group as a process of its own, until SIGTERM.
+
+    python -m tests.adversity.topic_member URL TOPIC FACE LOG
 
 It writes a line to the log when it begins with a message and when it ends, before the ack: `begin KEY NUMBER PROCESS`.
 Several processes append to the same log.
@@ -11,9 +13,9 @@ import os
 import random
 import signal
 import sys
-import time
 from typing import Any
 
+from tests.support.waiting import let_loop_run, let_time_pass
 from warrenmq import client
 from warrenmq.client import aio
 
@@ -40,7 +42,7 @@ def serve(url: str, topic_name: str, log: Log) -> None:
             signal.signal(signal.SIGTERM, lambda *_: deliveries.stop())
             for delivery in deliveries:
                 log.write("begin", delivery)
-                time.sleep(pause())
+                let_time_pass(pause())
                 log.write("end", delivery)
                 delivery.ack()
 
@@ -48,7 +50,7 @@ def serve(url: str, topic_name: str, log: Log) -> None:
 async def serve_on_asyncio(url: str, topic_name: str, log: Log) -> None:
     async def handle(delivery: Any) -> None:
         log.write("begin", delivery)
-        await asyncio.sleep(pause())
+        await let_loop_run(pause())
         log.write("end", delivery)
         delivery.ack()
 
