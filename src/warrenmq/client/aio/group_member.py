@@ -56,13 +56,14 @@ _MAX_DOUBTS = 3
 class Partition:
     """A partition that this member consumes from, on a channel of its own."""
 
-    __slots__ = ("channel", "handed", "number", "release_by", "running", "unread")
+    __slots__ = ("channel", "handed", "number", "prune_at", "release_by", "running", "unread")
 
     def __init__(self, number: int, channel: Channel) -> None:
         self.number = number
         self.channel = channel
         self.unread: deque[Delivery] = deque()
         self.handed: list[Delivery] = []  # to the user, and perhaps not settled yet
+        self.prune_at = 16  # length
         self.running = 0  # callbacks
         self.release_by: float | None = None  # deadline of the handover; None: it is not handed over
 
@@ -73,7 +74,10 @@ class Partition:
         return bool(self.unread) and self.release_by is None and self.channel.is_open
 
     def hand_out(self, delivery: Delivery) -> Delivery:
-        self.handed = [each for each in self.handed if not (each.is_settled or each.is_stale)]
+        """Note that the user has it. Now and then forget those that are settled."""
+        if len(self.handed) >= self.prune_at:
+            self.handed = [each for each in self.handed if not (each.is_settled or each.is_stale)]
+            self.prune_at = 16 + 2 * len(self.handed)
         self.handed.append(delivery)
         return delivery
 
@@ -308,6 +312,8 @@ class GroupMember:
         with self._changed:
             own = set(self._own())
             for each in self._partitions.values():
+                if not each.channel.is_open:
+                    _log.warning("partition %s is consumed anew: %s", each.number, each.channel.close_reason)
                 if each.release_by is None and (each.number not in own or not each.channel.is_open):
                     each.release_by = monotonic() + self._drain
 
