@@ -267,11 +267,10 @@ def test_deleted_partition_raises(channel: Any, topic: Any) -> None:
 def test_partition_whose_channel_the_broker_closes_is_consumed_anew(topic: Any) -> None:
     bodies = publish(topic, 3, keys=1)
     with topic.consume(group="billing", timeout=PATIENCE, **QUICK) as consumer:
-        next(iter(consumer)).channel.ack(999)  # 406: unknown delivery tag
-        assert take(consumer, 1) != []
-        received = take(consumer, 1)
-        while received[-1] != bodies[-1]:
-            received += take(consumer, 1)
+        channel = next(iter(consumer)).channel
+        channel.ack(999)  # 406: unknown delivery tag
+        wait_until(lambda: not channel.is_open, "the broker has closed the channel")
+        assert take(consumer, 3) == bodies
 
 
 def test_closed_connection_ends_the_iteration(connect: Connect, topic: Any) -> None:
