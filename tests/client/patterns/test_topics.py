@@ -15,7 +15,7 @@ import pytest
 
 from tests.client.behaviour.faces import PATIENCE, Inbox
 from tests.client.conftest import Connect, Namer, own_broker_only
-from tests.support.breaker import Breaker
+from tests.support.breaker import DOWN, Breaker
 from tests.support.waiting import wait_until
 from warrenmq import client
 
@@ -106,6 +106,24 @@ def test_messages_without_a_key_go_to_the_least_loaded_partition(channel: Any, t
     for _ in range(20 * (PARTITIONS - 1)):
         topic.publish(b"anywhere").result()
     assert ready(channel, topic) == [20] * PARTITIONS
+
+
+def test_messages_without_a_key_are_spread_where_the_broker_cannot_choose_by_load(
+    connect: Connect, breaker: Breaker, channel: Any, name: Namer
+) -> None:
+    breaker.rewrite(DOWN, lambda frame: frame.replace(b"WarrenMQ", b"OtherOne"))  # what it says about itself
+    other = connect(breaker.url).channel()
+    topic = other.declare_topic(name("plain"), PARTITIONS, groups=["g"])
+    confirmations = [topic.publish(b"anywhere") for _ in range(200)]
+    for each in confirmations:
+        each.result()
+    counts = ready(channel, topic, "g")
+    assert sum(counts) == 200
+    assert min(counts) > 20
+    with pytest.raises(client.NotFound):
+        channel.exchange_declare(f"{topic.name}.least-loaded", passive=True)
+    topic.delete_group("g")
+    topic.delete()
 
 
 def test_every_group_gets_every_message(channel: Any, topic: Any) -> None:
