@@ -84,6 +84,7 @@ cdef class Backlog:
     cpdef page_out_tail(self)
     @cython.locals(size=Py_ssize_t, entry=QueuedMessage)
     cpdef add_page(self, list entries, Py_ssize_t lost=*, long long lost_bytes=*)
+    cpdef mark_redelivered(self, QueuedMessage entry)
     cpdef remove_paged(self, Py_ssize_t count, long long size)
     cdef _count_paged(self, Py_ssize_t count)
     cpdef bint forget_paged(self, long long position, Py_ssize_t size)

@@ -210,6 +210,19 @@ class Backlog:
         self._count_removed(1, entry.message.size)
         return entry
 
+    def find_from(self, position: int, count: int) -> list[QueuedMessage]:
+        """Return the first `count` messages in memory at or after this position, in order."""
+        if self._requeued:
+            self._merge()
+        found: list[QueuedMessage] = []
+        for entries, head in ((self._entries, self._head), (self._tail, 0)):
+            for at in range(self._index_of(entries, head, position), len(entries)):
+                if len(found) == count:
+                    return found
+                if entries[at].message is not _REMOVED:
+                    found.append(entries[at])
+        return found
+
     def _count_removed(self, count: int, size: int) -> None:
         """Count messages that were removed other than by `take`, here and in the parent."""
         self.stats.ready -= count
@@ -493,9 +506,7 @@ class Backlog:
         """Take the next page from the store; `lost` messages could not be read, `lost_bytes` in all."""
         size = self._count_held(entries)
         for entry in entries:
-            if entry.position <= self.last_delivered:  # it was requeued and paged out again
-                entry.redelivered = True
-                entry.attempts = max(1, entry.attempts)
+            self.mark_redelivered(entry)
         self._window_bytes += size
         self._entries.extend(entries)
         self._count_paged(-len(entries))
@@ -505,6 +516,12 @@ class Backlog:
         if self._on_page is not None:
             self._on_page()
         self._notify_page_waiters()
+
+    def mark_redelivered(self, entry: QueuedMessage) -> None:
+        """Mark a message read from disk that was delivered before: it was requeued and paged out again."""
+        if entry.position <= self.last_delivered:
+            entry.redelivered = True
+            entry.attempts = max(1, entry.attempts)
 
     def remove_paged(self, count: int, size: int) -> None:
         """Count messages that the store removed from disk, with `size` bytes of bodies."""

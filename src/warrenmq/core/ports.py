@@ -173,6 +173,14 @@ class MessageStore:
         """
         receive([])
 
+    def read_page(self, position: int, receive: "Callable[[list[QueuedMessage], int, int], None]") -> None:
+        """Read the first page on disk with messages at or after this position that are not in memory.
+
+        Call `receive` as `fetch` does, with these messages, the last position of the page (-1 if there is none), and
+        how many messages a damaged page has lost. Nothing changes: a damaged page is only skipped.
+        """
+        receive([], -1, 0)
+
     def delete(self) -> None:
         """Remove everything: the queue was deleted."""
         raise NotImplementedError

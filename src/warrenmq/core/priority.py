@@ -67,6 +67,11 @@ class PriorityBacklog(Backlog):
         """Return the levels that exist, highest first."""
         return self._open
 
+    def levels(self) -> list[tuple[int, Backlog]]:
+        """Return the levels that exist with their priorities, highest first."""
+        levels = [(priority, level) for priority, level in enumerate(self._levels) if level is not None]
+        return levels[::-1]
+
     def _leave_out(self, level: Backlog) -> None:
         """Subtract a level's counters before it changes."""
         self.waiting -= level.waiting

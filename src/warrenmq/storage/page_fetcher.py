@@ -1,9 +1,9 @@
-"""Reads messages that stay on disk: by position, or the expiry of those in one page.
+"""Reads messages that stay on disk: by position, those of one page, or the expiry of those in one page.
 
 Requests are served in order; each is answered once, on the loop, after everything was read, about `read_size` bytes at
 a time. A page that is not written yet is waited for, and messages that a compaction moved are located again. Messages
 deleted or paged in before their page was read are left out. A damaged page is reported, copied and given up, as in
-page_reader.py.
+page_reader.py, unless the request only looks at it.
 
 Owned by the loop thread; the pager's thread reads.
 """
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from warrenmq.storage.segments import Segment
 
 Expiry = tuple[int, int, int]  # position, time in ms, size of the body
+ReceivePage = Callable[["list[QueuedMessage]", int, int], None]  # see `MessageStore.read_page`
 
 
 class PageFetcher:
@@ -38,7 +39,7 @@ class PageFetcher:
 
     def __init__(self, store: QueueStore) -> None:
         self._store = store
-        self._requests: deque[_Messages | _Expiries] = deque()
+        self._requests: deque[_Request] = deque()
         self._is_pending = False  # a read is in progress
 
     def fetch(self, positions: list[int], receive: Callable[[list[QueuedMessage]], None]) -> None:
@@ -49,6 +50,11 @@ class PageFetcher:
     def read_expiries(self, first: int, receive: Callable[[list[Expiry]], None]) -> None:
         """See `MessageStore.read_expiries`."""
         self._requests.append(_Expiries(first, receive))
+        self.resume()
+
+    def read_page(self, position: int, receive: ReceivePage) -> None:
+        """See `MessageStore.read_page`."""
+        self._requests.append(_Page(position, receive))
         self.resume()
 
     def resume(self) -> None:
@@ -69,7 +75,7 @@ class PageFetcher:
         offsets = [segment.pages.offset(page) for page in pages]
         self._submit(lambda files: read_some_pages(files, path, offsets), segment, pages)
 
-    def _choose(self, segment: Segment, request: _Messages | _Expiries) -> list[int]:
+    def _choose(self, segment: Segment, request: _Request) -> list[int]:
         """Return the pages of a segment to read next, at least one."""
         pages = segment.pages
         chosen: list[int] = []
@@ -107,7 +113,7 @@ class PageFetcher:
             self._report_lost([each for each in lost if each is not None])
         self.resume()
 
-    def _take(self, segment: Segment, page: int, found: bytes | str, request: _Messages | _Expiries) -> Any:
+    def _take(self, segment: Segment, page: int, found: bytes | str, request: _Request) -> Any:
         """Add the content of a page to the request. Return the lost messages and bytes if it is damaged, else None."""
         problem = found
         if isinstance(found, bytes):
@@ -118,7 +124,7 @@ class PageFetcher:
             else:
                 return None
         request.skip(segment, page)
-        return self._give_up(segment, page, str(problem))
+        return None if isinstance(request, _Page) else self._give_up(segment, page, str(problem))
 
     def _give_up(self, segment: Segment, page: int, problem: str) -> tuple[int, int] | None:
         store, pages = self._store, segment.pages
@@ -228,6 +234,48 @@ class _Expiries:
 
     def answer(self, store: QueueStore) -> None:
         self._receive([found for found in self._found if find_unread(store, found[0]) is not None])
+
+
+class _Page:
+    """A request for the messages of the first page at or after a position; a damaged page is not given up."""
+
+    def __init__(self, position: int, receive: ReceivePage) -> None:
+        self._position = position
+        self._receive = receive
+        self._found: list[QueuedMessage] = []
+        self._last = -1
+        self._lost = 0
+
+    def find_segment(self, store: QueueStore) -> Segment | None:
+        if self._last >= 0:
+            return None
+        self._position = max(self._position, store.last_read + 1)
+        for segment in store.segments.all:
+            if next(self.pages_in(segment), None) is not None:
+                return segment
+        return None
+
+    def pages_in(self, segment: Segment) -> Iterator[int]:
+        pages = segment.pages
+        page = pages.next_unread(pages.find(self._position))
+        if page < len(pages):
+            yield page
+
+    def take(self, store: QueueStore, segment: Segment, page: int, payload: bytes) -> None:
+        above = max(self._position - 1, store.last_read)
+        self._found = decode_records(payload, above, segment.first, segment.dead, store.restored_below)
+        store.set_attempts(self._found)
+        self._last = segment.pages.last(page)
+
+    def skip(self, segment: Segment, page: int) -> None:
+        self._last = segment.pages.last(page)
+        self._lost = segment.pages.unread(page)
+
+    def answer(self, store: QueueStore) -> None:
+        self._receive(self._found, self._last, self._lost)
+
+
+_Request = _Messages | _Expiries | _Page
 
 
 def read_some_pages(files: Files, path: str, offsets: list[int]) -> list[bytes | str]:

@@ -444,6 +444,9 @@ class QueueStore(MessageStore):
     def read_expiries(self, first: int, receive: Callable[[list[tuple[int, int, int]]], None]) -> None:
         self._get_fetcher().read_expiries(first, receive)
 
+    def read_page(self, position: int, receive: Callable[[list[QueuedMessage], int, int], None]) -> None:
+        self._get_fetcher().read_page(position, receive)
+
     def _get_fetcher(self) -> PageFetcher:
         if self._fetcher is None:
             self._fetcher = PageFetcher(self)
