@@ -1,4 +1,4 @@
-"""Messages that are on disk only, against a dict: forgotten, fetched and read back in any order, over restarts.
+"""Messages that are on disk only, against a dict: forgotten, fetched, looked at and read back in any order, over restarts.
 
 One queue's backlog on the real storage, so small that pages, segments, checkpoints and compactions come and go within
 some dozen messages. The threads' work is done in pieces between the steps.
@@ -206,6 +206,25 @@ class PagedMessages(RuleBasedStateMachine):
         assert fetched == sorted(set(fetched) & set(wanted))
         # What was paged in meanwhile, or from the beginning, may be left out even if it was paged out again.
         assert set(fetched) >= (set(wanted) & on_disk) - self.loaded
+        for entry in entries:
+            if entry.position in on_disk:
+                self.require_right(entry)
+
+    @rule(first=st.integers(0, 400))
+    def read_page(self, first: int) -> None:
+        self.pending += 1
+        self.note_loaded()
+        self.store.read_page(first, lambda entries, last, lost: self.page_read(first, entries, last, lost))
+
+    def page_read(self, first: int, entries: list[QueuedMessage], last: int, lost: int) -> None:
+        self.pending -= 1
+        assert lost == 0
+        on_disk = set(self.on_disk())
+        found = [entry.position for entry in entries]
+        assert found == sorted(set(found))
+        assert all(first <= position <= last for position in found)
+        expected = {position for position in on_disk if position >= first and (last < 0 or position <= last)}
+        assert set(found) >= expected - self.loaded
         for entry in entries:
             if entry.position in on_disk:
                 self.require_right(entry)

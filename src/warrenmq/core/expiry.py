@@ -12,7 +12,7 @@ the loop thread. Compiled when the package is built (expiry.pxd).
 
 from array import array
 from collections.abc import Callable
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, nsmallest
 from typing import TYPE_CHECKING
 
 from warrenmq.core.backlog import Backlog
@@ -361,12 +361,15 @@ class MessageExpiry:
     def find_after(self, after: tuple[int, int], count: int) -> list[tuple[int, int]]:
         """Return times and positions in the index after these, in order; some may have been removed."""
         found: list[tuple[int, int]] = []
-        for time in sorted(time for time in self._times if time >= after[0]):
+        # Without sorting all of them: there may be a million times, or a million messages at one time.
+        times = [time for time in self._times if time >= after[0]]
+        heapify(times)
+        while times and len(found) < count:
+            time = heappop(times)
             # A set: a message of a recovered page may be in the index twice.
-            found += sorted({(time, position) for position in self._buckets[time][0] if (time, position) > after})
-            if len(found) >= count:
-                break
-        return found[:count]
+            later = {position for position in self._buckets[time][0] if time > after[0] or position > after[1]}
+            found += [(time, position) for position in nsmallest(count - len(found), later)]
+        return found
 
     def stop(self) -> None:
         """The queue was deleted."""

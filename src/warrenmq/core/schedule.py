@@ -85,6 +85,7 @@ class Schedule:
             self.restore()
             self._vhost.broker.catalog.save("queue", (self._vhost.name, STORE), {**definition, "arguments": {}})
         assert self._messages is not None
+        self._vhost.broker.stats.scheduled += 1
         return self._messages.add(message, due_ms, 0)
 
     def _release(self, entry: QueuedMessage) -> None:

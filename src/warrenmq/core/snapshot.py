@@ -48,6 +48,7 @@ class Overview:
     dead_lettered: Mapping[str, int]  # by reason: dropped messages that another queue took
     consumer_timeouts: int
     retried: int
+    scheduled: int
     bytes_in: int
     bytes_out: int
     connections_opened: int
@@ -88,6 +89,7 @@ def overview(broker: Broker) -> Overview:
         dead_lettered={reason_name(reason): stats.dead_lettered[reason] for reason in DROP_REASONS},
         consumer_timeouts=stats.consumer_timeouts,
         retried=stats.retried,
+        scheduled=stats.scheduled,
         bytes_in=stats.bytes_in,
         bytes_out=stats.bytes_out,
         connections_opened=stats.connections_opened,
@@ -223,7 +225,10 @@ def view_channel(channel: Channel) -> ChannelView:
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """One queue. Names in the past tense are counters since the start of the broker."""
+    """One queue. Names in the past tense are counters since the start of the broker.
+
+    `messages_paged`: those of `messages_ready` that are only on disk.
+    """
 
     vhost: str
     name: str
@@ -231,9 +236,11 @@ class QueueView:
     is_durable: bool
     is_auto_delete: bool
     is_exclusive: bool
+    arguments: Mapping[str, Any]
     messages_ready: int
     messages_unacked: int
     messages_retrying: int
+    messages_paged: int
     consumers: int
     published: int
     delivered: int
@@ -253,9 +260,11 @@ def queue_view(queue: Queue) -> QueueView:
         is_durable=queue.is_durable,
         is_auto_delete=queue.is_auto_delete,
         is_exclusive=queue.owner is not None,
+        arguments=queue.arguments,
         messages_ready=queue.message_count(),
         messages_unacked=queue.unacked_count,
         messages_retrying=queue.retrying(),
+        messages_paged=queue.backlog.paged if isinstance(queue, ClassicQueue) else 0,
         consumers=len(queue.consumers),
         published=queue.published(),
         delivered=queue.delivered + queue.delivered_no_ack + queue.delivered_directly(),

@@ -18,6 +18,7 @@ cdef class Stats:
     cdef public long long consumer_timeouts
     cdef public long long retried
     cdef public long long reports
+    cdef public long long scheduled
     cdef public long long ready
     cdef public long long unacked
     cdef public long long consumers

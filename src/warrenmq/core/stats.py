@@ -47,6 +47,7 @@ class Stats:
         "retried",
         "returned",
         "route_bytes",
+        "scheduled",
         "shared_bytes",
         "transit_bytes",
         "unacked",
@@ -72,6 +73,7 @@ class Stats:
         self.consumer_timeouts = 0
         self.reports = 0  # published to producers
         self.retried = 0  # failed deliveries that will be repeated
+        self.scheduled = 0  # messages that were kept until their time
         self.ready = 0
         self.unacked = 0
         self.consumers = 0

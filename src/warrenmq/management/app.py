@@ -17,7 +17,17 @@ from starlette.exceptions import HTTPException
 
 from warrenmq.core.snapshot import memory, overview
 from warrenmq.management import pages, prometheus
-from warrenmq.management.api import analysis, firehose, policies, session, streams, trace_rules, traces
+from warrenmq.management.api import (
+    analysis,
+    firehose,
+    policies,
+    queues,
+    scheduled,
+    session,
+    streams,
+    trace_rules,
+    traces,
+)
 from warrenmq.management.auth import Auth
 from warrenmq.management.errors import ApiError, NotFound
 from warrenmq.management.hosts import HostCheck, OwnHosts
@@ -64,6 +74,8 @@ def _api_routes(node: NodeView, auth: Auth) -> APIRouter:
     api.include_router(trace_rules.routes(node))
     api.include_router(firehose.routes(node))
     api.include_router(policies.routes(node))
+    api.include_router(queues.routes(node))
+    api.include_router(scheduled.routes(node))
     api.include_router(analysis.routes(node))
     api.include_router(streams.routes(node))
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import unquote
 
 from fastapi import APIRouter, Request, Response
 
 from warrenmq.core.policies import DEFAULT_APPLY_TO, InvalidPolicy, Policies, Policy
 from warrenmq.core.reserved import ADMINISTRATOR, MONITORING_TAG
 from warrenmq.management.api.bodies import json_object
+from warrenmq.management.api.paths import names_in_path
 from warrenmq.management.auth import identity_of
 from warrenmq.management.errors import BadRequest, NotFound
 from warrenmq.management.responses import Json
@@ -91,12 +91,8 @@ def _policies_response(policies: Sequence[Policy] | Any) -> Response:
 
 
 def _path_names(request: Request) -> tuple[str, str | None]:
-    """Return the virtual host and the name from the raw path, in which a slash within a name is %2F."""
-    _, _, rest = request.scope["raw_path"].decode("ascii", "replace").partition("/api/")
-    parts = [unquote(part, errors="surrogateescape") for part in rest.split("/")[1:]]
-    if not 1 <= len(parts) <= 2 or not parts[0]:
-        raise NotFound("Not Found")
-    return parts[0], parts[1] if len(parts) == 2 and parts[1] else None
+    vhost, *name = names_in_path(request, 2)
+    return vhost, name[0] if name else None
 
 
 def _path_of_one(request: Request) -> tuple[str, str]:
