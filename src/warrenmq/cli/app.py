@@ -5,6 +5,7 @@ Flags of `serve` are checked in `warrenmq.config`, like the same keys from the f
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -155,6 +156,21 @@ Vhost = Annotated[str, typer.Option(metavar="V", help="Virtual host.")]
 IsOperator = Annotated[bool, typer.Option("--operator", help="Use operator policies, which limit those of users.")]
 Url = Annotated[str, typer.Option(metavar="URL", help="URL of the broker's HTTP port.")]
 User = Annotated[str, typer.Option(metavar="NAME:PASSWORD", help="User of the broker.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the broker's response as JSON.")]
+
+
+class BodyForm(StrEnum):
+    """How the bodies of messages are printed."""
+
+    AUTO = "auto"
+    TEXT = "text"
+    JSON = "json"
+    HEX = "hex"
+
+
+Body = Annotated[BodyForm, typer.Option(metavar="F", help="Form of bodies: auto, text, json or hex.")]
+Truncate = Annotated[int, typer.Option(metavar="N", help="Show at most this many bytes of each body.")]
+ScheduledId = Annotated[int, typer.Argument(metavar="ID", help="Id in `warren scheduled list`.", min=0)]
 
 
 @policy_app.command("set")
@@ -217,6 +233,109 @@ def clear_policy(
     from warrenmq.cli.policy import clear_policy as delete
 
     raise typer.Exit(delete(name, vhost, operator, url, user))
+
+
+@app.command()
+def queues(
+    vhost: Annotated[str | None, typer.Option(metavar="V", help="Only queues of this virtual host.")] = None,
+    count: Annotated[
+        int, typer.Option(metavar="N", help="List at most N queues, those with the most messages.", min=1)
+    ] = 200,
+    url: Url = "http://127.0.0.1:15672",
+    user: User = "guest:guest",
+    as_json: AsJson = False,
+) -> None:
+    """List queues with their messages and consumers.
+
+    Exit codes: 0 listed, 1 refused by the broker, 2 the request failed.
+    """
+    from warrenmq.cli.queues import list_queues
+
+    raise typer.Exit(list_queues(vhost, count, url, user, as_json))
+
+
+@app.command()
+def peek(
+    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue or stream.")],
+    vhost: Vhost = "/",
+    start: Annotated[
+        str | None, typer.Option("--from", metavar="P", help="Position of the first message; of a stream, its offset.")
+    ] = None,
+    count: Annotated[int, typer.Option(metavar="N", help="Maximum number of messages, up to 1000.")] = 10,
+    body: Body = BodyForm.AUTO,
+    truncate: Truncate = 1000,
+    url: Url = "http://127.0.0.1:15672",
+    user: User = "guest:guest",
+    as_json: AsJson = False,
+) -> None:
+    """Show the messages that wait in a queue, without consuming them or changing anything.
+
+    Exit codes: 0 shown, 1 refused by the broker, 2 the request failed.
+    """
+    from warrenmq.cli.queues import peek as show
+
+    raise typer.Exit(show(queue, vhost, start, count, body, truncate, url, user, as_json))
+
+
+scheduled_app = typer.Typer(
+    name="scheduled",
+    help="List, show and cancel messages that wait for their time of delivery.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(scheduled_app)
+
+
+@scheduled_app.command("list")
+def list_scheduled(
+    vhost: Annotated[str | None, typer.Option(metavar="V", help="Only messages of this virtual host.")] = None,
+    count: Annotated[int, typer.Option(metavar="N", help="Maximum number of messages, up to 1000.")] = 20,
+    url: Url = "http://127.0.0.1:15672",
+    user: User = "guest:guest",
+    as_json: AsJson = False,
+) -> None:
+    """List scheduled messages, the next one first.
+
+    Exit codes: 0 listed, 1 refused by the broker, 2 the request failed.
+    """
+    from warrenmq.cli.scheduled import list_scheduled as show
+
+    raise typer.Exit(show(vhost, count, url, user, as_json))
+
+
+@scheduled_app.command("show")
+def show_scheduled(
+    id: ScheduledId,
+    vhost: Vhost = "/",
+    body: Body = BodyForm.AUTO,
+    truncate: Truncate = 1000,
+    url: Url = "http://127.0.0.1:15672",
+    user: User = "guest:guest",
+    as_json: AsJson = False,
+) -> None:
+    """Show a scheduled message with its body.
+
+    Exit codes: 0 shown, 1 no such message, 2 the request failed.
+    """
+    from warrenmq.cli.scheduled import show_scheduled as show
+
+    raise typer.Exit(show(id, vhost, body, truncate, url, user, as_json))
+
+
+@scheduled_app.command("cancel")
+def cancel_scheduled(
+    id: ScheduledId,
+    vhost: Vhost = "/",
+    url: Url = "http://127.0.0.1:15672",
+    user: User = "guest:guest",
+) -> None:
+    """Cancel a scheduled message. It is removed and never delivered.
+
+    Exit codes: 0 cancelled, 1 no such message, 2 the request failed.
+    """
+    from warrenmq.cli.scheduled import cancel_scheduled as cancel
+
+    raise typer.Exit(cancel(id, vhost, url, user))
 
 
 @app.command()

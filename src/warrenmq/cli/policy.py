@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
-from urllib.parse import quote
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from warrenmq.cli.console import NoPassword, credentials, output_console
+from warrenmq.cli.console import output_console
 from warrenmq.cli.http import BrokerHttp, RequestFailed
 from warrenmq.cli.printable import printable, shortened
+from warrenmq.cli.request import no_vhost, not_found_as, path_of, run
 from warrenmq.core.policy_keys import KEYS
 
-DONE, REFUSED, FAILED = 0, 1, 2
-REFUSALS = (400, 404)
 MAX_NAME_WIDTH = 20
 
 
@@ -43,30 +39,30 @@ def set_policy(
     def request(broker: BrokerHttp) -> None:
         settings = _parsed(definition)
         body = {"pattern": pattern, "definition": settings, "priority": priority, "apply-to": apply_to}
-        with _not_found_as(_no_vhost(vhost)):
+        with not_found_as(no_vhost(vhost)):
             is_new = broker.put(_path(is_operator, vhost, name), body)
         print(f"{_kind(is_operator)} {printable(name)} {'set' if is_new else 'replaced'}")
         ignored = sorted(key for key in settings if key in KEYS and not KEYS[key].has_effect)
         if ignored:
             print(f"warren: keys without effect on a single node: {', '.join(ignored)}", file=sys.stderr)
 
-    return _run(request, url, user)
+    return run(request, url, user)
 
 
 def clear_policy(name: str, vhost: str, is_operator: bool, url: str, user: str) -> int:
     def request(broker: BrokerHttp) -> None:
         option = " --operator" if is_operator else ""
         missing = f"no {_kind(is_operator)} '{name}' in vhost '{vhost}': see `warren policy list{option}`"
-        with _not_found_as(missing):
+        with not_found_as(missing):
             broker.delete(_path(is_operator, vhost, name))
         print(f"{_kind(is_operator)} {printable(name)} cleared")
 
-    return _run(request, url, user)
+    return run(request, url, user)
 
 
 def list_policies(vhost: str | None, is_operator: bool, url: str, user: str, as_json: bool) -> int:
     def request(broker: BrokerHttp) -> None:
-        with _not_found_as(_no_vhost(vhost)):
+        with not_found_as(no_vhost(vhost)):
             found = broker.get(_path(is_operator, vhost))
         if as_json:
             print(json.dumps(found, indent=2))
@@ -75,22 +71,7 @@ def list_policies(vhost: str | None, is_operator: bool, url: str, user: str, as_
         else:
             output_console().print(_table(found))
 
-    return _run(request, url, user)
-
-
-@contextmanager
-def _not_found_as(missing: str) -> Iterator[None]:
-    """Replace the broker's plain 404 with a text that names what is missing."""
-    try:
-        yield
-    except RequestFailed as error:
-        if error.status != 404:
-            raise
-        raise RequestFailed(missing, 404) from None
-
-
-def _no_vhost(vhost: str | None) -> str:
-    return f"no such vhost, or no access to it: '{vhost}'"
+    return run(request, url, user)
 
 
 def _table(policies: list[dict[str, Any]]) -> Table:
@@ -111,16 +92,6 @@ def _shown(value: Any) -> str:
     return printable(value if isinstance(value, str) else json.dumps(value))
 
 
-def _run(request: Callable[[BrokerHttp], None], url: str, user: str) -> int:
-    try:
-        request(BrokerHttp(url, *credentials(user)))
-    except (RequestFailed, NoPassword) as error:
-        lines = [printable(line) for line in str(error).splitlines() if line]
-        print(f"warren: {': '.join(lines[:2])}", *lines[2:], sep="\n", file=sys.stderr)
-        return REFUSED if isinstance(error, RequestFailed) and error.status in REFUSALS else FAILED
-    return DONE
-
-
 def _parsed(definition: str) -> dict[str, Any]:
     try:
         settings = json.loads(definition)
@@ -134,9 +105,7 @@ def _parsed(definition: str) -> dict[str, Any]:
 
 
 def _path(is_operator: bool, *names: str | None) -> str:
-    parts = ["operator-policies" if is_operator else "policies"]
-    parts += [quote(name, safe="", errors="surrogateescape") for name in names if name is not None]
-    return "/api/" + "/".join(parts)
+    return path_of("operator-policies" if is_operator else "policies", *names)
 
 
 def _kind(is_operator: bool, noun: str = "policy") -> str:
