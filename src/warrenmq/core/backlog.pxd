@@ -48,6 +48,8 @@ cdef class Backlog:
     cpdef QueuedMessage take(self)
     @cython.locals(entries=list, index=Py_ssize_t, entry=QueuedMessage)
     cpdef QueuedMessage remove(self, long long position)
+    @cython.locals(entries=list, head=Py_ssize_t, at=Py_ssize_t, entry=QueuedMessage, found=list)
+    cpdef list find_from(self, long long position, Py_ssize_t count)
     cdef _count_removed(self, Py_ssize_t count, long long size)
     @cython.locals(high=Py_ssize_t, middle=Py_ssize_t, entry=QueuedMessage)
     cdef Py_ssize_t _index_of(self, list entries, Py_ssize_t low, long long position) except -1

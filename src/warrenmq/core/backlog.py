@@ -217,10 +217,11 @@ class Backlog:
         found: list[QueuedMessage] = []
         for entries, head in ((self._entries, self._head), (self._tail, 0)):
             for at in range(self._index_of(entries, head, position), len(entries)):
+                entry: QueuedMessage = entries[at]
                 if len(found) == count:
                     return found
-                if entries[at].message is not _REMOVED:
-                    found.append(entries[at])
+                if entry.message is not _REMOVED:
+                    found.append(entry)
         return found
 
     def _count_removed(self, count: int, size: int) -> None:

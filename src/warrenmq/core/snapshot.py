@@ -13,6 +13,8 @@ from warrenmq.core.exchange import Exchange
 from warrenmq.core.queue import Queue
 from warrenmq.core.vhost import VHost
 from warrenmq.events.schema import R_DELIVERY_LIMIT, R_EXPIRED, R_MAXLEN, R_REJECTED, reason_name
+from warrenmq.protocol import properties
+from warrenmq.protocol.properties import BasicProperties
 
 # Why a queue removes a message that was not acked.
 DROP_REASONS = (R_REJECTED, R_EXPIRED, R_MAXLEN, R_DELIVERY_LIMIT)
@@ -274,6 +276,13 @@ def queue_view(queue: Queue) -> QueueView:
         rejected=queue.rejected,
         acked=queue.delivered - queue.unacked_count - queue.requeued - queue.rejected,
     )
+
+
+def message_properties(header: bytes) -> dict[str, Any]:
+    """Return the properties of a message that are set."""
+    found = properties.decode(header, 12)
+    values = {name: getattr(found, name) for name in BasicProperties.__slots__}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,8 @@ from typing import Any
 
 from starlette.datastructures import QueryParams
 
+from warrenmq.core.snapshot import message_properties
 from warrenmq.management import paging
-from warrenmq.protocol import properties
-from warrenmq.protocol.properties import BasicProperties
 
 MAX_COUNT = 1000
 DEFAULT_TRUNCATE = 50_000
@@ -33,9 +32,7 @@ def truncate_of(params: QueryParams) -> int:
 
 def property_values(header: bytes) -> dict[str, Any]:
     """Return the properties that are set, as JSON can hold them."""
-    found = properties.decode(header, 12)
-    values = {name: getattr(found, name) for name in BasicProperties.__slots__}
-    return {name: json_value(value) for name, value in values.items() if value is not None}
+    return {name: json_value(value) for name, value in message_properties(header).items()}
 
 
 def payload_values(body: bytes, size: int) -> dict[str, Any]:
