@@ -153,6 +153,21 @@ def test_a_peek_says_how_to_go_on(url: str, node: FakeNode, channel: ClientChann
     )
 
 
+def test_messages_that_wait_for_a_retry_are_shown(url: str, channel: ClientChannel) -> None:
+    queue = channel.declare("q", arguments={"x-retry-max": 3})
+    assert warren("peek", "q", "--retrying", "--url", url)[1] == "no messages wait for a retry in queue q\n"
+    channel.publish_all("ab", "q")
+    for tag in (1, 2):
+        channel.get(queue, no_ack=False)
+        channel.reject(tag)
+    code, out, _ = warren("peek", "q", "--retrying", "--count", "1", "--url", url)
+    found = out.splitlines()
+    assert (code, found[0], found[3:5]) == (0, "Message", ["headers    x-retry-reason: rejected", "a"])
+    assert found[2].startswith("delivery attempts: 1, next attempt now (19")  # the clock of this broker stands
+    assert found[-1].startswith("There are more: warren peek q --from ")
+    assert found[-1].endswith(" --retrying")
+
+
 def test_refusals_are_lines_on_stderr(url: str, channel: ClientChannel) -> None:
     channel.declare("q")
     for arguments, code, text in (

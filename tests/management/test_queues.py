@@ -96,6 +96,34 @@ def test_messages_that_wait_for_their_next_attempt_are_counted(browser: Browser,
     assert (found["messages"], found["messages_retrying"]) == (1, 1)
 
 
+def test_a_peek_at_messages_that_wait_for_their_next_attempt(browser: Browser, channel: ClientChannel) -> None:
+    queue = channel.declare("q", arguments={"x-retry-max": 3, "x-retry-delay": 1000, "x-retry-backoff": "fixed"})
+    channel.publish_all("abc", "q")
+    for tag in (1, 2, 3):
+        channel.get(queue, no_ack=False)
+        channel.reject(tag)
+    path = f"{Q}/retrying"
+    answer = browser.get(f"{path}?count=2&truncate=0", auth=GUEST).json()
+    first = answer["messages"][0]
+    assert first == {
+        "exchange": "",
+        "routing_key": "q",
+        "next_attempt": "1970-01-01T00:00:01.000000Z",
+        "delivery_attempts": 1,
+        "published": None,
+        "properties": {"headers": {"x-retry-reason": "rejected"}},
+        "payload_bytes": 1,
+        "payload_encoding": "string",
+        "payload": "",
+    }
+    rest = browser.get(path, params={"from": answer["next"]}, auth=GUEST).json()
+    assert ([each["payload"] for each in rest["messages"]], rest["next"]) == (["c"], None)
+    channel.declare("plain")
+    assert browser.get(f"{QUEUES}/%2F/plain/retrying", auth=GUEST).json() == {"messages": [], "next": None}
+    assert browser.get(path, auth=LIMITED).status_code == 404
+    assert browser.get(f"{path}?from=3", auth=GUEST).status_code == 400
+
+
 def test_queues_are_listed_by_virtual_host_and_name(browser: Browser, channel: ClientChannel) -> None:
     for name in ("b", "a", "warren.reader.x"):
         channel.declare(name)

@@ -262,6 +262,9 @@ def peek(
         str | None, typer.Option("--from", metavar="P", help="Position of the first message; of a stream, its offset.")
     ] = None,
     count: Annotated[int, typer.Option(metavar="N", help="Maximum number of messages, up to 1000.")] = 10,
+    retrying: Annotated[
+        bool, typer.Option("--retrying", help="Show the messages that wait for their next attempt.")
+    ] = False,
     body: Body = BodyForm.AUTO,
     truncate: Truncate = 1000,
     url: Url = "http://127.0.0.1:15672",
@@ -274,7 +277,7 @@ def peek(
     """
     from warrenmq.cli.queues import peek as show
 
-    raise typer.Exit(show(queue, vhost, start, count, body, truncate, url, user, as_json))
+    raise typer.Exit(show(queue, vhost, start, count, retrying, body, truncate, url, user, as_json))
 
 
 scheduled_app = typer.Typer(

@@ -53,7 +53,7 @@ def _life(message: dict[str, Any]) -> list[str]:
         parts.append("redelivered")
     if message.get("delivery_attempts"):
         parts.append(f"delivery attempts: {message['delivery_attempts']}")
-    for name, verb in (("expires", "expires"), ("deliver_at", "will be delivered")):
+    for name, verb in (("expires", "expires"), ("deliver_at", "will be delivered"), ("next_attempt", "next attempt")):
         if message.get(name):
             left = microseconds(message[name]) - now
             parts.append(f"{verb} {'now' if left <= 0 else 'in ' + duration(left)} ({local(message[name])[:-7]})")

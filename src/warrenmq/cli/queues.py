@@ -75,33 +75,37 @@ def peek(
     vhost: str,
     start: str | None,
     count: int,
+    is_retrying: bool,
     form: str,
     truncate: int,
     url: str,
     user: str,
     as_json: bool,
 ) -> int:
-    """Print the messages that wait in a queue; return the exit code."""
+    """Print the messages that wait in a queue, or for their next attempt; return the exit code."""
 
     def request(broker: BrokerHttp) -> None:
         parameters = {"count": str(count), "truncate": str(truncate)} | ({} if start is None else {"from": start})
         with not_found_as(f"no queue '{queue}' in vhost '{vhost}', or no access to it: see `warren queues`"):
-            found = broker.get(path_of("queues", vhost, queue) + "/messages", parameters)
+            found = broker.get(path_of("queues", vhost, queue, "retrying" if is_retrying else "messages"), parameters)
         if as_json:
             print(json.dumps(found, indent=2))
             return
         console = output_console()
         for message in found["messages"]:
-            show_message(f"Message {message['position']}", message, form, console)
-        if found["unreadable"]:
+            show_message(
+                f"Message {message['position']}" if "position" in message else "Message", message, form, console
+            )
+        if found.get("unreadable"):
             damaged = f"{found['unreadable']:,} messages are on a damaged page of the disk and cannot be shown."
             console.print(Text(f"{damaged} Stop the broker and run `warren check DIR`.", style="yellow"))
         if found["next"] is not None:
             again = ["warren", "peek", queue, "--from", found["next"]]
             again += ["--vhost", vhost] if vhost != DEFAULT_VHOST else []
+            again += ["--retrying"] if is_retrying else []
             console.print(Text(f"There are more: {printable(shlex.join(again))}", style="dim"), soft_wrap=True)
         elif not found["messages"]:
             where = "at this position or after it " if start is not None else ""
-            print(f"no messages wait {where}in queue {printable(queue)}")
+            print(f"no messages wait {where}{'for a retry ' if is_retrying else ''}in queue {printable(queue)}")
 
     return run(request, url, user)

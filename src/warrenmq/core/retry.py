@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from warrenmq.core.dead_letter import DeadLetters
-from warrenmq.core.delayed import DelayedMessages
+from warrenmq.core.delayed import FIRST, Cursor, DelayedMessages
 from warrenmq.core.message import Message, QueuedMessage
 from warrenmq.core.options import QueueOptions
 from warrenmq.core.retry_options import RetryOptions, override
@@ -217,6 +217,15 @@ class Retry:
             options = replace(queue.options, dead_letter_exchange="", dead_letter_routing_key=name)
             self._dead_letters = DeadLetters(self._vhost, queue, options)
         return self._dead_letters
+
+    def list_from(
+        self, after: Cursor | None, count: int, receive: Callable[[list[QueuedMessage], Cursor | None], None]
+    ) -> None:
+        """Pass on the next `count` messages that wait, in the order of their times, as `DelayedMessages.list_from`."""
+        if self._messages is None:
+            receive([], None)
+        else:
+            self._messages.list_from(after or FIRST, count, receive)
 
     # -- the store ---------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from warrenmq.core.queue import Queue
 from warrenmq.core.vhost import VHost
 from warrenmq.events.schema import R_DELIVERY_LIMIT, R_EXPIRED, R_MAXLEN, R_REJECTED, reason_name
 from warrenmq.protocol import properties
+from warrenmq.protocol.errors import ProtocolError
 from warrenmq.protocol.properties import BasicProperties
 
 # Why a queue removes a message that was not acked.
@@ -279,8 +280,11 @@ def queue_view(queue: Queue) -> QueueView:
 
 
 def message_properties(header: bytes) -> dict[str, Any]:
-    """Return the properties of a message that are set."""
-    found = properties.decode(header, 12)
+    """Return the properties of a message that are set; none if they cannot be decoded."""
+    try:
+        found = properties.decode(header, 12)
+    except ProtocolError:
+        return {}
     values = {name: getattr(found, name) for name in BasicProperties.__slots__}
     return {name: value for name, value in values.items() if value is not None}
 

@@ -20,11 +20,9 @@ from warrenmq.core.channel import Channel
 from warrenmq.core.consumer import Consumer
 from warrenmq.core.message import Message, QueuedMessage
 from warrenmq.core.queue import Queue
+from warrenmq.core.snapshot import message_properties
 from warrenmq.core.vhost import TRACE_EXCHANGE, VHost
-from warrenmq.protocol.errors import ProtocolError
 from warrenmq.protocol.properties import BasicProperties, content_header
-
-_PROPERTIES = BasicProperties.__slots__
 
 
 class Firehose:
@@ -109,7 +107,7 @@ class Firehose:
 def _routing_keys(message: Message) -> list[str]:
     """Return the routing key, and those of the CC header."""
     keys = [message.routing_key]
-    copies = (_properties(message).headers or {}).get("CC")
+    copies = message_properties(message.header).get("headers", {}).get("CC")
     if isinstance(copies, list):
         keys += [key for key in copies if isinstance(key, str)]
     return keys
@@ -117,20 +115,8 @@ def _routing_keys(message: Message) -> list[str]:
 
 def _table_of(message: Message) -> dict[str, Any]:
     """Return the properties that are set, as a table."""
-    properties = _properties(message)
-    table: dict[str, Any] = {}
-    for name in _PROPERTIES:
-        value = getattr(properties, name)
-        if value is not None:
-            table[name] = int(value.timestamp()) if isinstance(value, datetime) else value
-    return table
-
-
-def _properties(message: Message) -> BasicProperties:
-    try:
-        return message.properties
-    except ProtocolError:
-        return BasicProperties()
+    values = message_properties(message.header).items()
+    return {name: int(value.timestamp()) if isinstance(value, datetime) else value for name, value in values}
 
 
 def _short(key: str) -> str:

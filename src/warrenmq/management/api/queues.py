@@ -1,6 +1,7 @@
 """Queues, by RabbitMQ's paths: GET /api/queues and /api/queues/VHOST list them, GET /api/queues/VHOST/NAME returns one.
 
-GET /api/queues/VHOST/NAME/messages peeks at the waiting messages: nothing is consumed or changed.
+GET /api/queues/VHOST/NAME/messages peeks at the waiting messages, and /retrying at those that wait for their next
+attempt: nothing is consumed or changed.
 
 A user needs the tag administrator, policymaker, monitoring or management, and access to the virtual host; to peek, also
 the permission to read the queue. System streams are listed for users who may read them.
@@ -16,7 +17,9 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from warrenmq.core.classic_queue import ClassicQueue
 from warrenmq.core.errors import AccessRefused
+from warrenmq.core.message import QueuedMessage
 from warrenmq.core.peek import Peeked, PeekedMessage, Start, has_levels, peek
 from warrenmq.core.queue import Queue
 from warrenmq.core.reserved import is_system_stream
@@ -33,7 +36,7 @@ from warrenmq.management.api.messages import (
 )
 from warrenmq.management.api.paths import NUMBER, names_in_path, vhost_of, vhosts_of
 from warrenmq.management.api.policies import READERS
-from warrenmq.management.api.reads import answer_to
+from warrenmq.management.api.reads import answer_to, cursor_of, list_delayed
 from warrenmq.management.auth import identity_of
 from warrenmq.management.errors import BadRequest, Forbidden, NotFound
 from warrenmq.management.responses import Json, JsonParts, render, render_items
@@ -62,7 +65,7 @@ def routes(node: NodeView) -> APIRouter:
         node.require_tag(identity_of(request).name, *READERS)
         names = names_in_path(request, 3)
         vhost = vhost_of(node, request, names[0])
-        if len(names) == 3 and names[2] != "messages":
+        if len(names) == 3 and names[2] not in PEEKS:
             raise NotFound("Not Found")
         paging.require_known(request.query_params, PEEK_PARAMETERS if len(names) == 3 else ())
         if len(names) == 1:
@@ -71,7 +74,7 @@ def routes(node: NodeView) -> APIRouter:
         if queue is None or not _may_see(node, request, queue):
             raise NotFound("Not Found")
         if len(names) == 3:
-            return await _peek(node, request, queue)
+            return await PEEKS[names[2]](node, request, queue)
         details = [consumer_values(consumer) for consumer in consumers(queue)]
         return Json({**queue_values((queue_view(queue), policy_view(vhost, queue))), "consumer_details": details})
 
@@ -141,12 +144,15 @@ def consumer_values(consumer: ConsumerView) -> dict[str, Any]:
 # -- peek --------------------------------------------------------------------------------------------------------------
 
 
-async def _peek(node: NodeView, request: Request, queue: Queue) -> Response:
-    user = identity_of(request).name
+def _require_read(node: NodeView, request: Request, queue: Queue) -> None:
     try:
-        node.broker.users.require(user, queue.vhost, "read", "queue", queue.name)
+        node.broker.users.require(identity_of(request).name, queue.vhost, "read", "queue", queue.name)
     except AccessRefused as refused:
         raise Forbidden(refused.text) from None
+
+
+async def _peek(node: NodeView, request: Request, queue: Queue) -> Response:
+    _require_read(node, request, queue)
     params = request.query_params
     count, truncate = count_of(params, DEFAULT_COUNT), truncate_of(params)
     found = await _collect(queue, _start_of(params.get("from"), queue), count, truncate)
@@ -203,3 +209,31 @@ def message_values(message: PeekedMessage, levels: bool) -> dict[str, Any]:
         "properties": property_values(message.header),
         **payload_values(message.body, message.size),
     }
+
+
+async def _peek_retrying(node: NodeView, request: Request, queue: Queue) -> Response:
+    _require_read(node, request, queue)
+    params = request.query_params
+    count, truncate = count_of(params, DEFAULT_COUNT), truncate_of(params)
+    retry = queue.retry if isinstance(queue, ClassicQueue) else None
+    if retry is None:
+        return Json({"messages": [], "next": None})
+    show = partial(retry_values, truncate)
+    found, next = await list_delayed(retry.list_from, lambda: queue.is_deleted, cursor_of(params), count, show)
+    return Json({"messages": found, "next": next})
+
+
+def retry_values(truncate: int, entry: QueuedMessage) -> dict[str, Any]:
+    message = entry.message
+    return {
+        "exchange": message.exchange,
+        "routing_key": message.routing_key,
+        "next_attempt": paging.iso(entry.expires_ms * 1000),
+        "delivery_attempts": entry.attempts,
+        "published": paging.iso(message.publish_time) if message.publish_time else None,
+        "properties": property_values(message.header),
+        **payload_values(message.body[:truncate], message.size),
+    }
+
+
+PEEKS = {"messages": _peek, "retrying": _peek_retrying}

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from warrenmq.management.errors import NotFound, Unavailable
+from starlette.datastructures import QueryParams
+
+from warrenmq.core.delayed import Cursor
+from warrenmq.management.errors import BadRequest, NotFound, Unavailable
 
 Result = TypeVar("Result")
+Message = TypeVar("Message")
+
+# Delayed messages are read with their bodies, this many at a time.
+READ_AT_ONCE = 50
+CURSOR = re.compile(r"([0-9]{1,18}):([0-9]{1,18})")
 
 # Seconds until a read fails, and between checks whether its queue was deleted: such a read is never answered.
 TIME_LIMIT = 10.0
@@ -31,3 +40,41 @@ async def answer_to(read: Callable[[Callable[[Result], None]], object], is_gone:
             raise NotFound("Not Found")
     answer.cancel()
     raise Unavailable(f"the messages on disk could not be read within {TIME_LIMIT:g} seconds", {"Retry-After": "10"})
+
+
+async def list_delayed(
+    list_from: Callable[[Cursor | None, int, Callable[[list[Message], Cursor | None], None]], None],
+    is_gone: Callable[[], bool],
+    after: Cursor | None,
+    count: int,
+    show: Callable[[Message], dict[str, Any]],
+) -> tuple[list[dict[str, Any]], str | None]:
+    """Return the next `count` messages that wait for a time, and `next` of the response; None after the last one."""
+
+    async def read(wanted: int) -> tuple[list[Message], Cursor | None]:
+        return await answer_to(
+            lambda receive: list_from(after, wanted, lambda *page: receive(page)),  # `after` is the current one
+            is_gone,
+        )
+
+    found: list[dict[str, Any]] = []
+    while True:
+        page, last = await read(min(READ_AT_ONCE, count - len(found)))
+        found += [show(message) for message in page]
+        if last is None:
+            return found, None
+        after = last
+        if len(found) >= count:
+            following, _ = await read(1)
+            return found, "{}:{}".format(*after) if following else None
+
+
+def cursor_of(params: QueryParams) -> Cursor | None:
+    """Parse the parameter `from`, which is `next` of an earlier response of `list_delayed`."""
+    text = params.get("from")
+    if not text:
+        return None
+    found = CURSOR.fullmatch(text)
+    if found is None:
+        raise BadRequest("'from' must be the 'next' of an earlier response")
+    return int(found[1]), int(found[2])

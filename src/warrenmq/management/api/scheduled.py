@@ -7,7 +7,7 @@ A user needs the tag monitoring or administrator, to cancel administrator, and a
 
 from __future__ import annotations
 
-import re
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -19,18 +19,13 @@ from warrenmq.core.vhost import VHost
 from warrenmq.management import paging
 from warrenmq.management.api.messages import count_of, payload_values, property_values, truncate_of
 from warrenmq.management.api.paths import NUMBER, names_in_path, vhost_of, vhosts_of
-from warrenmq.management.api.reads import answer_to
+from warrenmq.management.api.reads import answer_to, cursor_of, list_delayed
 from warrenmq.management.auth import identity_of
 from warrenmq.management.errors import BadRequest, NotFound
 from warrenmq.management.responses import Json
 from warrenmq.management.view import NodeView
 
 DEFAULT_COUNT = 100
-# Messages are read with their bodies, this many at a time.
-READ_AT_ONCE = 50
-CURSOR = re.compile(r"([0-9]{1,18}):([0-9]{1,18})")
-
-Page = tuple[list[ScheduledMessage], Cursor | None]
 
 
 def routes(node: NodeView) -> APIRouter:
@@ -56,13 +51,12 @@ def routes(node: NodeView) -> APIRouter:
         if len(names) == 1:
             paging.require_known(params, {"count", "from"})
             count = count_of(params, DEFAULT_COUNT)
-            found, following = await _list(node, vhost, _cursor(params.get("from")), count)
-            next = None if following is None else "{}:{}".format(*following)
+            found, next = await _list(node, vhost, cursor_of(params), count)
             return Json({"messages": found, "next": next, "total": len(vhost.schedule)})
         paging.require_known(params, {"truncate"})
         truncate, id = truncate_of(params), _id(names[1])
         message: ScheduledMessage | None = await answer_to(
-            lambda receive: vhost.schedule.find(id, receive), lambda: _is_gone(node, vhost)
+            lambda receive: vhost.schedule.find(id, receive), partial(_is_gone, node, vhost)
         )
         if message is None:
             raise NotFound("Not Found")
@@ -77,7 +71,7 @@ def routes(node: NodeView) -> APIRouter:
             raise NotFound(f"no such path or method: {request.url.path}")
         vhost, id = vhost_of(node, request, names[0]), _id(names[1])
         message: ScheduledMessage | None = await answer_to(
-            lambda receive: vhost.schedule.cancel(id, receive), lambda: _is_gone(node, vhost)
+            lambda receive: vhost.schedule.cancel(id, receive), partial(_is_gone, node, vhost)
         )
         if message is None:
             raise NotFound("Not Found")
@@ -89,25 +83,9 @@ def routes(node: NodeView) -> APIRouter:
 
 async def _list(
     node: NodeView, vhost: VHost, after: Cursor | None, count: int
-) -> tuple[list[dict[str, Any]], Cursor | None]:
-    """Return the next `count` messages, and where to continue; None at the end."""
-    found: list[dict[str, Any]] = []
-    while True:
-        page, last = await _read(node, vhost, after, min(READ_AT_ONCE, count - len(found)))
-        found += [scheduled_values(vhost.name, message) for message in page]
-        after = last
-        if after is None:
-            return found, None
-        if len(found) >= count:
-            following, _ = await _read(node, vhost, after, 1)
-            return found, after if following else None
-
-
-async def _read(node: NodeView, vhost: VHost, after: Cursor | None, count: int) -> Page:
-    return await answer_to(
-        lambda receive: vhost.schedule.list_from(after, count, lambda *page: receive(page)),
-        lambda: _is_gone(node, vhost),
-    )
+) -> tuple[list[dict[str, Any]], str | None]:
+    show = partial(scheduled_values, vhost.name)
+    return await list_delayed(vhost.schedule.list_from, partial(_is_gone, node, vhost), after, count, show)
 
 
 def scheduled_values(vhost: str, message: ScheduledMessage) -> dict[str, Any]:
@@ -125,15 +103,6 @@ def scheduled_values(vhost: str, message: ScheduledMessage) -> dict[str, Any]:
 
 def _is_gone(node: NodeView, vhost: VHost) -> bool:
     return node.broker.vhosts.get(vhost.name) is not vhost
-
-
-def _cursor(text: str | None) -> Cursor | None:
-    if not text:
-        return None
-    found = CURSOR.fullmatch(text)
-    if found is None:
-        raise BadRequest("'from' must be the 'next' of an earlier response")
-    return int(found[1]), int(found[2])
 
 
 def _id(text: str) -> int:
