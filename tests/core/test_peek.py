@@ -182,6 +182,19 @@ def test_messages_that_leave_the_disk_during_a_peek_are_shown_once(kept: Kept) -
     assert set(range(first + 3, first + 5)) <= set(shown)
 
 
+def test_messages_that_are_paged_out_during_a_peek_are_shown(kept: Kept) -> None:
+    queue = kept.declare()
+    kept.publish(range(600))
+    kept.settle()
+    on_disk = kept.store().last_position + 1
+    assert on_disk < 600
+    answers = ask(queue, Start(on_disk), 5)  # in memory, behind those on disk
+    kept.publish(range(600, 900))
+    assert kept.store().last_position > on_disk
+    kept.settle()
+    assert [message.start.position for message in answers[0].messages] == list(range(on_disk, on_disk + 5))
+
+
 def test_a_message_that_was_delivered_and_paged_out_again_is_shown_as_redelivered(kept: Kept) -> None:
     queue = kept.declare()
     kept.publish(range(400))

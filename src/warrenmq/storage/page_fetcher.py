@@ -102,8 +102,9 @@ class PageFetcher:
             return
         request = self._requests[0]
         if segment is None:
-            self._requests.popleft()
-            request.answer(store)
+            if request.find_segment(store) is None:  # else it was paged out meanwhile
+                self._requests.popleft()
+                request.answer(store)
         elif isinstance(result, OSError) and segment.is_compacting:
             return  # the compaction may have replaced the file: its end calls again
         elif not segment.is_dropped and segment in store.segments.all:  # else another file has its messages, or none
