@@ -58,6 +58,7 @@ def test_a_list_continues_from_next(browser: Browser, channel: ClientChannel) ->
         start = answer["next"]
     assert found == list(range(130))
     assert answer["total"] == 130
+    assert browser.get(f"{SCHEDULED}/%2F?count=130", auth=GUEST).json()["next"] is None
 
 
 def test_the_next_messages_of_all_virtual_hosts_are_merged(browser: Browser, channel: ClientChannel) -> None:

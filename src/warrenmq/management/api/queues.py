@@ -48,6 +48,8 @@ LEVEL_POSITION = re.compile(r"([0-9]{1,3}):([0-9]{1,18})")
 # Views are made on the loop, this many at a time: less than a millisecond.
 VIEWS_AT_ONCE = 50
 
+TYPICAL_HEADER = 200  # bytes
+
 View = tuple[QueueView, PolicyView]
 
 
@@ -166,8 +168,9 @@ async def _collect(queue: Queue, start: Start | None, count: int, truncate: int)
     """Peek until there are `count` messages or enough bytes. `next` is the message after them, None at the end."""
     messages: list[PeekedMessage] = []
     unreadable = size = 0
+    affordable = 1 + MAX_RESPONSE // (truncate + TYPICAL_HEADER)
     while True:
-        wanted = count + 1 - len(messages)  # one more, which is the next
+        wanted = min(count + 1 - len(messages), affordable)  # one more than `count`, which is the next
         some: Peeked = await answer_to(partial(peek, queue, start, wanted, truncate), lambda: queue.is_deleted)
         messages += some.messages
         unreadable += some.unreadable

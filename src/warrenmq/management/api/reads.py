@@ -10,13 +10,14 @@ from typing import Any, TypeVar
 from starlette.datastructures import QueryParams
 
 from warrenmq.core.delayed import Cursor
+from warrenmq.management.api.messages import MAX_RESPONSE
 from warrenmq.management.errors import BadRequest, NotFound, Unavailable
 
 Result = TypeVar("Result")
 Message = TypeVar("Message")
 
 # Delayed messages are read with their bodies, this many at a time.
-READ_AT_ONCE = 50
+READ_AT_ONCE = 20
 CURSOR = re.compile(r"([0-9]{1,18}):([0-9]{1,18})")
 
 # Seconds until a read fails, and between checks whether its queue was deleted: such a read is never answered.
@@ -58,13 +59,16 @@ async def list_delayed(
         )
 
     found: list[dict[str, Any]] = []
+    size = 0
     while True:
         page, last = await read(min(READ_AT_ONCE, count - len(found)))
-        found += [show(message) for message in page]
+        some = [show(message) for message in page]
+        found += some
+        size += sum(len(values.get("payload", "")) for values in some)
         if last is None:
             return found, None
         after = last
-        if len(found) >= count:
+        if len(found) >= count or size > MAX_RESPONSE:
             following, _ = await read(1)
             return found, "{}:{}".format(*after) if following else None
 
