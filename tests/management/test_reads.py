@@ -31,5 +31,5 @@ def test_a_read_of_a_deleted_queue_is_not_found() -> None:
 
 def test_a_read_that_takes_too_long_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reads, "TIME_LIMIT", 0.25)
-    with pytest.raises(Unavailable, match="the messages on disk could not be read within 0.25 seconds"):
+    with pytest.raises(Unavailable, match=r"the messages on disk could not be read within 0\.25 seconds"):
         asyncio.run(reads.answer_to(lambda receive: None, lambda: False))

@@ -1,4 +1,4 @@
-"""Messages that are on disk only, against a dict: forgotten, fetched, looked at and read back in any order, over restarts.
+"""Messages that are on disk only, against a dict: forgotten, fetched, looked at and read in any order, over restarts.
 
 One queue's backlog on the real storage, so small that pages, segments, checkpoints and compactions come and go within
 some dozen messages. The threads' work is done in pieces between the steps.

@@ -11,6 +11,7 @@ from tests.support.client import PERSISTENT, Client, ClientChannel, make_broker
 from tests.support.outbox import Delivered
 from tests.support.storage import ManualStorage
 from warrenmq.core.message import MESSAGE_OVERHEAD
+from warrenmq.core.peek import Peeked, PeekedMessage, Start, peek
 from warrenmq.protocol.properties import BasicProperties, content_header
 
 QUEUES = ("transient", "durable")
@@ -48,6 +49,24 @@ class QueuesAndChannels(RuleBasedStateMachine):
             queue.ready.append(message)
             self._any_channel().publish(message.body, name, delivery_mode=PERSISTENT if is_persistent else 1)
             self._hear()
+
+    @rule(name=st.sampled_from(QUEUES), count=st.integers(1, 5), position=st.integers(0, 12))
+    def peek(self, name: str, count: int, position: int) -> None:
+        """What waits from this position on is shown; that nothing changes, the next steps show."""
+        queue = self.model.queues[name]
+        expected = [each for each in queue.ready if queue.messages.index(each) >= position]
+        shown: list[PeekedMessage] = []
+        start: Start | None = Start(position)
+        while start is not None:
+            answers: list[Peeked] = []
+            peek(self.client.vhost.queues[name], start, count, 100, answers.append)
+            (answer,) = answers
+            assert len(answer.messages) <= count
+            shown += answer.messages
+            start = answer.next
+        assert [(each.body, each.is_redelivered) for each in shown] == [
+            (each.body, each.redelivered) for each in expected
+        ]
 
     @rule(
         name=st.sampled_from(QUEUES), pick=picks, no_ack=st.sampled_from([False, False, True]), count=st.integers(1, 4)
