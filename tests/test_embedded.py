@@ -58,6 +58,29 @@ def test_clients_reach_a_broker_in_the_callers_loop() -> None:
     assert asyncio.run(scenario()) == b"hello"
 
 
+def test_queues_show_their_messages() -> None:
+    with warrenmq.Broker() as broker, pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+        assert broker.queues() == {}
+        channel = connection.channel()
+        channel.queue_declare("q")
+        for body in (b"a", b"b", b"c"):
+            channel.basic_publish("", "q", body)
+        channel.basic_get("q")
+        view = broker.queues()["q"]
+        assert (view.messages_ready, view.messages_unacked, view.published) == (2, 1, 3)
+        with pytest.raises(KeyError, match="no virtual host 'other'"):
+            broker.queues("other")
+
+
+def test_queues_show_their_messages_in_the_callers_loop() -> None:
+    async def scenario() -> dict[str, int]:
+        async with warrenmq.Broker() as broker, await aio_pika.connect(broker.url) as connection:
+            await (await connection.channel()).declare_queue("q")
+            return {name: view.messages_ready for name, view in broker.queues().items()}
+
+    assert asyncio.run(scenario()) == {"q": 0}
+
+
 def test_two_brokers_share_nothing() -> None:
     with warrenmq.Broker() as one, warrenmq.Broker() as other:
         assert one.port != other.port

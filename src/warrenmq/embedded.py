@@ -6,8 +6,8 @@ closes connections and port, and ends the thread.
 
 A broker whose storage fails closes its connections at once; stopping it then raises `StorageFailed`.
 
-The node belongs to the loop that started it. The two threads share a future for the end of the start, and a stop
-request scheduled on the loop.
+The node belongs to the loop that started it. The two threads share a future for the end of the start, and what is
+scheduled on the loop: calls, and a stop request.
 """
 
 from __future__ import annotations
@@ -18,13 +18,17 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 from warrenmq.core.limits import Limits
+from warrenmq.core.snapshot import QueueView, queue_view
 from warrenmq.node import Node, NodeOptions
 from warrenmq.server.options import ServerOptions
 from warrenmq.storage.options import StorageOptions
 from warrenmq.tracing.rules import rules_of_flag
 from warrenmq.tracing.service import TracingOptions
+
+Result = TypeVar("Result")
 
 # Short, as a client in the same program may be blocked and unable to reply.
 STOP_GRACE = 0.25
@@ -92,6 +96,17 @@ class Broker:
     @property
     def is_running(self) -> bool:
         return self._node is not None
+
+    def queues(self, vhost: str = "/") -> dict[str, QueueView]:
+        """Return the queues of a virtual host by name, with their messages and consumers."""
+        broker = self._running_node().broker
+        if vhost not in broker.vhosts:
+            raise KeyError(f"no virtual host '{vhost}'")
+
+        def read() -> dict[str, QueueView]:
+            return {name: queue_view(queue) for name, queue in broker.vhosts[vhost].queues.items()}
+
+        return read() if self._thread is None else self._thread.call(read)
 
     def start(self) -> Broker:
         """Start in a background thread; return when clients can connect, or raise why it cannot start."""
@@ -173,6 +188,20 @@ class _BrokerThread:
         except BaseException:  # the start failed or the caller was interrupted: leave no thread behind
             self._end()
             raise
+
+    def call(self, work: Callable[[], Result]) -> Result:
+        """Run `work` on the loop of the broker; return its result."""
+        assert self._loop is not None
+        done: Future[Result] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(work())
+            except BaseException as failure:  # noqa: BLE001 - raised in the calling thread
+                done.set_exception(failure)
+
+        self._loop.call_soon_threadsafe(run)
+        return done.result()
 
     def stop(self) -> None:
         """Stop the node; raise what went wrong."""
