@@ -164,6 +164,26 @@ def test_channels_that_are_closed_for_a_delivery_that_is_not_acked(
         assert wait_until(lambda: counts(broker, before, consumer_timeouts_total=1))
 
 
+def test_messages_that_wait_for_a_time() -> None:
+    hour = 3_600_000
+    with warrenmq.Broker(http=True) as broker, pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+        channel = connection.channel()
+        channel.queue_declare("q", arguments={"x-retry-max": 3, "x-retry-delay": hour})
+        publish(channel, count=2)
+        publish(channel, headers={"x-delay": hour})
+        channel.basic_nack(get(channel), requeue=True)
+
+        def metrics() -> list[int]:
+            with urllib.request.urlopen(broker.http_url + "/metrics") as answer:
+                found = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if line[0] != "#")
+            names = ("ready", "scheduled", "delayed_total", "retrying", "retried_total")
+            return [int(found[f"warren_messages_{name}"]) for name in names]
+
+        assert wait_until(lambda: metrics() == [1, 1, 1, 1, 1])
+        channel.queue_delete("q")
+        assert wait_until(lambda: metrics() == [0, 1, 1, 0, 1])
+
+
 def test_memory_of_the_index_of_expiring_messages_and_of_histories(
     broker: warrenmq.Broker, channel: BlockingChannel
 ) -> None:
