@@ -253,6 +253,29 @@ def test_in_the_end_all_jobs_have_said_what_they_say_to_all_facts_at_once(tmp_pa
         assert told == sorted(at_once, key=lambda row: str(tuple(row[key] for key in job.keys)))
 
 
+@pytest.mark.parametrize("kind", sorted(schema.KIND_CODES.values()), ids=schema.kind_name)
+def test_events_of_one_kind_only_are_answered_by_all_jobs(kind: int, tmp_path: Path) -> None:
+    """Unique message ids become no facts at all; some kinds have no queue, others no acks."""
+    harness = Harness(tmp_path / "checkpoint", jobs.ALL)
+    queue = {"queue": "q", "consumer": "c", "connection": "n", "channel": 1, "depth": 1, "routing_key": "k"}
+    harness.add([event(second, kind, uid=second + 1, message_id=f"m-{second}", **queue) for second in range(20)])
+    harness.runner.run_due()
+    for group in standard_groups():
+        assert harness.store.unanswered(group.name) == {}
+    harness.store.close()
+
+
+def test_a_window_whose_ids_are_no_facts_is_answered_without_rows(tmp_path: Path) -> None:
+    harness = Harness(tmp_path / "checkpoint", jobs.by_name(["duplicates", "sessions"]))
+    harness.add([event(1, schema.PUBLISHED, message_id="once")])
+    harness.runner.run_due()
+    answers = [update.answer for round_ in harness.rounds for update in round_]
+    assert [(answer.job, answer.rows, answer.windows) for answer in answers] == [
+        (job, [], ("2026-11-16T10:00:00.000000Z",)) for job in ("duplicates", "sessions")
+    ]
+    harness.store.close()
+
+
 def test_a_job_that_only_spark_can_run_comes_after_the_others_and_rests_longer(
     spark: SparkSession, tmp_path: Path
 ) -> None:

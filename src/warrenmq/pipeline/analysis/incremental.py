@@ -51,10 +51,11 @@ class AnswerUpdate:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A job to run: from this window on, up to this change."""
+    """A job to run: from the first changed window on, at least to the last, up to this change."""
 
     job: Job
     start: int
+    last: int
     change: int
 
 
@@ -110,7 +111,8 @@ class JobRunner:
         ]
         if not found:
             return None
-        return Task(job, min(start for start, _ in found), max(change for _, change in found))
+        starts, changes = zip(*found, strict=True)
+        return Task(job, min(starts), max(starts), max(changes))
 
     # -- answers -------------------------------------------------------------------------------------------------------
 
@@ -155,7 +157,9 @@ class JobRunner:
         known = concat(*(since(facts[group.name], first) for group in self._groups_of(job) if group.name in facts))
         rows = plain_rows(run_job(job, known, self._options, self._spark, task.start))
         length = window_of(job, self._groups, self._options)
-        covers = TimeRange(from_us(task.start), from_us(int(to_ints(known["window_start"]).max())) + length)
+        # A changed window may have no facts: its ids are unique.
+        last = int(to_ints(known["window_start"]).max(initial=task.last))
+        covers = TimeRange(from_us(task.start), from_us(last) + length)
         windows = self._published[job.name].changed(rows, window_starts(covers, length))
         if not windows:
             return None
