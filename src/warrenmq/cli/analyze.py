@@ -2,7 +2,8 @@
 
 Findings go to standard output, progress and errors to standard error. Exit codes: 0 answered, 1 no events, 2 failed.
 
-Spark takes seconds to start, so everything that can be checked without it is checked first.
+Spark takes seconds to start, so everything that can be checked without it is checked first, and few events are analysed
+without it.
 """
 
 from __future__ import annotations
@@ -29,11 +30,15 @@ from warrenmq.client.url import format_url
 from warrenmq.pipeline.times import InvalidTime, TimeRange, iso, parse_duration, spark_interval, time_range
 
 if TYPE_CHECKING:
+    from warrenmq.pipeline.analysis.batch import BatchAnalysis, RangeSummary
+    from warrenmq.pipeline.analysis.local import LocalAnalysis
+    from warrenmq.pipeline.analysis.progress import ReportProgress
     from warrenmq.pipeline.jobs.job import Job
     from warrenmq.pipeline.options import AnalysisOptions
 
 ANSWERED, NO_EVENTS, ANALYSIS_FAILED = 0, 1, 2
 EVENTS_STREAM = "warren.events"
+LOCAL_MASTER = "local[*]"
 PROBE_TIMEOUT = 5.0
 
 HOW_TO_TRACE = """Switch tracing on at the start of the broker, for all messages or a share of them:
@@ -61,7 +66,7 @@ class AnalyzeOptions:
     last: str | None = None
     window: str = "10s"
     jobs: str | None = None
-    master: str = "local[*]"
+    master: str | None = None
     follow: bool = False
     once: bool = False
     checkpoint: Path | None = None
@@ -207,8 +212,6 @@ def _batch(
     options: AnalysisOptions,
     jobs: tuple[Job, ...],
 ) -> None:
-    from warrenmq.pipeline.analysis.batch import BatchAnalysis
-    from warrenmq.pipeline.analysis.event_log import EventLog, standard_groups
     from warrenmq.pipeline.analysis.progress import FINISHED, AnalysisProgress, status_answer
     from warrenmq.pipeline.publish.results import Run, document_of, write_parquet
 
@@ -217,28 +220,57 @@ def _batch(
     with (
         progress_view() as report,
         _one_line_failures(),
-        _session(flags, factory) as spark,
+        _read_range(flags, factory, covers, options, jobs, report) as (analysis, summary),
         _publisher(flags, factory) as write,
     ):
-        report(AnalysisProgress("reading events"))
-        with BatchAnalysis(spark, EventLog(), standard_groups(), jobs, options, covers) as batch:
-            summary = batch.read_events()
-            if not summary.events:
-                raise NoEvents(f"no events from {iso(covers.start)} to {iso(covers.end)}")
-            for result in batch.answers(report):
-                documents.append(document_of(result.answer, run, 0, covers, datetime.now(UTC)))
-                write(documents[-1])
-                if flags.output is not None:
-                    write_parquet(flags.output, result.answer.job, result.table, run)
-            done = AnalysisProgress("done", batches=1, events=summary.events, newest=summary.newest, lag=0)
-            status = status_answer(run, done, FINISHED, options.window_seconds)
-            write(document_of(status, run, 0, covers, datetime.now(UTC)))
+        if not summary.events:
+            raise NoEvents(f"no events from {iso(covers.start)} to {iso(covers.end)}")
+        for result in analysis.answers(report):
+            documents.append(document_of(result.answer, run, 0, covers, datetime.now(UTC)))
+            write(documents[-1])
+            if flags.output is not None:
+                write_parquet(flags.output, result.answer.job, result.table, run)
+        done = AnalysisProgress("done", batches=1, events=summary.events, newest=summary.newest, lag=0)
+        status = status_answer(run, done, FINISHED, options.window_seconds)
+        write(document_of(status, run, 0, covers, datetime.now(UTC)))
     about = _about(factory, covers, options, summary.events)
     show_findings(documents, about, output_console())
     if flags.output is not None:
         print(f"Parquet: {flags.output}")
     if flags.report is not None:
         _write_report(flags.report, documents, about)
+
+
+@contextmanager
+def _read_range(
+    flags: AnalyzeOptions,
+    factory: client.ConnectionFactory,
+    covers: TimeRange,
+    options: AnalysisOptions,
+    jobs: tuple[Job, ...],
+    report: ReportProgress,
+) -> Iterator[tuple[BatchAnalysis | LocalAnalysis, RangeSummary]]:
+    """Read and count the events: in this process, or by Spark if they are many or flags are for Spark."""
+    from warrenmq.pipeline.analysis.batch import BatchAnalysis
+    from warrenmq.pipeline.analysis.event_log import EventLog, standard_groups
+    from warrenmq.pipeline.analysis.local import LocalAnalysis, TooManyEvents
+    from warrenmq.pipeline.analysis.progress import AnalysisProgress
+
+    if flags.master is None and not flags.conf:
+        report(AnalysisProgress("reading events"))
+        log = EventLog({"url": format_url(factory, with_password=True)})
+        local = LocalAnalysis(log, standard_groups(), jobs, options, covers)
+        try:
+            summary = local.read_events()
+        except TooManyEvents:
+            pass
+        else:
+            yield local, summary
+            return
+    with _session(flags, factory, report) as spark:
+        report(AnalysisProgress("reading events"))
+        with BatchAnalysis(spark, EventLog(), standard_groups(), jobs, options, covers) as batch:
+            yield batch, batch.read_events()
 
 
 def _follow(
@@ -257,7 +289,7 @@ def _follow(
     with (
         progress_view() as report,
         _one_line_failures(),
-        _session(flags, factory) as spark,
+        _session(flags, factory, report) as spark,
         _publisher(flags, factory) as write,
     ):
 
@@ -281,13 +313,17 @@ def _follow(
             following.run(stop)
 
 
-def _session(flags: AnalyzeOptions, factory: client.ConnectionFactory) -> AbstractContextManager[Any]:
+def _session(
+    flags: AnalyzeOptions, factory: client.ConnectionFactory, report: ReportProgress
+) -> AbstractContextManager[Any]:
     """Start Spark, with the URL in the environment of its processes."""
     from warrenmq.pipeline.analysis.event_log import URL_VARIABLE
+    from warrenmq.pipeline.analysis.progress import AnalysisProgress
     from warrenmq.pipeline.spark.session import running_session
 
+    report(AnalysisProgress("starting Spark"))
     secret = {URL_VARIABLE: format_url(factory, with_password=True)}
-    return running_session(flags.master, "warren analyze", _spark_conf(flags.conf), secret)
+    return running_session(flags.master or LOCAL_MASTER, "warren analyze", _spark_conf(flags.conf), secret)
 
 
 @contextmanager
@@ -305,12 +341,12 @@ def _publisher(flags: AnalyzeOptions, factory: client.ConnectionFactory) -> Iter
 @contextmanager
 def _one_line_failures() -> Iterator[None]:
     """Show expected failures as one line instead of a traceback."""
-    from warrenmq.pipeline.errors import AnalysisFailed, spark_failures
+    from warrenmq.pipeline.errors import AnalysisFailed, PipelineError, spark_failures
 
     try:
         with spark_failures():
             yield
-    except AnalysisFailed as failure:
+    except (AnalysisFailed, PipelineError) as failure:
         raise CannotAnalyze(str(failure)) from failure
     except client.ClientError as failure:
         raise CannotAnalyze(f"the broker cannot be reached: {failure}") from failure

@@ -55,7 +55,7 @@ def progress_view() -> Iterator[ReportProgress]:
         bars.TimeElapsedColumn(),
     )
     with bars.Progress(*columns, console=Console(stderr=True, highlight=False), transient=True) as bar:
-        task = bar.add_task("starting Spark", total=None)
+        task = bar.add_task("connecting", total=None)
 
         def report(progress: AnalysisProgress) -> None:
             done, total = _share(progress)
@@ -163,7 +163,7 @@ def _queues(rows: Mapping[str, Sequence[Row]]) -> Table | None:
     )
     waited = _maxima(rows.get("latency", ()), ("vhost", "queue"), ("waiting_p95_us", "end_to_end_p95_us"))
     depth = _last(rows.get("backlog", ()), ("vhost", "queue"))
-    names = sorted({*moved, *waited, *depth}, key=lambda name: -moved.get(name, {}).get("enqueued", 0))
+    names = sorted({*moved, *waited, *depth}, key=lambda name: (-moved.get(name, {}).get("enqueued", 0), name))
     if not names:
         return None
     table = _table("Queues", "queue", "in", "out", "acked", "worst p95 wait", "end to end", "depth")

@@ -365,7 +365,12 @@ def analyze(
     publish: Annotated[
         bool, typer.Option("--publish/--no-publish", help="Publish the results to the stream warren.analysis.")
     ] = True,
-    master: Annotated[str, typer.Option(metavar="M", help="Spark master: local[*], spark://host:7077.")] = "local[*]",
+    master: Annotated[
+        str | None,
+        typer.Option(
+            metavar="M", help="Spark master: local[*], spark://host:7077. [local[*], for many events]"
+        ),
+    ] = None,
     conf: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Spark setting; may be repeated.")] = None,
     url: Annotated[str, typer.Option(metavar="URL", help="URL of the broker's AMQP port.")] = "amqp://127.0.0.1:5672",
     user: Annotated[str, typer.Option(metavar="NAME:PASSWORD", help="User of the broker.")] = "guest:guest",

@@ -6,7 +6,7 @@ jobs run over them in parallel. The answers are those that a --follow over the s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
@@ -98,14 +98,8 @@ class BatchAnalysis:
 
     def answers(self, report: ReportProgress) -> Iterator[JobResult]:
         """Run the jobs, after `read_events`; yield their answers in the order of the jobs."""
-        total = len(self._jobs)
         workers = 1 if self._local_facts is None else MAX_PARALLEL_JOBS
-        with ThreadPoolExecutor(workers, thread_name_prefix="warren-job") as threads:
-            for number, (job, table) in enumerate(zip(self._jobs, threads.map(self._run, self._jobs), strict=True)):
-                report(AnalysisProgress(job.title, number + 1, total))
-                length = window_of(job, self._groups, self._options)
-                windows = window_starts(widen(self._covers, length), length)
-                yield JobResult(answer_of(job, plain_rows(table), windows, length), table)
+        return run_jobs(self._jobs, self._run, workers, self._groups, self._options, self._covers, report)
 
     def _run(self, job: Job) -> pa.Table:
         from pyspark.sql import functions
@@ -114,3 +108,21 @@ class BatchAnalysis:
             return run_job(job, self._local_facts, self._options, self._small)
         needed = self.facts.where(functions.col("fact").isin(*sorted(job.needs)))
         return run_job_on_spark(job, needed, self._options)
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    run: Callable[[Job], pa.Table],
+    workers: int,
+    groups: Sequence[FactGroup],
+    options: AnalysisOptions,
+    covers: TimeRange,
+    report: ReportProgress,
+) -> Iterator[JobResult]:
+    """Run the jobs in this many threads; yield their answers in the order of the jobs."""
+    with ThreadPoolExecutor(workers, thread_name_prefix="warren-job") as threads:
+        for number, (job, table) in enumerate(zip(jobs, threads.map(run, jobs), strict=True)):
+            report(AnalysisProgress(job.title, number + 1, len(jobs)))
+            length = window_of(job, groups, options)
+            windows = window_starts(widen(covers, length), length)
+            yield JobResult(answer_of(job, plain_rows(table), windows, length), table)

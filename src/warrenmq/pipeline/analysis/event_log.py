@@ -6,15 +6,17 @@ never becomes part of a plan or a command line: the source reads it from the env
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 from warrenmq.events import schema
 from warrenmq.pipeline.times import TimeRange, from_us, iso, to_us, widen, window_floor
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from warrenmq.pipeline.count.count_events import CountSpec
@@ -52,12 +54,28 @@ class EventLog:
         options = self._options(spec) | {"maxRecordsPerBatch": str(MESSAGES_PER_BATCH)}
         return spark.readStream.format(_source_name(spark)).options(**options).load()
 
+    def read_here(self, spec: CountSpec, max_messages: int) -> Iterator[pa.RecordBatch] | None:
+        """Return the events of a time range, to be read by this process; None if they are in more messages."""
+        from pyspark.sql.types import StructType
+
+        from warrenmq.pipeline.count.datasource import read_events
+        from warrenmq.pipeline.source.options import parse_read_options
+        from warrenmq.pipeline.source.readers import BatchReader
+
+        options = parse_read_options(self._read_options(spec), is_streaming=False)
+        spans = [partition.span for partition in BatchReader(options, StructType()).partitions()]
+        if sum(map(len, spans)) > max_messages:
+            return None
+        return chain.from_iterable(read_events(span, options) for span in spans)
+
     def _options(self, spec: CountSpec) -> dict[str, str]:
+        return self._read_options(spec) | {"counting": spec.to_json()}
+
+    def _read_options(self, spec: CountSpec) -> dict[str, str]:
         return self._access | {
             "stream": schema.STREAM_NAME,
             "payload": "arrow",
             "startingTimestamp": iso(from_us(spec.first)),
-            "counting": spec.to_json(),
         }
 
 

@@ -81,6 +81,10 @@ class EventCountStreamReader(StreamReader):
 
 def count_range(span: OffsetRange, options: ReadOptions, spec: CountSpec) -> Iterator[pa.RecordBatch]:
     """Yield the partial aggregates of a range of the log."""
+    return count_events(read_events(span, options), spec)
+
+
+def read_events(span: OffsetRange, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    """Yield the events of a range of the log."""
     records = read_range(span, options.access, options.prefetch or PREFETCH_BATCHES, options.fail_on_data_loss)
-    batches = (batch for offset, delivery in records for batch in batches_in(delivery.body, offset, span.stream))
-    return count_events(batches, spec)
+    return (batch for offset, delivery in records for batch in batches_in(delivery.body, offset, span.stream))

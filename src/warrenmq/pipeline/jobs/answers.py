@@ -38,13 +38,16 @@ class Answer:
     window_seconds: float | None = None
 
 
-def run_job(job: Job, facts: pa.Table, options: AnalysisOptions, spark: SparkSession, since_us: int = 0) -> pa.Table:
+def run_job(
+    job: Job, facts: pa.Table, options: AnalysisOptions, spark: SparkSession | None, since_us: int = 0
+) -> pa.Table:
     """Run a job over a table of facts; return its rows for windows from this time on, sorted by its keys.
 
     `spark` runs jobs that only have a DataFrame form: best a session for small tables.
     """
     if job.answer is not None:
         return _sorted(job, job.answer(facts, options, since_us))
+    assert spark is not None, f"the job {job.name} has no Arrow form"
     # Filtered here and not by Spark: the plan gets shorter, and planning is most of the cost of a small query.
     needed = facts.filter(pc.is_in(facts["fact"], pa.array(sorted(job.needs)))).combine_chunks()
     return since(run_job_on_spark(job, spark.createDataFrame(needed), options), since_us)

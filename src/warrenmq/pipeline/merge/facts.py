@@ -43,9 +43,14 @@ _SHORTENING = pa.array([schema.kind_name(kind) for kind in SHORTENING], pa.strin
 
 def facts_from_events(events: pa.Table, options: AnalysisOptions, fact_kinds: Iterable[str] = ALL) -> pa.Table:
     """Return the facts of a table of events, computed in this process."""
+    return facts_from_rows(count_events(events.to_batches(), CountSpec.of(options, fact_kinds)), options)
+
+
+def facts_from_rows(rows: Iterable[pa.RecordBatch], options: AnalysisOptions) -> pa.Table:
+    """Return the facts of partials as rows, merged in this process."""
     groups: dict[tuple[str, int], list[Partial]] = {}
-    for rows in count_events(events.to_batches(), CountSpec.of(options, fact_kinds)):
-        for partial in partials_from_rows(rows):
+    for batch in rows:
+        for partial in partials_from_rows(batch):
             groups.setdefault((partial.kind, partial.key), []).append(partial)
     tables = [facts_from_partials(partials, options) for (kind, _), partials in groups.items() if kind != TOTALS]
     return pa.concat_tables([FACT_SCHEMA.empty_table(), *tables])

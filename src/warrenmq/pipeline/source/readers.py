@@ -66,7 +66,7 @@ class BatchReader(DataSourceReader):
         self._options = options
         self._schema = schema
 
-    def partitions(self) -> Sequence[InputPartition]:
+    def partitions(self) -> list[RangePartition]:
         offsets = StreamOffsets(self._options.access)
         try:
             start, end = self._bounds(offsets)
