@@ -268,7 +268,7 @@ class _Maker:
         self.steps.append(chosen if mask is None else {name: values[mask] for name, values in chosen.items()})
 
     def _add_poison(self) -> None:
-        """Messages of one key come, are nacked and requeued again and again, and are dropped at last."""
+        """Messages of one key come, are nacked and requeued again and again, and are dead-lettered at last."""
         if self.faults.poison_at is None:
             return
         messages, attempts = self.faults.poison_messages, self.faults.poison_attempts
@@ -287,7 +287,7 @@ class _Maker:
         self._add(schema.REQUEUED, delivered + 3001, back, attempt < attempts)
         last = often | {"reason": np.full(len(attempt), schema.R_DELIVERY_LIMIT)}
         del last["consumer"]  # it has settled the message
-        self._add(schema.DROPPED, delivered + 3001, last, attempt == attempts)
+        self._add(schema.DEAD_LETTERED, delivered + 3001, last, attempt == attempts)
 
     def _add_unroutable(self) -> None:
         lost = self.faults.unroutable

@@ -58,10 +58,12 @@ def _facts_of_window(draw, window, vhost, busy):
         for key in ("a", "b", "c", "d"):
             add("key", 0.7, 20, exchange=exchange, name=key, kind="published")
             add("key", 0.2, 60, exchange=exchange, name=key, queue="q", kind="requeued", reason="client")
+            add("key", 0.1, 9, exchange=exchange, name=key, queue="q", kind="dead_lettered", reason="delivery_limit")
     for queue in ("q", "r"):
         depth = {"depth_last": draw.randrange(300) * burst, "depth_max": 4000}
         add("step", 0.8, 40, exchange="x", queue=queue, kind="enqueued", **depth)
         add("step", 0.1, 9, exchange="x", queue=queue, kind="dropped", reason="duplicate")
+        add("step", 0.1, 9, exchange="x", queue=queue, kind="retried", reason=draw.choice(("client", "channel_closed")))
         for consumer in ("c", "d"):
             who = {"queue": queue, "consumer": consumer, "connection": "n", "channel": 1}
             add("step", 0.6, 20, kind="delivered", redelivered=draw.randrange(3), **who)

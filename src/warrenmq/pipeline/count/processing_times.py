@@ -5,7 +5,7 @@ to the last delivery before it. Where both are in the same part of the events, t
 The unmatched rest is passed on: the first settlement of a part, whose delivery may be in an earlier part, and the last
 delivery, whose settlement may be in a later one. It is matched the same way: in batch per partition of the messages, in
 a --follow with the open deliveries of earlier micro-batches. So both count the same processing times. A delivery that
-is requeued without a settlement (its connection was lost) has none, and is no longer open.
+is requeued or retried without a settlement (its connection was lost) has none, and is no longer open.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 MAX_OPEN = 200_000
 
 _SETTLED = (schema.ACKED, schema.NACKED, schema.REJECTED)
-_KINDS = (schema.DELIVERED, *_SETTLED, schema.REQUEUED)
+_RETURNED = (schema.REQUEUED, schema.RETRIED)
+_KINDS = (schema.DELIVERED, *_SETTLED, *_RETURNED)
 _REMOVED = (schema.DROPPED, schema.DEAD_LETTERED)
 _BROKER_BITS = 6  # the lowest bits of a uid are the same for all messages of a broker
 
@@ -54,7 +55,8 @@ def delivery_events(events: EventArrays) -> pa.Table:
     is_manual = events.ints("reason") != schema.R_AUTO_ACK
     is_over_limit = np.isin(events.kind, _REMOVED) & (events.ints("reason") == schema.R_DELIVERY_LIMIT)
     chosen = events.filter((np.isin(events.kind, _KINDS) | is_over_limit) & is_manual & events.is_valid("depth"))
-    kind = np.where(np.isin(chosen.kind, _REMOVED), schema.REQUEUED, chosen.kind)  # came back once too often
+    # A removed message came back once too often.
+    kind = np.where(np.isin(chosen.kind, (*_RETURNED, *_REMOVED)), schema.REQUEUED, chosen.kind)
     vhost, queue = chosen.names("vhost"), chosen.names("queue")
     attempt = np.where(chosen.is_valid("attempt"), chosen.ints("attempt"), 1)
     columns = [vhost.decode(vhost.codes), queue.decode(queue.codes), chosen.uid, attempt, chosen.time, kind]

@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from warrenmq.events.ids import uid_text
 from warrenmq.pipeline.facts import KEY, STEP, TIME
 from warrenmq.pipeline.jobs import consumers
 from warrenmq.pipeline.jobs.detection import MEASURES, Point, find_changes, is_poison, sentence
@@ -27,6 +26,7 @@ from warrenmq.pipeline.jobs.tables import (
     split_by_vhost,
     to_table,
     to_time,
+    uid_list,
     where,
 )
 from warrenmq.pipeline.options import AnalysisOptions
@@ -144,7 +144,7 @@ def _row(
         "usual": float(usual),
         "score": float(score),
         "sentence": text,
-        "example_uids": [uid_text(uid) for uid in dict.fromkeys(uids) if uid],
+        "example_uids": uid_list(uids),
     }
 
 

@@ -97,7 +97,7 @@ def find_changes(points: Sequence[Point], measure: Measure, options: AnalysisOpt
         now = point.window_us
         while first < index and (points[first].window_us < now - length or not points[first].has_events):
             first += 1
-        finding = _judge(values[first:index], point.value, point.noise, measure, options)
+        finding = judge(values[first:index], point.value, point.noise, measure, options)
         if fallen is not None and reported[-1].is_news(now, 1.0):
             findings.append(Finding(index, index - 1, fallen.usual, fallen.score))
         fallen = None
@@ -136,7 +136,7 @@ def is_poison(failed: float, published: int) -> bool:
     return failed >= MIN_POISON_FAILURES and failed >= published * POISON_RATIO
 
 
-def _judge(
+def judge(
     past: Sequence[float], value: float, noise: float, measure: Measure, options: AnalysisOptions
 ) -> Finding | None:
     """Return a finding if the value is far from the past: its score is above 0 if it rose, below if it fell."""

@@ -35,6 +35,7 @@ ACTIVITY = {
     "delivered": "sum", "manual": "sum", "settled": "sum", "first_delivery_us": "min", "last_delivery_us": "max",
     "settled_us": "max", "closed_us": "max", "uid": "max",
 }  # fmt: skip
+_SETTLED_BEFORE = ("client", "rejected")  # reasons of messages that come back after a nack or reject
 _NO_TIME = np.iinfo(np.int64).max
 
 
@@ -156,9 +157,9 @@ def _activity(steps: pa.Table) -> pa.Table:
     facts = steps.filter(pc.not_equal(steps["consumer"], ""))
     kind, reason = facts["kind"], facts["reason"]
     is_manual_delivery = pc.and_(pc.equal(kind, "delivered"), pc.not_equal(reason, "auto_ack"))
-    # A nack with requeue has two events, nacked and requeued; a message of a lost consumer only has requeued. A message
-    # over the delivery limit has an event with its consumer only if that consumer did not nack it.
-    came_back = pc.and_(pc.equal(kind, "requeued"), pc.not_equal(reason, "client"))
+    # A nack with requeue has two events, nacked and requeued (or retried); a message of a lost consumer has only the
+    # second. Retried, or over the delivery limit, it has an event with its consumer only if that did not nack it.
+    came_back = pc.and_(is_one_of(kind, ("requeued", "retried")), pc.invert(is_one_of(reason, _SETTLED_BEFORE)))
     is_over = pc.and_(is_one_of(kind, ("dropped", "dead_lettered")), pc.equal(reason, "delivery_limit"))
     came_back = pc.or_(came_back, is_over)
     is_settled = pc.or_(is_one_of(kind, ("acked", "nacked", "rejected")), came_back)

@@ -7,7 +7,7 @@ answer does not depend on how the facts were merged.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
@@ -163,6 +163,11 @@ def left_join(table: pa.Table, other: pa.Table, keys: Sequence[str]) -> pa.Table
 def uid_texts(column: Column) -> Column:
     """Return uids in the form that the page of traces takes."""
     return pa.array([None if uid is None else uid_text(uid) for uid in column.to_pylist()], TEXT)
+
+
+def uid_list(uids: Iterable[int | None]) -> list[str]:
+    """Return uids in that form, each once; 0 and null are unknown."""
+    return [uid_text(uid) for uid in dict.fromkeys(uids) if uid]
 
 
 def to_table(rows: Sequence[Row], columns: Columns) -> pa.Table:
