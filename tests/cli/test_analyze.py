@@ -122,6 +122,26 @@ def test_findings_fit_into_80_columns() -> None:
             "failures", {"queue": "orders", "kind": "nacked", "reason": "", "count": 400, "top_key": "orders.broken"}
         ),
         document(
+            "retries",
+            *(
+                {"what": what, "queue": "orders" * 9, "name": name, "returned": 120, "per_second": 120.0}
+                | {"usual_per_second": usual, "reason": "consumer_timeout", "storm": storm}
+                for what, name, usual, storm in (
+                    ("queue", "orders" * 9, 0.3, False),
+                    ("key", "orders.broken" * 3, None, True),
+                    ("key", "orders.fine", 0.0, False),
+                )
+            ),
+        ),
+        document(
+            "dead_letters",
+            *(
+                {"queue": "orders" * 9, "reason": "delivery_limit", "exchange": "shop" * 9, "routing_key": "broken" * 9}
+                | {"count": count, "example_uids": uids}
+                for count, uids in ((3, ["0A1B2C3D4E5F6", "0A1B2C3D4E5F7"]), (4, []))
+            ),
+        ),
+        document(
             "hot_keys",
             {"exchange": "shop", "routing_key": "orders.eu", "published": 900, "failed": 0, "poison": False},
             {"exchange": "shop", "routing_key": "orders.broken", "published": 5, "failed": 400, "poison": True},
@@ -151,6 +171,11 @@ def test_findings_fit_into_80_columns() -> None:
     assert "17" in text
     assert text.index("orders.broken") < text.rindex("orders.eu")  # what fails comes first
     assert "poison" in text
+    assert re.search(
+        r"orders.* orders.* 120 +7,200 +consumer_timeout +storm *\n.* 120 +7,200 +18 +consumer_timeout", text
+    )
+    assert "orders.fine" not in text, "a routing key is shown if it makes a storm"
+    assert re.search(r" delivery_limit .* 7 +0A1B2C3D4E5F7 *$", text, re.MULTILINE)
     assert "packer-2" in text
     assert "waiting time p95 rose from 12 ms to 4.1 s" in text
     assert "quiet" not in text

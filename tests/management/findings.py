@@ -113,6 +113,8 @@ def shop(windows: int = 90, *, begin: int = BEGIN, seed: int = 7, vhost: str = "
         ("priorities", "Priorities", "lines", ("window_start", "vhost", "queue", "priority"), history.priorities()),
         ("backlog", "Backlog", "lines", ("window_start", "vhost", "queue"), history.backlog()),
         ("failures", "Failures", "bars", ("window_start", "vhost", "queue", "kind", "reason"), history.failures()),
+        ("retries", "Retries", "lines", ("window_start", "vhost", "what", "queue", "name"), history.retries()),
+        ("dead_letters", "Dead letters", "bars", ("window_start", "vhost", "queue", "reason", "exchange", "routing_key"), history.dead_letters()),
         ("flow", "Flow", "flow", ("window_start", "vhost", "source_kind", "source", "target_kind", "target"), history.flow()),
         ("hot_keys", "Hot keys", "bars", ("window_start", "vhost", "exchange", "routing_key"), history.hot_keys()),
         ("consumers", "Consumers", "table", ("window_start", "vhost", "queue", "consumer", "connection", "channel"), history.consumers()),
@@ -240,6 +242,31 @@ class _Shop:
                 top = {"top_key": "order.poison", "top_key_count": count, "example_uid": UIDS[0]}
                 rows.append(self.row(number, queue=queue, kind=kind, reason=reason, **measures, **top))
         return rows
+
+    def retries(self) -> list[dict[str, Any]]:
+        rows = []
+        for number in self.windows:
+            returned = 80 + number
+            share = {"redelivered": returned, "redelivered_ratio": 0.6, "exhausted": 1}
+            found = [("queue", "orders", share), ("key", "order.poison", dict.fromkeys(share))]
+            rates = {
+                "returned": returned,
+                "per_second": returned / LENGTH,
+                "usual_per_second": None if number < 10 else 1.5,
+            }
+            why = {"reason": "rejected", "reason_count": returned, "storm": True, "example_uid": UIDS[0]}
+            rows += [
+                self.row(number, what=what, queue="orders", name=name, **rates, **more, **why)
+                for what, name, more in found
+            ]
+        return rows
+
+    def dead_letters(self) -> list[dict[str, Any]]:
+        causes = (("orders", "delivery_limit", "order.poison"), ("mail", "expired", "mail.welcome"))
+        return [
+            self.row(number, queue=queue, reason=reason, exchange="shop", routing_key=key, count=3, per_second=0.3, example_uids=list(UIDS))
+            for number in self.windows if number % 7 == 0 for queue, reason, key in causes
+        ]  # fmt: skip
 
     def flow(self) -> list[dict[str, Any]]:
         rows = []

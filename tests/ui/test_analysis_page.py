@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -48,7 +49,7 @@ def card(page: Page, job: str) -> Any:
 def show_everything(page: Page, width: int = 1280) -> None:
     """A window so high that every card is seen."""
     page.wait_for_selector(".job")
-    page.set_viewport_size({"width": width, "height": 6000})
+    page.set_viewport_size({"width": width, "height": 8000})
     page.wait_for_selector(".jobs:not(:has(.job[aria-busy]))", timeout=3 * LIMIT_MS)
 
 
@@ -68,9 +69,11 @@ def test_every_job_is_drawn(open_site: OpenSite, scheme: str) -> None:
         "Priorities",
         "Backlog",
         "Failures",
+        "Retries",
         "Flow",
         "Consumers",
         "Hot keys",
+        "Dead letters",
         "Unroutable messages",
         "Duplicates",
         "Sessions",
@@ -79,6 +82,10 @@ def test_every_job_is_drawn(open_site: OpenSite, scheme: str) -> None:
     assert page.locator("#job-throughput .scatterlayer .trace").count() == 4
     assert page.locator("#job-latency .scatterlayer .trace").count() == 4
     assert page.locator("#job-failures .barlayer .trace").count() == 3
+    assert page.locator("#job-retries .scatterlayer .trace").count() == 1
+    storm = page.inner_text("#job-retries .notes")
+    assert re.search(r"^Retry storm in orders: [\d.,]+/s at 2026-11-16 \d\d:\d\d:\d\d.*; most often rejected\.", storm)
+    assert page.locator("#job-dead_letters .barlayer .point").count() == 2
     assert page.locator("#job-hot_keys .barlayer .point").count() == 4
     assert page.locator("#job-flow .band").count() == 11
     assert page.locator("#job-consumers tbody tr").first.inner_text().split("\t")[:2] == ["orders", "packer-2"]

@@ -57,7 +57,7 @@ def test_a_report_shows_the_same_charts_with_no_network(chromium: Browser, tmp_p
     reading = Reading(chromium, path, scheme)
     page = reading.page
     assert page.evaluate("document.documentElement.dataset.theme") == scheme
-    assert page.locator(".job h2").count() == 12
+    assert page.locator(".job h2").count() == 14
     assert page.locator("#job-throughput .scatterlayer .trace").count() == 4
     assert page.locator("#job-flow .band").count() == 11
     assert page.locator(".anomalies li").count() == 5

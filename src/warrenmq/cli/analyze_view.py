@@ -115,6 +115,8 @@ def show_findings(documents: Sequence[Row], about: Mapping[str, str], console: C
             _priorities,
             _exchanges,
             _failures,
+            _retries,
+            _dead_letters,
             _hot_keys,
             _stuck,
             _unroutable,
@@ -218,6 +220,33 @@ def _failures(rows: Mapping[str, Sequence[Row]]) -> Table | None:
     return _ranking("Failures", found, "count", ("queue", "what", "why", "count", "top key"), lambda name, sums: (
         _qualified(name[:2]), printable(name[2]), printable(name[3]), _count(sums["count"]),
         shortened(keys.get(name, {}).get("top_key", ""), MAX_NAME_LENGTH),
+    ))  # fmt: skip
+
+
+def _retries(rows: Mapping[str, Sequence[Row]]) -> Table | None:
+    """Queues, and routing keys that make a storm, by what came back; rate and reason are those of the worst window."""
+    names = ("vhost", "queue", "what", "name")
+    storms = {_key(row, names) for row in rows.get("retries", ()) if row["storm"]}
+    shown = [row for row in rows.get("retries", ()) if row["what"] == "queue" or _key(row, names) in storms]
+    worst = {_key(row, names): row for row in sorted(shown, key=lambda row: (row["storm"], row["returned"]))}
+    columns = ("queue", "key", "retries", "per minute", "usual", "why", "")
+    return _ranking("Retries", _sums(shown, names, ("returned",)), "returned", columns, lambda name, sums: (
+        _qualified(name[:2]), shortened(name[3], MAX_NAME_LENGTH) if name[2] == "key" else "",
+        _count(sums["returned"]), _per_minute(worst[name]["per_second"]), _per_minute(worst[name]["usual_per_second"]),
+        printable(worst[name]["reason"] or ""), Text("storm", style="red") if name in storms else "",
+    ), first=lambda name: name in storms)  # fmt: skip
+
+
+def _dead_letters(rows: Mapping[str, Sequence[Row]]) -> Table | None:
+    names = ("vhost", "queue", "reason", "exchange", "routing_key")
+    found = _sums(rows.get("dead_letters", ()), names, ("count",))
+    examples = {
+        _key(row, names): row["example_uids"][-1] for row in rows.get("dead_letters", ()) if row["example_uids"]
+    }
+    columns = ("queue", "why", "exchange", "key", "count", "example")
+    return _ranking("Dead letters", found, "count", columns, lambda name, sums: (
+        _qualified(name[:2]), printable(name[2]), shortened(name[3], MAX_NAME_LENGTH),
+        shortened(name[4], MAX_NAME_LENGTH), _count(sums["count"]), examples.get(name, ""),
     ))  # fmt: skip
 
 
@@ -325,13 +354,15 @@ def _ranking(
 
 
 NUMBERS = {"in", "out", "acked", "depth", "published", "bytes", "count", "failed", "returned", "holds", "times",
-           "worst p95 wait", "end to end", "messages", "lasted"}  # fmt: skip
+           "worst p95 wait", "end to end", "messages", "lasted", "retries", "per minute", "usual"}  # fmt: skip
+WHOLE = {"why", "example"}  # shown in full: names are shortened first
 
 
 def _table(title: str, *columns: str) -> Table:
     table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
     for column in columns:
-        table.add_column(column, justify="right" if column in NUMBERS else "left", no_wrap=column in NUMBERS)
+        is_number = column in NUMBERS
+        table.add_column(column, justify="right" if is_number else "left", no_wrap=is_number or column in WHOLE)
     return table
 
 
@@ -355,6 +386,10 @@ def _qualified(name: Name) -> str:
 
 def _count(value: Any) -> str:
     return "" if value is None else f"{value:,.0f}"
+
+
+def _per_minute(per_second: float | None) -> str:
+    return _count(None if per_second is None else 60 * per_second)
 
 
 def duration(microseconds: float | None) -> str:

@@ -367,9 +367,7 @@ def analyze(
     ] = True,
     master: Annotated[
         str | None,
-        typer.Option(
-            metavar="M", help="Spark master: local[*], spark://host:7077. [local[*], for many events]"
-        ),
+        typer.Option(metavar="M", help="Spark master: local[*], spark://host:7077. [local[*], for many events]"),
     ] = None,
     conf: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Spark setting; may be repeated.")] = None,
     url: Annotated[str, typer.Option(metavar="URL", help="URL of the broker's AMQP port.")] = "amqp://127.0.0.1:5672",

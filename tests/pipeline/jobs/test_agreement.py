@@ -112,7 +112,7 @@ def test_spark_says_the_same(spark):
     """Over several groups, as Spark cuts large tables of facts: hours, virtual hosts, or all in one."""
     facts = some_facts(6, windows=400)
     frame = spark.createDataFrame(facts).persist()
-    for job in jobs.by_name(["throughput", "sessions", "anomalies", "priorities"]):
+    for job in jobs.by_name(["throughput", "sessions", "anomalies", "priorities", "retries"]):
         assert rows_of(job.run(frame, OPTIONS).toArrow(), job) == rows_of(job.answer(facts, OPTIONS, 0), job)
     frame.unpersist()
 

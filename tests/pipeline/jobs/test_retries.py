@@ -55,20 +55,20 @@ def test_more_retries_than_usual_are_a_storm():
     rows += window(12, 1000, 120) + [row for number in range(13, 16) for row in window(number, 1000, 3)]
     assert storms(rows) == [(at(120), "queue", "q", "q")]
     storm = answers("retries", fact_table(rows))[at(120), "queue", "q", "q"]
-    assert (storm["returned"], storm["per_minute"], storm["usual_per_minute"]) == (120, 720.0, 18.0)
+    assert (storm["returned"], storm["per_second"], storm["usual_per_second"]) == (120, 12.0, 0.3)
     assert (storm["reason"], storm["reason_count"], storm["example_uid"]) == ("client", 120, uid_text(769))
 
 
 def test_windows_without_retries_count_for_what_is_usual():
     rows = [row for number in range(12) for row in window(number, 1000, 0)] + window(12, 1000, 40)
     assert storms(rows) == [(at(120), "queue", "q", "q")]
-    assert answers("retries", fact_table(rows))[at(120), "queue", "q", "q"]["usual_per_minute"] == 0.0
+    assert answers("retries", fact_table(rows))[at(120), "queue", "q", "q"]["usual_per_second"] == 0.0
 
 
 def test_without_a_history_nothing_is_unusual():
     rows = [row for number in range(5) for row in window(number, 1000, 1)] + window(5, 1000, 120)
     assert storms(rows) == []
-    assert answers("retries", fact_table(rows))[at(50), "queue", "q", "q"]["usual_per_minute"] is None
+    assert answers("retries", fact_table(rows))[at(50), "queue", "q", "q"]["usual_per_second"] is None
 
 
 def test_mostly_redeliveries_are_a_storm_from_the_first_window_on():

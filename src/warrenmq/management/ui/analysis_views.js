@@ -11,11 +11,11 @@ import { amount, heading, measuresOf, moment, nameOf, varies } from "./analysis_
 import { el, show } from "./dom.js";
 
 /** Which jobs come first. */
-export const ORDER = ["anomalies", "throughput", "latency", "priorities", "backlog", "failures", "flow", "consumers", "hot_keys", "unroutable", "duplicates", "sessions"];
+export const ORDER = ["anomalies", "throughput", "latency", "priorities", "backlog", "failures", "retries", "flow", "consumers", "hot_keys", "dead_letters", "unroutable", "duplicates", "sessions"];
 
 /** The view of a job; `linkTo(uid)` returns the address of a message's biography, or null. */
 export function viewOf({ job, chart, keys }, linkTo) {
-  const known = { throughput, latency, priorities, backlog, failures, flow, hot_keys: hotKeys, consumers, unroutable, duplicates: duplicates(linkTo), sessions, anomalies: anomalies(linkTo) };
+  const known = { throughput, latency, priorities, backlog, failures, retries, dead_letters: deadLetters, flow, hot_keys: hotKeys, consumers, unroutable, duplicates: duplicates(linkTo), sessions, anomalies: anomalies(linkTo) };
   const generic = { lines: anyLines(keys), percentiles: anyLines(keys), bars: anyBars(keys), flow, anomalies: anomalies(linkTo) };
   return (Object.hasOwn(known, job) && known[job]) || (Object.hasOwn(generic, chart) && generic[chart]) || anyTable;
 }
@@ -126,6 +126,39 @@ const failures = {
     const { series, left } = seriesOf(fitting, (row) => nameOf(row, [by]).replaceAll("_", "-"), ({ count }) => count, { fill: 0 });
     note(place, others(left), !fitting.length && "Nothing failed in the time shown.");
     return drawStack(place.chart, series, "count", spanOf(fitting));
+  },
+};
+
+const retries = {
+  about: "Deliveries that came back to their queues. A storm: far more than usual, or mostly redeliveries.",
+  choices: () => [
+    { name: "what", label: "By", options: [option("queue"), option("key", "routing key")] },
+    { name: "measure", label: "Measure", options: [option("per_second", "retries"), option("redelivered_ratio", "share of redeliveries"), option("exhausted", "out of attempts")] },
+  ],
+  follow: ({ what }) => (what === "key" ? { measure: "per_second" } : {}),
+  draw(place, rows, { what, measure }) {
+    const fitting = rows.filter((row) => row.what === what);
+    const name = named(fitting, ...(what === "key" ? ["queue", "name"] : ["queue"]));
+    const { series, left } = seriesOf(fitting, name, (row) => row[measure]);
+    const storms = totalsOf(fitting.filter((row) => row.storm), name, ({ returned }) => returned).map(storm);
+    note(place, ...storms.slice(0, 4), others(left), !fitting.length && "Nothing came back in the time shown.");
+    return drawLines(place.chart, series, measure);
+  },
+};
+
+function storm({ name, rows }) {
+  const worst = rows.reduce((one, other) => (other.returned > one.returned ? other : one));
+  const usual = typeof worst.usual_per_second === "number" ? `, usually ${amount("per_second", worst.usual_per_second)}` : "";
+  return `Retry storm in ${name}: ${amount("per_second", worst.per_second)} at ${moment(worst.window_start)}${usual}; most often ${worst.reason}.`;
+}
+
+const deadLetters = {
+  about: "Why messages were dead-lettered, with the exchange and routing key they were published with. The table has examples.",
+  choices: () => [{ name: "by", label: "By", options: [option("cause"), option("reason"), option("queue"), option("routing_key")] }],
+  draw(place, rows, { by }) {
+    const columns = by === "cause" ? ["queue", "reason", "exchange", "routing_key"] : [by];
+    note(place, !rows.length && "No dead letters in the time shown.");
+    return drawBars(place.chart, totalsOf(rows, named(rows, ...columns), ({ count }) => count), "count", () => true);
   },
 };
 

@@ -1,6 +1,6 @@
 """Retries by queue and by routing key: how many deliveries came back, why most of them did, and whether it is a storm.
 
-A delivery comes back when its message is requeued or retried (`x-retry-max`). `usual_per_minute` is the median of the
+A delivery comes back when its message is requeued or retried (`x-retry-max`). `usual_per_second` is the median of the
 windows before, as for anomalies (detection.py); null if there are too few of them. With at least MIN_RETURNS in a
 window it is a storm if that is unusual, if most deliveries of the queue are redeliveries, or if the routing key is
 poison. `exhausted` counts messages that came back too often.
@@ -52,7 +52,7 @@ KEYS = ("window_start", *SERIES)
 COLUMNS = (
     WINDOW_COLUMNS
     | dict.fromkeys(("what", "queue", "name"), TEXT)
-    | {"returned": INT, "per_minute": FLOAT, "usual_per_minute": FLOAT, "redelivered": INT, "redelivered_ratio": FLOAT}
+    | {"returned": INT, "per_second": FLOAT, "usual_per_second": FLOAT, "redelivered": INT, "redelivered_ratio": FLOAT}
     | {"exhausted": INT, "reason": TEXT, "reason_count": INT, "storm": BOOL, "example_uid": TEXT}
 )
 PUBLISH = ("window_start", "vhost", "name")
@@ -71,12 +71,11 @@ def answer(facts: pa.Table, options: AnalysisOptions, since_us: int) -> pa.Table
     found = found.filter(pc.or_(pc.equal(found["what"], "queue"), pc.less_equal(found["rank"], options.top)))
     found = left_join(left_join(found, _reasons(by_series), KEYS), _publishes(where(counted, fact=KEY)), PUBLISH)
     usual, storms = _judged(found, _Baselines(whole, counted, options), options)
-    per_minute = 60.0 / options.window_seconds
     is_queue = pc.equal(found["what"], "queue")
     return with_columns(
         found,
-        per_minute=pc.multiply(per_second(found, "returned"), 60.0),
-        usual_per_minute=pa.array([None if value is None else value * per_minute for value in usual], FLOAT),
+        per_second=per_second(found, "returned"),
+        usual_per_second=pc.divide(pa.array(usual, FLOAT), options.window_seconds),
         redelivered_ratio=pc.if_else(is_queue, ratio(found["redelivered"], found["delivered"]), None),
         storm=pa.array(storms, BOOL),
         example_uid=uid_texts(found["uid"]),
