@@ -67,7 +67,7 @@ def answer(facts: pa.Table, options: AnalysisOptions, since_us: int) -> pa.Table
     whole = _counts(by_series)
     found = since(whole, since_us)
     is_any = pc.greater(pc.add(pc.add(found["returned"], found["redelivered"]), found["exhausted"]), 0)
-    found = with_rank(found.filter(is_any), ("window_start", "what"), ("-returned", *SERIES))
+    found = with_rank(found.filter(is_any), ("window_start", "vhost", "what"), ("-returned", "queue", "name"))
     found = found.filter(pc.or_(pc.equal(found["what"], "queue"), pc.less_equal(found["rank"], options.top)))
     found = left_join(left_join(found, _reasons(by_series), KEYS), _publishes(where(counted, fact=KEY)), PUBLISH)
     usual, storms = _judged(found, _Baselines(whole, counted, options), options)
